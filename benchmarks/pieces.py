@@ -77,15 +77,18 @@ def run_pieces(pieces: Sequence[Piece], place: Path) -> int:
 def run_piece(piece: Piece, place: Path, number: int) -> tuple[int, dict[str, object]]:
     """Run one and keep what it prints; its exit status, and what it took."""
     started, busy = time.time(), _children()
+    words = words_of(piece, place, number)
     with (place / f"{number:02d}.txt").open("w", encoding="utf-8") as file:
         status = subprocess.run(
-            words_of(piece, place, number),
+            words,
             stdout=file,
             stderr=subprocess.STDOUT,
             env={"OMP_NUM_THREADS": "1", **os.environ},
             check=False,
         ).returncode
-    spent = {"seconds": round(time.time() - started), "cpu_seconds": round(_children() - busy)}
+    audited = audit_seconds(place / f"{number:02d}") if piece.command[0] == "audit" else None
+    cpu = _children() - busy if audited is None else audited
+    spent = {"seconds": round(time.time() - started), "cpu_seconds": round(cpu)}
     return status, {"command": piece.command, "status": status, **spent}
 
 
@@ -102,7 +105,18 @@ def words_of(piece: Piece, place: Path, number: int) -> list[str]:
     return [program, "audit", *rest, "--out", str(run), *resume]
 
 
+def audit_seconds(run: Path) -> float | None:
+    """What an audit says that its pieces took in the session that ended it, in workers too; None: not ended.
+
+    Workers come from a server of processes, for which the command does not wait.
+    """
+    manifest = run / "manifest.json"
+    if not manifest.is_file():
+        return None
+    return float(sum(json.loads(manifest.read_text(encoding="utf-8"))["cpu_seconds"].values()))
+
+
 def _children() -> float:
-    """Processor time of all commands that ended so far."""
+    """Processor time of all commands that ended so far, without processes that they did not wait for."""
     spent = os.times()
     return spent.children_user + spent.children_system

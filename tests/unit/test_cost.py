@@ -14,6 +14,7 @@ from glasshouse.attacks.inversion.ggl.wgan import GeneratorTraining
 from glasshouse.attacks.inversion.inverting_gradients import InvertingGradients
 from glasshouse.attacks.inversion.linear_input import LinearInput
 from glasshouse.attacks.parts.search.adam import Descent
+from glasshouse.audit.cost import calls
 from glasshouse.audit.cost import estimate as costs
 from glasshouse.audit.cost import probe as probes
 from glasshouse.audit.cost.rows import units_in
@@ -69,13 +70,13 @@ def test_a_probe_is_shorter_in_whatever_the_attack_calls_its_budget(attack, shor
 def test_a_search_in_a_generator_is_probed_by_one_population_and_by_three(tmp_path, monkeypatch):
     """Every call takes .03 seconds and a hundredth for each evaluation of both restarts: the line says so."""
     monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path))
-    tasks, ran = [], probes.run_piece
-    monkeypatch.setattr(probes, "run_piece", lambda piece: (tasks.append(piece[0]), ran(piece))[1])
+    tasks, ran = [], calls.run_piece
+    monkeypatch.setattr(calls, "run_piece", lambda piece: (tasks.append(piece[0]), ran(piece))[1])
 
     def evaluations():
         return [json.loads(task.arguments)["search"]["evaluations"] for task in tasks]
 
-    monkeypatch.setattr(probes.time, "process_time", lambda: sum(0.03 + 2 * 0.01 * n for n in evaluations()))
+    monkeypatch.setattr(calls.time, "process_time", lambda: sum(0.03 + 2 * 0.01 * n for n in evaluations()))
     short = ["defenses=[]", "attacks.0.search={restarts=2, evaluations=1000, population=4}"]
     row = rows("quickstart-ggl", *short, probe=True)["ggl"]
     assert set(evaluations()) == {4, 12}
@@ -177,6 +178,10 @@ class Clock:
     def exhausted(self):
         return len(self.asked) >= self.most
 
+    @property
+    def spent(self):
+        return self.exhausted
+
     def attack(self, scenario, plugin, budget):
         self.asked.append(plugin.arguments)
         return Timing(unit=float(len(self.asked)), certificate=0.5, step=0.25)
@@ -233,7 +238,7 @@ def test_batches_that_are_not_timed_cost_their_images_once_where_the_budget_goes
     known = [(few, Timing(unit=1.0, crafting=2.0))]
     assert stand_in(many, images, known, Clock(0)).unit == pytest.approx(1.0)
     assert stand_in(many, None, known, Clock(0)).unit == pytest.approx(4.0)
-    assert stand_in(many, None, known, Clock(0)).crafting == pytest.approx(8.0)
+    assert stand_in(many, None, known, Clock(0)).crafting == pytest.approx(2.0)
     assert stand_in(many, None, [(few, None)], Clock(0)) is None
 
 
@@ -261,6 +266,92 @@ def test_estimators_share_the_shadow_clients_of_each_round():
         assert rows("quickstart-rounds", *sets)["training: shadow clients"]["calls"] == trainings
 
 
+@pytest.mark.parametrize(
+    ("sets", "trainings"),
+    [
+        (['data.auxiliary_split="train"', "data.auxiliary=1348"], 1),  # all there are, whatever the seed
+        (['data.auxiliary_split="train"', 'data.private_split="test"', "data.auxiliary=800"], 3),
+        (["data.auxiliary=800"], 2 * 3),  # out of what the private images leave
+    ],
+)
+def test_an_autoencoder_is_trained_once_for_each_set_of_images(sets, trainings):
+    """Three seeds, two numbers of private images; held-out images come from the test split."""
+    sets = ['data.heldout_split="test"', 'data.private_split="test"', "audit.seeds=[0, 1, 2]", *sets]
+    if sets[-1] == "data.auxiliary=800":
+        sets[1] = 'data.private_split=""'
+    axes = 'axes={"data.examples"=[4, 8]}'
+    found = rows("quickstart-secure-sum", "audit.controls=false", "data.heldout=50", axes, *sets)
+    assert found["training: the autoencoder"]["calls"] == trainings
+
+
+def test_a_generator_does_not_depend_on_the_model():
+    found = rows(
+        "quickstart-ggl",
+        'axes={"model.name"=["lenet_sigmoid", "mlp"]}',
+        "defenses=[]",
+        "audit.controls=false",
+    )
+    assert found["training: the generator"]["calls"] == 1
+
+
+def test_scenarios_of_a_suite_share_what_is_kept():
+    suite = load("quickstart-ggl", ["defenses=[]", "axes={}"])
+    twice = SimpleNamespace(name="twice", scenarios=(suite.scenarios[0], suite.scenarios[0]))
+    found = costs.costs(twice)
+    assert [row["calls"] for row in found if row["part"] == "training: the generator"] == [1]
+    assert [row["calls"] for row in found if row["part"] == "control: ggl"] == [1]
+
+
+def test_training_in_the_first_call_is_no_part_of_a_search(tmp_path, monkeypatch):
+    """Five seconds for three steps of the generator; a call takes .03, and .01 for an evaluation."""
+    monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path))
+    tasks, ran = [], calls.run_piece
+    monkeypatch.setattr(calls, "run_piece", lambda piece: (tasks.append(piece[0]), ran(piece))[1])
+
+    def seconds():
+        searched = [json.loads(task.arguments)["search"]["evaluations"] for task in tasks]
+        return 5.0 * bool(tasks) + sum(0.03 + 0.01 * n for n in searched)
+
+    monkeypatch.setattr(calls.time, "process_time", seconds)
+    (scenario,) = load("quickstart-ggl", ["attacks.0.search={evaluations=1000, population=4}"]).scenarios
+    (ggl,) = scenario.attacks
+    timing = probes.Stopwatch().attack(scenario, ggl, costs.attack_of(ggl.name, ggl.arguments).budget)
+    assert (timing.unit, timing.call) == pytest.approx((0.01, 0.03))
+    assert timing.step == pytest.approx(5.0 / 3)
+
+
+@pytest.mark.parametrize(("most", "missing"), [(3, {"DLG, adaptive", "iDLG, adaptive"}), (4, set())])
+def test_an_attack_without_time_is_told_from_one_of_its_kind_or_said_to_be_missing(most, missing):
+    """GGL, then both of Adam's searches, then DLG, from which iDLG can be told."""
+    (scenario,) = load("ggl-cifar", ["audit.controls=false"]).scenarios
+    found = costs.cost(scenario, timer=Clock(most))
+    total = costs.total("ggl-cifar", found)
+    assert {part for part in total["unmeasured"] if "adaptive" in part} == missing
+    assert ("iDLG, adaptive" in total["told"]) == (not missing)
+    assert "GGL without adaptation" in total["told"]
+    assert f"{'at least' if total['unmeasured'] else 'about'} " in row_words(total)
+
+
+def test_the_next_setting_to_be_timed_is_the_one_least_like_the_others():
+    axes = 'axes={"federation.batch_size"=[1, 2], "model.name"=["lenet_sigmoid", "mlp"]}'
+    (scenario,) = load("quickstart-ggl", [axes, "defenses=[]", "data.examples=2"]).scenarios
+    asked = []
+
+    class Ordered(Clock):
+        def attack(self, scenario, plugin, budget):
+            asked.append((scenario.federation.batch_size, scenario.model.name))
+            return super().attack(scenario, plugin, budget)
+
+    costs.cost(scenario, timer=Ordered(2))
+    assert asked == [(1, "lenet_sigmoid"), (2, "mlp")]
+
+
+def test_a_batch_of_victims_is_told_from_one_and_from_a_few():
+    """Half a second around the batch, a tenth for each victim: of sixteen each takes .13."""
+    assert calls._of_each(0.6, 0.9, 4, 16) == pytest.approx(0.5 / 16 + 0.1)
+    assert calls._of_each(0.6, 2.1, 16, 16) == pytest.approx(2.1 / 16)
+
+
 def test_the_last_row_adds_up_and_says_what_it_does_not_know():
     a = {"scenario": "s", "part": "a", "calls": 2, "unit": "x", "evaluations": 3, "seconds": 1.5}
     a |= {"device": "cpu"}
@@ -268,7 +359,11 @@ def test_the_last_row_adds_up_and_says_what_it_does_not_know():
     total = costs.total("suite", [a, b, c])
     assert (total["calls"], total["seconds"], total["unmeasured"]) == (6, 3.5, ["b"])
     assert total["devices"] == {"cpu": 1.5, "cuda": 2.0}
-    assert row_words(total) == "6 calls, about 2 CPU s and 2 GPU s, and what was not measured: b"
+    assert row_words(total) == "6 calls, at least 2 CPU s and 2 GPU s; not timed and not in it: b"
+    told = costs.total("suite", [{**a, "told": True}])
+    assert row_words(told) == (
+        "2 calls, about 2 CPU s; told from similar work, as the time for probes was over: a"
+    )
     assert costs.total("suite", [b])["seconds"] is None
 
 
@@ -285,8 +380,13 @@ def test_scoring_is_probed_by_made_up_claims(tmp_path, monkeypatch, sets, metric
     With nulls at hand all of it takes four seconds; the cells are of two sizes of batches.
     """
     monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path))
-    cold, warm = [0.0, 1.0, 12.0, 15.0, 16.0], [20.0, 20.5, 27.5, 30.5, 31.0]
-    ticks = iter([*cold, *warm, 40.0, 40.5, 44.0, 47.0, 48.0, 50.0, 50.5, 53.5, 56.5, 57.0])
+    cold, known, new = (
+        [0.0, 1.0, 12.0, 15.0, 16.0],
+        [20.0, 20.5, 23.5, 26.5, 27.0],
+        [40.0, 40.5, 47.5, 50.5, 51.0],
+    )
+    ticks = iter([*cold, *known, *new])
+    monkeypatch.setattr(rehearsal, "DEAR", 100.0)
     monkeypatch.setattr(rehearsal, "time", SimpleNamespace(process_time=lambda: next(ticks)))
     sets = ['axes={"federation.batch_size"=[1, 2]}', "audit.seeds=[0, 1]", "data.examples=2", *sets]
     names = json.dumps(metrics)
@@ -319,13 +419,15 @@ def test_scoring_is_timed_for_sums_and_for_claims_about_classes_and_clients(tmp_
 
 def played(monkeypatch, seconds):
     """``play_shortened`` takes ``seconds(rounds, active)``; returns what was asked for."""
-    asked = []
+    asked, real = [], federations.play_shortened
 
-    def play(scenario, *, rounds=1, active=None):
+    def play(scenario, *, rounds=1, active=None, into=None):
+        if into is not None:
+            real(scenario, rounds=rounds, active=active, into=into)
         asked.append((rounds, active, scenario.attacks[0].arguments))
         return seconds(rounds, active, scenario.attacks[0].arguments)
 
-    for module in (federations, probes):
+    for module in (federations, calls, probes):
         monkeypatch.setattr(module, "play_shortened", play)
     return asked
 
@@ -361,7 +463,7 @@ def test_what_a_malicious_server_makes_before_a_round_is_counted(monkeypatch, tm
     asked = played(monkeypatch, seconds)
     monkeypatch.setattr(probes.Stopwatch, "scoring", lambda *_: None)
     found = rows("quickstart-secure-sum", "audit.controls=false", probe=True)
-    assert [arguments["training"]["steps"] for _, active, arguments in asked if active == 0] == [3, 12]
+    assert [arguments["training"]["steps"] for _, active, arguments in asked if active == 0] == [3, 3, 3, 12]
     rounds = found["crafting: scale_mia"]["calls"]
     assert rounds == found["scale_mia"]["calls"]
     assert found["crafting: scale_mia"]["seconds"] == pytest.approx(rounds * 1.0)

@@ -3,6 +3,7 @@
 import argparse
 import importlib
 import itertools
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -114,6 +115,19 @@ def test_pieces_that_ended_are_kept_and_failed_ones_run_again(tmp_path, monkeypa
     ]
     assert pieces.run_pieces(page, tmp_path) == 0
     assert len(called) == 3
+
+
+def test_an_audit_says_itself_what_its_workers_took(tmp_path, monkeypatch):
+    def run(words, **_):
+        out = Path(words[words.index("--out") + 1])
+        out.mkdir()
+        (out / "manifest.json").write_text(json.dumps({"cpu_seconds": {"attacks": 40.0, "scores": 2.5}}))
+        return subprocess.CompletedProcess(words, 0)
+
+    monkeypatch.setattr(pieces.subprocess, "run", run)
+    _, facts = pieces.run_piece(Piece(("audit", "dp"), 1100), tmp_path, 1)
+    assert facts["cpu_seconds"] == 42
+    assert pieces.audit_seconds(tmp_path / "02") is None
 
 
 @pytest.fixture(scope="module")

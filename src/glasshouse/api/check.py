@@ -109,10 +109,14 @@ def row_words(row: dict[str, Any]) -> str:
         words.append(f"{row['evaluations']:,} {row['unit']}")
     if row["seconds"] is not None:
         devices = row.get("devices", {row["device"]: row["seconds"]})
-        words.append("about " + " and ".join(f"{s:,.0f} {_UNITS[d]}" for d, s in devices.items()))
+        least = "at least " if row.get("unmeasured") else "about "
+        words.append(least + " and ".join(f"{s:,.0f} {_UNITS[d]}" for d, s in devices.items()))
+    notes = []
     if row.get("unmeasured"):
-        words.append(f"and what was not measured: {', '.join(row['unmeasured'])}")
-    return ", ".join(words)
+        notes.append(f"not timed and not in it: {', '.join(row['unmeasured'])}")
+    if isinstance(row.get("told"), list) and row["told"]:
+        notes.append(f"told from similar work, as the time for probes was over: {', '.join(row['told'])}")
+    return "; ".join([", ".join(words), *notes])
 
 
 def _stopwatch(device: str) -> Any:

@@ -5,7 +5,7 @@ Shape letters: B images, C channels, H and W pixels.
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, ClassVar, Protocol, final
+from typing import Any, ClassVar, Literal, Protocol, final
 
 from torch import Tensor
 
@@ -30,6 +30,8 @@ PROBE = 3
 """Iterations of a search that is run only to be timed."""
 LONGER = 12
 """Of the longer one."""
+LONGEST = 48
+"""Of one that is run where what a call does once hides the difference of both."""
 
 
 @final
@@ -66,10 +68,13 @@ class Budget:
         probe: arguments that make one call short enough to be timed, tables as a whole; empty: calls are not
             timed.
         longer: the same for a longer call: both together tell the units from what each call does once.
+        longest: the same again, for where the units of a longer call are lost in what it does once.
         pieces: times the work on each image instead of a whole call; None: there is none.
         training: steps of training before the first call, which is done once and cached; 0: none.
         trained: what is trained by them, in words. Attacks that say the same share it.
         every_round: it is trained anew for every round's model.
+        recipe: settings that what is trained depends on; another attack with the same finds it in the cache.
+        behind: what else it depends on beside auxiliary images: the agreed ``model``, the size of a ``sum``.
     """
 
     unit: str
@@ -78,10 +83,13 @@ class Budget:
     images: int = 0
     probe: Mapping[str, Value | Mapping[str, Any]] = field(default_factory=dict)
     longer: Mapping[str, Value | Mapping[str, Any]] = field(default_factory=dict)
+    longest: Mapping[str, Value | Mapping[str, Any]] = field(default_factory=dict)
     pieces: Pieces | None = None
     training: int = 0
     trained: str = ""
     every_round: bool = False
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    behind: frozenset[Literal["model", "sum"]] = frozenset({"model"})
 
     @property
     def units(self) -> int:
@@ -89,13 +97,20 @@ class Budget:
         return self.amount * self.restarts
 
 
-def search_budget(search: Search) -> Budget:
-    """The budget of an attack whose argument ``search`` says how long it searches."""
-    short, longer = (asdict(replace(search, iterations=min(n, search.iterations))) for n in (PROBE, LONGER))
+def search_budget(search: Search, *, probes: tuple[int, int] = (PROBE, LONGER)) -> Budget:
+    """The budget of an attack whose argument ``search`` says how long it searches.
+
+    Args:
+        search: in full.
+        probes: iterations of both searches that are run only to be timed.
+    """
+    lengths = (*probes, LONGEST)
+    short, longer, longest = (asdict(replace(search, iterations=min(n, search.iterations))) for n in lengths)
     return Budget(
         unit="iterations",
         amount=search.iterations,
         restarts=search.restarts,
         probe={"search": short},
         longer={"search": longer},
+        longest={"search": longest},
     )

@@ -116,6 +116,7 @@ class SumReader(ABC):
             training=2 * self.method.pairs,
             trained="shadow clients",
             every_round=True,
+            recipe={"looks_for": self.looks_for, "settings": dict(self.settings), **vars(self.method)},
         )
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from typing import final
 
 from glasshouse.audit.attacking.needs import attack_of, calls_of
+from glasshouse.audit.cost.cached import Kept
 from glasshouse.audit.cost.rows import Row, attacked_rounds, make_row, units_in
-from glasshouse.audit.cost.timings import CLOSED_FORM, Timer, Timing, Timings, Uses, stand_in
+from glasshouse.audit.cost.timings import CLOSED_FORM, Known, Timing, Timings, Uses, stand_in
 from glasshouse.audit.scoring.controls.control import easy_scenario
+from glasshouse.audit.scoring.tasks import control_key
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin
 
@@ -28,20 +30,22 @@ class Easy:
     timing: Timing | None
 
 
-def time_controls(uses: Uses, timings: Timings, timer: Timer | None) -> list[Easy]:
+def time_controls(uses: Uses, timings: Timings, known: Known, kept: Kept) -> list[Easy]:
     """One control for each different setting of an attack, timed in its easy setting while there is time."""
-    different: dict[str, Easy] = {}
+    different: list[Easy] = []
+    timer = known.timer
     for (scenario, plugin), timing in zip(uses, timings, strict=True):
         easy = easy_scenario(plugin) if scenario.audit.controls else None
-        if easy is None or repr(plugin.arguments) in different:
+        if easy is None or control_key(plugin) in kept.controls:
             continue
+        kept.controls.add(control_key(plugin))
         (there,), at_hand = easy.attacks, timing
         if timer is not None and timing is not None:
             budget = attack_of(there.name, there.arguments).budget
             timed = None if timer.exhausted else timer.attack(easy, there, budget or CLOSED_FORM)
             at_hand = timed or stand_in(easy, budget, [(scenario, timing)], timer)
-        different[repr(plugin.arguments)] = Easy(plugin=there, scenario=easy, timing=at_hand)
-    return list(different.values())
+        different.append(Easy(plugin=there, scenario=easy, timing=at_hand))
+    return different
 
 
 def controls_row(name: str, label: str, easy: Sequence[Easy]) -> Row:
@@ -57,4 +61,5 @@ def controls_row(name: str, label: str, easy: Sequence[Easy]) -> Row:
         crafting = 0.0 if timing is None else attacked_rounds(one.scenario) * timing.crafting
         seconds.append(None if timing is None else units * timing.unit + calls * timing.call + crafting)
     known = None if None in seconds else sum(s or 0.0 for s in seconds)
-    return make_row(name, f"control: {label}", len(easy), (unit, work), known)
+    row = make_row(name, f"control: {label}", len(easy), (unit, work), known)
+    return {**row, "told": any(one.timing is not None and one.timing.told for one in easy)}

@@ -1,62 +1,73 @@
 """What an audit will cost, before anything long starts: counts of its work, and seconds if measured."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
-from glasshouse.audit.attacking.needs import attack_of, calls_of, foresee_refusal
+from glasshouse.audit.attacking.needs import attack_of, calls_of
+from glasshouse.audit.cost.cached import Kept, Training, pretraining_row, training_rows, trainings
 from glasshouse.audit.cost.controls import Easy, controls_row, time_controls
 from glasshouse.audit.cost.rows import Row, attacked_rounds, make_row, repeats, units_in
-from glasshouse.audit.cost.timings import Timer, Timings, Uses, time_uses
+from glasshouse.audit.cost.timings import Known, Timer, Timings, Uses, time_uses
+from glasshouse.audit.scoring.rehearsal import Scoring
 from glasshouse.audit.simulation.group import federation_digest
 from glasshouse.audit.simulation.rehearsal import Played, client_passes
 from glasshouse.scenario.axes import Cell, cells
-from glasshouse.scenario.passes import passes
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.suite import Suite
 from glasshouse.scenario.table import Plugin
 
 CONTROL_VICTIMS = 6
 """Victims of a control: its easy setting has so many clients."""
-AFTERWARDS = {"examples", "heldout", "images_are_public"}  # with as many private images: no auxiliary one's
 
 
 def costs(suite: Suite, *, timer: Timer | None = None) -> list[Row]:
-    """Every scenario's rows, and one total."""
-    rows = [row for scenario in suite.scenarios for row in cost(scenario, timer=timer)]
+    """Every scenario's rows, and one total; what the audit keeps for all of them counts once."""
+    kept, known = Kept(), Known(timer)
+    rows = [row for scenario in suite.scenarios for row in _cost(scenario, known, kept)]
     return [*rows, total(suite.name, rows)]
 
 
 def cost(scenario: Scenario, *, timer: Timer | None = None) -> list[Row]:
     """One row for each part of one scenario's audit, over all of its cells and seeds; no total."""
-    every, device = cells(scenario), "cpu" if timer is None else timer.device
+    return _cost(scenario, Known(timer), Kept())
+
+
+def _cost(scenario: Scenario, known: Known, kept: Kept) -> list[Row]:
+    """What matters most is timed first: a federation, scores, each attack once; then other settings."""
+    every, timer = cells(scenario), known.timer
+    device = "cpu" if timer is None else timer.device
     first = {} if timer is None else _played([every[0].scenario], [], timer, {})
-    rows, controls = [_pretraining(every, timer)], list[Easy]()
-    trainings: dict[tuple[str, str], tuple[int, float | None]] = {}
-    for label, uses in _by_label(every).items():
-        timings = time_uses(uses, timer)
-        easy = time_controls(uses, timings, timer)
+    rows, controls, made = [pretraining_row(every, timer, kept)], list[Easy](), list[Training]()
+    labels = _by_label(every)
+    scoring = None if timer is None else timer.scoring(every[0].scenario)
+    firsts = [uses[0] for uses in labels.values()]
+    names = [plugin.name for _, plugin in firsts]
+    for number in sorted(
+        range(len(names)), key=lambda n: (names[n] in names[:n], n)
+    ):  # each attack, each label
+        known.timing(*firsts[number], first=True)
+    for label, uses in labels.items():
+        timings = time_uses(uses, known)
+        easy = time_controls(uses, timings, known, kept)
+        told = any(timing is not None and timing.told for timing in timings)
         on_device = (
-            _attack(scenario.name, label, uses, timings),
-            _crafting(scenario.name, label, uses, timings),
+            {**_attack(scenario.name, label, uses, timings), "told": told},
+            {**_crafting(scenario.name, label, uses, timings), "told": told},
             controls_row(scenario.name, label, easy),
-            _certificates(scenario.name, label, uses, timings),
+            {**_certificates(scenario.name, label, uses, timings), "told": told},
         )
         rows += [{**row, "device": device} for row in on_device]
         controls += easy
-        trainings |= dict(_trainings(uses, timings))
-        trainings |= dict(_trainings([(o.scenario, o.plugin) for o in easy], [o.timing for o in easy]))
-    for what in dict.fromkeys(words for words, _ in trainings):
-        counts = [work for (words, _), work in trainings.items() if words == what]
-        seconds = None if any(s is None for _, s in counts) else sum(s or 0.0 for _, s in counts)
-        steps = ("steps", sum(n for n, _ in counts))
-        row = make_row(scenario.name, f"training: {what}", len(counts), steps, seconds)
-        rows.append({**row, "device": device})
+        made += trainings(uses, timings, kept)
+        made += trainings([(o.scenario, o.plugin) for o in easy], [o.timing for o in easy], kept)
+    rows += training_rows(scenario.name, made, device)
     rows[1:1] = _simulation(every, [one.scenario for one in controls], timer, first)
-    rows += _scoring(every, len(controls), timer)
+    rows += _scoring(every, len(controls), scoring)
     return [row for row in rows if row["calls"]]
 
 
 def total(name: str, rows: Sequence[Row]) -> Row:
-    """The total of calls and of measured seconds; ``unmeasured`` names the parts without a measurement."""
+    """The total of calls and of seconds; ``unmeasured`` names the parts without any, which are not in it."""
     seconds = [row for row in rows if row["seconds"] is not None]
     devices: dict[str, float] = {}
     for one in seconds:
@@ -64,7 +75,8 @@ def total(name: str, rows: Sequence[Row]) -> Row:
     calls = sum(row["calls"] for row in rows)
     row = make_row(name, "total", calls, ("", None), sum(devices.values()) if seconds else None)
     unmeasured = dict.fromkeys(row["part"] for row in rows if row["seconds"] is None)
-    return {**row, "devices": devices, "unmeasured": list(unmeasured) if seconds else []}
+    told = dict.fromkeys(row["part"] for row in seconds if row.get("told"))
+    return {**row, "devices": devices, "unmeasured": list(unmeasured) if seconds else [], "told": list(told)}
 
 
 def _by_label(every: Sequence[Cell]) -> dict[str, list[tuple[Scenario, Plugin]]]:
@@ -109,38 +121,6 @@ def _certificates(name: str, label: str, uses: Uses, timings: Timings) -> Row:
     return make_row(name, f"certificates: {label}", calls, ("searches", calls), seconds)
 
 
-def _trainings(uses: Uses, timings: Timings) -> Iterator[tuple[tuple[str, str], tuple[int, float | None]]]:
-    """What attacks train beforehand: once for each model, data and seed, whichever attack asks first."""
-    for (scenario, plugin), timing in zip(uses, timings, strict=True):
-        budget = attack_of(plugin.name, plugin.arguments).budget
-        if budget is None or not budget.training or foresee_refusal(scenario, plugin) is not None:
-            continue
-        steps = budget.training * (scenario.federation.rounds if budget.every_round else 1)
-        data, private = scenario.data.model_dump(exclude=AFTERWARDS), scenario.data.examples
-        behind = [scenario.model.model_dump(), data, scenario.federation.clients * private, budget.training]
-        if budget.every_round:
-            behind += [scenario.federation.model_dump(), [d.model_dump() for d in scenario.defenses]]
-        each = None if timing is None else timing.step
-        for seed in scenario.audit.seeds or (scenario.seed,):
-            yield (budget.trained, repr([behind, seed])), (steps, None if each is None else each * steps)
-
-
-def _pretraining(every: Sequence[Cell], timer: Timer | None) -> Row:
-    """Cells and seeds that start from the same public model train it once."""
-    different: dict[str, int] = {}
-    for cell in every:
-        one = cell.scenario
-        for seed in one.audit.seeds or (one.seed,):
-            key = (one.model.model_dump(), one.data.model_dump(), one.federation.clients, seed)
-            different[repr(key)] = passes(one)
-    counts = [number for number in different.values() if number]
-    first = next((c.scenario for c in every if c.scenario.model.pretraining.epochs), None)
-    seconds = timer.pretraining(first) * sum(counts) if timer is not None and first is not None else None
-    return make_row(
-        every[0].scenario.name, "pre-training", len(counts), ("image passes", sum(counts)), seconds
-    )
-
-
 def _played(
     cells: Iterable[Scenario], easy: Iterable[Scenario], timer: Timer, known: Mapping[str, Played]
 ) -> dict[str, Played]:
@@ -151,7 +131,7 @@ def _played(
         if key not in played:
             first = next(iter(played.values()), None)
             late = first if timer.exhausted and not small else None
-            played[key] = late or timer.simulation(one, cold=first is None)
+            played[key] = replace(late, told=True) if late else timer.simulation(one, cold=first is None)
     return played
 
 
@@ -174,14 +154,17 @@ def _simulation(
         calls = sum(times for _, times in counted)
         work = sum(times * client_passes(one) for one, times in counted)
         seconds = None if rows or timer is None else next(iter(timed.values())).first
+        told = False
         for one, times in counted if timed else ():
-            each = timed[federation_digest(one)].of(one.federation.rounds)
-            seconds = (seconds or 0.0) + times * each
-        rows.append(make_row(every[0].scenario.name, part, calls, ("image passes", work), seconds))
+            each = timed[federation_digest(one)]
+            seconds = (seconds or 0.0) + times * each.of(one.federation.rounds)
+            told = told or each.told
+        row = make_row(every[0].scenario.name, part, calls, ("image passes", work), seconds)
+        rows.append({**row, "told": told})
     return rows
 
 
-def _scoring(every: Sequence[Cell], controls: int, timer: Timer | None) -> list[Row]:
+def _scoring(every: Sequence[Cell], controls: int, timed: Scoring | None) -> list[Row]:
     """Scoring every claim with every metric, including the comparison with nulls and other victims.
 
     A control is judged by one metric on the claims, and on them exchanged.
@@ -196,7 +179,6 @@ def _scoring(every: Sequence[Cell], controls: int, timer: Timer | None) -> list[
                 counts[undefended not in nulls][place] += number * repeats(one) * len(one.audit.metrics)
         nulls.add(undefended)
     easy, calls = [controls, 2 * CONTROL_VICTIMS * controls], counts[True][1] + counts[False][1]
-    timed = None if timer is None or not calls else timer.scoring(first)
     rows: list[Row] = []
     for part, scores, new in (("scoring", calls, counts[True]), ("scoring of controls", easy[1], easy)):
         seconds = None if timed is None else timed.of(*new)

@@ -33,6 +33,8 @@ from glasshouse.registry import load
 from glasshouse.scenario.axes import cells
 from glasshouse.scenario.spec import Scenario
 
+DEAR: Final = 0.6
+"""CPU seconds of a first rehearsal beside which what happens once in a process is little."""
 VICTIMS: Final = 2
 """About so many there is a claim of each kind."""
 
@@ -69,16 +71,14 @@ def time_scoring(scenario: Scenario, folder: Path) -> Scoring | None:
         None where none of the metrics scores a claim that can be made up.
     """
     try:
-        cold, warm, _, known = (_rehearse(scenario, folder, keep=keep) for keep in (False, False, True, True))
+        cold = _rehearse(scenario, folder, keep=True)
+        known = _rehearse(scenario, folder, keep=True)
+        new = _rehearse(scenario, folder, keep=False) if cold.whole < DEAR else cold
     except GlasshouseError:
         return None
-    if not warm.claims:
+    if not new.claims:
         return None
-    return Scoring(
-        first=max(0.0, cold.whole - warm.whole),
-        new=warm.prices,
-        known=known.prices,
-    )
+    return Scoring(first=max(0.0, cold.whole - new.whole), new=new.prices, known=known.prices)
 
 
 @final

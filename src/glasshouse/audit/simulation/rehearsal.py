@@ -29,11 +29,13 @@ class Played:
         first: what the first one of a process takes beyond the others.
         one: of playing one round and filing it.
         further: what each other round adds.
+        told: by another federation, with no time left to play this one.
     """
 
     first: float = 0.0
     one: float
     further: float = 0.0
+    told: bool = False
 
     def of(self, rounds: int) -> float:
         """Seconds of a federation with so many rounds.
@@ -45,7 +47,7 @@ class Played:
         return self.one + (rounds - 1) * self.further
 
 
-def time_simulation(scenario: Scenario, *, cold: bool = False) -> Played:
+def time_simulation(scenario: Scenario, *, cold: bool = False, into: Path | None = None) -> Played:
     """Play a passive federation with one round and, where it has more, with as many as tell what each adds.
 
     Without pre-training, and without networks that metrics need for themselves.
@@ -53,9 +55,10 @@ def time_simulation(scenario: Scenario, *, cold: bool = False) -> Played:
     Args:
         scenario: without axes.
         cold: no federation was played in this process yet: the first one is timed by itself.
+        into: a folder for one with a single round; None: it is thrown away.
     """
     first = play_shortened(scenario) if cold else None
-    one = spent = play_shortened(scenario)
+    one = spent = play_shortened(scenario, into=into)
     rounds, most = 1, scenario.federation.rounds
     while rounds < most and spent - one < TOLD_APART:
         rounds = min(most, 2 if rounds == 1 else FASTER * rounds)
@@ -64,19 +67,23 @@ def time_simulation(scenario: Scenario, *, cold: bool = False) -> Played:
     return Played(first=max(0.0, first - one) if first is not None else 0.0, one=one, further=further)
 
 
-def play_shortened(scenario: Scenario, *, rounds: int = 1, active: int | None = None) -> float:
-    """CPU seconds of one federation with so many rounds, played and filed in a folder that is thrown away.
+def play_shortened(
+    scenario: Scenario, *, rounds: int = 1, active: int | None = None, into: Path | None = None
+) -> float:
+    """CPU seconds of one federation with so many rounds, played and filed.
 
     Args:
         scenario: without axes.
         rounds: to be played; those of them are attacked that are attacked in the audit, or the first.
         active: position of the attack that crafts what is sent; None: nobody does.
+        into: its folder; None: one that is thrown away.
     """
     short = shortened(scenario, rounds)
     with tempfile.TemporaryDirectory() as place:
-        write_resolved(short, Path(place) / "scenario.toml")
+        folder = Path(place) if into is None else into
+        write_resolved(short, folder / "scenario.toml")
         started = time.process_time()
-        simulate(Group(folder=place, seed=scenario.seed, active=active))
+        simulate(Group(folder=str(folder), seed=scenario.seed, active=active))
         return time.process_time() - started
 
 

@@ -153,6 +153,8 @@ class GGL(SearchingTogether):
             longer={"search": longer, "training": training},
             training=self.training.steps if generators.needs_data(self.generator) else 0,
             trained="the generator",
+            recipe={"latent": self.latent, **asdict(self.training)},
+            behind=frozenset(),
         )
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:

@@ -183,6 +183,7 @@ class ScaleMia:
             longer={"training": longer},
             training=self.training.steps,
             trained="the autoencoder",
+            recipe=asdict(self.training),
         )
 
     def check_model(self, architecture: Architecture) -> None:

@@ -18,7 +18,7 @@ auxiliary ones; the model mixes examples (batch norm). Shape letters: B images, 
 code, K classes.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import ClassVar, final
 
 import torch
@@ -83,7 +83,12 @@ class Seer:
     def budget(self) -> Budget:
         """Training, once per model, size of a sum and auxiliary images; reading the sum is a closed form."""
         return Budget(
-            unit="steps", amount=0, training=self.training.steps, trained="the model and its secret decoder"
+            unit="steps",
+            amount=0,
+            training=self.training.steps,
+            trained="the model and its secret decoder",
+            recipe={"looks_for": self.looks_for, **asdict(self.training)},
+            behind=frozenset({"model", "sum"}),
         )
 
     def check_model(self, architecture: Architecture) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from glasshouse.attacks.base import About, Claim, Reconstruction
+from glasshouse.attacks.budget import PROBE, Budget, search_budget
 from glasshouse.attacks.objective import SearchedLoss, SearchingTogether
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.labels import labels_of_each
@@ -76,6 +77,11 @@ class ExactAttack(SearchAttack, SearchingTogether, Protocol):
     infers_labels: ClassVar[bool]
     search: QuasiNewton
     adaptive: bool
+
+    @property
+    def budget(self) -> Budget:
+        """Outer steps of every restart; each is a search of its own, so that few are timed."""
+        return search_budget(self.search, probes=(1, PROBE))
 
     def run_together(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[tuple[Claim, ...], ...]:
         """What :meth:`run` claims of each view, by one search; see ``TogetherAttack``."""

@@ -1,0 +1,153 @@
+"""What an audit makes once and finds in the cache afterwards: once for each key over all of its scenarios."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, final
+
+from glasshouse.audit.attacking.needs import attack_of, foresee_refusal
+from glasshouse.audit.cost.rows import Row, make_row
+from glasshouse.audit.cost.timings import Timer, Timings, Uses
+from glasshouse.data.splits import ROLES, Role
+from glasshouse.data.survey import Survey, survey
+from glasshouse.errors import GlasshouseError
+from glasshouse.scenario.axes import Cell
+from glasshouse.scenario.passes import passes
+from glasshouse.scenario.requirements import role_requests
+from glasshouse.scenario.spec import Scenario
+
+AFTERWARDS: Final = {"examples", "heldout", "images_are_public"}
+"""With as many private images these change no other part's."""
+READ: Final = {"source", "tokenizer", "length", "resize", "channels"}
+"""What decides how an image of the data set looks."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Kept:
+    """What was counted already, as an audit's cache and its plan keep it.
+
+    Attributes:
+        trained: keys of what is trained beforehand, public models among it.
+        controls: keys of controls.
+    """
+
+    trained: set[str] = field(default_factory=set)
+    controls: set[str] = field(default_factory=set)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """Something an attack trains beforehand.
+
+    Attributes:
+        what: in words.
+        steps: of it.
+        seconds: of all steps; None: not timed.
+        told: by the timing of something else.
+    """
+
+    what: str
+    steps: int
+    seconds: float | None
+    told: bool
+
+
+def images_key(scenario: Scenario, seed: int, role: Role) -> object:
+    """The same for two scenarios and seeds in which ``role`` holds the same images.
+
+    A role that takes all there is of a split holds the same whatever the seed; one with a split for itself
+    does not depend on how many images others hold.
+    """
+    data, requests = scenario.data, role_requests(scenario)
+    everything = [
+        data.model_dump(exclude=AFTERWARDS),
+        scenario.federation.clients * data.examples,
+        seed,
+    ]
+    if data.domains.targets or role not in requests:
+        return everything
+    size, split, classes = requests[role]
+    looks = [data.model_dump(include=READ), sorted(classes)]
+    if size == _there(scenario, split, classes):
+        return [looks, split, "all"]
+    if data.private_source:
+        del requests["private"]
+    others = [
+        requests[other][1] for other in ROLES if other in requests and ROLES.index(other) < ROLES.index(role)
+    ]
+    if data.deal == "image" and split and all(other and other != split for other in others):
+        return [looks, split, size, sorted({s for _, s, _ in requests.values()}), seed]
+    return everything
+
+
+def _there(scenario: Scenario, split: str, classes: Sequence[int]) -> int | None:
+    """How many images a role could take; None: not known before the data are read."""
+    data = scenario.data
+    try:
+        there: Survey | None = survey(data.source, data.resize, data.channels)
+    except GlasshouseError:
+        return None
+    if there is None:
+        return None
+    counts = there.counts.values() if not split else [there.counts.get(split, {})]
+    return sum(n for some in counts for label, n in some.items() if not classes or label in classes)
+
+
+def trainings(uses: Uses, timings: Timings, kept: Kept) -> Iterator[Training]:
+    """What attacks train beforehand and nobody counted yet, whichever attack asks first."""
+    for (scenario, plugin), timing in zip(uses, timings, strict=True):
+        budget = attack_of(plugin.name, plugin.arguments).budget
+        if budget is None or not budget.training or foresee_refusal(scenario, plugin) is not None:
+            continue
+        federation = scenario.federation
+        steps = budget.training * (federation.rounds if budget.every_round else 1)
+        behind: list[Any] = [budget.trained, steps, sorted(budget.recipe.items(), key=lambda pair: pair[0])]
+        if "model" in budget.behind:
+            behind.append(scenario.model.model_dump(exclude=None if budget.every_round else {"pretraining"}))
+        if "sum" in budget.behind:
+            behind.append(federation.cohort_size * federation.batch_size)
+        if budget.every_round:
+            behind += [federation.model_dump(), [d.model_dump() for d in scenario.defenses]]
+            behind.append([scenario.data.model_dump(exclude=AFTERWARDS), scenario.data.examples])
+        each = None if timing is None else timing.step
+        for seed in scenario.audit.seeds or (scenario.seed,):
+            whose = seed if budget.every_round else None
+            key = repr([behind, images_key(scenario, seed, "auxiliary"), whose])
+            if key not in kept.trained:
+                kept.trained.add(key)
+                yield Training(
+                    what=budget.trained,
+                    steps=steps,
+                    seconds=None if each is None else each * steps,
+                    told=timing is not None and timing.told,
+                )
+
+
+def training_rows(name: str, every: Sequence[Training], device: str) -> Iterator[Row]:
+    """One row for each kind of thing that is trained."""
+    for what in dict.fromkeys(one.what for one in every):
+        alike = [one for one in every if one.what == what]
+        seconds = (
+            None if any(one.seconds is None for one in alike) else sum(one.seconds or 0.0 for one in alike)
+        )
+        steps = ("steps", sum(one.steps for one in alike))
+        row = make_row(name, f"training: {what}", len(alike), steps, seconds)
+        yield {**row, "device": device, "told": any(one.told for one in alike)}
+
+
+def pretraining_row(every: Sequence[Cell], timer: Timer | None, kept: Kept) -> Row:
+    """Cells and seeds that start from the same public model train it once."""
+    counts = []
+    for one in (cell.scenario for cell in every):
+        for seed in one.audit.seeds or (one.seed,):
+            key = repr(["public model", one.model.model_dump(), images_key(one, seed, "public"), seed])
+            if key not in kept.trained:
+                kept.trained.add(key)
+                counts.append(passes(one))
+    counts = [number for number in counts if number]
+    first = next((c.scenario for c in every if c.scenario.model.pretraining.epochs), None)
+    seconds = timer.pretraining(first) * sum(counts) if timer is not None and first is not None else None
+    return make_row(
+        every[0].scenario.name, "pre-training", len(counts), ("image passes", sum(counts)), seconds
+    )

@@ -1,0 +1,304 @@
+"""Times calls of attacks, shortened, on short federations."""
+
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, final
+
+from glasshouse.attacks.budget import Budget
+from glasshouse.audit.attacking.call import AttackTask, units_of
+from glasshouse.audit.attacking.needs import attack_of
+from glasshouse.audit.attacking.pieces import pieces, run_piece
+from glasshouse.audit.attacking.threat import threat_of
+from glasshouse.audit.cost.timings import Timing
+from glasshouse.audit.scoring.certificate import certify_together
+from glasshouse.audit.simulation.group import federation_digest
+from glasshouse.audit.simulation.rehearsal import play_shortened
+from glasshouse.cache import FOLDER as CACHE
+from glasshouse.cache import folder as cache_folder
+from glasshouse.scenario.spec import Scenario
+from glasshouse.scenario.table import Plugin
+
+CHEAP: Final = 1.0
+"""Seconds of a call that is made as long as there is any time; one that takes longer may take half of it."""
+SEVERAL: Final = 2, 4
+"""Rounds of both probes of an attack that trains for each: it reads none off a single one, and what its call
+takes grows with them."""
+CERTAIN: Final = 5.0
+"""Seconds left beyond which several searches are checked, which share work, instead of one."""
+CERTIFIED: Final = 4
+"""Units whose searches a probe checks together."""
+TOLD_APART: Final = 0.5
+"""By this share must a longer search exceed a short one, so that its units are told from noise."""
+SHARED: Final = 0.4
+"""Seconds that a short search of several victims may take; the line through one and these tells of more."""
+DATA: Final = "pictures"
+"""Folder of the cache with decoded pictures; an audit reads them as well."""
+SLOPE_IMAGES: Final = 1000
+"""Auxiliary images at most where only steps of training are told apart: a step takes a batch of them."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class _Probe:
+    """Calls that can be made on a federation that was played.
+
+    Attributes:
+        tasks: of all units of one round.
+        arguments: of the attack, shortened.
+        victims: of one piece: those that share a batch in the audit.
+        place: folder for their claims.
+        crafting: seconds of a federation in which a malicious server crafts, the first time; 0: none does.
+    """
+
+    tasks: Sequence[AttackTask]
+    arguments: Mapping[str, Any]
+    victims: int
+    place: Path
+    crafting: float
+
+    def run(self, name: str, count: int, arguments: Mapping[str, Any] | None = None) -> None:
+        """One piece with so many victims."""
+        text = json.dumps(self.arguments if arguments is None else arguments)
+        moved = (
+            replace(task, out=str(self.place / name / task.unit.name), arguments=text)
+            for task in self.tasks[:count]
+        )
+        run_piece(tuple(moved))
+
+
+@final
+class Calls:
+    """Passive attacks on the same federation share one that is played once.
+
+    Args:
+        device: of attacks.
+        home: folder of the federations.
+        left: CPU seconds that probes may still take.
+    """
+
+    def __init__(self, device: str, home: Path, left: Callable[[], float]) -> None:
+        self._device, self._home, self.left = device, home, left
+
+    def folder_of(self, scenario: Scenario, rounds: int = 1) -> Path:
+        """Of a passive federation with so many rounds."""
+        return self._home / f"{federation_digest(scenario)}-{rounds}" / "cells" / "group"  # as in a run
+
+    def played(self, scenario: Scenario, rounds: int = 1) -> Path:
+        """The same, played now unless it was before."""
+        folder = self.folder_of(scenario, rounds)
+        if not folder.exists():
+            with tempfile.TemporaryDirectory() as place, cache_in(place):
+                play_shortened(scenario, rounds=rounds, into=folder)
+        return folder
+
+    def time(self, scenario: Scenario, plugin: Plugin, budget: Budget) -> Timing:
+        """What one setting takes but for what a malicious server makes before a round."""
+        if not budget.every_round:
+            return self._call(scenario, plugin, budget)
+        before = self.left()
+        few, rounds = self._call(scenario, plugin, budget, SEVERAL[0]), scenario.federation.rounds
+        if 2 * (before - self.left()) > self.left():  # there is no time for more rounds
+            return replace(few, unit=few.unit * rounds / SEVERAL[0])
+        more = self._call(scenario, plugin, budget, SEVERAL[1])
+        slope = max(0.0, more.unit - few.unit) / (SEVERAL[1] - SEVERAL[0])
+        return replace(more, unit=few.unit + slope * max(0, rounds - SEVERAL[0]))
+
+    def with_crafting(
+        self, timing: Timing, scenario: Scenario, plugin: Plugin, budget: Budget, *, honest: float
+    ) -> Timing:
+        """The same with what a malicious server makes before a round, and each step of training for it.
+
+        A federation with it, from an empty cache, against an ``honest`` one; where it trains, two more.
+        ``timing.crafting``: seconds of such a federation, the first one.
+        """
+        once = timing.crafting - honest
+        if self._affords(timing.crafting):
+            once = _crafted(scenario, plugin, budget.probe) - honest
+        if not (budget.training and budget.longer):
+            return replace(timing, crafting=max(0.0, once))
+        auxiliary = min(SLOPE_IMAGES, scenario.data.auxiliary)
+        few = scenario.model_copy(update={"data": scenario.data.model_copy(update={"auxiliary": auxiliary})})
+        short, longer = (_crafted(few, plugin, changed) for changed in (budget.probe, budget.longer))
+        steps, more = (_training_of(plugin, changed) for changed in (budget.probe, budget.longer))
+        step = max(0.0, longer - short) / max(1, more - steps)
+        return replace(timing, crafting=max(0.0, once - steps * step), step=step)
+
+    def _call(self, scenario: Scenario, plugin: Plugin, budget: Budget, rounds: int = 1) -> Timing:
+        """Per unit, over a short search with all of its restarts, as one of the victims that share a batch.
+
+        The first call warms up, and trains what is trained beforehand, for as few steps as the probe says.
+        """
+        units = max(1, _units_of(plugin, budget.probe))
+        with tempfile.TemporaryDirectory() as place, cache_in(place):
+            probe = self._prepared(scenario, plugin, budget, rounds, Path(place))
+            cold = self._seconds(lambda: probe.run("cold", 1))
+            one = cold
+            if budget.training or self._affords(cold):
+                one = self._seconds(lambda: probe.run("one", 1))
+            count = min(probe.victims, max(2, round(SHARED / max(one, SHARED / probe.victims))))
+            count = count if self._affords(2 * one) else 1
+            spent = one if count == 1 else self._seconds(lambda: probe.run("several", count))
+            fixed = self._fixed(probe, plugin, budget, spent, count)
+            each = _of_each(one, spent, count, probe.victims)
+            share = fixed / spent if spent else 0.0
+            step = self._step(probe, plugin, budget, rounds, cold=cold, warm=one)
+            certificate = self._certificate(probe)
+        return Timing(
+            unit=each * (1 - share) / units,
+            call=each * share,
+            certificate=certificate,
+            step=step,
+            crafting=probe.crafting,
+        )
+
+    def _fixed(self, probe: _Probe, plugin: Plugin, budget: Budget, spent: float, count: int) -> float:
+        """Seconds that a call of ``spent`` takes before its first unit, by longer ones of as many victims."""
+        units, fixed = max(1, _units_of(plugin, budget.probe)), 0.0
+        for name, changed in (("longer", budget.longer), ("longest", budget.longest)):
+            more = _units_of(plugin, changed) - units if changed else 0
+            if more <= 0 or not self._affords(spent):
+                break
+            rest = self._seconds(partial(probe.run, name, count, {**plugin.arguments, **changed})) - spent
+            fixed = max(0.0, spent - units * max(0.0, rest) / more)
+            if rest > TOLD_APART * spent:
+                break
+        return fixed
+
+    def _prepared(
+        self, scenario: Scenario, plugin: Plugin, budget: Budget, rounds: int, place: Path
+    ) -> _Probe:
+        arguments = {**plugin.arguments, **budget.probe}
+        attack = attack_of(plugin.name, arguments)
+        if attack.needs.changes:  # a federation of its own, in which it crafts and trains what it needs
+            folder = place / "cells" / "group"
+            only = scenario.model_copy(
+                update={"attacks": (plugin.model_copy(update={"arguments": arguments}),)}
+            )
+            played = play_shortened(only, rounds=rounds, active=0, into=folder)
+        else:
+            folder, played = self.played(scenario, rounds), 0.0
+        call = AttackTask(
+            folder=str(folder),
+            out="",
+            attack=plugin.name,
+            arguments=json.dumps(arguments),
+            threat=threat_of(scenario),
+            attack_seed=scenario.attack_seed,
+            unit=(units := units_of(attack, folder, victims=scenario.audit.victims, attacked=frozenset({0})))[
+                0
+            ],
+            device=self._device,
+            trust_factory=True,  # the scenario is the user's own
+        )
+        tasks = [replace(call, unit=unit, out=str(place / "cold" / unit.name)) for unit in units]
+        victims = len(pieces(tasks)[0])
+        return _Probe(tasks=tasks, arguments=arguments, victims=victims, place=place, crafting=played)
+
+    def _step(
+        self, probe: _Probe, plugin: Plugin, budget: Budget, rounds: int, *, cold: float, warm: float
+    ) -> float | None:
+        """Seconds of one step of what is trained beforehand: a call with an empty cache less a warm one."""
+        training = _training_of(plugin, budget.probe) * (rounds if budget.every_round else 1)
+        if not training or attack_of(plugin.name, plugin.arguments).needs.changes:
+            return None
+        if self._affords(cold):
+            for made in cache_folder().iterdir():
+                if not made.is_symlink():
+                    shutil.rmtree(made)
+            cold = self._seconds(lambda: probe.run("anew", 1))
+        return max(0.0, cold - warm) / training
+
+    def _certificate(self, probe: _Probe) -> float:
+        """Of one unit; those that were not run have the claims of the first."""
+        few = tuple(probe.tasks[: CERTIFIED if self.left() > CERTAIN else 1])
+        for task in few[1:]:
+            if not Path(task.out).exists():
+                shutil.copytree(few[0].out, task.out)
+        return self._seconds(lambda: certify_together(few)) / len(few)
+
+    def _affords(self, seconds: float) -> bool:
+        left = self.left()
+        return left > 0 and seconds < max(CHEAP, left / 2)
+
+    def _seconds(self, run: Callable[[], object]) -> float:
+        return seconds_on(self._device, run)
+
+
+def seconds_on(device: str, run: Callable[[], object]) -> float:
+    """CPU seconds; on an accelerator seconds on the clock, in which the processor mostly waits for it."""
+    clock = time.process_time if device == "cpu" else time.perf_counter
+    started = clock()
+    run()
+    return clock() - started
+
+
+def brief(scenario: Scenario, rounds: int = 1) -> Scenario:
+    """The scenario with one victim, one round (or so many) and no pre-training."""
+    model, audit = scenario.model, scenario.audit
+    untrained = model.pretraining.model_copy(update={"epochs": 0, "head_epochs": 0})
+    changed = {"victims": 1, "utility": False, "rounds": (0,), "metrics": ()}
+    return scenario.model_copy(
+        update={
+            "model": model.model_copy(update={"pretraining": untrained}),
+            "audit": audit.model_copy(update=changed),
+            "federation": scenario.federation.model_copy(update={"rounds": rounds}),
+        }
+    )
+
+
+@contextmanager
+def cache_in(place: str) -> Iterator[None]:
+    """Within the block, the cache lies in ``place`` and is empty but for decoded pictures.
+
+    A probe leaves nothing else in the user's.
+    """
+    before, pictures = os.environ.get(CACHE), cache_folder() / DATA
+    here = Path(place) / "cache"
+    here.mkdir()
+    pictures.mkdir(parents=True, exist_ok=True)
+    (here / DATA).symlink_to(pictures.resolve(), target_is_directory=True)
+    os.environ[CACHE] = str(here)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[CACHE]
+        else:
+            os.environ[CACHE] = before
+
+
+def _of_each(one: float, spent: float, count: int, victims: int) -> float:
+    """Seconds of each of so many victims in one batch, from a batch of one and one of ``count``."""
+    if count in {1, victims}:
+        return spent / count
+    further = max(0.0, spent - one) / (count - 1)
+    return (max(0.0, spent - count * further) + victims * further) / victims
+
+
+def _crafted(scenario: Scenario, plugin: Plugin, changed: Mapping[str, Any]) -> float:
+    """Seconds of a federation in which the attack crafts, from an empty cache."""
+    attack = plugin.model_copy(update={"arguments": {**plugin.arguments, **changed}})
+    with tempfile.TemporaryDirectory() as place, cache_in(place):
+        return play_shortened(scenario.model_copy(update={"attacks": (attack,)}), active=0)
+
+
+def _budget_of(plugin: Plugin, changed: Mapping[str, Any]) -> Budget | None:
+    return attack_of(plugin.name, {**plugin.arguments, **changed}).budget
+
+
+def _training_of(plugin: Plugin, changed: Mapping[str, Any]) -> int:
+    budget = _budget_of(plugin, changed)
+    return 0 if budget is None else budget.training
+
+
+def _units_of(plugin: Plugin, changed: Mapping[str, Any]) -> int:
+    budget = _budget_of(plugin, changed)
+    return 0 if budget is None else budget.units
