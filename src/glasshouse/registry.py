@@ -39,6 +39,7 @@ __all__ = [
     "takes",
 ]
 
+_installed = functools.cache(entry_points)
 FROM_DATA = "vocabulary"  # what the factory of a model of sentences is given beside its settings
 GROUPS = (
     "attacks",
@@ -75,8 +76,7 @@ class Card:
             ``scenario`` overrides the built-in control scenario, ``metric`` (default psnr) judges. The attack
             runs there with the audited settings; ``fits`` (path → value) replaces only those that have no
             meaning with the easy data, never the attack's effort. Empty: the attack has no control.
-        renamed: arguments of earlier versions, old path → new one: ``training_steps`` → ``training.steps``. A
-            scenario that uses an old one is told the new one.
+        renamed: arguments of earlier versions, old path → new; a scenario that uses an old one is told.
     """
 
     summary: str
@@ -117,19 +117,8 @@ def carded(card: Card) -> Callable[[F], F]:
 
 
 @functools.cache
-def _installed() -> dict[str, dict[str, tuple[EntryPoint, ...]]]:
-    """Entry points by group and name, of all installed packages; more than one where these disagree."""
-    found, every = entry_points(), dict[str, dict[str, tuple[EntryPoint, ...]]]()
-    for group in GROUPS:
-        entries: dict[str, dict[str, EntryPoint]] = {}
-        for entry in found.select(group=f"glasshouse.{group}"):
-            entries.setdefault(entry.name, {})[entry.value] = entry
-        every[group] = {name: tuple(by_value.values()) for name, by_value in entries.items()}
-    return every
-
-
 def _entries(group: str) -> dict[str, tuple[EntryPoint, ...]]:
-    """Entry points of ``group`` by name."""
+    """Entry points of ``group`` by name; more than one where packages disagree about a name."""
     if group not in GROUPS:
         raise UnknownName(
             f"registry '{group}'",
@@ -137,7 +126,10 @@ def _entries(group: str) -> dict[str, tuple[EntryPoint, ...]]:
             got=group,
             fix=nearest_names(group, GROUPS),
         )
-    return _installed()[group]
+    entries: dict[str, dict[str, EntryPoint]] = {}
+    for entry in _installed().select(group=f"glasshouse.{group}"):
+        entries.setdefault(entry.name, {})[entry.value] = entry
+    return {name: tuple(by_value.values()) for name, by_value in entries.items()}
 
 
 def names(group: str) -> tuple[str, ...]:
