@@ -119,24 +119,16 @@ def carded(card: Card) -> Callable[[F], F]:
 @functools.cache
 def _installed() -> dict[str, dict[str, tuple[EntryPoint, ...]]]:
     """Entry points by group and name, of all installed packages; more than one where these disagree."""
-    found, every = entry_points(), dict[str, dict[str, tuple[EntryPoint, ...]]]()
-    for group in GROUPS:
-        entries: dict[str, dict[str, EntryPoint]] = {}
-        for entry in found.select(group=f"glasshouse.{group}"):
-            entries.setdefault(entry.name, {})[entry.value] = entry
-        every[group] = {name: tuple(by_value.values()) for name, by_value in entries.items()}
-    return every
+    found = entry_points()
+    every = {g: {(e.name, e.value): e for e in found.select(group=f"glasshouse.{g}")} for g in GROUPS}
+    return {g: {n: tuple(e for e in es.values() if e.name == n) for n, _ in es} for g, es in every.items()}
 
 
 def _entries(group: str) -> dict[str, tuple[EntryPoint, ...]]:
     """Entry points of ``group`` by name."""
     if group not in GROUPS:
-        raise UnknownName(
-            f"registry '{group}'",
-            needs=f"one of {', '.join(GROUPS)}",
-            got=group,
-            fix=nearest_names(group, GROUPS),
-        )
+        needs, fix = f"one of {', '.join(GROUPS)}", nearest_names(group, GROUPS)
+        raise UnknownName(f"registry '{group}'", needs=needs, got=group, fix=fix)
     return _installed()[group]
 
 
