@@ -39,7 +39,6 @@ __all__ = [
     "takes",
 ]
 
-_installed = functools.cache(entry_points)
 FROM_DATA = "vocabulary"  # what the factory of a model of sentences is given beside its settings
 GROUPS = (
     "attacks",
@@ -76,7 +75,8 @@ class Card:
             ``scenario`` overrides the built-in control scenario, ``metric`` (default psnr) judges. The attack
             runs there with the audited settings; ``fits`` (path → value) replaces only those that have no
             meaning with the easy data, never the attack's effort. Empty: the attack has no control.
-        renamed: arguments of earlier versions, old path → new; a scenario that uses an old one is told.
+        renamed: arguments of earlier versions, old path → new one: ``training_steps`` → ``training.steps``. A
+            scenario that uses an old one is told the new one.
     """
 
     summary: str
@@ -117,19 +117,19 @@ def carded(card: Card) -> Callable[[F], F]:
 
 
 @functools.cache
+def _installed() -> dict[str, dict[str, tuple[EntryPoint, ...]]]:
+    """Entry points by group and name, of all installed packages; more than one where these disagree."""
+    found = entry_points()
+    every = {g: {(e.name, e.value): e for e in found.select(group=f"glasshouse.{g}")} for g in GROUPS}
+    return {g: {n: tuple(e for e in es.values() if e.name == n) for n, _ in es} for g, es in every.items()}
+
+
 def _entries(group: str) -> dict[str, tuple[EntryPoint, ...]]:
-    """Entry points of ``group`` by name; more than one where packages disagree about a name."""
+    """Entry points of ``group`` by name."""
     if group not in GROUPS:
-        raise UnknownName(
-            f"registry '{group}'",
-            needs=f"one of {', '.join(GROUPS)}",
-            got=group,
-            fix=nearest_names(group, GROUPS),
-        )
-    entries: dict[str, dict[str, EntryPoint]] = {}
-    for entry in _installed().select(group=f"glasshouse.{group}"):
-        entries.setdefault(entry.name, {})[entry.value] = entry
-    return {name: tuple(by_value.values()) for name, by_value in entries.items()}
+        needs, fix = f"one of {', '.join(GROUPS)}", nearest_names(group, GROUPS)
+        raise UnknownName(f"registry '{group}'", needs=needs, got=group, fix=fix)
+    return _installed()[group]
 
 
 def names(group: str) -> tuple[str, ...]:

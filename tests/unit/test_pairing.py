@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glasshouse.audit.scoring.claims.scored import ScoredMetric
+from glasshouse.audit.scoring.claims.scored import ScoredMetric, join_parts
 from glasshouse.audit.scoring.verdicts.exchange import exchange
 from glasshouse.errors import BadValue
 from glasshouse.metrics.reconstruction import Mse, Psnr
@@ -123,6 +123,7 @@ def test_images_of_one_claim_are_averaged_and_claims_about_one_victim_joined():
         )
         for levels in ([1.0, 2.0, 3.0], [5.0, 6.0])
     ]
-    (joined,) = (parts[0] + parts[1]).exchanged
+    both = join_parts(parts)
+    (joined,) = both.exchanged
     assert joined.tolist() == [[1.0, 1.0, 5.0, 5.0], [2.0, 2.0, 6.0, 6.0]]
-    assert (parts[0] + parts[1]).with_exchange().nulls[0].tolist() == [1.5, 1.5, 5.5, 5.5]
+    assert both.with_exchange().nulls[0].tolist() == [1.5, 1.5, 5.5, 5.5]

@@ -59,20 +59,14 @@ def installed(place: Path) -> Iterator[None]:
     (info / "entry_points.txt").write_text("\n".join(["[glasshouse.attacks]", *lines, ""]))
     paths, folder = list(sys.path), Path.cwd()
     sys.path[:0] = [str(place), str(PLUGINS)]
-    _forget()
+    registry._installed.cache_clear()
     os.chdir(place)
     try:
         yield
     finally:
         os.chdir(folder)
         sys.path[:] = paths
-        _forget()
-
-
-def _forget() -> None:
-    """Look at installed packages again."""
-    registry._installed.cache_clear()
-    registry._entries.cache_clear()
+        registry._installed.cache_clear()
 
 
 def run_audit(out: Path, attacks: list[dict[str, object]]) -> Result:

@@ -99,7 +99,7 @@ def pair_groups(originals: Tensor, candidates: Tensor, *, count: int) -> Tensor:
     Examples:
         >>> four = torch.tensor([1.0, 2.0, 3.0, 4.0]).reshape(4, 1, 1, 1)
         >>> pair_groups(four, four.flip(0), count=2).flatten().tolist()
-        [4.0, 3.0, 1.0, 2.0]
+        [3.0, 4.0, 1.0, 2.0]
     """
     if count == 1:
         return candidates

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.limits import Fix, Unit, check_value
-from glasshouse.metrics.statistics import distributions as known
+from glasshouse.metrics.statistics import distributions
 from glasshouse.metrics.statistics.interval import Interval, check_level, one_victim
 
 __all__ = [
@@ -183,7 +183,7 @@ def share_p_value(hits: ArrayLike, chance: float, clusters: ArrayLike | None = N
             raise one_victim("share", int(count))
         residuals = np.bincount(index, weights=y - share).astype(np.float64)
         effective.append(_effective(share, residuals, len(y), 0.95))
-    return min(known.beta_share(chance, share * n, n - share * n + 1) for n in effective)
+    return min(distributions.beta_share(chance, share * n, n - share * n + 1) for n in effective)
 
 
 def paired_share_gain(
@@ -224,7 +224,7 @@ def paired_share_gain(
     """
     difference, index, sizes = _pair_hits(hits, null_hits, clusters, level)
     gain, (centre, error) = float(difference.mean()), _gain(difference, index, sizes)
-    half = known.student_quantile((1 + level) / 2, len(sizes) - 1) * error
+    half = distributions.student_quantile((1 + level) / 2, len(sizes) - 1) * error
     low = max(-1.0, min(centre - half, gain))
     if low > 0 and _swap_p_value(hits, null_hits, sizes) >= (1 - level) / 2:
         low = 0.0
@@ -245,7 +245,8 @@ def paired_share_p_value(hits: ArrayLike, null_hits: ArrayLike, clusters: ArrayL
     """
     difference, index, sizes = _pair_hits(hits, null_hits, clusters, 0.95)
     centre, error = _gain(difference, index, sizes)
-    return max(known.student_tail(centre / error, len(sizes) - 1), _swap_p_value(hits, null_hits, sizes))
+    tail = distributions.student_tail(centre / error, len(sizes) - 1)
+    return max(tail, _swap_p_value(hits, null_hits, sizes))
 
 
 def _swap_p_value(hits: ArrayLike, null_hits: ArrayLike, sizes: NDArray[np.intp]) -> float:
@@ -323,15 +324,15 @@ def _effective(share: float, residuals: NDArray[np.float64], n: int, level: floa
     variance = count / (count - 1) * float((residuals**2).sum()) / n**2
     raw = share * (1 - share) / max(variance, 1e-12)
     tail = (1 + level) / 2
-    adjust = (known.student_quantile(tail, n - 1) / known.student_quantile(tail, count - 1)) ** 2
-    return min(raw * adjust, float(n))
+    wide, narrow = (distributions.student_quantile(tail, freedom) for freedom in (n - 1, count - 1))
+    return min(raw * (wide / narrow) ** 2, float(n))
 
 
 def _exact(hits: float, n: float, level: float) -> tuple[float, float]:
     """Clopper-Pearson by quantiles of the beta distribution, which also takes fractions."""
     tail = (1 - level) / 2
-    low = known.beta_quantile(tail, hits, n - hits + 1) if hits > 0 else 0.0
-    high = known.beta_quantile(1 - tail, hits + 1, n - hits) if hits < n else 1.0
+    low = distributions.beta_quantile(tail, hits, n - hits + 1) if hits > 0 else 0.0
+    high = distributions.beta_quantile(1 - tail, hits + 1, n - hits) if hits < n else 1.0
     return low, high
 
 
