@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.false_leaks_families import FAMILIES, Family, Sample
-from glasshouse.audit.scoring.claims.scored import ClientSample, ScoredMetric
+from glasshouse.audit.scoring.claims.scored import ClientSample, ScoredMetric, join_parts
 from glasshouse.audit.scoring.nulls import CHANCE
 from glasshouse.audit.scoring.verdicts.exchange import exchange
 from glasshouse.audit.scoring.verdicts.finding import gain_of, null_of, verdict_of
@@ -48,12 +48,8 @@ def metric_of(family: Family) -> Metric:
 def scored_of(sample: Sample) -> ScoredMetric:
     """The measurement as the audit scores it: claim by claim."""
     if sample.clients:
-        total = ScoredMetric()
-        for run, scores, truth in sample.clients:
-            total += ScoredMetric(
-                clients=(ClientSample(run=run, scores=scores, truth=truth),), baseline="coin"
-            )
-        return total
+        every = (ClientSample(run=run, scores=scores, truth=truth) for run, scores, truth in sample.clients)
+        return join_parts([ScoredMetric(clients=(one,), baseline="coin") for one in every])
     baseline = CHANCE if sample.known else "null"
     others = () if sample.exchanged is None else tuple(sample.exchanged[:, :, None])
     return ScoredMetric(

@@ -21,7 +21,7 @@ from glasshouse.audit.attacking.claims import (
 )
 from glasshouse.audit.attacking.needs import find_refusal
 from glasshouse.audit.scoring import nulls as baseline
-from glasshouse.audit.scoring.claims.scored import ScoredMetric
+from glasshouse.audit.scoring.claims.scored import ScoredMetric, join_parts
 from glasshouse.audit.scoring.claims.scorers import GUESS
 from glasshouse.audit.scoring.verdicts.finding import (
     gain_of,
@@ -205,7 +205,7 @@ def test_the_same_data_met_again_is_no_further_victim():
     """Two seeds drew 'a': its numbers go together, alone they would have narrowed the interval."""
     first = ScoredMetric(values=(np.ones(1), np.zeros(1)), nulls=(np.zeros(1),) * 2, victims=("a", "b"))
     again = ScoredMetric(values=(np.zeros(1), np.ones(1)), nulls=(np.zeros(1),) * 2, victims=("a", "c"))
-    both = first + again
+    both = join_parts([first, again])
     assert both.victims == ("a", "b", "c")
     assert [v.tolist() for v in both.values] == [[1.0, 0.0], [0.0], [1.0]]
     assert value_of(both, Psnr(), rng=Rng.root(0)).n == 3
