@@ -47,9 +47,9 @@ def price(piece: Piece) -> str:
 def total(pieces: Sequence[Piece]) -> str:
     """What all of them cost, in words."""
     cores = [piece for piece in pieces if not piece.gpu]
-    told = sum(piece.cost for piece in cores if piece.estimated)
+    estimated = sum(piece.cost for piece in cores if piece.estimated)
     words = f"about {sum(piece.cost for piece in cores):,} CPU seconds"
-    words += f", {told:,} of them estimated" if told else ""
+    words += f", {estimated:,} of them estimated" if estimated else ""
     on_gpu = sum(piece.cost for piece in pieces if piece.gpu)
     return words + (f", and {on_gpu:,} seconds on a GPU" if on_gpu else "")
 

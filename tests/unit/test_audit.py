@@ -213,6 +213,13 @@ def test_the_same_data_met_again_is_no_further_victim():
     assert (interval.value, interval.n) == (0.5, 3)
 
 
+def test_the_same_data_in_two_rounds_of_one_claim_is_one_victim():
+    once = ScoredMetric(values=(np.ones(1), np.zeros(1)), nulls=(np.zeros(1),) * 2, victims=("a", "a"))
+    alone = join_parts([once])
+    assert (alone.victims, [v.tolist() for v in alone.values]) == (("a",), [[1.0, 0.0]])
+    assert value_of(alone, Psnr(), rng=Rng.root(0)).n == 1
+
+
 def test_data_behind_an_update_are_known_again_in_any_order_round_and_run():
     images = torch.rand(5, 1, 4, 4)
     pool = Batch(inputs=images, labels=torch.arange(5))

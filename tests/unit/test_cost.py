@@ -321,14 +321,14 @@ def test_training_in_the_first_call_is_no_part_of_a_search(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize(("most", "missing"), [(3, {"DLG, adaptive", "iDLG, adaptive"}), (4, set())])
-def test_an_attack_without_time_is_told_from_one_of_its_kind_or_said_to_be_missing(most, missing):
-    """GGL, then both of Adam's searches, then DLG, from which iDLG can be told."""
+def test_an_attack_without_time_is_estimated_from_one_of_its_kind_or_said_to_be_missing(most, missing):
+    """GGL, then both of Adam's searches, then DLG, from which iDLG can be estimated."""
     (scenario,) = load("ggl-cifar", ["audit.controls=false"]).scenarios
     found = costs.cost(scenario, timer=Clock(most))
     total = costs.total("ggl-cifar", found)
     assert {part for part in total["unmeasured"] if "adaptive" in part} == missing
-    assert ("iDLG, adaptive" in total["told"]) == (not missing)
-    assert "GGL without adaptation" in total["told"]
+    assert ("iDLG, adaptive" in total["estimated"]) == (not missing)
+    assert "GGL without adaptation" in total["estimated"]
     assert f"{'at least' if total['unmeasured'] else 'about'} " in row_words(total)
 
 
@@ -360,9 +360,9 @@ def test_the_last_row_adds_up_and_says_what_it_does_not_know():
     assert (total["calls"], total["seconds"], total["unmeasured"]) == (6, 3.5, ["b"])
     assert total["devices"] == {"cpu": 1.5, "cuda": 2.0}
     assert row_words(total) == "6 calls, at least 2 CPU s and 2 GPU s; not timed and not in it: b"
-    told = costs.total("suite", [{**a, "told": True}])
-    assert row_words(told) == (
-        "2 calls, about 2 CPU s; told from similar work, as the time for probes was over: a"
+    estimated = costs.total("suite", [{**a, "estimated": True}])
+    assert row_words(estimated) == (
+        "2 calls, about 2 CPU s; estimated from similar work, as the time for probes was over: a"
     )
     assert costs.total("suite", [b])["seconds"] is None
 

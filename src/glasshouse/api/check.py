@@ -114,8 +114,9 @@ def row_words(row: dict[str, Any]) -> str:
     notes = []
     if row.get("unmeasured"):
         notes.append(f"not timed and not in it: {', '.join(row['unmeasured'])}")
-    if isinstance(row.get("told"), list) and row["told"]:
-        notes.append(f"told from similar work, as the time for probes was over: {', '.join(row['told'])}")
+    if isinstance(row.get("estimated"), list) and row["estimated"]:
+        names = ", ".join(row["estimated"])
+        notes.append(f"estimated from similar work, as the time for probes was over: {names}")
     return "; ".join([", ".join(words), *notes])
 
 

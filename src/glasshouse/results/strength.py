@@ -15,7 +15,8 @@ class Search:
     Attributes:
         name: of the victim, e.g. ``round 0, client 3``.
         loss: of the claim.
-        truth: of the private images, in the order of the claim and with its labels.
+        truth: of the private images in the order of the claim, under the claim's labels or under their own:
+            the smaller of both (decision 0233).
         noise: losses that differ by no more are alike.
         projected: for an attack through a generator, of the generator's images nearest to the truth; None:
             any image could have been claimed.

@@ -225,8 +225,8 @@ class Matching:
         """
 
         def loss(tokens: Tensor, labels: Tensor) -> Tensor:
-            told = bool((labels >= 0).all())
-            each = [replace(self, labels=y.to(self.labels.device)) if told else self for y in labels]
+            labelled = bool((labels >= 0).all())
+            each = [replace(self, labels=y.to(self.labels.device)) if labelled else self for y in labels]
             rows = zip(each, tokens, strict=True)
             return torch.cat([one.distances(self.table[row][None], row[None]) for one, row in rows])
 

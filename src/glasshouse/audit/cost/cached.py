@@ -44,13 +44,13 @@ class Training:
         what: in words.
         steps: of it.
         seconds: of all steps; None: not timed.
-        told: by the timing of something else.
+        estimated: from the timing of something else.
     """
 
     what: str
     steps: int
     seconds: float | None
-    told: bool
+    estimated: bool
 
 
 def images_key(scenario: Scenario, seed: int, role: Role) -> object:
@@ -120,7 +120,7 @@ def trainings(uses: Uses, timings: Timings, kept: Kept) -> Iterator[Training]:
                     what=budget.trained,
                     steps=steps,
                     seconds=None if each is None else each * steps,
-                    told=timing is not None and timing.told,
+                    estimated=timing is not None and timing.estimated,
                 )
 
 
@@ -133,7 +133,7 @@ def training_rows(name: str, every: Sequence[Training], device: str) -> Iterator
         )
         steps = ("steps", sum(one.steps for one in alike))
         row = make_row(name, f"training: {what}", len(alike), steps, seconds)
-        yield {**row, "device": device, "told": any(one.told for one in alike)}
+        yield {**row, "device": device, "estimated": any(one.estimated for one in alike)}
 
 
 def pretraining_row(every: Sequence[Cell], timer: Timer | None, kept: Kept) -> Row:

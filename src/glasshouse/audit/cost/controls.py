@@ -62,4 +62,4 @@ def controls_row(name: str, label: str, easy: Sequence[Easy]) -> Row:
         seconds.append(None if timing is None else units * timing.unit + calls * timing.call + crafting)
     known = None if None in seconds else sum(s or 0.0 for s in seconds)
     row = make_row(name, f"control: {label}", len(easy), (unit, work), known)
-    return {**row, "told": any(one.timing is not None and one.timing.told for one in easy)}
+    return {**row, "estimated": any(one.timing is not None and one.timing.estimated for one in easy)}

@@ -37,7 +37,7 @@ def _cost(scenario: Scenario, known: Known, kept: Kept) -> list[Row]:
     every, timer = cells(scenario), known.timer
     device = "cpu" if timer is None else timer.device
     first = {} if timer is None else _played([every[0].scenario], [], timer, {})
-    rows, controls, made = [pretraining_row(every, timer, kept)], list[Easy](), list[Training]()
+    rows, controls, trained = [pretraining_row(every, timer, kept)], list[Easy](), list[Training]()
     labels = _by_label(every)
     scoring = None if timer is None else timer.scoring(every[0].scenario)
     firsts = [uses[0] for uses in labels.values()]
@@ -49,18 +49,18 @@ def _cost(scenario: Scenario, known: Known, kept: Kept) -> list[Row]:
     for label, uses in labels.items():
         timings = time_uses(uses, known)
         easy = time_controls(uses, timings, known, kept)
-        told = any(timing is not None and timing.told for timing in timings)
+        estimated = any(timing is not None and timing.estimated for timing in timings)
         on_device = (
-            {**_attack(scenario.name, label, uses, timings), "told": told},
-            {**_crafting(scenario.name, label, uses, timings), "told": told},
+            {**_attack(scenario.name, label, uses, timings), "estimated": estimated},
+            {**_crafting(scenario.name, label, uses, timings), "estimated": estimated},
             controls_row(scenario.name, label, easy),
-            {**_certificates(scenario.name, label, uses, timings), "told": told},
+            {**_certificates(scenario.name, label, uses, timings), "estimated": estimated},
         )
         rows += [{**row, "device": device} for row in on_device]
         controls += easy
-        made += trainings(uses, timings, kept)
-        made += trainings([(o.scenario, o.plugin) for o in easy], [o.timing for o in easy], kept)
-    rows += training_rows(scenario.name, made, device)
+        trained += trainings(uses, timings, kept)
+        trained += trainings([(o.scenario, o.plugin) for o in easy], [o.timing for o in easy], kept)
+    rows += training_rows(scenario.name, trained, device)
     rows[1:1] = _simulation(every, [one.scenario for one in controls], timer, first)
     rows += _scoring(every, len(controls), scoring)
     return [row for row in rows if row["calls"]]
@@ -75,8 +75,9 @@ def total(name: str, rows: Sequence[Row]) -> Row:
     calls = sum(row["calls"] for row in rows)
     row = make_row(name, "total", calls, ("", None), sum(devices.values()) if seconds else None)
     unmeasured = dict.fromkeys(row["part"] for row in rows if row["seconds"] is None)
-    told = dict.fromkeys(row["part"] for row in seconds if row.get("told"))
-    return {**row, "devices": devices, "unmeasured": list(unmeasured) if seconds else [], "told": list(told)}
+    estimated = dict.fromkeys(row["part"] for row in seconds if row.get("estimated"))
+    parts = {"unmeasured": list(unmeasured) if seconds else [], "estimated": list(estimated)}
+    return {**row, "devices": devices, **parts}
 
 
 def _by_label(every: Sequence[Cell]) -> dict[str, list[tuple[Scenario, Plugin]]]:
@@ -131,7 +132,7 @@ def _played(
         if key not in played:
             first = next(iter(played.values()), None)
             late = first if timer.exhausted and not small else None
-            played[key] = replace(late, told=True) if late else timer.simulation(one, cold=first is None)
+            played[key] = replace(late, estimated=True) if late else timer.simulation(one, cold=first is None)
     return played
 
 
@@ -154,13 +155,13 @@ def _simulation(
         calls = sum(times for _, times in counted)
         work = sum(times * client_passes(one) for one, times in counted)
         seconds = None if rows or timer is None else next(iter(timed.values())).first
-        told = False
+        estimated = False
         for one, times in counted if timed else ():
             each = timed[federation_digest(one)]
             seconds = (seconds or 0.0) + times * each.of(one.federation.rounds)
-            told = told or each.told
+            estimated = estimated or each.estimated
         row = make_row(every[0].scenario.name, part, calls, ("image passes", work), seconds)
-        rows.append({**row, "told": told})
+        rows.append({**row, "estimated": estimated})
     return rows
 
 

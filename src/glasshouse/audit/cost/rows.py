@@ -9,8 +9,8 @@ from glasshouse.scenario.spec import Scenario
 Row = dict[str, Any]
 """``scenario``, ``part`` (an attack's label, or what else takes time), ``calls``, ``unit``, ``evaluations``
 (how many units), ``seconds`` (None: not measured), ``device`` on which they are spent. The last row is the
-total; its ``devices`` are the seconds of each. ``told``: no time was left to measure it, and it was told from
-something else; of the total the parts of which that holds."""
+total; its ``devices`` are the seconds of each. ``estimated``: from something else, as no time was left to
+measure it; of the total the parts of which that holds."""
 
 
 def make_row(
@@ -26,7 +26,7 @@ def make_row(
         "evaluations": evaluations,
         "seconds": seconds,
         "device": "cpu",
-        "told": False,
+        "estimated": False,
     }
 
 

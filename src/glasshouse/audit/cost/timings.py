@@ -1,4 +1,4 @@
-"""What each setting of an attack takes: measured, or told from a measured one by their networks."""
+"""What each setting of an attack takes: measured, or estimated from a measured one by their networks."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ class Timing:
         certificate: seconds of checking one call's search at the truth.
         step: seconds of one step of what it trains beforehand; None: not timed.
         crafting: seconds of what a malicious server makes before a round, but for what it trains.
-        told: by the timing of something else, with no time left to measure it.
+        estimated: from the timing of something else, with no time left to measure it.
     """
 
     unit: float
@@ -37,7 +37,7 @@ class Timing:
     certificate: float = 0.0
     step: float | None = None
     crafting: float = 0.0
-    told: bool = False
+    estimated: bool = False
 
 
 class Timer(Protocol):
@@ -86,7 +86,7 @@ Use = tuple[Scenario, Budget | None, Timing | None]
 
 @final
 class Known:
-    """What was timed so far, of all attacks; what no time is left for is told from it.
+    """What was timed so far, of all attacks; what no time is left for is estimated from it.
 
     Args:
         timer: None: nothing is timed.
@@ -101,8 +101,8 @@ class Known:
 
         ``first``: of the attack under this label, which is measured as long as there is any time.
 
-        Then told from the same attack in another setting, else from another attack whose budget counts the
-        same; None: there is no such, or it cannot be timed.
+        Then estimated from the same attack in another setting, else from another attack whose budget counts
+        the same; None: there is no such, or it cannot be timed.
         """
         attack = attack_of(plugin.name, plugin.arguments)
         if self.timer is None or not calls_of(scenario, plugin, attack):
@@ -114,11 +114,11 @@ class Known:
         if key not in own and not late:
             own[key] = scenario, budget, self.timer.attack(scenario, plugin, budget or CLOSED_FORM)
         if key in own:
-            return own[key][2] or self._told(scenario, budget, own)
+            return own[key][2] or self._estimate(scenario, budget, own)
         alike = {k: use for uses in self._timed.values() for k, use in uses.items() if _alike(budget, use[1])}
-        return self._told(scenario, budget, own or alike)
+        return self._estimate(scenario, budget, own or alike)
 
-    def _told(self, scenario: Scenario, budget: Budget | None, uses: Mapping[str, Use]) -> Timing | None:
+    def _estimate(self, scenario: Scenario, budget: Budget | None, uses: Mapping[str, Use]) -> Timing | None:
         assert self.timer is not None  # asked before
         return stand_in(scenario, budget, [(there, timing) for there, _, timing in uses.values()], self.timer)
 
@@ -177,7 +177,7 @@ def stand_in(
         call=factor * timing.call,
         certificate=factor * timing.certificate,
         crafting=each * timing.crafting,
-        told=True,
+        estimated=True,
     )
 
 

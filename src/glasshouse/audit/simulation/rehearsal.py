@@ -29,13 +29,13 @@ class Played:
         first: what the first one of a process takes beyond the others.
         one: of playing one round and filing it.
         further: what each other round adds.
-        told: by another federation, with no time left to play this one.
+        estimated: from another federation, with no time left to play this one.
     """
 
     first: float = 0.0
     one: float
     further: float = 0.0
-    told: bool = False
+    estimated: bool = False
 
     def of(self, rounds: int) -> float:
         """Seconds of a federation with so many rounds.
