@@ -82,6 +82,8 @@ BUDGETS: Final = (
 """ε at δ = 1e-5 over the run, the row in prolin.md, the row in scale-mia.md."""
 MAUI: Final = (("1e6", 4.3e-4), ("1e5", 4.3e-3), ("1e4", 0.043), ("1e3", 0.43), ("1e2", 4.3), ("1e1", 43.0))
 """Rows of maui.md, and the noise of an update that is clipped to 100."""
+INVERSION: Final = (8, 1)
+"""ε of a round, at δ = 1e-5, in the preset ``dp``; its federations have five rounds."""
 FLOWER_NOISE: Final = 0.484
 """Of an update clipped to 1: what Flower's ``LocalDpMod`` makes of ε = 10 a round."""
 
@@ -106,6 +108,14 @@ def kept() -> Iterator[Cell]:
         loud = Cell("maui", (row,), "rate, loud, by batch", f"Maui, rate, loud, {words}", None, mu)
         _, _, chance = replace(loud, column="chance of loud").measured()
         yield replace(loud, chance=chance)
+    for defence in ("update", "DP-SGD"):
+        for epsilon in INVERSION:
+            mu = 5**0.5 * gaussian_mu(epsilon, delta=1e-5)
+            row = (f"{defence}, ε = {epsilon} a round", "iDLG")
+            words = f"Inversion, named among 100, {row[0]}"
+            yield Cell("dp", row, "named among 100", words, 0.01, mu)
+            if defence == "update":  # an example's label is not what DP-SGD protects
+                yield Cell("dp", row, "labels", f"Inversion, labels, {row[0]}", 0.297, mu)
     column, mu = "figure, n, 95 % interval", 1 / FLOWER_NOISE
     label = ("DP by Flower", "`label_inference`")
     yield Cell("flower", label, column, "Flower, ε = 10 a round, labels", 0.294, mu)

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from glasshouse.attacks.base import Reconstruction
 from glasshouse.attacks.inversion.inverting_gradients import InvertingGradients
 from glasshouse.attacks.parts.matching.distance import Objective, objective
 from glasshouse.attacks.parts.matching.plain import Plain
@@ -127,6 +128,7 @@ def quality(view: View, image: Tensor, iterations: int) -> dict[str, float]:
             search=Descent(restarts=RESTARTS, iterations=iterations, signed=True), bf16=bf16
         )
         (claim,) = attack.run(view, rng=Rng.root(0))
+        assert isinstance(claim, Reconstruction)
         table[way] = float(psnr(claim.inputs, image))
     return table
 

@@ -49,7 +49,7 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         ),
         Piece(("epsilon_federations", "--out", "{out}/federations.jsonl"), 800),
         Piece(("dp_gap", "--chart", "{out}/dp-gap.svg"), 2),
-        Piece(("audit", "dp"), 1100, estimated=True),
+        Piece(("audit", "dp"), 400),
     ),
     "inversion": (
         Piece(("audit", "dlg"), 225),

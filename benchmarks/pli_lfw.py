@@ -26,7 +26,7 @@ from glasshouse.attacks.base import ClassRepresentatives, PriorSamples
 from glasshouse.audit.attacking.call import run_attack
 from glasshouse.audit.attacking.claims import read_outcome
 from glasshouse.audit.plan import Plan, attack_tasks, plan
-from glasshouse.audit.scoring import judge
+from glasshouse.audit.scoring.federation_judge import gallery_of
 from glasshouse.audit.simulation.group import simulate
 from glasshouse.federation.learner import CHUNK, Learner, Loss
 from glasshouse.metrics.attribution import Owner
@@ -121,11 +121,9 @@ def run(arguments: argparse.Namespace) -> None:
         print(f"{words}: attacks {time.time() - started:.0f} s on the clock", flush=True)
 
 
-def gallery_of(folder: Path, device: str) -> Gallery:
+def gallery_on(folder: Path, device: str) -> Gallery:
     """What class metrics compare with, on ``device``."""
-    gallery = judge._gallery(
-        read_tensors(folder / "truth" / "scoring.safetensors"), read_truth(folder / "truth")
-    )
+    gallery = gallery_of(read_tensors(folder / "truth" / "scoring.safetensors"), read_truth(folder / "truth"))
     assert gallery is not None
     names = ("people", "known", "public", "prior", "owners")
     return replace(gallery, **{name: getattr(gallery, name).to(device) for name in names})
@@ -140,7 +138,7 @@ def table(arguments: argparse.Namespace) -> None:
         folder = Path(group.folder)
         if not any(folder.glob("claims/*/roundrun/claims.json")):
             continue
-        gallery = gallery_of(folder, arguments.device)
+        gallery = gallery_on(folder, arguments.device)
         words = ", ".join(map(str, planned.cell.axes.values()))
         for place in sorted(folder.glob("claims/*/roundrun")):
             claims = read_outcome(place).claims

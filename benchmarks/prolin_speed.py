@@ -14,6 +14,7 @@ import copy
 import math
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -139,7 +140,7 @@ def default(arguments: argparse.Namespace) -> None:
         return fit(tensor[: 2 * count], labels, penalty=0.1, iterations=15)
 
     def exact() -> object:
-        return fit_discriminant(model, view.terms, fresh, heldout, shrinkage=1e-5, rng=Rng.root(2))
+        return fit_discriminant(model, view.terms, fresh, heldout, shrinkage=1e-5, round=0, rng=Rng.root(2))
 
     seconds = [[timed(work)[0] for work in (sampled, exact)] for _ in range(3)]
     middle, other = (sorted(column)[1] for column in zip(*seconds, strict=True))
@@ -224,6 +225,7 @@ def tau(arguments: argparse.Namespace) -> None:
     problem = Problem.of(evidence, (arguments.rounds,), ridge=5.0, variant="reference")
     present = evidence.participation.numpy() > 0
     start = x.numpy()[present][:, None]
+    result: Any
     fast, result = timed(lambda: solve(problem, start, first.numpy(), iterations=arguments.iterations))
     expected = torch.tensor(problem.expected[:, 0])
     slow, other = timed(lambda: dense(evidence, expected, x, first, arguments.iterations))

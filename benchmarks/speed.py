@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional as F
 
+from glasshouse.attacks.base import Reconstruction
 from glasshouse.attacks.inversion.inverting_gradients import InvertingGradients
 from glasshouse.attacks.parts.labels import labels_of_each
 from glasshouse.attacks.parts.replica import Replica, replica
@@ -241,7 +242,9 @@ def measure_quality(setting: Setting, settings: argparse.Namespace) -> dict[str,
     def ours(view: View, rng: Rng, way: str) -> None:
         search, how = QUALITY[way] or ({}, {})
         attack = attack_of(setting, iterations=count, search=search, **how)
-        found.append(attack.run(view, rng=rng)[0].inputs.cpu())
+        (claim,) = attack.run(view, rng=rng)
+        assert isinstance(claim, Reconstruction)
+        found.append(claim.inputs.cpu())
 
     for number, view in enumerate(views):
         rng = Rng.root(settings.first + number)

@@ -16,7 +16,8 @@ import torch
 
 from benchmarks.guard.organic import broadcasts
 from glasshouse.api.guard import BATCH, named_source
-from glasshouse.api.self_test import CASES, HONEST, KNOWN, MISS, NEEDED, OWN, Case, run_cases
+from glasshouse.api.self_test import HONEST, KNOWN, MISS, NEEDED, OWN, run_cases
+from glasshouse.api.self_test_cases import CASES, Case
 from glasshouse.data.sources import load
 from glasshouse.guard.behaviour.modes import HonestRanges, inspect_in_modes, learn_honest_ranges
 from glasshouse.guard.inspect import inspect

@@ -35,7 +35,7 @@ def judge_of(folder: Path, scenario: Scenario) -> Judge:
         classify=None if public is None else lambda images: public(images).argmax(1),
         classes=transcript.terms.architecture.classes,
         image_range=transcript.terms.image_range,
-        gallery=_gallery(tensors, truth),
+        gallery=gallery_of(tensors, truth),
         vocabulary=transcript.terms.architecture.vocabulary,
     )
     return Judge(
@@ -86,7 +86,8 @@ def _announced_counts(transcript: Transcript) -> dict[tuple[int, int | None], in
     return counts
 
 
-def _gallery(tensors: Mapping[str, Tensor], truth: Truth) -> Gallery | None:
+def gallery_of(tensors: Mapping[str, Tensor], truth: Truth) -> Gallery | None:
+    """What metrics of classes compare with; None: the federation has no private classes."""
     if "gallery.people" not in tensors:
         return None
     top, bottom = tensors["gallery.rows"].tolist()
