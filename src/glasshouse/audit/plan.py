@@ -11,7 +11,7 @@ from glasshouse.audit.attacking.needs import attack_of, federation_of
 from glasshouse.audit.attacking.threat import threat_of
 from glasshouse.audit.scoring.controls.control import ControlTask
 from glasshouse.audit.scoring.tasks import attack_key, control_key
-from glasshouse.audit.simulation.group import Group
+from glasshouse.audit.simulation.group import Group, federation_digest
 from glasshouse.audit.simulation.record import read_record
 from glasshouse.cache import digest
 from glasshouse.scenario.axes import Cell, cells
@@ -42,20 +42,25 @@ class Plan:
 
 def plan(suite: Suite, out: Path, *, device: str = "cpu") -> tuple[Plan, ...]:
     """All cells of all scenarios, with the groups each one needs; ``device``: of the audit."""
+    played: dict[tuple[str, int], str] = {}
     return tuple(
-        Plan(cell=cell, system=member.system, groups=tuple(_groups(cell, out, device)))
+        Plan(cell=cell, system=member.system, groups=tuple(_groups(cell, out, device, played)))
         for member in suite.members
         for cell in cells(member.scenario)
     )
 
 
-def _groups(cell: Cell, out: Path, device: str) -> Iterator[Group]:
+def _groups(cell: Cell, out: Path, device: str, played: dict[tuple[str, int], str]) -> Iterator[Group]:
+    """The groups of a cell; ``played``: folders by federation and seed, to which these are added."""
     scenario = cell.scenario
+    federation = federation_digest(scenario)
     for seed in scenario.audit.seeds or (scenario.seed,):
         repeat = f"-s{seed}" if scenario.audit.seeds else ""
         active = [i for i in range(len(scenario.attacks)) if federation_of(scenario, i) is not None]
         if len(active) < len(scenario.attacks) or not scenario.attacks:
-            yield Group(folder=str(out / "cells" / f"{cell.hash}{repeat}"), seed=seed, device=device)
+            folder = str(out / "cells" / f"{cell.hash}{repeat}")
+            first = folder if scenario.captured else played.setdefault((federation, seed), folder)
+            yield Group(folder=folder, seed=seed, device=device, same_as=first if first != folder else "")
         for position in active:
             name = f"{cell.hash}{repeat}-{position}-{scenario.attacks[position].name}"
             yield Group(folder=str(out / "cells" / name), seed=seed, active=position, device=device)

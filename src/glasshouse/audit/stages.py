@@ -79,12 +79,10 @@ class Stages:
         groups = {g.folder: (p, g) for p in plans for g in p.groups}
         spare = max(1, min(self.workers.cores, self.workers.jobs // max(1, len(groups))))
         with self._room("plug-ins"):
-            for folder, (planned, group) in groups.items():
-                processes = spare if has_use_for_crew(planned.cell.scenario) else 1
-                play, part = replace(group, processes=processes), planned.part
-                self._submit(
-                    record, play, FEDERATIONS, part, lock=folder, device=self.device, processes=processes
-                )
+            for planned, group in groups.values():
+                if not group.same_as:
+                    processes = spare if has_use_for_crew(planned.cell.scenario) else 1
+                    self._record(planned, replace(group, processes=processes))
             for planned in plans:
                 if planned.cell.scenario.audit.epsilon.claimed:
                     out = str(self._epsilon_file(planned.cell))
@@ -97,12 +95,26 @@ class Stages:
             for piece, answer in self._finished():
                 if piece.label != FEDERATIONS:
                     continue
+                for twin in (g for g in groups.values() if g[1].same_as == answer.value):
+                    self._record(*twin)
                 planned, group = groups[answer.value]
                 for calls in pieces(group_tasks(planned.cell.scenario, group, self.device)):
                     part, lock = planned.part, calls[0].out
                     self._submit(run_calls, calls, ATTACKS, part, lock=lock, device=self.device)
                 if not self._bars.left(FEDERATIONS):
                     _check_some_ran([g for _, g in groups.values()])
+
+    def _record(self, planned: Plan, group: Group) -> None:
+        """Have a group's federation played, or copied once that of another is there."""
+        self._submit(
+            record,
+            group,
+            FEDERATIONS,
+            planned.part,
+            lock=group.folder,
+            device=self.device,
+            processes=group.processes,
+        )
 
     def epsilons(self, plans: Sequence[Plan]) -> list[tuple[Cell, EmpiricalEpsilon | Refusal]]:
         """What :meth:`run_plugins` found of every cell that claims an ε, or why that could not be."""

@@ -1,9 +1,11 @@
-"""One group of an audit on disk: its federation simulated, or taken from a capture."""
+"""One group of an audit on disk: its federation simulated, copied from a group with the same, or captured."""
 
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from torch import Tensor
 
@@ -12,7 +14,14 @@ from glasshouse.audit.captured.defenses import defense_notes
 from glasshouse.audit.captured.terms import TOLERANCE, check_terms
 from glasshouse.audit.hashes import write_hashes
 from glasshouse.audit.simulation.group import Group, file_group, simulate, utility_of
-from glasshouse.audit.simulation.record import GroupRecord, TermsCheck, has_record, write_record
+from glasshouse.audit.simulation.record import (
+    NAME,
+    GroupRecord,
+    TermsCheck,
+    has_record,
+    read_record,
+    write_record,
+)
 from glasshouse.audit.simulation.recorder import BothSides
 from glasshouse.scenario.load import read_resolved
 from glasshouse.scenario.spec import Scenario
@@ -20,15 +29,39 @@ from glasshouse.store import read_tensors
 from glasshouse.transcript.files import read_own, read_transcript
 from glasshouse.transcript.record import Log
 
+_OWN: Final = ("claims", "scenario.toml", NAME)
+"""What each group has for itself, whoever played its federation."""
+
 
 def record(group: Group) -> str:
     """File one group's federation; returns its folder. Finished groups are kept."""
     scenario = read_resolved(Path(group.folder) / "scenario.toml")
-    if not scenario.captured:
-        return simulate(group)
-    if not has_record(Path(group.folder)):
+    if has_record(Path(group.folder)):
+        return group.folder
+    if scenario.captured:
         _take(scenario, group)
+    elif group.same_as:
+        _copy(group)
+    else:
+        simulate(group)
     return group.folder
+
+
+def _copy(group: Group) -> None:
+    """The federation of another group, whose claims stay its own; a link to each file where disks allow."""
+    source, folder = Path(group.same_as), Path(group.folder)
+    for path in sorted(source.rglob("*")):
+        inside = path.relative_to(source)
+        if inside.parts[0] in _OWN or path.is_dir():
+            continue
+        place = folder / inside
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.unlink(missing_ok=True)
+        try:
+            place.hardlink_to(path)
+        except OSError:
+            shutil.copyfile(path, place)
+    write_record(replace(read_record(source), seconds=0.0), folder)
 
 
 def _take(scenario: Scenario, group: Group) -> None:

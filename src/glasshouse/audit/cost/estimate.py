@@ -139,14 +139,16 @@ def _played(
 def _simulation(
     every: Sequence[Cell], easy: Sequence[Scenario], timer: Timer | None, known: Mapping[str, Played]
 ) -> list[Row]:
-    """Federations: one for all passive attacks of a cell and seed, and one for each active attack.
+    """Federations: one for all passive attacks with the same and a seed, and one for each active attack.
 
     Then those of the controls; passive attacks with the same easy setting share one.
     """
-    groups: list[tuple[Scenario, int]] = []
+    groups, played = list[tuple[Scenario, int]](), set[str]()
     for one in (cell.scenario for cell in every):
         active = sum(bool(attack_of(a.name, a.arguments).needs.changes) for a in one.attacks)
-        groups.append((one, (active + (active < len(one.attacks))) * repeats(one)))
+        passive = {federation_digest(one)} - played if active < len(one.attacks) else set()
+        groups.append((one, (active + len(passive)) * repeats(one)))
+        played |= passive
     of_controls = [(one, 1) for one in {federation_digest(s): s for s in easy}.values()]
     cells = (one for one, _ in groups)
     timed = {} if timer is None else _played(cells, (one for one, _ in of_controls), timer, known)

@@ -69,6 +69,7 @@ class Group:
         active: position of the active attack in the scenario, or None for the passive ones.
         device: where models are trained, where that pays, and attacks craft what the server sends.
         processes: clients of a round that may train at a time.
+        same_as: folder of a group with the same federation, which is copied once it is recorded; empty: none.
     """
 
     folder: str
@@ -76,6 +77,7 @@ class Group:
     active: int | None = None
     device: str = "cpu"
     processes: int = 1
+    same_as: str = ""
 
 
 def federation_digest(scenario: Scenario) -> str:
