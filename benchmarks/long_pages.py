@@ -170,8 +170,8 @@ PLI: tuple[Piece, ...] = (
     ),
     about(400, "audit", "pli-defences", *changed("audit.seeds=[66,85,91]")),
     *(
-        about(cost, "audit", "pli-fedavg", "--set", f"federation.clients={k}")
-        for k, cost in ((1, 50), (2, 60), (10, 100))
+        Piece(("audit", "pli-fedavg", "--set", f"federation.clients={k}"), cost)
+        for k, cost in ((1, 43), (2, 34), (10, 76))
     ),
     about(4000, "audit", "pli", *changed(*BLUR, "data.domains.same_photos=false")),
     about(220, "audit", "pli", *changed(*FEDMD_ALONE, "data.domains.targets=20")),

@@ -83,7 +83,7 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         about(3900, "audit", "scale-mia-models"),
         about(210, "audit", "scale-mia-defences"),
         about(90, "audit", "scale-mia-structural"),
-        about(770, "audit", "scale-mia-comparison"),
+        Piece(("audit", "scale-mia-comparison"), 1450),
         about(6500, "scale_mia", "all", "--out", "{out}/rows.jsonl"),
         about(1500, "scale_mia_rounds"),
         about(60, "scale_mia_speed"),
