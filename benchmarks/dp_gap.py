@@ -118,8 +118,8 @@ def kept() -> Iterator[Cell]:
                 yield Cell("dp", row, "labels", f"Inversion, labels, {row[0]}", 0.297, mu)
     column, mu = "figure, n, 95 % interval", 1 / FLOWER_NOISE
     label = ("DP by Flower", "`label_inference`")
-    yield Cell("flower", label, column, "Flower, ε = 10 a round, labels", 0.294, mu)
-    image = ("", "`inverting_gradients`, 400 iterations", "identification 0")
+    yield Cell("flower", label, column, "Flower, ε = 10 a round, labels", 0.311, mu)
+    image = ("", "`inverting_gradients`, 400 iterations", "identification 1")
     yield Cell("flower", image, column, "Flower, ε = 10 a round, identification", 0.01, mu, scale=100)
 
 

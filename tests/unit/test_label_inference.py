@@ -8,6 +8,7 @@ from glasshouse.attacks.parts.labels import counts, infer_labels, known_labels, 
 from glasshouse.attacks.parts.replica import replica
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.federation.defenses.clip import Clip
+from glasshouse.federation.defenses.prune import Prune
 from glasshouse.rng import Rng
 from glasshouse.testing.toys import toy
 from glasshouse.transcript.grants import Grants
@@ -44,6 +45,13 @@ def test_a_clipped_gradient_gives_the_same_counts():
     """The unit follows from the sums themselves."""
     for seed in range(5):
         result = toy(examples=8, seed=seed, defenses=(Clip(norm=1e-3),))
+        assert inferred(result) == true(result)
+
+
+def test_a_pruned_bias_tells_one_class_and_the_rows_of_the_weight_the_others():
+    for seed in range(5):
+        result = toy(examples=4, seed=seed, defenses=(Prune(share=0.9),))
+        assert int(result.view().rounds[0].updates[0].tensors["head.bias"].count_nonzero()) == 1
         assert inferred(result) == true(result)
 
 

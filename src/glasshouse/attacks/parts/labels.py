@@ -42,8 +42,9 @@ untrained models, 0.37 for a ConvNet of 58 % accuracy."""
 def sums(replica: Replica) -> Tensor:
     """(K,) per class: mean probability minus share of the batch, in some unit (bias gradient or row sums).
 
-    The bias gradient where there is one: it needs no assumption about the features, which row sums do: that
-    none is negative. In models of sentences they may be.
+    The bias gradient where all of it was sent: it needs no assumption about the features, which row sums do:
+    that none is negative. In models of sentences they may be. Pruning leaves a tenth of ten biases, one class;
+    the rows of the weight still show the others.
 
     Raises:
         Inapplicable: the update holds neither bias nor weight of the last layer, or they are zero.
@@ -51,11 +52,13 @@ def sums(replica: Replica) -> Tensor:
     name = replica.last_linear()
     gradient = scale_tensors(replica.moved(), -1.0) if replica.adaptive else replica.gradient()
     signed = isinstance(replica.model, TextModel)
-    for part in (f"{name}.bias", *([] if signed else [f"{name}.weight"])):
-        if part in gradient and bool(gradient[part].any()):
-            return (
-                widen(gradient[part]).flatten(1).sum(1) if part.endswith("weight") else widen(gradient[part])
-            )
+    bias, weight = (gradient.get(f"{name}.{part}") for part in ("bias", "weight"))
+    if bias is not None and bool(bias.all()):
+        return widen(bias)
+    if not signed and weight is not None and bool(weight.any()):
+        return widen(weight).flatten(1).sum(1)
+    if bias is not None and bool(bias.any()):
+        return widen(bias)
     raise _hidden(replica, name)
 
 
