@@ -43,8 +43,8 @@ def sums(replica: Replica) -> Tensor:
     """(K,) per class: mean probability minus share of the batch, in some unit (bias gradient or row sums).
 
     The bias gradient where all of it was sent: it needs no assumption about the features, which row sums do:
-    that none is negative. In models of sentences they may be. Pruning leaves a tenth of ten biases, one class;
-    the rows of the weight still show the others.
+    that none is negative. In models of sentences they may be. Pruning leaves a tenth of ten biases, one
+    class; the rows of the weight still show the others.
 
     Raises:
         Inapplicable: the update holds neither bias nor weight of the last layer, or they are zero.
