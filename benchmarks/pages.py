@@ -65,7 +65,7 @@ PAGES: dict[str, tuple[Piece, ...]] = {
     ),
     "ggl": (
         Piece(("audit", "ggl"), 650),
-        Piece(("audit", "ggl-strengths"), 1320),
+        Piece(("audit", "ggl-strengths"), 710),
         Piece(("audit", "ggl-lfw"), 4700),
         Piece(("audit", "ggl", *changed(*ON_RESNET)), 520),
         about(1100, "audit", "ggl-cifar"),
