@@ -1,8 +1,9 @@
 """Random printed figures of docs/results, to reproduce: ``python -m benchmarks.sample_figures [--seed 0]``.
 
-Draws cells of tables that hold a number, each as likely as any other, and prints where they stand, their row
-and column, and the command nearest above them. Run the command again and compare: within the interval that is
-printed beside the figure, or to its last digit where the command is deterministic.
+Draws measured cells of tables, each as likely as any other (no settings, no figures of papers or of older
+code), and prints where they stand, their row and column, and the command nearest above them. Run the command
+again and compare: within the interval that is printed beside the figure, or to its last digit where the
+command is deterministic.
 """
 
 import argparse
@@ -14,6 +15,11 @@ from pathlib import Path
 
 PAGES = Path(__file__).parents[1] / "docs" / "results"
 NUMBER = re.compile(r"\d")
+MEASURED = re.compile(r"[*+−-]*\.?\d")
+"""How a measured cell begins."""
+SETTINGS = "n|m|b|k|attack|batch|seeds?|clients|width|iterations|restarts|rows|guesses"
+GIVEN = re.compile(rf"\b({SETTINGS}|asked|papers?|published|before)\b")
+"""In headings of settings, of others' figures, and of what older code had."""
 COMMAND = re.compile(r"`((?:glasshouse audit|make results|python (?:-m )?benchmarks|benchmarks/)[^`]*)`")
 
 
@@ -39,9 +45,10 @@ class Figure:
 def figures(page: Path) -> Iterator[Figure]:
     """Every cell with a number, right of the first column."""
     header: list[str] = []
-    command = f"make results PAGE={page.stem}"
-    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), start=1):
-        command = found[-1] if (found := COMMAND.findall(line)) else command
+    command, lines = f"make results PAGE={page.stem}", page.read_text(encoding="utf-8").splitlines()
+    for number, line in enumerate(lines, start=1):
+        both = " ".join(lines[max(0, number - 2) : number])  # a command may go over two lines
+        command = found[-1] if (found := COMMAND.findall(both)) else command
         if not line.startswith("|"):
             header = []
             continue
@@ -51,7 +58,7 @@ def figures(page: Path) -> Iterator[Figure]:
         elif not set(line) <= set("|-: "):
             words = ", ".join(c for c in cells[:2] if not NUMBER.match(c)) or cells[0]
             for heading, cell in list(zip(header, cells, strict=False))[1:]:
-                if NUMBER.search(cell):
+                if MEASURED.match(cell) and not GIVEN.search(heading.lower()):
                     place = f"{page.name}:{number}"
                     yield Figure(place=place, row=words, column=heading, value=cell, command=command)
 
