@@ -137,7 +137,7 @@ def table(folder: Path) -> str:
     """Markdown: accuracy with and without, and what the server reads."""
     found = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
     lines = [
-        "| federations of | seeds | accuracy | of the other | cost, points (95 %) | done to the other's updates |",
+        "| federations of | seeds | accuracy | of the other | cost, points (95 %) | done in the other |",
         "|---|---|---|---|---|---|",
     ]
     arms = {
