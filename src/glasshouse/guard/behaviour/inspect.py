@@ -266,8 +266,7 @@ def _judge(observed: Behaviour, honest: HonestRange, batch: int) -> Inspection:
         shares = observed[paired_in].paired, honest[paired_in].most.paired
         findings.append(_sentence(paired_in, "the difference of two rows", shares, batch))
     if copies[same] > 0:
-        counts = (round(x.alike * x.units) for x in (observed[same], honest[same].most))
-        findings.append(_copies(same, *counts, observed[same].units))
+        findings.append(_copies(same, observed[same], honest[same].most))
     if reached[few].is_reached and used[few][0] < FEWER * used[few][1]:
         findings.append(
             f"the update of {few} would be as if only {used[few][0]:.0%} of your examples had been used "
@@ -292,10 +291,11 @@ def _judge(observed: Behaviour, honest: HonestRange, batch: int) -> Inspection:
     )
 
 
-def _copies(layer: str, seen: int, usual: int, units: int) -> str:
+def _copies(layer: str, seen: LayerBehaviour, usual: LayerBehaviour) -> str:
     return (
-        f"{seen} of {units} units of {layer} answer to your examples alike but for a threshold and a factor, "
-        f"so that differences of them would give examples away (honest models: at most {usual})"
+        f"{seen.alike * seen.units:.0f} of {seen.units} units of {layer} answer to your examples alike but for "
+        "a threshold and a factor, so that their differences would give examples away "
+        f"(honest models: at most {usual.alike * usual.units:.0f})"
     )
 
 

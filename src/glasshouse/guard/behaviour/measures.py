@@ -191,8 +191,8 @@ def alike(one: LayerTrace) -> float:
     """Share of the units that follow, over the examples, the direction of another one: bins of thresholds.
 
     Their pre-activations are each other's up to a factor and a shift, whatever the layers behind them do.
-    Looked for where units fire once per example, and in ``ALIKE_AMONG`` examples or more. What units with random weights show of the same inputs, as
-    where all but one or two of these are dead, is taken off.
+    Looked for where units fire once per example, and in ``ALIKE_AMONG`` examples or more. What units with
+    random weights show of the same inputs, as where all but one or two of these are dead, is taken off.
     """
     if one.outputs is None or not one.is_flat or len(one.outputs) < ALIKE_AMONG:
         return 0.0
