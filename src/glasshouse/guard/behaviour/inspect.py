@@ -293,8 +293,8 @@ def _judge(observed: Behaviour, honest: HonestRange, batch: int) -> Inspection:
 
 def _copies(layer: str, seen: LayerBehaviour, usual: LayerBehaviour) -> str:
     return (
-        f"{seen.alike * seen.units:.0f} of {seen.units} units of {layer} answer to your examples alike but for "
-        "a threshold and a factor, so that their differences would give examples away "
+        f"{seen.alike * seen.units:.0f} of {seen.units} units of {layer} answer to your examples alike "
+        "but for a threshold and a factor, so that their differences would give examples away "
         f"(honest models: at most {usual.alike * usual.units:.0f})"
     )
 
