@@ -34,6 +34,7 @@ ORGANIC = (
     *("--data", "cifar10@test", "mnist@test", "chest_xray@test"),
 )
 MITIGATION = ("guard", "mitigation", "--networks", "lenet5", "--seeds", *map(str, range(8)))
+ROUNDS = ("guard", "mitigation", "--networks", "--attacked", *map(str, range(5, 14)))
 ATTACKED = (
     *("guard", "mitigation", "--networks", "lenet5", "--seeds", "0", "1", "2", "--attacked"),
     *("--federations", "plain", "attacked", "attacked-mitigated"),
@@ -135,6 +136,7 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         about(80, "guard", "cost", "--networks", "resnet18", "--trained", "256", "--times", "1"),
         Piece((*MITIGATION, "--out", "{out}/mitigation"), 2400),
         Piece((*ATTACKED, "--out", "{out}/mitigation"), 600),
+        Piece((*ROUNDS, "--out", "{out}/mitigation"), 310),
     ),
     "speed": (
         Piece(("speed", "iteration", "--out", "{out}"), 400),
