@@ -34,6 +34,11 @@ ORGANIC = (
     *("--data", "cifar10@test", "mnist@test", "chest_xray@test"),
 )
 MITIGATION = ("guard", "mitigation", "--networks", "lenet5", "--seeds", *map(str, range(8)))
+ROUNDS = ("guard", "mitigation", "--networks", "--attacked", *map(str, range(5, 14)))
+ATTACKED = (
+    *("guard", "mitigation", "--networks", "lenet5", "--seeds", "0", "1", "2", "--attacked"),
+    *("--federations", "plain", "attacked", "attacked-mitigated"),
+)
 NARROW = ("ConvNet 8, 8 restarts", "ConvNet 8, 1 restart")
 TEXT = {
     "decoder": 1000, "class": 210, "beyond": 600, "llama": 370, "bert": 1800, "lora": 600, "fedavg": 1470,
@@ -123,13 +128,15 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         Piece(("guard", "evasions", "--out", "{out}/evasions"), 3000),
         Piece(("glasshouse", "guard", "--self-test"), 50),
         Piece(("guard", "organic", *ORGANIC, "--out", "{out}/organic"), 3300),
-        Piece(("guard", "crafted", "--data", "cifar10", *MLPS, "--out", "{out}/guard.json"), 14),
+        Piece(("guard", "crafted", "--data", "cifar10", *MLPS, "--out", "{out}/guard.json"), 21),
         Piece(("guard", "preflight", "--seeds", "3", "4", "--out", "{out}/preflight"), 600),
         Piece(("guard", "forecast", "--out", "{out}/forecast"), 250),
         Piece(("guard", "forecast", "--seeds", "2", "--updates", *LENETS, "--out", "{out}/forecast"), 75),
         about(20, "guard", "cost", "--networks", "lenet5"),
         about(80, "guard", "cost", "--networks", "resnet18", "--trained", "256", "--times", "1"),
         Piece((*MITIGATION, "--out", "{out}/mitigation"), 2400),
+        Piece((*ATTACKED, "--out", "{out}/mitigation"), 600),
+        Piece((*ROUNDS, "--out", "{out}/mitigation"), 310),
     ),
     "speed": (
         Piece(("speed", "iteration", "--out", "{out}"), 400),

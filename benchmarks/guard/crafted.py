@@ -79,6 +79,19 @@ def bins(model: nn.Sequential, known: Tensor, *, rows: int, noise: float, scaled
     last.weight[:, place] = torch.randn(last.out_features, 1) / scales
 
 
+def crowded(model: nn.Sequential, known: Tensor, *, copies: int) -> None:
+    """The same along a noisy direction, but each threshold in several rows that differ by .1 %."""
+    first, last = model[1], model[3]
+    count = ROWS // copies
+    place = torch.randperm(ROWS)[: count * copies]
+    direction = (1 + 0.5 * torch.randn(first.in_features)) / first.in_features
+    thresholds = torch.quantile(known.flatten(1) @ direction, torch.linspace(0.005, 0.995, count))
+    first.weight[place] = direction * (1 + 1e-3 * torch.randn(len(place), first.in_features))
+    first.bias[place] = -thresholds.repeat_interleave(copies)
+    apart = 1 + 1e-3 * torch.randn(last.out_features, len(place))
+    last.weight[:, place] = torch.randn(last.out_features, 1) * apart
+
+
 def traps(model: nn.Sequential, *, scale: float) -> None:
     """Curious Abandon Honesty: half of each row negative, the other half smaller by ``scale``."""
     first = model[1]
@@ -103,6 +116,7 @@ CRAFTED: dict[str, Callable[[nn.Sequential, Tensor], None]] = {
     "bins, rows scaled": lambda m, k: bins(m, k, rows=512, noise=0.5, scaled=True),
     "bins, 128 rows among honest ones": lambda m, k: bins(m, k, rows=128, noise=0.5, scaled=True),
     "bins, 64 rows among honest ones": lambda m, k: bins(m, k, rows=64, noise=0.5, scaled=True),
+    "bins, 10 rows per threshold": lambda m, k: crowded(m, k, copies=10),
     "trap weights .90": lambda m, _: traps(m, scale=0.90),
     "trap weights .95": lambda m, _: traps(m, scale=0.95),
     "trap weights .98": lambda m, _: traps(m, scale=0.98),

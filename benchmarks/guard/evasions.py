@@ -28,7 +28,7 @@ from glasshouse.wire import Architecture, Batch
 COMPRESSED = ("pruned", "int8")
 Organic = tuple[str, float]
 """Variant and score."""
-MEASURES = ("isolated", "paired", "concentration")
+MEASURES = ("isolated", "paired", "alike", "concentration")
 
 
 def score(values: dict[str, float], *, rules: bool) -> float:
@@ -111,7 +111,7 @@ def _score_of(row: dict[str, object]) -> float:
     findings, values = row["findings"], row["values"]
     assert isinstance(findings, list)
     assert isinstance(values, dict)
-    behaviour = ("would give away", "would be as if")
+    behaviour = ("would give away", "would be as if", "answer to your examples alike")
     return score(values, rules=any(not any(word in f for word in behaviour) for f in findings))
 
 

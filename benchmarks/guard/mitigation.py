@@ -2,22 +2,23 @@
 
     python -m benchmarks.guard mitigation --out runs/mitigation
 
-A piece is one federation (network, seed, with or without), or a series of attacked rounds.
-In a federation clients train one local epoch a round by SGD; updates are sent as they are, or each is
-mitigated first, and left out where nothing helps. In an attacked round one client receives the model that a
+A piece is one federation (network, seed, with or without mitigation, attacked or not), or a series of
+attacked rounds. Federations: :mod:`benchmarks.guard.federations`; attacked ones are of the zoo's networks
+alone. In an attacked round one client receives the model that a
 shipped attack crafted, computes one step, and the server reads what is sent as the attack reads it, and by
 looking at rows and at differences of rows in the order of its thresholds. Null: the same candidates against
 as many pictures that nobody trained on.
 """
 
 import argparse
-import copy
 import json
 import time
+from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,35 +27,23 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.active import play_out
-from benchmarks.guard.networks import NETWORKS
+from benchmarks.guard.federations import play
 from benchmarks.guard.truth import ATTACKS, HIDDEN, READ, cifar, known, pictures, read, received
-from glasshouse.data.sources import load
-from glasshouse.guard.behaviour.inspect import initialise_again
 from glasshouse.guard.mitigate import mitigate
-from glasshouse.guard.watch import watch
 from glasshouse.rng import Rng
 
-CLIENTS, VICTIM, LOCAL, RATE = 10, 64, 32, 0.05
+VICTIM = 64
 TUNING = 100
 """Seeds from which on a round is of training images: those that remedies were chosen on."""
+ARMS = ("plain", "mitigated", "attacked", "attacked-mitigated")
+COMPARED = (
+    ("honest, plain and mitigated", (False, False), (False, True)),
+    ("plain, honest and attacked", (False, False), (True, False)),
+    ("attacked, plain and mitigated", (True, False), (True, True)),
+    ("honest and plain, attacked and mitigated", (False, False), (True, True)),
+)
+"""Pairs of federations: attacked or not, mitigated or not."""
 CRAFTED = ("Robbing the Fed", "LOKI", "trap weights", "class fishing")
-
-
-def local_epoch(model: nn.Module, images: Tensor, labels: Tensor, generator: torch.Generator) -> nn.Module:
-    """A trained copy."""
-    work = copy.deepcopy(model)
-    optimizer = torch.optim.SGD(work.parameters(), lr=RATE)
-    for rows in torch.randperm(len(images), generator=generator).split(LOCAL):
-        optimizer.zero_grad()
-        F.cross_entropy(work(images[rows]), labels[rows]).backward()
-        optimizer.step()
-    return work
-
-
-def change_of(before: nn.Module, after: nn.Module) -> dict[str, Tensor]:
-    """What the parameters changed by."""
-    start = dict(before.named_parameters())
-    return {name: (p - start[name]).detach() for name, p in after.named_parameters()}
 
 
 def recovered(update: Mapping[str, Tensor], layer: str, model: nn.Module, images: Tensor) -> set[int]:
@@ -112,51 +101,6 @@ def attacked_round(kind: str, seed: int) -> dict[str, object]:
     }
 
 
-def federation(network: str, chosen: argparse.Namespace, *, seed: int, mitigated: bool) -> dict[str, object]:
-    """Accuracy after each round, and what was done to how many updates."""
-    splits = load(chosen.data).splits
-    train, test = splits["train"], splits["test"].batch(torch.arange(len(splits["test"])))
-    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))
-    shards = [train.batch(rows) for rows in order[: CLIENTS * chosen.examples].split(chosen.examples)]
-    shape, classes = tuple(shards[0].inputs.shape[1:]), int(test.labels.max()) + 1
-    model = initialise_again(NETWORKS[network](shape, classes), seed=seed)
-    generator = torch.Generator().manual_seed(seed)
-    accuracy, remedies, seconds = [], {}, 0.0
-    for _ in range(chosen.rounds):
-        states = []
-        for shard in shards:
-            with watch() as seen:
-                trained = local_epoch(model, shard.inputs, shard.labels, generator)
-            if mitigated:
-                change = change_of(model, trained)
-                start = time.process_time()
-                closed = mitigate(change, model, (shard.inputs, shard.labels, seen))
-                seconds += time.process_time() - start
-                done = closed.remedy or ("not sent" if closed.update is None else "none")
-                remedies[done] = remedies.get(done, 0) + 1
-                if closed.update is None:
-                    continue
-                with torch.no_grad():
-                    for name, p in trained.named_parameters():
-                        p.add_(closed.update[name] - change[name])
-            states.append(trained.state_dict())
-        if states:
-            mean = {name: sum(s[name].double() for s in states) / len(states) for name in states[0]}
-            model.load_state_dict({n: t.to(model.state_dict()[n].dtype) for n, t in mean.items()})
-        model.eval()
-        with torch.no_grad():
-            accuracy.append(float((model(test.inputs).argmax(1) == test.labels).double().mean()))
-        model.train()
-    return {
-        "network": network,
-        "seed": seed,
-        "mitigated": mitigated,
-        "accuracy": accuracy,
-        "remedies": remedies,
-        "mitigation, s": seconds,
-    }
-
-
 def run(name: str, chosen: argparse.Namespace) -> None:
     """One piece, unless its file is there."""
     file = chosen.out / f"{name}.json"
@@ -168,39 +112,48 @@ def run(name: str, chosen: argparse.Namespace) -> None:
     if what == "attacked":
         found = {"seed": seed, "attacked": [attacked_round(kind, int(seed)) for kind in CRAFTED]}
     else:
-        found = federation(what, chosen, seed=int(seed), mitigated=rest == ["mitigated"])
+        (arm,) = rest
+        found = play(what, chosen, seed=int(seed), mitigated="mitigated" in arm, attacked="attacked" in arm)
     file.write_text(json.dumps({**found, "seconds": time.process_time() - start}))
+
+
+def _compared(pairs: list[tuple[dict[str, Any], dict[str, Any]]]) -> str:
+    """The rest of a line: seeds, both accuracies, their difference, and what was done in the second."""
+    ends = 100 * np.array([[first["accuracy"][-1], second["accuracy"][-1]] for first, second in pairs])
+    cost = ends[:, 0] - ends[:, 1]
+    margin = "-"
+    if len(cost) > 1:
+        margin = f"{student.ppf(0.975, len(cost) - 1) * cost.std(ddof=1) / len(cost) ** 0.5:.2f}"
+    done = Counter[str]()
+    for _, second in pairs:
+        done.update(second["remedies"])
+        done.update(f"{one['kind']}, {one['done']}" for one in second.get("crafted", ()))
+    words = ", ".join(f"{name}: {count}" for name, count in done.items())
+    a, b = ends.mean(0)
+    return f"| {len(pairs)} | {a:.1f} | {b:.1f} | {cost.mean():.2f} ± {margin} | {words} |"
 
 
 def table(folder: Path) -> str:
     """Markdown: accuracy with and without, and what the server reads."""
     found = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
     lines = [
-        "| network | seeds | plain | mitigated | cost, points (95 %) | done to updates |",
+        "| federations of | seeds | accuracy | of the other | cost, points (95 %) | done in the other |",
         "|---|---|---|---|---|---|",
     ]
-    plain = {(o["network"], o["seed"]): o for o in found if o.get("mitigated") is False}
-    closed = {(o["network"], o["seed"]): o for o in found if o.get("mitigated") is True}
-    for network in dict.fromkeys(n for n, _ in plain):
-        pairs = [
-            (plain[k]["accuracy"][-1], closed[k]["accuracy"][-1])
-            for k in plain
-            if k[0] == network and k in closed
-        ]
-        if not pairs:
-            continue
-        cost = 100 * np.array([a - b for a, b in pairs])
-        half = student.ppf(0.975, len(cost) - 1) * cost.std(ddof=1) / len(cost) ** 0.5
-        done: dict[str, int] = {}
-        for k, o in closed.items():
-            if k[0] == network:
-                for name, count in o["remedies"].items():
-                    done[name] = done.get(name, 0) + count
-        a, b = (100 * np.mean(one) for one in zip(*pairs, strict=True))
-        words = ", ".join(f"{name}: {count}" for name, count in done.items())
-        lines.append(
-            f"| {network} | {len(pairs)} | {a:.1f} | {b:.1f} | {cost.mean():.2f} ± {half:.2f} | {words} |"
-        )
+    arms = {
+        (o["network"], o["seed"], o.get("attacks", False), o["mitigated"]): o
+        for o in found
+        if "mitigated" in o
+    }
+    for network in dict.fromkeys(key[0] for key in arms):
+        for title, one, other in COMPARED:
+            pairs = [
+                (first, arms[network, seed, *other])
+                for (name, seed, *arm), first in arms.items()
+                if name == network and tuple(arm) == one and (network, seed, *other) in arms
+            ]
+            if pairs:
+                lines.append(f"| {network}: {title} {_compared(pairs)}")
     rounds = [one for o in found for one in o.get("attacked", ())]
     lines += [
         "",
@@ -228,6 +181,7 @@ def main() -> None:
     parser.add_argument("--networks", nargs="*", default=["lenet5", "mlp-512-plain"])
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2], help="of federations; 100 tuned")
     parser.add_argument("--attacked", type=int, nargs="*", default=[0, 1, 2, 3, 4], help="seeds of rounds")
+    parser.add_argument("--federations", nargs="*", default=list(ARMS[:2]), choices=ARMS)
     parser.add_argument("--examples", type=int, default=800, help="of a client")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--out", type=Path, default=Path("runs/mitigation"))
@@ -237,7 +191,7 @@ def main() -> None:
     names = [f"attacked.{seed}" for seed in chosen.attacked]
     for network in chosen.networks:
         for seed in chosen.seeds:
-            names += [f"{network}.{seed}.plain", f"{network}.{seed}.mitigated"]
+            names += [f"{network}.{seed}.{arm}" for arm in chosen.federations]
     with ProcessPoolExecutor(chosen.workers) as pool:
         for future in [pool.submit(run, name, chosen) for name in names]:
             future.result()

@@ -17,7 +17,7 @@ from glasshouse.guard.behaviour.inspect import (
     watch_honest_models,
     widen,
 )
-from glasshouse.guard.behaviour.measures import concentration, isolated, narrowness, paired
+from glasshouse.guard.behaviour.measures import alike, concentration, isolated, narrowness, paired
 from glasshouse.guard.behaviour.observe import observe
 from glasshouse.guard.behaviour.trace import LayerTrace, trace
 from glasshouse.guard.preflight import preflight
@@ -176,6 +176,74 @@ def test_concentration_of_even_single_and_no_examples() -> None:
     assert of(1, 1, -1, 1) == pytest.approx(0, abs=1e-6)
     assert of(0, 3, 0, 0) == pytest.approx(0.75)
     assert of(0, 0, 0, 0) == 1
+
+
+def of_outputs(inputs: Tensor, layer: nn.Linear) -> LayerTrace:
+    """A layer on inputs (B, n), and what came out."""
+    with torch.no_grad():
+        outputs = layer(inputs)
+    return LayerTrace(name="fc", layer=layer, inputs=inputs, pulls=torch.ones_like(outputs), outputs=outputs)
+
+
+def test_units_are_alike_that_follow_one_direction_at_other_thresholds_and_scales() -> None:
+    torch.manual_seed(0)
+    inputs, layer = torch.randn(40, 12), nn.Linear(12, 16)
+    assert alike(of_outputs(inputs, layer)) == 0
+    with torch.no_grad():
+        layer.weight[:6] = layer.weight[0] * torch.tensor([1.0, 2.0, 1e-3, 7.0, -1.0, -0.2])[:, None]
+        layer.bias[:6] = torch.linspace(-1, 1, 6)
+        layer.weight[6] = 0  # constant: it follows nothing
+    assert alike(of_outputs(inputs, layer)) == 6 / 16
+    with torch.no_grad():
+        layer.weight[:6] += 0.1 * torch.randn(6, 12)
+    assert alike(of_outputs(inputs, layer)) == 0
+
+
+def test_units_on_inputs_that_any_unit_would_follow_alike_are_not_counted() -> None:
+    """Behind a layer of which one unit is left all others see one number; rows are not to blame."""
+    torch.manual_seed(0)
+    inputs = torch.zeros(40, 12)
+    inputs[:, 3] = torch.rand(40)
+    assert alike(of_outputs(inputs, nn.Linear(12, 16))) == 0
+    assert alike(of_outputs(0 * inputs, nn.Linear(12, 16))) == 0
+
+
+def test_an_activation_in_place_does_not_change_what_was_recorded(digits: tuple[Tensor, Tensor]) -> None:
+    pixels, labels = digits
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 20), nn.ReLU(inplace=True), nn.Linear(20, 10))
+    first = trace(model, pixels[:8], labels[:8])[0]
+    assert first.outputs is not None
+    assert torch.equal(first.outputs, linear(model, 1)(pixels[:8].flatten(1)))
+    assert (first.outputs < 0).any()
+
+
+def with_crowded_bins(model: nn.Sequential, pixels: Tensor, *, copies: int) -> nn.Sequential:
+    """Each threshold stands in several rows, which the layer behind reads a little differently."""
+    thresholds = torch.quantile(pixels.flatten(1).mean(1), torch.linspace(0.01, 0.99, 200 // copies))
+    first, last = linear(model, 1), linear(model, 3)
+    with torch.no_grad():
+        first.weight.copy_((1 + 1e-4 * torch.randn(200, 64)) / 64)
+        first.bias.copy_(-thresholds.repeat_interleave(copies))
+        last.weight.copy_(torch.randn(10, 1) * (1 + 0.03 * torch.randn(10, 200)))
+    return model
+
+
+def test_bins_that_are_crowded_by_copies_are_refused_for_how_their_units_answer(
+    digits: tuple[Tensor, Tensor],
+) -> None:
+    """The rows most like one another have one threshold: a difference of two of them shows nobody."""
+    pixels, labels = digits
+    honest = learn_honest_range(classifier(), pixels[:200], labels[:200], batch=BATCH)
+    seen = inspect_behaviour(
+        with_crowded_bins(classifier(), pixels[200:], copies=10),
+        pixels[:BATCH],
+        labels[:BATCH],
+        honest=honest,
+    )
+    assert seen.values["paired"] <= seen.values["paired_limit"]
+    assert seen.values["isolated"] <= seen.values["isolated_limit"]
+    (finding,) = seen.findings
+    assert finding.startswith("200 of 200 units of 1 answer to your examples alike")
 
 
 def test_crafted_models_are_told_from_honest_ones(digits: tuple[Tensor, Tensor]) -> None:

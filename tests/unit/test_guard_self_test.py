@@ -98,6 +98,22 @@ def test_hidden_rows_stand_among_honest_ones_and_are_found_again(material, image
     assert not read[kept[-1] + 1 :].any()
 
 
+def test_crowded_rows_share_thresholds_and_their_mean_is_read(material, images):
+    evaded = evasions.crowded(material)
+    weight, bias = evaded.tensors["0.weight"], evaded.tensors["0.bias"]
+    assert len(torch.unique(bias)) == -(-ROWS // evasions.COPIES)
+    assert len(torch.unique(weight, dim=0)) == ROWS
+    update = gradient(dict(evaded.tensors), images[:16])
+    read = evaded.back(update)["0.bias"]
+    for group in range(0, ROWS, evasions.COPIES):
+        mean = update["0.bias"][group : group + evasions.COPIES].mean()
+        torch.testing.assert_close(
+            read[group : group + evasions.COPIES], mean.expand_as(bias[group : group + evasions.COPIES])
+        )
+    assert evasions.crowded(replace(material, nested=False)) is None
+    assert evasions.crowded(replace(material, behind="")) is None
+
+
 def test_hidden_needs_a_layer_behind_and_enough_rows(material):
     assert evasions.hidden(replace(material, behind="")) is None
     assert evasions.scaled(replace(material, behind="")) is None

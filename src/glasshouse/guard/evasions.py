@@ -20,6 +20,8 @@ SMALL: Final = 1e-3
 """Factor on a layer that is made small, taken back by the layer behind it."""
 KEPT: Final = 8
 """One crafted row in so many is kept where they hide among honest ones: 128 of 1,024."""
+COPIES: Final = 10
+"""Rows that share a threshold where they are crowded; a difference of two of these shows nobody."""
 
 
 @final
@@ -221,6 +223,33 @@ def permuted(material: Material) -> Evaded | None:
     return Evaded(tensors=tensors, back=back)
 
 
+def crowded(material: Material) -> Evaded | None:
+    """One threshold in ten, each in ten rows that differ a little, after all have got a common direction.
+
+    Rows most like one another then have the same threshold, so that only their mean tells of an example.
+    """
+    rows = len(material.bias)
+    if not material.nested or not material.behind or rows < 2 * COPIES:
+        return None
+    turned = common_direction(material)
+    own = replace(material, tensors=turned.tensors)
+    groups = torch.arange(rows) // COPIES
+    kept = groups * COPIES
+    weight = own.weight[kept] + 1e-3 * own.sizes[kept] * own.draw(*own.weight.shape)
+    columns = own.columns[:, kept] * (1 + 1e-3 * own.draw(*own.columns.shape))
+
+    def back(update: Tensors) -> Tensors:
+        def read(t: Tensor) -> Tensor:
+            sums = torch.zeros(int(groups[-1]) + 1, *t.shape[1:], dtype=t.dtype).index_add_(0, groups, t)
+            counts = groups.bincount().reshape(-1, *[1] * (t.ndim - 1))
+            mean: Tensor = (sums / counts)[groups]
+            return mean
+
+        return _with_gradient(material, update, read)
+
+    return Evaded(tensors=own.with_rows(weight, own.bias[kept], columns), back=back)
+
+
 def all_at_once(material: Material) -> Evaded | None:
     """A common direction, other scales and honest rows between the crafted ones, one after the other."""
     evaded = Evaded(tensors=material.tensors)
@@ -242,6 +271,7 @@ EVASIONS: Final[Mapping[str, Evasion]] = {
     "other tensor names": renamed,
     "bfloat16": bf16,
     "rows in another order": permuted,
+    "10 rows per threshold, direction": crowded,
     "direction, scales, honest rows": all_at_once,
 }
 """By the words of the table."""

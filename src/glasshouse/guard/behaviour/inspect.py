@@ -34,8 +34,10 @@ FEWEST = 6
 """Examples below which nothing is told: all of them may stand alone, and one alone is a fifth of them."""
 MORE_NARROW = 0.1
 """Narrowness beyond that of honest models from which on that is all that more may stand alone."""
-COUNTS = ("isolated", "paired")
-"""Names of the values that count examples that stand alone."""
+MORE_ALIKE, FEW_UNITS = 0.05, 6
+"""Share of a layer's units, and units at least, by which more may be alike than in any honest model."""
+COUNTS = ("isolated", "paired", "alike")
+"""Names of the values that count examples that stand alone, and units that are alike."""
 OTHERS = 1000
 """Further examples, at most, that are asked whether they reach a layer that is dead for the batch."""
 FEWER = 1 / 5
@@ -78,6 +80,11 @@ class HonestLayer:
     isolated_limit: float
     paired_limit: float
 
+    @property
+    def alike_limit(self) -> float:
+        """Share of the units beyond which a model is refused; 1 and above: it never is."""
+        return self.most.alike + max(MORE_ALIKE, FEW_UNITS / self.most.units)
+
 
 HonestRange = dict[str, HonestLayer]
 """By name of the layer."""
@@ -116,6 +123,8 @@ def learn_honest_range(
             paired=max(one[name].paired for one in every),
             concentration=max(one[name].concentration for one in every),
             narrowness=max(one[name].narrowness for one in every),
+            alike=max(one[name].alike for one in every),
+            units=every[0][name].units,
         )
         alone = _predict_most([one[name].isolated for one in measures[0]], batch)
         in_pairs = _predict_most([one[name].paired for one in every], batch)
@@ -128,7 +137,7 @@ def learn_honest_range(
 
 
 def widen(honest: HonestRange, longer: HonestRange) -> HonestRange:
-    """``honest``, but as many examples may stand alone as in models that were trained longer.
+    """``honest``, but as many examples may stand alone, and units be alike, as in models trained longer.
 
     How narrow units are, and how few examples an update may be, stays as it is: crafted models that are
     narrow or fish for one example would hide behind models that fit the client's examples by heart.
@@ -139,6 +148,7 @@ def widen(honest: HonestRange, longer: HonestRange) -> HonestRange:
                 one.most,
                 isolated=max(one.most.isolated, longer[name].most.isolated),
                 paired=max(one.most.paired, longer[name].most.paired),
+                alike=max(one.most.alike, longer[name].most.alike),
             ),
             isolated_limit=max(one.isolated_limit, longer[name].isolated_limit),
             paired_limit=max(one.paired_limit, longer[name].paired_limit),
@@ -242,6 +252,8 @@ def inspect_behaviour(
 def _judge(observed: Behaviour, honest: HonestRange, batch: int) -> Inspection:
     rows = {name: one.isolated - _limit(one, honest[name], batch) for name, one in observed.items()}
     pairs = {name: one.paired - honest[name].paired_limit for name, one in observed.items()}
+    copies = {name: one.alike - honest[name].alike_limit for name, one in observed.items()}
+    same = max(copies, key=lambda name: copies[name])
     alone, paired_in = max(rows, key=lambda name: rows[name]), max(pairs, key=lambda name: pairs[name])
     reached = {name: one for name, one in observed.items() if one.is_reached} or observed
     used = {n: (1 - one.concentration, 1 - honest[n].most.concentration) for n, one in reached.items()}
@@ -253,6 +265,8 @@ def _judge(observed: Behaviour, honest: HonestRange, batch: int) -> Inspection:
     if pairs[paired_in] > 0:
         shares = observed[paired_in].paired, honest[paired_in].most.paired
         findings.append(_sentence(paired_in, "the difference of two rows", shares, batch))
+    if copies[same] > 0:
+        findings.append(_copies(same, observed[same], honest[same].most))
     if reached[few].is_reached and used[few][0] < FEWER * used[few][1]:
         findings.append(
             f"the update of {few} would be as if only {used[few][0]:.0%} of your examples had been used "
@@ -266,12 +280,22 @@ def _judge(observed: Behaviour, honest: HonestRange, batch: int) -> Inspection:
             "isolated_limit": _limit(observed[alone], honest[alone], batch),
             "paired": observed[paired_in].paired,
             "paired_limit": honest[paired_in].paired_limit,
+            "alike": observed[same].alike,
+            "alike_limit": honest[same].alike_limit,
             "concentration": observed[few].concentration if reached[few].is_reached else 0.0,
             "concentration_limit": 1 - FEWER * used[few][1],
             "unreached": float(
                 sum(honest[n].most.is_reached and not one.is_reached for n, one in observed.items())
             ),
         },
+    )
+
+
+def _copies(layer: str, seen: LayerBehaviour, usual: LayerBehaviour) -> str:
+    return (
+        f"{seen.alike * seen.units:.0f} of {seen.units} units of {layer} answer to your examples alike "
+        "but for a threshold and a factor, so that their differences would give examples away "
+        f"(honest models: at most {usual.alike * usual.units:.0f})"
     )
 
 

@@ -22,6 +22,13 @@ WITNESSES = 2
 AGREEMENT = 0.01
 UNEVEN = 0.2
 """Share of a difference's energy that one example must have where it may stand alone; cheap to ask."""
+ALIKE = 0.9999
+"""Correlation, of either sign, from which on two units follow one direction of the examples.
+
+At the same threshold one of them fires and the other does not for arccos(.9999) / π = .5 % of the examples.
+"""
+ALIKE_AMONG = 16
+"""Examples below which units are alike by chance."""
 _NUMBERS = 2**22  # compared at a time
 _DISTINCT = 256  # rows, likewise
 
@@ -178,6 +185,38 @@ def narrowness(one: LayerTrace) -> float:
     sizes = one.sizes
     sizes = sizes[:, sizes.any(0)]
     return 1 - float(_effective_share(sizes).mean()) if sizes.shape[1] else 0.0
+
+
+def alike(one: LayerTrace) -> float:
+    """Share of the units that follow, over the examples, the direction of another one: bins of thresholds.
+
+    Their pre-activations are each other's up to a factor and a shift, whatever the layers behind them do.
+    Looked for where units fire once per example, and in ``ALIKE_AMONG`` examples or more. What units with
+    random weights show of the same inputs, as where all but one or two of these are dead, is taken off.
+    """
+    if one.outputs is None or not one.is_flat or len(one.outputs) < ALIKE_AMONG:
+        return 0.0
+    share = _alike_share(one.outputs)
+    if not share:
+        return 0.0
+    rows = torch.randn(one.layer.weight.shape, generator=torch.Generator().manual_seed(0)).to(one.inputs)
+    return max(0.0, share - _alike_share(one.inputs @ rows.T))
+
+
+def _alike_share(outputs: Tensor) -> float:
+    """Of all units, (B, m), those that vary and do so with another one."""
+    centred = outputs.double() - outputs.double().mean(0)
+    sizes = torch.linalg.vector_norm(centred, dim=0)
+    varies = sizes > ROUNDING * torch.linalg.vector_norm(outputs, dim=0, dtype=torch.double)
+    units = (centred[:, varies] / sizes[varies]).T.float()
+    if len(units) < 2:
+        return 0.0
+    count = 0
+    for places in torch.split(torch.arange(len(units), device=units.device), _DISTINCT):
+        correlation = (units[places] @ units.T).abs()
+        correlation[torch.arange(len(places), device=units.device), places] = 0  # itself
+        count += int((correlation.amax(1) >= ALIKE).sum())
+    return count / outputs.shape[1]
 
 
 def _effective_share(lengths: Tensor) -> Tensor:

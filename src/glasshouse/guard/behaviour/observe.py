@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from glasshouse.errors import BadValue
 from glasshouse.guard.behaviour.measures import (
+    alike,
     concentration,
     isolated,
     narrowness,
@@ -30,12 +31,16 @@ class LayerBehaviour:
         paired: share of those that stand alone in a difference of two rows.
         concentration: how few of the examples shape its gradient, from 0 (all alike) to 1.
         narrowness: how few shape the gradient of one of its units, on average.
+        alike: share of its units that follow one direction of the examples with another unit.
+        units: how many it has.
     """
 
     isolated: float
     paired: float
     concentration: float
     narrowness: float
+    alike: float
+    units: int
 
     @property
     def is_reached(self) -> bool:
@@ -59,6 +64,8 @@ def observe(model: nn.Module, inputs: Tensor, labels: Tensor) -> Behaviour:
             paired=float(paired(one).double().mean()),
             concentration=concentration(one),
             narrowness=narrowness(one),
+            alike=alike(one),
+            units=len(one.layer.weight),
         )
         for one in trace(model, inputs, labels, balanced=True)
     }

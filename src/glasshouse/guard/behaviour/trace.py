@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import final
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor, nn
@@ -31,12 +31,15 @@ class LayerTrace:
         layer: the layer itself.
         inputs: what went in, (B, ...).
         pulls: derivatives of the loss by what came out, (B, ...).
+        outputs: what came out, before an activation changed it in place, (B, m); None where units fire more
+            than once per example, or nobody recorded it.
     """
 
     name: str
     layer: Layer
     inputs: Tensor
     pulls: Tensor
+    outputs: Tensor | None = None
 
     @property
     def is_reached(self) -> bool:
@@ -115,12 +118,12 @@ def trace(
         force = _unit_force(logits.detach(), labels) if balanced else None
         goal = logits if balanced else F.cross_entropy(logits, labels)
         pulls: tuple[Tensor | None, ...] = torch.autograd.grad(
-            goal, [output for *_, output in calls], force, allow_unused=True
+            goal, [call.output for call in calls], force, allow_unused=True
         )
     _check_finite(calls, pulls)
     layers = tuple(
-        LayerTrace(name=name, layer=layer, inputs=seen, pulls=pull)
-        for (name, layer, seen, _), pull in zip(calls, pulls, strict=True)
+        LayerTrace(name=one.name, layer=one.layer, inputs=one.inputs, pulls=pull, outputs=one.kept)
+        for one, pull in zip(calls, pulls, strict=True)
         if pull is not None
     )
     if not layers:
@@ -133,18 +136,26 @@ def trace(
     return layers
 
 
-Call = tuple[str, Layer, Tensor, Tensor]
+class _Call(NamedTuple):
+    """One use of a layer."""
+
+    name: str
+    layer: Layer
+    inputs: Tensor
+    output: Tensor  # of which the loss is derived
+    kept: Tensor | None  # its values, where they are few
 
 
 @contextmanager
-def _recording(model: nn.Module) -> Iterator[list[Call]]:
-    calls: list[Call] = []
+def _recording(model: nn.Module) -> Iterator[list[_Call]]:
+    calls: list[_Call] = []
 
     def remember(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
         def hook(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
             assert isinstance(layer, Layer)
             if output.requires_grad:
-                calls.append((name, layer, inputs[0].detach(), output))
+                kept = output.detach().clone() if output.ndim == 2 else None
+                calls.append(_Call(name, layer, inputs[0].detach(), output, kept))
 
         return hook
 
@@ -184,17 +195,17 @@ def _check(logits: Tensor, labels: Tensor) -> None:
         )
 
 
-def _check_finite(calls: Sequence["Call"], pulls: Sequence[Tensor | None]) -> None:
-    for (name, _, seen, _), pull in zip(calls, pulls, strict=True):
+def _check_finite(calls: Sequence[_Call], pulls: Sequence[Tensor | None]) -> None:
+    for one, pull in zip(calls, pulls, strict=True):
         if pull is not None and not all(
             end.isfinite()
-            for t in (seen, pull)
+            for t in (one.inputs, pull)
             for end in t.aminmax()  # one pass over memory each
         ):
             raise BadValue(
                 "inspection of a model's behaviour",
                 needs="finite numbers in every layer, forward and backward",
-                got=f"infinite ones, or none, at {name or 'its only layer'}",
+                got=f"infinite ones, or none, at {one.name or 'its only layer'}",
                 fix="do not train on a model that overflows",
             )
 

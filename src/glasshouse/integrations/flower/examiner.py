@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import Final, final
@@ -100,7 +100,8 @@ class Examiner:
         size = min(BATCH, len(examples[1]))
         layout = [(name, tuple(t.shape)) for name, t in model.state_dict().items()]
         modes = [part.training for part in model.modules()]  # batch norm may be frozen
-        digest = hashlib.sha256(repr([size, layout, modes, steps]).encode()).hexdigest()[:8]
+        measured = [field.name for field in fields(LayerBehaviour)]  # ranges of another version lack some
+        digest = hashlib.sha256(repr([size, layout, modes, steps, measured]).encode()).hexdigest()[:8]
         name = f"{node}.{digest}.honest.json"
         if name not in self._honest and (self.folder / name).exists():
             self._honest[name] = {
