@@ -62,7 +62,7 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         about(700, "audit", "inversion-gradinversion"),
         Piece(("audit", "inversion-curves"), 2300),
         Piece(("audit", "inversion-trained"), 1830),
-        Piece(("audit", "inversion-resnet"), 1660),
+        Piece(("audit", "inversion-resnet"), 2000),
         Piece(("audit", "inversion-wide"), 3000, estimated=True, gpu=True),
         Piece(("audit", "fedavg-steps"), 120),
         Piece(("audit", "client-optimizers"), 330),
