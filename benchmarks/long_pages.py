@@ -159,6 +159,7 @@ PAPER_WIDTH = (
     *("data.domains.heldout=0.0", *BLUR, "audit.seeds=[66]", 'audit.contrast=""'),
     'attacks=[{name="pli", processes=2, training={bfloat16=true}}]',
 )
+LFW = ("--bfloat16", "--out", "{out}/lfw", "--only")
 FEDMD_ALONE = ('axes."federation.protocol"=["fedmd"]', CLIENTS + "[1]")
 FEDGEMS_TWO = ('axes."federation.protocol"=["fedgems"]', CLIENTS + "[2]")
 PLI: tuple[Piece, ...] = (
@@ -177,7 +178,9 @@ PLI: tuple[Piece, ...] = (
     about(220, "audit", "pli", *changed(*FEDMD_ALONE, "data.domains.targets=20")),
     about(260, "audit", "pli", *changed(*FEDGEMS_TWO, *BLUR, "data.domains.heldout=0.5")),
     Piece(("audit", "pli", *changed(*PAPER_WIDTH)), 110),
-    about(400, "pli_lfw", "run", "--out", "{out}/lfw", "--only", "fedmd", "1"),
-    about(20, "pli_lfw", "table", "--out", "{out}/lfw", "--only", "fedmd", "1"),
+    about(300, "pli_lfw", "run", *LFW, "fedmd", "1"),
+    Piece(("pli_lfw", "run", *LFW, "fedgems", "1"), 350),
+    Piece(("pli_lfw", "run", *LFW, "dsfl", "1"), 200),
+    *(Piece(("pli_lfw", "table", *LFW, name, "1"), 190) for name in ("fedmd", "fedgems", "dsfl")),
     Piece(("pli_speed",), 15),
 )  # fmt: skip
