@@ -55,6 +55,32 @@ def test_a_pruned_bias_tells_one_class_and_the_rows_of_the_weight_the_others():
         assert inferred(result) == true(result)
 
 
+def test_more_pruned_examples_than_classes_keep_the_unit_of_the_bias():
+    """Sums of rows count features, biases examples: of more examples than classes only the latter will do."""
+    found = []
+    for seed in range(5):
+        result = toy(examples=16, seed=seed, defenses=(Prune(share=0.5),))
+        counted = torch.bincount(torch.tensor(inferred(result)), minlength=10)
+        found.append(
+            int(torch.minimum(counted, torch.bincount(torch.tensor(true(result)), minlength=10)).sum())
+        )
+    assert min(found) >= 15
+
+
+def test_a_bias_that_is_whole_is_read_alone_whatever_the_rows_say():
+    result = toy(examples=4)
+    view = result.view()
+    view.rounds[0].updates[0].tensors["head.weight"].neg_()
+    assert infer_labels(replica(view, subject="a test"), rng=RNG).tolist() == true(result)
+
+
+def test_one_pruned_example_is_read_off_the_bias_that_is_left():
+    result = toy(examples=1, defenses=(Prune(share=0.9),))
+    view = result.view()
+    view.rounds[0].updates[0].tensors["head.weight"].neg_()
+    assert infer_labels(replica(view, subject="a test"), rng=RNG).tolist() == true(result)
+
+
 def test_several_local_steps_give_an_estimate():
     outcome = toy(protocol="fedavg", examples=8, batch_size=2, local_epochs=2, learning_rate=0.01)
     result = torch.bincount(torch.tensor(inferred(outcome)), minlength=10)

@@ -1,6 +1,7 @@
 """Rows that differ in the attack alone: their federation is played once."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,9 +9,11 @@ import pytest
 import glasshouse as gh
 from glasshouse.audit.captured import group as recording
 from glasshouse.audit.cost import estimate as costs
+from glasshouse.audit.hashes import verify_hashes
 from glasshouse.audit.plan import plan
-from glasshouse.audit.simulation.record import read_record
+from glasshouse.audit.simulation.record import read_record, write_record
 from glasshouse.scenario.load import load, write_resolved
+from glasshouse.wire import Refusal
 
 SMALL = (
     'attacks=[{name="inverting_gradients", search={iterations=3, restarts=1}}]',
@@ -72,6 +75,36 @@ def test_where_files_cannot_be_linked_they_are_copied(tmp_path, monkeypatch):
     shutil.rmtree(Path(first.folder))
     assert played
     assert files(Path(second.folder)) == played
+
+
+def test_pictures_that_scoring_added_to_the_first_are_not_taken(tmp_path):
+    first, second = planned(tmp_path, BOTH[-1])
+    recording.record(first)
+    (Path(first.folder) / "truth" / "gallery-attack.npz").write_bytes(b"of the first row")
+    recording.record(second)
+    assert not (Path(second.folder) / "truth" / "gallery-attack.npz").exists()
+
+
+def test_a_refused_federation_is_refused_in_every_row(tmp_path):
+    first, second = planned(tmp_path, BOTH[-1])
+    recording.record(first)
+    refusal = Refusal(subject="a federation", needs="to converge", got="nan", fix="a lower rate")
+    write_record(replace(read_record(Path(first.folder)), refusal=refusal), Path(first.folder))
+    recording.record(second)
+    assert read_record(Path(second.folder)).refusal == refusal
+
+
+def test_a_half_copied_row_is_copied_again_on_resume(tmp_path):
+    run = gh.audit("digits-inversion", sets=BOTH, out=tmp_path / "run", jobs=1)
+    second = next(p for p in (tmp_path / "run" / "cells").iterdir() if read_record(p).seconds == 0.0)
+    pictures = {p: p.read_bytes() for p in (tmp_path / "run" / "cells").glob("*/truth/*.npz")}
+    (second / "group.json").unlink()
+    next((second / "transcript").glob("*.safetensors")).unlink()
+    again = gh.audit("digits-inversion", sets=BOTH, out=tmp_path / "run", jobs=2, resume=True)
+    assert [f.value for f in again.result.findings] == [f.value for f in run.result.findings]
+    assert pictures
+    assert {p: p.read_bytes() for p in pictures} == pictures
+    verify_hashes(tmp_path / "run")
 
 
 def test_an_audit_finds_the_same_with_and_without_sharing(tmp_path):

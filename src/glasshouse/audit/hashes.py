@@ -23,6 +23,8 @@ PARTS: Final = ("transcript", "own", "grants", "adversary", "truth")
 HIDEABLE: Final = "truth"
 """The part that may be missing as a whole: a run is handed to others without it."""
 
+NOTES: Final = "notes.json"
+"""What was noticed while the federation was played."""
 _FILE: Final = "hashes.json"
 _FIX: Final = "get the run again, or run the audit again into a new folder"
 _Hash = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
@@ -39,6 +41,12 @@ class _Cells(RootModel[dict[Text, dict[Text, _Hash]]]):
 def write_hashes(group: Path) -> None:
     """Write ``hashes.json`` of a group whose simulation is done."""
     write_json(group / _FILE, _hashes(group))
+
+
+def recorded_files(group: Path) -> list[str]:
+    """Names of all files that a group's simulation wrote, the hashes last; no pictures of scoring."""
+    notes = [NOTES] if (group / NOTES).is_file() else []
+    return [*read_json(group / _FILE), *notes, _FILE]
 
 
 def part_hashes(group: Path) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from glasshouse.audit.attacking.claims import read_outcome
 from glasshouse.audit.code import lives_in_memory
-from glasshouse.audit.hashes import part_hashes
+from glasshouse.audit.hashes import NOTES, part_hashes
 from glasshouse.audit.log import RunLog
 from glasshouse.audit.manifest import manifest
 from glasshouse.audit.plan import Plan, control_tasks, plan
@@ -103,7 +103,7 @@ def audit(
         "seconds": {**_rounded(stages.shares), "wall clock": round(time.perf_counter() - started, 2)},
         "cpu_seconds": _rounded(stages.spent),
         "peak_mb": round(max(stages.peak_mb, peak_memory())),
-        "disk_mb": round(sum(p.stat().st_size for p in out.rglob("*") if p.is_file()) / 1e6, 1),
+        "disk_mb": round(_bytes_on_disk(out) / 1e6, 1),
     }
     result = _with_epsilons(_gather(suite, parts, drawings.exhibits, cards, manifest_facts), epsilons)
     _write_notes(suite, parts, drawings, log)
@@ -111,6 +111,12 @@ def audit(
     write_result(result, out / "result.json")
     write_json(out / "manifest.json", dict(result.manifest))
     return result
+
+
+def _bytes_on_disk(folder: Path) -> int:
+    """All files; one with several links counts once."""
+    found = [path.stat() for path in folder.rglob("*") if path.is_file()]
+    return sum({(one.st_dev, one.st_ino): one.st_size for one in found}.values())
 
 
 def _run(
@@ -176,7 +182,7 @@ def _write_notes(suite: Suite, parts: list[tuple[Plan, CellResult]], drawings: D
     if lives_in_memory(suite):
         log.write("note", note="the network is in memory: attacks ran in the process that scored them")
     for group in (g for planned, _ in parts for g in planned.groups):
-        if (crafting := Path(group.folder) / "notes.json").is_file():
+        if (crafting := Path(group.folder) / NOTES).is_file():
             for note in read_json(crafting):
                 log.write("note", cell=Path(group.folder).name, attack="crafted messages", note=note)
         unit_counts: dict[tuple[str, str], int] = {}

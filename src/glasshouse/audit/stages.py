@@ -77,7 +77,8 @@ class Stages:
             BadValue: no federation could be simulated; with the parts of the first refusal.
         """
         groups = {g.folder: (p, g) for p in plans for g in p.groups}
-        spare = max(1, min(self.workers.cores, self.workers.jobs // max(1, len(groups))))
+        to_play = sum(not group.same_as for _, group in groups.values())
+        spare = max(1, min(self.workers.cores, self.workers.jobs // max(1, to_play)))
         with self._room("plug-ins"):
             for planned, group in groups.values():
                 if not group.same_as:

@@ -4,13 +4,14 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Final, Literal, final, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from glasshouse.disk import write_text
+from glasshouse.disk import write_bytes, write_text
 from glasshouse.errors import BadValue
 from glasshouse.results.records import Exhibit, ExhibitKind, Settings
 
@@ -199,7 +200,9 @@ def pictures(
         rows: names of the rows; 1, 2, ... by default.
     """
     images = np.stack(list(columns.values()), axis=1)
-    np.savez_compressed(file, images=images)
+    packed = BytesIO()
+    np.savez_compressed(packed, images=images)
+    write_bytes(file, packed.getvalue())
     data = {"columns": list(columns), "rows": list(rows) or [str(i + 1) for i in range(len(images))]}
     where = place.file_name(file)
     return place.exhibit("pictures", title, caption, data=data, file=where, private=tuple(private))

@@ -42,9 +42,9 @@ untrained models, 0.37 for a ConvNet of 58 % accuracy."""
 def sums(replica: Replica) -> Tensor:
     """(K,) per class: mean probability minus share of the batch, in some unit (bias gradient or row sums).
 
-    The bias gradient where all of it was sent: it needs no assumption about the features, which row sums do:
-    that none is negative. In models of sentences they may be. Pruning leaves a tenth of ten biases, one
-    class; the rows of the weight still show the others.
+    The bias gradient where there is one: it needs no assumption about the features, which row sums do: that
+    none is negative. In models of sentences they may be. Pruning leaves a tenth of ten biases, one class; of
+    a batch the missing ones are then taken from the rows, in the unit of those that are there.
 
     Raises:
         Inapplicable: the update holds neither bias nor weight of the last layer, or they are zero.
@@ -53,13 +53,23 @@ def sums(replica: Replica) -> Tensor:
     gradient = scale_tensors(replica.moved(), -1.0) if replica.adaptive else replica.gradient()
     signed = isinstance(replica.model, TextModel)
     bias, weight = (gradient.get(f"{name}.{part}") for part in ("bias", "weight"))
-    if bias is not None and bool(bias.all()):
-        return widen(bias)
+    rows = None
     if not signed and weight is not None and bool(weight.any()):
-        return widen(weight).flatten(1).sum(1)
+        rows = widen(weight).flatten(1).sum(1)
     if bias is not None and bool(bias.any()):
-        return widen(bias)
+        return widen(bias) if rows is None or replica.images == 1 else _fill(widen(bias), rows)
+    if rows is not None:
+        return rows
     raise _hidden(replica, name)
+
+
+def _fill(bias: Tensor, rows: Tensor) -> Tensor:
+    """(K,) the bias gradient; where it is 0, the sums of rows in its unit, as classes with both tell it."""
+    both = bias * rows > 0
+    if not bool(both.any()):
+        return bias
+    unit = bias[both].abs().sum() / rows[both].abs().sum()
+    return torch.where(bias == 0, unit * rows, bias)
 
 
 def minima(weight: Tensor) -> Tensor:

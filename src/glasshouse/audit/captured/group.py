@@ -5,17 +5,15 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 from torch import Tensor
 
 from glasshouse.audit.captured.build import build_captured, truth_of
 from glasshouse.audit.captured.defenses import defense_notes
 from glasshouse.audit.captured.terms import TOLERANCE, check_terms
-from glasshouse.audit.hashes import write_hashes
+from glasshouse.audit.hashes import recorded_files, write_hashes
 from glasshouse.audit.simulation.group import Group, file_group, simulate, utility_of
 from glasshouse.audit.simulation.record import (
-    NAME,
     GroupRecord,
     TermsCheck,
     has_record,
@@ -28,9 +26,6 @@ from glasshouse.scenario.spec import Scenario
 from glasshouse.store import read_tensors
 from glasshouse.transcript.files import read_own, read_transcript
 from glasshouse.transcript.record import Log
-
-_OWN: Final = ("claims", "scenario.toml", NAME)
-"""What each group has for itself, whoever played its federation."""
 
 
 def record(group: Group) -> str:
@@ -50,11 +45,8 @@ def record(group: Group) -> str:
 def _copy(group: Group) -> None:
     """The federation of another group, whose claims stay its own; a link to each file where disks allow."""
     source, folder = Path(group.same_as), Path(group.folder)
-    for path in sorted(source.rglob("*")):
-        inside = path.relative_to(source)
-        if inside.parts[0] in _OWN or path.is_dir():
-            continue
-        place = folder / inside
+    for name in recorded_files(source):
+        path, place = source / name, folder / name
         place.parent.mkdir(parents=True, exist_ok=True)
         place.unlink(missing_ok=True)
         try:

@@ -148,7 +148,7 @@ def _simulation(
         active = sum(bool(attack_of(a.name, a.arguments).needs.changes) for a in one.attacks)
         passive = {federation_digest(one)} - played if active < len(one.attacks) else set()
         groups.append((one, (active + len(passive)) * repeats(one)))
-        played |= passive
+        played |= set() if one.captured else passive
     of_controls = [(one, 1) for one in {federation_digest(s): s for s in easy}.values()]
     cells = (one for one, _ in groups)
     timed = {} if timer is None else _played(cells, (one for one, _ in of_controls), timer, known)

@@ -18,7 +18,7 @@ from glasshouse.audit.attacking.call import declared_grants
 from glasshouse.audit.attacking.device import own_device, run_on
 from glasshouse.audit.attacking.isolation import call_plugin
 from glasshouse.audit.attacking.needs import attack_of, find_refusal, refusal_of
-from glasshouse.audit.hashes import write_hashes
+from glasshouse.audit.hashes import NOTES, write_hashes
 from glasshouse.audit.log import collect_notes
 from glasshouse.audit.simulation.accuracy import Accuracies
 from glasshouse.audit.simulation.build import Built, build
@@ -128,7 +128,7 @@ def simulate(group: Group) -> str:
             except (Inapplicable, BadValue) as error:  # training diverged, or the request cannot be met
                 refusal = refusal_of(error)
         if notes:
-            write_json(folder / "notes.json", notes)
+            write_json(folder / NOTES, notes)
     file_group(folder, built, recorder, memory, refusal)
     write_hashes(folder)
     utility = (watch.utility() if watch else utility_of(built, final)) if refusal is None else None
