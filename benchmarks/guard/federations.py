@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from benchmarks.guard.networks import NETWORKS
 from benchmarks.guard.truth import known
+from glasshouse.attacks.base import ActiveAttack
 from glasshouse.attacks.linear.cah import find_scale, trap_rows
 from glasshouse.attacks.linear.loki import Loki
 from glasshouse.attacks.linear.robbing_the_fed import RobbingTheFed
@@ -45,7 +46,10 @@ FIRES: Final = 3 / LOCAL
 """Share of the server's images for which a row of trap weights fires."""
 KINDS = ("Robbing the Fed", "LOKI", "trap weights", "class fishing")
 """Attacked rounds go through them in turns."""
-IN_FRONT = {"Robbing the Fed": RobbingTheFed(bins=BINS), "LOKI": Loki(width=2)}
+IN_FRONT: Final[dict[str, ActiveAttack]] = {
+    "Robbing the Fed": RobbingTheFed(bins=BINS),
+    "LOKI": Loki(width=2),
+}
 Change = dict[str, Tensor]
 
 

@@ -50,7 +50,7 @@ class SsimTable:
             )
         self._down, self._across = ssim_filters(height, width, like=candidates.double())
         self._c1, self._c2 = (0.01 * data_range) ** 2, (0.03 * data_range) ** 2
-        self._parts = [(y, *self._moments(y)) for y in candidates.double().split(_CANDIDATES)]
+        self._parts = [(y, *self._moments(y)) for y in torch.split(candidates.double(), _CANDIDATES)]
 
     def __call__(self, images: Tensor) -> Tensor:
         """(B, C, H, W) → (B, M)."""
