@@ -73,7 +73,7 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         Piece(("audit", "ggl-strengths"), 710),
         Piece(("audit", "ggl-lfw"), 4700),
         Piece(("audit", "ggl", *changed(*ON_RESNET)), 220),
-        about(1100, "audit", "ggl-cifar"),
+        Piece(("audit", "ggl-cifar"), 620),
         Piece(("audit", "ggl-out-of-distribution"), 155),
         Piece(("audit", "quickstart-ggl"), 13),
         about(175, "ggl", "detector"),
