@@ -45,8 +45,10 @@ def write_hashes(group: Path) -> None:
 
 def recorded_files(group: Path) -> list[str]:
     """Names of all files that a group's simulation wrote, the hashes last; no pictures of scoring."""
+    recorded = read_json(group / _FILE)
+    there = (p.relative_to(group).as_posix() for part in PARTS for p in sorted((group / part).rglob("*")))
     notes = [NOTES] if (group / NOTES).is_file() else []
-    return [*read_json(group / _FILE), *notes, _FILE]
+    return [*(name for name in there if name in recorded), *notes, _FILE]
 
 
 def part_hashes(group: Path) -> dict[str, str]:
