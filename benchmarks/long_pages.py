@@ -178,7 +178,7 @@ PLI: tuple[Piece, ...] = (
     about(220, "audit", "pli", *changed(*FEDMD_ALONE, "data.domains.targets=20")),
     about(260, "audit", "pli", *changed(*FEDGEMS_TWO, *BLUR, "data.domains.heldout=0.5")),
     Piece(("audit", "pli", *changed(*PAPER_WIDTH)), 110),
-    about(300, "pli_lfw", "run", *LFW, "fedmd", "1"),
+    Piece(("pli_lfw", "run", *LFW, "fedmd", "1"), 310),
     Piece(("pli_lfw", "run", *LFW, "fedgems", "1"), 350),
     Piece(("pli_lfw", "run", *LFW, "dsfl", "1"), 200),
     *(Piece(("pli_lfw", "table", *LFW, name, "1"), 190) for name in ("fedmd", "fedgems", "dsfl")),
