@@ -58,7 +58,7 @@ PAGES: dict[str, tuple[Piece, ...]] = {
     ),
     "inversion": (
         Piece(("audit", "dlg"), 225),
-        about(6300, "audit", "inversion-defences"),
+        about(7500, "audit", "inversion-defences"),
         Piece(("audit", "inversion-gradinversion"), 3900),
         Piece(("audit", "inversion-curves"), 2300),
         Piece(("audit", "inversion-trained"), 1830),
