@@ -115,8 +115,8 @@ def audit(
 
 def _bytes_on_disk(folder: Path) -> int:
     """All files; one with several links counts once."""
-    found = [path.stat() for path in folder.rglob("*") if path.is_file()]
-    return sum({(one.st_dev, one.st_ino): one.st_size for one in found}.values())
+    files = [path.stat() for path in folder.rglob("*") if path.is_file()]
+    return sum({(one.st_dev, one.st_ino): one.st_size for one in files}.values())
 
 
 def _run(
