@@ -9,7 +9,7 @@ python -m benchmarks.guard evasions --data cifar10 --out runs/evasions
 import argparse
 import sys
 
-from benchmarks.guard import cost, crafted, evasions, forecast, mitigation, organic, truth
+from benchmarks.guard import cost, crafted, evasions, forecast, mitigation, organic, sums, truth
 
 PARTS = {
     "cost": cost.main,
@@ -19,6 +19,7 @@ PARTS = {
     "organic": organic.main,
     "mitigation": mitigation.main,
     "preflight": truth.main,
+    "sums": sums.main,
 }
 
 if __name__ == "__main__":
