@@ -2,9 +2,9 @@
 
     python -m benchmarks.maui WHAT
 
-WHAT: features heads units inversion batches dp preimages guard crafted outside architecture speed, or
-several. Features are those of preset ``maui``, from the cache or trained now. Judged: test images; chosen on:
-train images.
+WHAT: features heads searched units inversion batches dp preimages guard crafted outside architecture
+speed, or several. Features are those of preset ``maui``, from the cache or trained now. Judged: test images;
+chosen on: train images.
 """
 
 import argparse
@@ -28,8 +28,10 @@ from glasshouse.attacks.parts.readout.columns import read_columns
 from glasshouse.attacks.parts.readout.frozen import FrozenFeatures, freeze_features
 from glasshouse.attacks.parts.search.deep_image_prior import Search, by_generator
 from glasshouse.attacks.parts.search.features import Distance, by_pixels
+from glasshouse.attacks.transfer.maui.head import HeadSettings
 from glasshouse.attacks.transfer.maui.leakage import Sample, Spab, accuracy, alone, gradient_of_units
 from glasshouse.attacks.transfer.maui.preimages import preimage_distance
+from glasshouse.attacks.transfer.maui.tune import NAMES, search_recipe
 from glasshouse.data.sources import load as load_source
 from glasshouse.guard.inspect import Seen, inspect
 from glasshouse.images import psnr, ssim
@@ -40,6 +42,7 @@ from glasshouse.metrics.statistics.interval import mean_interval, paired_gain
 from glasshouse.models.build import build as build_model
 from glasshouse.models.build import state
 from glasshouse.process import prepare_process
+from glasshouse.rng import Rng
 from glasshouse.transcript.grants import Grants
 from glasshouse.transcript.threat import Threat
 from glasshouse.transcript.view import RoundView, View
@@ -112,6 +115,20 @@ def heads(bench: Bench) -> None:
             batch,
             draws,
         )
+
+
+def searched(bench: Bench) -> None:
+    """The trained head with settings found by 12 trials, as ``trials = 12`` of the attack."""
+    sample, private = bench.auxiliary(), bench.private(1000)
+    heldout = Sample(features=bench.features("robust").of(private.inputs), labels=private.labels)
+    sizes, start = {"units": 512, "classes": 10, "behind": 512}, HeadSettings(mode="trained")
+    rng = Rng.root(0).child("maui/head")
+    found = search_recipe(sample, **sizes, settings=start, trials=bench.trials, rng=rng)
+    print(found, flush=True)
+    recipe = {name: getattr(found, name) for name in NAMES}
+    for batch, draws in ((8, 10), (64, 10), (512, 4)):
+        head = head_of(sample, mode="trained", **recipe)
+        measure_head(f"trained, {bench.trials} trials of TPE", head, heldout, batch, draws)
 
 
 def units(bench: Bench) -> None:
@@ -400,6 +417,7 @@ STEPS: dict[str, Callable[[Bench], None]] = {
     for f in (
         features,
         heads,
+        searched,
         units,
         inversion,
         batches,
@@ -422,9 +440,10 @@ def main() -> None:
     parser.add_argument("--set", dest="changes", action="append", default=[], help="as of glasshouse audit")
     parser.add_argument("--images", type=int, default=64, help="of inversion and dp; below 64 no generator")
     parser.add_argument("--pairs", type=int, default=96, help="of preimages")
+    parser.add_argument("--trials", type=int, default=12, help="of searched")
     given = parser.parse_args()
     prepare_process()
-    bench = Bench(given.source, given.changes, images=given.images, pairs=given.pairs)
+    bench = Bench(given.source, given.changes, images=given.images, pairs=given.pairs, trials=given.trials)
     for name in given.what:
         print(f"== {name}", flush=True)
         STEPS[name](bench)

@@ -24,8 +24,10 @@ ROOT = Rng.root(0, salt="benchmark maui")
 class Bench:
     """Robust and natural features with their data, built when first asked for."""
 
-    def __init__(self, source: str, changes: list[str], *, images: int = 64, pairs: int = 96) -> None:
-        self.images, self.pairs = images, pairs
+    def __init__(
+        self, source: str, changes: list[str], *, images: int = 64, pairs: int = 96, trials: int = 12
+    ) -> None:
+        self.images, self.pairs, self.trials = images, pairs, trials
         self.changes = [f'data.source="{source}"', "data.examples=125", *changes]
         self._built: dict[str, Built] = {}
 

@@ -20,7 +20,9 @@ MEASURED = re.compile(r"[*+−-]*\.?\d")
 SETTINGS = "n|m|b|k|attack|batch|seeds?|clients|width|iterations|restarts|rows|guesses"
 GIVEN = re.compile(rf"\b({SETTINGS}|asked|papers?|published|before)\b")
 """In headings of settings, of others' figures, and of what older code had."""
-COMMAND = re.compile(r"`((?:glasshouse audit|make results|python (?:-m )?benchmarks|benchmarks/)[^`]*)`")
+COMMAND = re.compile(
+    r"`((?:glasshouse (?:audit|guard|check)|make results|python (?:-m )?benchmarks|benchmarks/)[^`]*)`"
+)
 
 
 @dataclass(frozen=True, kw_only=True)

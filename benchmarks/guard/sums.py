@@ -2,10 +2,10 @@
 
     python -m benchmarks.guard sums
 
-A cohort of clients with 32 CIFAR-10 test images each computes one undefended step, on an honest MLP and behind
-the bins of Robbing the Fed; the first client is asked, with others' test images as stand-ins. Read: a row, or a
-difference of neighbouring rows, divided by its bias, comes within 18 dB of an image; not named: of those read
-in the sum.
+A cohort of clients with 32 CIFAR-10 test images each computes one undefended step, on an honest MLP and
+behind the bins of Robbing the Fed; the first client is asked, with other test images as stand-ins of the
+others. Read: a row, or a difference of neighbouring rows, divided by its bias, comes within 18 dB of an
+image. Not named: of those read in the sum.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def row(name: str, clients: int, seed: int) -> str:
     pool = cifar("test")
     order = torch.randperm(len(pool), generator=Rng.root(seed, salt=f"sums {clients}").torch())
     private, others = (pool.pick(part) for part in order[: 2 * EACH * clients].chunk(2))
-    how = {"auxiliary": known(), "arguments": {"hidden": "512"}, "seed": seed}
+    how = {"auxiliary": known(), "arguments": {"hidden": "512", "mean": 0.0, "std": 1.0}, "seed": seed}
     played = play_out(MODELS[name](), private, clients=clients, **how)
     updates = [one.tensors for one in played.transcript.rounds[0].updates]
     model = received(played)
@@ -63,7 +63,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    columns = "model, clients | stand alone | stand in the sum | read alone | read in the sum | of these not named"
+    columns = (
+        "model, clients | stand alone | stand in the sum | read alone | read in the sum | of these not named"
+    )
     print(f"| {columns} |\n|{'---|' * 6}")
     for name in MODELS:
         for clients in (2, 10):
