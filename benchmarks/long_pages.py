@@ -11,15 +11,16 @@ def rounds_of(
     seeds: Iterable[int],
     cost: int,
     *changes: str,
+    at: str = "",
     name: str = "",
     estimated: bool = False,
 ) -> tuple[Piece, ...]:
-    """Seeds of a preset of many rounds, then their table."""
+    """Seeds of a preset of many rounds, then their table, at the numbers of rounds in ``at``."""
     out = f"{{out}}/{name or preset}"
     run = ("prolin", "run", preset, "--cell", str(cell), "--out", out, *changed(*changes), "--seed")
     return (
         *(Piece((*run, str(seed)), cost, estimated) for seed in seeds),
-        Piece(("prolin", "table", f"{out}/cell{cell}"), 5),
+        Piece(("prolin", "table", f"{out}/cell{cell}", *(("--at", *at.split()) if at else ())), 5),
     )
 
 
@@ -28,7 +29,13 @@ SHADOWS = "attacks.*.method={pairs=200,pool=600}"
 SIZES = (
     (1, ("data.examples=20", "federation.batch_size=20")),
     (1, ("data.examples=30", "federation.batch_size=30")),
-    (0, ("data.examples=50", "federation.batch_size=50")),
+    (
+        0,
+        (
+            *("data.examples=50", "federation.batch_size=50"),
+            *('data.private_split="train"', "data.auxiliary=4000"),
+        ),
+    ),
     (0, ("federation.clients=100", 'data.private_split="train"', "data.auxiliary=4000")),
     (0, ("federation.clients=200", 'data.private_split="train"', "data.auxiliary=4000")),
 )
@@ -43,29 +50,28 @@ DETECTORS = (
 )
 """Name, CPU seconds of 50 rounds, and change."""
 PROLIN: tuple[Piece, ...] = (
-    Piece(
-        (
-            *("prolin", "run", "prolin-membership", "--cell", "0", "1", "--seed"),
-            *(str(seed) for seed in range(100, 110)),
-            *("--out", "{out}/unused"),
-        ),
-        6400,
-    ),
-    *(Piece(("prolin", "table", f"{{out}}/unused/cell{cell}"), 5) for cell in (0, 1)),
+    *rounds_of("prolin-membership", 0, range(100, 107), 290, name="first"),
+    *rounds_of("prolin-membership", 0, range(107, 110), 290, name="second"),
+    *rounds_of("prolin-membership", 1, range(100, 106), 290, name="first"),
+    *rounds_of("prolin-membership", 1, range(106, 110), 290, name="second"),
     *rounds_of("prolin-membership", 0, range(6), 165),
     *rounds_of("prolin-membership", 1, range(6), 165),
     *rounds_of("prolin-membership", 1, range(6), 200, SHADOWS, name="lbfgs", estimated=True),
-    *rounds_of("prolin-misbehaving", 0, range(6), 170, SHADOWS, estimated=True),
-    *rounds_of("prolin-ascent", 0, range(6), 270),
+    *rounds_of("prolin-misbehaving", 0, range(6), 170, SHADOWS, at="50 100 150", estimated=True),
+    *rounds_of("prolin-ascent", 0, range(6), 270, at="50 100 150"),
     about(2200, "audit", "prolin-countermeasures"),
     *rounds_of(
-        "prolin-misbehaving", 0, range(2), 170, SHADOWS, SOMETIMES, name="intermittent", estimated=True
+        *("prolin-misbehaving", 0, range(2), 170, SHADOWS, SOMETIMES),
+        at="100 150",
+        name="intermittent",
+        estimated=True,
     ),
     *(
         piece
         for number, (cell, changes) in enumerate(SIZES)
         for piece in rounds_of(
             *("prolin-membership", cell, range(3), 80, "federation.rounds=100", *changes),
+            at="50 100",
             name=f"size{number}",
             estimated=True,
         )
@@ -75,6 +81,7 @@ PROLIN: tuple[Piece, ...] = (
         for name, cost, change in DETECTORS
         for piece in rounds_of(
             *("prolin-membership", 1, range(1), cost, "federation.rounds=50", *filter(None, (change,))),
+            at="50",
             name=name,
         )
     ),
@@ -130,7 +137,7 @@ OUTSIDE = (
 """Private data of another kind, through Maui's head."""
 SMALL = ("--images", "32", "--pairs", "24")
 PARTS = {
-    "features": 40, "heads": 300, "inversion": 160, "batches": 60, "preimages": 80, "guard": 40,
+    "features": 40, "heads": 300, "searched": 800, "inversion": 160, "batches": 60, "guard": 40,
     "crafted": 20, "speed": 210, "outside": 40,
 }  # fmt: skip
 """Parts of benchmarks.maui, and their CPU seconds."""
@@ -141,12 +148,14 @@ MAUI: tuple[Piece, ...] = (
     *SENT,
     *(about(840, "audit", "maui", *changed(*ONE_MODEL, *where)) for where in OUTSIDE),
     *(about(cost, "maui", what) for what, cost in PARTS.items()),
+    about(20, "maui", "preimages", "--pairs", "24"),
     about(90, "maui", "dp", "--images", "32"),
     about(60, "maui", "units"),
     Piece(("maui", "features", "--set", trained(8, 6)), 614),
     about(1050, "maui", "features", "architecture", "preimages", *SMALL, *resnet(16, 5, 4)),
     about(1550, "maui", "preimages", *resnet(16, 5, 15, moved=False)),
     *(about(cost, "maui", "preimages", *SMALL, *resnet(16, *epochs)) for epochs, cost in LONGER.items()),
+    about(100, "maui", "preimages", *resnet(16, 5, 35)),
     Piece(("maui", "architecture", "features", "--images", "32", *resnet(32, 2, 1)), 1000),
     Piece(("maui_pictures", *resnet(32, 2, 1)), 300),
     about(700, "maui", "features", "architecture", "preimages", *SMALL, *SHUFFLENET),
@@ -154,6 +163,7 @@ MAUI: tuple[Piece, ...] = (
 )  # fmt: skip
 BLUR = ('data.domains.shifts=[{name="box_blur"}]',)
 CLIENTS = 'axes."federation.clients"='
+TBI_ALONE = 'attacks=[{name="tbi",training={width=64,epochs=1,batch_size=16,learning_rate=1e-3}}]'
 PAPER_WIDTH = (
     *('axes."federation.protocol"=["fedmd"]', CLIENTS + "[2]", "data.domains.same_photos=false"),
     *("data.domains.heldout=0.0", *BLUR, "audit.seeds=[66]", 'audit.contrast=""'),
@@ -162,8 +172,15 @@ PAPER_WIDTH = (
 LFW = ("--bfloat16", "--out", "{out}/lfw", "--only")
 FEDMD_ALONE = ('axes."federation.protocol"=["fedmd"]', CLIENTS + "[1]")
 FEDGEMS_TWO = ('axes."federation.protocol"=["fedgems"]', CLIENTS + "[2]")
+TBI = (CLIENTS + "[10]", TBI_ALONE, 'audit.contrast=""', "audit.controls=false")
+PRIVATE = (*TBI[1:], "federation.options={public_epochs=0}", "audit.seeds=[0]")
+"""What clients learn from private data alone; one attack, because an audit has one."""
+PARTIES = Piece(("pli_parties", "{before}"), 3)
+FACESCRUB = (*BLUR, "data.domains.same_photos=false")
 PLI: tuple[Piece, ...] = (
     about(4000, "audit", "pli"),
+    PARTIES,
+    *(about(400, "audit", "pli", *changed(*more, *TBI)) for more in ((), FACESCRUB)),
     about(900, "audit", "pli-priors"),
     *(
         about(cost, "audit", "pli-mnist", "--set", f'federation.protocol="{protocol}"')
@@ -174,9 +191,12 @@ PLI: tuple[Piece, ...] = (
         Piece(("audit", "pli-fedavg", "--set", f"federation.clients={k}"), cost)
         for k, cost in ((1, 43), (2, 34), (10, 76))
     ),
-    about(4000, "audit", "pli", *changed(*BLUR, "data.domains.same_photos=false")),
+    about(4000, "audit", "pli", *changed(*FACESCRUB)),
     about(220, "audit", "pli", *changed(*FEDMD_ALONE, "data.domains.targets=20")),
     about(260, "audit", "pli", *changed(*FEDGEMS_TWO, *BLUR, "data.domains.heldout=0.5")),
+    PARTIES,
+    about(60, "audit", "pli", *changed(*FEDGEMS_TWO, *BLUR, "data.domains.heldout=0.5", *PRIVATE)),
+    PARTIES,
     Piece(("audit", "pli", *changed(*PAPER_WIDTH)), 110),
     Piece(("pli_lfw", "run", *LFW, "fedmd", "1"), 310),
     Piece(("pli_lfw", "run", *LFW, "fedgems", "1"), 350),

@@ -40,6 +40,10 @@ ATTACKED = (
     *("--federations", "plain", "attacked", "attacked-mitigated"),
 )
 NARROW = ("ConvNet 8, 8 restarts", "ConvNet 8, 1 restart")
+CHECKED = ("fedavg-steps", "client-optimizers", "ggl", "dlg")
+TUNED = ("batches2-64", "batches4-64", "batches8-64", "batches8-epochs3-64", "loki-batches2-epochs3-64")
+TUNED += ("--split", "train", "--batches", "3")
+ROUNDS_OF_64 = ("--sizes", "64", "256", "--repeats", "15")
 TEXT = {
     "decoder": 1000, "class": 210, "beyond": 600, "llama": 370, "bert": 1800, "lora": 600, "fedavg": 1470,
     "sums": 340, "defences": 1100, "fresh": 860,
@@ -91,7 +95,9 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         Piece(("audit", "scale-mia-comparison"), 1450),
         about(6500, "scale_mia", "all", "--out", "{out}/rows.jsonl"),
         about(1500, "scale_mia_rounds"),
-        about(60, "scale_mia_speed"),
+        Piece(("scale_mia", *TUNED, "--out", "{out}/tuning.jsonl"), 22),
+        about(60, "scale_mia_speed", *ROUNDS_OF_64, "--threads", "2", "--clock"),
+        about(60, "scale_mia_speed", *ROUNDS_OF_64),
         Piece(("scale_mia_speed", "--sizes", "256", "1024", "--repeats", "3"), 35),
     ),
     "active": (
@@ -112,8 +118,13 @@ PAGES: dict[str, tuple[Piece, ...]] = {
     "scale": (
         Piece(("scale", "--out", "{out}", "--chart", "{out}/scale.svg"), 130),
         Piece(("scale", "--processes", "1", "2"), 300),
-        about(80, "scoring", "quickstart", "digits-inversion", "faces-64", "--out", "{out}/scoring"),
+        about(680, "scoring", "quickstart", "digits-inversion", "faces-64", "ggl", "--out", "{out}/scoring"),
         Piece(("check_costs", "--out", "{out}/check-costs"), 110),
+        about(1320, "check_costs", *CHECKED, "--out", "{out}/check-costs"),
+        *(
+            Piece(("glasshouse", "check", preset), 15)
+            for preset in ("ggl-cifar", "scale-mia", "prolin-countermeasures")
+        ),
         about(180, "executors", "--iterations", "2700", "--out", "{out}/executors"),
     ),
     "defence-check": (
@@ -130,6 +141,7 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         Piece(("guard", "organic", *ORGANIC, "--out", "{out}/organic"), 3300),
         Piece(("guard", "crafted", "--data", "cifar10", *MLPS, "--out", "{out}/guard.json"), 21),
         Piece(("guard", "preflight", "--seeds", "3", "4", "--out", "{out}/preflight"), 600),
+        Piece(("guard", "sums"), 15),
         Piece(("guard", "forecast", "--out", "{out}/forecast"), 250),
         Piece(("guard", "forecast", "--seeds", "2", "--updates", *LENETS, "--out", "{out}/forecast"), 75),
         about(20, "guard", "cost", "--networks", "lenet5"),

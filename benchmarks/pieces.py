@@ -16,7 +16,7 @@ class Piece:
     """One command: ``audit`` and its arguments, ``glasshouse``, or a module of ``benchmarks``.
 
     Attributes:
-        command: words; ``{out}`` is the folder of the page.
+        command: words; ``{out}`` is the folder of the page, ``{before}`` the run of the audit before it.
         cost: CPU seconds of one core, above 0; of a piece that needs a GPU, seconds on the clock.
         estimated: from a shorter run or from ``glasshouse check``, not measured.
         gpu: needs a GPU; left out where there is none.
@@ -94,7 +94,8 @@ def run_piece(piece: Piece, place: Path, number: int) -> tuple[int, dict[str, ob
 
 def words_of(piece: Piece, place: Path, number: int) -> list[str]:
     """The command line of a piece."""
-    first, *rest = (word.replace("{out}", str(place)) for word in piece.command)
+    before = str(place / f"{number - 1:02d}")
+    first, *rest = (word.replace("{out}", str(place)).replace("{before}", before) for word in piece.command)
     program = str(Path(sys.executable).with_name("glasshouse"))
     if first == "glasshouse":
         return [program, *rest]
