@@ -26,6 +26,8 @@ def rounds_of(
 
 SHADOWS = "attacks.*.method={pairs=200,pool=600}"
 """L-BFGS instead of the discriminant."""
+TOLD = "attacks.prolin_posterior.prior=0.1"
+"""The posterior is told the share, as on the page."""
 SIZES = (
     (1, ("data.examples=20", "federation.batch_size=20")),
     (1, ("data.examples=30", "federation.batch_size=30")),
@@ -57,11 +59,11 @@ PROLIN: tuple[Piece, ...] = (
     *rounds_of("prolin-membership", 0, range(6), 165),
     *rounds_of("prolin-membership", 1, range(6), 165),
     *rounds_of("prolin-membership", 1, range(6), 200, SHADOWS, name="lbfgs", estimated=True),
-    *rounds_of("prolin-misbehaving", 0, range(6), 170, SHADOWS, at="50 100 150", estimated=True),
-    *rounds_of("prolin-ascent", 0, range(6), 270, at="50 100 150"),
-    about(2200, "audit", "prolin-countermeasures"),
+    *rounds_of("prolin-misbehaving", 0, range(6), 170, SHADOWS, TOLD, at="50 100 150", estimated=True),
+    *rounds_of("prolin-ascent", 0, range(6), 270, TOLD, at="50 100 150"),
+    about(2200, "audit", "prolin-countermeasures", *changed(TOLD)),
     *rounds_of(
-        *("prolin-misbehaving", 0, range(2), 170, SHADOWS, SOMETIMES),
+        *("prolin-misbehaving", 0, range(2), 170, SHADOWS, TOLD, SOMETIMES),
         at="100 150",
         name="intermittent",
         estimated=True,
