@@ -20,8 +20,10 @@ MEASURED = re.compile(r"[*+−-]*\.?\d")
 SETTINGS = "n|m|b|k|attack|batch|seeds?|clients|width|iterations|restarts|rows|guesses"
 GIVEN = re.compile(rf"\b({SETTINGS}|asked|papers?|published|before)\b")
 """In headings of settings, of others' figures, and of what older code had."""
+OTHERS = re.compile(r"\b(paper|notebook)\b")
+"""In the first heading of tables that are others' throughout."""
 COMMAND = re.compile(
-    r"`((?:glasshouse (?:audit|guard|check)|make results|python (?:-m )?benchmarks|benchmarks/)[^`]*)`"
+    r"`((?:glasshouse (?:audit|guard)|make results|python (?:-m )?benchmarks|benchmarks/)[^`]*)`"
 )
 
 
@@ -57,7 +59,7 @@ def figures(page: Path) -> Iterator[Figure]:
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
         if not header:
             header = cells
-        elif not set(line) <= set("|-: "):
+        elif not set(line) <= set("|-: ") and not OTHERS.search(header[0].lower()):
             words = ", ".join(c for c in cells[:2] if not NUMBER.match(c)) or cells[0]
             for heading, cell in list(zip(header, cells, strict=False))[1:]:
                 if MEASURED.match(cell) and not GIVEN.search(heading.lower()):
