@@ -2,8 +2,8 @@
 
 Shape letters: V victims, R restarts of each, N = V * R rows, B images, C channels, H and W pixels.
 
-Candidates live in the units that the model's first real layer sees (see ``replica``); the box is the
-declared image range in these units. Restarts are independent: they share a batch, not a gradient.
+Candidates are in model input units (see ``replica``); the box is the declared image range in these units.
+Restarts are independent: they share a batch, not a gradient.
 """
 
 import math
@@ -33,11 +33,11 @@ Pace = Callable[[float], float]
 DECAYS: Final = (3 / 8, 5 / 8, 7 / 8)
 WARM_UP: Final = 1 / 20
 SETTLED: Final = 0.01
-"""At this factor on the learning rate, or a smaller one, a search may end before its last iteration."""
+"""Once the factor on the learning rate is this small, a search may stop early."""
 
 
 def stepwise(progress: float) -> float:
-    """A tenth less at 3/8, 5/8 and 7/8 of the iterations (Geiping et al. 2020).
+    """Divide by 10 at 3/8, 5/8 and 7/8 of the iterations (Geiping et al. 2020).
 
     Examples:
         >>> [stepwise(x) for x in (0.0, 0.5, 0.99)]
@@ -74,15 +74,15 @@ class Descent:
     Attributes:
         iterations: evaluations of the loss.
         restarts: independent starts from N(0, 1), of which the attack's own loss picks one.
-        learning_rate: the highest of the schedule, in units of the model input.
-        schedule: ``constant``; ``stepwise``: a tenth at 3/8, 5/8 and 7/8 of the iterations; ``warm_cosine``:
-            a rise over the first twentieth, then down to 0 along a cosine.
-        signed: Adam sees the sign of the gradient only.
+        learning_rate: the highest of the schedule, in model input units.
+        schedule: ``constant``; ``stepwise``: divided by 10 at 3/8, 5/8 and 7/8 of the iterations;
+            ``warm_cosine``: a linear rise over the first twentieth, then a cosine decay to 0.
+        signed: Adam gets only the sign of the gradient.
         noise: standard deviation added to every value after each step, as a multiple of the learning rate.
         patience: iterations without progress after which the search ends, once the schedule has brought the
             learning rate to a hundredth.
-        race: at 3/8, 5/8 and 7/8 of the iterations the better half of the restarts goes on, by the attack's
-            own loss; the others keep the best they had.
+        race: at 3/8, 5/8 and 7/8 of the iterations only the better half of the restarts continues, by the
+            attack's own loss; the others keep their best iterate.
     """
 
     iterations: Count = 600
@@ -99,7 +99,7 @@ class Descent:
 
     @property
     def pace(self) -> Pace:
-        """Factor on the learning rate, of the share of the iterations done."""
+        """Factor on the learning rate, as a function of the share of the iterations done."""
         return PACES[self.schedule]
 
     def step(
@@ -110,7 +110,7 @@ class Descent:
         iteration: int,
         noise: Sequence[torch.Generator],
     ) -> None:
-        """Move the optimizer's one tensor down its gradient, in place; ``noise``: one for each victim."""
+        """Update the optimizer's one tensor in place; ``noise``: one generator per victim."""
         group = optimizer.param_groups[0]
         (here,) = group["params"]
         here.grad = gradient.sign() if self.signed else gradient
@@ -130,14 +130,14 @@ class Found:
 
     Attributes:
         points: (N, B, C, H, W), model input.
-        losses: (N,) float64 (float32 on MPS), there.
+        losses: of the points, (N,) float64 (float32 on MPS).
     """
 
     points: Tensor
     losses: Tensor
 
     def by_victim(self, victims: int) -> list["Found"]:
-        """What was found for each of so many victims."""
+        """Split the result by victim."""
         parts = zip(self.points.chunk(victims), self.losses.chunk(victims), strict=True)
         return [Found(points=points, losses=losses) for points, losses in parts]
 
@@ -179,14 +179,14 @@ def adam(
     Candidates may have other axes behind N: those of sentences are (N, B, L, D).
 
     Args:
-        loss: what the search goes down, by which iterates are compared.
+        loss: the loss to minimise, by which iterates are compared.
         start: R restarts for every victim, victim after victim.
-        search: of every victim; they share a batch and nothing else.
+        search: of every victim; victims share a batch and nothing else.
         box: smallest and largest value, each (1, C, 1, 1).
         rngs: a stream for every victim.
-        pulls: for every victim a further loss to go down, of all its rows together, that does not count when
-            iterates are compared.
-        before: iterations of an earlier part of the same search, for the curve of its losses.
+        pulls: for every victim an additional loss over all its rows together, which is minimised but ignored
+            when iterates are compared.
+        before: iterations of an earlier part of the same search, to offset its loss curve.
     """
     low, high = box
     rows, evaluate = Rows.of(start, victims=len(rngs)), Evaluation(loss)
@@ -227,7 +227,7 @@ def adam(
 
 
 def _better_half(losses: Tensor, *, victims: int) -> Tensor:
-    """Places of each victim's better half among losses (N,), rounded up, in ascending order."""
+    """Indices of each victim's better half among losses (N,), rounded up, in ascending order."""
     by_victim = losses.reshape(victims, -1)
     each = by_victim.shape[1]
     places = by_victim.argsort(1)[:, : -(-each // 2)].sort(1).values
@@ -235,7 +235,7 @@ def _better_half(losses: Tensor, *, victims: int) -> Tensor:
 
 
 def _narrowed(optimizer: torch.optim.Adam, places: Tensor) -> torch.optim.Adam:
-    """The optimizer for the rows at ``places`` of its one tensor, with their moments."""
+    """The optimizer restricted to the rows ``places`` of its one tensor, with their moments."""
     (here,) = optimizer.param_groups[0]["params"]
     result = torch.optim.Adam([here.detach()[places].requires_grad_()], lr=optimizer.param_groups[0]["lr"])
     moments = optimizer.state_dict()["state"]
@@ -245,7 +245,7 @@ def _narrowed(optimizer: torch.optim.Adam, places: Tensor) -> torch.optim.Adam:
 
 
 def _slope_of(pulls: Sequence[Loss], here: Tensor) -> Tensor:
-    """The slope of losses that look at all rows of one victim together."""
+    """The gradient of losses that depend on all rows of one victim together."""
     points = here.detach().requires_grad_()
     parts = zip(pulls, points.chunk(len(pulls)), strict=True)
     (slope,) = torch.autograd.grad(torch.cat([pull(part) for pull, part in parts]).sum(), points)
