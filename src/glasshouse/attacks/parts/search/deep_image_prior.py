@@ -1,4 +1,4 @@
-"""A deep image prior for every representation: a small U-net of its own, whose weights and seed are optimised.
+"""A deep image prior for every representation: a small U-net each, whose weights and seed are optimised.
 
 Source: Ulyanov, Vedaldi & Lempitsky 2018, arXiv:1711.10925; Dabholkar et al. 2025 (Maui), Algorithm 1. Where
 we differ: three scales of 32, 64 and 64 channels; noise of 0.1 on the seed, in the first 60 % of the steps

@@ -107,8 +107,8 @@ def minimize(
 ) -> Minima:
     """Run every restart until one of its victim's restarts reaches ``goal``, it stops, or the iterations end.
 
-    A restart stops when its loss or gradient is not finite (its best point is kept), or when its best loss has
-    not fallen by a thousandth within ``patience`` iterations; this is checked every ``LOOKS`` iterations.
+    A restart stops when its loss or gradient is not finite (its best point is kept), or when its best loss
+    has not fallen by a thousandth within ``patience`` iterations; checked every ``LOOKS`` iterations.
 
     Args:
         loss: (r, D) → (r,), differentiable, rows independent; called with fewer rows as restarts end.
