@@ -1,4 +1,4 @@
-"""Shared code of DLG and iDLG: L-BFGS on the squared gradient distance, in batched restarts, best one claimed.
+"""Shared code of DLG and iDLG: L-BFGS on the squared gradient distance, batched restarts, best one claimed.
 
 Shape letters: R restarts, B images, C channels, H and W pixels, K classes.
 """

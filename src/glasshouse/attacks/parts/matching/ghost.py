@@ -279,7 +279,7 @@ class Ghost:
         restarts: int,
         of: slice | list[int] | None,
     ) -> tuple[dict[str, Tensor], dict[str, Triple]]:
-        """Gradients (R, ...) of one layer's parameters, and the moments of a weight whose gradient is not formed."""
+        """Gradients (R, ...) of one layer's parameters, or the moments of a weight without formed gradient."""
         weight, bias, fold = _join(name, "weight"), _join(name, "bias"), self._folded.get(name)
         formed: dict[str, Tensor] = {}
         pairs: dict[str, Triple] = {}

@@ -18,7 +18,7 @@ Triple = tuple[Tensor, Tensor, Tensor | None]
 """dot (R,), square (R,) and gap (R,) or None of one parameter tensor; see ``ghost.Moments``."""
 
 GROUPED = 128 * 128
-"""Up to this many channel pairs one grouped convolution is faster than a loop over restarts (measured, CPU)."""
+"""Up to this many channel pairs a grouped convolution is faster than a loop over restarts (measured, CPU)."""
 
 
 def refusal(module: nn.Module) -> str | None:

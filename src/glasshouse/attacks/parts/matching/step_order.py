@@ -3,9 +3,9 @@
 Shape letters: R restarts, B images, C channels, H and W pixels.
 
 Simulated from a random start, five steps with the labels in arbitrary order end in a poor optimum: every step
-gets the wrong image, and the effect of a step depends on the previous ones. So the update is first read as one
-gradient, which needs no order. Then two phases alternate: images are swapped between steps while this brings
-the simulated update closer, and all images are refined by simulation, at a decreasing learning rate.
+gets the wrong image, and the effect of a step depends on the previous ones. So the update is first read as
+one gradient, which needs no order. Then two phases alternate: images are swapped between steps while this
+brings the simulated update closer, and all images are refined by simulation, at a decreasing learning rate.
 
 Source: ours; simulating the steps is Geiping et al. 2020, arXiv:2003.14053, section 6.
 """

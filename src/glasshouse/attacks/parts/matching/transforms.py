@@ -37,7 +37,7 @@ class Adaptation:
         masks: True where a candidate's entry counts, by parameter name: full, or (1, ...) for columns.
         clip: bound of a global clip, or None.
         layer_clip: bound of a clip per tensor, or None.
-        shortened: clipped to an unknown bound: each candidate is scaled by the best-fitting factor, at most 1.
+        shortened: clipped to an unknown bound: candidates are scaled by the best-fitting factor, at most 1.
     """
 
     masks: Mapping[str, Tensor] = field(default_factory=dict)
