@@ -55,7 +55,8 @@ class InvertingGradients(SearchAttack, SearchingTogether):
         tv: weight of total variation (mean absolute difference of neighbours, model input units); no single
             value suits all models. Measured at 120 to 300 iterations, mean PSNR of 3 or 4 training images:
             digits on lenet5, 12.9 dB at 0.01 and 8.8 at 0.1; CIFAR-10 on a trained ConvNet of width 8, 9.4 to
-            10.8 at 0.01, 13.6 at 0.1, 13.5 to 14.9 at 0.5; on an untrained one no difference from 0.001 to 0.5.
+            10.8 at 0.01, 13.6 at 0.1, 13.5 to 14.9 at 0.5; on the untrained one no difference from 0.001 to
+            0.5.
         adaptive: apply the transformation estimated from the update to candidates.
         local_steps: how several local steps are matched: by simulation, or as one step.
         bf16: bfloat16 arithmetic; faster on wide networks.

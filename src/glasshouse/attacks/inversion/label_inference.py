@@ -25,8 +25,8 @@ class LabelInference:
     """Class counts of the private batch.
 
     Args:
-        rule: ``sums`` estimates counts from the bias gradient or row sums; ``minima`` takes the B classes with
-            the smallest row minima (no class twice).
+        rule: ``sums`` estimates counts from the bias gradient or row sums; ``minima`` takes the B classes
+            with the smallest row minima (no class twice).
     """
 
     card: ClassVar[Card] = Card(

@@ -279,7 +279,7 @@ class Ghost:
         restarts: int,
         of: slice | list[int] | None,
     ) -> tuple[dict[str, Tensor], dict[str, Triple]]:
-        """Gradients (R, ...) of one layer's parameters, or the moments of a weight without formed gradient."""
+        """Gradients (R, ...) of one layer's parameters, or moments where a gradient is not formed."""
         weight, bias, fold = _join(name, "weight"), _join(name, "bias"), self._folded.get(name)
         formed: dict[str, Tensor] = {}
         pairs: dict[str, Triple] = {}

@@ -147,7 +147,7 @@ class Inversion:
 
 
 class HeadAttack(Protocol):
-    """Base class of attacks that recover representations from a head's gradient, and invert them to images."""
+    """Base class of attacks that recover representations from a head's gradient and invert them."""
 
     name: ClassVar[str]
     readout: Readout

@@ -2,7 +2,7 @@
 
 All rows of a linear layer measure the same scalar u(x) of its input x (for example the mean) and differ only
 in the threshold above which their ReLU is active. With dL/dy the same for every row, the gradient of row r is
-the sum of delta(x) · x over all x with u(x) above threshold r. So the difference of two adjacent rows contains
+the sum of delta(x) · x over all x with u(x) above threshold r. So the difference of two adjacent rows holds
 the inputs of one *bin*: an input alone in its bin is exactly the quotient of weight and bias difference.
 An input below the lowest threshold activates no row and never leaks.
 
@@ -128,8 +128,8 @@ def read_rows(
         thresholds: (R,), of u, ascending.
         floor: bins with a smaller absolute signal count as empty, in the units of ``bias``.
         limit: maximum number of bins, the strongest: the known number of examples in the sum.
-        measure: (D,), the weights of u on an input's entries. If given, the size of a bin is computed from its
-            weight gradient and u, where the bin is narrow enough to determine u; otherwise from the bias
+        measure: (D,), the weights of u on an input's entries. If given, the size of a bin is computed from
+            its weight gradient and u, where the bin is narrow enough to determine u; otherwise from the bias
             difference.
 
     Raises:

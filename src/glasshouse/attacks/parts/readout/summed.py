@@ -19,7 +19,7 @@ from glasshouse.wire import Kind, Terms
 
 
 def crafting_needs(*changes: Changes) -> Needs:
-    """Needs of an attack that crafts the broadcast from auxiliary images, and reads the sum of the updates."""
+    """Needs of an attack that crafts the broadcast from auxiliary images, and reads the sum of updates."""
     return Needs(
         sees=frozenset({"broadcast"}),
         any_of=frozenset({"update", "aggregate"}),
