@@ -14,7 +14,9 @@ stop. Several local steps are read as one gradient: every step is a sum over the
 is inactive in every step stays zero.
 
 Breaks when: no ReLU follows, or the layer has no bias; the batch is as large as the layer is wide; noise on
-the update hides zeros; an image occurs twice (it is recovered once). Shape letters: B images, R rows, D pixels.
+the update hides zeros; an image occurs twice (it is recovered once).
+
+Shape letters: B images, R rows, D pixels.
 """
 
 from dataclasses import asdict, dataclass, field, replace
