@@ -1,10 +1,10 @@
-"""Curious Abandon Honesty: trap weights make each row of the first linear layer active for about one example.
+"""Curious Abandon Honesty: trap weights, with which a row of a linear layer is active for about one example.
 
 Source: Boenisch et al. 2023, "When the Curious Abandon Honesty: Federated Learning Is Not Private", EuroS&P,
 arXiv:2112.02918. In every row a random half of the weights is negative, and the other half positive with the
 same magnitudes in another order, scaled down a little: for pixels in [0, 1] most images have a negative sum.
-If a row is active for a single example, the quotient of its weight and bias gradients is exactly that example.
-Convolutions before the layer pass the image through, by one identity kernel per channel.
+If a row is active for a single example, its weight gradient divided by its bias gradient is exactly that
+example. Convolutions before the layer pass the image through, by one identity kernel per channel.
 
 Where we differ: the scale of the positive half is chosen on auxiliary images so that a row is active for
 ``fires`` examples of a round on average; the read-out is blind: images that several rows agree on come first,
@@ -39,7 +39,7 @@ FAINT = 1e-6
 """A row below this share of the strongest bias gradient counts as inactive."""
 ALIKE, OUTSIDE, OFF_GRID = 1e-4, 1e-3, 0.1
 """Root mean squared difference below which rows agree; tolerance on pixels outside the image range; mean
-distance from multiples of 1/255, in steps of 1/255, below which pixels count as bytes (of a mixture: 0.25)."""
+distance from multiples of 1/255, in such steps, below which pixels count as bytes (of a mixture: 0.25)."""
 _ROWS, _HALVINGS = 256, 30  # of the search for the scale
 
 
@@ -77,7 +77,7 @@ class CuriousAbandonHonesty:
         _find_layer(architecture)
 
     def craft(self, view: View, *, rng: Rng) -> Crafted | None:
-        """The honest model with trap weights in one layer, and convolutions before it that pass images through."""
+        """The honest model with trap weights in one layer, and convolutions that pass images through."""
         auxiliary, one = view.grants.auxiliary, view.rounds[-1]
         assert auxiliary is not None  # needs.grants
         layer = _find_layer(view.terms.architecture)
@@ -103,7 +103,7 @@ class CuriousAbandonHonesty:
         )
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
-        """The images read from the rows, in every crafted round; confidence: the number of rows that agree."""
+        """The images of every crafted round; confidence: the number of rows that agree."""
         del rng  # deterministic
         shape = view.terms.architecture.input_shape
         name = _find_layer(view.terms.architecture).name

@@ -60,7 +60,7 @@ class ScaleMia:
         training: of the autoencoder.
         fit: of the thresholds: ``normal``, or ``smoothed`` for the smoothed empirical distribution.
         design: of the last layer: ``ladder`` (ours) or ``paper`` (drawn from U[0, 1)).
-        span: ratio of the strongest to the weakest class of the ladder; small if noise is expected; 0: chosen.
+        span: strongest over weakest class of the ladder; small if noise is expected; 0: chosen.
         local_steps: different batches that each client trains on in a round; 0: one, in every local epoch.
     """
 
@@ -228,7 +228,7 @@ class ScaleMia:
 
 
 def _share_of_first(terms: Terms, round: int) -> float:
-    """The first gradient's weight in a round's update, divided by the number of steps (momentum repeats it)."""
+    """Weight of the first step's gradient in a round's update (momentum repeats it), over the steps."""
     how, first = terms.optimizer, terms.optimizer.share(round=round)
     carried = [how.momentum**s * how.share(round=round, step=s) / first for s in range(terms.local_epochs)]
     return sum(carried) / terms.local_epochs

@@ -80,7 +80,7 @@ class Autoencoder:
 def train_autoencoder(
     architecture: Architecture, images: Tensor, *, tail: LinearTail, recipe: AutoencoderTraining
 ) -> Autoencoder:
-    """The autoencoder, from the cache or trained now on ``images`` (B, C, H, W), whose order does not matter."""
+    """The autoencoder, from the cache or trained now on ``images`` (B, C, H, W), in whatever order."""
     device, images = images.device, _sorted(images)
     key = {
         "version": _VERSION,

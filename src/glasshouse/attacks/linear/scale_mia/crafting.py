@@ -5,9 +5,9 @@ threshold per row; all later layers but the last are constant, so that every row
 delta = sum over classes of A_c (p_c - y_c), where A_c is the slope of logit c. It depends only on the label
 as long as p hardly varies.
 
-The paper draws the last layer from U[0, 1) ("paper"). We design it ("ladder"): every class but one has a delta
-of the same sign and equal p, and these deltas form a geometric ladder. Then two examples of one bin do not
-cancel but mix with unequal weights, and the stronger one often survives; and no class has a delta near 0.
+The paper draws the last layer from U[0, 1) ("paper"). We design it ("ladder"): all classes but one have equal
+p and deltas of the same sign, which form a geometric ladder. Then two examples of one bin do not cancel but
+mix with unequal weights, and the stronger one often survives; and no class has a delta near 0.
 
 Shape letters: K classes, R rows of ``fc1``, D entries that enter it.
 """
@@ -60,7 +60,7 @@ class Strength:
 
 
 def strength(*, design: Design, sends: Kind, steps: int, batch: int, rate: float, span: float) -> Strength:
-    """Choose magnitudes for the kind of update and number of *different* batches; tuned on CIFAR-10 train images.
+    """Magnitudes by kind of update and number of *different* batches; tuned on CIFAR-10's train images.
 
     ``steps`` 0 stands for several steps on the same batch. Then only the first step should count: a tiny gain
     makes it overshoot, so that every row that was active for an example becomes inactive for all of them;
@@ -83,7 +83,7 @@ def strength(*, design: Design, sends: Kind, steps: int, batch: int, rate: float
 
 
 def ladder(classes: int, span: float, *, against: float = 2.5, rng: Rng) -> tuple[Tensor, Tensor]:
-    """Deltas (K,), one negative, the others 1 to ``span`` in equal ratios; p (K,), under which their mean is 0.
+    """Deltas (K,), one negative, the others 1 to ``span`` in equal ratios; p (K,), with mean delta 0.
 
     Deltas are assigned to classes at random.
 

@@ -45,7 +45,7 @@ class Reader(nn.Module):
 
     @torch.no_grad()
     def begin(self, images: Tensor) -> None:
-        """Initialise with the mean of images (N, C, H, W) and their principal components, of unit variance."""
+        """Initialise with the mean and principal components, scaled to unit variance, of images."""
         flat = images.flatten(1)
         mean = flat.mean(0)
         _, sizes, directions = torch.linalg.svd(flat - mean, full_matrices=False)

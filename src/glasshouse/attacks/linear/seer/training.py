@@ -8,8 +8,8 @@ with principal components, where the authors train a network for days on a GPU. 
 where the model is certain of a class, the example's gradient vanishes.
 
 The projection M is linear and fixed: random orthonormal directions of the feature space. The model learns
-features of ordinary examples that are zero along them. M maps the sum to a matrix of classes × code, nearly of
-rank one: the chosen example's p - y times its code. The reader gets the code's direction.
+features of ordinary examples that are zero along them. M maps the sum to a matrix of classes × code, nearly
+of rank one: the chosen example's p - y times its code. The reader gets the code's direction.
 
 Shape letters: N auxiliary images, B images of a step, E features, D entries of the code, K classes.
 """
