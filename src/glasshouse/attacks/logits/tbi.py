@@ -1,8 +1,8 @@
-"""TBI: one inversion network for all clients' logits on all public images, queried with one-hot predictions.
+"""TBI: one inversion network for all clients' logits on all public images, queried with one-hot vectors.
 
 Source: Yang et al. 2019, CCS, arXiv:1902.08552; its use as a baseline: Takahashi et al. 2023, section 4.2.
-Where we differ from the latter's code: every client is paired with its own logits (there a late-binding lambda
-makes all K entries call the last client).
+Where we differ from the latter's code: every client is paired with its own logits (there a late-binding
+lambda makes all K entries call the last client).
 """
 
 from dataclasses import dataclass, field

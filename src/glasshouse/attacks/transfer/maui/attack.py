@@ -57,8 +57,8 @@ class Maui(HeadAttack):
 
     Args:
         head: how the head is crafted.
-        trials: of the TPE search for the head's ``rate``, ``beta1``, ``beta2`` and ``noise`` (unless 0); 0: no
-            search. Only for modes that train. Needs the extra ``tuning``.
+        trials: of the TPE search for the head's ``rate``, ``beta1``, ``beta2`` and ``noise`` (unless 0);
+            0: no search. Only for modes that train. Needs the extra ``tuning``.
         readout: the candidates to keep; see :data:`glasshouse.attacks.parts.readout.columns.Readout`.
         inversion: of representations to images.
     """
@@ -181,7 +181,7 @@ class Maui(HeadAttack):
         return craft_head(sample, **sizes, settings=settings, rng=root)
 
     def _behind(self, view: View) -> int:
-        """Examples behind the update that the server will see; if unknown, the number that ``shares`` imply."""
+        """Examples behind the update that the server will see; if unknown, as ``shares`` imply."""
         examples = examples_behind(view)
         if examples is not None:
             return examples
