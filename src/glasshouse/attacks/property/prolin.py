@@ -58,7 +58,7 @@ class Prolin(SumReader):
         ridge: λ of the ridge regression.
         variant: ``paper`` or ``reference``.
         start: ``ridge``, or ``uniform`` as in the authors' code.
-        iterations: maximum number; the authors' code stops at 200,000, or after 100 without progress, as we do.
+        iterations: maximum number; 200,000 in the authors' code. Both stop after 100 without progress.
     """
 
     card: ClassVar[Card] = Card(

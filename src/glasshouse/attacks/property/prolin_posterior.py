@@ -182,9 +182,10 @@ class Persistent:
 
         y_r = sum over clients in r of (d_r tau_i + sqrt(rho) b_i + sqrt(1 - rho) e_ri),
 
-    b and e standard normal, where rho is the persistence. The mean without the property is estimated from only
-    H held-out shadow clients; its error has the same two components, is shared by all m clients of a round,
-    and is integrated out, which adds m_r m_s (rho + (1 - rho) [r = s]) / H. Features (t > 1) are summed first.
+    b and e standard normal, where rho is the persistence. The mean without the property is estimated from
+    only H held-out shadow clients; its error has the same two components, is shared by all m clients of a
+    round, and is integrated out, which adds m_r m_s (rho + (1 - rho) [r = s]) / H. Features (t > 1) are
+    summed first.
 
     Args:
         evidence: features of the sums and of shadow clients.

@@ -1,14 +1,14 @@
-"""Put a decoder's tokens in order: which start of a sentence could stand behind which token.
+"""Order a decoder's tokens by growing prefixes.
 
-What the second block's attention receives at a position depends on the tokens up to there, so a prefix is
-right iff that vector lies in the span of the second layer's gradient. Prefixes grow token by token; wrong
-ones die at once.
+The input of the second block's attention at a position depends on the tokens up to there, so a prefix is
+correct iff that vector lies in the span of the second layer's gradient. Prefixes grow token by token; wrong
+ones are rejected at once.
 
 Source: Petrov et al. 2024, "DAGER", arXiv:2405.15586, section 4.2. Theirs runs the first block on whole
-    prefixes for every token that might follow. Here the keys and values of a prefix are kept; a token's own
-    projections are computed once for all prefixes; and the span of what the first block's heads found,
-    which the gradient of the layer behind them shows, refuses most pairs before that layer and the network,
-    which cost most, are computed.
+    prefixes for every token that might follow. Here the keys and values of a prefix are cached; a token's own
+    projections are computed once for all prefixes; and the span of the first block's head outputs, known from
+    the gradient of the layer behind them, rejects most pairs before that layer and the MLP, which cost most,
+    are computed.
 
 Shape letters: P prefixes, C candidates, N pairs, T tokens, H heads, E features per head, D width.
 """
@@ -27,7 +27,7 @@ from glasshouse.models.text.base import TextModel
 __all__ = ["Found", "Limits", "grow", "in_order"]
 
 PAIRS = {"cpu": 2048, "cuda": 65536}
-"""Pairs of a prefix and a token that are computed at once on a CPU, and on a larger device."""
+"""Number of pairs of prefix and token that are computed at once, by device."""
 
 
 @final
@@ -38,7 +38,7 @@ class Found:
     Attributes:
         tokens: of the sequence.
         distance: mean distance from the second layer's span; 0: certain.
-        own: how many of its tokens stand behind a beginning that no surer sequence has.
+        own: number of its prefixes that no more confident sequence has.
     """
 
     tokens: tuple[int, ...]
@@ -49,12 +49,12 @@ class Found:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Of a search.
+    """Limits of a search.
 
     Attributes:
         least: the distance up to which a vector passes whatever the noise.
         beam: sequences kept per length, the nearest.
-        length: tokens of the longest sequence.
+        length: maximum number of tokens of a sequence.
     """
 
     least: float
@@ -73,7 +73,7 @@ class _Prefixes:
     distances: Tensor
 
     def found(self, which: Tensor) -> list[Found]:
-        """These as sequences; of length 0: none."""
+        """The prefixes ``which`` as sequences; none if they are empty."""
         length = self.tokens.shape[1]
         return [
             Found(tokens=tuple(row.tolist()), distance=float(total) / length)
@@ -90,13 +90,13 @@ def grow(
     *,
     limits: Limits,
 ) -> list[Found]:
-    """All sequences whose every prefix lies in the second layer's span, surest first.
+    """All sequences whose every prefix lies in the second layer's span, most confident first.
 
     Args:
         model: a decoder.
-        after: the span of what the second attention layer receives.
-        found: the span of what the first block's heads found; None: not sent.
-        candidates: tokens (C,) that may stand at a position.
+        after: the span of the second attention layer's inputs.
+        found: the span of the first block's head outputs; None: not sent.
+        candidates: tokens (C,) that may occur at a position.
         limits: of the search.
     """
     prefixes = _start(model)
@@ -115,10 +115,10 @@ def grow(
 
 
 def in_order(found: Iterable[Found]) -> list[Found]:
-    """Those first that say most beyond what others say: a wrong branch dies soon behind a right beginning.
+    """Sort by the number of prefixes not in earlier sequences: wrong branches end soon after a correct prefix.
 
-    What says nothing more is left out. A token that is repeated at the start counts once: what a rotary
-    decoder finds behind ``a a a`` is what it finds behind ``a``.
+    Sequences without any are left out. A token that is repeated at the start counts once, as the attention
+    output of a rotary decoder is the same after ``a a a`` as after ``a``.
 
     Examples:
         >>> found = [Found(tokens=t, distance=0.0) for t in ((5, 9), (5, 6, 7), (5, 5, 5, 5))]
@@ -137,7 +137,7 @@ def in_order(found: Iterable[Found]) -> list[Found]:
 
 
 def _once(tokens: tuple[int, ...]) -> tuple[int, ...]:
-    """Without repetitions of the first token at the start."""
+    """Remove repetitions of the first token at the start."""
     repeated = next((i for i, token in enumerate(tokens) if token != tokens[0]), len(tokens))
     return tokens[max(repeated - 1, 0) :]
 
@@ -161,7 +161,7 @@ def _extend(
     *,
     limits: Limits,
 ) -> tuple[_Prefixes, Tensor]:
-    """The prefixes that are one token longer, and which of the shorter ones they continue."""
+    """The prefixes extended by one token, and the indices of the prefixes that they continue."""
     block, position = model.anatomy.blocks[0], prefixes.tokens.shape[1]
     places = torch.full((len(tokens), 1), position, device=tokens.device)
     hidden = model.embed(tokens[:, None], places)
@@ -197,7 +197,7 @@ def _extend(
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, prefixes: _Prefixes) -> Tensor:
-    """What C tokens (C, H, E) find behind each of P prefixes and at themselves: (P, C, H, E)."""
+    """Attention output of C tokens (C, H, E) over each of P prefixes and themselves: (P, C, H, E)."""
     before = torch.einsum("che,phte->pcht", query, prefixes.keys)
     own = (query * key).sum(-1).expand(len(prefixes.keys), -1, -1)
     scores = torch.cat([before, own[..., None]], dim=-1) / query.shape[-1] ** 0.5
