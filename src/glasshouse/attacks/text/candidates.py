@@ -29,7 +29,7 @@ ROWS = 8192
 
 
 def received(model: TextModel, tokens: Tensor, position: int | Tensor) -> Tensor:
-    """Inputs of the first attention layer for tokens (T,) at one position, or at one position each: (T, D)."""
+    """Inputs of the first attention layer for tokens (T,) at one position, or at one each: (T, D)."""
     places = position if isinstance(position, Tensor) else torch.full_like(tokens, position)
     hidden = model.embed(tokens[:, None], places[:, None])
     return model.anatomy.blocks[0].attended(hidden)[:, 0]

@@ -2,9 +2,9 @@
 
 Source: Melis et al. 2019, arXiv:1805.04049, section 4.1: "Leakage from the embedding layer".
 
-A token's vector gets a gradient where the token occurs. If the output is tied to the embedding, every row gets
-one, too: the probability of the token times the last hidden state. It is small and similar for tokens that do
-not occur, so outlying rows are those of tokens read or predicted.
+A token's vector gets a gradient where the token occurs. If the output is tied to the embedding, every row
+gets one, too: the probability of the token times the last hidden state. It is small and similar for tokens
+that do not occur, so outlying rows are those of tokens read or predicted.
 
 Breaks when: embeddings are frozen; noise is larger than a row's gradient. Gives neither the order of tokens
 nor the sentence that a token is from.

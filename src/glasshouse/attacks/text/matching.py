@@ -50,7 +50,7 @@ FREE: Final = -1
 LOUD: Final = 1.5
 """A position's row this many times longer than the shortest one has changed by more than noise."""
 SHARP: Final = 20.0
-"""Sharpness of the soft assignment to tokens: nats between a vector's own token and one at typical distance."""
+"""Sharpness of the soft assignment to tokens: nats between a vector's token and one at typical distance."""
 
 
 @final

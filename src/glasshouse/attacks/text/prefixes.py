@@ -115,7 +115,7 @@ def grow(
 
 
 def in_order(found: Iterable[Found]) -> list[Found]:
-    """Sort by the number of prefixes not in earlier sequences: wrong branches end soon after a correct prefix.
+    """Sort by the number of prefixes not in earlier sequences, as wrong branches end soon.
 
     Sequences without any are left out. A token that is repeated at the start counts once, as the attention
     output of a rotary decoder is the same after ``a a a`` as after ``a``.

@@ -1,7 +1,8 @@
 """Test whether vectors were inputs of a linear layer, by the span of the layer's gradient.
 
-For ``Y = X Wᵀ`` the chain rule gives ``dL/dW = (dL/dY)ᵀ X``: every row is a linear combination of inputs. With
-fewer inputs than the layer is wide, an input lies in the span of these rows and almost no other vector does.
+For ``Y = X Wᵀ`` the chain rule gives ``dL/dW = (dL/dY)ᵀ X``: every row is a linear combination of inputs.
+With fewer inputs than the layer is wide, an input lies in the span of these rows and almost no other vector
+does.
 
 Source: Petrov et al. 2024, "DAGER", arXiv:2405.15586, section 4 (the span check). We differ in three ways.
     The rank is not found by a fixed tolerance but from the noise itself: once rows are scaled to equal noise,
@@ -83,7 +84,7 @@ class Span:
         return _norm(seen @ self.null) / _norm(seen)
 
     def limits(self, inputs: Tensor, least: float) -> Tensor:
-        """Maximum distance at which each vector (N, H) passes, (N,): ``least``, or more if noise explains it."""
+        """Maximum distance at which each vector (N, H) passes, (N,): ``least``, or more under noise."""
         seen = self._seen(inputs)
         shares = (seen @ self.basis.T).square() / _norm(seen).square()[..., None]
         wide = (self.allowance**2 * (shares @ self.leak) + least**2).sqrt()
