@@ -176,14 +176,14 @@ def read_traps(
     steps = (images - range_[0]) / (range_[1] - range_[0]) * 255
     whole = (steps - steps.round()).abs().mean(1) < OFF_GRID
     sure = near.sum(1).double() + whole.double() * 0.5
-    taken = torch.zeros(len(images), dtype=torch.bool)
-    kept: list[int] = []
+    covered = torch.zeros(len(images), dtype=torch.bool)
+    representatives: list[int] = []
     for i in sure.argsort(descending=True, stable=True).tolist():
-        if not taken[i]:
-            kept.append(i)
-            taken |= near[i]
-    kept = kept[:limit]
-    return images[kept], sure[kept]
+        if not covered[i]:
+            representatives.append(i)
+            covered |= near[i]
+    representatives = representatives[:limit]
+    return images[representatives], sure[representatives]
 
 
 @final

@@ -223,8 +223,8 @@ def next_threshold(values: Tensor, known: list[tuple[float, float]], examples: i
         _, lower, upper = max(full)
         inside = values[(values > lower) & (values < upper)]
         return float(inside.median()) if len(inside) > 1 else (lower + min(upper, high)) / 2
-    left = float((values < cuts[-1][0]).double().mean())
-    return float(values.quantile(max(left - 1 / examples, 0.0)))
+    below = float((values < cuts[-1][0]).double().mean())
+    return float(values.quantile(max(below - 1 / examples, 0.0)))
 
 
 def _neighbours(

@@ -125,8 +125,8 @@ class _Stacked:
 
 
 def _stack(every: Sequence[Tensor | None]) -> Tensor | None:
-    there = [one for one in every if one is not None]
-    return torch.stack(there) if there else None
+    tensors = [one for one in every if one is not None]
+    return torch.stack(tensors) if tensors else None
 
 
 def _epoch(
@@ -167,9 +167,9 @@ def _tune(net: InversionNet, optimizer: torch.optim.Optimizer, data: _Stacked) -
 
 def each(tasks: Sequence[Task], *, processes: int, label: str) -> list[Tensor]:
     """The images of every task, in order; independent of ``processes``, which is 1 on a GPU."""
-    here = bool(tasks) and tasks[0].images.device.type != "cpu"
+    on_gpu = bool(tasks) and tasks[0].images.device.type != "cpu"
     groups = list(_groups(tasks))
-    every = process.each(invert_queries, groups, processes=1 if here else processes, label=label)
+    every = process.each(invert_queries, groups, processes=1 if on_gpu else processes, label=label)
     return [images for group in every for images in group]
 
 

@@ -106,10 +106,10 @@ def counts(sums: Tensor, expected: Tensor, examples: int) -> Tensor:
     negative, unit = sums < 0, 1.0
     if examples <= len(sums) and bool(negative.any()):
         unit = float(sums[negative].sum() / (expected[negative].sum() - 1))
-    owed = examples * (widen(expected) - sums / max(unit, 1e-12))
+    expected_counts = examples * (widen(expected) - sums / max(unit, 1e-12))
     class_counts = torch.zeros(len(sums), dtype=torch.int64, device=sums.device)
     for _ in range(examples):
-        class_counts[int((owed - class_counts).argmax())] += 1
+        class_counts[int((expected_counts - class_counts).argmax())] += 1
     return class_counts
 
 
@@ -123,8 +123,8 @@ def expected_probabilities(replica: Replica, *, rng: Rng) -> Tensor:
     with torch.no_grad():
         logits: Tensor = replica.model(_probes(replica, rng.torch()))
     each = widen(logits).softmax(1)
-    told_apart = _entropy(each.mean(0)) - _entropy(each).mean()
-    if float(told_apart) > LEARNT:
+    information = _entropy(each.mean(0)) - _entropy(each).mean()
+    if float(information) > LEARNT:
         return torch.full_like(each[0], 1 / replica.classes)
     return each.mean(0)
 
@@ -179,12 +179,12 @@ def infer_labels(replica: Replica, *, rng: Rng, rule: Rule = "sums") -> Tensor:
         return minima(weight).argsort()[: replica.images].sort().values
     if replica.images == 1:
         return sums(replica).argmin()[None]
-    read = sums(replica)
+    class_sums = sums(replica)
     if replica.adaptive:
-        risen = read.clamp_max(0)
-        class_counts = counts(risen / risen.sum().abs(), torch.zeros_like(risen), replica.images)
+        rises = class_sums.clamp_max(0)
+        class_counts = counts(rises / rises.sum().abs(), torch.zeros_like(rises), replica.images)
     else:
-        class_counts = counts(read, expected_probabilities(replica, rng=rng), replica.images)
+        class_counts = counts(class_sums, expected_probabilities(replica, rng=rng), replica.images)
     return torch.arange(replica.classes, device=class_counts.device).repeat_interleave(class_counts)
 
 

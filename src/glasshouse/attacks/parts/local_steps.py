@@ -152,12 +152,12 @@ class LocalSteps:
             first = state.mean is None or not self.how.momentum
             state.mean = g if first else self.how.momentum * state.mean + g  # type: ignore[operator]
             return state.mean
-        kept, squared = self.how.betas
-        state.mean = (1 - kept) * g + (0 if state.mean is None else kept * state.mean)
-        state.square = (1 - squared) * g * g + (0 if state.square is None else squared * state.square)
-        size = g.abs() if number == 1 else (state.square / (1 - squared**number) + _LEAST).sqrt()
+        beta1, beta2 = self.how.betas
+        state.mean = (1 - beta1) * g + (0 if state.mean is None else beta1 * state.mean)
+        state.square = (1 - beta2) * g * g + (0 if state.square is None else beta2 * state.square)
+        size = g.abs() if number == 1 else (state.square / (1 - beta2**number) + _LEAST).sqrt()
         eps = self.how.eps + self.soften * float(size.detach().mean())
-        return (g if number == 1 else state.mean / (1 - kept**number)) / (size + eps)
+        return (g if number == 1 else state.mean / (1 - beta1**number)) / (size + eps)
 
 
 @dataclass(kw_only=True)

@@ -225,19 +225,19 @@ def solve(problem: Problem, x: Floats, tau: Floats, *, iterations: int) -> Solut
     for_x = MTAdam(x.size, 3, problem.starts * features)
     for_tau = MTAdam(tau.size, 1, np.arange(count) * (tau.size // count))
     best, stale = np.full(count, np.inf), np.zeros(count, dtype=np.int64)
-    best_tau, scores, going = tau.copy(), tau.copy(), np.ones(count, dtype=bool)
+    best_tau, scores, active = tau.copy(), tau.copy(), np.ones(count, dtype=bool)
     for _ in track(range(iterations), "property assignment", total=iterations):
         by_x, by_tau, total, odds = problem.gradients(x, tau)
         x -= for_x.step(by_x.reshape(3, -1)).reshape(x.shape)
         tau -= for_tau.step(by_tau[None])
         np.clip(tau, problem.margin, 1 - problem.margin, out=tau)
-        better = going & (total < best - PROGRESS)
+        better = active & (total < best - PROGRESS)
         stale = np.where(better, 0, stale + 1)
         best = np.where(better, total, best)
         chosen = np.repeat(better, tau.size // count)
         best_tau, scores = np.where(chosen, tau, best_tau), np.where(chosen, odds, scores)
-        going &= stale < PATIENCE
-        if not going.any():
+        active &= stale < PATIENCE
+        if not active.any():
             break
     return Solution(tau=best_tau, scores=scores, x=x)
 

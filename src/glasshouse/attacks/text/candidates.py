@@ -63,13 +63,13 @@ def candidates(model: TextModel, span: Span, *, length: int, least: float) -> Ca
     """One pass over the vocabulary, for sentences of up to ``length`` tokens."""
     size, device = model.anatomy.tokens.num_embeddings, model.anatomy.tokens.weight.device
     wide = span if model.anatomy.rotary else with_directions(span, _places(model, length))
-    kept = []
+    passing = []
     for start in range(0, size if wide.free else 0, ROWS):
         tokens = torch.arange(start, min(start + ROWS, size), device=device)
-        kept.append(tokens[_nearest(wide, received(model, tokens, 0), least)])
+        passing.append(tokens[_nearest(wide, received(model, tokens, 0), least)])
     if not wide.free and span.free:  # with the positions the span is the whole space: keep every token
-        kept = [torch.arange(size, device=device)]
-    tokens = torch.cat(kept) if kept else torch.zeros(0, dtype=torch.int64, device=device)
+        passing = [torch.arange(size, device=device)]
+    tokens = torch.cat(passing) if passing else torch.zeros(0, dtype=torch.int64, device=device)
     return Candidates(model=model, span=span, tokens=tokens, least=least)
 
 

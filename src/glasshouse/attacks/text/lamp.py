@@ -147,18 +147,18 @@ class Lamp:
     def _start(self, matching: Matching, auxiliary: Tensor, draws: torch.Generator) -> Candidates:
         """The best R initial candidates: random ones, and permutations of the best of these."""
         restarts, half = self.search.restarts, -(-self.starts // 2)
-        drawn = matching.draw(max(restarts, half), auxiliary=auxiliary, generator=draws)
-        losses = matching.losses(drawn)
+        initial = matching.draw(max(restarts, half), auxiliary=auxiliary, generator=draws)
+        losses = matching.losses(initial)
         best = losses.argsort()[:restarts]
-        kept, least = drawn.pick(best), losses[best]
+        leaders, least = initial.pick(best), losses[best]
         for number in range(self.starts - half):
             row = number % restarts
-            order = shuffle(kept.marks[row] == FREE, generator=draws)
-            other = kept.permuted(row, order)
+            order = shuffle(leaders.marks[row] == FREE, generator=draws)
+            other = leaders.permuted(row, order)
             loss = matching.losses(other)[0]
             if loss < least[row]:
-                kept.points[row], least[row] = other.points[0], loss
-        return kept
+                leaders.points[row], least[row] = other.points[0], loss
+        return leaders
 
     def _pull(self, matching: Matching, points: Tensor) -> Tensor:
         """Penalty (R,) on the deviation of vectors (R, B, L, D) from the typical norm."""

@@ -125,14 +125,14 @@ def in_order(found: Iterable[Found]) -> list[Found]:
         >>> [(one.tokens, one.own) for one in in_order(found)]
         [((5, 6, 7), 3), ((5, 9), 1)]
     """
-    seen: set[tuple[int, ...]] = set()
+    covered: set[tuple[int, ...]] = set()
     ordered = []
     for short, one in sorted(
         ((_once(one.tokens), one) for one in found), key=lambda x: (-len(x[0]), x[1].distance)
     ):
         beginnings = {short[:end] for end in range(1, len(short) + 1)}
-        ordered.append(replace(one, own=len(beginnings - seen)))
-        seen |= beginnings
+        ordered.append(replace(one, own=len(beginnings - covered)))
+        covered |= beginnings
     return sorted((one for one in ordered if one.own), key=lambda one: (-one.own, one.distance))
 
 
@@ -166,7 +166,7 @@ def _extend(
     places = torch.full((len(tokens), 1), position, device=tokens.device)
     hidden = model.embed(tokens[:, None], places)
     query, key, value = (x[:, :, 0] for x in block.project(block.attended(hidden), places))
-    kept: list[tuple[Tensor, Tensor, Tensor]] = []
+    extensions: list[tuple[Tensor, Tensor, Tensor]] = []
     step = max(1, PAIRS.get(tokens.device.type, PAIRS["cpu"]) // len(prefixes.tokens))
     for start in range(0, len(tokens), step):
         some = slice(start, start + step)
@@ -182,8 +182,8 @@ def _extend(
             parent, token, heads = parent[inside], token[inside], heads[inside]
         ahead = model.anatomy.blocks[1].attended(block.finish(hidden[token], heads[:, :, None]))[:, 0]
         inside, distances = after.inside(ahead, limits.least)
-        kept.append((parent[inside], token[inside], distances))
-    parent, token, distance = (torch.cat(parts) for parts in zip(*kept, strict=True))
+        extensions.append((parent[inside], token[inside], distances))
+    parent, token, distance = (torch.cat(parts) for parts in zip(*extensions, strict=True))
     total = prefixes.distances[parent] + distance
     best = total.argsort()[: limits.beam]
     parent, token = parent[best], token[best]
@@ -202,6 +202,6 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, prefixes: _Prefixes) -> T
     own = (query * key).sum(-1).expand(len(prefixes.keys), -1, -1)
     scores = torch.cat([before, own[..., None]], dim=-1) / query.shape[-1] ** 0.5
     weights = scores.softmax(-1)
-    found: Tensor = torch.einsum("pcht,phte->pche", weights[..., :-1], prefixes.values)
+    context: Tensor = torch.einsum("pcht,phte->pche", weights[..., :-1], prefixes.values)
     own_part: Tensor = weights[..., -1:] * value
-    return found + own_part
+    return context + own_part

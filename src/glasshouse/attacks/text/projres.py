@@ -125,8 +125,10 @@ def residual(
     information: (1, 0).
     """
     with torch.no_grad():
-        seen = _received(model, tokens.to(model.anatomy.tokens.weight.device))
-        parts = [_judged(span, x, least) for span, x in zip(spans, seen, strict=True) if span and span.free]
+        received = _received(model, tokens.to(model.anatomy.tokens.weight.device))
+        parts = [
+            _judged(span, x, least) for span, x in zip(spans, received, strict=True) if span and span.free
+        ]
     if not parts:
         return 1.0, 0.0
     distances, inside = (torch.stack(part) for part in zip(*parts, strict=True))

@@ -121,20 +121,20 @@ def assemble(
         tokens[(tokens != marks.end) & (tokens != marks.pad) & (tokens != marks.start)] for tokens in sets
     ]
     first = 1 if marks.start >= 0 else 0
-    found: dict[tuple[int, ...], Found] = {}
+    solutions: dict[tuple[int, ...], Found] = {}
     for _ in range(ROUNDS):
         for end in ends:
             if not all(len(tokens) for tokens in inner[1:end]):
                 continue
-            states = _start(model, inner, end, found, starts=starts, generator=generator)
-            here = [*(states[0, :1] for _ in range(first)), *inner[first:end], states[0, -1:]]
-            states = _descend(model, after, states, here)
+            states = _start(model, inner, end, solutions, starts=starts, generator=generator)
+            choices = [*(states[0, :1] for _ in range(first)), *inner[first:end], states[0, -1:]]
+            states = _descend(model, after, states, choices)
             for one in _right(model, after, states, least=least):
-                found[one.tokens] = one
-        if len(found) >= sentences:
+                solutions[one.tokens] = one
+        if len(solutions) >= sentences:
             break
-    nearest = min((one.distance for one in found.values()), default=0.0)
-    near = [one for one in found.values() if one.distance <= MISS * nearest]
+    nearest = min((one.distance for one in solutions.values()), default=0.0)
+    near = [one for one in solutions.values() if one.distance <= MISS * nearest]
     return sorted(near, key=lambda one: one.distance)
 
 
@@ -142,21 +142,21 @@ def _start(
     model: TextModel,
     inner: Sequence[Tensor],
     end: int,
-    found: dict[tuple[int, ...], Found],
+    solutions: dict[tuple[int, ...], Found],
     *,
     starts: int,
     generator: torch.Generator,
 ) -> Tensor:
-    """Sentences (N, end + 1) of candidates drawn for each position, preferably ones not in ``found``."""
+    """Sentences (N, end + 1) of candidates drawn for each position, preferably ones not in ``solutions``."""
     marks, device = model.vocabulary, inner[0].device
     states = torch.full((starts, end + 1), marks.end, device=device)
     if marks.start >= 0:
         states[:, 0] = marks.start
     for place in range(1 if marks.start >= 0 else 0, end):
-        used = {one[place] for one in found if place < len(one)}
-        left = [t for t in inner[place].tolist() if t not in used] or inner[place].tolist()
-        drawn = torch.randint(len(left), (starts,), generator=generator)
-        states[:, place] = torch.tensor(left, device=device)[drawn.to(device)]
+        used = {one[place] for one in solutions if place < len(one)}
+        choices = [t for t in inner[place].tolist() if t not in used] or inner[place].tolist()
+        picks = torch.randint(len(choices), (starts,), generator=generator)
+        states[:, place] = torch.tensor(choices, device=device)[picks.to(device)]
     return states
 
 
@@ -167,23 +167,23 @@ def _descend(model: TextModel, after: Span, states: Tensor, sets: Sequence[Tenso
     kept.
     """
     inputs, best = _Inputs.of(model, sets), distances(model, after, states)
-    kept = states.clone()
+    best_states = states.clone()
     at_once = AT_ONCE.get(states.device.type, AT_ONCE["cpu"]) // len(sets) + 1
     for _ in range(SWEEPS):
         for place, tokens in enumerate(sets):
             if len(tokens) < 2:
                 continue
-            tried = states[:, None].repeat(1, len(tokens), 1)
-            tried[:, :, place] = tokens
-            parts = torch.split(tried.flatten(0, 1), at_once)
+            trials = states[:, None].repeat(1, len(tokens), 1)
+            trials[:, :, place] = tokens
+            parts = torch.split(trials.flatten(0, 1), at_once)
             values = torch.cat([inputs.distances(model, after, part, place) for part in parts])
             states[:, place] = tokens[values.view(len(states), -1).argmin(1)]
         now = distances(model, after, states)
         is_nearer = now < best
-        kept[is_nearer], best = states[is_nearer], torch.minimum(now, best)
+        best_states[is_nearer], best = states[is_nearer], torch.minimum(now, best)
         if not bool(is_nearer.any()):
             break
-    return kept
+    return best_states
 
 
 def _right(model: TextModel, after: Span, states: Tensor, *, least: float) -> list[Found]:

@@ -75,25 +75,25 @@ class Span:
     @cached_property
     def sketch(self) -> Tensor:
         """(H, K): directions whose inner product with every input is almost zero."""
-        few = self.null[:, :SKETCH]
-        return few if self.lens is None else self.lens.T @ few
+        directions = self.null[:, :SKETCH]
+        return directions if self.lens is None else self.lens.T @ directions
 
     def distances(self, inputs: Tensor) -> Tensor:
         """Distance of each vector (N, H) from the span over its norm, in [0, 1]: (N,). 0: it was an input."""
-        seen = self._seen(inputs)
-        return _norm(seen @ self.null) / _norm(seen)
+        received = self._seen(inputs)
+        return _norm(received @ self.null) / _norm(received)
 
     def limits(self, inputs: Tensor, least: float) -> Tensor:
         """Maximum distance at which each vector (N, H) passes, (N,): ``least``, or more under noise."""
-        seen = self._seen(inputs)
-        shares = (seen @ self.basis.T).square() / _norm(seen).square()[..., None]
+        received = self._seen(inputs)
+        shares = (received @ self.basis.T).square() / _norm(received).square()[..., None]
         wide = (self.allowance**2 * (shares @ self.leak) + least**2).sqrt()
         return wide.clamp(max=self.most(least))
 
     def may_hold(self, inputs: Tensor, least: float) -> Tensor:
         """Whether each vector (N, H) passes on the sketch alone, (N,): a necessary condition to be inside."""
-        few = _norm(inputs @ self.sketch)
-        return few <= self.widest(least) * _norm(self._seen(inputs))
+        lengths = _norm(inputs @ self.sketch)
+        return lengths <= self.widest(least) * _norm(self._seen(inputs))
 
     def inside(self, inputs: Tensor, least: float) -> tuple[Tensor, Tensor]:
         """Rows of ``inputs`` (N, H) that pass, in order, and their distances."""
@@ -149,9 +149,9 @@ def signal_rank(singular: Tensor, other: int) -> tuple[int, float]:
         other: the longer side.
     """
     power = singular.square().flip(0).cumsum(0).flip(0)  # power of this and all later values
-    left = torch.arange(len(singular), 0, -1, dtype=singular.dtype, device=singular.device)
-    noise = (power / (other * left)).sqrt()
-    edge = EDGE * noise * (math.sqrt(other) + left.sqrt())
+    remaining = torch.arange(len(singular), 0, -1, dtype=singular.dtype, device=singular.device)
+    noise = (power / (other * remaining)).sqrt()
+    edge = EDGE * noise * (math.sqrt(other) + remaining.sqrt())
     inside = (singular <= edge.clamp_min(ROUNDING * float(singular[0]))).nonzero()[:, 0]
     rank = int(inside[0]) if len(inside) else len(singular)
     if rank == len(singular) - 1 and float(singular[-1]) > ROUNDING * float(singular[0]):
@@ -177,8 +177,8 @@ def span_of(gradient: Tensor, *, lens: Tensor | None = None) -> Span:
     rows = rows / rows.norm(dim=1, keepdim=True)
     rank, noise, vectors, values = _decompose(rows)
     if 0 < rank < min(rows.shape):  # equalise the noise of all rows, and decompose again
-        left = (rows @ vectors[:, rank:]).norm(dim=1)
-        rows = rows / left.clamp_min(EVEN * float(left.median()))[:, None]
+        residuals = (rows @ vectors[:, rank:]).norm(dim=1)
+        rows = rows / residuals.clamp_min(EVEN * float(residuals.median()))[:, None]
         rank, noise, vectors, values = _decompose(rows)
     if rank >= min(rows.shape):  # no direction is left that contains only noise
         rank = rows.shape[1]
@@ -206,8 +206,8 @@ def within_reach(span: Span, inputs: Tensor) -> Span:
     The output of a layer norm has no component along at least one direction: if tokens fill the rest of the
     space, only that one remains in the null space, and every vector would pass.
     """
-    seen = inputs if span.lens is None else inputs @ span.lens.T
-    parts = ((seen / _norm(seen)[:, None]) @ span.null).double()
+    received = inputs if span.lens is None else inputs @ span.lens.T
+    parts = ((received / _norm(received)[:, None]) @ span.null).double()
     squares, turn = torch.linalg.eigh(parts.T @ parts / len(parts))
     null = span.null.double() @ turn[:, squares > SMALL**2]
     return replace(span, null=null.to(span.null.dtype).contiguous())
@@ -215,8 +215,8 @@ def within_reach(span: Span, inputs: Tensor) -> Span:
 
 def with_directions(span: Span, inputs: Tensor) -> Span:
     """The span extended by the directions of further inputs (N, H), which are known exactly."""
-    seen = inputs if span.lens is None else inputs @ span.lens.T
-    outside = (seen / _norm(seen)[:, None]) @ span.null
+    received = inputs if span.lens is None else inputs @ span.lens.T
+    outside = (received / _norm(received)[:, None]) @ span.null
     _, values, vectors = torch.linalg.svd(outside.double(), full_matrices=True)
     rank = int((values > SMALL).sum())
     turned = span.null.double() @ vectors.T

@@ -133,24 +133,24 @@ def adam(loss: LatentLoss, starts: Tensor, search: LatentSearch, *, victims: int
 
     Every victim has equally many rows, victim after victim.
     """
-    here = starts.detach().clone().requires_grad_()
-    optimizer = torch.optim.Adam([here], lr=search.learning_rate)
-    points = here.detach().clone()
-    losses = here.new_full((len(here),), math.inf, dtype=wide_type(here.device))
-    rows = Rows.of(here, victims=victims)
+    iterate = starts.detach().clone().requires_grad_()
+    optimizer = torch.optim.Adam([iterate], lr=search.learning_rate)
+    points = iterate.detach().clone()
+    losses = iterate.new_full((len(iterate),), math.inf, dtype=wide_type(iterate.device))
+    rows = Rows.of(iterate, victims=victims)
     evaluate = Evaluation(lambda some, which: loss(some, differentiable=True, rows=which))
     started, spent = time.monotonic(), 0
     for i in track(range(search.evaluations), "searching the latent space"):
         if search.out_of_time(started):
             break
-        values, slope = evaluate(here, rows)
+        values, slope = evaluate(iterate, rows)
         spent += 1
         with torch.no_grad():
             better = values < losses  # False for NaN
-            points = torch.where(better[:, None], here, points)
+            points = torch.where(better[:, None], iterate, points)
             losses = torch.where(better, values.to(losses.dtype), losses)
             record_loss(i, losses.reshape(victims, -1))
-            here.grad = slope.sign() if search.signed else slope
+            iterate.grad = slope.sign() if search.signed else slope
             optimizer.param_groups[0]["lr"] = search.learning_rate * stepwise(i / search.evaluations)
             optimizer.step()
     trials = zip(points, losses.tolist(), strict=True)

@@ -120,9 +120,9 @@ def _one_region(evaluate: Evaluate, tally: Tally, dimension: int, how: Settings,
         stream = rng.child(f"batch/{number}")
         count = min(how.batch, tally.left)
         proposals = _thompson(points, values, region.side, count=count, how=how, rng=stream)
-        got = evaluate(proposals)
-        region.saw(float(got.min()))
-        points, values = torch.cat([points, proposals]), torch.cat([values, got])
+        new_values = evaluate(proposals)
+        region.saw(float(new_values.min()))
+        points, values = torch.cat([points, proposals]), torch.cat([values, new_values])
         number += 1
 
 
@@ -186,6 +186,6 @@ def _candidates(centre: Tensor, lengthscales: Tensor, side: float, *, how: Setti
     sobol = low + (high - low) * engine.draw(how.candidates, dtype=torch.float64)
     draws = rng.child("mask").torch()
     change = torch.rand(how.candidates, dimension, generator=draws) <= min(20.0 / dimension, 1.0)
-    still = ~change.any(1)
-    change[still, torch.randint(dimension, (int(still.sum()),), generator=draws)] = True
+    unchanged = ~change.any(1)
+    change[unchanged, torch.randint(dimension, (int(unchanged.sum()),), generator=draws)] = True
     return torch.where(change, sobol, centre)

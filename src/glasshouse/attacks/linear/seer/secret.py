@@ -49,9 +49,9 @@ class Reader(nn.Module):
         flat = images.flatten(1)
         mean = flat.mean(0)
         _, sizes, directions = torch.linalg.svd(flat - mean, full_matrices=False)
-        kept = min(self.pixels.in_features, len(sizes))
+        count = min(self.pixels.in_features, len(sizes))
         self.pixels.weight.zero_()
-        self.pixels.weight[:, :kept] = directions[:kept].T * sizes[:kept] / math.sqrt(len(flat))
+        self.pixels.weight[:, :count] = directions[:count].T * sizes[:count] / math.sqrt(len(flat))
         self.pixels.bias.copy_(mean)
 
 
@@ -94,10 +94,10 @@ def fresh(architecture: Architecture, last: str, *, code: int) -> Secret:
     model = build(architecture, rng=rng.child("model"))
     layer = model.get_submodule(last)
     assert isinstance(layer, nn.Linear)  # attack.last_layer
-    kept = min(code, max(1, layer.in_features // 2))
-    draws = torch.randn(layer.in_features, kept, generator=rng.child("projection").torch())
+    size = min(code, max(1, layer.in_features // 2))
+    draws = torch.randn(layer.in_features, size, generator=rng.child("projection").torch())
     with torch.random.fork_rng(devices=[]):  # the initial weights are overwritten
-        reader = Reader(architecture.input_shape, kept)
+        reader = Reader(architecture.input_shape, size)
     return Secret(model=model, projection=torch.linalg.qr(draws)[0].T.contiguous(), reader=reader, last=last)
 
 
@@ -119,9 +119,9 @@ class Found:
 
 def read_out(secret: Secret, gradient: Tensor) -> Found:
     """The dominant example in the last layer's gradient (K, E): the strongest direction of its projection."""
-    left = gradient.to(secret.projection) @ secret.projection.T  # (K, D)
-    left = left / left.abs().max().clamp_min(torch.finfo(left.dtype).tiny)
-    classes, _, directions = torch.linalg.svd(left, full_matrices=False)
+    projected = gradient.to(secret.projection) @ secret.projection.T  # (K, D)
+    projected = projected / projected.abs().max().clamp_min(torch.finfo(projected.dtype).tiny)
+    classes, _, directions = torch.linalg.svd(projected, full_matrices=False)
     codes = torch.stack((directions[0], -directions[0]))
     with torch.no_grad():
         images = secret.read(codes)

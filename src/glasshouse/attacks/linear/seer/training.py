@@ -183,9 +183,11 @@ class _Training:
         shares = wrong[:size] @ wrong[size:].T / wrong[:size].square().sum(1, keepdim=True).clamp_min(_FAINT)
         rest = math.sqrt(self.others / size) * shares @ others
         again = self.reader(as_directions(own + weight * rest))
-        left = self.others * others.square().sum(1).mean() / own.square().sum(1).mean().clamp_min(_FAINT**2)
+        residual = (
+            self.others * others.square().sum(1).mean() / own.square().sum(1).mean().clamp_min(_FAINT**2)
+        )
         error = nn.functional.mse_loss(again, images[:size])
-        return error + self.recipe.silence * (left.log1p() + logits.square().mean())
+        return error + self.recipe.silence * (residual.log1p() + logits.square().mean())
 
 
 def _draw(images: Tensor, number: int, generator: torch.Generator) -> Tensor:

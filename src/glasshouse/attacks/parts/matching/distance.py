@@ -184,10 +184,10 @@ def objective(
         Inapplicable: an update is zero everywhere.
     """
     each = [adaptive] * len(clients) if isinstance(adaptive, bool | Adaptation) else adaptive
-    read = [_read(client, steps) for client in clients]
-    adaptations = [_adaptation(*one) for one in zip(clients, (r.target for r in read), each, strict=True)]
-    engine = _engine(clients, read, adaptations, form=form, bf16=bf16)
-    return Objective(engine, [one.target for one in read], distance=distance, adaptations=adaptations)
+    readings = [_read(client, steps) for client in clients]
+    adaptations = [_adaptation(*one) for one in zip(clients, (r.target for r in readings), each, strict=True)]
+    engine = _engine(clients, readings, adaptations, form=form, bf16=bf16)
+    return Objective(engine, [one.target for one in readings], distance=distance, adaptations=adaptations)
 
 
 def objectives(
@@ -205,18 +205,18 @@ def objectives(
     """
     every, ready = list[Objective](), dict[object, Ghost]()
     for client, how in zip(clients, adaptive, strict=True):
-        read = _read(client, steps)
-        adaptation = _adaptation(client, read.target, how)
-        same = client.model, tuple(read.target)
+        reading = _read(client, steps)
+        adaptation = _adaptation(client, reading.target, how)
+        same = client.model, tuple(reading.target)
         engine: Engine
-        if read.steps is None and same in ready:
+        if reading.steps is None and same in ready:
             apart = adaptation.layer_clip is not None
-            engine = ready[same].beside([read.target], masks=[adaptation.masks], apart=apart)
+            engine = ready[same].beside([reading.target], masks=[adaptation.masks], apart=apart)
         else:
-            engine = _engine([client], [read], [adaptation], form=form, bf16=False)
+            engine = _engine([client], [reading], [adaptation], form=form, bf16=False)
         if isinstance(engine, Ghost):
             ready[same] = engine
-        every.append(Objective(engine, [read.target], distance=distance, adaptations=[adaptation]))
+        every.append(Objective(engine, [reading.target], distance=distance, adaptations=[adaptation]))
     return every
 
 
@@ -280,13 +280,13 @@ def _adaptation(client: Replica, target: Mapping[str, Tensor], adaptive: bool | 
 
 def _engine(
     clients: Sequence[Replica],
-    read: Sequence[_Reading],
+    readings: Sequence[_Reading],
     adaptations: Sequence[Adaptation],
     *,
     form: Form,
     bf16: bool,
 ) -> Engine:
-    client, one, masks = clients[0], read[0], adaptations[0].masks
+    client, one, masks = clients[0], readings[0], adaptations[0].masks
     model, received, steps = client.model, client.received, one.steps
     if one.levels is not None and steps is not None:
         LOG.info("matching a clamped gradient, one restart after the other")
@@ -300,7 +300,7 @@ def _engine(
     if reason is None:
         every = [a.masks for a in adaptations]
         apart = any(a.layer_clip is not None for a in adaptations)
-        targets = [r.target for r in read]
+        targets = [r.target for r in readings]
         return Ghost(model, targets, masks=every, form=form, bf16=bf16, shape=client.shape, apart=apart)
     LOG.warning("restarts run one after the other, without ghost norms: %s", reason)
     return Plain(model, received, one.target, masks=masks)

@@ -96,21 +96,21 @@ def fold_norms(
 
 def _pairs(model: nn.Module, probe: Tensor) -> tuple[Mapping[str, str], Tensor]:
     """Convolution names with the batch norm that consumes their output, and the model's output."""
-    made: list[tuple[Tensor, str]] = []
+    outputs: list[tuple[Tensor, str]] = []
     pairs: dict[str, str] = {}
 
-    def made_by(name: str) -> Callable[..., None]:
-        return lambda _module, _inputs, output: made.append((output, name))
+    def record_output(name: str) -> Callable[..., None]:
+        return lambda _module, _inputs, output: outputs.append((output, name))
 
-    def taken_by(name: str) -> Callable[..., None]:
-        return lambda _module, inputs: pairs.update({n: name for t, n in made if t is inputs[0]})
+    def record_input(name: str) -> Callable[..., None]:
+        return lambda _module, inputs: pairs.update({n: name for t, n in outputs if t is inputs[0]})
 
     with ExitStack() as hooks:
         for name, module in model.named_modules():
             if isinstance(module, nn.Conv2d):
-                hooks.enter_context(module.register_forward_hook(made_by(name)))
+                hooks.enter_context(module.register_forward_hook(record_output(name)))
             if isinstance(module, nn.BatchNorm2d) and module.affine and module.track_running_stats:
-                hooks.enter_context(module.register_forward_pre_hook(taken_by(name)))
+                hooks.enter_context(module.register_forward_pre_hook(record_input(name)))
         output: Tensor = model(probe)
     return pairs, output
 

@@ -158,11 +158,11 @@ def _reached_units(
     """
     noise = 1.4826 * float(bias.abs().median())
     order = bias.abs().argsort(descending=True, stable=True)
-    loud = [int(q) for q in order if abs(float(bias[q])) > _REACHED * noise]
+    strong = [int(q) for q in order if abs(float(bias[q])) > _REACHED * noise]
     sums: list[Tensor] = []
     weights: list[float] = []
     members: list[int] = []
-    for q in loud:
+    for q in strong:
         one, size = weight[q] / bias[q], float(bias[q].square())
         spread = noise * weight.shape[1] ** 0.5
         for i, total in enumerate(sums):

@@ -196,6 +196,8 @@ def labels_from(signal: Tensor, levels: Tensor) -> Tensor:
         >>> labels_from(torch.tensor([2.2, -0.9]), torch.tensor([-1.0, 1.0, 2.0])).tolist()
         [2, 0]
     """
-    apart = (signal.abs()[:, None].clamp_min(1e-300).log() - levels.abs()[None].log()).abs()
+    ratios = (signal.abs()[:, None].clamp_min(1e-300).log() - levels.abs()[None].log()).abs()
     wrong = signal.sign()[:, None] * levels.sign()[None] < 0
-    return apart.masked_fill(wrong, torch.inf).argmin(1) if len(signal) else torch.zeros(0, dtype=torch.int64)
+    return (
+        ratios.masked_fill(wrong, torch.inf).argmin(1) if len(signal) else torch.zeros(0, dtype=torch.int64)
+    )

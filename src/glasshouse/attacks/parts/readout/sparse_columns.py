@@ -193,12 +193,12 @@ def _sparse(factors: Factors, q: Tensor) -> Tensor:
 
 def _distinct(q: Tensor) -> Tensor:
     """The first of every group of directions (B, N) that are nearly equal up to sign."""
-    kept: list[int] = []
+    chosen: list[int] = []
     cosines = (q.T @ q).abs()
     for i in range(q.shape[1]):
-        if not bool((cosines[i, kept] > 1 - _SAME).any()):
-            kept.append(i)
-    return q[:, kept]
+        if not bool((cosines[i, chosen] > 1 - _SAME).any()):
+            chosen.append(i)
+    return q[:, chosen]
 
 
 def _choose(factors: Factors, q: Tensor) -> Tensor:

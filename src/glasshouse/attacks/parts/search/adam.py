@@ -112,15 +112,17 @@ class Descent:
     ) -> None:
         """Update the optimizer's one tensor in place; ``noise``: one generator per victim."""
         group = optimizer.param_groups[0]
-        (here,) = group["params"]
-        here.grad = gradient.sign() if self.signed else gradient
+        (candidates,) = group["params"]
+        candidates.grad = gradient.sign() if self.signed else gradient
         group["lr"] = rate = self.learning_rate * self.pace(iteration / self.iterations)
         optimizer.step()
         if self.noise:
-            shape = (len(here) // len(noise), *here.shape[1:])
-            perturbation = torch.cat([torch.randn(shape, generator=one) for one in noise]).to(here.device)
+            shape = (len(candidates) // len(noise), *candidates.shape[1:])
+            perturbation = torch.cat([torch.randn(shape, generator=one) for one in noise]).to(
+                candidates.device
+            )
             with torch.no_grad():
-                here.add_(perturbation, alpha=self.noise * rate)
+                candidates.add_(perturbation, alpha=self.noise * rate)
 
 
 @final
@@ -190,39 +192,39 @@ def adam(
     """
     low, high = box
     rows, evaluate = Rows.of(start, victims=len(rngs)), Evaluation(loss)
-    here = start.detach().clamp(low, high).requires_grad_()
-    points = here.detach().clone()
-    losses = here.new_full((len(start),), torch.inf, dtype=wide_type(here.device))
-    optimizer = torch.optim.Adam([here], lr=search.learning_rate)
-    heats = {round(at * search.iterations) for at in DECAYS} if search.race else set()
+    iterate = start.detach().clamp(low, high).requires_grad_()
+    points = iterate.detach().clone()
+    losses = iterate.new_full((len(start),), torch.inf, dtype=wide_type(iterate.device))
+    optimizer = torch.optim.Adam([iterate], lr=search.learning_rate)
+    cuts = {round(at * search.iterations) for at in DECAYS} if search.race else set()
     noise = [rng.child("noise").torch() for rng in rngs]
-    marks = losses.reshape(len(rngs), -1)
-    since = torch.zeros(len(rngs), device=here.device)
+    reference = losses.reshape(len(rngs), -1)
+    stale = torch.zeros(len(rngs), device=iterate.device)
     for i in track(range(search.iterations), "matching the gradient"):
-        values, slope = evaluate(here, rows)
+        values, slope = evaluate(iterate, rows)
         if pulls:
-            slope = slope + _slope_of(pulls, here)
+            slope = slope + _slope_of(pulls, iterate)
         with torch.no_grad():
-            going = (since < search.patience).repeat_interleave(len(here) // len(rngs))
-            best, kept = rows.pick(losses), rows.pick(points)
-            better = (values < best) & going  # False for NaN
-            chosen = better.reshape(-1, *[1] * (here.ndim - 1))
-            points = rows.put(torch.where(chosen, here, kept), into=points)
+            active = (stale < search.patience).repeat_interleave(len(iterate) // len(rngs))
+            best, best_points = rows.pick(losses), rows.pick(points)
+            better = (values < best) & active  # False for NaN
+            chosen = better.reshape(-1, *[1] * (iterate.ndim - 1))
+            points = rows.put(torch.where(chosen, iterate, best_points), into=points)
             losses = rows.put(torch.where(better, values.to(best.dtype), best), into=losses)
-            by_victim = losses.reshape(marks.shape)
+            by_victim = losses.reshape(reference.shape)
             record_loss(before + i, by_victim)
-            fell = by_victim < 0.999 * marks
+            fell = by_victim < 0.999 * reference
             settled = search.pace(i / search.iterations) <= SETTLED
-            marks, since = torch.where(fell, by_victim, marks), torch.where(fell.any(1), 0, since + 1)
-            if settled and i % LOOKS == 0 and bool((since >= search.patience).all()):
+            reference, stale = torch.where(fell, by_victim, reference), torch.where(fell.any(1), 0, stale + 1)
+            if settled and i % LOOKS == 0 and bool((stale >= search.patience).all()):
                 break
-            since = since if settled else since.clamp_max(search.patience - 1)
+            stale = stale if settled else stale.clamp_max(search.patience - 1)
             search.step(optimizer, slope, iteration=i, noise=noise)
-            here.clamp_(low, high)
-        if i + 1 in heats and len(rows) > len(rngs):
+            iterate.clamp_(low, high)
+        if i + 1 in cuts and len(rows) > len(rngs):
             ahead = _better_half(rows.pick(losses), victims=len(rngs))
             rows, optimizer = rows.keep(ahead), _narrowed(optimizer, ahead)
-            (here,) = optimizer.param_groups[0]["params"]
+            (iterate,) = optimizer.param_groups[0]["params"]
     return Found(points=points, losses=losses)
 
 
@@ -236,17 +238,17 @@ def _better_half(losses: Tensor, *, victims: int) -> Tensor:
 
 def _narrowed(optimizer: torch.optim.Adam, places: Tensor) -> torch.optim.Adam:
     """The optimizer restricted to the rows ``places`` of its one tensor, with their moments."""
-    (here,) = optimizer.param_groups[0]["params"]
-    result = torch.optim.Adam([here.detach()[places].requires_grad_()], lr=optimizer.param_groups[0]["lr"])
+    (tensor,) = optimizer.param_groups[0]["params"]
+    result = torch.optim.Adam([tensor.detach()[places].requires_grad_()], lr=optimizer.param_groups[0]["lr"])
     moments = optimizer.state_dict()["state"]
-    kept = {name: t[places] if t.ndim else t for name, t in moments.get(0, {}).items()}
-    result.load_state_dict({**result.state_dict(), "state": {0: kept} if kept else {}})
+    state = {name: t[places] if t.ndim else t for name, t in moments.get(0, {}).items()}
+    result.load_state_dict({**result.state_dict(), "state": {0: state} if state else {}})
     return result
 
 
-def _slope_of(pulls: Sequence[Loss], here: Tensor) -> Tensor:
+def _slope_of(pulls: Sequence[Loss], candidates: Tensor) -> Tensor:
     """The gradient of losses that depend on all rows of one victim together."""
-    points = here.detach().requires_grad_()
+    points = candidates.detach().requires_grad_()
     parts = zip(pulls, points.chunk(len(pulls)), strict=True)
     (slope,) = torch.autograd.grad(torch.cat([pull(part) for pull, part in parts]).sum(), points)
     return slope

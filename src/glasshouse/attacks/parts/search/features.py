@@ -134,16 +134,16 @@ def from_starts(
     parts = list(zip(torch.split(targets, CHUNK), torch.split(starts, CHUNK), strict=True))
     chunks = []
     for part, start in track(parts, "inverting representations", total=len(parts)):
-        here = start.to(targets.device, memory_format=torch.channels_last).requires_grad_()
-        optimizer = torch.optim.Adam([here], lr=step)
+        pixels = start.to(targets.device, memory_format=torch.channels_last).requires_grad_()
+        optimizer = torch.optim.Adam([pixels], lr=step)
         for i in range(iterations):
             optimizer.param_groups[0]["lr"] = step * cosine_pace(i / iterations)
-            total = distance(features, here, part).sum()
+            total = distance(features, pixels, part).sum()
             record_loss(i, total / len(part))
-            (here.grad,) = torch.autograd.grad(total, here)
+            (pixels.grad,) = torch.autograd.grad(total, pixels)
             optimizer.step()
             with torch.no_grad():
-                here.clamp_(0, 1)
+                pixels.clamp_(0, 1)
         with torch.no_grad():
-            chunks.append((here.detach().contiguous(), distance(features, here, part).detach()))
+            chunks.append((pixels.detach().contiguous(), distance(features, pixels, part).detach()))
     return InvertedImages(images=torch.cat([x for x, _ in chunks]), losses=torch.cat([v for _, v in chunks]))

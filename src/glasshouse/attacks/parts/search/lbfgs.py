@@ -56,8 +56,8 @@ class _Memory:
         grown = torch.where(good[:, None], self.along - old, 0.0)
         self.mixed[:, :, at], self.curved[:, :, at] = grown[:, : self.size], grown[:, self.size :]
         length = change.square().sum(1)
-        kept = torch.where(good, product, 0.0)
-        self.mixed[:, at, at], self.curved[:, at, at] = widen(kept), widen(length)
+        curvature = torch.where(good, product, 0.0)
+        self.mixed[:, at, at], self.curved[:, at, at] = widen(curvature), widen(length)
         self.curved[:, at] = self.curved[:, :, at]
         self.scale = torch.where(good, widen(product / length.clamp_min(1e-30)), self.scale)
         self.count += 1
@@ -124,32 +124,32 @@ def minimize(
     rows, evaluate = Rows.of(start, victims=len(units)), Evaluation(loss)
     unit = torch.tensor(units, dtype=wide).to(start.device)[:, None]  # (V, 1)
     memory = _Memory(history, start)
-    here = start.detach()
-    value, gradient = evaluate(here, rows)
+    point = start.detach()
+    value, gradient = evaluate(point, rows)
     step = -gradient * (1 / gradient.abs().sum(1).clamp_min(1.0))[:, None]
-    marks, since = losses.clone(), torch.zeros_like(rows.index)
+    reference, stale = losses.clone(), torch.zeros_like(rows.index)
     for i in iterations:
         better = value < losses[rows.index]  # False for NaN
         best = torch.where(better, value.to(wide), losses[rows.index])
-        points = points.index_copy(0, rows.index, torch.where(better[:, None], here, points[rows.index]))
+        points = points.index_copy(0, rows.index, torch.where(better[:, None], point, points[rows.index]))
         losses = losses.index_copy(0, rows.index, best)
         by_victim = losses.reshape(len(units), -1) / unit
         record_loss(i, by_victim)
-        fell = best < 0.999 * marks
-        marks, since = torch.where(fell, best, marks), torch.where(fell, 0, since + 1)
+        fell = best < 0.999 * reference
+        reference, stale = torch.where(fell, best, reference), torch.where(fell, 0, stale + 1)
         if i % LOOKS == 0:
             solved = (by_victim <= goal).any(1, keepdim=True).expand_as(by_victim).flatten()[rows.index]
             alive = value.isfinite() & gradient.isfinite().all(1) & (gradient != 0).any(1)
-            kept = (alive & (since < patience) & ~solved).nonzero()[:, 0]
-            if len(kept) < len(rows):
-                rows, marks, since = rows.keep(kept), marks[kept], since[kept]
-                here, gradient, step = here[kept], gradient[kept], step[kept]
-                memory.keep(kept)
+            survivors = (alive & (stale < patience) & ~solved).nonzero()[:, 0]
+            if len(survivors) < len(rows):
+                rows, reference, stale = rows.keep(survivors), reference[survivors], stale[survivors]
+                point, gradient, step = point[survivors], gradient[survivors], step[survivors]
+                memory.keep(survivors)
                 if not len(rows):
                     break
-        there = here + step
-        value, new = evaluate(there, rows)
+        next_point = point + step
+        value, new = evaluate(next_point, rows)
         memory.push(step, new - gradient, new)
-        here, gradient = there, new
+        point, gradient = next_point, new
         step = memory.direction(gradient)
     return Minima(points=points, losses=losses)

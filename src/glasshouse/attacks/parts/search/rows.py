@@ -145,15 +145,15 @@ class Evaluation:
 
     def _fitting(self, points: Tensor, rows: Rows) -> int:
         """Number of rows whose graphs fit into memory together, estimated from the first row."""
-        kept: dict[int, int] = {}
+        saved: dict[int, int] = {}
 
         def weigh(tensor: Tensor) -> Tensor:
-            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(weigh, lambda tensor: tensor):
             self._whole(points[:1], rows.split(1)[0])
-        fitting = max(1, room(points.device) // max(1, sum(kept.values())))
+        fitting = max(1, room(points.device) // max(1, sum(saved.values())))
         if fitting < len(rows):
             LOG.info("%d of %d candidates are evaluated at a time: memory", fitting, len(rows))
         return min(fitting, len(rows))
