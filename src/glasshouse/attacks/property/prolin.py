@@ -169,10 +169,10 @@ class Problem:
     def gradients(self, x: Floats, tau: Floats) -> tuple[Floats, Floats, Floats, Floats]:
         """Gradients of the losses by X (3, E, t) and by tau; total losses (P,); log odds (clients,)."""
         by_x = np.empty((3, *x.shape))
-        away = (x[None] - self.mean) * self.precision  # (2, E, t), slope of -log density
-        density = self.constant - 0.5 * ((x[None] - self.mean) * away).sum(2)  # (2, E), log
+        slopes = (x[None] - self.mean) * self.precision  # (2, E, t), slope of -log density
+        density = self.constant - 0.5 * ((x[None] - self.mean) * slopes).sum(2)  # (2, E), log
         likelihood = self._paper if self.variant == "paper" else self._reference
-        loss, by_x[0], by_tau, odds = likelihood(density, away, tau)
+        loss, by_x[0], by_tau, odds = likelihood(density, slopes, tau)
         gap = self.sums - _sum_groups(x, self.slot, self.slots)
         by_x[1] = (-2 * self.weights * gap)[self.slot]
         shortfall = _sum_groups(x, self.who, self.clients) / self.rounds[:, None] - self.expected
@@ -183,7 +183,7 @@ class Problem:
         total += (scale[:, None] * shortfall * shortfall).reshape(count, -1).sum(1)
         return by_x, by_tau, total, odds
 
-    def _paper(self, density: Floats, away: Floats, tau: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+    def _paper(self, density: Floats, slopes: Floats, tau: Floats) -> tuple[Floats, Floats, Floats, Floats]:
         """-sum over clients of log(tau ∏ f+ + (1 - tau) ∏ f-)."""
         without = np.log1p(-tau) + sum_by_group(self.who, density[0], self.clients)
         having = np.log(tau) + sum_by_group(self.who, density[1], self.clients)
@@ -191,15 +191,17 @@ class Problem:
         by_tau = (1 - share) / (1 - tau) - share / tau
         loss: Floats = -np.logaddexp(having, without).reshape(len(self.starts), -1).sum(1)
         own = share[self.who][:, None]
-        return loss, own * away[1] + (1 - own) * away[0], by_tau, having - without
+        return loss, own * slopes[1] + (1 - own) * slopes[0], by_tau, having - without
 
-    def _reference(self, density: Floats, away: Floats, tau: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+    def _reference(
+        self, density: Floats, slopes: Floats, tau: Floats
+    ) -> tuple[Floats, Floats, Floats, Floats]:
         """-sum over clients and rounds of log(1 + tau f+ + (1 - tau) f-)."""
         f = np.exp(density)  # (2, E)
         own = tau[self.who]
         parts = np.stack([(1 - own) * f[0], own * f[1]])
         mixed = 1 + parts.sum(0)
-        by_x: Floats = ((parts / mixed)[:, :, None] * away).sum(0)
+        by_x: Floats = ((parts / mixed)[:, :, None] * slopes).sum(0)
         by_tau = -sum_by_group(self.who, (f[1] - f[0]) / mixed, self.clients)
         loss: Floats = -np.add.reduceat(np.log(mixed), self.starts)
         return loss, by_x, by_tau, tau

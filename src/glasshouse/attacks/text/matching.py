@@ -197,8 +197,8 @@ class Matching:
         """Soft assignment of vectors (B, L, D) to tokens: probabilities (B, L, V) that fall with distance."""
         table = self.table
         usual = 2 * table.var(0).sum()  # mean squared distance of two tokens
-        away = table.square().sum(-1) - 2 * vectors @ table.T  # without the term common to all tokens
-        return (-SHARP * away / usual).softmax(-1)
+        distances = table.square().sum(-1) - 2 * vectors @ table.T  # without the term common to all tokens
+        return (-SHARP * distances / usual).softmax(-1)
 
     def tokens(self, candidates: Candidates) -> Tensor:
         """The token nearest in angle to every point, and the known marks: (N, B, L)."""

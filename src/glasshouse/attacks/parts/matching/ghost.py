@@ -106,13 +106,13 @@ def _blocks(victims: Sequence[int] | None, *, every: int) -> slice | list[int] |
     """
     if victims is None:
         return None
-    present = sorted(set(victims))
-    even = len(victims) % len(present) == 0
-    blocks = present if even and list(victims) == _repeat(present, len(victims)) else list(victims)
+    distinct = sorted(set(victims))
+    even = len(victims) % len(distinct) == 0
+    blocks = distinct if even and list(victims) == _repeat(distinct, len(victims)) else list(victims)
     if blocks == list(range(every)):
         return None
-    straight = blocks == list(range(blocks[0], blocks[0] + len(blocks)))
-    return slice(blocks[0], blocks[0] + len(blocks)) if straight else blocks
+    contiguous = blocks == list(range(blocks[0], blocks[0] + len(blocks)))
+    return slice(blocks[0], blocks[0] + len(blocks)) if contiguous else blocks
 
 
 def _repeat(present: list[int], length: int) -> list[int]:
@@ -273,7 +273,7 @@ class Ghost:
         self,
         name: str,
         module: nn.Module,
-        seen: tuple[Tensor, Tensor],
+        tape: tuple[Tensor, Tensor],
         delta: Tensor,
         *,
         restarts: int,
@@ -289,21 +289,21 @@ class Ghost:
         if weight not in self._target:
             return formed, pairs
         if not isinstance(module, (nn.Linear, nn.Conv2d)):
-            formed[weight] = ghost_layers.gain(module, seen[0], delta, restarts)
+            formed[weight] = ghost_layers.gain(module, tape[0], delta, restarts)
             return formed, pairs
         target, mask = self._of(weight, of)
         if ghost_layers.forms(target, delta, restarts, mask=mask, form=self._form):
-            gradient = ghost_layers.weight_gradient(module, seen[0], delta, restarts).to(self._precision)
+            gradient = ghost_layers.weight_gradient(module, tape[0], delta, restarts).to(self._precision)
             formed[weight] = gradient if fold is None else fold.unfold(gradient)
             if fold is not None:
                 formed |= fold.of_norm(total, fold.product(gradient))
         else:
             own = delta if fold is None else fold.unfold(delta)
             pairs[weight] = ghost_layers.pairs(
-                module, seen[0], own, restarts=restarts, target=target, mask=mask
+                module, tape[0], own, restarts=restarts, target=target, mask=mask
             )
             if fold is not None:
-                reached = ghost_layers.bias(module, delta.to(self._precision) * seen[1], restarts)
+                reached = ghost_layers.bias(module, delta.to(self._precision) * tape[1], restarts)
                 formed |= fold.of_norm(total, fold.product_of(reached, total))
         return formed, pairs
 

@@ -116,7 +116,7 @@ def by_generator(
         start: (B, C, H, W) in [0, 1], the initial images; None: noise, as published.
 
     Raises:
-        Inapplicable: sides that are no multiples of 4.
+        Inapplicable: sides that are not multiples of 4.
     """
     if shape[1] % 4 or shape[2] % 4:
         raise Inapplicable(

@@ -53,8 +53,8 @@ class _Memory:
         at, old = self.count % self.size, self.along
         self.pairs[:, at], self.pairs[:, self.size + at] = step, change
         self.along = torch.bmm(self.pairs, gradient[:, :, None])[:, :, 0].to(self.along.dtype)
-        grown = torch.where(good[:, None], self.along - old, 0.0)
-        self.mixed[:, :, at], self.curved[:, :, at] = grown[:, : self.size], grown[:, self.size :]
+        products = torch.where(good[:, None], self.along - old, 0.0)
+        self.mixed[:, :, at], self.curved[:, :, at] = products[:, : self.size], products[:, self.size :]
         length = change.square().sum(1)
         curvature = torch.where(good, product, 0.0)
         self.mixed[:, at, at], self.curved[:, at, at] = widen(curvature), widen(length)
