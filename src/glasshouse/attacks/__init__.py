@@ -1,1 +1,1 @@
-"""The published attacks, one file or folder per paper. They see a view and nothing else."""
+"""The published attacks, one file or folder per paper. An attack's only input is a view."""

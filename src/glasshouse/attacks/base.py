@@ -1,4 +1,4 @@
-"""What an attack is, and what it may assert.
+"""The interface of attacks, and the claims that they make.
 
 Shape letters: B reconstructed examples, C channels, H and W pixels, K classes, D features, N clients.
 """
@@ -46,13 +46,13 @@ class Needs:
     """What an attack requires; the harness refuses to run it where a requirement is not met.
 
     Attributes:
-        sees: kinds of messages, all of them.
-        any_of: further kinds, of which one is enough: ``{"update", "aggregate"}`` to read a sum of a round.
+        sees: kinds of messages; all of them are required.
+        any_of: further kinds, at least one required: ``{"update", "aggregate"}`` to read the sum of a round.
         changes: what the server must be allowed to alter.
         grants: side knowledge without which it cannot run.
-        uses: further grants that it uses where given.
-        scope: the harness calls once per update, per round, or once for the run.
-        protocols: names of the protocols that it understands; by default those that exchange parameters.
+        uses: optional grants, used where given.
+        scope: whether the harness calls it once per update, per round, or per run.
+        protocols: names of the supported protocols; by default those that exchange parameters.
         optimizers: traits (``settings.Optimizer``) that it undoes or repeats; with others it is refused.
         repeats: it repeats the clients' training, and has no power where a capture shows other terms.
     """
@@ -71,7 +71,7 @@ class Needs:
 @final
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """What a claim is about: rounds, and one client or (None) the cohort as a whole."""
+    """The subject of a claim: rounds, and one client or (None) the whole cohort."""
 
     rounds: tuple[int, ...]
     client: int | None = None
@@ -79,15 +79,15 @@ class About:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Claim:
-    """Base class of what attacks assert: frozen dataclasses of tensors, mappings of them and JSON values.
+    """Base class of claims: frozen dataclasses of tensors, mappings of tensors, and JSON values.
 
     Class attributes:
-        card: what the kind asserts, in a line.
+        card: one line on what this kind asserts.
         kind: its registered name; metrics name the kind that they score.
-        grows: claims after more rounds replace those after fewer; the longest prefix is judged.
-        may_be_empty: tensors of length 0 say "nothing could be read", which is scored.
+        grows: a claim over more rounds replaces one over fewer; the one over the longest prefix is judged.
+        may_be_empty: tensors of length 0 mean "nothing could be read", and are scored.
         guessed_from_images: null adversaries guess it from auxiliary images.
-        scored: False for what is only shown, or used by the judge.
+        scored: False for claims that are only shown, or used by the judge.
 
     Attributes:
         about: the rounds, and one client or the whole cohort.
@@ -104,7 +104,7 @@ class Claim:
 
     @classmethod
     def silence(cls, about: About, terms: Terms) -> "Claim | None":
-        """The score of a victim about whom nothing was claimed; None: chance level."""
+        """The claim scored for a victim about whom the attack claimed nothing; None: chance level."""
         del about, terms
         return None
 
@@ -116,10 +116,10 @@ class Reconstruction(Claim):
 
     Attributes:
         inputs: (B, C, H, W) in [0, 1].
-        labels: (B,); None: not said.
-        confidence: (B,), any unit, higher is surer. Of more inputs than the wire announces examples, only
-            the surest are scored.
-        source: the client that the attack attributes each input to, (B,), -1 unknown; None: not said.
+        labels: (B,); None: no claim.
+        confidence: (B,), any unit, higher is more confident. If there are more inputs than examples
+            announced on the wire, only the most confident are scored.
+        source: the client that the attack attributes each input to, (B,), -1 unknown; None: no claim.
     """
 
     card: ClassVar[Card] = Card(summary="these were private inputs")
@@ -162,7 +162,7 @@ class ClassRepresentatives(Claim):
     Attributes:
         inputs: (B, C, H, W) in [0, 1].
         labels: (B,), the classes.
-        source: (B,), the clients that hold them.
+        source: (B,), the clients that hold examples of them.
     """
 
     card: ClassVar[Card] = Card(summary="a client's examples of these classes look like this")
@@ -177,7 +177,7 @@ class ClassRepresentatives(Claim):
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Labels(Claim):
-    """Asserts: The private batch held so many of each class.
+    """Asserts: The private batch held this many examples of each class.
 
     Attributes:
         counts: (K,) int64.
@@ -242,7 +242,7 @@ class DefenseGuess(Claim):
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PriorSamples(Claim):
-    """Samples of the attack's prior, made without the update. They serve as a further null adversary.
+    """Samples of the attack's prior, drawn without the update; they serve as a further null adversary.
 
     Attributes:
         inputs: (n, C, H, W) in [0, 1].
@@ -263,7 +263,7 @@ class Appendix(Claim):
     """What an attack measured on its own data. Shown in the report; never scored.
 
     Attributes:
-        name: says what it holds; figures select by it.
+        name: of the content; figures select by it.
         tensors: by name.
         numbers: by name.
     """
@@ -278,7 +278,7 @@ class Appendix(Claim):
 
 
 def tensors_of(claim: Claim) -> dict[str, Tensor]:
-    """Every tensor of a claim by the name of its field; those in a mapping as ``field.name``."""
+    """Every tensor of a claim by field name; tensors in a mapping as ``field.key``."""
     tensors: dict[str, Tensor] = {}
     for f in fields(claim):
         value = getattr(claim, f.name)
@@ -299,11 +299,11 @@ class Attack(Protocol):
 
     @property
     def budget(self) -> Budget | None:
-        """The length of the search; None: the attack has a closed form, one evaluation per call."""
+        """The length of the search; None: the attack is in closed form, one evaluation per call."""
         ...
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
-        """Claims from the view alone.
+        """Compute claims from the view alone.
 
         Raises:
             Inapplicable: the setting rules the attack out; becomes a refusal in the report.
@@ -313,7 +313,7 @@ class Attack(Protocol):
 
 @runtime_checkable
 class GenerativeAttack(Protocol):
-    """An attack whose images come from a generator, which the judge also measures at its best."""
+    """An attack whose images come from a generator; the judge also measures the generator's best images."""
 
     @property
     def latent(self) -> int:
@@ -327,7 +327,7 @@ class GenerativeAttack(Protocol):
 
 @runtime_checkable
 class ModelBound(Protocol):
-    """An attack that supports some models only, and can decide this from the architecture."""
+    """An attack that supports only some models, and can check this from the architecture."""
 
     def check_model(self, architecture: Architecture) -> None:
         """Refuse unsupported models before anything is simulated.
@@ -340,10 +340,10 @@ class ModelBound(Protocol):
 
 @runtime_checkable
 class ActiveAttack(Protocol):
-    """An attack that also alters what the server sends."""
+    """An attack that also alters the model that the server sends."""
 
     def craft(self, view: View, *, rng: Rng) -> Crafted | None:
-        """The model to send in the coming round, given what the server saw so far; None: the honest model.
+        """The model to send in the coming round, given the server's view so far; None: the honest model.
 
         The view's last round holds the broadcast that the server would send, and no update yet.
         """

@@ -1,4 +1,4 @@
-"""How long an attack searches, as ``glasshouse check`` counts and times it.
+"""The search budget of an attack, which ``glasshouse check`` reads to estimate its run time.
 
 Shape letters: B images, C channels, H and W pixels.
 """
@@ -15,7 +15,7 @@ __all__ = ["LONGER", "PROBE", "Budget", "Piece", "Pieces", "Search", "search_bud
 
 
 class Search(Protocol):
-    """Settings of a search, a dataclass: so many iterations from each of so many starts."""
+    """Settings of a search, a dataclass: the number of iterations, and of restarts."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -27,11 +27,11 @@ class Search(Protocol):
 
 
 PROBE = 3
-"""Iterations of a search that is run only to be timed."""
+"""Iterations of the short search that is run only for timing."""
 LONGER = 12
-"""Of the longer one."""
+"""Iterations of the longer timing run."""
 LONGEST = 48
-"""Of one that is run where what a call does once hides the difference of both."""
+"""Iterations of a third timing run, used where a call's fixed cost hides the difference of the first two."""
 
 
 @final
@@ -40,8 +40,8 @@ class Piece:
     """A short piece of an attack's work, to be timed.
 
     Attributes:
-        run: does it; what it returns is not used.
-        times: how often the full budget is that piece.
+        run: does the work; its return value is ignored.
+        times: the full budget as a multiple of this piece.
     """
 
     run: Callable[[], object]
@@ -49,9 +49,9 @@ class Piece:
 
 
 Pieces = Callable[[Architecture, Mapping[str, Tensor], Tensor], tuple[Piece, ...]]
-"""From the agreed model, its tensors and images (B, C, H, W): the pieces of what is done to these images.
+"""(agreed model, its tensors, images (B, C, H, W)) → the pieces of work on these images.
 
-Raises Inapplicable where the attack cannot run behind this model.
+Raises Inapplicable where the attack cannot run on this model.
 """
 
 
@@ -61,20 +61,20 @@ class Budget:
     """How long an attack searches, and how to time a short piece of it; ``glasshouse check`` reads it.
 
     Attributes:
-        unit: what is counted, in the plural: ``iterations``, ``evaluations``.
-        amount: how many in one search; 0: no search, only training beforehand.
-        restarts: independent searches, of which the attack's own loss picks one.
-        images: the amount is spent on each of at most so many images read from one update; 0: on each call.
-        probe: arguments that make one call short enough to be timed, tables as a whole; empty: calls are not
+        unit: the unit of work, in the plural: ``iterations``, ``evaluations``.
+        amount: units in one search; 0: no search, only training beforehand.
+        restarts: independent searches, of which the attack picks one by its own loss.
+        images: at most this many images of one update, each costing ``amount``; 0: ``amount`` is per call.
+        probe: arguments that make one call short enough to be timed, whole tables; empty: calls are not
             timed.
-        longer: the same for a longer call: both together tell the units from what each call does once.
-        longest: the same again, for where the units of a longer call are lost in what it does once.
-        pieces: times the work on each image instead of a whole call; None: there is none.
-        training: steps of training before the first call, which is done once and cached; 0: none.
-        trained: what is trained by them, in words. Attacks that say the same share it.
+        longer: the same for a longer call: the two together separate cost per unit from fixed cost per call.
+        longest: the same for a third call, used where fixed cost hides the units of the longer call.
+        pieces: times the work per image instead of a whole call; None: whole calls are timed.
+        training: training steps before the first call, done once and cached; 0: none.
+        trained: what these steps train, in words. Attacks with the same text share it.
         every_round: it is trained anew for every round's model.
-        recipe: settings that what is trained depends on; another attack with the same finds it in the cache.
-        behind: what else it depends on beside auxiliary images: the agreed ``model``, the size of a ``sum``.
+        recipe: settings that the trained result depends on; attacks with equal settings share the cache.
+        behind: what else it depends on besides auxiliary images: the agreed ``model``, the size of a ``sum``.
     """
 
     unit: str
@@ -98,11 +98,11 @@ class Budget:
 
 
 def search_budget(search: Search, *, probes: tuple[int, int] = (PROBE, LONGER)) -> Budget:
-    """The budget of an attack whose argument ``search`` says how long it searches.
+    """The budget of an attack whose argument ``search`` holds its number of iterations and restarts.
 
     Args:
-        search: in full.
-        probes: iterations of both searches that are run only to be timed.
+        search: the full search.
+        probes: iterations of the two searches that are run only for timing.
     """
     lengths = (*probes, LONGEST)
     short, longer, longest = (asdict(replace(search, iterations=min(n, search.iterations))) for n in lengths)

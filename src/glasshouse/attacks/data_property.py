@@ -1,4 +1,4 @@
-"""Properties of clients that their own examples show, so that the judge knows who has them."""
+"""Properties of clients that their own examples decide, so that the judge knows the truth."""
 
 from dataclasses import dataclass
 from typing import Protocol, final, runtime_checkable
@@ -9,14 +9,14 @@ __all__ = ["AsksDataProperty", "DataProperty"]
 @final
 @dataclass(frozen=True, kw_only=True)
 class DataProperty:
-    """More than a share of a client's examples are of one class.
+    """More than a given share of a client's examples are of one class.
 
-    Plain data: the judge compares it with the labels, which no attack's code is handed.
+    Plain data: the judge compares it with the labels, which attack code never receives.
 
     Attributes:
-        name: of the property with its settings: what has the same name is shared by the same clients.
+        name: of the property and its settings: properties of equal name hold for the same clients.
         label: the class.
-        above: share of the examples, in [0, 1), that is exceeded.
+        above: share of the examples, in [0, 1), that must be exceeded.
     """
 
     name: str
@@ -26,9 +26,9 @@ class DataProperty:
 
 @runtime_checkable
 class AsksDataProperty(Protocol):
-    """An attack, or what it looks for, that asks which clients have a property."""
+    """An attack, or a property that it looks for, that asks which clients have a data property."""
 
     @property
     def data_property(self) -> DataProperty | None:
-        """The property, if the examples of clients show who has it; None: it is conduct or membership."""
+        """The property, if the clients' examples decide it; None: it is about behaviour or membership."""
         ...

@@ -1,7 +1,7 @@
-"""What an attack minimises, for the judge: was the search finished?
+"""The loss that an attack minimises, with which the judge checks whether the search was finished.
 
-After the claims are filed, the judge evaluates an attack's own loss at the truth. A claim that is left with a
-larger loss is an unfinished search: a better point is known to exist, and the attack did not find it.
+Once the claims are filed, the judge evaluates an attack's own loss at the true data. If the claim has a
+larger loss, the search was unfinished: a better point exists, and the attack did not find it.
 
 Shape letters: R candidates, B images or sentences of one candidate, C channels, H and W pixels, L tokens.
 """
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 POINTS: Final = 64
-"""Points of a curve that are kept, at most."""
+"""Maximum number of points kept of a loss curve."""
 
 
 @final
@@ -38,12 +38,11 @@ class SearchedLoss:
 
     Attributes:
         loss: pixels (R, B, C, H, W), or tokens (R, B, L), and labels (R, B) → (R,); smaller is better.
-            Deterministic, in float32 whatever the search computes in, and nothing else happens when it is
-            called.
-        noise: losses that differ by no more than this are alike: the rounding of the arithmetic, or the
-            distance at which the attack itself stops.
-        reached: the loss of the point behind a claim, where the claim had to be changed to be an image
-            (clipped, or read as tokens); None: the loss of the claim.
+            Deterministic, in float32 whatever precision the search uses, and without side effects.
+        noise: losses that differ by no more than this count as equal: rounding error, or the distance at
+            which the attack itself stops.
+        reached: the loss at the point that the search reached, where the claim differs from that point
+            (clipped to be an image, or rounded to tokens); None: the loss of the claim.
     """
 
     loss: Callable[[Tensor, Tensor], Tensor]
@@ -53,37 +52,37 @@ class SearchedLoss:
 
 @runtime_checkable
 class SearchingAttack(Protocol):
-    """An attack that searches, and shows the judge what for."""
+    """An attack that searches, and exposes its loss to the judge."""
 
     def objective(self, view: View, about: About, *, rng: Rng) -> SearchedLoss:
-        """What :meth:`Attack.run` minimises on this view for its claim about ``about``.
+        """The loss that :meth:`Attack.run` minimises on this view for its claim about ``about``.
 
         Args:
-            view: as ``run`` got it.
+            view: the one passed to ``run``.
             about: of the claim.
-            rng: the stream that ``run`` got, from its start.
+            rng: the stream passed to ``run``, from its start.
         """
         ...
 
 
 @runtime_checkable
 class SearchingTogether(Protocol):
-    """A ``SearchingAttack`` that prepares once what updates of a round share: the model that they answer."""
+    """A ``SearchingAttack`` that prepares the broadcast model once for all updates that answer it."""
 
     def objectives(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[SearchedLoss, ...]:
-        """For every view what :meth:`objective` says of it, to the last bit.
+        """For every view the same result as :meth:`objective`, bit for bit.
 
         Args:
             views: of one update each.
-            rngs: for every view the stream that ``run`` got, from its start.
+            rngs: for every view the stream passed to ``run``, from its start.
 
         Raises:
-            GlasshouseError: what ``objective`` raises for one of them; each is then asked for alone.
+            GlasshouseError: what ``objective`` raises for one of them; the caller then asks one by one.
         """
         ...
 
     def objective(self, view: View, about: About, *, rng: Rng) -> SearchedLoss:
-        """Of one view; a claim can only be about its update."""
+        """The loss for one view; a claim can only be about its update."""
         del about
         (one,) = self.objectives((view,), rngs=(rng,))
         return one
@@ -94,7 +93,7 @@ _curve: ContextVar[list[tuple[int, Tensor]] | None] = ContextVar("glasshouse_los
 
 @contextmanager
 def collect_losses() -> Iterator[list[tuple[int, Tensor]]]:
-    """Within the block, collect the losses that searches report: a step, and the smallest loss by victim."""
+    """Within the block, collect the losses that searches report: step, and smallest loss of each victim."""
     points: list[tuple[int, Tensor]] = []
     token = _curve.set(points)
     try:
@@ -104,11 +103,11 @@ def collect_losses() -> Iterator[list[tuple[int, Tensor]]]:
 
 
 def record_loss(step: int, losses: Tensor) -> None:
-    """Report how far a search is after ``step`` steps. Changes nothing, and makes no GPU wait.
+    """Report the losses of a search after ``step`` steps. Changes nothing, and does not synchronise the GPU.
 
     Args:
-        step: iteration or evaluation.
-        losses: of one search (R,) or (), or of several (V, R): the smallest counts.
+        step: number of the iteration or evaluation.
+        losses: of one search (R,) or (), or of several (V, R); the smallest of each is recorded.
     """
     if (points := _curve.get()) is not None:
         smallest = losses.detach().amin(1) if losses.ndim == 2 else losses.detach().amin()[None]
@@ -116,7 +115,7 @@ def record_loss(step: int, losses: Tensor) -> None:
 
 
 def thinned(points: list[tuple[int, Tensor]], victim: int = 0) -> tuple[tuple[int, float], ...]:
-    """At most ``POINTS`` points of one victim's curve, evenly spaced, the last among them.
+    """At most ``POINTS`` evenly spaced points of one victim's loss curve, including the last.
 
     Examples:
         >>> import torch

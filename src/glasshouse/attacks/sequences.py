@@ -1,6 +1,6 @@
-"""What attacks on language models assert.
+"""Claims of attacks on language models.
 
-Shape letters: B sentences, L tokens, T tokens named.
+Shape letters: B sentences, L tokens per sentence, T claimed tokens.
 """
 
 from dataclasses import dataclass
@@ -22,11 +22,11 @@ class Sequences(Claim):
     """Asserts: These were private sentences. B = 0: it could read nothing, which is scored as a miss.
 
     Attributes:
-        tokens: (B, L) int64, L at most that of the architecture; filled up with the vocabulary's ``pad``.
-            Marks (start, end) may be there or not: sentences are compared without them.
-        confidence: (B,), any unit, higher is surer. Of more sentences than the wire announces examples, only
-            the surest are scored.
-        source: the client that the attack attributes each sentence to, (B,), -1 unknown; None: not said.
+        tokens: (B, L) int64, L at most that of the architecture; padded with the vocabulary's ``pad``.
+            Marks (start, end) are optional: sentences are compared without them.
+        confidence: (B,), any unit, higher is more confident. If there are more sentences than examples
+            announced on the wire, only the most confident are scored.
+        source: the client that the attack attributes each sentence to, (B,), -1 unknown; None: no claim.
     """
 
     card: ClassVar[Card] = Card(summary="these were private sentences")
@@ -46,11 +46,11 @@ class Sequences(Claim):
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OccurredTokens(Claim):
-    """Asserts: These tokens occur in the private sentences; nothing about their places. T = 0: none was read.
+    """Asserts: These tokens occur in the private sentences, at unspecified positions. T = 0: none was read.
 
     Attributes:
-        ids: (T,) int64, each once.
-        confidence: (T,), any unit, higher is surer.
+        ids: (T,) int64, without duplicates.
+        confidence: (T,), any unit, higher is more confident.
     """
 
     card: ClassVar[Card] = Card(summary="these tokens occur in the private sentences")

@@ -1,4 +1,4 @@
-"""Attacks whose victims share a batch: clients who answered one broadcast, and differ in their updates."""
+"""Attacks that process several victims in one batch: clients that answered the same broadcast."""
 
 from collections.abc import Sequence
 from typing import ClassVar, Protocol, runtime_checkable
@@ -14,45 +14,45 @@ __all__ = ["SearchAttack", "TogetherAttack"]
 
 @runtime_checkable
 class TogetherAttack(Protocol):
-    """An attack that can take several victims at once, and claims of each what it claims alone.
+    """An attack that can process several victims at once, with the same claims as one at a time.
 
-    Up to rounding: a batch of another size adds in another order, and a long search may end elsewhere.
+    The same up to rounding: batch size changes the order of summation, and a long search may end elsewhere.
     """
 
     @property
     def budget(self) -> Budget | None:
-        """As of every attack: its restarts are rows of the batch, too."""
+        """See ``Attack.budget``; restarts are rows of the batch, too."""
         ...
 
     @property
     def needs(self) -> Needs:
-        """As of every attack."""
+        """See ``Attack.needs``."""
         ...
 
     @property
     def shares(self) -> bool:
-        """Whether it takes several victims with these settings."""
+        """Whether it processes several victims at once under these settings."""
         ...
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
-        """As of every attack."""
+        """See ``Attack.run``."""
         ...
 
     def run_together(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[tuple[Claim, ...], ...]:
-        """For every view the claims of :meth:`Attack.run`; nothing where they cannot share a batch.
+        """For every view the claims of :meth:`Attack.run`; empty where the views cannot share a batch.
 
         Args:
-            views: of one update each, of one round.
+            views: of one update each, all of the same round.
             rngs: for every view the stream that ``run`` would get.
 
         Raises:
-            GlasshouseError: what ``run`` raises for one of them; each is then run alone.
+            GlasshouseError: what ``run`` raises for one of them; the caller then runs them one by one.
         """
         ...
 
 
 class SearchAttack(TogetherAttack, Protocol):
-    """Base class of attacks that search, as their table ``search`` says; one victim is a batch of one."""
+    """Base class of attacks that search under their table ``search``; one victim is a batch of one."""
 
     name: ClassVar[str]
     shares: ClassVar[bool] = True
@@ -63,7 +63,7 @@ class SearchAttack(TogetherAttack, Protocol):
 
     @property
     def budget(self) -> Budget:
-        """Iterations of every restart."""
+        """Iterations and restarts of the search."""
         return search_budget(self.search)
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:

@@ -1,9 +1,9 @@
 """Gradient inversion of class representatives from FedAvg: one image per private class and client.
 
 Source: Takahashi et al. 2023, "Breaching FedMD", CVPR, Appendix F (after Geiping et al. 2020);
-step sizes and the stopping rule from the authors' code. Where we differ: classes are shared out among the
-clients jointly, each private class to one client, by the smallest total of the last layer's row minima; the
-paper infers each client's classes by themselves. As there, the number of classes per client is known.
+step sizes and the stopping rule from the authors' code. Where we differ: classes are assigned to clients
+jointly, each private class to one client, by the smallest total of the last layer's row minima; the paper
+infers each client's classes separately. As in the paper, the number of classes per client is known.
 
 Shape letters: B images of one client, one per class, C channels, H and W pixels, K clients, L classes.
 """
@@ -57,8 +57,8 @@ class ClassInversion:
     """Treat a client's whole update as one gradient of one image per class, and match its direction.
 
     Args:
-        search: by Adam on pixels in [-1, 1], in every round; each begins where the one before ended, so that
-            there are no restarts. Its patience counts at any learning rate.
+        search: by Adam on pixels in [-1, 1], in every round; each round starts from the previous result, so
+            there are no restarts. Patience applies at any learning rate.
         smoothness: weight of the total variation.
     """
 
@@ -103,7 +103,7 @@ class ClassInversion:
         return Budget(unit="iterations", amount=self.search.iterations)
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
-        """One claim per round with updates; the images of a round start from those of the one before.
+        """One claim per round with updates; the images of a round start from those of the previous one.
 
         Raises:
             Inapplicable: the protocol does not say which classes are private, or nothing was uploaded.
@@ -140,7 +140,7 @@ class ClassInversion:
         return tuple(claims)
 
     def objective(self, view: View, about: About, *, rng: Rng) -> SearchedLoss:
-        """The mean mismatch over the clients to whom classes were given, in the last round of the claim."""
+        """The mean mismatch over the clients that were assigned classes, in the last round of the claim."""
         del rng  # nothing is drawn
         rounds = [r for r in view.rounds if r.updates and r.round in about.rounds]
         owners = classes_of_clients(rounds[0], view.terms.targets)
@@ -170,7 +170,7 @@ class ClassInversion:
         x: Tensor,
         labels: Tensor,
     ) -> Tensor:
-        """What is minimised over images (B, C, H, W) in [-1, 1]."""
+        """The loss of images (B, C, H, W) in [-1, 1]."""
         loss = F.cross_entropy(model((x + 1) / 2), labels)
         gradients = torch.autograd.grad(loss, list(parameters.values()), create_graph=True)
         gradient = torch.cat([g.flatten() for g in gradients])
@@ -184,7 +184,7 @@ class ClassInversion:
         labels: Tensor,
         noise: torch.Generator,
     ) -> Tensor:
-        """Images (B, C, H, W) in [-1, 1] whose gradient points against the update; the last iterate."""
+        """Images (B, C, H, W) in [-1, 1] whose gradient is opposite to the update; the last iterate."""
         parameters = {n: p for n, p in model.named_parameters() if n in update}
         target_gradient = -torch.cat([update[n].flatten() for n in parameters])
         x = start.clone().requires_grad_()
@@ -216,8 +216,8 @@ def _received(one: RoundView, client: int) -> nn.Module:
 def classes_of_clients(one: RoundView, targets: int) -> Tensor:
     """For each private class the client that most likely holds it, (L,).
 
-    A class that a client trained on has a row of the last layer whose gradient is negative somewhere.
-    Every client gets L / K classes, one more where that is no whole number.
+    If a client trained on a class, the gradient of the class's row of the last layer is negative somewhere.
+    Every client gets at most L / K classes, rounded up.
     """
     clients = sorted(one.updates)
     lowest = np.stack([_row_minima(one.updates[c].tensors, targets) for c in clients])  # (K, L)

@@ -1,17 +1,17 @@
-"""DLG: optimise images and soft labels together until their gradient is the received one.
+"""DLG: optimise images and soft labels jointly until their gradient matches the received one.
 
 Source: Zhu, Liu & Han 2019, "Deep Leakage from Gradients", arXiv:1906.08935, Algorithm 1 and section 4.
 
 Minimises the squared L2 distance of gradients, summed over all entries, by L-BFGS with unit steps.
-Candidates start from N(0, 1) in the units that the model's first real layer sees, are not bounded on the
-way, and are clipped into the declared image range at the end. The restarts run in one batch; the one with
-the smallest distance is the claim.
+Candidates start from N(0, 1) in pixel units normalised for the model, are unconstrained during the search,
+and are clipped to the declared image range at the end. The restarts run in one batch; the one with the
+smallest distance is claimed.
 
-Where we differ: several restarts (the paper shows one), and an early end when one has matched the gradient
-or none gets better. An update after several local steps is read as one step.
+Where we differ: several restarts (the paper shows one), and early stopping when one has matched the gradient
+or none improves. An update after several local steps is read as one step.
 
-Breaks when: the activations are not smooth (with ReLU the distance jumps), the weights are small
-(PyTorch's default initialisation), the batch is large, or the update was made noisy.
+Breaks when: the activations are not smooth (with ReLU the distance is discontinuous), the weights are small
+(PyTorch's default initialisation), the batch is large, or the update is noisy.
 """
 
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ class DLG(ExactAttack):
     """Images and soft labels by L-BFGS on the squared distance of gradients.
 
     Args:
-        search: by L-BFGS; the paper takes 300 iterations.
+        search: by L-BFGS; the paper uses 300 iterations.
         adaptive: apply the transformation estimated from the update (clip, prune, Soteria) to candidates.
     """
 

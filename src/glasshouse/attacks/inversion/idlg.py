@@ -1,9 +1,9 @@
-"""iDLG: read the label off the gradient first, then match by images alone.
+"""iDLG: infer the label from the gradient first, then optimise the images alone.
 
 Source: Zhao, Mopuri & Bilen 2020, "iDLG: Improved Deep Leakage from Gradients", arXiv:2001.02610.
 
 As ``dlg``, with labels from the last layer's gradient (the sign rule for one image, counts for a batch;
-the paper covers one image). Granted labels are used instead where there are any.
+the paper covers one image). Granted labels are used instead, if any.
 """
 
 from dataclasses import dataclass, field

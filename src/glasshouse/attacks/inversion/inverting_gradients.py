@@ -5,16 +5,16 @@ in federated learning?", arXiv:2003.14053, equation 4 and section 6.
 
 Minimises ``1 - cos(g(x), g*)`` over all layers jointly plus ``tv`` times the mean absolute difference of
 neighbouring pixels, by Adam on the sign of the gradient, with the learning rate divided by ten at 3/8, 5/8
-and 7/8, inside the image range; several restarts in one batch, chosen by this loss. After several local
-steps the candidate's own local training is simulated and the change of parameters matched.
+and 7/8, inside the image range; several restarts in one batch, selected by this loss. For several local
+steps, local training on the candidate is simulated and the change of parameters matched.
 
 Where we differ: labels are inferred unless granted (the paper assumes them known); the best iterate is
-kept, not the last; simulation of mini-batches starts from the solution for one step and searches the
-order of the images, which the paper takes as known (``parts/step_order.py``); ``adaptive`` repeats
-clipping, pruning and Soteria on the candidate, as GGL proposes.
+kept, not the last; simulation of mini-batches starts from the solution for one step and searches for the
+order of the images, which the paper takes as known (``parts/matching/step_order.py``); ``adaptive`` applies
+clipping, pruning and Soteria to the candidate, as GGL proposes.
 
-Breaks when: the update is noisy (a smooth image without content fits as well), the batch is large, or the
-network pools early and is trained to convergence.
+Breaks when: the update is noisy (a smooth image without content matches equally well), the batch is large, or
+the network pools early and is trained to convergence.
 """
 
 from collections.abc import Sequence
@@ -51,11 +51,12 @@ class InvertingGradients(SearchAttack, SearchingTogether):
     """Cosine matching with a total-variation prior.
 
     Args:
-        search: by Adam, on signs; the paper takes 4,800 iterations (and 24,000 in its best experiments).
+        search: by Adam, on signs; the paper uses 4,800 iterations (and 24,000 in its best experiments).
         tv: weight of total variation (mean absolute difference of neighbours, model input units); no single
-            value is right. Measured at 120 to 300 iterations, mean PSNR of 3 or 4 training images: digits on
-            lenet5, 12.9 dB at 0.01 and 8.8 at 0.1; CIFAR-10 on a trained ConvNet of width 8, 9.4 to 10.8 at
-            0.01, 13.6 at 0.1, 13.5 to 14.9 at 0.5; on the untrained one no difference from 0.001 to 0.5.
+            value suits all models. Measured at 120 to 300 iterations, mean PSNR of 3 or 4 training images:
+            digits on lenet5, 12.9 dB at 0.01 and 8.8 at 0.1; CIFAR-10 on a trained ConvNet of width 8, 9.4 to
+            10.8 at 0.01, 13.6 at 0.1, 13.5 to 14.9 at 0.5; on the untrained one no difference from 0.001 to
+            0.5.
         adaptive: apply the transformation estimated from the update to candidates.
         local_steps: how several local steps are matched: by simulation, or as one step.
         bf16: bfloat16 arithmetic; faster on wide networks.
@@ -89,7 +90,7 @@ class InvertingGradients(SearchAttack, SearchingTogether):
     bf16: bool = False
 
     def run_together(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[tuple[Claim, ...], ...]:
-        """What :meth:`run` claims of each view, by one search; see ``TogetherAttack``."""
+        """The claims of :meth:`run` for each view, from one search; see ``TogetherAttack``."""
         clients = replicas(views, subject="attack 'inverting_gradients'")
         if not can_share(clients, self.local_steps):
             return ()
@@ -123,7 +124,7 @@ class InvertingGradients(SearchAttack, SearchingTogether):
         return self._with_prior(clients[0], distance)
 
     def _with_prior(self, client: Replica, distance: Objective) -> Labelled:
-        """What is minimised; ``client``: any whose update ``distance`` is to."""
+        """The loss; ``client``: any of those whose updates ``distance`` compares."""
 
         def loss(
             points: Tensor, labels: Tensor, derivative: bool, victims: Sequence[int] | None = None

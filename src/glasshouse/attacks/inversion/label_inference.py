@@ -1,4 +1,4 @@
-"""Which classes a client trained on, from the gradient of the last layer alone.
+"""Infer the classes in a client's batch from the gradient of the last layer alone.
 
 Source: Zhao et al. 2020 (iDLG), arXiv:2001.02610, section 3, for one example; for batches Wainakh et al.
 2022 (LLG), arXiv:2105.09369, and Yin et al. 2021 (GradInversion), arXiv:2104.07586, equation 6.
@@ -25,8 +25,8 @@ class LabelInference:
     """Class counts of the private batch.
 
     Args:
-        rule: ``sums`` reads counts off bias gradient or row sums; ``minima`` takes the B classes with the
-            smallest entry in their row (no class twice).
+        rule: ``sums`` estimates counts from the bias gradient or row sums; ``minima`` takes the B classes
+            with the smallest row minima (no class twice).
     """
 
     card: ClassVar[Card] = Card(
@@ -57,7 +57,7 @@ class LabelInference:
         """Counts (K,) that add up to the number of examples behind the update.
 
         Raises:
-            Inapplicable: not exactly one update, the last layer is not in it, or ``minima`` cannot hold.
+            Inapplicable: not exactly one update, the last layer is not in it, or ``minima`` does not apply.
         """
         client = replica(view, subject="attack 'label_inference'")
         labels = infer_labels(client, rng=rng, rule=self.rule)

@@ -1,15 +1,15 @@
-"""Read a single input off the gradient of a first, biased linear layer.
+"""Recover a single input from the gradient of a first linear layer with a bias.
 
 Source: Geiping et al. 2020, "Inverting Gradients", arXiv:2003.14053, Proposition 3.1.
 
 For ``z = W x + b`` and one example, the chain rule gives ``dL/dW = d xᵀ`` and ``dL/db = d`` with
 ``d = dL/dz``, so every row of ``dL/dW`` is a multiple of ``x``. We take the least-squares ``x`` over all
 rows: exact on a clean gradient, where it equals the paper's quotient of one row by its bias entry; under
-noise it averages the noise of ``dL/dW`` and keeps that of ``dL/db``. The model's fixed normalisation, the
-only thing allowed before that layer, is undone.
+noise it averages out the noise of ``dL/dW``, but not that of ``dL/db``. The model's fixed normalisation, the
+only layer allowed before that one besides flattening, is undone.
 
 Breaks when: the layer has no bias; anything but normalisation and flattening comes before it; more than
-one example was averaged; every ``d`` is zero (dead ReLUs, a fitted example).
+one example is in the batch; every ``d`` is zero (dead ReLUs, an example that is fitted already).
 """
 
 import math
@@ -64,7 +64,7 @@ class LinearInput:
         """Recover one input; confidence is ``|d|``, in units of the gradient.
 
         Raises:
-            Inapplicable: several examples behind the update, another first layer, or ``d = 0``.
+            Inapplicable: several examples behind the update, an unsupported first layer, or ``d = 0``.
         """
         client = replica(view, subject=SUBJECT)
         where = f"round {client.update.round}, client {client.update.client}"
@@ -93,10 +93,10 @@ class LinearInput:
 
 
 def first_linear(client: Replica, *, subject: str = SUBJECT) -> str:
-    """Name of the linear layer that sees the pixels, normalised and flattened.
+    """Name of the linear layer whose input is the pixels, normalised and flattened.
 
     Raises:
-        Inapplicable: the first layer is of another kind, has no bias, or is not in the update.
+        Inapplicable: the first layer is not linear, has no bias, or is not in the update.
     """
     return find_first_linear(client.model, client.shape, client.update.tensors.keys(), subject=subject)
 
@@ -104,7 +104,7 @@ def first_linear(client: Replica, *, subject: str = SUBJECT) -> str:
 def find_first_linear(
     model: nn.Module, shape: tuple[int, int, int], tensors: Set[str], *, subject: str = SUBJECT
 ) -> str:
-    """As :func:`first_linear`, in a model whose clients send ``tensors``."""
+    """As :func:`first_linear`, for a model of which clients send ``tensors``."""
     for name, module in model.named_modules():
         if list(module.children()) or name == "normalize" or isinstance(module, PASSIVE):
             continue

@@ -1,20 +1,22 @@
-"""SPEAR: read a whole batch, exactly, off the gradient of a first linear layer with a ReLU behind it.
+"""SPEAR: recover a whole batch exactly from the gradient of a first linear layer followed by a ReLU.
 
 Source: Dimitrov et al. 2024, "SPEAR: Exact Gradient Inversion of Batches in Federated Learning", NeurIPS,
 arXiv:2403.03945; the search by descents follows Bakarsky et al. 2025 (SPEAR++), arXiv:2510.24200.
 
 The server is honest. The layer's gradient is G = D X with D sparse (:mod:`..parts.readout.sparse_columns`).
-Its columns are found up to their scale; the bias gradient, D times ones, gives the scale; least squares gives
-X. Whether an image is right the server can tell: the layer must fire for it exactly where its column is not
-zero. The search goes on until that holds for all images. ``search = {iterations = 0, draws = ...}`` is the
-sampling of the first paper, exponential in the batch.
+The columns of D are found up to scale; the bias gradient, D times ones, gives the scale; least squares gives
+X. The server can verify an image: the layer must be active for it exactly where its column is not zero. The
+search continues until this holds for all images. ``search = {iterations = 0, draws = ...}`` is the sampling
+of the first paper, exponential in the batch size.
 
-Where we differ: candidates are chosen by their zeros, and agreement with the forward pass decides when to
+Where we differ: candidates are selected by their zeros, and agreement with the forward pass decides when to
 stop. Several local steps are read as one gradient: every step is a sum over the same images, and a row that
-fired in no step stays zero.
+is inactive in every step stays zero.
 
 Breaks when: no ReLU follows, or the layer has no bias; the batch is as large as the layer is wide; noise on
-the update hides zeros; images occur twice (one of them comes out). Shape letters: B images, R rows, D pixels.
+the update hides zeros; an image occurs twice (it is recovered once).
+
+Shape letters: B images, R rows, D pixels.
 """
 
 from dataclasses import asdict, dataclass, field, replace
@@ -38,13 +40,13 @@ from glasshouse.wire import Architecture
 
 SUBJECT = "attack 'spear'"
 AGREES = 0.98
-"""An image is taken for right where so large a share of rows fires as its column says."""
+"""An image counts as correct if at least this share of rows is active as its column predicts."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Spear:
-    """The attack with its settings.
+    """The attack and its settings.
 
     Args:
         search: for sparse columns.
@@ -72,7 +74,7 @@ class Spear:
 
     @property
     def budget(self) -> Budget:
-        """Sweeps at most; it ends as soon as the batch is found."""
+        """Maximum number of sweeps; the search ends as soon as the batch is found."""
         short, longer = (
             asdict(replace(self.search, iterations=min(n, self.search.iterations), draws=0))
             for n in (PROBE, LONGER)
@@ -99,10 +101,10 @@ class Spear:
             )
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
-        """Recover the batch; confidence is the share of rows that fire as they should.
+        """Recover the batch; confidence is the share of rows that are active as predicted.
 
         Raises:
-            Inapplicable: the first layer does not fit, or the batch is as large as its smaller side.
+            Inapplicable: the first layer is unsupported, or the batch is as large as its smaller side.
         """
         client = replica(view, subject=SUBJECT)
         name = first_linear(client, subject=SUBJECT)
@@ -129,7 +131,7 @@ class Spear:
     def _read(
         self, client: Replica, name: str, weight: Tensor, bias: Tensor, *, rng: Rng
     ) -> tuple[Tensor, Tensor]:
-        """Inputs (B', D) in the units of the layer's input, and agreement (B',); B' = 0: not all columns."""
+        """Inputs (B', D) of the layer, and agreement (B',); B' = 0: not all columns were found."""
         if not bool(weight.any()):
             return weight[:0], bias[:0]
         factors = factorize(weight, client.images)

@@ -1,18 +1,20 @@
-"""Curious Abandon Honesty: trap weights, a first linear layer whose rows fire for about one example each.
+"""Curious Abandon Honesty: trap weights, with which a row of a linear layer is active for about one example.
 
 Source: Boenisch et al. 2023, "When the Curious Abandon Honesty: Federated Learning Is Not Private", EuroS&P,
 arXiv:2112.02918. In every row a random half of the weights is negative, and the other half positive with the
 same magnitudes in another order, scaled down a little: for pixels in [0, 1] most images have a negative sum.
-A row that fires for one example alone gives it as the quotient of its weight and bias gradients, exactly.
-Convolutions before the layer pass the image on, by one identity kernel per channel.
+If a row is active for a single example, its weight gradient divided by its bias gradient is exactly that
+example. Convolutions before the layer pass the image through, by one identity kernel per channel.
 
-Where we differ: the scale of the positive half is that at which a row fires for ``fires`` examples of a round
-on average, found on auxiliary images; the read-out is blind: images that several rows agree on come first,
+Where we differ: the scale of the positive half is chosen on auxiliary images so that a row is active for
+``fires`` examples of a round on average; the read-out is blind: images that several rows agree on come first,
 then those whose pixels are whole multiples of 1/255, then others in the image range, which are mixtures.
 
-Breaks when: the first linear layer does not see the whole image (poolings, strides); the images of a round
-are much alike, or one of them fires every row that another one fires; clients take several steps. It cannot
-say whose image it is. Shape letters: B images, R rows, D entries of an image, C channels, N auxiliary images.
+Breaks when: the first linear layer does not receive the whole image (pooling, strides); the images of a round
+are very similar, or one of them activates every row that another one activates; clients take several steps.
+Images are not attributed to clients.
+
+Shape letters: B images, R rows, D entries of an image, C channels, N auxiliary images.
 """
 
 from dataclasses import dataclass, replace
@@ -34,20 +36,20 @@ from glasshouse.wire import Architecture, Crafted
 
 SUBJECT = "attack 'cah'"
 FAINT = 1e-6
-"""A row below this share of the strongest bias gradient did not fire."""
+"""A row below this share of the strongest bias gradient counts as inactive."""
 ALIKE, OUTSIDE, OFF_GRID = 1e-4, 1e-3, 0.1
-"""Root mean squared difference of rows that agree; how far a pixel may lie outside the image range; mean
-distance from multiples of 1/255, in such steps, below which pixels are bytes (those of a mixture: 0.25)."""
+"""Root mean squared difference below which rows agree; tolerance on pixels outside the image range; mean
+distance from multiples of 1/255, in such steps, below which pixels count as bytes (of a mixture: 0.25)."""
 _ROWS, _HALVINGS = 256, 30  # of the search for the scale
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class CuriousAbandonHonesty:
-    """The attack with its settings.
+    """The attack and its settings.
 
     Args:
-        fires: examples of a round for which a row fires, on average over auxiliary images.
+        fires: examples of a round for which a row is active, on average over auxiliary images.
         scale: of the positive half; 0: chosen by ``fires``.
     """
 
@@ -71,11 +73,11 @@ class CuriousAbandonHonesty:
         check_ranges(self, SUBJECT)
 
     def check_model(self, architecture: Architecture) -> None:
-        """Refuse models whose first linear layer does not see the whole image."""
+        """Refuse models whose first linear layer does not receive the whole image."""
         _find_layer(architecture)
 
     def craft(self, view: View, *, rng: Rng) -> Crafted | None:
-        """The honest model with a trapped layer, and convolutions before it that pass images on."""
+        """The honest model with trap weights in one layer, and convolutions that pass images through."""
         auxiliary, one = view.grants.auxiliary, view.rounds[-1]
         assert auxiliary is not None  # needs.grants
         layer = _find_layer(view.terms.architecture)
@@ -101,7 +103,7 @@ class CuriousAbandonHonesty:
         )
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
-        """What the rows hold, in every round that was crafted; confidence: how many rows agree."""
+        """The images of every crafted round; confidence: the number of rows that agree."""
         del rng  # deterministic
         shape = view.terms.architecture.input_shape
         name = _find_layer(view.terms.architecture).name
@@ -129,7 +131,7 @@ class CuriousAbandonHonesty:
 
 
 def trap_rows(rows: int, entries: int, *, scale: float, rng: Rng) -> Tensor:
-    """Weights (R, D): a random half of every row negative, the other half as large times ``scale``."""
+    """Weights (R, D): a random half of every row negative, the other half of equal size times ``scale``."""
     generator = rng.torch()
     half = entries // 2
     size = torch.randn(rows, half, generator=generator).abs()
@@ -140,7 +142,7 @@ def trap_rows(rows: int, entries: int, *, scale: float, rng: Rng) -> Tensor:
 
 
 def find_scale(pixels: Tensor, share: float, *, rng: Rng) -> float:
-    """The scale at which trap rows fire for a ``share`` of auxiliary images (N, D), by bisection."""
+    """The scale at which trap rows are active for a ``share`` of auxiliary images (N, D), by bisection."""
     low, high = 0.5, 1.5
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
@@ -153,17 +155,18 @@ def find_scale(pixels: Tensor, share: float, *, rng: Rng) -> float:
 def read_traps(
     weight: Tensor, bias: Tensor, shift: Tensor, *, limit: int, range_: tuple[float, float]
 ) -> tuple[Tensor, Tensor]:
-    """Images from the summed gradient of a trapped layer, blindly.
+    """Images from the summed gradient of a layer with trap weights, without knowing the true images.
 
     Args:
         weight: (R, D) float64, in units in which pixel = weight / bias + shift.
         bias: (R,) float64.
         shift: of pixels, (D,).
-        limit: at most so many images.
+        limit: maximum number of images.
         range_: of pixels.
 
     Returns:
-        Images (L, D), the surest first; how many rows agree on each, and a half more for bytes, (L,).
+        Images (L, D), the most confident first; the number of rows that agree on each, plus 0.5 if its pixels
+        are bytes, (L,).
     """
     fired = bias.abs() > FAINT * bias.abs().max()
     images = weight[fired] / bias[fired, None] + shift
@@ -173,26 +176,26 @@ def read_traps(
     steps = (images - range_[0]) / (range_[1] - range_[0]) * 255
     whole = (steps - steps.round()).abs().mean(1) < OFF_GRID
     sure = near.sum(1).double() + whole.double() * 0.5
-    taken = torch.zeros(len(images), dtype=torch.bool)
-    kept: list[int] = []
+    covered = torch.zeros(len(images), dtype=torch.bool)
+    representatives: list[int] = []
     for i in sure.argsort(descending=True, stable=True).tolist():
-        if not taken[i]:
-            kept.append(i)
-            taken |= near[i]
-    kept = kept[:limit]
-    return images[kept], sure[kept]
+        if not covered[i]:
+            representatives.append(i)
+            covered |= near[i]
+    representatives = representatives[:limit]
+    return images[representatives], sure[representatives]
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class _Layer:
-    """The first linear layer, and how images get there.
+    """The first linear layer, and the path of images to it.
 
     Attributes:
         name: without ``.weight``.
         convolutions: before it, in order.
         unit: scale and shift, (C,), with pixel = input of the layer * scale + shift.
-        normalized: likewise, of the input of the first convolution.
+        normalized: likewise, for the input of the first convolution.
     """
 
     name: str
@@ -201,7 +204,7 @@ class _Layer:
     normalized: tuple[Tensor, Tensor]
 
     def pass_on(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Convolutions that hand every channel on as it is, in pixels."""
+        """Weights with which the convolutions pass every channel through unchanged, in pixels."""
         passing: dict[str, Tensor] = {}
         scale, shift = self.normalized
         for i, name in enumerate(self.convolutions):
@@ -216,10 +219,10 @@ class _Layer:
 
 
 def _find_layer(architecture: Architecture) -> _Layer:
-    """The layer to trap.
+    """The layer that gets trap weights.
 
     Raises:
-        Inapplicable: before it, images are not passed on whole, or it has no bias.
+        Inapplicable: the layers before it cannot pass whole images through, or it has no bias.
     """
     model = build(architecture)
     channels, height, width = architecture.input_shape
@@ -249,7 +252,7 @@ def _find_layer(architecture: Architecture) -> _Layer:
 
 
 def _passes(convolution: nn.Conv2d, channels: int) -> bool:
-    """Whether it keeps height and width, and can hold all channels of an image."""
+    """Whether it preserves height and width, and has enough channels for an image."""
     odd = all(k % 2 == 1 for k in convolution.kernel_size)
     same = all(p == k // 2 for p, k in zip(convolution.padding, convolution.kernel_size, strict=True))
     plain = convolution.stride == (1, 1) and convolution.dilation == (1, 1) and convolution.groups == 1

@@ -1,26 +1,27 @@
-"""Fishing: a last layer at which one example of a whole cohort has a gradient, and no other.
+"""Fishing: a last layer for which only one example of the whole cohort has a nonzero gradient.
 
 Source: Wen et al. 2022, "Fishing for User Data in Large-Batch Federated Learning via Gradient Magnification",
-ICML, arXiv:2202.00580. Only numbers of the last layer change. Row c of its gradient is the mean over examples
-of (p_c - [y = c]) f, f the features, and everything before it is reached through row c alone.
+ICML, arXiv:2202.00580. Only the weights of the last layer change. Row c of its gradient is the mean over
+examples of (p_c - [y = c]) f, f the features, and the gradient of all earlier layers passes through row c
+alone.
 
-* ``class``: the biases of all other classes are so high that p_c = 0. Examples of other classes have no part
-  in what goes through row c; it is a single example's if the cohort holds one of class c.
+* ``class``: the biases of all other classes are so high that p_c = 0. Examples of other classes contribute
+  nothing through row c; the gradient is a single example's if the cohort holds one of class c.
 * ``feature``: logit c is a step at a threshold of one feature, so p_c is 1 above it and 0 below. An example
-  of another class has a part only above. Of a cohort without class c a single example is left where the
-  threshold lies below the largest value of the feature and no other.
-* ``rounds``: between two rounds with two thresholds on the same data, everything cancels but the examples
-  between the two, class c or not. How many they are is the difference of the bias gradients; a bin of several
-  is split in the next round.
+  of another class contributes only above. In a cohort without class c, a single example remains if the
+  threshold lies between the largest and the second largest value of the feature.
+* ``rounds``: in the difference of two rounds with two thresholds on the same data, everything cancels but the
+  examples between the two, of class c or not. Their number is the difference of the bias gradients; a bin of
+  several is split in the next round.
 
-The example that is left is read off the first linear layer, in closed form.
+The remaining example is recovered from the first linear layer, in closed form.
 
-Where we differ: ``rounds`` is ours, the blind test for a single example (its count, and pixels in the image
+Where we differ: ours are ``rounds``, the blind test for a single example (its count, and pixels in the image
 range), and the closed form in place of an inversion.
 
 Breaks when: the cohort holds several examples of the class, or none (class), or any (feature); clients draw
-other examples every round, or drop out (rounds); parameters are sent instead of gradients, for the steep row
-drowns them in rounding. Shape letters: N auxiliary images, E features, B examples, R rows, D pixels.
+other examples every round, or drop out (rounds); parameters are sent instead of gradients, as the steep row
+loses them in rounding. Shape letters: N auxiliary images, E features, B examples, R rows, D pixels.
 """
 
 import math
@@ -46,8 +47,8 @@ from glasshouse.wire import Architecture, Crafted, Terms
 
 SUBJECT = "attack 'fishing'"
 WHOLE, OUTSIDE = 0.02, 1e-2
-"""How far a count of examples may be from 1, and a pixel from the image range, where it spans 1."""
-_HIGH = 40.0  # bias of all other classes: float32 knows no smaller p than exp(-87)
+"""Tolerance on a count of 1 example, and on pixels outside the image range, as a share of the range."""
+_HIGH = 40.0  # bias of all other classes: float32 cannot represent p below exp(-87)
 _STEEP = 1e5  # slope of the step, in standard deviations of the feature
 PARTS, SIDES = ("weight", "bias"), ("below", "above")
 
@@ -55,7 +56,7 @@ PARTS, SIDES = ("weight", "bias"), ("below", "above")
 @final
 @dataclass(frozen=True, kw_only=True)
 class Fishing:
-    """The attack with its settings.
+    """The attack and its settings.
 
     Args:
         strategy: ``feature``, ``rounds`` or ``class``.
@@ -90,7 +91,7 @@ class Fishing:
         check_ranges(self, SUBJECT)
 
     def check_model(self, architecture: Architecture) -> None:
-        """Refuse models that neither begin nor end in a linear layer, or lack the class."""
+        """Refuse models that do not begin and end with a linear layer, or lack the class."""
         _layers(architecture)
         if self.target >= architecture.classes:
             raise Inapplicable(
@@ -101,7 +102,7 @@ class Fishing:
             )
 
     def craft(self, view: View, *, rng: Rng) -> Crafted | None:
-        """The honest model with a last layer that lets one class, or one side of a threshold, through."""
+        """The honest model with a last layer that passes only one class, or one side of a threshold."""
         del rng  # deterministic
         one, auxiliary = view.rounds[-1], view.grants.auxiliary
         assert auxiliary is not None  # needs.grants
@@ -134,7 +135,7 @@ class Fishing:
         return Crafted(default=replace(one.broadcast, tensors=tensors), memory=memory)
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
-        """The examples that a round isolated, none or up to two; confidence is the size of their gradient."""
+        """The examples that each round isolated, at most two; the confidence of all is 1."""
         del rng  # deterministic
         shape, (low, high) = view.terms.architecture.input_shape, view.terms.image_range
         claims: list[Claim] = []
@@ -155,7 +156,7 @@ class Fishing:
         return tuple(claims)
 
     def _differences(self, total: RoundSum, memory: Mapping[str, Tensor], number: int) -> list[list[Tensor]]:
-        """Gradients of the first layer, weight and bias, that are of one example alone."""
+        """Gradients of the first layer, weight and bias, that come from a single example."""
         count = _count(total, self.target)
         if self.strategy == "class":
             return [list(total.gradient.values())[:2]] if abs(count + 1) < WHOLE else []
@@ -173,7 +174,7 @@ class Fishing:
 
 
 def _comparable(earlier: RoundView, one: RoundView, memory: Mapping[str, Tensor], last: str) -> bool:
-    """Whether a round was fished in, with the model that is the server's now."""
+    """Whether an earlier round was attacked with the same model, apart from the last layer."""
     then, now = earlier.broadcast.tensors, one.broadcast.tensors
     same = (torch.equal(then[n], t) for n, t in now.items() if not n.startswith(f"{last}."))
     return f"threshold.{earlier.round}" in memory and all(same)
@@ -188,20 +189,20 @@ def _sum(one: RoundView, terms: Terms) -> RoundSum:
 
 
 def _count(total: RoundSum, target: int) -> float:
-    """Examples above the threshold less those of the class; under ``class`` the latter alone, negative."""
+    """Examples above the threshold minus those of the class; under ``class`` minus the latter alone."""
     return float(list(total.gradient.values())[2][target]) / total.unit
 
 
 def next_threshold(values: Tensor, known: list[tuple[float, float]], examples: int) -> float:
-    """Where the feature is cut in the coming round.
+    """The threshold on the feature in the coming round.
 
     Args:
         values: (N,) of auxiliary images.
-        known: thresholds of earlier rounds, and how many examples lay above each, up to one common constant.
+        known: thresholds of earlier rounds, and the number of examples above each, up to a common constant.
         examples: in the cohort.
 
     Returns:
-        First a value that nobody reaches. Then bins from the top that hold one example on average; a bin that
+        First a value above all examples. Then bins from the top that hold one example on average; a bin that
         held several is split at the median of the auxiliary images in it, the fullest first.
 
     Examples:
@@ -222,14 +223,14 @@ def next_threshold(values: Tensor, known: list[tuple[float, float]], examples: i
         _, lower, upper = max(full)
         inside = values[(values > lower) & (values < upper)]
         return float(inside.median()) if len(inside) > 1 else (lower + min(upper, high)) / 2
-    left = float((values < cuts[-1][0]).double().mean())
-    return float(values.quantile(max(left - 1 / examples, 0.0)))
+    below = float((values < cuts[-1][0]).double().mean())
+    return float(values.quantile(max(below - 1 / examples, 0.0)))
 
 
 def _neighbours(
     threshold: float, known: list[tuple[float, RoundSum]], *, target: int, number: int
 ) -> dict[str, Tensor]:
-    """The sums of the rounds with the next lower and the next higher threshold, as memory."""
+    """The sums of the rounds with the next lower and next higher threshold, for the attack's memory."""
     lower = [k for k in known if k[0] < threshold]
     upper = [k for k in known if k[0] > threshold]
     nearest = {"below": max(lower, default=None, key=_at), "above": min(upper, default=None, key=_at)}
@@ -247,7 +248,7 @@ def _at(known: tuple[float, RoundSum]) -> float:
 
 
 def _read_single(weight: Tensor, bias: Tensor) -> Tensor | None:
-    """The input of a first layer from its gradient under one example, (D,); None: it fired nowhere."""
+    """The input of a first layer from the gradient of one example, (D,); None: no unit was active."""
     square = float(bias.dot(bias))
     return bias @ weight / square if square > 0 else None
 
@@ -277,7 +278,7 @@ def _layers(architecture: Architecture) -> tuple[str, str]:
 
 
 def _features(architecture: Architecture, tensors: Mapping[str, Tensor], images: Tensor, last: str) -> Tensor:
-    """What enters the last layer, (N, E)."""
+    """Inputs of the last layer, (N, E)."""
     model = build(architecture)
     load(model, tensors)
     with torch.no_grad():
@@ -285,13 +286,13 @@ def _features(architecture: Architecture, tensors: Mapping[str, Tensor], images:
 
 
 def _spread_most(features: Tensor) -> int:
-    """The feature (of N, E) that is most often not zero, then the one that varies most."""
+    """The index of the feature (of (N, E)) with the largest deviation, among those most often nonzero."""
     alive = (features > 0).double().mean(0)
     return int(torch.where(alive >= alive.max() - 0.01, features.double().std(0), -1.0).argmax())
 
 
 def _to_pixels(architecture: Architecture, inputs: Tensor) -> Tensor:
-    """What the first layer saw, (B, C, H, W), in pixels."""
+    """Convert inputs of the first layer (B, C, H, W) to pixels."""
     layer = dict(build(architecture).named_children()).get("normalize", nn.Identity())
     with torch.no_grad():
         zero = layer(torch.zeros(1, *inputs.shape[1:]))

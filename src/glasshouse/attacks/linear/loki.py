@@ -1,17 +1,18 @@
-"""LOKI: one imprint module per client, so that the sum falls apart by client.
+"""LOKI: one imprint module per client, so that the sum can be separated by client.
 
 Source: Zhao et al. 2024, "LOKI", IEEE S&P, arXiv:2303.12233. Client j's convolution copies its images into
 channel group j and writes zeros elsewhere; the linear layer behind it has columns for every group, so the sum
-of its weight gradients holds client j's images in columns j alone. Bias gradients add up over clients and
-say nothing; an image is read from differences of weight rows, up to a scale.
+of its weight gradients contains client j's images only in columns j. Bias gradients are summed over clients
+and carry no information; an image is read from differences of weight rows, up to scale.
 
-Where we differ: the scale is that at which the largest pixel is 1 (theirs), moved into the brightness that
-the image's bin allows; and beside scaling the convolution up we scale the way back down. With both, several
-local steps hardly move the convolution (1 / scale²) or the thresholds (scale² · way back).
+Where we differ: the scale makes the largest pixel 1 (as theirs), then is clamped to the brightness range of
+the image's bin; and besides scaling the convolution up we scale down the layer that maps back. With both,
+several local steps hardly change the convolution (1 / scale²) or the thresholds (scale² · factor of the layer
+back).
 
-Breaks when: a client looks at what it is told to run (an added module, convolutions of zeros), or compares it
-with another client's; two of one client's examples share a bin. Shape letters: B images, C, H, W, R bins,
-G groups = clients, E = C · H · W.
+Breaks when: a client inspects the model it is asked to run (an added module, convolutions of zeros), or
+compares it with another client's; two of one client's examples share a bin. Shape letters: B images, C, H, W,
+R bins, G groups = clients, E = C · H · W.
 """
 
 from dataclasses import dataclass
@@ -34,17 +35,17 @@ from glasshouse.wire import Architecture, Broadcast, Crafted
 EMPTY_BIN = 1e-3
 """A bin below this share of its client's strongest one counts as empty."""
 SCALE, QUIET = 3.0, 0.1
-"""Factors on the convolution (taken back by the linear layer), and on the way back from the module."""
+"""Factors on the convolution (undone by the linear layer), and on the layer that maps back to images."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Loki:
-    """The attack with its settings.
+    """The attack and its settings.
 
     Args:
         width: bins per example of a client; the paper uses 4 in most experiments.
-        local_steps: different batches that each client steps on in a round, which all share its bins; 0: one.
+        local_steps: different batches that each client trains on in a round, which share its bins; 0: one.
     """
 
     card: ClassVar[Card] = Card(
@@ -69,7 +70,7 @@ class Loki:
     needs: ClassVar[Needs] = crafting_needs("architecture", "addressing")
 
     def craft(self, view: View, *, rng: Rng) -> Crafted | None:
-        """One broadcast per client, equal but for the convolution."""
+        """One broadcast per client, identical except for the convolution."""
         auxiliary = view.grants.auxiliary
         assert auxiliary is not None  # needs.grants
         terms, number = view.terms, view.rounds[-1].round
@@ -149,12 +150,12 @@ def _spread(architecture: Architecture, client: int | None, clients: int) -> dic
 
 
 def read_group(block: Tensor, thresholds: Tensor, *, limit: int) -> tuple[Tensor, Tensor]:
-    """Images of one client from its columns, without a bias.
+    """Images of one client from its columns, without bias gradients.
 
     Args:
         block: (R, E) float64, gradient of the rows' weights in the client's columns.
         thresholds: (R,), of the mean.
-        limit: at most so many, the strongest.
+        limit: maximum number of images, the strongest.
 
     Returns:
         Images (L, E), before clipping; strength (L,), in the units of ``block``.

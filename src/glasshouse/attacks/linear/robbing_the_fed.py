@@ -1,13 +1,14 @@
-"""Robbing the Fed: an imprint module in front of the model copies single images into a sum.
+"""Robbing the Fed: an imprint module in front of the model makes single images readable from the sum.
 
 Source: Fowl et al. 2022, "Robbing the Fed", ICLR, arXiv:2110.13057, Sections 3 and 4.2 (sparse variant). The
 measurement is the mean of the pixels; thresholds are quantiles of a Normal fitted to auxiliary data. Where we
 differ: the read-out is blind and in float64, and takes a bin's scale from its known brightness when clients
-send parameters. The layer back has identical columns: one image, scaled by the sum of the rows.
+send parameters. The layer that maps back to images has identical columns: one image, scaled by the sum of the
+rows.
 
-Breaks when: a client looks at the architecture it is told to run; noise exceeds one example's share of the
-update. Several local steps move the thresholds: the sparse variant suffers less. It cannot say whose image it
-is. Shape letters: B images, C, H, W, R bins.
+Breaks when: a client inspects the architecture it is asked to run; noise exceeds one example's share of the
+update. Several local steps shift the thresholds, less so in the sparse variant. Images are not attributed to
+clients. Shape letters: B images, C, H, W, R bins.
 """
 
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ EMPTY_BIN = 1e-5
 @final
 @dataclass(frozen=True, kw_only=True)
 class RobbingTheFed:
-    """The attack with its settings.
+    """The attack and its settings.
 
     Args:
         bins: R, rows of the module.
@@ -128,10 +129,10 @@ class RobbingTheFed:
 
 
 def imprint_tensors(thresholds: Tensor, entries: int, *, sparse: bool, rng: Rng) -> dict[str, Tensor]:
-    """Weights of the module: R rows that measure the mean, and R identical columns back.
+    """Weights of the module: R rows that measure the mean, and R identical columns that map back.
 
-    The fixed image of the columns is drawn at random, so that its loss gradient is not orthogonal to it for
-    whole classes; rows add up to values of the order of a pixel.
+    The image in the columns is random, so that the loss gradient is not orthogonal to it for whole classes;
+    the outputs of all rows sum to values of the order of a pixel.
     """
     rows = len(thresholds)
     slopes = torch.ones(rows, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Train inversion networks over the rounds of a federation, small ones in one batch, others in processes.
+"""Train inversion networks over the rounds of a federation: small ones in one batch, others in processes.
 
 Shape letters: N networks, M training examples, n distinct images, D entries of a vector, L queries.
 """
@@ -20,25 +20,25 @@ from glasshouse.rng import Rng
 from glasshouse.tensors import FUSED, descend
 
 QUERIES = 64
-"""Queries per step of the fine-tuning, at most."""
+"""Maximum number of queries per step of fine-tuning."""
 TOGETHER: Final = 8
-"""Networks that share a batch, at most."""
+"""Maximum number of networks that share a batch."""
 SMALL: Final = 64
-"""Width up to which they do: wider ones fill a core by themselves."""
+"""Maximum width of networks that share a batch: wider ones use a whole core."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class InversionTraining:
-    """How a network is trained.
+    """Settings of a network's training.
 
     Attributes:
         epochs: over the public images, per round.
-        batch_size: examples per step, two at least: batch norm needs them.
-        learning_rate: of Adam, whose state is carried over the rounds.
-        weight_decay: of Adam, whose state is carried over the rounds.
-        width: channels of the network's first map.
-        bfloat16: multiply its maps in it, for wide networks.
+        batch_size: examples per step, at least two, as batch norm needs.
+        learning_rate: of Adam, whose state is kept between rounds.
+        weight_decay: of Adam, whose state is kept between rounds.
+        width: channels of the network's first feature map.
+        bfloat16: compute products in bfloat16, for wide networks.
     """
 
     epochs: Count = 3
@@ -62,11 +62,11 @@ class Task:
         images: (n, C, H, W) in [-1, 1]; example i shows image i modulo n.
         vectors: prediction vectors (M, D), one table per round.
         queries: (L, D).
-        priors: of each image, (n, C, H, W) or (1, ...); None without a prior.
-        wanted: of each query.
-        prior_weight: the paper's γ, of the distance to the prior images; 0: no prior.
-        tuning: after each epoch, pull the queries' images to their priors (Eq. 10).
-        key: of the network's stream of randomness.
+        priors: prior image of each image, (n, C, H, W) or (1, ...); None without a prior.
+        goals: prior image of each query, likewise.
+        prior_weight: the paper's γ, weight of the distance to the prior images; 0: no prior.
+        tuning: after each epoch, fine-tune the queries' images towards their priors (Eq. 10).
+        key: of the network's random stream.
     """
 
     how: InversionTraining
@@ -84,7 +84,7 @@ def invert_queries(tasks: Sequence[Task]) -> list[Tensor]:
     """For each task images of its queries after each round, (rounds, L, C, H, W) in [-1, 1].
 
     Args:
-        tasks: alike but for the numbers in their tensors and their streams (:func:`_kind`).
+        tasks: of one kind (:func:`_kind`): they differ only in their tensors' values and their streams.
     """
     first, data = tasks[0], _Stacked(tasks)
     rngs, how = [Rng(task.key) for task in tasks], first.how
@@ -113,7 +113,7 @@ def invert_queries(tasks: Sequence[Task]) -> list[Tensor]:
 
 @final
 class _Stacked:
-    """What the networks of several tasks are trained with, the networks first."""
+    """The training data of several tasks, stacked along a first axis of networks."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         self.how, self.prior_weight = tasks[0].how, tasks[0].prior_weight
@@ -125,8 +125,8 @@ class _Stacked:
 
 
 def _stack(every: Sequence[Tensor | None]) -> Tensor | None:
-    there = [one for one in every if one is not None]
-    return torch.stack(there) if there else None
+    tensors = [one for one in every if one is not None]
+    return torch.stack(tensors) if tensors else None
 
 
 def _epoch(
@@ -137,7 +137,7 @@ def _epoch(
     *,
     rngs: Sequence[Rng],
 ) -> None:
-    """Eq. 3, with squared distances: the sum of the networks' means, so that each descends along its own."""
+    """One epoch of Eq. 3, with squared distances; the loss is the sum over networks of their mean losses."""
     weight = data.prior_weight if data.priors is not None else 0.0
     count = vectors.shape[1]
     orders = torch.stack([torch.randperm(count, generator=rng.torch()) for rng in rngs]).to(vectors.device)
@@ -154,7 +154,7 @@ def _epoch(
 
 
 def _tune(net: InversionNet, optimizer: torch.optim.Optimizer, data: _Stacked) -> None:
-    """Eq. 10, in batches of as equal a size as possible."""
+    """Fine-tune by Eq. 10, in batches of nearly equal size."""
     assert data.goals is not None
     networks, queries = data.queries.shape[:2]
     for rows in torch.arange(queries).tensor_split(-(-queries // QUERIES)):
@@ -166,21 +166,21 @@ def _tune(net: InversionNet, optimizer: torch.optim.Optimizer, data: _Stacked) -
 
 
 def each(tasks: Sequence[Task], *, processes: int, label: str) -> list[Tensor]:
-    """The images of every task, in order; the same whatever ``processes`` is. On a GPU it is one."""
-    here = bool(tasks) and tasks[0].images.device.type != "cpu"
+    """The images of every task, in order; independent of ``processes``, which is 1 on a GPU."""
+    on_gpu = bool(tasks) and tasks[0].images.device.type != "cpu"
     groups = list(_groups(tasks))
-    every = process.each(invert_queries, groups, processes=1 if here else processes, label=label)
+    every = process.each(invert_queries, groups, processes=1 if on_gpu else processes, label=label)
     return [images for group in every for images in group]
 
 
 def _groups(tasks: Sequence[Task]) -> Iterator[tuple[Task, ...]]:
-    """Tasks in their order; neighbours of one kind together where their networks are small."""
+    """Tasks in order; consecutive ones of one kind are grouped if their networks are small."""
     for kind, same in itertools.groupby(tasks, key=_kind):
         alike, most = list(same), TOGETHER if kind[0].width <= SMALL else 1
         yield from (tuple(alike[i : i + most]) for i in range(0, len(alike), most))
 
 
 def _kind(task: Task) -> tuple[InversionTraining, object]:
-    """What tasks in one batch have in common."""
+    """The settings and shapes that tasks in one batch must share."""
     tensors = (task.images, *task.vectors, task.queries, task.priors, task.goals)
     return task.how, (task.prior_weight, task.tuning, [None if t is None else t.shape for t in tensors])

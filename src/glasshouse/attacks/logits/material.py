@@ -1,4 +1,4 @@
-"""What a server holds that only ever received logits: public images, uploads, and its own logits.
+"""The data of a server that receives only logits: public images, uploads, and its own logits.
 
 Shape letters: P public images, n of them of the private domain (D_0), J classes, L targets.
 """
@@ -18,12 +18,12 @@ from glasshouse.wire import Batch
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Material:
-    """One run as an attack on logits uses it.
+    """The data of one run that attacks on logits use.
 
     Attributes:
-        public: all public images, the first ``sensitive`` of the private domain.
+        public: all public images; the first ``sensitive`` are of the private domain.
         targets: L.
-        rounds: those in which the server had logits of its own when uploads came in.
+        rounds: those in which there are both uploads and logits of the server's own.
         server: its logits, one (P, J) per round.
         clients: uploads (P, J) by client, one table per round.
         image_range: smallest and largest pixel.
@@ -53,7 +53,7 @@ class Material:
         return (pixels - low) / (high - low) * 2 - 1
 
     def pixels(self, scaled: Tensor) -> Tensor:
-        """Back from [-1, 1], cut to the image range."""
+        """Pixels from [-1, 1], clipped to the image range."""
         low, high = self.image_range
         return ((scaled + 1) / 2 * (high - low) + low).clamp(low, high)
 
@@ -62,8 +62,8 @@ def material(view: View, *, subject: str) -> Material:
     """Read a view of a whole run.
 
     Raises:
-        Inapplicable: no public data or no private domain among them, nobody said which classes are private,
-            or no kept round has both uploads and the server's own logits.
+        Inapplicable: no public data, none of it of the private domain, the private classes are unknown, or no
+            kept round has both uploads and the server's own logits.
     """
     terms = view.terms
     if terms.public is None or not terms.sensitive or not terms.targets:

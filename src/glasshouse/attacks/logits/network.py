@@ -1,13 +1,13 @@
-"""The inversion network: prediction vectors in, images out.
+"""The inversion network, from prediction vectors to images.
 
 Source: Yang et al. 2019, "Neural Network Inversion in Adversarial Setting", CCS, arXiv:1902.08552; the
 layers as in Takahashi et al. 2023, Code 2. Where we differ: the first transposed convolution has a 1 × 1
 input, so it is one matrix product with the same weights; images of other sizes than 64 × 64 take as many
-doublings from 4 × 4 as they need and are cut to size around the middle; the other transposed
-convolutions are matrix products where that is faster (:class:`Doubling`).
+doublings from 4 × 4 as they need and are cropped around the centre; the other transposed convolutions are
+matrix products where that is faster (:class:`Doubling`).
 
-Small networks spend most of a step around their arithmetic, so that several of one shape share a batch
-(:class:`InversionNet`); none sees another.
+For small networks overhead dominates a step, so several of one shape share a batch (:class:`InversionNet`)
+without interacting.
 
 Shape letters: N networks, B examples, D entries of a prediction vector, C channels, H and W pixels.
 """
@@ -29,7 +29,7 @@ _FIRST = 4
 
 @final
 class Doubling(nn.ConvTranspose2d):
-    """Maps of twice the side: 4 × 4, stride 2, padding 1; for each network from its own channels.
+    """A transposed convolution to twice the side: 4 × 4, stride 2, padding 1; grouped by network.
 
     In bfloat16, and to a single channel, it is a matrix product and overlapping sums: at the paper's width
     1.7 times as fast as in float32 on a processor that multiplies bfloat16 matrices, where torch's own
@@ -61,13 +61,13 @@ class Doubling(nn.ConvTranspose2d):
 class InversionNet(nn.Module):
     """Transposed convolutions with batch norm and tanh; the last layer's tanh gives pixels in [-1, 1].
 
-    One network, or several that are trained in one batch: their tensors one behind the other.
+    One network, or several that are trained in one batch, with concatenated tensors.
 
     Args:
         entries: D.
         shape: (C, H, W) of the images.
         width: channels of the first map, halved by every doubling; 1,024 in the paper.
-        bfloat16: multiply in it; weights, sums and batch norm stay float32.
+        bfloat16: compute products in bfloat16; weights, sums and batch norm stay float32.
         networks: N.
     """
 
@@ -110,7 +110,7 @@ class InversionNet(nn.Module):
 def network(
     entries: int, shape: tuple[int, int, int], *, width: int, rngs: Sequence[Rng], bfloat16: bool = False
 ) -> InversionNet:
-    """New networks in one: the initial weights of each come from its own stream."""
+    """New networks in one module; the initial weights of each come from its own stream."""
     states = []
     with torch.random.fork_rng(devices=[]):
         for rng in rngs:

@@ -1,4 +1,4 @@
-"""What to ask an inversion network for a private class: the optimal logits, and the choice among clients.
+"""Queries to an inversion network for a private class: the optimal logits, and the choice among clients.
 
 Source: Takahashi et al. 2023, Eq. 4 to 7 and 11, Appendix A; :func:`choose_surest` is ours (decision 0070).
 """
@@ -14,20 +14,20 @@ from glasshouse.images import ssim, total_variation
 
 
 def one_hot(targets: int, classes: int) -> Tensor:
-    """A client that is certain of the class: row j is 1 in column j, (L, J)."""
+    """The prediction of a client that is certain of the class: row j is 1 in column j, (L, J)."""
     return torch.eye(classes)[:targets]
 
 
 def unsure_server(targets: int, classes: int, *, confidence: float) -> Tensor:
-    """A server that has not seen the class, (L, J): the distribution that maximises p_j + α·entropy (Eq. 6).
+    """The prediction of a server unaware of the class, (L, J): maximises p_j + α·entropy (Eq. 6).
 
-    The authors' code writes the larger value into the columns of the whole batch; here it stands in the
-    class's own column, as in the paper.
+    The authors' code writes the larger value into the columns of the whole batch; here it is in the class's
+    own column, as in the paper.
 
     Args:
         targets: L.
         classes: J.
-        confidence: the paper's α, > 0; large is nearer to uniform.
+        confidence: the paper's α, > 0; the larger, the closer to uniform.
 
     Examples:
         >>> q = unsure_server(1, 3, confidence=1.0)
@@ -40,14 +40,14 @@ def unsure_server(targets: int, classes: int, *, confidence: float) -> Tensor:
 
 
 def choose_smooth(candidates: Tensor, *, roughness: float) -> Tensor:
-    """For each class the client whose image is the least like the others' and smooth (Eq. 11), (L,).
+    """For each class the client whose image is smooth and least similar to the others' (Eq. 11), (L,).
 
-    With two clients the similarity is the same for both, so that smoothness alone decides. Among equals the
-    first is taken. Where we differ: this package's SSIM (Gaussian window of 11) for the authors' (uniform 7).
+    With two clients the similarity is the same for both, so that only smoothness decides. Ties go to the
+    first. Where we differ: this package's SSIM (Gaussian window of 11), not the authors' (uniform 7).
 
     Args:
         candidates: (K, L, C, H, W) in [0, 1].
-        roughness: the paper's β, of the total variation on [-1, 1].
+        roughness: the paper's β, weight of the total variation on [-1, 1].
     """
     clients, classes = candidates.shape[:2]
     score = roughness * 2 * total_variation(candidates.flatten(0, 1)).view(clients, classes)
@@ -60,9 +60,9 @@ def choose_smooth(candidates: Tensor, *, roughness: float) -> Tensor:
 
 
 def choose_surest(uploads: Sequence[Tensor], targets: int) -> Tensor:
-    """For each class the client that gives it the most probability on other classes' images, (L,). Ours.
+    """For each class the client that gives it the highest probability on images of other classes, (L,). Ours.
 
-    A client that has trained on a class also sees it where it is not; the others have no reason to.
+    A client that trained on a class also gives it some probability on other images; other clients do not.
 
     Args:
         uploads: logits (K, n, J) on the images of D_0, none of which shows a private class; one per round.

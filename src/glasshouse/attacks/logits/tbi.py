@@ -1,8 +1,8 @@
-"""TBI: one inversion network for all clients' logits on all public images, asked for a certain prediction.
+"""TBI: one inversion network for all clients' logits on all public images, queried with one-hot vectors.
 
 Source: Yang et al. 2019, CCS, arXiv:1902.08552; its use as a baseline: Takahashi et al. 2023, section 4.2.
-Where we differ from the latter's code: every client is bound to its own logits (there a late-binding lambda
-makes all K entries call the last client).
+Where we differ from the latter's code: every client is paired with its own logits (there a late-binding
+lambda makes all K entries call the last client).
 """
 
 from dataclasses import dataclass, field
@@ -59,7 +59,7 @@ class Tbi:
         return Budget(unit="epochs", amount=self.training.epochs)
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
-        """One claim per round with uploads, of all private classes; it names no client."""
+        """One claim per round with uploads, for all private classes, not attributed to clients."""
         evidence = material(view, subject="attack 'tbi'")
         classes = evidence.server[0].shape[1]
         task = Task(

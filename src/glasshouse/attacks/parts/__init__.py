@@ -1,1 +1,1 @@
-"""What several attacks share: the model as received, label inference, gradient matching, optimizers."""
+"""Code shared by several attacks: the received model, label inference, gradient matching, optimizers."""

@@ -1,24 +1,24 @@
-"""Which defence an update went through, read off the gradient of the last linear layer.
+"""Infer which defence was applied to an update, from the gradient of the last linear layer.
 
 Shape letters: B examples behind the update, K classes, F features that enter the last layer.
 
 With cross-entropy the columns of that layer's weight gradient sum to zero over the classes (the probabilities
-of an example and its one-hot label both sum to 1). So, looked at in this order:
+of an example and its one-hot label both sum to 1). The tests, in this order:
 
-- columns that do not sum to zero: entries on a grid of few steps mean quantising (or signs), single zeros in
-  columns and rows that are not zero altogether mean magnitude pruning, and otherwise it is noise, of
-  standard deviation (root mean square of the sums) / √K;
-- several tensors of one and the same norm, none above it: clipping per tensor;
-- one example: the weight gradient is d rᵀ with the bias gradient d = p - y. Its ratio to d gives the
-  features r, these give p = softmax(W r + b), and so what d must have been. A received d that is a smaller
-  multiple of it was clipped; one of another direction shows that features with a part in p were hidden:
+- columns that do not sum to zero: entries on a coarse grid mean quantisation (or signs); isolated zeros, in
+  rows and columns that are not entirely zero, mean magnitude pruning; anything else is noise, of standard
+  deviation (root mean square of the sums) / √K;
+- several tensors of the same norm, and none of a larger one: clipping per tensor;
+- one example: the weight gradient is d rᵀ with the bias gradient d = p - y. Dividing by d gives the features
+  r, from which follow p = softmax(W r + b) and the expected d. If the received d is a smaller multiple of
+  the expected one, it was clipped; if it has another direction, features that contribute to p were hidden:
   Soteria;
-- several examples, or several local steps: Soteria when more columns are zero than images of the adversary's
-  own, or random ones, leave; clipping is not looked for, as the length of d is not known.
+- several examples, or several local steps: Soteria if more columns are zero than in batches of the
+  adversary's own images, or of random ones; clipping is not tested, as the length of d is not known.
 
-Zeros of a ReLU look like Soteria's in the mask, not in the test above. ``unknown``: the last layer is not
-in the update, or what was found contradicts itself. Clipping that did not bind and Soteria that hid dead
-features changed nothing, and nothing is found. Noise on top of Soteria or pruning hides them.
+Dead ReLU features have the same mask as Soteria, but do not pass the one-example test. ``unknown``: the last
+layer is not in the update, or the tests contradict each other. Clipping that did not bind and Soteria that
+hid dead features changed nothing, and are not detected. Noise on top of Soteria or pruning hides them.
 Under Adam and AdamW every finding is ``unknown``.
 """
 
@@ -42,28 +42,28 @@ from glasshouse.wire import Value
 
 NONE, UNKNOWN = "none", "unknown"
 SHORT = 0.999
-"""A last layer's gradient below this share of its predicted length counts as clipped."""
+"""A last-layer gradient shorter than this share of its predicted length counts as clipped."""
 PROBES = 64
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """A guess: registered names joined by ``" + "``, ``none`` or ``unknown``; and strengths."""
+    """A guess: the names of defences joined by ``" + "``, ``none`` or ``unknown``; and their parameters."""
 
     name: str
     parameters: dict[str, Value]
 
 
 def detect(replica: Replica, *, images: Tensor | None = None, rng: Rng) -> Finding:
-    """What was done to the update in ``replica``.
+    """Guess which defence was applied to the update in ``replica``.
 
     Args:
         replica: the model as received, and the update.
-        images: of the adversary, (N, C, H, W) in pixel units; None: random pixels stand in.
-        rng: of these pixels.
+        images: the adversary's, (N, C, H, W) in pixel units; None: random pixels are used instead.
+        rng: for the random pixels.
     """
-    if replica.adaptive:  # Adam leaves signs: nothing below holds for them
+    if replica.adaptive:  # Adam's steps are nearly signs: none of the tests below applies
         return Finding(name=UNKNOWN, parameters={})
     gradient, last = replica.gradient(), replica.last_linear()
     weight, bias = gradient.get(f"{last}.weight"), gradient.get(f"{last}.bias")
@@ -87,13 +87,13 @@ def detect(replica: Replica, *, images: Tensor | None = None, rng: Rng) -> Findi
 
 
 def _single(replica: Replica, weight: Tensor, bias: Tensor, noise: float) -> Finding:
-    """One example: predict the bias gradient d from the features that the weight gradient shows."""
+    """One example: compare the bias gradient d with its prediction from the features."""
     expected = _expected_bias(replica, weight, bias)
     length = float(bias @ expected / expected.square().sum().clamp_min(1e-30))
     miss = float((bias - length * expected).norm() / bias.norm())
     if noise:
-        # Two standard deviations of the length itself: of 100 tuning photographs under noise of 0.1, one
-        # counts as clipped, and 73 behind a clip of 4 do (with three: none, and 61).
+        # Two standard deviations of the estimated length: of 100 tuning photographs under noise of 0.1, one
+        # counts as clipped; with a clip of 4 as well, 73 do (with three deviations: none, and 61).
         slack = 2 * noise / float(expected.norm().clamp_min(1e-12))
         if length < min(SHORT, 1 - slack):
             return Finding(name="clip + gaussian_noise", parameters={"std": noise})
@@ -108,7 +108,7 @@ def _single(replica: Replica, weight: Tensor, bias: Tensor, noise: float) -> Fin
 
 
 def _expected_bias(replica: Replica, weight: Tensor, bias: Tensor) -> Tensor:
-    """(K,) p - y of the one example, from the features r = dᵀ(d rᵀ) / |d|²: unclipped, unscaled."""
+    """(K,) p - y of the one example before clipping or scaling, from the features r = dᵀ(d rᵀ) / |d|²."""
     layer = replica.model.get_submodule(replica.last_linear())
     assert isinstance(layer, nn.Linear)
     features = bias @ weight / bias.square().sum()  # (F,)
@@ -125,7 +125,7 @@ def _entries(replica: Replica) -> int:
 
 
 def _several(replica: Replica, weight: Tensor, last: str, *, images: Tensor | None, rng: Rng) -> Finding:
-    """Several examples: more zero columns than groups of B images ever leave?"""
+    """Several examples: test for more zero columns than any group of B images leaves."""
     hidden = float((weight == 0).all(0).float().mean())
     if images is None or len(images) < PROBES:
         low, high = replica.terms.image_range
@@ -142,7 +142,7 @@ def _several(replica: Replica, weight: Tensor, last: str, *, images: Tensor | No
 
 
 def _features(replica: Replica, last: str, images: Tensor) -> Tensor:
-    """(N, F) what enters the last layer."""
+    """(N, F) inputs of the last layer."""
     layer_inputs: list[Tensor] = []
     layer = replica.model.get_submodule(last)
     note = layer.register_forward_pre_hook(lambda _, arguments: layer_inputs.append(arguments[0].detach()))
@@ -152,15 +152,15 @@ def _features(replica: Replica, last: str, images: Tensor) -> Tensor:
 
 
 def adaptation(finding: Finding, replica: Replica, *, steps: Steps = "simulate") -> Adaptation:
-    """What candidates go through, for a defence that was found; nothing where it is sure that there is none.
+    """The transformation of candidates for a detected defence; none if there is certainly no defence.
 
-    Noise needs nothing: its expectation does not move the minimum. Under noise a clip's bound cannot be told
-    from the update's norm, so that candidates are shortened as fits best.
+    Noise needs no transformation: its expectation does not move the minimum. Under noise the clip bound
+    cannot be read off the update's norm, so each candidate is shortened by the best-fitting factor.
 
     Args:
         finding: of :func:`detect`.
         replica: the update.
-        steps: as several local steps are matched; clip bound and mask are estimated on what is matched.
+        steps: how several local steps are matched; clip bound and mask are estimated on the matching target.
     """
     if replica.adaptive:
         return Adaptation()
@@ -174,14 +174,15 @@ def adaptation(finding: Finding, replica: Replica, *, steps: Steps = "simulate")
         return Adaptation(masks={columns: (received[columns] != 0).any(0, keepdim=True)})
     if finding.name == "clip_layers":
         return Adaptation(layer_clip=transforms.estimate(received, last=replica.last_linear()).layer_clip)
-    unseen = replica.images > 1 or replica.update.steps > 1  # clipping was not looked for, and may be there
+    unseen = replica.images > 1 or replica.update.steps > 1  # clipping was not tested for: assume it
     return Adaptation(clip=norm(received)) if finding.name == "clip" or unseen else Adaptation()
 
 
 def detect_adaptation(replica: Replica, *, adaptive: bool, rng: Rng) -> Adaptation | bool:
-    """What candidates go through, as ``matching.objective`` takes it: what was found, or nothing.
+    """The transformation of candidates, as an argument of ``matching.objective``, from the detected defence.
 
-    True, the estimate without a detector, for several examples or local steps: clipping is not found there.
+    For several examples or local steps, where clipping cannot be detected, ``adaptive`` itself; True there
+    means the estimate without a detector.
     """
     if not adaptive or replica.images > 1 or replica.update.steps > 1:
         return adaptive
@@ -191,12 +192,12 @@ def detect_adaptation(replica: Replica, *, adaptive: bool, rng: Rng) -> Adaptati
 def adaptation_of_each(
     clients: Sequence[Replica], *, adaptive: bool, rngs: Sequence[Rng]
 ) -> list[Adaptation | bool]:
-    """:func:`detect_adaptation` of every client; ``rngs``: of the attack, a stream for each."""
+    """:func:`detect_adaptation` for every client; ``rngs``: the attack's streams, one per client."""
     every = zip(clients, rngs, strict=True)
     return [detect_adaptation(one, adaptive=adaptive, rng=rng.child("detect")) for one, rng in every]
 
 
 def guess_claim(finding: Finding, replica: Replica) -> DefenseGuess:
-    """The finding as a claim about the update's client."""
+    """Convert the finding to a claim about the update's client."""
     about = About(rounds=(replica.update.round,), client=replica.update.client)
     return DefenseGuess(about=about, name=finding.name, parameters=finding.parameters)

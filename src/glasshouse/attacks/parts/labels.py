@@ -1,17 +1,17 @@
-"""Which classes an update was computed from, read off the gradient of the last linear layer.
+"""Infer the labels behind an update from the gradient of the last linear layer.
 
 Shape letters: B examples behind the update, K classes, D features that enter the last layer.
 
 With cross-entropy, ``dL/db_c`` is the mean over the batch of p_c - y_c, and row c of ``dL/dW`` the mean of
-(p_c - y_c) times the features, which are not negative after a ReLU or a sigmoid. In models of sentences they
-may be: there only the bias tells. One example: the only negative entry is the label. A batch: a class takes
-its share n_c / B off an otherwise small positive p_c.
+(p_c - y_c) times the features, which are not negative after a ReLU or a sigmoid. In text models features may
+be negative, so only the bias is used. One example: the only negative entry is the label. A batch: each
+class's share n_c / B is subtracted from an otherwise small positive p_c.
 
-After several local steps the mean gradient along the way is read instead: an estimate, as the p_c move.
+After several local steps the mean gradient over the steps is used: an estimate, as the p_c change.
 
-Under Adam and AdamW the signs are left (attacks.parts.local_steps): the biases of present classes rise, all
-others fall. One example's label shows as plainly as in a gradient; of a batch the classes show, and the
-examples are shared over them in proportion to how far their biases rose, which after one step is evenly.
+Under Adam and AdamW only signs remain (attacks.parts.local_steps): the biases of present classes rise, all
+others fall. One example's label is as plain as in a gradient. Of a batch, only the set of classes is: the
+examples are distributed over them in proportion to the rise of their biases, which after one step is evenly.
 A class that occurs less often than the model expects is then missed.
 """
 
@@ -35,16 +35,17 @@ PROBES = 32
 """Random images of each of four resolutions."""
 
 LEARNT = 0.2
-"""Nats that probabilities say about which probe it is. Measured on CIFAR-10 train images: below 0.1 for five
-untrained models, 0.37 for a ConvNet of 58 % accuracy."""
+"""Mutual information, in nats, between probe and predicted class above which a model counts as trained.
+Measured on CIFAR-10 train images: below 0.1 for five untrained models, 0.37 for a ConvNet of 58 % accuracy.
+"""
 
 
 def sums(replica: Replica) -> Tensor:
     """(K,) per class: mean probability minus share of the batch, in some unit (bias gradient or row sums).
 
-    The bias gradient where there is one: it needs no assumption about the features, which row sums do: that
-    none is negative. In models of sentences they may be. Pruning leaves a tenth of ten biases, one class; of
-    a batch the missing ones are then taken from the rows, in the unit of those that are there.
+    The bias gradient is preferred: row sums assume that no feature is negative, which does not hold in text
+    models. Pruning to a tenth leaves one of ten bias entries; for a batch, entries that are zero are filled
+    in from the row sums, rescaled to the unit of the bias gradient.
 
     Raises:
         Inapplicable: the update holds neither bias nor weight of the last layer, or they are zero.
@@ -64,7 +65,7 @@ def sums(replica: Replica) -> Tensor:
 
 
 def _fill(bias: Tensor, rows: Tensor) -> Tensor:
-    """(K,) the bias gradient; where it is 0, the sums of rows in its unit, as classes with both tell it."""
+    """(K,) the bias gradient; where it is 0, the row sums, rescaled by the classes that have both."""
     both = bias * rows > 0
     if not bool(both.any()):
         return bias
@@ -73,7 +74,7 @@ def _fill(bias: Tensor, rows: Tensor) -> Tensor:
 
 
 def minima(weight: Tensor) -> Tensor:
-    """(K,) smallest entry of each class's row of the last weight gradient (K, D); present classes come first.
+    """(K,) smallest entry of each class's row of the last weight gradient (K, D); lowest for present classes.
 
     Source: Yin et al. 2021 (GradInversion), arXiv:2104.07586, equation 6.
     """
@@ -84,13 +85,13 @@ def counts(sums: Tensor, expected: Tensor, examples: int) -> Tensor:
     """How many examples of each class, (K,) int64, summing to ``examples``.
 
     Args:
-        sums: (K,), see :func:`sums`; for B <= K in any positive unit (a clipped gradient will do).
+        sums: (K,), see :func:`sums`; for B <= K in any positive unit (a clipped gradient works, too).
         expected: (K,) mean probabilities of the model before the update.
         examples: B.
 
-    n_c is about B (expected_c - sums_c), rounded so that the counts add up. The unit: as long as B <= K,
-    present classes have negative sums, which unscaled add up to their share of ``expected`` minus 1. In
-    a larger batch a present class may be positive; the gradient is then taken as it is.
+    n_c is about B (expected_c - sums_c), rounded so that the counts add up to B. The unit: for B <= K,
+    present classes have negative sums, whose total without scaling is their share of ``expected`` minus 1.
+    In a larger batch the sum of a present class may be positive, and the gradient is not rescaled.
 
     Source: the idea is Zhao et al. 2020 (iDLG), arXiv:2001.02610, section 3, for B = 1, and Wainakh et
     al. 2022 (LLG), arXiv:2105.09369, for batches; the unit and the rounding are ours.
@@ -105,26 +106,25 @@ def counts(sums: Tensor, expected: Tensor, examples: int) -> Tensor:
     negative, unit = sums < 0, 1.0
     if examples <= len(sums) and bool(negative.any()):
         unit = float(sums[negative].sum() / (expected[negative].sum() - 1))
-    owed = examples * (widen(expected) - sums / max(unit, 1e-12))
+    expected_counts = examples * (widen(expected) - sums / max(unit, 1e-12))
     class_counts = torch.zeros(len(sums), dtype=torch.int64, device=sums.device)
     for _ in range(examples):
-        class_counts[int((owed - class_counts).argmax())] += 1
+        class_counts[int((expected_counts - class_counts).argmax())] += 1
     return class_counts
 
 
 def expected_probabilities(replica: Replica, *, rng: Rng) -> Tensor:
-    """(K,) mean probabilities that the received model gives a client's images, without having any.
+    """(K,) mean probabilities of the received model on a client's images, estimated without such images.
 
-    A model that has learnt nothing says nearly the same of every image: its mean over smooth random images
-    (of a model of sentences, over random tokens) is taken. One that tells them apart says of them what it
-    does not say of photographs; then classes are taken for equally likely, which cross-entropy training makes
-    true on balanced data.
+    An untrained model predicts nearly the same for every image: the mean over smooth random images (for a
+    text model, random tokens) is returned. A trained model's predictions on random images say nothing about
+    real ones; classes are then assumed equally likely, as training makes them on balanced data.
     """
     with torch.no_grad():
         logits: Tensor = replica.model(_probes(replica, rng.torch()))
     each = widen(logits).softmax(1)
-    told_apart = _entropy(each.mean(0)) - _entropy(each).mean()
-    if float(told_apart) > LEARNT:
+    information = _entropy(each.mean(0)) - _entropy(each).mean()
+    if float(information) > LEARNT:
         return torch.full_like(each[0], 1 / replica.classes)
     return each.mean(0)
 
@@ -179,17 +179,17 @@ def infer_labels(replica: Replica, *, rng: Rng, rule: Rule = "sums") -> Tensor:
         return minima(weight).argsort()[: replica.images].sort().values
     if replica.images == 1:
         return sums(replica).argmin()[None]
-    read = sums(replica)
+    class_sums = sums(replica)
     if replica.adaptive:
-        risen = read.clamp_max(0)
-        class_counts = counts(risen / risen.sum().abs(), torch.zeros_like(risen), replica.images)
+        rises = class_sums.clamp_max(0)
+        class_counts = counts(rises / rises.sum().abs(), torch.zeros_like(rises), replica.images)
     else:
-        class_counts = counts(read, expected_probabilities(replica, rng=rng), replica.images)
+        class_counts = counts(class_sums, expected_probabilities(replica, rng=rng), replica.images)
     return torch.arange(replica.classes, device=class_counts.device).repeat_interleave(class_counts)
 
 
 def known_labels(view: View, replica: Replica, *, rng: Rng, rule: Rule = "sums") -> Tensor:
-    """(B,) the granted labels of this update where there are any, else the inferred ones.
+    """(B,) the granted labels of this update, else the inferred ones.
 
     Raises:
         BadValue: the grant does not name one label per example.
@@ -211,7 +211,7 @@ def known_labels(view: View, replica: Replica, *, rng: Rng, rule: Rule = "sums")
 def labels_of_each(
     views: Sequence[View], clients: Sequence[Replica], *, rngs: Sequence[Rng], rule: Rule = "sums"
 ) -> list[Tensor]:
-    """:func:`known_labels` of every view; ``rngs``: of the attack, a stream for each."""
+    """:func:`known_labels` for every view; ``rngs``: the attack's streams, one per view."""
     every = zip(views, clients, rngs, strict=True)
     return [known_labels(view, one, rng=rng.child("labels"), rule=rule) for view, one, rng in every]
 

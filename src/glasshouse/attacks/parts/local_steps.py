@@ -1,10 +1,10 @@
-"""The clients' optimizer as an attack sees it: undone where that is exact, else repeated on a candidate.
+"""The clients' optimizer in an attack: inverted where that is exact, else simulated on a candidate.
 
-With plain SGD, momentum, weight decay and any schedule, one step is undone exactly; several steps are read
-as if the gradient had stayed the same along the way. Adam's first step is ``u = g / (|g| + eps)`` by
-coordinate, nearly a sign. The gradient itself does not come back, and whoever needs it refuses; but
-``1 - |u|`` tells small entries from large ones down to the rounding of the update, which gives the gradient
-clamped at a level far above ``eps``: in a ConvNet nearly all of it. Several steps are repeated as they are.
+With plain SGD, momentum, weight decay and any schedule, one step is inverted exactly; several steps are read
+as if the gradient had been constant. Adam's first step is ``u = g / (|g| + eps)`` per coordinate, nearly a
+sign. The gradient itself cannot be recovered, and attacks that need it refuse; but ``1 - |u|`` separates
+small entries from large ones down to the rounding of the update, which gives the gradient clamped at a level
+far above ``eps``: in a ConvNet nearly all of it. Several steps of Adam are simulated.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,17 +18,17 @@ from glasshouse.settings import Optimizer
 from glasshouse.wire import Terms
 
 Gradient = Callable[[Mapping[str, Tensor], Tensor], Mapping[str, Tensor]]
-"""Of the loss, by (parameters, rows of the images)."""
+"""(parameters, rows of the images) → gradient of the loss."""
 
 LINEAR: Final = frozenset({"sgd", "momentum", "weight_decay", "schedule"})
-"""Traits (``Optimizer.traits``) under which one step is a multiple of the gradient but for what is known."""
+"""Traits (``Optimizer.traits``) under which one step is a multiple of the gradient plus a known term."""
 ANY: Final = LINEAR | {"adam", "adamw"}
 """All traits."""
 
 LEVEL: Final = 0.1
 """See :func:`clamped_gradient`."""
 _LEAST: Final = 1e-30
-"""Added under Adam's root, whose slope at 0 is infinite; its root is far below any ``eps`` in use."""
+"""Added under Adam's square root, whose slope at 0 is infinite; its root is far below any ``eps`` in use."""
 
 
 def check_linear(terms: Terms, *, subject: str) -> None:
@@ -48,9 +48,10 @@ def check_linear(terms: Terms, *, subject: str) -> None:
 
 
 def known_decay(before: Mapping[str, Tensor], terms: Terms, *, round: int, steps: int) -> dict[str, Tensor]:
-    """What weight decay alone takes off ``before``; exact for one step, else as if nothing else had moved.
+    """The amount that weight decay subtracts from ``before``; exact for one step, approximate for several.
 
-    Empty where there is none, and under ``adam``, which hides it in the gradient.
+    Several steps are treated as if nothing else had changed the parameters. Empty without weight decay, and
+    under ``adam``, which adds it to the gradient.
     """
     how = terms.optimizer
     if not how.weight_decay or how.name == "adam":
@@ -60,7 +61,7 @@ def known_decay(before: Mapping[str, Tensor], terms: Terms, *, round: int, steps
 
 
 def clamp_softly(gradient: Mapping[str, Tensor], levels: Mapping[str, float]) -> dict[str, Tensor]:
-    """``g · level / (|g| + level)`` by tensor: ``g`` where it is small, at most the level.
+    """``g · level / (|g| + level)`` per tensor: about ``g`` where it is small, below the level everywhere.
 
     Examples:
         >>> clamp_softly({"w": Tensor([-9.0, 1.0])}, {"w": 1.0})["w"].tolist()
@@ -80,15 +81,16 @@ def clamped_gradient(
     """The gradient behind one step of Adam, softly clamped, and the levels: as high as rounding allows.
 
     With ``u = g / (|g| + eps)`` and any level s, ``g s / (|g| + s) = u s eps / (eps |u| + s (1 - |u|))``. An
-    error r of ``u`` moves this by s r / eps of itself at most, so that s is ``LEVEL`` times eps / r. What
-    exceeds 1 in ``|u|`` is noise, and counts into r: the level falls to ``eps``, and signs are left.
+    error r in ``u`` causes a relative error of at most s r / eps, so s is ``LEVEL`` times eps / r. An excess
+    of ``|u|`` over 1 is noise and counts towards r: with enough of it the level falls to ``eps``, which
+    leaves only signs.
 
     Args:
-        change: of the parameters, freed of known decay.
-        before: the parameters received.
+        change: of the parameters, without known decay.
+        before: the received parameters.
         eps: of the optimizer.
         rate: of the step.
-        precision: relative rounding of the numbers that were sent.
+        precision: relative rounding error of the numbers that were sent.
     """
     clamped, levels = {}, {}
     for name, t in change.items():
@@ -105,14 +107,14 @@ def clamped_gradient(
 @final
 @dataclass(frozen=True, kw_only=True)
 class LocalSteps:
-    """A client's steps, to be repeated on a candidate.
+    """A client's local steps, to be simulated on a candidate.
 
     Attributes:
         rows: for each step the candidate's images that it uses.
         rates: learning rate of each step.
-        how: the rule.
-        soften: of Adam, a share of the mean of each tensor's ``|g|`` that is added to ``eps``, so that steps
-            have a slope to search along; 0: as they are.
+        how: the optimizer.
+        soften: for Adam, the share of each tensor's mean ``|g|`` that is added to ``eps``, so that steps have
+            a useful gradient; 0: unchanged.
     """
 
     rows: tuple[Tensor, ...]
@@ -121,12 +123,12 @@ class LocalSteps:
     soften: float = 0.0
 
     def repeat(self, start: Mapping[str, Tensor], gradient: Gradient, *, through: bool) -> dict[str, Tensor]:
-        """Parameters after all steps from ``start``, as ``torch.optim`` would leave them but for rounding.
+        """Parameters after all steps from ``start``, equal to those of ``torch.optim`` up to rounding.
 
         Args:
-            start: parameters by name, which require a gradient.
+            start: parameters by name, with ``requires_grad``.
             gradient: of the loss at given parameters over the images of a step.
-            through: derivatives of the result by the images are wanted.
+            through: keep the result differentiable with respect to the images.
         """
         now, state = dict(start), {name: _State() for name in start}
         for number, (rows, rate) in enumerate(zip(self.rows, self.rates, strict=True), start=1):
@@ -145,22 +147,22 @@ class LocalSteps:
         return (p * (1 - rate * decay), g) if self.how.name == "adamw" else (p, g + decay * p)
 
     def _direction(self, g: Tensor, state: "_State", number: int) -> Tensor:
-        """What a step of rate 1 goes against; updates ``state``."""
+        """The direction that a step subtracts, times its learning rate; updates ``state``."""
         if self.how.name == "sgd":
             first = state.mean is None or not self.how.momentum
             state.mean = g if first else self.how.momentum * state.mean + g  # type: ignore[operator]
             return state.mean
-        kept, squared = self.how.betas
-        state.mean = (1 - kept) * g + (0 if state.mean is None else kept * state.mean)
-        state.square = (1 - squared) * g * g + (0 if state.square is None else squared * state.square)
-        size = g.abs() if number == 1 else (state.square / (1 - squared**number) + _LEAST).sqrt()
+        beta1, beta2 = self.how.betas
+        state.mean = (1 - beta1) * g + (0 if state.mean is None else beta1 * state.mean)
+        state.square = (1 - beta2) * g * g + (0 if state.square is None else beta2 * state.square)
+        size = g.abs() if number == 1 else (state.square / (1 - beta2**number) + _LEAST).sqrt()
         eps = self.how.eps + self.soften * float(size.detach().mean())
-        return (g if number == 1 else state.mean / (1 - kept**number)) / (size + eps)
+        return (g if number == 1 else state.mean / (1 - beta1**number)) / (size + eps)
 
 
 @dataclass(kw_only=True)
 class _State:
-    """An optimizer's memory of one tensor."""
+    """An optimizer's state for one tensor."""
 
     mean: Tensor | None = None
     square: Tensor | None = None

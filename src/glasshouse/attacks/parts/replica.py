@@ -1,10 +1,10 @@
-"""The model as the client received it, rebuilt from a view, beside the update that answers it.
+"""The model as the client received it, rebuilt from a view, with the client's update.
 
 Shape letters: R restarts, B images behind the update, C channels, H and W pixels, K classes.
 
-Attacks search in the units that the first real layer sees ("model input"): the models under audit carry
-their normalisation as a first layer named ``normalize``, and the literature's step sizes assume that it
-is already done. A model without one takes pixels as they are.
+Attacks search in the units of the first layer after normalisation ("model input"): the audited models contain
+their normalisation as a first layer named ``normalize``, and step sizes in the literature assume normalised
+images. A model without such a layer takes raw pixels.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,11 +27,11 @@ from glasshouse.wire import Broadcast, Terms, Update
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Replica:
-    """A client's model before it trained, and what the client answered.
+    """A client's model before local training, and the client's update.
 
     Attributes:
-        model: with the received weights, in ``eval()`` mode, parameters without gradient; on the device of
-            the broadcast, as everything here.
+        model: with the received weights, in ``eval()`` mode, parameters without gradient; like all tensors
+            here, on the device of the broadcast.
         update: as received.
         received: the value before training of every tensor in the update, by name.
         terms: of the federation.
@@ -58,7 +58,7 @@ class Replica:
 
     @property
     def device(self) -> torch.device:
-        """Where the model and the update lie."""
+        """The device of the model and the update."""
         return self.scale.device
 
     @property
@@ -75,7 +75,7 @@ class Replica:
         return (pixels - self.shift) / self.scale
 
     def box(self) -> tuple[Tensor, Tensor]:
-        """Smallest and largest possible model input, each (1, C, 1, 1): the declared image range."""
+        """The declared image range as smallest and largest model input, each (1, C, 1, 1)."""
         low, high = self.terms.image_range
         return (low - self.shift) / self.scale, (high - self.shift) / self.scale
 
@@ -97,11 +97,11 @@ class Replica:
     def gradient(self) -> dict[str, Tensor]:
         """The update as one gradient of the mean loss over the B images.
 
-        Exact for a gradient and for a single local step. After several steps it is the mean of the
-        gradients along the way, seen as if the weights had not moved.
+        Exact for a gradient and for a single local step. After several steps it is the mean of their
+        gradients, treated as if all had been taken at the received weights.
 
         Raises:
-            Inapplicable: clients step by Adam, which keeps no gradient.
+            Inapplicable: clients use Adam or AdamW, whose steps do not determine the gradient.
         """
         if self.update.kind == "gradient":
             return self._sent()
@@ -121,22 +121,22 @@ class Replica:
         )
 
     def moved(self) -> dict[str, Tensor]:
-        """:meth:`delta` without what weight decay is known to have taken off the received parameters."""
+        """:meth:`delta` without the known effect of weight decay on the received parameters."""
         decay = self.decay()
         return {name: t + decay[name] if decay else t for name, t in self.delta().items()}
 
     def decay(self) -> dict[str, Tensor]:
-        """That part, by name; empty where there is none to be told apart."""
+        """The known effect of weight decay, by name; empty if there is none, or it cannot be separated."""
         update = self.update
         return known_decay(self.received, self.terms, round=update.round, steps=update.steps)
 
     @property
     def adaptive(self) -> bool:
-        """Whether the update is steps by Adam or AdamW: known to the server, but no gradient."""
+        """Whether the update consists of steps of Adam or AdamW, which are no gradient."""
         return self.update.kind in ("delta", "parameters") and self.terms.optimizer.name != "sgd"
 
     def _sent(self) -> dict[str, Tensor]:
-        """The update in the precision of the model: it may have travelled in another."""
+        """The update in the precision of the model; it may have been sent in another."""
         return {name: t.to(self.received[name].dtype) for name, t in self.update.tensors.items()}
 
     def last_linear(self) -> str:
@@ -166,7 +166,7 @@ def replica(view: View, *, subject: str) -> Replica:
     """Rebuild the client's model from the one broadcast and update of ``view``.
 
     Raises:
-        Inapplicable: not exactly one update, it holds no parameters, or no image is behind it.
+        Inapplicable: not exactly one update, or it holds no parameters, or was computed from no example.
         BadValue: the update is not finite, or does not fit the model.
     """
     (one,) = replicas((view,), subject=subject)
@@ -174,7 +174,7 @@ def replica(view: View, *, subject: str) -> Replica:
 
 
 def replicas(views: Sequence[View], *, subject: str) -> list[Replica]:
-    """:func:`replica` of every view. Those of one broadcast share the model, which nobody may change.
+    """:func:`replica` for every view. Views of one broadcast share the model, which must not be changed.
 
     Raises:
         Inapplicable: as :func:`replica`, for any of them.
@@ -216,7 +216,7 @@ def _is_same(one: Broadcast, other: Broadcast) -> bool:
 
 
 def _rebuild(broadcast: Broadcast) -> nn.Module:
-    # The weights drawn here are overwritten by the broadcast; the stream decides nothing.
+    # The initial weights are overwritten by the broadcast, so the seed does not matter.
     model = build(broadcast.architecture, rng=Rng.root(0))
     load(model, broadcast.tensors)
     return model.to(device_of(broadcast.tensors)).eval().requires_grad_(False)

@@ -3,12 +3,12 @@
 Shape letters: S shadow updates, z numbers in one.
 
 The updates are standardised per coordinate by the training part's mean and standard deviation, in place.
-What is returned undoes that: the feature of an update x is ``x @ direction + offset``, so that of a sum of m
-updates is ``sum @ direction + m * offset``, and features add as updates do.
+The returned detector undoes this: the feature of an update x is ``x @ direction + offset``, and of a sum of m
+updates ``sum @ direction + m * offset``, so the feature of a sum is the sum of features.
 
 Source: Kerkouche et al. 2023, arXiv:2303.03908, section 5.2.1. Where we differ: L-BFGS on the penalised loss
-by default (the data are separable, so without a penalty there is no optimum, and the paper's SGD is stopped
-by the best epoch on the test part); ``fit_sgd`` is the paper's.
+by default (the data are separable, so without a penalty there is no optimum; the paper stops SGD at the epoch
+that is best on the test part); ``fit_sgd`` is the paper's.
 """
 
 from collections import deque
@@ -24,7 +24,7 @@ from glasshouse.errors import BadValue
 from glasshouse.rng import Rng
 
 TINY = 1e-7
-"""Added to standard deviations, as in the authors' code: coordinates that never move stay finite."""
+"""Added to standard deviations, as in the authors' code, so that constant coordinates stay finite."""
 
 
 @final
@@ -54,7 +54,7 @@ def fit(updates: Tensor, labels: Tensor, *, penalty: float, iterations: int) -> 
         updates: (S, z) float32; overwritten with their standardised values.
         labels: (S,) bool.
         penalty: > 0.
-        iterations: at most so many.
+        iterations: maximum number.
 
     Raises:
         BadValue: one of the two classes is missing, or the penalty is not positive.
@@ -79,8 +79,8 @@ def minimize(
 ) -> Tensor:
     """L-BFGS with backtracking, for a strictly convex loss that returns its value and gradient.
 
-    Written here because a step costs as much as the loss itself when a library's vector operations run in
-    threads of their own. Ends early when the gradient, or the step, has all but vanished.
+    Implemented here because with a library whose vector operations run in their own threads a step costs as
+    much as the loss itself. Ends early when the gradient, or the step, is nearly zero.
 
     Source: Nocedal & Wright 2006, "Numerical Optimization", algorithms 7.4 and 3.1.
     """
@@ -134,17 +134,17 @@ def fit_sgd(
     batch_size: int = 16,
     rng: Rng,
 ) -> Detector:
-    """The authors' detector: SGD from torch's initial values; the epoch that is best on ``heldout`` is kept.
+    """The authors' detector: SGD from torch's initialisation; the epoch that is best on ``heldout`` is kept.
 
     Args:
         updates: (S, z) float32; overwritten.
         labels: (S,) bool.
-        heldout: updates (overwritten) and labels of the test part, which chooses the epoch (so its accuracy
-            flatters a little, as in the paper).
-        epochs: of the steps. The paper says 0.001 and 10, its code 0.01 and 16.
-        learning_rate: of the steps. The paper says 0.001 and 10, its code 0.01 and 16.
-        batch_size: of the steps. The paper says 0.001 and 10, its code 0.01 and 16.
-        rng: initial values and order.
+        heldout: updates (overwritten) and labels of the test part, which selects the epoch (so its accuracy
+            is slightly optimistic, as in the paper).
+        epochs: of training.
+        learning_rate: the paper says 0.001, its code 0.01.
+        batch_size: the paper says 10, its code 16.
+        rng: for initial values and order.
 
     Raises:
         BadValue: one of the two classes is missing.

@@ -1,7 +1,7 @@
-"""Gradient disaggregation: rebuild every client's mean update, then ask the detectors of all rounds.
+"""Gradient disaggregation: reconstruct every client's mean update, then apply the detectors of all rounds.
 
 With participation A (n × N) and sums B (n × z), least squares gives mean updates W = A⁺ B. The detector of
-every round judges every row, and the majority decides. W is never formed: with D the directions of the
+every round classifies every row, and the majority decides. W is never formed: with D the directions of the
 detectors, the logits are W Dᵀ = A⁺ (B Dᵀ), and B Dᵀ (n × n) is computed once for all prefixes.
 
 Source: Lam et al. 2021, "Gradient Disaggregation", ICML, section 4 (here A is known); as the baseline of
@@ -26,8 +26,8 @@ class Disaggregation(SumReader):
     """Majority of the rounds' detectors on the disaggregated updates; the score is the share of votes.
 
     Args:
-        looks_for: registered property, and its arguments.
-        settings: registered property, and its arguments.
+        looks_for: name of the registered property.
+        settings: arguments of the property.
         method: of the shadow clients and detectors; see ``evidence.Method``.
         every: rounds between the prefixes that are judged.
     """
@@ -52,7 +52,7 @@ class Disaggregation(SumReader):
 
 
 def votes(evidence: Evidence) -> Tensor:
-    """Share of the rounds' detectors that see the property in each client's mean update, (N,)."""
+    """Share of the rounds' detectors that detect the property in each client's mean update, (N,)."""
     inverse: Tensor = torch.linalg.pinv(evidence.participation)  # (N, n)
     logits = (inverse @ evidence.kernel.sum(0)) + evidence.offset.sum(1)
     return (logits > 0).double().mean(1)

@@ -1,15 +1,15 @@
-"""The detector that infinitely many shadow clients would give, where clients take a single step.
+"""The detector in the limit of infinitely many shadow clients, for clients that take a single step.
 
 An update is then the mean of B independent per-example gradients, so its mean and covariance with and without
-the property follow from those of the gradients: nothing has to be drawn. Fisher's discriminant of the two,
+the property follow from those of the gradients, without sampling. Fisher's discriminant of the two,
 
     direction = (C / B + l I)^-1 (mean+ - mean-),   C = covariance of the per-example gradients,
 
-lies in the span of the pool's gradients, and takes one matrix of their products (E x E) and one solve.
+lies in the span of the pool's gradients, and requires their Gram matrix (E x E) and one solve.
 
 Our own. The paper fits a logistic regression to sampled shadow clients; with a few hundred of them in tens
 of thousands of coordinates its direction is mostly noise, and with dropout and steep gradients its feature
-grows heavy tails late in training (docs/log.md).
+becomes heavy-tailed late in training (docs/log.md).
 
 Shape letters: E examples of the pool, B examples of a client, S shadow clients, z numbers in an update.
 """
@@ -27,11 +27,11 @@ from glasshouse.wire import Terms
 
 
 def check_single_step(model: nn.Module, terms: Terms, pairs: Pairs) -> None:
-    """Refuse what is not a mean of per-example gradients.
+    """Refuse updates that are not means of per-example gradients.
 
     Raises:
-        Inapplicable: clients take several steps, or the property is not a matter of which examples, and with
-            what factor, enter the mean.
+        Inapplicable: clients take several steps, or the property does more than select the examples in the
+            mean and its factor.
     """
     examples, conduct = pairs.negative.rows.shape[1], pairs.conduct
     faults = {
@@ -67,15 +67,15 @@ def fit_discriminant(
 
     Args:
         model: loaded with the broadcast.
-        fresh: whose pool and shares count, not whose draws.
+        fresh: only its pool and shares are used, not its samples.
         heldout: shadow clients on other examples.
         shrinkage: l, as a share of the trace of C / B.
-        rng: of dropout masks.
-        terms: which parameters train, and how clients take their steps.
-        round: where their schedule is.
+        rng: for dropout masks.
+        terms: the trained parameters, and the clients' optimizer.
+        round: for the learning-rate schedule.
 
     Returns:
-        the detector; (2, S): features of those without the property, then with it.
+        the detector; (2, S): features of the held-out clients without the property, then with it.
     """
     negative, positive = fresh.negative.shares, fresh.positive.shares
     assert negative is not None  # check_single_step
@@ -104,11 +104,11 @@ def fisher(
 
     Args:
         examples: gradients of the pool.
-        low: (E,) float64, expected weights of the entries in a client's mean without and with the property;
-            ``low`` is where the covariance is taken.
-        high: as ``low``.
-        rate: an update is so many times a mean of gradients.
-        count: gradients behind one mean.
+        low: (E,) float64, expected weights of the entries in a client's mean without the property; also the
+            weights of the covariance.
+        high: as ``low``, with the property.
+        rate: factor from a mean of gradients to an update.
+        count: gradients in one mean.
         shrinkage: l, as a share of the trace of the covariance.
     """
     products = examples.gram()  # (E, E)

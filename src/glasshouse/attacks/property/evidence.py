@@ -1,15 +1,15 @@
-"""What all estimators read: the features of every round's sum, and how features are distributed.
+"""The input of all estimators: the features of every round's sum, and the distribution of features.
 
 Shape letters: n rounds, N clients, t features, z numbers in an update, H held-out shadow clients of a kind.
 
-Per round, at its broadcast: shadow clients are trained, a detector is fitted on most of them, and the
-others (fixed for the run, of auxiliary examples that no detector is trained on) tell how its features are
-distributed with and without the property. The feature of a sum is the sum of its clients' features. All
+In every round, shadow clients are trained from its broadcast, and a detector is fitted on most of them. The
+others (fixed for the run, with auxiliary examples that no detector is trained on) give the distribution of
+its features with and without the property. The feature of a sum is the sum of its clients' features. All
 detectors are applied to all sums (``kernel``), which gradient disaggregation needs.
 
 Source: Kerkouche et al. 2023, arXiv:2303.03908, section 5.2. Where we differ: 400 pairs instead of 5,000 (the
-detector is nearly as good), L-BFGS instead of SGD, and held-out shadows that share no example with the
-detector's (the paper splits updates, not examples, and with SGD chooses the epoch on the test part).
+detector is nearly as good), L-BFGS instead of SGD, and held-out shadow clients that share no example with the
+detector's (the paper splits updates, not examples, and with SGD selects the epoch on the test part).
 """
 
 from dataclasses import dataclass
@@ -26,22 +26,22 @@ from glasshouse.limits import Count, Natural, Positive, Share, check_ranges
 @final
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """How shadow clients and detectors are made.
+    """Settings of shadow clients and detectors.
 
     Args:
         pairs: shadow clients of each kind per round.
-        held: share of the pairs, and of the auxiliary examples, that is kept from the detector.
-        pool: auxiliary examples that the shadow clients of one round draw from: the detector's from others in
-            every round, the held-out ones from the same in all rounds; 0: all of them.
+        held: share of the pairs, and of the auxiliary examples, that is held out from the detector.
+        pool: number of auxiliary examples from which the shadow clients of a round draw: a new subset every
+            round for the detector's, the same in all rounds for the held-out ones; 0: all of them.
         detector: ``lbfgs``, the paper's ``sgd``, or ``discriminant``: exact, for clients of a single step.
         penalty: of L-BFGS.
         iterations: of L-BFGS.
         epochs: of SGD.
         learning_rate: of SGD.
         batch_size: of SGD.
-        shrinkage: of the discriminant, a share of the trace of the covariance.
-        features: t; the coordinates are cut into so many runs, each with a detector of its own.
-        seed: another one draws other shadow clients.
+        shrinkage: of the discriminant, as a share of the trace of the covariance.
+        features: t; the coordinates are split into this many contiguous blocks, with a detector each.
+        seed: of the shadow clients.
     """
 
     pairs: Count = 400
@@ -77,16 +77,16 @@ class Method:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Evidence:
-    """Features of all rounds; float64 unless said otherwise.
+    """Features of all rounds; float64.
 
     Attributes:
         rounds: their numbers.
         participation: (n, N), 1 for clients in the sum.
-        count: (n,), how many.
+        count: (n,), number of clients in the sum.
         kernel: (t, n, n); entry (k, r, j) is the direction of feature k of round j, applied to the sum of
             round r, without offset.
         offset: (n, t), of a single update.
-        held: (n, 2, H, t), features of the held-out shadows, without (0) and with the property (1).
+        held: (n, 2, H, t), features of the held-out shadow clients, without (0) and with the property (1).
         norm: (n, t), ‖α‖ of the detector.
     """
 
@@ -105,7 +105,7 @@ class Evidence:
 
     @property
     def mean(self) -> Tensor:
-        """Of the features, without and with the property: (n, 2, t)."""
+        """Mean of the features, without and with the property: (n, 2, t)."""
         return self.held.mean(2)
 
     @property
@@ -115,7 +115,7 @@ class Evidence:
 
     @property
     def overlap(self) -> Tensor:
-        """Of the two normal distributions, (n, t), in [0, 1]."""
+        """Overlap of the two normal distributions, (n, t), in [0, 1]."""
         return torch.tensor(
             [
                 [
@@ -129,7 +129,7 @@ class Evidence:
 
     @property
     def accuracy(self) -> Tensor:
-        """Share of the held-out shadows on the right side of 0, (n,); over features, of their sum."""
+        """Share of the held-out shadow clients whose summed features are on the correct side of 0, (n,)."""
         side = self.held.sum(3) > 0
         return torch.stack([~side[:, 0], side[:, 1]], dim=1).double().mean((1, 2))
 

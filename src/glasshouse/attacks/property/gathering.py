@@ -1,6 +1,6 @@
-"""Gathers the evidence: shadow clients, detectors, and the features of every round's sum.
+"""Compute the evidence: shadow clients, detectors, and the features of every round's sum.
 
-Shape letters: as there. Shadow clients and detectors are made round by round, with a checkpoint in between.
+Shape letters: as in ``evidence``. Shadow clients and detectors are computed round by round, with checkpoints.
 """
 
 import logging
@@ -30,7 +30,7 @@ from glasshouse.wire import Batch, Value
 LOG = logging.getLogger("glasshouse")
 
 VERSION = 2
-"""Part of the cache's key: raised when the same settings would give other numbers."""
+"""Part of the cache key: increased when the same settings would give other results."""
 SAVED_EVERY = 20
 """Rounds between checkpoints."""
 
@@ -38,14 +38,14 @@ SAVED_EVERY = 20
 def gather(
     view: View, *, looks_for: str, settings: Mapping[str, Value], method: Method, rng: Rng
 ) -> Evidence:
-    """The evidence of a run, from the cache where it was made before.
+    """The evidence of a run, from the cache if it was computed before.
 
     Args:
         view: of scope ``run``.
-        looks_for: the plug-in and its arguments.
-        settings: the plug-in and its arguments.
-        method: see there.
-        rng: its stream does not depend on the estimator, so that all of them share the evidence.
+        looks_for: name of the property plug-in.
+        settings: its arguments.
+        method: see :class:`Method`.
+        rng: must not depend on the estimator, so that all of them share the evidence.
 
     Raises:
         Inapplicable: no sums, or what the property needs was not granted.
@@ -63,7 +63,7 @@ def gather(
             fix="set federation.secure_sum = true and federation.keep.rounds = 'all', and data.auxiliary",
         )
     note_unequal(rounds)
-    # By name: in a file tensors lie in another order than in the model.
+    # By name: in a file, tensors may be in another order than in the model.
     names = list(LocalTraining.of(view.terms, round=0).parameters(build(view.terms.architecture)))
     sums = torch.stack([total(r, names) for r in rounds])  # (n, z)
     batches = [view.grants.auxiliary, *([view.grants.challenge] if view.grants.challenge is not None else [])]
@@ -92,14 +92,14 @@ def gather(
 
 
 def client_sizes(rounds: list[RoundView]) -> list[tuple[int, int]]:
-    """Examples behind the sum of each round, and how many clients held them; rounds with nobody left out."""
+    """Examples and clients behind the sum of each round; rounds without clients are left out."""
     sums = [r.aggregate for r in rounds if r.aggregate is not None]
     pairs = [(a.examples, len(a.selected) - len(a.dropped)) for a in sums]
     return [(examples, clients) for examples, clients in pairs if clients]
 
 
 def note_unequal(rounds: list[RoundView]) -> None:
-    """Say that shadow clients are all of one size where the federation's are not, as far as sums show it."""
+    """Warn if sums show that clients differ in size, as all shadow clients have the same size."""
     means = sorted({examples / clients for examples, clients in client_sizes(rounds)})
     if means[0] < means[-1]:
         LOG.warning(
@@ -111,10 +111,10 @@ def note_unequal(rounds: list[RoundView]) -> None:
 
 
 def participation(view: View, rounds: list[RoundView]) -> tuple[Tensor, Tensor]:
-    """Who answered: (n, N) of 0 and 1, and how many: (n,)."""
+    """Which clients answered: (n, N) of 0 and 1, and their number: (n,)."""
     present = torch.zeros(len(rounds), view.terms.clients, dtype=torch.float64)
     for row, one in zip(present, rounds, strict=True):
-        assert one.aggregate is not None  # the caller has chosen rounds with a sum
+        assert one.aggregate is not None  # the caller selects rounds with a sum
         row[[c for c in one.aggregate.selected if c not in one.aggregate.dropped]] = 1
     return present, present.sum(1)
 
@@ -122,7 +122,7 @@ def participation(view: View, rounds: list[RoundView]) -> tuple[Tensor, Tensor]:
 def total(one: RoundView, names: list[str]) -> Tensor:
     """The sum of the round's updates, each with weight 1 on average: (z,) float64."""
     aggregate = one.aggregate
-    assert aggregate is not None  # the caller has chosen rounds with a sum
+    assert aggregate is not None  # the caller selects rounds with a sum
     answered = len(aggregate.selected) - len(aggregate.dropped)
     scale, tensors = answered / aggregate.weight, aggregate.tensors
     return torch.cat([tensors[n].double().reshape(-1) * scale for n in names])
@@ -131,7 +131,7 @@ def total(one: RoundView, names: list[str]) -> Tensor:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Maker:
-    """Makes the tensors of an :class:`Evidence`, round by round, resumable."""
+    """Computes the tensors of an :class:`Evidence` round by round; resumable."""
 
     view: View
     rounds: list[RoundView]
@@ -141,7 +141,7 @@ class Maker:
     rng: Rng
 
     def make(self, checkpoint: Checkpoint) -> dict[str, Tensor]:
-        """kernel, offset, held and norm of all rounds."""
+        """The tensors ``kernel``, ``offset``, ``held`` and ``norm`` of all rounds."""
         n, t = len(self.rounds), self.method.features
         heldout_pairs = round(self.method.pairs * self.method.held)
         tables = {
@@ -167,7 +167,7 @@ class Maker:
         return self.what.pairs(self._scene(self._parts()[1]), count=count, rng=self.rng.child("held"))
 
     def _parts(self) -> tuple[Tensor, Tensor]:
-        """Rows of the auxiliary data for the detectors, and for the held-out shadows."""
+        """Rows of the auxiliary data for the detectors, and for the held-out shadow clients."""
         assert self.view.grants.auxiliary is not None  # gather has checked
         size = len(self.view.grants.auxiliary)
         order = torch.randperm(size, generator=self.rng.child("parts").torch())
@@ -279,7 +279,7 @@ def shadow_pairs(model: nn.Module, view: View, parts: tuple[Pairs, ...], *, roun
 
 
 def join_casts(casts: list[Cast]) -> Cast:
-    """All clients of several casts; a pool that two of them share is kept once."""
+    """All clients of several casts; shared pools are not duplicated."""
     pools: dict[int, tuple[Batch, int]] = {}
     size, rows = 0, []
     for cast in casts:

@@ -1,10 +1,10 @@
-"""MTAdam: Adam for a sum of losses whose gradients are brought to one scale, step by step.
+"""MTAdam: Adam for a sum of losses whose gradients are rescaled to a common norm in every step.
 
 Shape letters: L losses, E numbers in a parameter, P independent problems solved side by side.
 
-For each loss its gradient's norm is tracked by a moving average, and the gradient is scaled to the average of
-the first loss; each loss has its own moments; the step uses the largest second moment. P problems share the
-arrays but nothing else: norms are taken per problem.
+A moving average tracks the norm of each loss's gradient, and the gradient is scaled to the average of the
+first loss; each loss has its own moments; the step uses the largest second moment. P problems share the
+arrays but nothing else: norms are computed per problem.
 
 Source: Malkiel & Wolf 2020, "MTAdam: Automatic Balancing of Multiple Training Loss Terms", arXiv:2006.14683,
 Algorithm 1. As in the authors' code, the anchor is the first loss whose average has not vanished.
@@ -27,10 +27,10 @@ class MTAdam:
     Args:
         size: E.
         losses: L.
-        starts: (P,), where each problem's numbers begin in the parameter; they are contiguous.
-        learning_rate: as in Adam; the third beta is of the norms.
-        betas: as in Adam; the third beta is of the norms.
-        epsilon: as in Adam; the third beta is of the norms.
+        starts: (P,), index of each problem's first number in the parameter; problems are contiguous.
+        learning_rate: as in Adam.
+        betas: as in Adam; the third is for the norms.
+        epsilon: as in Adam.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class MTAdam:
         self._step = 0
 
     def step(self, gradients: Floats) -> Floats:
-        """What to subtract from the parameter, (E,); the losses' gradients (L, E) are overwritten."""
+        """The change to subtract from the parameter, (E,); the losses' gradients (L, E) are overwritten."""
         self._step += 1
         first, second, third = self._betas
         norms = np.sqrt(np.add.reduceat(gradients * gradients, self._starts, axis=1))  # (L, P)
@@ -72,12 +72,12 @@ class MTAdam:
         return change
 
     def _scales(self) -> Floats:
-        """What each loss's gradient is multiplied by, per problem: (L, P)."""
+        """Factors on each loss's gradient, per problem: (L, P)."""
         assert self._norms is not None  # step has set it
         alive = self._norms > VANISHED
         anchor = np.take_along_axis(self._norms, alive.argmax(0)[None], 0)
         return np.where(alive, anchor / np.where(alive, self._norms, 1.0), 1.0)
 
     def _spread(self, scales: Floats) -> Floats:
-        """Per problem → per number."""
+        """Expand values per problem to values per number."""
         return scales if len(self._starts) == 1 else np.repeat(scales, self._lengths, axis=1)

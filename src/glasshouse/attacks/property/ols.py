@@ -22,8 +22,8 @@ class Ols(SumReader):
     """Least squares; a client has the property when its mean feature is above 0, the detector's boundary.
 
     Args:
-        looks_for: registered property, and its arguments.
-        settings: registered property, and its arguments.
+        looks_for: name of the registered property.
+        settings: arguments of the property.
         method: of the shadow clients and detectors; see ``evidence.Method``.
         every: rounds between the prefixes that are judged.
     """

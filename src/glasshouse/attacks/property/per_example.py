@@ -1,8 +1,8 @@
-"""Gradients of the loss at every example of a pool, never formed for linear layers.
+"""Per-example gradients of a pool, without forming them for linear layers.
 
-One pass over the pool keeps each layer's input a and the loss gradient d at its output. The gradient of a
-linear layer at one example is d aᵀ; means over clients' examples, products between examples, weighted sums
-and products with a direction all follow from a and d. Convolutions are small: their gradients are formed
+One pass over the pool stores each layer's input a and the loss gradient d at its output. The gradient of a
+linear layer for one example is d aᵀ; means over clients' examples, inner products between examples, weighted
+sums and products with a direction all follow from a and d. Convolutions are small: their gradients are formed
 once.
 
 Shape letters: E examples of the pool, S clients, B examples of each, z numbers in an update, I inputs and O
@@ -28,7 +28,7 @@ CHUNK = 256
 
 
 def shares_gradients(model: nn.Module, terms: Terms) -> bool:
-    """Whether :class:`PerExample` applies: all trained layers are linear or ordinary convolutions."""
+    """Whether :class:`PerExample` applies: all trained layers are linear or plain convolutions."""
     names = {name for name, _ in model.named_parameters() if name.startswith(terms.trained)}
     return names <= {f"{n}.{own}" for n, m in _plain(model) for own in ("weight", "bias")}
 
@@ -42,11 +42,11 @@ class Part(Protocol):
         ...
 
     def means(self, rows: Tensor, out: Tensor) -> None:
-        """Means over the rows (S, B) of every client, into ``out`` (S, z)."""
+        """Write the means over the rows (S, B) of every client into ``out`` (S, z)."""
         ...
 
     def gram(self) -> Tensor:
-        """Products between examples: (E, E)."""
+        """Inner products between examples' gradients: (E, E)."""
         ...
 
     def weighted(self, weights: Tensor) -> Tensor:
@@ -54,18 +54,18 @@ class Part(Protocol):
         ...
 
     def along(self, direction: Tensor) -> Tensor:
-        """Product of every example's gradient with ``direction`` (z,): (E,)."""
+        """Inner product of every example's gradient with ``direction`` (z,): (E,)."""
         ...
 
     def squared(self) -> "Part":
-        """The squares of the gradients, number by number."""
+        """The elementwise squares of the gradients."""
         ...
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class FormedGradients:
-    """Gradients that are written out: (E, z)."""
+    """Gradients stored explicitly: (E, z)."""
 
     each: Tensor
 
@@ -133,8 +133,8 @@ class PerExample:
 
         Args:
             model: unchanged on return.
-            terms: which parameters train, and whether dropout is on.
-            rng: of the dropout masks, one for each example.
+            terms: the trained parameters, and whether dropout is on.
+            rng: for the dropout masks, one for each example.
             pool: the examples.
 
         Raises:
@@ -168,7 +168,7 @@ class PerExample:
         return out
 
     def gram(self) -> Tensor:
-        """Products between examples' gradients: (E, E) float64."""
+        """Inner products between examples' gradients: (E, E) float64."""
         return torch.stack([part.gram() for part in self.parts]).double().sum(0)
 
     def weighted(self, weights: Tensor) -> Tensor:
@@ -176,12 +176,12 @@ class PerExample:
         return torch.cat([part.weighted(weights.float()) for part in self.parts])
 
     def along(self, direction: Tensor) -> Tensor:
-        """Product of every gradient with ``direction`` (z,): (E,) float64."""
+        """Inner product of every gradient with ``direction`` (z,): (E,) float64."""
         pieces = zip(self.parts, self._split(direction), strict=True)
         return torch.stack([part.along(piece).double() for part, piece in pieces]).sum(0)
 
     def squared(self) -> "PerExample":
-        """Squares of all numbers of the gradients."""
+        """The elementwise squares of the gradients."""
         return PerExample(parts=tuple(part.squared() for part in self.parts))
 
     def _split(self, vector: Tensor) -> tuple[Tensor, ...]:
@@ -209,7 +209,7 @@ def _ordinary(module: nn.Conv2d) -> bool:
 def _taps(
     model: nn.Module, terms: Terms, pool: Batch, *, rng: Rng
 ) -> dict[str, tuple[nn.Module, Tensor, Tensor]]:
-    """Per plain layer its inputs and the gradients of the summed loss at its outputs, over the pool."""
+    """For every plain layer its inputs and the gradients of the summed loss at its outputs, over the pool."""
     layers = dict(_plain(model))
     tape: dict[str, tuple[list[Tensor], list[Tensor]]] = {name: ([], []) for name in layers}
     outputs: dict[str, Tensor] = {}
@@ -251,7 +251,7 @@ def _any_stride(module: nn.Conv2d, a: Tensor, d: Tensor) -> Tensor:
 
 
 def _unit_stride(module: nn.Conv2d, a: Tensor, d: Tensor) -> Tensor:
-    """Unfolded along the width alone: rows of a patch are then whole slices, and 3 times less is copied."""
+    """Unfold along the width only: rows of a patch are then contiguous slices, which copies 3 times less."""
     vertical, horizontal = (int(p) for p in module.padding)
     tall, wide = module.kernel_size
     a = F.pad(a, (horizontal, horizontal, vertical, vertical))

@@ -1,19 +1,19 @@
-"""PROLIN: the most likely assignment of the property, over features that are rebuilt client by client.
+"""PROLIN: the most likely assignment of the property, jointly with the features of each client.
 
-Unknown are the feature X of every client in every round it took part in, and tau, whether it has the
-property.
-Three losses are brought to one scale by MTAdam and minimised together:
+The unknowns are the feature X of every client in every round in which it took part, and tau, whether the
+client has the property.
+MTAdam balances three losses, which are minimised jointly:
 
 - likelihood: X[r, i] is distributed as the features of shadow clients with (tau) or without the property;
-- sums: the X of a round add up to the feature of the round's sum, weighted by how well it separates;
+- sums: the X of a round sum to the feature of the round's sum, weighted by the detector's separation;
 - means: the mean of a client's X is its mean feature by ridge regression.
 
-All prefixes of rounds are solved side by side, in one pass. X is kept where a client took part only, with
-analytic gradients.
+All prefixes of rounds are solved in parallel, in one pass. X is stored only where a client took part;
+gradients are analytic.
 
 Source: Kerkouche et al. 2023, arXiv:2303.03908, section 5.2.4. Where we differ: the sums of the two
-constraints stand inside the norms, as constraints 1 and 2 and the authors' code have them (as printed, the
-relaxed losses cannot be met); ``start = "ridge"`` begins at the ridge solution instead of at random.
+constraints are inside the norms, as in constraints 1 and 2 and in the authors' code (as printed, the relaxed
+losses cannot be satisfied); ``start = "ridge"`` begins at the ridge solution instead of at random.
 ``variant = "paper"`` is the printed likelihood, a mixture of products over rounds, in log space;
 ``"reference"`` is the authors' code, in which log(1 + density) is summed over clients and rounds and a
 client's mean is weighted by its number of rounds.
@@ -41,7 +41,7 @@ Ints = NDArray[np.int64]
 Variant = Literal["paper", "reference"]
 
 EDGE = 1e-6
-"""In the paper's variant tau keeps this distance from 0 and 1, where its logarithm ends."""
+"""In the paper's variant tau keeps this distance from 0 and 1, where the logarithms diverge."""
 PATIENCE, PROGRESS = 100, 1e-5
 
 
@@ -51,14 +51,14 @@ class Prolin(SumReader):
     """PROLIN; a client has the property when tau > 0.5.
 
     Args:
-        looks_for: registered property, and its arguments.
-        settings: registered property, and its arguments.
+        looks_for: name of the registered property.
+        settings: arguments of the property.
         method: of the shadow clients and detectors; see ``evidence.Method``.
         every: rounds between the prefixes that are judged.
         ridge: λ of the ridge regression.
         variant: ``paper`` or ``reference``.
         start: ``ridge``, or ``uniform`` as in the authors' code.
-        iterations: at most so many; their code stops at 200,000, or after 100 without progress, as we do.
+        iterations: maximum number; 200,000 in the authors' code. Both stop after 100 without progress.
     """
 
     card: ClassVar[Card] = Card(
@@ -97,15 +97,14 @@ class Problem:
     """P prefixes over N clients as flat arrays; an entry is one client in one round of one prefix.
 
     Attributes:
-        clients: P * N and P * n.
-        slots: P * N and P * n.
+        clients: P * N.
+        slots: P * n.
         starts: (P,), first entry of each prefix.
-        who: (E,), prefix and client of an entry.
-        slot: (E,), its prefix and round.
-        mean: of the features' normal densities, without (0) and with the property (1): (2, E, t), (2, E, t),
-            (2, E).
-        precision: as ``mean``.
-        constant: as ``mean``.
+        who: (E,), index of an entry's prefix and client.
+        slot: (E,), index of its prefix and round.
+        mean: (2, E, t), of the features' normal densities, without (0) and with the property (1).
+        precision: (2, E, t), of the same densities.
+        constant: (2, E), log normalising constant of the same densities.
         sums: of the slots, (slots, t).
         weights: of the slots, (slots, t).
         expected: G̃, (clients, t).
@@ -157,23 +156,23 @@ class Problem:
 
     @property
     def margin(self) -> float:
-        """How far tau stays from 0 and 1."""
+        """Minimum distance of tau from 0 and 1."""
         return EDGE if self.variant == "paper" else 0.0
 
     def begin(self, start: str, *, rng: Rng) -> tuple[Floats, Floats]:
-        """The first X (E, t) and tau (clients,)."""
+        """Initial X (E, t) and tau (clients,)."""
         if start == "ridge":
             return self.expected[self.who], np.full(self.clients, 0.5)
         draws = rng.child("start").numpy()
         return draws.random(self.mean.shape[1:]), draws.random(self.clients)
 
     def gradients(self, x: Floats, tau: Floats) -> tuple[Floats, Floats, Floats, Floats]:
-        """Of the three losses by X (3, E, t), of the likelihood by tau; totals (P,); log odds (clients,)."""
+        """Gradients of the losses by X (3, E, t) and by tau; total losses (P,); log odds (clients,)."""
         by_x = np.empty((3, *x.shape))
-        away = (x[None] - self.mean) * self.precision  # (2, E, t), slope of -log density
-        density = self.constant - 0.5 * ((x[None] - self.mean) * away).sum(2)  # (2, E), log
+        slopes = (x[None] - self.mean) * self.precision  # (2, E, t), slope of -log density
+        density = self.constant - 0.5 * ((x[None] - self.mean) * slopes).sum(2)  # (2, E), log
         likelihood = self._paper if self.variant == "paper" else self._reference
-        loss, by_x[0], by_tau, odds = likelihood(density, away, tau)
+        loss, by_x[0], by_tau, odds = likelihood(density, slopes, tau)
         gap = self.sums - _sum_groups(x, self.slot, self.slots)
         by_x[1] = (-2 * self.weights * gap)[self.slot]
         shortfall = _sum_groups(x, self.who, self.clients) / self.rounds[:, None] - self.expected
@@ -184,7 +183,7 @@ class Problem:
         total += (scale[:, None] * shortfall * shortfall).reshape(count, -1).sum(1)
         return by_x, by_tau, total, odds
 
-    def _paper(self, density: Floats, away: Floats, tau: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+    def _paper(self, density: Floats, slopes: Floats, tau: Floats) -> tuple[Floats, Floats, Floats, Floats]:
         """-sum over clients of log(tau ∏ f+ + (1 - tau) ∏ f-)."""
         without = np.log1p(-tau) + sum_by_group(self.who, density[0], self.clients)
         having = np.log(tau) + sum_by_group(self.who, density[1], self.clients)
@@ -192,15 +191,17 @@ class Problem:
         by_tau = (1 - share) / (1 - tau) - share / tau
         loss: Floats = -np.logaddexp(having, without).reshape(len(self.starts), -1).sum(1)
         own = share[self.who][:, None]
-        return loss, own * away[1] + (1 - own) * away[0], by_tau, having - without
+        return loss, own * slopes[1] + (1 - own) * slopes[0], by_tau, having - without
 
-    def _reference(self, density: Floats, away: Floats, tau: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+    def _reference(
+        self, density: Floats, slopes: Floats, tau: Floats
+    ) -> tuple[Floats, Floats, Floats, Floats]:
         """-sum over clients and rounds of log(1 + tau f+ + (1 - tau) f-)."""
         f = np.exp(density)  # (2, E)
         own = tau[self.who]
         parts = np.stack([(1 - own) * f[0], own * f[1]])
         mixed = 1 + parts.sum(0)
-        by_x: Floats = ((parts / mixed)[:, :, None] * away).sum(0)
+        by_x: Floats = ((parts / mixed)[:, :, None] * slopes).sum(0)
         by_tau = -sum_by_group(self.who, (f[1] - f[0]) / mixed, self.clients)
         loss: Floats = -np.add.reduceat(np.log(mixed), self.starts)
         return loss, by_x, by_tau, tau
@@ -209,7 +210,7 @@ class Problem:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Solution:
-    """The best tau and scores (P * N,) met, and the last X (E, t)."""
+    """The best tau and scores (P * N,) of the search, and the last X (E, t)."""
 
     tau: Floats
     scores: Floats
@@ -217,28 +218,28 @@ class Solution:
 
 
 def solve(problem: Problem, x: Floats, tau: Floats, *, iterations: int) -> Solution:
-    """Minimise from ``x`` and ``tau``; every prefix ends on its own when it stops making progress.
+    """Minimise from ``x`` and ``tau``; every prefix ends separately when it stops making progress.
 
-    As in the authors' code the tau kept is the one after the step whose total before it was the lowest.
+    As in the authors' code, the returned tau is the one after the step that started from the lowest total.
     """
     count, features = len(problem.starts), x.shape[1]
     x, tau = x.copy(), tau.copy()
     for_x = MTAdam(x.size, 3, problem.starts * features)
     for_tau = MTAdam(tau.size, 1, np.arange(count) * (tau.size // count))
     best, stale = np.full(count, np.inf), np.zeros(count, dtype=np.int64)
-    best_tau, scores, going = tau.copy(), tau.copy(), np.ones(count, dtype=bool)
+    best_tau, scores, active = tau.copy(), tau.copy(), np.ones(count, dtype=bool)
     for _ in track(range(iterations), "property assignment", total=iterations):
         by_x, by_tau, total, odds = problem.gradients(x, tau)
         x -= for_x.step(by_x.reshape(3, -1)).reshape(x.shape)
         tau -= for_tau.step(by_tau[None])
         np.clip(tau, problem.margin, 1 - problem.margin, out=tau)
-        better = going & (total < best - PROGRESS)
+        better = active & (total < best - PROGRESS)
         stale = np.where(better, 0, stale + 1)
         best = np.where(better, total, best)
         chosen = np.repeat(better, tau.size // count)
         best_tau, scores = np.where(chosen, tau, best_tau), np.where(chosen, odds, scores)
-        going &= stale < PATIENCE
-        if not going.any():
+        active &= stale < PATIENCE
+        if not active.any():
             break
     return Solution(tau=best_tau, scores=scores, x=x)
 

@@ -2,20 +2,20 @@
 
 Shape letters: n rounds, N clients, t features, P prefixes, M chains.
 
-Given which of a round's m clients have the property, the sum of their features is normal, with means and
-covariances of the shadow clients' features added up; so only their number k matters:
+Given the assignment of the property to a round's m clients, the sum of their features is normal, with the
+summed means and covariances of the shadow clients' features; so only the number k of clients with it matters:
 
     G_r | k ~ Normal((m - k) mean- + k mean+, (m - k) cov- + k cov+).
 
 With a prior share of clients that have the property, the posterior over all 2^N assignments is known up to a
-constant. The share itself need not be known: every share is thought as likely as any other and integrated
-out, so that an assignment of k among N clients weighs B(k + 1, N - k + 1). Marginals are averages of exact
-conditionals along Gibbs sweeps (below ``EXACT`` clients: all assignments are summed).
+constant. The share itself may be unknown: it gets a uniform prior and is integrated out, so that an
+assignment of k among N clients has weight B(k + 1, N - k + 1). Marginals are averages of exact conditionals
+along Gibbs sweeps (for up to ``EXACT`` clients, all assignments are summed).
 
-Our own; not in the paper, whose relaxation it replaces. It takes a client's rounds for independent given the
-property, as the paper's likelihood does, so it is too sure of itself where a client's data push its feature
-to one side in every round. ``persistence`` is the remedy: the share of a feature's variance that stays
-with the client, estimated on the held-out shadow clients, which keep their data over the rounds as well.
+Our own; not in the paper, whose relaxation it replaces. Like the paper's likelihood, it treats a client's
+rounds as independent given the property, so it is overconfident if a client's data shift its feature in the
+same direction in every round. ``persistence`` corrects this: the share of a feature's variance that is
+constant per client, estimated on the held-out shadow clients, which also keep their data over the rounds.
 """
 
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ from glasshouse.rng import Rng
 Floats = NDArray[np.float64]
 
 EXACT = 13
-"""Up to so many clients all assignments are summed."""
+"""Up to this many clients, all assignments are summed."""
 
 
 @final
@@ -46,15 +46,15 @@ class ProlinPosterior(SumReader):
     """Posterior marginals; a client has the property when its marginal is above one half.
 
     Args:
-        looks_for: registered property, and its arguments.
-        settings: registered property, and its arguments.
+        looks_for: name of the registered property.
+        settings: arguments of the property.
         method: of the shadow clients and detectors; see ``evidence.Method``.
         every: rounds between the prefixes that are judged.
-        prior: expected share of clients with the property; 0: it is not known, and follows from the sums.
-        persistence: treat deviations that stay with a client as such (then the two kinds share one variance
-            in each round); False: the rounds are independent.
+        prior: expected share of clients with the property; 0: unknown, and inferred from the sums.
+        persistence: model deviations that are constant per client (then both kinds of clients share one
+            variance in each round); False: the rounds are independent.
         sweeps: Gibbs sweeps per chain, the first quarter discarded.
-        chains: of them.
+        chains: number of Gibbs chains.
     """
 
     card: ClassVar[Card] = Card(
@@ -99,11 +99,11 @@ class Density(Protocol):
     """The posterior of assignments, up to a constant."""
 
     def logs(self, assignments: Floats) -> Floats:
-        """(M, N) of 0 and 1 → (M,) log densities, all lacking the same constant."""
+        """(M, N) of 0 and 1 → (M,) log densities, up to a common constant."""
         ...
 
     def odds(self, client: int, assignments: Floats) -> Floats:
-        """Log odds that ``client`` has the property, given what (M, N) says of the others: (M,)."""
+        """Log odds that ``client`` has the property, given the other clients' assignments (M, N): (M,)."""
         ...
 
 
@@ -112,7 +112,7 @@ class UnknownShare:
     """A density without a prior; the share of clients with the property is uniform and integrated out.
 
     Args:
-        density: with a prior of one half, which takes no side.
+        density: with a neutral prior of one half.
     """
 
     def __init__(self, density: Density) -> None:
@@ -131,7 +131,7 @@ class UnknownShare:
 
 @final
 class Independent:
-    """Rounds independent given the assignment: a table of log likelihoods by round and k.
+    """Density with rounds independent given the assignment: a table of log likelihoods by round and k.
 
     Args:
         evidence: features of the sums and of shadow clients.
@@ -176,15 +176,16 @@ class Independent:
 
 @final
 class Persistent:
-    """A client's deviation from the mean feature stays with it in part; then the density is quadratic.
+    """Density in which part of a client's deviation from the mean feature is constant; it is quadratic.
 
     In units of a round's pooled standard deviation, with d the distance of the two means,
 
         y_r = sum over clients in r of (d_r tau_i + sqrt(rho) b_i + sqrt(1 - rho) e_ri),
 
-    b and e standard normal, where rho is the persistence. The mean without the property is known from H
-    held-out shadow clients only; its error is of the same two kinds, shared by all m clients of a round, and
-    is integrated out: m_r m_s (rho + (1 - rho) [r = s]) / H on top. Features (t > 1) are added up first.
+    b and e standard normal, where rho is the persistence. The mean without the property is estimated from
+    only H held-out shadow clients; its error has the same two components, is shared by all m clients of a
+    round, and is integrated out, which adds m_r m_s (rho + (1 - rho) [r = s]) / H. Features (t > 1) are
+    summed first.
 
     Args:
         evidence: features of the sums and of shadow clients.
@@ -220,7 +221,7 @@ class Persistent:
 
 
 def persistence(features: Floats) -> float:
-    """Share of the features' variance that stays with a client, from shadows (n, 2, H) kept over n rounds.
+    """Share of the features' variance that is constant per client, from n rounds of shadows (n, 2, H).
 
     Standardised per round and kind, the mean over rounds has variance rho + (1 - rho) / n; rho in [0, 0.99].
     """
@@ -242,8 +243,8 @@ def convolve_clients(density: Density, clients: int) -> Floats:
 def sample_posterior(density: Density, clients: int, *, sweeps: int, chains: int, rng: Rng) -> Floats:
     """Log odds of every client's marginal: its exact conditional, averaged along Gibbs sweeps: (N,).
 
-    Chains start from nobody and from draws; where the average is 0 or 1 in floating point the mean of the
-    conditional log odds orders the clients.
+    One chain starts from no client, the others from random assignments; where the average is 0 or 1 in
+    floating point, the mean conditional log odds are returned instead, to order the clients.
     """
     draws = rng.numpy()
     state = (draws.random((chains, clients)) < 0.5).astype(float)

@@ -1,4 +1,4 @@
-"""Properties of a client, each as the shadow clients that have it and those that do not.
+"""Properties of a client, each defined by shadow clients with and without it.
 
 A property is a plug-in (entry-point group ``glasshouse.properties``): a frozen dataclass with a ``card`` and
 ``pairs``. Shape letters: S pairs of shadow clients, B examples of each, A auxiliary examples.
@@ -24,13 +24,13 @@ from glasshouse.wire import Batch, Terms
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Scene:
-    """What shadow clients are made from.
+    """The data from which shadow clients are built.
 
     Attributes:
         auxiliary: the adversary's data.
-        challenge: the example in question, or None.
+        challenge: the examples in question, or None.
         terms: of the federation.
-        examples: B, how many a client holds.
+        examples: B, the number of examples per client.
     """
 
     auxiliary: Batch
@@ -45,8 +45,8 @@ class Pairs:
     """Shadow clients without and with the property.
 
     Attributes:
-        negative: who holds what. Where the two are the same object, only the conduct differs.
-        positive: who holds what. Where the two are the same object, only the conduct differs.
+        negative: data of those without. If it is the same object as ``positive``, only the conduct differs.
+        positive: data of those with the property.
         conduct: of the positive ones; the negative ones are honest.
     """
 
@@ -56,13 +56,13 @@ class Pairs:
 
 
 class Property(Protocol):
-    """Something that is true of some clients; made into shadow clients."""
+    """A property of some clients, which can generate shadow clients with and without it."""
 
     card: ClassVar[Card]
 
     @property
     def grants(self) -> frozenset[str]:
-        """Side knowledge that it takes beyond auxiliary data."""
+        """Side knowledge that it requires besides auxiliary data."""
         ...
 
     def pairs(self, scene: Scene, *, count: int, rng: Rng) -> Pairs:
@@ -102,7 +102,7 @@ class Membership:
                 got="none" if challenge is None else f"{len(challenge)} examples",
                 fix="set grants.challenge = true and data.members",
             )
-        # With dropout every shadow client draws a mask of its own for the target.
+        # With dropout every shadow client has its own mask for the target.
         copies = count if scene.terms.options.get("dropout", False) else 1
         target = challenge.pick(torch.full((copies,), self.target))
         pool = Batch(
@@ -125,11 +125,11 @@ class Membership:
 @final
 @dataclass(frozen=True, kw_only=True)
 class GradientInversion:
-    """The client sends the opposite of its update. Positive shadows are the negative ones, turned around.
+    """The client sends its negated update. Positive shadow updates are the negative ones with flipped sign.
 
     Args:
-        scale: as of the behaviour.
-        clip_norm: as of the behaviour.
+        scale: as in the behaviour.
+        clip_norm: as in the behaviour.
     """
 
     card: ClassVar[Card] = Card(
@@ -150,10 +150,10 @@ class GradientInversion:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Ascent:
-    """The client climbs the loss. With one step and no weight decay this is gradient inversion, computed so.
+    """The client ascends the loss. With one step and no weight decay this equals gradient inversion.
 
     Args:
-        clip_norm: as of the behaviour.
+        clip_norm: as in the behaviour.
     """
 
     card: ClassVar[Card] = Card(
@@ -179,8 +179,8 @@ class LabelFlip:
     """The client trains on wrong labels.
 
     Args:
-        shift: as of the behaviour.
-        to: as of the behaviour.
+        shift: as in the behaviour.
+        to: as in the behaviour.
     """
 
     card: ClassVar[Card] = Card(summary="the client trains on shifted labels, or on one label for all")
@@ -210,8 +210,8 @@ class LabelFlip:
 class Attribute:
     """More than half of the client's examples are of one class.
 
-    Positive shadows hold a share of it drawn uniformly above one half, negative ones below; the rest is
-    drawn from the other classes.
+    The share in positive shadow clients is drawn uniformly above one half, in negative ones up to one half;
+    the rest is drawn from the other classes.
 
     Args:
         label: the class.
@@ -224,7 +224,7 @@ class Attribute:
 
     @property
     def data_property(self) -> DataProperty:
-        """What the judge looks for in the clients' labels."""
+        """The property that the judge checks in the clients' labels."""
         return DataProperty(name=f"attribute {self.label}", label=self.label)
 
     def pairs(self, scene: Scene, *, count: int, rng: Rng) -> Pairs:
@@ -258,12 +258,12 @@ def _same_data(scene: Scene, conduct: Conduct, *, count: int, rng: Rng) -> Pairs
 
 
 def _shares(rows: int, never: int) -> Tensor:
-    """Expected shares where every one of the first entries is as likely, and the last ones do not occur."""
+    """Expected shares, uniform over the first ``rows`` entries and zero for the last ``never``."""
     return torch.cat([torch.full((rows,), 1 / rows), torch.zeros(never)])
 
 
 def _draws(size: int, count: int, examples: int, *, rng: Rng) -> Tensor:
-    """(count, examples) rows below ``size``, each row without replacement."""
+    """(count, examples) indices below ``size``, drawn without replacement within each row."""
     if size < examples:
         raise BadValue(
             "shadow clients",

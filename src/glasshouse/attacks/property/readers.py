@@ -1,4 +1,4 @@
-"""What the estimators share: settings, what they read, the prefixes of rounds, and the form of their claims.
+"""Shared code of the estimators: settings, evidence, prefixes of rounds, and the form of their claims.
 
 Shape letters: n rounds, N clients, t features, P prefixes.
 """
@@ -53,13 +53,13 @@ CONTROL: Final[Mapping[str, Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class SumReader(ABC):
-    """An adversary who sees broadcasts and sums of many rounds, and judges clients at prefixes of them.
+    """An adversary that sees broadcasts and sums of many rounds, and scores clients at prefixes of them.
 
-    Concrete ones write ``judge``.
+    Subclasses implement ``judge``.
 
     Args:
-        looks_for: registered property, and its arguments.
-        settings: registered property, and its arguments.
+        looks_for: name of the registered property.
+        settings: arguments of the property.
         method: of the shadow clients and detectors; see ``evidence.Method``.
         every: rounds between the prefixes that are judged.
     """
@@ -77,7 +77,7 @@ class SumReader(ABC):
         """Scores (P, N), higher for clients with the property, and decisions (P, N) bool, per prefix."""
 
     def search(self) -> tuple[str, int] | None:
-        """Unit and length of the search, for estimators that search; None: a closed form."""
+        """Unit and length of the search, for estimators that search; None: closed form."""
         return None
 
     def __post_init__(self) -> None:
@@ -112,7 +112,7 @@ class SumReader(ABC):
         return Budget(
             unit=unit,
             amount=amount,
-            probe={"every": self.every},  # a call on a few rounds is short as it is
+            probe={"every": self.every},  # a call on a few rounds is short anyway
             training=2 * self.method.pairs,
             trained="shadow clients",
             every_round=True,
@@ -120,7 +120,7 @@ class SumReader(ABC):
         )
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
-        """One claim per prefix, and how the detectors did."""
+        """One claim per prefix, and the detectors' performance."""
         evidence = read(view, looks_for=self.looks_for, settings=self.settings, method=self.method)
         lengths = prefixes(len(evidence.rounds), self.every)
         scores, decisions = self.judge(evidence, lengths, rng=rng)
@@ -130,8 +130,8 @@ class SumReader(ABC):
 def read(view: View, *, looks_for: str, settings: Settings, method: Method) -> Evidence:
     """The evidence of the view.
 
-    Its randomness is a stream of its own, salted with what was seen, so that estimators (each of which has
-    another stream) share it.
+    It has its own random stream, salted with a digest of the sums, so that all estimators (whose streams
+    differ) share it.
     """
     view_digest = digest([dict(r.aggregate.tensors) for r in view.rounds[:3] if r.aggregate is not None])
     rng = Rng.root(method.seed, salt=view_digest).child("property-evidence")
@@ -139,7 +139,7 @@ def read(view: View, *, looks_for: str, settings: Settings, method: Method) -> E
 
 
 def check_settings(looks_for: str, settings: Settings) -> None:
-    """Raise at the door what would fail later.
+    """Raise early for settings that would fail later.
 
     Raises:
         UnknownName: no such property.
@@ -156,7 +156,7 @@ def check_settings(looks_for: str, settings: Settings) -> None:
 
 
 def prefixes(rounds: int, every: int) -> tuple[int, ...]:
-    """Lengths of the prefixes that are judged; the last is all rounds.
+    """Lengths of the prefixes to judge; the last covers all rounds.
 
     Examples:
         >>> prefixes(25, 10)
@@ -168,10 +168,10 @@ def prefixes(rounds: int, every: int) -> tuple[int, ...]:
 def claims(
     evidence: Evidence, lengths: Sequence[int], scores: Tensor, decisions: Tensor
 ) -> tuple[Claim, ...]:
-    """One claim per prefix, and how the detectors did.
+    """One claim per prefix, and the detectors' performance.
 
     Args:
-        evidence: what was read.
+        evidence: of the run.
         lengths: (P) of the prefixes.
         scores: (P, N).
         decisions: (P, N) bool.

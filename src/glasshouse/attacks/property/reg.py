@@ -1,4 +1,4 @@
-"""Every client's mean feature by ridge regression, rounds weighted by how well their detector separates.
+"""Every client's mean feature by ridge regression, with rounds weighted by their detector's separation.
 
 Source: Kerkouche et al. 2023, arXiv:2303.03908, section 5.2.3, equation (10), and section 6.2, "REG".
 """
@@ -21,11 +21,11 @@ from glasshouse.rng import Rng
 class Reg(SumReader):
     """Weighted ridge; a client has the property when its mean feature is above 0.
 
-    There is no intercept, so the ridge pulls towards 0, the detector's boundary.
+    There is no intercept, so the ridge shrinks towards 0, the detector's boundary.
 
     Args:
-        looks_for: registered property, and its arguments.
-        settings: registered property, and its arguments.
+        looks_for: name of the registered property.
+        settings: arguments of the property.
         method: of the shadow clients and detectors; see ``evidence.Method``.
         every: rounds between the prefixes that are judged.
         ridge: λ, >= 0, in units of a round's weight.
@@ -54,6 +54,6 @@ class Reg(SumReader):
 def expected_features(evidence: Evidence, lengths: tuple[int, ...], *, ridge: float) -> Tensor:
     """The clients' mean features G̃ at every prefix, (P, N, t): one pass, one Cholesky per prefix."""
     left, right = normal_equations(evidence, lengths, 1 - evidence.overlap)
-    # A whisper of ridge keeps prefixes in which somebody was never asked solvable when ridge = 0.
+    # A tiny ridge keeps prefixes solvable in which a client never took part, even if ridge = 0.
     left += max(ridge, 1e-9) * torch.eye(left.shape[-1], dtype=left.dtype)
     return torch.cholesky_solve(right[..., None], torch.linalg.cholesky(left))[..., 0].transpose(1, 2)

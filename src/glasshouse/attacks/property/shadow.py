@@ -1,14 +1,14 @@
-"""Updates of made-up clients: what an update would look like with and without the property.
+"""Updates of simulated clients with and without the property.
 
 Shape letters: S shadow clients, B examples of each, E examples in the pool, z numbers in an update.
 
-Where clients take a single step from the broadcast, an update is a mean of per-example gradients, and shadow
-clients that share examples share their gradients (:mod:`per_example`). Where clients take more steps, the
-first one is shared and the rest is trained client by client.
+If clients take a single step from the broadcast, an update is a mean of per-example gradients, and shadow
+clients that share examples share their gradients (:mod:`per_example`). If clients take more steps, the first
+one is shared and the rest is trained client by client.
 
-Where we differ from the authors' code: with dropout a pool entry draws its mask once per round, so clients
-that share the entry share the mask (the target has an entry per client); each client's own update has the
-right distribution.
+Where we differ from the authors' code: with dropout a pool entry gets one mask per round, so clients that
+share the entry share the mask (the target has an entry per client); each client's own update has the correct
+distribution.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,12 +29,12 @@ from glasshouse.wire import Batch, Terms
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Cast:
-    """Shadow clients: which examples of a pool each one holds.
+    """Shadow clients, as the examples of a pool that each one holds.
 
     Attributes:
         pool: (E) examples; an example with two labels, or with two dropout masks, is two entries.
         rows: (S, B) entries of each client.
-        shares: (E,) expected share of each entry in a client's data; None where nobody has said.
+        shares: (E,) expected share of each entry in a client's data; None: unknown.
     """
 
     pool: Batch
@@ -52,9 +52,9 @@ class Conduct:
     """How shadow clients train.
 
     Attributes:
-        factor: what they send is so many times what they found.
-        ascend: they climb the loss.
-        behaviour: the federation's own code of a deviation that ``factor`` and ``ascend`` do not describe.
+        factor: on the update that they send.
+        ascend: they ascend the loss.
+        behaviour: the federation's own code for a deviation that ``factor`` and ``ascend`` do not describe.
     """
 
     factor: float = 1.0
@@ -68,15 +68,15 @@ HONEST = Conduct()
 def updates(
     model: nn.Module, terms: Terms, cast: Cast, *, rng: Rng, conduct: Conduct = HONEST, round: int = 0
 ) -> Tensor:
-    """What the shadow clients would send, flattened in the order of the parameters: (S, z) float32.
+    """Updates of the shadow clients, flattened in the order of the parameters: (S, z) float32.
 
     Args:
         model: loaded with the broadcast; unchanged on return.
         terms: of the federation.
-        cast: who holds what.
-        conduct: how all of these clients train.
-        rng: order of the examples, dropout, behaviour.
-        round: for behaviours that look at it.
+        cast: the shadow clients and their examples.
+        conduct: of all of these clients.
+        rng: for the order of the examples, dropout, and behaviour.
+        round: for the learning rate, and for behaviours that depend on it.
     """
     plain = follows_gradients(terms) and terms.sends in ("gradient", "delta")
     if conduct.behaviour is not None or not plain or not shares_gradients(model, terms):
@@ -93,13 +93,13 @@ def updates(
 
 
 def follows_gradients(terms: Terms) -> bool:
-    """Whether every local step of a round is one and the same multiple of a gradient."""
+    """Whether every local step of a round is the same multiple of a gradient."""
     how = terms.optimizer
     return how.traits <= {"sgd", "schedule"} and (how.period is None or how.over == "rounds")
 
 
 def steps_of(terms: Terms, examples: int) -> int:
-    """Local steps of a client with so many examples."""
+    """Local steps of a client with this many examples."""
     return 1 if terms.sends == "gradient" else terms.local_epochs * -(-examples // terms.batch_size)
 
 
@@ -124,7 +124,7 @@ def mean_gradients(model: nn.Module, terms: Terms, cast: Cast, *, rng: Rng) -> T
 
 
 def _go_on(model: nn.Module, terms: Terms, cast: Cast, sums: Tensor, *, rate: float, rng: Rng) -> None:
-    """All steps after the first, client by client; ``sums`` holds the first step and gets the sum of all."""
+    """Run the steps after the first, client by client; adds them to ``sums``, which holds the first step."""
     train = LocalTraining.of(terms, round=0)
     parameters = train.parameters(model)
     start = flatten(parameters).detach()
@@ -153,7 +153,7 @@ def _later_steps(rows: Tensor, terms: Terms, *, rng: Rng) -> Iterator[Tensor]:
 
 
 def _point(parameters: Mapping[str, nn.Parameter], vector: Tensor) -> None:
-    """Let the parameters be views of ``vector``, so that changing it changes them."""
+    """Make the parameters views of ``vector``, so that changing it changes them."""
     offset = 0
     for p in parameters.values():
         p.data = vector[offset : offset + p.numel()].view(p.shape)
@@ -163,7 +163,7 @@ def _point(parameters: Mapping[str, nn.Parameter], vector: Tensor) -> None:
 def _train_clients(
     model: nn.Module, terms: Terms, cast: Cast, conduct: Conduct, *, round: int, rng: Rng
 ) -> Tensor:
-    """The federation's own client code, client by client: any terms, any behaviour."""
+    """Updates from the federation's own client code, client by client; for any terms and behaviour."""
     start = {name: t.detach().clone() for name, t in model.state_dict().items()}
     parts = []
     for number in range(len(cast.rows)):

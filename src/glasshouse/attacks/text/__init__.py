@@ -1,5 +1,5 @@
-"""What the gradients of a language model give away: one file per paper, over three kernels.
+"""Attacks on gradients of language models: one file per paper, over shared modules.
 
-``span`` finds what the rows of a gradient span, ``candidates`` which tokens lie in it, and ``prefixes``
-(decoders) and ``sentences`` (encoders) put them in order. ``reading`` takes a round apart for them.
+``span`` computes the span of a gradient's rows, ``candidates`` the tokens that lie in it, and ``prefixes``
+(decoders) and ``sentences`` (encoders) order them. ``reading`` splits a round into updates for them.
 """

@@ -1,16 +1,16 @@
-"""Which tokens a batch held, and where: the vocabulary against the span of the first layer's gradient.
+"""Find the tokens of a batch and their positions: test the vocabulary against the first layer's span.
 
-Source: Petrov et al. 2024, "DAGER", arXiv:2405.15586, section 4.1. Theirs tests the vocabulary anew at
-    every position. Normalised or not, what attention receives for a token is a sum of parts of the token
-    and of its place, up to a factor. So with the directions of all places added to the span, one pass over
-    the vocabulary finds the tokens that occur anywhere, and only these are tested place by place.
+Source: Petrov et al. 2024, "DAGER", arXiv:2405.15586, section 4.1. Theirs tests the whole vocabulary at every
+    position. With or without normalisation, the attention input of a token is, up to a factor, the sum of a
+    token part and a position part. So with the directions of all positions added to the span, one pass over
+    the vocabulary finds the tokens that occur anywhere, and only these are tested position by position.
 
-A place's set may hold more tokens than the batch had there, however exact the gradient: with ``E[a] + P[1]``,
-``E[a] + P[2]`` and ``E[b] + P[2]`` in the span, ``E[b] + P[1]`` is their sum and difference. The rank is
-the number of distinct tokens and places less the parts that they fall into, not the number of tokens; no
-tolerance changes that. Only the second layer tells them apart.
+The set of a position may contain more tokens than the batch had there, however exact the gradient: with
+``E[a] + P[1]``, ``E[a] + P[2]`` and ``E[b] + P[2]`` in the span, ``E[b] + P[1]`` is a linear combination of
+them. The rank is the number of distinct tokens and positions minus the connected components that they form,
+not the number of tokens; no tolerance changes that. Only the second layer resolves the ambiguity.
 
-Shape letters: V vocabulary, T tokens, L places, D width, C candidates.
+Shape letters: V vocabulary, T tokens, L positions, D width, C candidates.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ ROWS = 8192
 
 
 def received(model: TextModel, tokens: Tensor, position: int | Tensor) -> Tensor:
-    """What the first attention layer receives for tokens (T,) at a position, or at one for each: (T, D)."""
+    """Inputs of the first attention layer for tokens (T,) at one position, or at one each: (T, D)."""
     places = position if isinstance(position, Tensor) else torch.full_like(tokens, position)
     hidden = model.embed(tokens[:, None], places[:, None])
     return model.anatomy.blocks[0].attended(hidden)[:, 0]
@@ -38,7 +38,7 @@ def received(model: TextModel, tokens: Tensor, position: int | Tensor) -> Tensor
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Candidates:
-    """Tokens that may stand at a position.
+    """The tokens that may occur at a position.
 
     Attributes:
         model: that the client received.
@@ -63,21 +63,21 @@ def candidates(model: TextModel, span: Span, *, length: int, least: float) -> Ca
     """One pass over the vocabulary, for sentences of up to ``length`` tokens."""
     size, device = model.anatomy.tokens.num_embeddings, model.anatomy.tokens.weight.device
     wide = span if model.anatomy.rotary else with_directions(span, _places(model, length))
-    kept = []
+    passing = []
     for start in range(0, size if wide.free else 0, ROWS):
         tokens = torch.arange(start, min(start + ROWS, size), device=device)
-        kept.append(tokens[_nearest(wide, received(model, tokens, 0), least)])
-    if not wide.free and span.free:  # places alone fill the span up: every token stays
-        kept = [torch.arange(size, device=device)]
-    tokens = torch.cat(kept) if kept else torch.zeros(0, dtype=torch.int64, device=device)
+        passing.append(tokens[_nearest(wide, received(model, tokens, 0), least)])
+    if not wide.free and span.free:  # with the positions the span is the whole space: keep every token
+        passing = [torch.arange(size, device=device)]
+    tokens = torch.cat(passing) if passing else torch.zeros(0, dtype=torch.int64, device=device)
     return Candidates(model=model, span=span, tokens=tokens, least=least)
 
 
 def _places(model: TextModel, length: int) -> Tensor:
-    """Vectors that span, with those of any token at one place, that token's at any other: (L + 2, D).
+    """Vectors that, with any token's vector at one position, span that token's at all others: (L + 2, D).
 
-    One token at all places, and at the first place with its vector doubled and left out, for the constant
-    part.
+    One token at all positions, and at the first position with its embedding doubled and zeroed, for the
+    constant part.
     """
     anatomy = model.anatomy
     device = anatomy.tokens.weight.device

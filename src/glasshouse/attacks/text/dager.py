@@ -1,18 +1,18 @@
-"""Whole sentences from the gradients of a language model, exactly, by linear algebra.
+"""DAGER: recover whole sentences exactly from the gradients of a language model, by linear algebra.
 
 Source: Petrov et al. 2024, "DAGER: Exact Gradient Inversion for Large Language Models", NeurIPS 2024,
     arXiv:2405.15586.
 
 The rows of an attention layer's gradient lie in the span of its inputs. With fewer tokens in the batch than
-the layer is wide, that span tells which tokens occurred (first layer) and in which order (second layer).
+the layer is wide, that span determines which tokens occurred (first layer) and in which order (second layer).
 Nothing is optimised and no prior is used; a sentence is either in the gradient or not.
 
-Where we differ: how the span is found and judged (``span``), one pass over the vocabulary (``candidates``),
-keys and values that are kept (``prefixes``), and encoders (``sentences``).
+Where we differ: estimation of the span and its tolerance (``span``), one pass over the vocabulary
+(``candidates``), cached keys and values (``prefixes``), and encoders (``sentences``).
 
-Breaks when: a batch has as many distinct beginnings of sentences as the second attention layer is wide;
-clients step by Adam; noise is as large as the gradient of a single token: a search that matches gradients
-(``lamp``) reads on there, at sixty times the price.
+Breaks when: a batch has as many distinct prefixes of sentences as the second attention layer is wide; clients
+use Adam; noise is as large as the gradient of a single token: gradient matching (``lamp``) still works there,
+at sixty times the cost.
 """
 
 from dataclasses import dataclass, replace
@@ -44,7 +44,7 @@ from glasshouse.wire import Architecture
 
 SUBJECT = "attack 'dager'"
 MOVED = 6.0
-"""How many times its expected distance an input may have after several local steps."""
+"""Tolerance on an input's distance after several local steps, in multiples of the expected distance."""
 
 
 @final
@@ -54,9 +54,9 @@ class Dager:
 
     Args:
         least: the distance from a span, relative to a vector's norm, up to which it counts as inside
-            whatever the noise; noise that the gradient itself shows allows for more.
-        beam: beginnings that are kept per length, for each sentence behind the update (decoders).
-        starts: of the search for whole sentences, for every place where one may end (encoders).
+            whatever the noise; noise detected in the gradient increases it.
+        beam: prefixes kept per length, for each sentence behind the update (decoders).
+        starts: of the search for whole sentences, for every position where one may end (encoders).
     """
 
     card: ClassVar[Card] = Card(
@@ -94,7 +94,7 @@ class Dager:
         check_sentences(architecture, subject=SUBJECT)
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
-        """One claim per update, or about the cohort where only the sum is seen.
+        """One claim per update, or about the cohort if only the sum is seen.
 
         Raises:
             Inapplicable: nothing of the first two attention layers was sent.
@@ -114,9 +114,9 @@ class Dager:
         return Sequences(about=answer.about, tokens=tokens, confidence=confidence)
 
     def sentences(self, answer: Answer, *, length: int, generator: torch.Generator) -> list[Found]:
-        """Sentences of up to ``length`` tokens behind an answer, surest first.
+        """Sentences of up to ``length`` tokens behind an answer, most confident first.
 
-        None where a span is everything.
+        Empty if a span is the whole space.
 
         Raises:
             Inapplicable: one block, or nothing of the first two attention layers was sent.
@@ -135,7 +135,7 @@ class Dager:
             if not first.free or not second.free:
                 return []
             shared = heads_span(model, 0, sent) if model.anatomy.causal else None
-            if answer.steps > 1:  # parameters that moved and were rounded are no white noise
+            if answer.steps > 1:  # errors from changed and rounded parameters are not white noise
                 first, second = (replace(span, allowance=MOVED) for span in (first, second))
                 shared = replace(shared, allowance=MOVED) if shared else None
             which = candidates(model, first, length=length, least=self.least)

@@ -1,13 +1,13 @@
-"""Which tokens occurred: the rows of the embedding that moved.
+"""Identify tokens that occurred by the rows of the embedding that changed.
 
 Source: Melis et al. 2019, arXiv:1805.04049, section 4.1: "Leakage from the embedding layer".
 
-A token's vector gets a gradient where the token is read. Where the output is tied to the embedding, every
-row gets one, too: the probability of the token times what the last layer says. That is small and alike for
-tokens that do not occur, so rows that stand out are those of tokens read or predicted.
+A token's vector gets a gradient where the token occurs. If the output is tied to the embedding, every row
+gets one, too: the probability of the token times the last hidden state. It is small and similar for tokens
+that do not occur, so outlying rows are those of tokens read or predicted.
 
-Breaks when: embeddings are frozen; noise is larger than a row's gradient. Says nothing about order or about
-which sentence a token is from.
+Breaks when: embeddings are frozen; noise is larger than a row's gradient. Gives neither the order of tokens
+nor the sentence that a token is from.
 """
 
 from dataclasses import dataclass
@@ -29,18 +29,18 @@ from glasshouse.wire import Architecture
 
 SUBJECT = "attack 'embedding_rows'"
 SPREAD: Final = 1.4826
-"""Standard deviations of a normal law in its median absolute deviation."""
+"""Standard deviation of a normal distribution over its median absolute deviation."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingRows:
-    """Tokens whose row of the embedding's gradient stands out.
+    """Tokens whose row of the embedding's gradient is an outlier.
 
     Args:
-        deviations: how far the logarithm of a row's norm must be above the median row's, in standard
-            deviations that the middle half of the rows shows, and at the same time ``factor`` times as large.
-        factor: see ``deviations``.
+        deviations: minimum excess of the logarithm of a row's norm over the median row's, in standard
+            deviations, estimated from the median absolute deviation.
+        factor: minimum ratio of a row's norm to the median row's; both must hold.
     """
 
     card: ClassVar[Card] = Card(
@@ -74,7 +74,7 @@ class EmbeddingRows:
         check_sentences(architecture, subject=SUBJECT)
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
-        """One claim per update, or about the cohort where only the sum is seen.
+        """One claim per update, or about the cohort if only the sum is seen.
 
         Raises:
             Inapplicable: the embedding was not sent.

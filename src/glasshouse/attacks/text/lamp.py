@@ -1,14 +1,15 @@
-"""LAMP: matching gradients with vectors, in turn with moves of tokens that a language model finds likely.
+"""LAMP: gradient matching with vectors, alternating with token moves under a language model's prior.
 
 Source: Balunović et al. 2022, "LAMP: Extracting Text from Gradients with Language Model Priors", NeurIPS,
-    arXiv:2202.08827, Algorithm 1: the best of many random starts and of permutations of the best; then, in
-    turn, Adam on the distance of gradients with a pull to the usual length of tokens' vectors (section 4.1),
-    and swaps and moves of tokens, chosen by that distance and a language model's prior (section 4.2).
+    arXiv:2202.08827, Algorithm 1: the best of many random starts and of permutations of the best; then,
+    alternating, Adam on the gradient distance with a penalty on deviations from the typical norm of token
+    embeddings (section 4.1), and swaps and moves of tokens, chosen by that distance and a language model's
+    prior (section 4.2).
 
-Where we differ: the prior is a model of n-grams (``ngram``) of the auxiliary sentences, which the adversary
-has, not GPT-2; its weight is of the logarithm of perplexity, as a share of the distance's scale. A move is
-taken when it lowers the loss, and the next starts from there. Between the parts Adam forgets its moments. In
-a batch two sentences may swap tokens. Lengths and classes are not given (``matching``).
+Where we differ: the prior is an n-gram model (``ngram``) of the adversary's auxiliary sentences, not GPT-2;
+its weight applies to the logarithm of perplexity, relative to the scale of the distance. A move is accepted
+if it lowers the loss, and the next move starts from there. Adam's moments are reset between parts. In a
+batch, two sentences may swap tokens. Lengths and classes are not given (``matching``).
 
 Breaks when: a batch has more than a few sentences, noise hides most of the gradient, or the auxiliary
 sentences are of another kind.
@@ -45,14 +46,14 @@ class Lamp:
     """Gradient matching of sentences under a language model's prior.
 
     Args:
-        search: by Adam, in standard deviations of the tokens' vectors, over all parts together.
-        distance: of gradients: ``cosine`` or ``l2_l1``, as TAG's.
-        weight: of the sizes in ``l2_l1``.
-        norm: weight of the pull to the usual length of a token's vector, relative to that length, squared.
-        prior: weight of the language model's negative log-likelihood of a token, in nats.
-        starts: candidates of which the best are begun with: half are drawn, half permutations of the best.
+        search: by Adam, in standard deviations of the token embeddings, over all parts together.
+        distance: of gradients: ``cosine`` or ``l2_l1``, as in TAG.
+        weight: of the L1 norm in ``l2_l1``.
+        norm: weight of the squared relative deviation from the typical norm of a token embedding.
+        prior: weight of the language model's negative log-likelihood per token, in nats.
+        starts: initial candidates, of which the best are used: half random, half permutations of the best.
         every: iterations between moves.
-        moves: tried after each part.
+        moves: number tried after each part.
     """
 
     card: ClassVar[Card] = Card(
@@ -94,12 +95,12 @@ class Lamp:
 
     @property
     def parts(self) -> int:
-        """How often iterations and moves take turns."""
+        """Number of alternations between iterations and moves."""
         return max(1, self.search.iterations // self.every)
 
     @property
     def budget(self) -> Budget:
-        """Gradients of candidates: of the starts, of all iterations and of all moves."""
+        """Number of candidate gradients: of the starts, of all iterations and of all moves."""
         probe = {**search_budget(self.search).probe, "starts": 2, "every": PROBE, "moves": PROBE}
         amount = self.starts + self.search.iterations + self.moves * self.parts
         return Budget(unit="gradients", amount=amount, restarts=self.search.restarts, probe=probe)
@@ -109,10 +110,10 @@ class Lamp:
         check_sentences(architecture, subject=SUBJECT)
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
-        """The sentences with the smallest loss after any part: distance and prior.
+        """The sentences with the smallest loss (distance and prior) after any part.
 
         Raises:
-            Inapplicable: not exactly one update, or nothing but tokens' vectors was sent.
+            Inapplicable: not exactly one update, or nothing but the token embeddings was sent.
         """
         matching, prior = self._problem(view, rng)
         assert view.grants.auxiliary is not None  # needs.grants
@@ -144,23 +145,23 @@ class Lamp:
         return matching, count_ngrams(view.grants.auxiliary.inputs, matching.model.vocabulary)
 
     def _start(self, matching: Matching, auxiliary: Tensor, draws: torch.Generator) -> Candidates:
-        """The best starts (R, ...) of those drawn and of permutations of the best of them."""
+        """The best R initial candidates: random ones, and permutations of the best of these."""
         restarts, half = self.search.restarts, -(-self.starts // 2)
-        drawn = matching.draw(max(restarts, half), auxiliary=auxiliary, generator=draws)
-        losses = matching.losses(drawn)
+        initial = matching.draw(max(restarts, half), auxiliary=auxiliary, generator=draws)
+        losses = matching.losses(initial)
         best = losses.argsort()[:restarts]
-        kept, least = drawn.pick(best), losses[best]
+        leaders, least = initial.pick(best), losses[best]
         for number in range(self.starts - half):
             row = number % restarts
-            order = shuffle(kept.marks[row] == FREE, generator=draws)
-            other = kept.permuted(row, order)
+            order = shuffle(leaders.marks[row] == FREE, generator=draws)
+            other = leaders.permuted(row, order)
             loss = matching.losses(other)[0]
             if loss < least[row]:
-                kept.points[row], least[row] = other.points[0], loss
-        return kept
+                leaders.points[row], least[row] = other.points[0], loss
+        return leaders
 
     def _pull(self, matching: Matching, points: Tensor) -> Tensor:
-        """How far vectors (R, B, L, D) are from the usual length, (R,)."""
+        """Penalty (R,) on the deviation of vectors (R, B, L, D) from the typical norm."""
         away: Tensor = points.norm(dim=-1).mean((1, 2)) / matching.usual_norm - 1
         return self.norm * away.square()
 
@@ -182,12 +183,12 @@ class Lamp:
         return replace(now, points=points), losses
 
     def _prior(self, prior: NGrams, tokens: Tensor) -> Tensor:
-        """The part of the loss that tokens (N, B, L) have, (N,)."""
+        """The prior's part of the loss of tokens (N, B, L), (N,)."""
         each = prior.losses(tokens.cpu().flatten(0, 1)).reshape(tokens.shape[:2])
         return (self.prior * each.mean(1)).to(tokens.device)
 
     def objective(self, view: View, about: About, *, rng: Rng) -> SearchedLoss:
-        """The distance of gradients, and what the prior says of the tokens."""
+        """The distance of gradients, and the prior's loss of the tokens."""
         del about  # a view of one update
         matching, prior = self._problem(view, rng)
         searched = matching.searched_loss()

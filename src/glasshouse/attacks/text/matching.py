@@ -1,16 +1,16 @@
-"""Sentences whose gradient is the received one: what TAG and LAMP search, and how far a point is from it.
+"""Gradient matching for sentences, shared by TAG and LAMP: candidates and their distance from the update.
 
-Candidates are vectors in the place of tokens' vectors, in units of their standard deviation, so that no step
-size depends on the model. When the search is over, each becomes the token nearest in angle.
+Candidates are vectors in place of token embeddings, in units of the embeddings' standard deviation, so that
+no step size depends on the model. After the search, each becomes the token nearest in angle.
 
-What is known beforehand: marks (start, end, padding) stand where they must. The longest sentence ends where
-the gradient of the positions' vectors does; papers take all lengths as known, here the others are drawn, with
-the start, from lengths of auxiliary sentences. Classes of sentences are inferred from the head's gradient,
-or granted. Where the next token is predicted, a candidate's own vectors say softly which tokens it predicts:
-there are no further unknowns.
+Known in advance: marks (start, end, padding) are at their positions. The length of the longest sentence
+follows from the gradient of the position embeddings; papers assume all lengths known, here the others are
+drawn, with the start, from lengths of auxiliary sentences. Classes of sentences are inferred from the head's
+gradient, or granted. In next-token prediction, the targets are soft assignments of a candidate's own vectors
+to tokens: there are no further unknowns.
 
-The gradient of the tokens' own vectors is not matched, as in LAMP: vectors that are no token's have no row
-there. Breaks when: nothing else was sent; clients step by Adam. Several local steps are read as one.
+The gradient of the token embeddings is not matched, as in LAMP: vectors that are not tokens have no row
+there. Breaks when: nothing else was sent; clients use Adam. Several local steps are read as one.
 
 Shape letters: N candidates, B sentences, L tokens of the longest one, D width, V vocabulary.
 """
@@ -40,17 +40,17 @@ from glasshouse.transcript.view import View
 __all__ = ["FREE", "OPEN", "Candidates", "Distance", "Matching", "match_gradient"]
 
 Distance = Literal["cosine", "l2_l1"]
-"""``cosine``: 1 - cos, the mean over tensors; ``l2_l1``: the norm of the difference and a part of the sum of
-its sizes, over tensors, as a share of what no gradient at all has."""
+"""``cosine``: 1 - cos, the mean over tensors; ``l2_l1``: the L2 norm plus the weighted L1 norm of the
+difference, summed over tensors, as a share of the value for a zero gradient."""
 
 OPEN: Final = (torch.tensor(-torch.inf), torch.tensor(torch.inf))
-"""Vectors have no range."""
+"""Vectors are unbounded."""
 FREE: Final = -1
-"""In the place of a token that is searched."""
+"""Marks the position of an unknown token."""
 LOUD: Final = 1.5
-"""A position's row so much longer than the shortest one has moved by more than noise."""
+"""A position's row this many times longer than the shortest one has changed by more than noise."""
 SHARP: Final = 20.0
-"""How much likelier a vector is taken for its nearest token than for one at the usual distance, in nats."""
+"""Sharpness of the soft assignment to tokens: nats between a vector's token and one at typical distance."""
 
 
 @final
@@ -59,19 +59,19 @@ class Candidates:
     """Points of the search.
 
     Attributes:
-        points: (N, B, L, D), in standard deviations of the tokens' vectors.
-        marks: (N, B, L) int64, the tokens that are known, ``FREE`` elsewhere.
+        points: (N, B, L, D), in standard deviations of the token embeddings.
+        marks: (N, B, L) int64, the known tokens, ``FREE`` elsewhere.
     """
 
     points: Tensor
     marks: Tensor
 
     def pick(self, rows: Tensor) -> "Candidates":
-        """Those at ``rows``."""
+        """The candidates at ``rows``."""
         return Candidates(points=self.points[rows], marks=self.marks[rows])
 
     def permuted(self, row: int, order: Tensor) -> "Candidates":
-        """One candidate with its points (B * L, D) in another order; marks stay, and must not be moved."""
+        """One candidate with its points (B * L, D) reordered; ``order`` must keep marks in place."""
         points = self.points[row].flatten(0, 1)[order.to(self.points.device)]
         return Candidates(
             points=points.reshape(self.points[row : row + 1].shape), marks=self.marks[row : row + 1]
@@ -87,10 +87,10 @@ class Matching:
         client: the model and the update.
         model: that of ``client``.
         target: gradients to match, by name.
-        labels: classes of the sentences, (B,); of models of the next token without a meaning.
-        longest: tokens of the longest sentence; None: positions do not tell.
+        labels: classes of the sentences, (B,); unused for next-token prediction.
+        longest: tokens of the longest sentence; None: unknown.
         distance: of gradients.
-        weight: of the sizes in ``l2_l1``.
+        weight: of the L1 norm in ``l2_l1``.
     """
 
     client: Replica
@@ -103,26 +103,26 @@ class Matching:
 
     @property
     def table(self) -> Tensor:
-        """The tokens' vectors, (V, D)."""
+        """The token embeddings, (V, D)."""
         return self.model.anatomy.tokens.weight.detach()
 
     @cached_property
     def spread(self) -> float:
-        """Standard deviation of the tokens' vectors."""
+        """Standard deviation of the token embeddings."""
         return float(self.table.std())
 
     @cached_property
     def usual_norm(self) -> float:
-        """The mean norm of a token's vector, in these units."""
+        """The mean norm of a token embedding, in these units."""
         return float(self.table.norm(dim=1).mean()) / self.spread
 
     def draw(self, count: int, *, auxiliary: Tensor | None, generator: torch.Generator) -> Candidates:
-        """``count`` candidates from N(0, 1), with lengths as they may be.
+        """``count`` candidates from N(0, 1), with plausible lengths.
 
         Args:
             count: N.
-            auxiliary: sentences whose lengths are likely; None: all lengths alike.
-            generator: of vectors and lengths.
+            auxiliary: sentences from whose lengths to draw; None: all lengths are equally likely.
+            generator: for vectors and lengths.
         """
         words, sentences = self.model.vocabulary, self.client.images
         longest = self.longest or self.client.terms.architecture.input_shape[0]
@@ -138,7 +138,7 @@ class Matching:
         return Candidates(points=points.to(self.client.device), marks=marks.to(self.client.device))
 
     def vectors(self, candidates: Candidates) -> Tensor:
-        """What stands in the place of tokens' vectors, (N, B, L, D): points, and the marks' own vectors."""
+        """The input embeddings, (N, B, L, D): rescaled points, and the embeddings of the marks."""
         own = self.table[candidates.marks.clamp_min(0)]
         return torch.where((candidates.marks == FREE)[..., None], candidates.points * self.spread, own)
 
@@ -156,12 +156,12 @@ class Matching:
         return self.distances(self.vectors(candidates), candidates.marks).double()
 
     def distances(self, vectors: Tensor, tokens: Tensor, *, derivative: bool = False) -> Tensor:
-        """How far the gradients of candidates are from the received one, (N,) ≥ 0.
+        """Distance of the gradients of candidates from the received one, (N,) ≥ 0.
 
         Args:
             vectors: (N, B, L, D).
-            tokens: (N, B, L), for where the padding is.
-            derivative: whether one is wanted.
+            tokens: (N, B, L), which give the padding.
+            derivative: whether to keep the graph.
         """
         each = [self._distance(*one, derivative) for one in zip(vectors, tokens, strict=True)]
         return torch.stack(each)
@@ -194,21 +194,21 @@ class Matching:
         return ((each * counts).sum(1) / counts.sum(1).clamp_min(1)).mean()
 
     def _likely(self, vectors: Tensor) -> Tensor:
-        """Which tokens vectors (B, L, D) stand for: probabilities (B, L, V) that fall with distance."""
+        """Soft assignment of vectors (B, L, D) to tokens: probabilities (B, L, V) that fall with distance."""
         table = self.table
         usual = 2 * table.var(0).sum()  # mean squared distance of two tokens
-        away = table.square().sum(-1) - 2 * vectors @ table.T  # but for what all tokens have alike
-        return (-SHARP * away / usual).softmax(-1)
+        distances = table.square().sum(-1) - 2 * vectors @ table.T  # without the term common to all tokens
+        return (-SHARP * distances / usual).softmax(-1)
 
     def tokens(self, candidates: Candidates) -> Tensor:
-        """The token nearest in angle to every point, marks where they are known: (N, B, L)."""
+        """The token nearest in angle to every point, and the known marks: (N, B, L)."""
         table = F.normalize(self.table, dim=-1)
         marks = torch.tensor(sorted(self.model.vocabulary.marks)).to(self.client.device)
         likeness = (candidates.points.detach() @ table.T).index_fill(-1, marks, -torch.inf)
         return torch.where(candidates.marks == FREE, likeness.argmax(-1), candidates.marks)
 
     def claim(self, tokens: Tensor, *, loss: float) -> Sequences:
-        """The claim about the client: ``tokens`` (B, L); confidence is minus the loss, for all alike."""
+        """The claim about the client: ``tokens`` (B, L); the confidence of every one is minus the loss."""
         update, pad = self.client.update, self.model.vocabulary.pad
         full = torch.full((len(tokens), self.client.terms.architecture.input_shape[0]), pad)
         full[:, : tokens.shape[1]] = tokens
@@ -221,7 +221,7 @@ class Matching:
     def searched_loss(self) -> SearchedLoss:
         """The distance of sentences, for the judge; a search may have ended between tokens.
 
-        Of sentences without labels (-1) the inferred classes are taken.
+        For sentences without labels (-1) the inferred classes are used.
         """
 
         def loss(tokens: Tensor, labels: Tensor) -> Tensor:
@@ -238,17 +238,17 @@ class Matching:
 
 
 def match_gradient(view: View, *, subject: str, distance: Distance, weight: float, rng: Rng) -> Matching:
-    """What there is to match in a view of one update.
+    """Set up gradient matching for a view of one update.
 
     Args:
         view: of one update.
         subject: the attack, for errors.
         distance: of gradients.
-        weight: of the sizes in ``l2_l1``.
-        rng: of the inference of labels.
+        weight: of the L1 norm in ``l2_l1``.
+        rng: for label inference.
 
     Raises:
-        Inapplicable: not one update, the model reads no sentences, or nothing but tokens' vectors was sent.
+        Inapplicable: not one update, not a text model, or nothing but the token embeddings was sent.
     """
     check_sentences(view.terms.architecture, subject=subject)
     client = replica(view, subject=subject)
@@ -282,9 +282,9 @@ def match_gradient(view: View, *, subject: str, distance: Distance, weight: floa
 
 
 def _longest(model: TextModel, sent: Mapping[str, Tensor], length: int) -> int | None:
-    """Where the rows of the positions' gradient end that moved; None: they were not sent.
+    """Number of position embeddings that changed; None: they were not sent.
 
-    The last token of a decoder has no loss where the next one is predicted, and its place does not move.
+    In next-token prediction a decoder's last token has no loss, and its position embedding does not change.
     """
     table = model.anatomy.positions
     names = [f"{name}.weight" for name, one in model.named_modules() if one is table and table is not None]

@@ -1,9 +1,9 @@
-"""How likely a sentence is, by a language model of n-grams fitted on the adversary's own sentences.
+"""An n-gram language model, fitted on the adversary's own sentences, to score sentences.
 
 Source: MacKay & Peto 1995, "A hierarchical Dirichlet language model", Natural Language Engineering 1(3): the
-counts behind a context are mixed with what the shorter context says, with a fixed weight.
+counts after a context are smoothed with the prediction of the shorter context, with a fixed weight.
 
-Shape letters: N sentences, L tokens, V vocabulary, T tokens of all sentences, K different n-grams.
+Shape letters: N sentences, L tokens, V vocabulary, T tokens of all sentences, K distinct n-grams.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ __all__ = ["NGrams", "count_ngrams"]
 ORDER: Final = 3
 """Tokens of the longest n-gram; keys of three fit into 64 bits up to two million tokens."""
 WEIGHT: Final = 2.0
-"""How many observations the shorter context counts for."""
+"""Weight of the shorter context, in observations."""
 
 
 @final
@@ -29,8 +29,8 @@ class NGrams:
 
     Attributes:
         vocabulary: of the tokens.
-        grams: for every order, n-grams as numbers (K,) in ascending order, and how often each occurs.
-        contexts: for every order, likewise what stands before the last token.
+        grams: for every order, n-grams as numbers (K,) in ascending order, and their counts.
+        contexts: for every order, likewise the n-grams without their last token.
     """
 
     vocabulary: Vocabulary
@@ -40,7 +40,7 @@ class NGrams:
     def losses(self, tokens: Tensor) -> Tensor:
         """Negative log-likelihood of sentences (N, L), the mean over each one's tokens: (N,), in nats.
 
-        Lower is likelier; ``log V`` is what somebody says who knows nothing. The logarithm of perplexity.
+        Lower is likelier; ``log V`` for a uniform distribution. The logarithm of perplexity.
         """
         real = self.vocabulary.real(tokens)
         chances = torch.full((int(real.sum()),), 1 / self.vocabulary.size, dtype=torch.float64)
@@ -54,7 +54,7 @@ class NGrams:
 
 
 def count_ngrams(tokens: Tensor, vocabulary: Vocabulary) -> NGrams:
-    """Fit the model on sentences (N, L), filled up.
+    """Fit the model on padded sentences (N, L).
 
     Examples:
         >>> words = Vocabulary(size=9, pad=0, end=1)
@@ -73,7 +73,7 @@ def count_ngrams(tokens: Tensor, vocabulary: Vocabulary) -> NGrams:
 
 
 def _keys(tokens: Tensor, real: Tensor, base: int) -> list[Tensor]:
-    """For every order the n-gram that ends at each real token, as one number: (T,) each."""
+    """For every order the n-gram that ends at each non-padding token, as one number: (T,) each."""
     padded = torch.cat([torch.full((len(tokens), ORDER - 1), base - 1), tokens], dim=1)
     last = [padded[:, ORDER - 1 - back : padded.shape[1] - back][real] for back in range(ORDER)]
     keys = [last[0]]
@@ -83,7 +83,7 @@ def _keys(tokens: Tensor, real: Tensor, base: int) -> list[Tensor]:
 
 
 def _look_up(keys: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
-    """The counts of ``keys`` (T,); 0 of those that never occur."""
+    """The counts of ``keys`` (T,); 0 for those that never occur."""
     known, counts = table
     places = torch.searchsorted(known, keys).clamp_max(len(known) - 1)
     return torch.where(known[places] == keys, counts[places], 0).double()

@@ -1,14 +1,14 @@
-"""Put a decoder's tokens in order: which start of a sentence could stand behind which token.
+"""Order a decoder's tokens by growing prefixes.
 
-What the second block's attention receives at a position depends on the tokens up to there, so a prefix is
-right iff that vector lies in the span of the second layer's gradient. Prefixes grow token by token; wrong
-ones die at once.
+The input of the second block's attention at a position depends on the tokens up to there, so a prefix is
+correct iff that vector lies in the span of the second layer's gradient. Prefixes grow token by token; wrong
+ones are rejected at once.
 
 Source: Petrov et al. 2024, "DAGER", arXiv:2405.15586, section 4.2. Theirs runs the first block on whole
-    prefixes for every token that might follow. Here the keys and values of a prefix are kept; a token's own
-    projections are computed once for all prefixes; and the span of what the first block's heads found,
-    which the gradient of the layer behind them shows, refuses most pairs before that layer and the network,
-    which cost most, are computed.
+    prefixes for every token that might follow. Here the keys and values of a prefix are cached; a token's own
+    projections are computed once for all prefixes; and the span of the first block's head outputs, known from
+    the gradient of the layer behind them, rejects most pairs before that layer and the MLP, which cost most,
+    are computed.
 
 Shape letters: P prefixes, C candidates, N pairs, T tokens, H heads, E features per head, D width.
 """
@@ -27,7 +27,7 @@ from glasshouse.models.text.base import TextModel
 __all__ = ["Found", "Limits", "grow", "in_order"]
 
 PAIRS = {"cpu": 2048, "cuda": 65536}
-"""Pairs of a prefix and a token that are computed at once on a CPU, and on a larger device."""
+"""Number of pairs of prefix and token that are computed at once, by device."""
 
 
 @final
@@ -38,7 +38,7 @@ class Found:
     Attributes:
         tokens: of the sequence.
         distance: mean distance from the second layer's span; 0: certain.
-        own: how many of its tokens stand behind a beginning that no surer sequence has.
+        own: number of its prefixes that no more confident sequence has.
     """
 
     tokens: tuple[int, ...]
@@ -49,12 +49,12 @@ class Found:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Of a search.
+    """Limits of a search.
 
     Attributes:
         least: the distance up to which a vector passes whatever the noise.
         beam: sequences kept per length, the nearest.
-        length: tokens of the longest sequence.
+        length: maximum number of tokens of a sequence.
     """
 
     least: float
@@ -73,7 +73,7 @@ class _Prefixes:
     distances: Tensor
 
     def found(self, which: Tensor) -> list[Found]:
-        """These as sequences; of length 0: none."""
+        """The prefixes ``which`` as sequences; none if they are empty."""
         length = self.tokens.shape[1]
         return [
             Found(tokens=tuple(row.tolist()), distance=float(total) / length)
@@ -90,13 +90,13 @@ def grow(
     *,
     limits: Limits,
 ) -> list[Found]:
-    """All sequences whose every prefix lies in the second layer's span, surest first.
+    """All sequences whose every prefix lies in the second layer's span, most confident first.
 
     Args:
         model: a decoder.
-        after: the span of what the second attention layer receives.
-        found: the span of what the first block's heads found; None: not sent.
-        candidates: tokens (C,) that may stand at a position.
+        after: the span of the second attention layer's inputs.
+        found: the span of the first block's head outputs; None: not sent.
+        candidates: tokens (C,) that may occur at a position.
         limits: of the search.
     """
     prefixes = _start(model)
@@ -115,29 +115,29 @@ def grow(
 
 
 def in_order(found: Iterable[Found]) -> list[Found]:
-    """Those first that say most beyond what others say: a wrong branch dies soon behind a right beginning.
+    """Sort by the number of prefixes not in earlier sequences, as wrong branches end soon.
 
-    What says nothing more is left out. A token that is repeated at the start counts once: what a rotary
-    decoder finds behind ``a a a`` is what it finds behind ``a``.
+    Sequences without any are left out. A token that is repeated at the start counts once, as the attention
+    output of a rotary decoder is the same after ``a a a`` as after ``a``.
 
     Examples:
         >>> found = [Found(tokens=t, distance=0.0) for t in ((5, 9), (5, 6, 7), (5, 5, 5, 5))]
         >>> [(one.tokens, one.own) for one in in_order(found)]
         [((5, 6, 7), 3), ((5, 9), 1)]
     """
-    seen: set[tuple[int, ...]] = set()
+    covered: set[tuple[int, ...]] = set()
     ordered = []
     for short, one in sorted(
         ((_once(one.tokens), one) for one in found), key=lambda x: (-len(x[0]), x[1].distance)
     ):
         beginnings = {short[:end] for end in range(1, len(short) + 1)}
-        ordered.append(replace(one, own=len(beginnings - seen)))
-        seen |= beginnings
+        ordered.append(replace(one, own=len(beginnings - covered)))
+        covered |= beginnings
     return sorted((one for one in ordered if one.own), key=lambda one: (-one.own, one.distance))
 
 
 def _once(tokens: tuple[int, ...]) -> tuple[int, ...]:
-    """Without repetitions of the first token at the start."""
+    """Remove repetitions of the first token at the start."""
     repeated = next((i for i, token in enumerate(tokens) if token != tokens[0]), len(tokens))
     return tokens[max(repeated - 1, 0) :]
 
@@ -161,12 +161,12 @@ def _extend(
     *,
     limits: Limits,
 ) -> tuple[_Prefixes, Tensor]:
-    """The prefixes that are one token longer, and which of the shorter ones they continue."""
+    """The prefixes extended by one token, and the indices of the prefixes that they continue."""
     block, position = model.anatomy.blocks[0], prefixes.tokens.shape[1]
     places = torch.full((len(tokens), 1), position, device=tokens.device)
     hidden = model.embed(tokens[:, None], places)
     query, key, value = (x[:, :, 0] for x in block.project(block.attended(hidden), places))
-    kept: list[tuple[Tensor, Tensor, Tensor]] = []
+    extensions: list[tuple[Tensor, Tensor, Tensor]] = []
     step = max(1, PAIRS.get(tokens.device.type, PAIRS["cpu"]) // len(prefixes.tokens))
     for start in range(0, len(tokens), step):
         some = slice(start, start + step)
@@ -182,8 +182,8 @@ def _extend(
             parent, token, heads = parent[inside], token[inside], heads[inside]
         ahead = model.anatomy.blocks[1].attended(block.finish(hidden[token], heads[:, :, None]))[:, 0]
         inside, distances = after.inside(ahead, limits.least)
-        kept.append((parent[inside], token[inside], distances))
-    parent, token, distance = (torch.cat(parts) for parts in zip(*kept, strict=True))
+        extensions.append((parent[inside], token[inside], distances))
+    parent, token, distance = (torch.cat(parts) for parts in zip(*extensions, strict=True))
     total = prefixes.distances[parent] + distance
     best = total.argsort()[: limits.beam]
     parent, token = parent[best], token[best]
@@ -197,11 +197,11 @@ def _extend(
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, prefixes: _Prefixes) -> Tensor:
-    """What C tokens (C, H, E) find behind each of P prefixes and at themselves: (P, C, H, E)."""
+    """Attention output of C tokens (C, H, E) over each of P prefixes and themselves: (P, C, H, E)."""
     before = torch.einsum("che,phte->pcht", query, prefixes.keys)
     own = (query * key).sum(-1).expand(len(prefixes.keys), -1, -1)
     scores = torch.cat([before, own[..., None]], dim=-1) / query.shape[-1] ** 0.5
     weights = scores.softmax(-1)
-    found: Tensor = torch.einsum("pcht,phte->pche", weights[..., :-1], prefixes.values)
+    context: Tensor = torch.einsum("pcht,phte->pche", weights[..., :-1], prefixes.values)
     own_part: Tensor = weights[..., -1:] * value
-    return found + own_part
+    return context + own_part

@@ -1,11 +1,11 @@
-"""Who trained on a known sentence? Its distance from the span of a client's gradient.
+"""Membership inference for a known sentence, by its distance from the span of a client's gradient.
 
-Source: "ProjRes", arXiv:2604.21197 (abstract read only): the residual of a sentence's hidden states
-    projected onto the span of a layer's gradient tells members from others, without shadow models. Here the
-    layers are the first two that attend, and the span is that of ``span``.
+Source: "ProjRes", arXiv:2604.21197 (only the abstract was read): the residual of a sentence's hidden states
+    projected onto the span of a layer's gradient separates members from non-members, without shadow models.
+    Here the layers are the first two attention layers, and the span is that of ``span``.
 
-Breaks when: the span is everything (as many tokens as the layer is wide), or the challenge's sentences
-begin like ones that the client has: every such beginning is in its gradient, too.
+Breaks when: the span is the whole space (as many tokens as the layer is wide), or the challenge's sentences
+share prefixes with the client's: every such prefix is in its gradient, too.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ SUBJECT = "attack 'projres'"
 @final
 @dataclass(frozen=True, kw_only=True)
 class ProjRes:
-    """Clients by how near the challenge's sentences come to the span of what their gradients show.
+    """Score clients by the distance of the challenge's sentences from the span of their gradients.
 
     Args:
         least: the distance from a span up to which a token counts as inside whatever the noise.
@@ -77,7 +77,7 @@ class ProjRes:
         check_sentences(architecture, subject=SUBJECT)
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
-        """One claim about all rounds: each client's best round counts; who never answered is no member.
+        """One claim about all rounds: each client's best round counts; clients without update are no members.
 
         Raises:
             Inapplicable: nothing of the first two attention layers was sent.
@@ -98,7 +98,7 @@ class ProjRes:
 
 
 def spans(answer: Answer) -> tuple[Span | None, Span | None]:
-    """Of what the first two attention layers received; None: nothing of that layer was sent.
+    """Spans of the first two attention layers' inputs; None: nothing of that layer was sent.
 
     Raises:
         Inapplicable: one block, or nothing of either layer was sent.
@@ -121,12 +121,14 @@ def residual(
 ) -> tuple[float, float]:
     """Mean distance of sentences (N, L) from the ``spans`` of an answer, in [0, 1], and the share inside.
 
-    The last token of a sentence has no loss where the next one is predicted, and is left out. Without a
-    span that tells anything: (1, 0).
+    In next-token prediction the last token of a sentence has no loss, and is left out. If no span carries
+    information: (1, 0).
     """
     with torch.no_grad():
-        seen = _received(model, tokens.to(model.anatomy.tokens.weight.device))
-        parts = [_judged(span, x, least) for span, x in zip(spans, seen, strict=True) if span and span.free]
+        received = _received(model, tokens.to(model.anatomy.tokens.weight.device))
+        parts = [
+            _judged(span, x, least) for span, x in zip(spans, received, strict=True) if span and span.free
+        ]
     if not parts:
         return 1.0, 0.0
     distances, inside = (torch.stack(part) for part in zip(*parts, strict=True))
@@ -139,7 +141,7 @@ def _judged(span: Span, inputs: Tensor, least: float) -> tuple[Tensor, Tensor]:
 
 
 def _received(model: TextModel, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """What the first two attention layers receive at every place that has a loss: (T, D) each."""
+    """Inputs of the first two attention layers at every position that has a loss: (T, D) each."""
     real = model.vocabulary.real(tokens)
     places = torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape)
     hidden = model.embed(tokens, places)

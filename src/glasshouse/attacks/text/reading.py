@@ -1,4 +1,4 @@
-"""What the attacks on text read of a round: the model that was sent, and every answer as a gradient.
+"""The input of attacks on text: the model of a round's broadcast, and every answer as a gradient.
 
 Shape letters: R rows of a gradient, D width, H heads, E features per head.
 """
@@ -39,8 +39,8 @@ class Answer:
 
     Attributes:
         about: the round, and the client or (None) the cohort.
-        model: that was trained, in ``eval()`` mode, parameters without gradient.
-        sent: by parameter name: a multiple of the mean gradient along the local steps.
+        model: the received one, in ``eval()`` mode, parameters without gradient.
+        sent: by parameter name: a multiple of the mean gradient over the local steps.
         examples: sentences behind it.
         steps: local steps behind it.
     """
@@ -53,10 +53,10 @@ class Answer:
 
 
 def answers(view: View, *, subject: str) -> Iterator[Answer]:
-    """Everything that the rounds of a view hold: single updates where they are seen, else the sum.
+    """All answers in the rounds of a view: single updates where they are seen, else the sum.
 
     Raises:
-        Inapplicable: the model reads no sentences, no parameters are sent, or clients step by Adam.
+        Inapplicable: not a text model, no parameters are sent, or clients use Adam.
         BadValue: an update is not finite.
     """
     for one in view.rounds:
@@ -93,10 +93,10 @@ def text_model(broadcast: Broadcast, *, subject: str) -> TextModel:
     """The model of a broadcast, with its weights.
 
     Raises:
-        Inapplicable: it reads no sentences.
+        Inapplicable: it is not a text model.
     """
     check_sentences(broadcast.architecture, subject=subject)
-    model = build(broadcast.architecture, rng=Rng.root(0))  # what is drawn is overwritten
+    model = build(broadcast.architecture, rng=Rng.root(0))  # initial weights are overwritten
     load(model, broadcast.tensors)
     assert isinstance(model, TextModel)
     return model.to(device_of(broadcast.tensors)).eval().requires_grad_(False)
@@ -114,7 +114,7 @@ def check_sentences(architecture: Architecture, *, subject: str) -> None:
 
 
 def check_depth(model: TextModel, *, subject: str) -> None:
-    """Refuse models of one block: the second one's gradient tells which tokens stand together."""
+    """Refuse models of one block: the second block's gradient is needed to order tokens."""
     if len(model.anatomy.blocks) < 2:
         raise Inapplicable(
             subject,
@@ -133,7 +133,7 @@ def _gradient(
     steps: int,
     subject: str,
 ) -> dict[str, Tensor]:
-    """What was sent as a gradient, but for its scale and sign; in the precision of the model."""
+    """The sent tensors as a gradient, up to scale and sign; in the precision of the model."""
     if kind == "logits":
         raise Inapplicable(
             subject, needs="parameters or their gradient", got="logits", fix="use protocol fedsgd or fedavg"
@@ -149,10 +149,10 @@ def _gradient(
 
 
 def input_span(model: TextModel, layer: int, sent: Mapping[str, Tensor]) -> Span | None:
-    """The span of what a layer's attention receives; None: nothing of it was sent.
+    """The span of a layer's attention inputs; None: nothing of it was sent.
 
-    Beside a frozen layer, an adapter ``B A`` shows the span twice: by the gradient of A, which is 0 as long
-    as B is, and by that of B, which shows it through A.
+    With an adapter ``B A`` beside a frozen layer, the span is in two gradients: in that of A, which is 0 as
+    long as B is, and in that of B, as seen through A.
     """
     rows = model.input_rows(layer, sent)
     span = _known(model, layer, span_of(rows)) if bool(rows.any()) else None
@@ -168,7 +168,7 @@ def input_span(model: TextModel, layer: int, sent: Mapping[str, Tensor]) -> Span
 
 
 def _known(model: TextModel, layer: int, span: Span) -> Span:
-    """Without free directions that no tokens reach, judged by some; asked where few are free."""
+    """The span without unreachable null directions, judged by some tokens; tested only if few are free."""
     if not 0 < span.free <= SKETCH:
         return span
     table = model.anatomy.tokens
@@ -182,7 +182,7 @@ def _known(model: TextModel, layer: int, span: Span) -> Span:
 
 
 def heads_span(model: TextModel, layer: int, sent: Mapping[str, Tensor]) -> Span | None:
-    """The span of the results of a layer's heads, side by side; None: the layer behind them was not sent."""
+    """The span of a layer's concatenated head outputs; None: the layer behind them was not sent."""
     name = _behind_heads(model, layer)
     if name is None or f"{name}.weight" not in sent:
         return None
@@ -191,7 +191,7 @@ def heads_span(model: TextModel, layer: int, sent: Mapping[str, Tensor]) -> Span
 
 
 def _behind_heads(model: TextModel, layer: int) -> str | None:
-    """Name of the layer that receives the heads' results side by side, found by sending some through."""
+    """Name of the layer whose input is the concatenated head outputs, found by a forward pass."""
     block = model.anatomy.blocks[layer]
     table = model.anatomy.tokens.weight
     token = torch.zeros(1, 1, dtype=torch.int64, device=table.device)

@@ -1,4 +1,4 @@
-"""The same tokens in another order: LAMP's discrete moves.
+"""Reorder the tokens of sentences: LAMP's discrete moves.
 
 Shape letters: B sentences, L tokens.
 """
@@ -12,18 +12,18 @@ from torch import Tensor
 __all__ = ["MOVES", "rearrangement", "shuffle"]
 
 Draw = Callable[[int], int]
-"""A number below the given one."""
+"""Draw a random integer below the given one."""
 
 
 def _swap(places: list[int], draw: Draw) -> list[int]:
-    """Two tokens change places."""
+    """Swap two tokens."""
     a, b = draw(len(places)), draw(len(places))
     places[a], places[b] = places[b], places[a]
     return places
 
 
 def _move(places: list[int], draw: Draw, *, run: int = 1) -> list[int]:
-    """One token, or a run of them, goes elsewhere."""
+    """Move one token, or a run of them, elsewhere."""
     start = draw(len(places) - run + 1)
     taken, rest = places[start : start + run], places[:start] + places[start + run :]
     target = draw(len(rest) + 1)
@@ -40,14 +40,14 @@ def _prefix_to_end(places: list[int], draw: Draw) -> list[int]:
 
 
 MOVES: Final = (_swap, _move, _move_run, _prefix_to_end)
-"""Each gives the new order of two or more places of one sentence."""
+"""Each returns a new order of two or more positions of one sentence."""
 
 
 def rearrangement(free: Tensor, *, generator: torch.Generator) -> Tensor:
-    """A move of tokens at ``free`` places (B, L) bool: which place each place takes its token from, (B * L,).
+    """A random move of tokens at ``free`` positions (B, L) bool, as the source of each position, (B * L,).
 
-    One of ``MOVES`` in one of the sentences; of several sentences, as often as each of those, a swap between
-    any two places.
+    One of ``MOVES`` in one of the sentences or, with several sentences, a swap between any two positions, all
+    equally likely.
 
     Examples:
         >>> free = torch.tensor([[True, True, False]])
@@ -71,7 +71,7 @@ def rearrangement(free: Tensor, *, generator: torch.Generator) -> Tensor:
 
 
 def shuffle(free: Tensor, *, generator: torch.Generator) -> Tensor:
-    """All tokens of each sentence in a random order; as :func:`rearrangement`."""
+    """A random permutation of each sentence's tokens, in the form of :func:`rearrangement`."""
     order = torch.arange(free.numel())
     for i, row in enumerate(free.cpu()):
         places = row.nonzero()[:, 0] + i * free.shape[1]

@@ -1,17 +1,17 @@
-"""Put an encoder's tokens in order: whole sentences, since every position sees all others.
+"""Order an encoder's tokens: whole sentences at once, since every position attends to all others.
 
-A sentence is right iff what the second attention layer receives lies in the span of its gradient at every
-position. A sentence with some wrong tokens is off everywhere, but the less so the fewer are wrong: we
-change one token at a time for the candidate that is nearest at its own position, from several starts for
-every place where a sentence may end. (To look at all positions each time costs as many times more, and ends
-more often at a mixture of two sentences.) What a token brings into the first layer depends on itself and its
-place alone, and is computed once.
+A sentence is correct iff the inputs of the second attention layer lie in the span of its gradient at every
+position. If some tokens are wrong, the distance is positive everywhere, but smaller the fewer are wrong: we
+replace one token at a time by the candidate that is nearest at its own position, from several starts for
+every position where a sentence may end. (Evaluating all positions each time costs as many times more, and
+ends more often at a mixture of two sentences.) A token's input to the first layer depends only on the token
+and its position, and is computed once.
 
 Source: Petrov et al. 2024, "DAGER", arXiv:2405.15586, section 4.3, which tries all combinations up to a
     limit; the descent is ours.
 
-Shape letters: N sentences at once, L places, C candidates, T candidates of all places, V vocabulary, D width,
-H heads.
+Shape letters: N sentences at once, L positions, C candidates, T candidates of all positions, V vocabulary,
+D width, H heads.
 """
 
 from collections.abc import Sequence
@@ -28,23 +28,23 @@ from glasshouse.models.text.base import TextModel, attend
 __all__ = ["assemble", "distances"]
 
 AT_ONCE = {"cpu": 4096, "cuda": 262_144}
-"""Tokens that are sent through the first block at once."""
+"""Number of tokens that go through the first block at once, by device."""
 ROUNDS = 3
-"""Rounds of starts; later ones begin with tokens that no sentence has yet."""
+"""Rounds of starts; later ones prefer tokens that are in no sentence yet."""
 MISS = 10
-"""So many times farther than the nearest sentence is a near miss."""
+"""A sentence more than this many times farther away than the nearest one counts as a near miss."""
 SWEEPS = 8
-"""Passes over the places of every start, at most."""
+"""Maximum number of passes over the positions of every start."""
 
 
 def distances(model: TextModel, after: Span, tokens: Tensor) -> Tensor:
-    """Mean distance from the second layer's span over the places of each sentence (N, L), filled up: (N,)."""
+    """Mean distance from the second layer's span over the positions of each padded sentence (N, L): (N,)."""
     vectors, real = _ahead(model, tokens)
     return (after.distances(vectors) * real).sum(1) / real.sum(1)
 
 
 def _ahead(model: TextModel, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """What the second attention layer receives (N, L, D), and which places are real (N, L)."""
+    """Inputs of the second attention layer (N, L, D), and the mask of non-padding positions (N, L)."""
     places = torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape)
     real = model.vocabulary.real(tokens)
     hidden = model.through(0, model.embed(tokens, places), places, real)
@@ -54,12 +54,12 @@ def _ahead(model: TextModel, tokens: Tensor) -> tuple[Tensor, Tensor]:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Inputs:
-    """What candidates bring into the first layer, each at its place.
+    """First-layer inputs of candidates, each at its position.
 
     Attributes:
         hidden: (T, D).
         queries, keys, values: (T, H, D / H).
-        rows: which of these a token has at a place, (L, V).
+        rows: index into these by position and token, (L, V).
     """
 
     hidden: Tensor
@@ -70,7 +70,7 @@ class _Inputs:
 
     @classmethod
     def of(cls, model: TextModel, sets: Sequence[Tensor]) -> "_Inputs":
-        """Of candidates (C,) at each of L places."""
+        """Compute them for candidates (C,) at each of L positions."""
         tokens = torch.cat(list(sets))
         places = torch.cat([torch.full_like(one, place) for place, one in enumerate(sets)])
         block = model.anatomy.blocks[0]
@@ -81,7 +81,7 @@ class _Inputs:
         return cls(hidden=hidden[:, 0], queries=queries, keys=keys, values=values, rows=rows)
 
     def distances(self, model: TextModel, after: Span, tokens: Tensor, place: int) -> Tensor:
-        """How far sentences (N, L) are from the second layer's span at one place, (N,)."""
+        """Distance of sentences (N, L) from the second layer's span at one position, (N,)."""
         rows = self.rows[torch.arange(tokens.shape[1], device=tokens.device), tokens]
         here = rows[:, place : place + 1]
         query, key, value = (
@@ -104,16 +104,16 @@ def assemble(
     starts: int,
     generator: torch.Generator,
 ) -> list[Found]:
-    """Sentences that lie in the span at every place, nearest first.
+    """Sentences that lie in the span at every position, nearest first.
 
     Args:
         model: an encoder whose vocabulary marks the end of a sentence.
-        after: the span of what the second attention layer receives.
-        sets: candidates (C,) at every place, until none are left.
+        after: the span of the second attention layer's inputs.
+        sets: candidates (C,) at every position that has any.
         least: the distance up to which a vector passes whatever the noise.
-        sentences: how many are behind the update.
+        sentences: number of sentences behind the update.
         starts: for every length, and every round of starts until all sentences are found.
-        generator: of the starts.
+        generator: for the starts.
     """
     marks = model.vocabulary
     ends = [place for place, tokens in enumerate(sets) if place and bool((tokens == marks.end).any())]
@@ -121,20 +121,20 @@ def assemble(
         tokens[(tokens != marks.end) & (tokens != marks.pad) & (tokens != marks.start)] for tokens in sets
     ]
     first = 1 if marks.start >= 0 else 0
-    found: dict[tuple[int, ...], Found] = {}
+    solutions: dict[tuple[int, ...], Found] = {}
     for _ in range(ROUNDS):
         for end in ends:
             if not all(len(tokens) for tokens in inner[1:end]):
                 continue
-            states = _start(model, inner, end, found, starts=starts, generator=generator)
-            here = [*(states[0, :1] for _ in range(first)), *inner[first:end], states[0, -1:]]
-            states = _descend(model, after, states, here)
+            states = _start(model, inner, end, solutions, starts=starts, generator=generator)
+            choices = [*(states[0, :1] for _ in range(first)), *inner[first:end], states[0, -1:]]
+            states = _descend(model, after, states, choices)
             for one in _right(model, after, states, least=least):
-                found[one.tokens] = one
-        if len(found) >= sentences:
+                solutions[one.tokens] = one
+        if len(solutions) >= sentences:
             break
-    nearest = min((one.distance for one in found.values()), default=0.0)
-    near = [one for one in found.values() if one.distance <= MISS * nearest]
+    nearest = min((one.distance for one in solutions.values()), default=0.0)
+    near = [one for one in solutions.values() if one.distance <= MISS * nearest]
     return sorted(near, key=lambda one: one.distance)
 
 
@@ -142,51 +142,52 @@ def _start(
     model: TextModel,
     inner: Sequence[Tensor],
     end: int,
-    found: dict[tuple[int, ...], Found],
+    solutions: dict[tuple[int, ...], Found],
     *,
     starts: int,
     generator: torch.Generator,
 ) -> Tensor:
-    """Sentences (N, end + 1) of candidates drawn place by place, rather of those that are not explained."""
+    """Sentences (N, end + 1) of candidates drawn for each position, preferably ones not in ``solutions``."""
     marks, device = model.vocabulary, inner[0].device
     states = torch.full((starts, end + 1), marks.end, device=device)
     if marks.start >= 0:
         states[:, 0] = marks.start
     for place in range(1 if marks.start >= 0 else 0, end):
-        used = {one[place] for one in found if place < len(one)}
-        left = [t for t in inner[place].tolist() if t not in used] or inner[place].tolist()
-        drawn = torch.randint(len(left), (starts,), generator=generator)
-        states[:, place] = torch.tensor(left, device=device)[drawn.to(device)]
+        used = {one[place] for one in solutions if place < len(one)}
+        choices = [t for t in inner[place].tolist() if t not in used] or inner[place].tolist()
+        picks = torch.randint(len(choices), (starts,), generator=generator)
+        states[:, place] = torch.tensor(choices, device=device)[picks.to(device)]
     return states
 
 
 def _descend(model: TextModel, after: Span, states: Tensor, sets: Sequence[Tensor]) -> Tensor:
-    """Every place in turn takes the candidate that is nearest there, until no sentence gets nearer.
+    """Set every position in turn to its nearest candidate, until no sentence gets nearer.
 
-    What is nearest at one place may be farther over all: of every start the best sentence is kept.
+    The nearest candidate at one position may increase the mean distance: the best sentence of every start is
+    kept.
     """
     inputs, best = _Inputs.of(model, sets), distances(model, after, states)
-    kept = states.clone()
+    best_states = states.clone()
     at_once = AT_ONCE.get(states.device.type, AT_ONCE["cpu"]) // len(sets) + 1
     for _ in range(SWEEPS):
         for place, tokens in enumerate(sets):
             if len(tokens) < 2:
                 continue
-            tried = states[:, None].repeat(1, len(tokens), 1)
-            tried[:, :, place] = tokens
-            parts = torch.split(tried.flatten(0, 1), at_once)
+            trials = states[:, None].repeat(1, len(tokens), 1)
+            trials[:, :, place] = tokens
+            parts = torch.split(trials.flatten(0, 1), at_once)
             values = torch.cat([inputs.distances(model, after, part, place) for part in parts])
             states[:, place] = tokens[values.view(len(states), -1).argmin(1)]
         now = distances(model, after, states)
         is_nearer = now < best
-        kept[is_nearer], best = states[is_nearer], torch.minimum(now, best)
+        best_states[is_nearer], best = states[is_nearer], torch.minimum(now, best)
         if not bool(is_nearer.any()):
             break
-    return kept
+    return best_states
 
 
 def _right(model: TextModel, after: Span, states: Tensor, *, least: float) -> list[Found]:
-    """Those that are inside the span at every place."""
+    """The sentences that are inside the span at every position."""
     vectors, _ = _ahead(model, states)
     away = after.distances(vectors)
     inside = (away <= after.limits(vectors, least)).all(1)

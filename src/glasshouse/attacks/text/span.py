@@ -1,14 +1,15 @@
-"""Which vectors were inputs of a linear layer, read off the layer's gradient.
+"""Test whether vectors were inputs of a linear layer, by the span of the layer's gradient.
 
-For ``Y = X Wᵀ`` the chain rule gives ``dL/dW = (dL/dY)ᵀ X``: every row is a sum of inputs. With fewer
-inputs than the layer is wide, an input lies in the span of these rows and almost no other vector does.
+For ``Y = X Wᵀ`` the chain rule gives ``dL/dW = (dL/dY)ᵀ X``: every row is a linear combination of inputs.
+With fewer inputs than the layer is wide, an input lies in the span of these rows and almost no other vector
+does.
 
 Source: Petrov et al. 2024, "DAGER", arXiv:2405.15586, section 4 (the span check). We differ in three ways.
-    The rank is not found by a fixed tolerance but from the noise itself: behind the signal, singular values
-    follow the Marchenko-Pastur law, be the noise rounding or a defence (Kritchman and Nadler 2008 count
-    components so), once rows are scaled to equal noise. An input's distance may be what that noise
-    explains, direction by direction. And the distance is measured in the null space, of which a few
-    directions refuse most candidates.
+    The rank is not found by a fixed tolerance but from the noise itself: once rows are scaled to equal noise,
+    the singular values after those of the signal follow the Marchenko-Pastur law, whether the noise is
+    rounding or a defence (Kritchman and Nadler 2008 count components in this way). The tolerance on an
+    input's distance is what this noise explains, direction by direction. And the distance is measured in the
+    null space, a few directions of which reject most candidates.
 
 Shape letters: M rows of a gradient, D inputs of the layer, R rank, N candidates, K directions of the sketch.
 """
@@ -25,34 +26,34 @@ from torch import Tensor
 __all__ = ["SKETCH", "Span", "signal_rank", "span_of", "with_directions", "within_reach"]
 
 SKETCH = 48
-"""Directions of the null space that are tried first: a vector in the span has no part in any of them."""
+"""Null-space directions that are tested first: a vector in the span has no component along any of them."""
 EDGE = 1.1
-"""How far above the largest singular value of pure noise a signal must be."""
+"""Minimum ratio of a signal's singular value to the largest one of pure noise."""
 ROUNDING = 1e-6
-"""Below this share of the largest singular value is rounding, which is not white."""
+"""Singular values below this share of the largest are rounding, which is not white noise."""
 EVEN = 0.1
-"""No row's noise is taken for less than this share of the median row's."""
+"""Lower bound on a row's noise, as a share of the median row's."""
 SMALL = 1e-4
-"""A known input this near to the span adds no direction."""
+"""A known input this close to the span adds no direction."""
 LEAK = 3.0
-"""How many times its expected distance an input may have."""
+"""Tolerance on an input's distance, in multiples of the expected distance."""
 LUCK = 1e-6
-"""So rarely may a vector outside the span pass for noise."""
+"""Maximum probability that a vector outside the span passes because of the noise tolerance."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Span:
-    """What the rows of one layer's gradient span.
+    """The span of the rows of one layer's gradient.
 
     Attributes:
         basis: (R, D), orthonormal; from the strongest direction to the weakest.
         null: (D, D - R), orthonormal; from the most certain direction to the least.
-        leak: (R,), the expected squared distance from the span of a unit vector along each direction: what
-            the noise turned that direction by.
-        lens: (D, H), where the layer sees an input of H features through a matrix, as the second matrix of
-            LoRA does.
-        allowance: how many times its expected distance an input may have.
+        leak: (R,), the expected squared distance from the span of a unit vector along each direction, caused
+            by the rotation of that direction by noise.
+        lens: (D, H), the matrix through which the layer receives an input of H features, as the second matrix
+            of LoRA does; None: it receives the input itself.
+        allowance: tolerance on an input's distance, in multiples of the expected distance.
     """
 
     basis: Tensor
@@ -68,31 +69,31 @@ class Span:
 
     @property
     def free(self) -> int:
-        """Directions that no input has; 0: the span is everything, and tells nothing."""
+        """Dimension of the null space; 0: the span is the whole space, and carries no information."""
         return self.null.shape[1]
 
     @cached_property
     def sketch(self) -> Tensor:
-        """(H, K): products with these directions are almost zero for every input."""
-        few = self.null[:, :SKETCH]
-        return few if self.lens is None else self.lens.T @ few
+        """(H, K): directions whose inner product with every input is almost zero."""
+        directions = self.null[:, :SKETCH]
+        return directions if self.lens is None else self.lens.T @ directions
 
     def distances(self, inputs: Tensor) -> Tensor:
-        """Distance of each input (N, H) from the span over its norm, in [0, 1]: (N,). 0: it was an input."""
-        seen = self._seen(inputs)
-        return _norm(seen @ self.null) / _norm(seen)
+        """Distance of each vector (N, H) from the span over its norm, in [0, 1]: (N,). 0: it was an input."""
+        received = self._seen(inputs)
+        return _norm(received @ self.null) / _norm(received)
 
     def limits(self, inputs: Tensor, least: float) -> Tensor:
-        """Up to which distance each input (N, H) passes, (N,): ``least``, or what noise explains if more."""
-        seen = self._seen(inputs)
-        shares = (seen @ self.basis.T).square() / _norm(seen).square()[..., None]
+        """Maximum distance at which each vector (N, H) passes, (N,): ``least``, or more under noise."""
+        received = self._seen(inputs)
+        shares = (received @ self.basis.T).square() / _norm(received).square()[..., None]
         wide = (self.allowance**2 * (shares @ self.leak) + least**2).sqrt()
         return wide.clamp(max=self.most(least))
 
     def may_hold(self, inputs: Tensor, least: float) -> Tensor:
-        """Whether each input (N, H) passes on the sketch alone, (N,): no more are inside than these."""
-        few = _norm(inputs @ self.sketch)
-        return few <= self.widest(least) * _norm(self._seen(inputs))
+        """Whether each vector (N, H) passes on the sketch alone, (N,): a necessary condition to be inside."""
+        lengths = _norm(inputs @ self.sketch)
+        return lengths <= self.widest(least) * _norm(self._seen(inputs))
 
     def inside(self, inputs: Tensor, least: float) -> tuple[Tensor, Tensor]:
         """Rows of ``inputs`` (N, H) that pass, in order, and their distances."""
@@ -102,14 +103,14 @@ class Span:
         return near[passed], distances[passed]
 
     def widest(self, least: float) -> float:
-        """The largest distance at which any input passes."""
+        """The largest distance at which any vector passes."""
         leak = float(self.leak.max()) if self.rank else 0.0
         return min(self.most(least), math.sqrt(self.allowance**2 * leak + least**2))
 
     def most(self, least: float) -> float:
-        """The largest distance at which any input may pass, be the noise as large as it may.
+        """The largest distance at which any vector may pass, whatever the noise.
 
-        With few free directions a part of the vectors outside is as near: noise is no reason to let them in.
+        With few free directions some vectors outside are that close by chance, and must not pass as noise.
         """
         if not self.rank or not self.free:
             return self.chance
@@ -118,10 +119,10 @@ class Span:
 
     @cached_property
     def chance(self) -> float:
-        """A distance below which hardly any vector outside the span comes by luck.
+        """A distance below which hardly any vector outside the span lies by chance.
 
         A random direction's squared distance is Beta((D - R) / 2, R / 2): seven standard deviations below its
-        mean, or for few free directions a small part of the mean.
+        mean or, for few free directions, a small share of the mean.
         """
         total = self.rank + self.free
         mean = self.free / total
@@ -138,30 +139,30 @@ def _norm(vectors: Tensor) -> Tensor:
 
 
 def signal_rank(singular: Tensor, other: int) -> tuple[int, float]:
-    """How many singular values rise above the noise, and the noise's standard deviation per entry.
+    """The number of singular values above the noise, and the noise's standard deviation per entry.
 
-    The first count at which what is left looks like noise alone: its largest value is no farther out than
-    the edge of the Marchenko-Pastur law for a noise of the power that is left.
+    The smallest number for which the remaining values look like pure noise: the largest of them does not
+    exceed the edge of the Marchenko-Pastur law for noise of the remaining power.
 
     Args:
         singular: in descending order, as many as the matrix's shorter side.
         other: the longer side.
     """
-    power = singular.square().flip(0).cumsum(0).flip(0)  # power of the values from here on
-    left = torch.arange(len(singular), 0, -1, dtype=singular.dtype, device=singular.device)
-    noise = (power / (other * left)).sqrt()
-    edge = EDGE * noise * (math.sqrt(other) + left.sqrt())
+    power = singular.square().flip(0).cumsum(0).flip(0)  # power of this and all later values
+    remaining = torch.arange(len(singular), 0, -1, dtype=singular.dtype, device=singular.device)
+    noise = (power / (other * remaining)).sqrt()
+    edge = EDGE * noise * (math.sqrt(other) + remaining.sqrt())
     inside = (singular <= edge.clamp_min(ROUNDING * float(singular[0]))).nonzero()[:, 0]
     rank = int(inside[0]) if len(inside) else len(singular)
     if rank == len(singular) - 1 and float(singular[-1]) > ROUNDING * float(singular[0]):
-        return len(singular), 0.0  # one value alone always looks like noise
+        return len(singular), 0.0  # a single remaining value always looks like noise
     return rank, float(noise[rank]) if rank < len(singular) else 0.0
 
 
 def span_of(gradient: Tensor, *, lens: Tensor | None = None) -> Span:
     """The span of a gradient's rows, (M, D).
 
-    Rows are scaled to one norm, and a second time to one norm outside the span that they then show.
+    Rows are scaled to equal norm, then again to equal norm outside the span estimated from them.
     """
     rows = gradient.double()
     rows = rows[rows.any(dim=1)]
@@ -175,11 +176,11 @@ def span_of(gradient: Tensor, *, lens: Tensor | None = None) -> Span:
         )
     rows = rows / rows.norm(dim=1, keepdim=True)
     rank, noise, vectors, values = _decompose(rows)
-    if 0 < rank < min(rows.shape):  # where the noise is not the same in all rows, make it so, and look again
-        left = (rows @ vectors[:, rank:]).norm(dim=1)
-        rows = rows / left.clamp_min(EVEN * float(left.median()))[:, None]
+    if 0 < rank < min(rows.shape):  # equalise the noise of all rows, and decompose again
+        residuals = (rows @ vectors[:, rank:]).norm(dim=1)
+        rows = rows / residuals.clamp_min(EVEN * float(residuals.median()))[:, None]
         rank, noise, vectors, values = _decompose(rows)
-    if rank >= min(rows.shape):  # no direction is left in which only noise could be
+    if rank >= min(rows.shape):  # no direction is left that contains only noise
         rank = rows.shape[1]
     free = rows.shape[1] - rank
     leak = free * noise**2 / values[:rank].square().clamp_min(1e-300)
@@ -200,22 +201,22 @@ def _decompose(rows: Tensor) -> tuple[int, float, Tensor, Tensor]:
 
 
 def within_reach(span: Span, inputs: Tensor) -> Span:
-    """The span without those free directions in which no input can have a part, judged by some (N, H).
+    """Remove from the null space the directions that no input can have, judged by sample inputs (N, H).
 
-    What a layer norm gives has no part in one direction at least: where tokens fill the layer up, that one
-    is left, and every vector would pass.
+    The output of a layer norm has no component along at least one direction: if tokens fill the rest of the
+    space, only that one remains in the null space, and every vector would pass.
     """
-    seen = inputs if span.lens is None else inputs @ span.lens.T
-    parts = ((seen / _norm(seen)[:, None]) @ span.null).double()
+    received = inputs if span.lens is None else inputs @ span.lens.T
+    parts = ((received / _norm(received)[:, None]) @ span.null).double()
     squares, turn = torch.linalg.eigh(parts.T @ parts / len(parts))
     null = span.null.double() @ turn[:, squares > SMALL**2]
     return replace(span, null=null.to(span.null.dtype).contiguous())
 
 
 def with_directions(span: Span, inputs: Tensor) -> Span:
-    """The span with those of further inputs (N, H) added, which are known exactly."""
-    seen = inputs if span.lens is None else inputs @ span.lens.T
-    outside = (seen / _norm(seen)[:, None]) @ span.null
+    """The span extended by the directions of further inputs (N, H), which are known exactly."""
+    received = inputs if span.lens is None else inputs @ span.lens.T
+    outside = (received / _norm(received)[:, None]) @ span.null
     _, values, vectors = torch.linalg.svd(outside.double(), full_matrices=True)
     rank = int((values > SMALL).sum())
     turned = span.null.double() @ vectors.T

@@ -1,7 +1,7 @@
-"""TAG: move vectors until their gradient is the received one, then read the nearest tokens.
+"""TAG: optimise vectors until their gradient matches the received one, then take the nearest tokens.
 
 Source: Deng et al. 2021, "TAG: Gradient Attack on Transformer-based Language Models", Findings of EMNLP,
-    arXiv:2103.06819, Algorithm 1: the L2 norm of the difference of gradients and a part of its L1 norm, by
+    arXiv:2103.06819, Algorithm 1: the L2 norm of the gradient difference plus a multiple of its L1 norm, by
     Adam from N(0, 1).
 
 Where we differ: one weight of the L1 norm for all layers (theirs falls with depth), restarts, the best
@@ -36,7 +36,7 @@ class Tag:
     """Gradient matching of sentences, without a prior.
 
     Args:
-        search: by Adam, in standard deviations of the tokens' vectors.
+        search: by Adam, in standard deviations of the token embeddings.
         weight: of the L1 norm, the paper's α.
     """
 
@@ -79,10 +79,10 @@ class Tag:
         check_sentences(architecture, subject=SUBJECT)
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
-        """The sentences whose gradient came nearest.
+        """The sentences with the nearest gradient.
 
         Raises:
-            Inapplicable: not exactly one update, or nothing but tokens' vectors was sent.
+            Inapplicable: not exactly one update, or nothing but the token embeddings was sent.
         """
         matching = self._matching(view, rng)
         auxiliary = view.grants.auxiliary

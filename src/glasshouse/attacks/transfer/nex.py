@@ -1,14 +1,14 @@
-"""NEX: representations that a head leaks by itself, inverted with a deep image prior.
+"""NEX: representations that an honest head leaks, inverted with a deep image prior.
 
 Source: Pan, Zhang, Yan, Zhu & Yang 2022, "Exploring the Security Boundary of Data Reconstruction via Neuron
 Exclusivity Analysis", USENIX Security, as Dabholkar et al. 2025 (Maui, section 7) run it on a head: an
 ordinarily trained head over ordinarily trained features. A unit of the head's first layer that exactly one
 example of the batch activates gives that example's features. The server changes nothing.
 
-Where we differ: candidates are judged blind (``parts.readout.columns``), and the original's
-search for exclusive units with the labels at hand is left out.
+Where we differ: candidates are tested blind (``parts.readout.columns``), and the original's search for
+exclusive units with known labels is left out.
 
-Breaks when: units fire for many examples (large batches, ordinary heads), or the features have many
+Breaks when: units are active for many examples (large batches, ordinary heads), or the features have many
 preimages.
 """
 
@@ -32,11 +32,11 @@ from glasshouse.transcript.view import View
 @final
 @dataclass(frozen=True, kw_only=True)
 class Nex(HeadAttack):
-    """The attack with its settings.
+    """The attack and its settings.
 
     Args:
-        readout: which candidates are kept; see :data:`glasshouse.attacks.parts.readout.columns.Readout`.
-        inversion: how representations become images; by a ``generator`` (a deep image prior) as published.
+        readout: the candidates to keep; see :data:`glasshouse.attacks.parts.readout.columns.Readout`.
+        inversion: of representations to images; by a ``generator`` (a deep image prior) as published.
     """
 
     name: ClassVar[str] = "nex"

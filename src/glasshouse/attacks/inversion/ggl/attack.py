@@ -1,20 +1,19 @@
-"""GGL: find the generator's image whose gradient, transformed as the defence transformed it, fits the update.
+"""GGL: find the generator's image whose gradient, under the defence's transformation, matches the update.
 
 Source: Li, Zhang, Liu & Liu 2022, "Auditing Privacy Defenses in Federated Learning via Generative Gradient
-Leakage", CVPR, arXiv:2203.15696, equations 4 to 9. The label is inferred, a generator trained on public
-images
-restricts the search, z minimises D(y, T(∇L(G(z)))) + λ R(z): D the squared distance (or 1 - cosine), T the
-transformation estimated from the update, R keeping z where the generator was trained; Adam, CMA-ES or
-TuRBO; several trials, the one with the lowest loss is claimed.
+Leakage", CVPR, arXiv:2203.15696, equations 4 to 9. The label is inferred; a generator trained on public
+images restricts the search; z minimises D(y, T(∇L(G(z)))) + λ R(z), where D is the squared distance (or
+1 - cosine), T the transformation estimated from the update, and R keeps z close to the latent prior; by Adam,
+CMA-ES or TuRBO; of several trials the one with the lowest loss is claimed.
 
-Where we differ: the defence is not told, a detector looks for it and its guess is a claim of its own; nothing
-is done about noise, whose expectation does not move the minimum; R is the divergence of the moments over the
-entries of z from N(0, 1), as the authors compute it, not entry by entry as they write it; the distance is
-divided by the number of tensors, as in their code, so that λ keeps its meaning across models, and after
-several local steps taken in the units of their mean gradient, so that it keeps it across learning rates.
+Where we differ: the defence is not given: a detector guesses it, which is a claim of its own; noise is
+ignored, as its expectation does not move the minimum; R is the divergence of the moments over the entries of
+z from N(0, 1), as in the authors' code, not entry by entry as in their paper; the distance is divided by the
+number of tensors, as in their code, so that λ keeps its meaning across models, and for several local steps
+it is in the units of their mean gradient, so that λ keeps its meaning across learning rates.
 
-Breaks when: the victims do not look like the generator's images; noise drowns what tells two of its images
-apart; the generator is poor: its ceiling is reported beside the result.
+Breaks when: the victims do not look like the generator's images; noise exceeds the difference between two of
+its images; the generator is poor: its ceiling is reported beside the result.
 
 Shape letters: R candidates, B images of one candidate, D latent entries, C channels, H and W pixels.
 """
@@ -59,7 +58,7 @@ from glasshouse.transcript.view import View
 from glasshouse.wire import Batch, Terms
 
 DRAWS = 32
-"""Images of the generator that are filed with the claim: what it says without the update."""
+"""Number of generator samples filed with the claim: samples of the prior, without the update."""
 
 
 @final
@@ -133,12 +132,12 @@ class GGL(SearchingTogether):
 
     @property
     def shares(self) -> bool:
-        """Victims share a batch under Adam; the other optimizers fill one with a population."""
+        """Victims share a batch under Adam; the other optimizers fill the batch with a population."""
         return self.search.optimizer == "adam"
 
     @property
     def budget(self) -> Budget:
-        """Candidates of every trial; a probe evaluates one population, a longer one three, in one process."""
+        """Candidates of every trial; the short probe evaluates one population, the longer three."""
         one = max(PROBE, self.search.population)
         short, longer = (
             asdict(replace(self.search, evaluations=min(n, self.search.evaluations), processes=1))
@@ -158,16 +157,16 @@ class GGL(SearchingTogether):
         )
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
-        """A reconstruction of the B images, a guess at the defence, and draws of the generator.
+        """A reconstruction of the B images, a guess of the defence, and samples of the generator.
 
         Raises:
-            Inapplicable: not exactly one update of parameters, it is zero, or there is nothing to train on.
+            Inapplicable: not exactly one update of parameters, it is zero, or there are no training images.
         """
         (claims,) = self.run_together((view,), rngs=(rng,))
         return claims
 
     def run_together(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[tuple[Claim, ...], ...]:
-        """What :meth:`run` claims of each view, by one search; see ``TogetherAttack``."""
+        """The claims of :meth:`run` for each view, from one search; see ``TogetherAttack``."""
         clients = replicas(views, subject="attack 'ggl'")
         if not can_share(clients, self.local_steps):
             return ()
@@ -188,7 +187,7 @@ class GGL(SearchingTogether):
         return tuple(claims)
 
     def objectives(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[SearchedLoss, ...]:
-        """The scaled distance, without the term that keeps z where the generator was trained."""
+        """The scaled distance, without the regularizer on z."""
         clients = replicas(views, subject="attack 'ggl'")
         every = zip(clients, views, rngs, strict=True)
         adaptive = [self._detected(client, view, rng=rng.child("detect"))[1] for client, view, rng in every]
@@ -204,7 +203,7 @@ class GGL(SearchingTogether):
         )
 
     def _detected(self, client: Replica, view: View, *, rng: Rng) -> tuple[detect.Finding, Adaptation]:
-        """The defence that the update shows, and what candidates go through for it."""
+        """The detected defence, and the transformation of candidates for it."""
         auxiliary = view.grants.auxiliary
         finding = detect.detect(client, images=None if auxiliary is None else auxiliary.inputs, rng=rng)
         if not self.adaptive:
@@ -212,7 +211,7 @@ class GGL(SearchingTogether):
         return finding, detect.adaptation(finding, client, steps=self.local_steps)
 
     def prior(self, terms: Terms, auxiliary: Batch | None) -> Prior:
-        """The generator, trained now or taken from the cache."""
+        """The generator, from the cache or trained now."""
         return generators.generator(
             self.generator, terms.architecture, self.training, latent=self.latent, auxiliary=auxiliary
         )
@@ -244,11 +243,11 @@ class GGL(SearchingTogether):
 
 
 def _scale(client: Replica, distance: Objective) -> float:
-    """On squared distances: 1 / P for P tensors, in the units of a gradient where steps are simulated too.
+    """Factor on squared distances: 1 / P for P tensors, and a conversion to gradient units for local steps.
 
-    ``client``: the first of those matched; where they are several, it is 1 / P for all.
+    ``client``: the first of those matched; for several clients the factor is 1 / P for all.
 
-    Under Adam nobody knows these: the distance is a share of the update.
+    Under Adam gradient units are unknown: the distance is a share of the update's squared norm.
     """
     if client.adaptive:
         return 1 / distance.target_squares[0] / len(client.update.tensors)
@@ -257,7 +256,7 @@ def _scale(client: Replica, distance: Objective) -> float:
 
 
 def _draws(prior: Prior, labels: Tensor, about: About, *, latent: int, rng: Rng) -> PriorSamples:
-    """Images that the generator makes of the inferred labels, without a look at the rest of the update."""
+    """Samples of the generator for the inferred labels, drawn without the rest of the update."""
     repeated = labels.repeat(-(-DRAWS // len(labels)))[:DRAWS]
     points = torch.randn(len(repeated), latent, generator=rng.torch())
     with torch.no_grad():

@@ -2,7 +2,7 @@
 
 Source: Brock, Donahue & Simonyan 2019, arXiv:1809.11096; weights and network as in pytorch-pretrained-biggan,
 which Li et al. 2022 (GGL) use too. They are not downloaded here: GLASSHOUSE_BIGGAN names their folder.
-Images are made smaller by area averaging. Shape letters: N images, D = 128 latent entries, K classes.
+Images are downscaled by area averaging. Shape letters: N images, D = 128 latent entries, K classes.
 """
 
 import importlib
@@ -34,11 +34,11 @@ class Pretrained(nn.Module):
 
 
 def biggan(input_shape: tuple[int, int, int], classes: int, *, latent: int = LATENT) -> Pretrained:
-    """The generator, with the weights that lie in the folder ``GLASSHOUSE_BIGGAN``.
+    """The generator, with the weights from the folder ``GLASSHOUSE_BIGGAN``.
 
     Raises:
-        Inapplicable: the model under attack does not tell ImageNet's 1,000 classes apart, D is not 128, or
-            the folder or a file in it is missing.
+        Inapplicable: the attacked model does not have ImageNet's 1,000 classes, D is not 128, or the folder
+            or a file in it is missing.
         NotInstalled: the package is missing.
     """
     if (input_shape[0], classes, latent) != (3, CLASSES, LATENT):
@@ -48,7 +48,7 @@ def biggan(input_shape: tuple[int, int, int], classes: int, *, latent: int = LAT
             got=f"{input_shape[0]} channels, {classes} classes and latent = {latent}",
             fix="use generator = 'wgan_gp' on other data",
         )
-    try:  # looked up here, after what no installation would mend
+    try:  # imported here, after the checks that no installation would fix
         package = importlib.import_module("pytorch_pretrained_biggan")
     except ImportError as error:
         raise not_installed(
@@ -66,6 +66,6 @@ def biggan(input_shape: tuple[int, int, int], classes: int, *, latent: int = LAT
             got=f"'{folder}' without {', '.join(missing)}",
             fix="put the published biggan-deep-128 there, or use generator = 'wgan_gp'",
         )
-    with torch.random.fork_rng(devices=[]):  # the weights drawn at first are overwritten
+    with torch.random.fork_rng(devices=[]):  # the initial weights are overwritten
         network: nn.Module = package.BigGAN.from_pretrained(str(folder))
     return Pretrained(network, input_shape)

@@ -2,7 +2,7 @@
 
 Source: Hansen 2016, "The CMA Evolution Strategy: A Tutorial", arXiv:1604.00772; settings of Li et al. 2022
 (GGL): start at the mean of the latent prior, standard deviation 1. Where we differ: the paper's batches of 50
-candidates are the population here; in the authors' code the population is 18, asked for in batches of 50.
+candidates are the population here; in the authors' code the population is 18, evaluated in batches of 50.
 """
 
 import warnings
@@ -25,13 +25,13 @@ except ImportError as error:
 
 
 def minimize(loss: LatentLoss, dimension: int, search: LatentSearch, *, rng: Rng) -> Best:
-    """One trial; starts again at the best point, with the first step size, when the strategy stops early.
+    """One trial; when the strategy stops early, it restarts from the best point with the initial step size.
 
     Args:
         loss: over points (R, n).
         dimension: n.
-        search: evaluations are spent exactly; the last generation may be a part of one.
-        rng: of the samples.
+        search: its evaluations are spent exactly; the last generation may be incomplete.
+        rng: for the samples.
     """
     tally, restarts = Tally(loss, search), 0
     centre = torch.zeros(dimension)
@@ -41,7 +41,7 @@ def minimize(loss: LatentLoss, dimension: int, search: LatentSearch, *, rng: Rng
             options = {
                 "popsize": max(2, search.population),
                 "randn": lambda *shape, draws=draws: draws.standard_normal(shape),
-                "seed": float("nan"),  # pycma's word for: leave the global generator alone
+                "seed": float("nan"),  # tells pycma not to seed the global generator
                 "verbose": -9,
                 "maxiter": search.evaluations,
             }

@@ -1,6 +1,6 @@
-"""Which generator the attack searches: a WGAN-GP trained on auxiliary images, BigGAN, or the user's own.
+"""The generators to choose from: a WGAN-GP trained on auxiliary images, BigGAN, or the user's own.
 
-Whatever it is, it maps latent vectors (N, D), N(0, 1) a priori, and labels (N,) to pixels (N, C, H, W) in
+Every generator maps latent vectors (N, D), N(0, 1) a priori, and labels (N,) to pixels (N, C, H, W) in
 [0, 1]. Shape letters: N images, D latent entries, K classes, C channels, H and W pixels.
 """
 
@@ -41,16 +41,16 @@ def generator(
     Args:
         name: ``wgan_gp``, ``biggan``, or ``module:factory``, called as ``factory(input_shape, classes,
             latent=D)``.
-        architecture: of the model under attack: the size of the images, and K.
+        architecture: of the attacked model: gives the image shape, and K.
         training: of ``wgan_gp``.
         latent: D.
-        auxiliary: what ``wgan_gp`` is trained on.
+        auxiliary: training images of ``wgan_gp``.
 
     Raises:
         Inapplicable: ``wgan_gp`` without auxiliary images, ``biggan`` without its weights or its classes.
         NotInstalled: a package or a module is missing.
         BadFile: a package or a module is missing.
-        BadValue: the user's factory does not give images of the right size.
+        BadValue: the user's factory does not generate images of the right size.
     """
     if name == WGAN:
         if auxiliary is None:

@@ -23,14 +23,14 @@ class Fit:
     """Points (R, B * D) → losses (R,); a :class:`~glasshouse.attacks.inversion.ggl.search.LatentLoss`.
 
     Attributes:
-        distance: of the candidates' updates from those received.
+        distance: of the candidates' updates from the received ones.
         prior: the generator.
         labels: (V, B), of every victim.
         latent: D.
-        scale: on the distance.
-        regularizer: and its weight.
-        strength: and its weight.
-        image_range: of the pixels that the model takes; the generator's are in [0, 1].
+        scale: factor on the distance.
+        regularizer: on the latent vectors.
+        strength: weight of the regularizer.
+        image_range: of the model's input pixels; the generator's are in [0, 1].
     """
 
     distance: Objective
@@ -60,7 +60,7 @@ class Fit:
         return loss + self.strength * penalty
 
     def _labels_of(self, victims: tuple[int, ...]) -> Tensor:
-        """(R, B), of candidates for these victims."""
+        """Labels (R, B) of candidates for these victims."""
         each = len(victims) // len(self.labels)
         if victims == tuple(v for v in range(len(self.labels)) for _ in range(each)):
             return self.labels.repeat_interleave(each, 0)

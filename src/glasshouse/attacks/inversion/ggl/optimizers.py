@@ -1,4 +1,4 @@
-"""The optimizers by name; those that need a package of their own are looked up when they are chosen."""
+"""The optimizers by name; those that need an extra package are imported only when chosen."""
 
 import logging
 import pickle
@@ -20,7 +20,7 @@ _HOME = "glasshouse.attacks.inversion.ggl"
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Trial:
-    """One search of CMA-ES or TuRBO, as data that another process can be handed.
+    """One search of CMA-ES or TuRBO, as data that can be sent to another process.
 
     Attributes:
         fit: see :func:`minimize`.
@@ -36,13 +36,13 @@ class _Trial:
 def minimize(fit: Fit, search: LatentSearch, *, rngs: Sequence[Rng]) -> list[Best]:
     """For every victim the best of ``search.restarts`` independent trials, by their own loss.
 
-    Each trial has its own stream of randomness, whichever process it runs in. There is one process where
-    ``fit`` cannot be handed to another: on a GPU, or with a generator of a local class. Adam runs all trials
-    of all victims in one batch, whose rounding is not that of single runs; the others take one victim.
+    Each trial has its own random stream, whichever process it runs in. A single process is used if ``fit``
+    cannot be sent to another: on a GPU, or with a generator of a local class. Adam runs all trials of all
+    victims in one batch, with other rounding than single runs; the other optimizers take one victim.
 
     Args:
-        fit: what is minimised.
-        search: how.
+        fit: the loss.
+        search: the settings.
         rngs: a stream for every victim.
 
     Raises:

@@ -1,9 +1,9 @@
-"""What the three optimizers share: a loss over latent points, a budget, the best point ever evaluated.
+"""Shared code of the three optimizers: a loss over latent points, a budget, the best point evaluated.
 
 Shape letters: R points evaluated together, n coordinates of a point.
 
-Adam runs here; CMA-ES and TuRBO have a file each, as they need the extra ``ggl``. All of them return the best
-point that they evaluated, never the last or the mean.
+Adam is implemented here; CMA-ES and TuRBO have a file each, as they need the extra ``ggl``. All of them
+return the best point that they evaluated, not the last or the mean.
 """
 
 import math
@@ -28,7 +28,7 @@ from glasshouse.tensors import wide_type
 class LatentLoss(Protocol):
     """Points (R, n) → losses (R,); smaller is better.
 
-    ``rows``: which rows of a batch they are; None: all, equally many for each victim.
+    ``rows``: the rows of the batch that these points are; None: all, equally many for each victim.
     """
 
     def __call__(
@@ -42,18 +42,18 @@ OptimizerName = Literal["adam", "cma_es", "turbo"]
 @final
 @dataclass(frozen=True, kw_only=True)
 class LatentSearch:
-    """How the latent space is searched: the table ``search`` of GGL.
+    """Settings of the search in the latent space: the table ``search`` of GGL.
 
     Attributes:
         optimizer: ``adam``, ``cma_es`` or ``turbo``; the last two need the extra ``ggl``.
-        evaluations: candidates per trial whose loss is computed, exactly unless the seconds run out.
-        seconds: limit per trial, 0 for none; makes results machine-dependent.
+        evaluations: candidates evaluated per trial, exactly, unless the time limit ends it.
+        seconds: time limit per trial, 0 for none; makes results machine-dependent.
         restarts: trials; the one with the lowest loss is claimed.
-        processes: trials at a time, each in a process of its own, with the same result; Adam runs all of its
+        processes: trials run in parallel, each in its own process, with the same result; Adam runs all of its
             trials in one batch instead.
-        population: candidates evaluated together by CMA-ES, at least 2 of them.
+        population: candidates evaluated together by CMA-ES, at least 2.
         learning_rate: of Adam.
-        signed: Adam sees the sign of the gradient only, as in the authors' code (not in their paper).
+        signed: Adam gets only the sign of the gradient, as in the authors' code (not in their paper).
     """
 
     optimizer: OptimizerName = "cma_es"
@@ -69,13 +69,13 @@ class LatentSearch:
         check_ranges(self, "search in the latent space")
 
     def out_of_time(self, started: float) -> bool:
-        """Whether a trial that began at ``started``, by the monotonic clock, has used up its seconds."""
+        """Whether a trial that began at ``started``, by the monotonic clock, has reached its time limit."""
         return 0 < self.seconds < time.monotonic() - started
 
 
 @final
 class Tally:
-    """Evaluates points under a budget and remembers the best one.
+    """Evaluates points within a budget and records the best one.
 
     Args:
         loss: see :class:`LatentLoss`.
@@ -88,12 +88,12 @@ class Tally:
 
     @property
     def left(self) -> int:
-        """Evaluations that may still be spent; 0 as soon as the seconds are over."""
+        """Remaining evaluations; 0 once the time limit is reached."""
         over = self._search.out_of_time(self._started)
         return 0 if over else max(0, self._search.evaluations - self.spent)
 
     def __call__(self, points: Tensor) -> Tensor:
-        """Losses (R,) float64 of points (R, n), without gradients; what is not finite counts as infinite."""
+        """Losses (R,) float64 of points (R, n), without gradients; NaN counts as infinite."""
         values = self._loss(points).detach().cpu().double().nan_to_num(nan=math.inf)
         self.spent += len(points)
         lowest = int(values.argmin())
@@ -121,7 +121,7 @@ class Tally:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Best:
-    """The best point (n,) of a trial, its loss, and how many candidates were evaluated for it."""
+    """The best point (n,) of a trial, its loss, and the number of candidates evaluated."""
 
     point: Tensor
     loss: float
@@ -129,28 +129,28 @@ class Best:
 
 
 def adam(loss: LatentLoss, starts: Tensor, search: LatentSearch, *, victims: int = 1) -> tuple[Best, ...]:
-    """Adam from every row of ``starts`` (N, n), all in one batch; a tenth of the rate at 3/8, 5/8 and 7/8.
+    """Adam from every row of ``starts`` (N, n), in one batch; the rate is divided by 10 at 3/8, 5/8 and 7/8.
 
-    The rows are equally many for each of the victims, one victim after the other.
+    Every victim has equally many rows, victim after victim.
     """
-    here = starts.detach().clone().requires_grad_()
-    optimizer = torch.optim.Adam([here], lr=search.learning_rate)
-    points = here.detach().clone()
-    losses = here.new_full((len(here),), math.inf, dtype=wide_type(here.device))
-    rows = Rows.of(here, victims=victims)
+    iterate = starts.detach().clone().requires_grad_()
+    optimizer = torch.optim.Adam([iterate], lr=search.learning_rate)
+    points = iterate.detach().clone()
+    losses = iterate.new_full((len(iterate),), math.inf, dtype=wide_type(iterate.device))
+    rows = Rows.of(iterate, victims=victims)
     evaluate = Evaluation(lambda some, which: loss(some, differentiable=True, rows=which))
     started, spent = time.monotonic(), 0
     for i in track(range(search.evaluations), "searching the latent space"):
         if search.out_of_time(started):
             break
-        values, slope = evaluate(here, rows)
+        values, slope = evaluate(iterate, rows)
         spent += 1
         with torch.no_grad():
             better = values < losses  # False for NaN
-            points = torch.where(better[:, None], here, points)
+            points = torch.where(better[:, None], iterate, points)
             losses = torch.where(better, values.to(losses.dtype), losses)
             record_loss(i, losses.reshape(victims, -1))
-            here.grad = slope.sign() if search.signed else slope
+            iterate.grad = slope.sign() if search.signed else slope
             optimizer.param_groups[0]["lr"] = search.learning_rate * stepwise(i / search.evaluations)
             optimizer.step()
     trials = zip(points, losses.tolist(), strict=True)
@@ -158,5 +158,5 @@ def adam(loss: LatentLoss, starts: Tensor, search: LatentSearch, *, victims: int
 
 
 def normal_starts(streams: Sequence[Rng], dimension: int) -> Tensor:
-    """(R, n) from N(0, 1), a row from each stream."""
+    """(R, n) from N(0, 1), one row per stream."""
     return torch.stack([torch.randn(dimension, generator=rng.torch()) for rng in streams])

@@ -1,7 +1,7 @@
 """TuRBO-1: Bayesian optimisation inside a box that grows with success and shrinks with failure.
 
 Source: Eriksson, Pearce, Gardner, Turner & Poloczek 2019, "Scalable Global Optimization via Local Bayesian
-Optimization", arXiv:1910.01739, algorithm 1, section 2 and the supplement's constants, written from the
+Optimization", arXiv:1910.01739, algorithm 1, section 2 and the supplement's constants, implemented from the
 paper on botorch's Gaussian process. Where we differ: Thompson samples over 1,000 candidates instead of 5,000
 (the joint sample dominated the cost); hyperparameters are fitted by a fixed number of Adam steps.
 
@@ -37,20 +37,20 @@ Evaluate = Callable[[Tensor], Tensor]
 """Points of the unit cube (R, n) → losses (R,)."""
 
 LARGEST, FIRST, SMALLEST = 1.6, 0.8, 0.5**7
-"""Side of the trust region in the unit cube: at most, at first, and where the search begins anew."""
+"""Side of the trust region in the unit cube: largest, initial, and smallest, below which TuRBO restarts."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Of the search.
+    """Constants of the search.
 
     Attributes:
         half_width: the box is [-half_width, half_width]^n.
         initial: points before the first model.
         batch: points per model.
-        candidates: among which Thompson samples choose.
-        fit_steps: of Adam on the marginal likelihood, anew for every model.
+        candidates: points among which Thompson sampling chooses.
+        fit_steps: steps of Adam on the marginal likelihood, from scratch for every model.
     """
 
     half_width: float = 2.0
@@ -63,7 +63,7 @@ class Settings:
 @final
 @dataclass(kw_only=True)
 class _Region:
-    """The trust region's side, and the run of successes and failures that decides on it."""
+    """The trust region's side, and the consecutive successes and failures that resize it."""
 
     patience: int
     side: float = FIRST
@@ -92,7 +92,7 @@ def minimize(
         loss: over points (R, n).
         dimension: n.
         search: evaluations are spent exactly.
-        rng: of designs, masks and Thompson samples.
+        rng: for designs, masks and Thompson samples.
         settings: see :class:`Settings`.
     """
     how, restarts = settings or Settings(), 0
@@ -109,7 +109,7 @@ def minimize(
 
 
 def _one_region(evaluate: Evaluate, tally: Tally, dimension: int, how: Settings, *, rng: Rng) -> None:
-    """From a Latin hypercube until the region is too small or the budget spent."""
+    """Search from a Latin hypercube until the region is too small or the budget is spent."""
     points = _latin_hypercube(min(how.initial, tally.left), dimension, rng=rng.child("design"))
     values = evaluate(points)
     region = _Region(
@@ -120,9 +120,9 @@ def _one_region(evaluate: Evaluate, tally: Tally, dimension: int, how: Settings,
         stream = rng.child(f"batch/{number}")
         count = min(how.batch, tally.left)
         proposals = _thompson(points, values, region.side, count=count, how=how, rng=stream)
-        got = evaluate(proposals)
-        region.saw(float(got.min()))
-        points, values = torch.cat([points, proposals]), torch.cat([values, got])
+        new_values = evaluate(proposals)
+        region.saw(float(new_values.min()))
+        points, values = torch.cat([points, proposals]), torch.cat([values, new_values])
         number += 1
 
 
@@ -186,6 +186,6 @@ def _candidates(centre: Tensor, lengthscales: Tensor, side: float, *, how: Setti
     sobol = low + (high - low) * engine.draw(how.candidates, dtype=torch.float64)
     draws = rng.child("mask").torch()
     change = torch.rand(how.candidates, dimension, generator=draws) <= min(20.0 / dimension, 1.0)
-    still = ~change.any(1)
-    change[still, torch.randint(dimension, (int(still.sum()),), generator=draws)] = True
+    unchanged = ~change.any(1)
+    change[unchanged, torch.randint(dimension, (int(unchanged.sum()),), generator=draws)] = True
     return torch.where(change, sobol, centre)

@@ -1,12 +1,11 @@
-"""A small WGAN-GP on the adversary's auxiliary images: DCGAN-like networks, trained once, kept in the cache.
+"""A small WGAN-GP on the adversary's auxiliary images: DCGAN-like networks, trained once and cached.
 
 Source: Gulrajani et al. 2017, "Improved Training of Wasserstein GANs", arXiv:1704.00028, algorithm 1, with
 the networks of Li et al. 2022 (GGL), CVPR, section 4.1 and supplement: for 32 × 32 pixels a linear layer to
 4 × 4, three transposed convolutions that halve the channels and double the sides, and a critic of three
-strided convolutions without normalisation. Where we differ: other sizes of image get another number of
-stages; a conditional variant (one-hot labels beside the latent vector, a projection in the critic: Miyato &
-Koyama 2018, arXiv:1802.05637) for data whose classes the victims share; fewer and larger steps where the
-settings say so.
+strided convolutions without normalisation. Where we differ: the number of stages depends on the image size;
+a conditional variant (one-hot labels beside the latent vector, a projection in the critic: Miyato & Koyama
+2018, arXiv:1802.05637) for data whose classes the victims share; fewer and larger steps if configured.
 
 Shape letters: N images, D latent entries, K classes, C channels, H and W pixels.
 """
@@ -37,14 +36,14 @@ _PENALTY = 10.0
 @final
 @dataclass(frozen=True, kw_only=True)
 class GeneratorTraining:
-    """Sizes and schedule.
+    """Network sizes and training schedule.
 
     Attributes:
-        width: channels of the last stage of the generator and of the first of the critic; the paper's 128.
-        conditional: the generator is told the class.
+        width: channels of the generator's last stage and of the critic's first; 128 in the paper.
+        conditional: the generator is conditioned on the class.
         steps: of the critic.
-        batch_size: images in each.
-        critic_steps: of these per step of the generator.
+        batch_size: images per step.
+        critic_steps: critic steps per generator step.
         learning_rate: of Adam, betas (0.5, 0.999).
         mirror: mirror images at random.
     """
@@ -62,7 +61,7 @@ class GeneratorTraining:
 
 
 def stages(shape: tuple[int, int, int]) -> int:
-    """How often 4 pixels must double to reach the larger side.
+    """Number of doublings from 4 pixels to the larger side.
 
     Examples:
         >>> stages((3, 32, 32)), stages((1, 8, 8)), stages((1, 28, 28))
@@ -91,7 +90,7 @@ class Generator(nn.Module):
         self.stages = nn.Sequential(layers)
 
     def forward(self, latent: Tensor, labels: Tensor) -> Tensor:
-        """Images larger than wanted (sides that are no power of 2) are cut at the middle."""
+        """Images; generated sides that exceed the image shape are cropped around the centre."""
         if self.classes:
             latent = torch.cat([latent, F.one_hot(labels, self.classes).to(latent.dtype)], 1)
         start = F.relu(self.norm(self.first(latent))).reshape(len(latent), -1, _FIRST_SIDE, _FIRST_SIDE)
@@ -120,7 +119,7 @@ class Critic(nn.Module):
         self.score = nn.Linear(size, 1)
         self.classes = nn.Embedding(classes, size) if classes else None
         if self.classes is not None:
-            nn.init.zeros_(self.classes.weight)  # from N(0, 1) the labels would drown the images for long
+            nn.init.zeros_(self.classes.weight)  # from N(0, 1) the labels would dominate for long
 
     def forward(self, pixels: Tensor, labels: Tensor) -> Tensor:
         features: Tensor = self.stages(2 * pixels - 1)
@@ -129,7 +128,9 @@ class Critic(nn.Module):
 
 
 def train_generator(data: Batch, *, classes: int, latent: int, training: GeneratorTraining) -> Generator:
-    """From the cache, or trained now on ``data`` alone, whose order does not matter; frozen, beside the data.
+    """The frozen generator, from the cache or trained now on ``data``, whose order does not matter.
+
+    It is on the device of the data.
 
     Raises:
         BadValue: fewer than two images.
@@ -158,7 +159,7 @@ def train_generator(data: Batch, *, classes: int, latent: int, training: Generat
         "latent": latent,
         "training": asdict(training),
     }
-    with torch.random.fork_rng(devices=[]):  # the weights drawn here are overwritten
+    with torch.random.fork_rng(devices=[]):  # the initial weights are overwritten
         generator = Generator(shape, latent=latent, width=training.width, classes=known)
     generator.load_state_dict(load_or_make("generator", key, make))
     return generator.to(device).eval().requires_grad_(False)
@@ -196,7 +197,7 @@ class _Pair:
         return {"generator": self.generator, "critic": self.critic}
 
     def state(self) -> dict[str, Tensor]:
-        """All that training needs to go on, as one flat table."""
+        """The complete training state, as one flat table."""
         tensors: dict[str, Tensor] = {}
         for name, net in self.networks().items():
             tensors |= {f"{name}/{key}": t.detach().clone() for key, t in net.state_dict().items()}
@@ -264,7 +265,7 @@ def _descend(pair: _Pair, name: str, loss: Tensor) -> None:
 
 
 def _sorted(data: Batch) -> Batch:
-    """By content, so that an auxiliary set is one key in whatever order it was dealt."""
+    """Sort examples by content, so that the cache key does not depend on their order."""
     data = Batch(inputs=data.inputs.cpu(), labels=data.labels.cpu())  # wherever the attack runs
     rows = torch.cat([data.inputs.flatten(1), data.labels[:, None].to(data.inputs)], 1).numpy()
     order = torch.tensor(sorted(range(len(rows)), key=[row.tobytes() for row in rows].__getitem__))

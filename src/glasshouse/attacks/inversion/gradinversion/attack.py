@@ -1,4 +1,4 @@
-"""GradInversion (GI): several seeds match the gradient together, pulled towards their common image.
+"""GradInversion (GI): match the gradient with several seeds, regularised towards their mean.
 
 Source: Yin et al. 2021, "See through Gradients: Image Batch Recovery via GradInversion", CVPR,
 arXiv:2104.07586, equations 1 to 11.
@@ -7,16 +7,16 @@ The loss of a seed is the squared L2 distance of gradients + total variation + s
 + distance to the seeds' registered mean (group consistency) + distance to the private batch-norm
 statistics where these are granted. Adam with warm-up and cosine decay, Gaussian noise on every step,
 inside the image range. Labels by column-wise minima (no class twice), unless granted; a batch larger than
-the number of classes, and steps by Adam (whose minima are all alike), fall back to counts.
+the number of classes, and updates by Adam (whose minima are all equal), fall back to counts.
 
 Where we differ: the distance is divided by the received squared norm and every other term is a mean over
 entries, so that the weights mean the same on every model and image size (the paper's are tied to ImageNet
-and a ResNet-50); registration is by translation; the best iterate of the best seed by this loss is
-claimed, without the group term, which compares seeds with each other. Without the batch-norm grant (GGL's
-variant) that term is left out. After several local steps they are simulated, as in IG.
+and a ResNet-50); registration is by translation; the best iterate of the best seed is claimed, by this loss
+without the group term, which compares seeds with each other. Without the batch-norm grant (GGL's variant)
+that term is left out. Several local steps are simulated, as in IG.
 
-Breaks when: the batch holds a class twice (labels), seeds end in different places (the mean is nobody's
-image), or the update is noisy.
+Breaks when: the batch holds a class twice (labels), seeds converge to different images (their mean is none
+of them), or the update is noisy.
 """
 
 from collections.abc import Sequence
@@ -53,10 +53,10 @@ class GradInversion(SearchAttack, SearchingTogether):
     """Squared-L2 matching with priors and group consistency.
 
     Args:
-        search: by Adam; its restarts are the seeds of the group. The paper takes 20,000 iterations.
+        search: by Adam; its restarts are the seeds of the group. The paper uses 20,000 iterations.
         tv: weight of total variation.
-        l2: of the mean squared value.
-        group: of the mean squared distance to the seeds' registered mean.
+        l2: weight of the mean squared value.
+        group: weight of the mean squared distance to the seeds' registered mean.
         batch_norm: weight of the batch-norm statistics; used where they are granted.
         adaptive: as in ``InvertingGradients``.
         local_steps: as in ``InvertingGradients``.
@@ -95,7 +95,7 @@ class GradInversion(SearchAttack, SearchingTogether):
     bf16: bool = False
 
     def run_together(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[tuple[Claim, ...], ...]:
-        """What :meth:`run` claims of each view, by one search; see ``TogetherAttack``."""
+        """The claims of :meth:`run` for each view, from one search; see ``TogetherAttack``."""
         clients = replicas(views, subject="attack 'gradinversion'")
         granted = len(views) > 1 and any(view.grants.batch_norm for view in views)
         if granted or not can_share(clients, self.local_steps):
@@ -117,7 +117,7 @@ class GradInversion(SearchAttack, SearchingTogether):
         return tuple(best_claim(client, one, y) for client, one, y in results)
 
     def objectives(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[SearchedLoss, ...]:
-        """All terms but the group's, which compares seeds with each other."""
+        """All terms but the group term, which compares seeds with each other."""
         clients = replicas(views, subject="attack 'gradinversion'")
         adaptive = detect.adaptation_of_each(clients, adaptive=self.adaptive, rngs=rngs)
         distances = objectives(clients, distance="squared", steps=self.local_steps, adaptive=adaptive)
@@ -125,7 +125,7 @@ class GradInversion(SearchAttack, SearchingTogether):
         return tuple(loss_of_pixels(client, self._loss(view, client, one)) for view, client, one in every)
 
     def _loss(self, view: View, client: Replica, distance: Objective) -> Labelled:
-        """What is minimised; ``client``: any whose update ``distance`` is to, and its view."""
+        """The loss; ``client``: any of those whose updates ``distance`` compares, and its view."""
         granted = view.grants.batch_norm.get((client.update.round, client.update.client))
         statistics = Statistics(client.model, granted) if granted else None
 

@@ -3,7 +3,7 @@
 Shape letters: R seeds, B images of one seed, C channels, H and W pixels.
 
 Source: Yin et al. 2021 (GradInversion), arXiv:2104.07586, section 3.4. Where we differ: they register by
-RANSAC-flow, we by whole-pixel translation, which is all that convolutions leave open at 32 × 32.
+RANSAC-flow, we by whole-pixel translation, the only ambiguity that convolutions leave at 32 × 32.
 """
 
 from typing import final
@@ -15,12 +15,12 @@ REACH = 4
 """Largest shift in pixels that registration tries."""
 
 RENEW = 10
-"""Calls after which the consensus is computed anew."""
+"""Number of calls after which the consensus is recomputed."""
 
 
 @final
 class Group:
-    """The pull of each seed towards the group, as a loss; remembers the consensus between calls.
+    """The group-consistency loss of each seed; caches the consensus between calls.
 
     Args:
         weight: of the mean squared distance to the registered mean, > 0.
@@ -39,9 +39,9 @@ class Group:
 
 
 def shifts(images: Tensor, reference: Tensor, *, reach: int) -> Tensor:
-    """Rows and columns by which each image must be rolled to fit ``reference`` best, (N, 2) int64.
+    """Rows and columns by which each image must be rolled to match ``reference`` best, (N, 2) int64.
 
-    The best cyclic cross-correlation, over colour channels together, among shifts of at most ``reach``.
+    Maximises the cyclic cross-correlation, summed over colour channels, among shifts of at most ``reach``.
 
     Args:
         images: (N, C, H, W).
@@ -75,9 +75,9 @@ def roll_images(images: Tensor, by: Tensor) -> Tensor:
 
 
 def consensus(points: Tensor, *, reach: int) -> Tensor:
-    """For every seed the registered mean of all seeds, in that seed's own position, (R, B, C, H, W).
+    """For every seed the registered mean of all seeds, shifted back to that seed, (R, B, C, H, W).
 
-    Image b of every seed is taken for the same private image, which holds where labels differ.
+    Assumes that image b is the same private image in every seed, which holds if labels differ.
     """
     seeds = len(points)
     flat, mean = points.detach().flatten(0, 1), points.detach().mean(0)

@@ -1,4 +1,4 @@
-"""The batch-norm prior: candidates should have the statistics that the client computed (a grant).
+"""The batch-norm prior: candidates should match the client's batch statistics (a grant).
 
 Shape letters: R restarts, B images, C channels of the layer.
 """

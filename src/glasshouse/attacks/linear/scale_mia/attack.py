@@ -1,15 +1,15 @@
-"""Scale-MIA: whole batches out of a secure sum, without changing the architecture.
+"""Scale-MIA: recover whole batches from a secure sum, without changing the architecture.
 
 Source: Shi et al. 2025, "Scale-MIA", NDSS, arXiv:2311.05808. The server trains an autoencoder around the
 target model's own encoder on auxiliary data, sets the encoder and two consecutive linear layers, and reads
-latent representations off the summed update; the decoder makes images of them.
+latent representations from the summed update; the decoder converts them to images.
 
-Where we differ: the read-out is blind (it does not know which bins are filled, nor how many), labels come
-along, the last layer is designed instead of drawn (:mod:`crafting`), and for updates of parameters the size
-of a bin is taken from its weights. ``design = "paper"`` keeps the paper's numbers.
+Where we differ: the read-out is blind (it does not know which bins are filled, nor how many), labels are
+recovered too, the last layer is designed instead of random (:mod:`crafting`), and for updates of parameters
+the size of a bin is computed from its weights. ``design = "paper"`` keeps the paper's numbers.
 
 Breaks when: the model does not end in two linear layers; noise on the update exceeds one example's share of
-it; the auxiliary images are of another kind. Which client an example came from is not visible ("privacy by
+it; the auxiliary images are of another kind. Examples cannot be attributed to clients ("privacy by
 shuffling"). Shape letters: B reconstructed images, C, H, W, K classes, R bins, D latent entries.
 """
 
@@ -54,14 +54,14 @@ CHUNK = 128
 @final
 @dataclass(frozen=True, kw_only=True)
 class ScaleMia:
-    """The attack with its settings.
+    """The attack and its settings.
 
     Args:
         training: of the autoencoder.
         fit: of the thresholds: ``normal``, or ``smoothed`` for the smoothed empirical distribution.
         design: of the last layer: ``ladder`` (ours) or ``paper`` (drawn from U[0, 1)).
-        span: strongest over faintest class of the ladder; small where noise is expected; 0: chosen.
-        local_steps: different batches that each client steps on in a round; 0: one, in every local epoch.
+        span: strongest over weakest class of the ladder; small if noise is expected; 0: chosen.
+        local_steps: different batches that each client trains on in a round; 0: one, in every local epoch.
     """
 
     card: ClassVar[Card] = Card(
@@ -162,7 +162,7 @@ class ScaleMia:
         )
 
     def _once(self, terms: Terms) -> bool:
-        """Whether clients step several times on one batch, of which the first step alone is to count."""
+        """Whether clients take several steps on one batch, of which only the first should count."""
         return (
             terms.sends != "gradient"
             and terms.local_epochs > 1
@@ -172,7 +172,7 @@ class ScaleMia:
 
     @property
     def budget(self) -> Budget:
-        """Training of the autoencoder, once per model; reading the sum is a closed form."""
+        """Training of the autoencoder, once per model; the read-out is in closed form."""
         short, longer = (
             asdict(replace(self.training, steps=min(n, self.training.steps))) for n in (PROBE, LONGER)
         )
@@ -228,14 +228,14 @@ class ScaleMia:
 
 
 def _share_of_first(terms: Terms, round: int) -> float:
-    """What the first of several local steps moves, over steps: momentum carries it on, gradients do not."""
+    """Weight of the first step's gradient in a round's update (momentum repeats it), over the steps."""
     how, first = terms.optimizer, terms.optimizer.share(round=round)
     carried = [how.momentum**s * how.share(round=round, step=s) / first for s in range(terms.local_epochs)]
     return sum(carried) / terms.local_epochs
 
 
 def _tail(terms: Terms) -> LinearTail:
-    """Found afresh on both sides of the round: it depends on the public architecture alone."""
+    """The linear tail; recomputed before and after the round, as it depends only on the architecture."""
     return _tail_of(terms.architecture)
 
 

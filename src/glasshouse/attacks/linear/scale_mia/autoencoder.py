@@ -32,16 +32,16 @@ _SAVE_EVERY = 500
 @final
 @dataclass(frozen=True, kw_only=True)
 class AutoencoderTraining:
-    """How the autoencoder is trained.
+    """Settings of the autoencoder's training.
 
     Attributes:
         steps: optimizer steps.
         batch_size: images per step.
-        learning_rate: highest of the one-cycle schedule.
+        learning_rate: peak of the one-cycle schedule.
         mirror: mirror each image with probability one half.
         variational: weight of the VAE's KL term per latent entry; 0 for a plain autoencoder.
         bfloat16: train in mixed precision, channels last: twice as fast for the large models on a CPU that
-            knows the format, and no gain for the small CNN.
+            supports the format, and no gain for the small CNN.
     """
 
     steps: Count = 24_000
@@ -61,7 +61,7 @@ class Autoencoder:
     """A trained pair, in evaluation mode.
 
     Attributes:
-        model: the target architecture; all before ``tail.names[0]`` is the trained encoder.
+        model: the target architecture; the layers before ``tail.names[0]`` are the trained encoder.
         decoder: (B, D) → (B, C, H, W).
         tail: of ``model``.
     """
@@ -80,7 +80,7 @@ class Autoencoder:
 def train_autoencoder(
     architecture: Architecture, images: Tensor, *, tail: LinearTail, recipe: AutoencoderTraining
 ) -> Autoencoder:
-    """From the cache, or trained now on ``images`` (B, C, H, W) alone; their order does not matter."""
+    """The autoencoder, from the cache or trained now on ``images`` (B, C, H, W), in whatever order."""
     device, images = images.device, _sorted(images)
     key = {
         "version": _VERSION,
@@ -106,7 +106,7 @@ def train_autoencoder(
 
 
 def _sorted(images: Tensor) -> Tensor:
-    """The images in an order that depends on their content alone: one set, one cache entry."""
+    """Sort images by content, so that the cache key does not depend on their order."""
     images = images.cpu()
     marks = [digest(image) for image in images]
     return images[torch.tensor(sorted(range(len(marks)), key=marks.__getitem__))]
@@ -118,8 +118,8 @@ def take_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]
 
 
 def restore_decoder(architecture: Architecture, latent: int, tensors: dict[str, Tensor]) -> nn.Module:
-    """The decoder with the given weights, in evaluation mode, laid out for speed."""
-    with torch.random.fork_rng(devices=[]):  # the weights drawn at first are overwritten
+    """The decoder with the given weights, in evaluation mode, optimised for inference."""
+    with torch.random.fork_rng(devices=[]):  # the initial weights are overwritten
         decoder = decoder_for(architecture, latent)
     decoder.load_state_dict(tensors)
     return reader(decoder.eval(), device_of(tensors)).eval()
@@ -192,7 +192,7 @@ def _resume(
     optimizer: torch.optim.Optimizer,
     schedule: torch.optim.lr_scheduler.OneCycleLR,
 ) -> int:
-    """Load the last checkpoint, if any; the step to go on with."""
+    """Load the last checkpoint, if any, and return the step to continue from."""
     saved = checkpoint.load()
     if saved is None:
         return 0

@@ -1,13 +1,13 @@
-"""The crafted linear layers of Scale-MIA: same architecture, chosen numbers.
+"""The crafted linear layers of Scale-MIA: the agreed architecture with chosen weights.
 
 Source: Shi et al. 2025, arXiv:2311.05808, Section IV-C. ``fc1`` measures the mean of its input against one
 threshold per row; all later layers but the last are constant, so that every row has the same gradient
-delta = sum over classes of A_c (p_c - y_c), where A_c is the slope of logit c. It depends on the label alone
-as long as p hardly moves.
+delta = sum over classes of A_c (p_c - y_c), where A_c is the slope of logit c. It depends only on the label
+as long as p hardly varies.
 
-The paper draws the last layer from U[0, 1) ("paper"). We choose it ("ladder"): p is uniform, every class but
-one has a delta of the same sign, and these form a geometric ladder. Then two examples of one bin do not
-cancel but mix with unequal weights, and the stronger one often survives; and no class sits at delta near 0.
+The paper draws the last layer from U[0, 1) ("paper"). We design it ("ladder"): all classes but one have equal
+p and deltas of the same sign, which form a geometric ladder. Then two examples of one bin do not cancel but
+mix with unequal weights, and the stronger one often survives; and no class has a delta near 0.
 
 Shape letters: K classes, R rows of ``fc1``, D entries that enter it.
 """
@@ -29,7 +29,7 @@ Design = Literal["ladder", "paper"]
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Head:
-    """Numbers for the linear tail.
+    """Weights for the linear tail.
 
     Attributes:
         tensors: by state_dict name.
@@ -43,14 +43,14 @@ class Head:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Strength:
-    """How hard the crafted layers pull.
+    """Magnitudes of the crafted layers.
 
     Attributes:
         span: of the ladder, largest over smallest.
-        against: the one negative delta over the largest positive.
+        against: ratio of the one negative delta to the largest positive one.
         gain: factor on ``fc1``. The gradient does not shrink with it, so a small gain makes an update large
-            against the parameters.
-        contrast: how far logits may spread; small keeps p where it is.
+            relative to the parameters.
+        contrast: spread of the logits; if small, p hardly varies.
     """
 
     span: float
@@ -60,17 +60,17 @@ class Strength:
 
 
 def strength(*, design: Design, sends: Kind, steps: int, batch: int, rate: float, span: float) -> Strength:
-    """For what clients send and how many *different* batches they step on; tuned on CIFAR-10's train images.
+    """Magnitudes by kind of update and number of *different* batches; tuned on CIFAR-10's train images.
 
-    ``steps`` 0 stands for several steps on one and the same batch. Then the first step should be the only one
-    that counts: a tiny gain makes it overshoot, so that every row an example opened is closed for all of
-    them, and positive deltas (but for one faint class) make sure of the direction. Closed rows have no
-    gradient, and the round is one step whatever its number.
+    ``steps`` 0 stands for several steps on the same batch. Then only the first step should count: a tiny gain
+    makes it overshoot, so that every row that was active for an example becomes inactive for all of them;
+    positive deltas (except for one weak class) ensure the direction. Inactive rows have no gradient, and the
+    round amounts to one step.
 
-    One step: a tiny gain lets the update outweigh rounding and additive noise. Several batches: later ones
-    must find the rows open. Each step moves the thresholds by about rate · contrast / gain² (in bins, times
-    the square root of the batch for the sum of a client's examples), and rounding grows as that falls; the
-    constant balances the two. ``span`` 0 chooses one.
+    One step: with a tiny gain the update exceeds rounding and additive noise. Several batches: rows must stay
+    active for later ones. Each step moves the thresholds by about rate · contrast / gain² (in bins, times the
+    square root of the batch size for the sum of a client's examples), and rounding error grows as that falls;
+    the constant balances the two. ``span`` 0 chooses one.
     """
     if design == "paper":
         return Strength(span=1.0, against=1.0, gain=1.0, contrast=1.0)
@@ -83,9 +83,9 @@ def strength(*, design: Design, sends: Kind, steps: int, batch: int, rate: float
 
 
 def ladder(classes: int, span: float, *, against: float = 2.5, rng: Rng) -> tuple[Tensor, Tensor]:
-    """Deltas (K,), one negative, the others 1 to ``span`` in equal ratios; p (K,), under which they sum to 0.
+    """Deltas (K,), one negative, the others 1 to ``span`` in equal ratios; p (K,), with mean delta 0.
 
-    Which class gets which delta is drawn.
+    Deltas are assigned to classes at random.
 
     Examples:
         >>> deltas, chances = ladder(4, 4.0, rng=Rng.root(0))
@@ -104,10 +104,10 @@ def ladder(classes: int, span: float, *, against: float = 2.5, rng: Rng) -> tupl
 
 
 def measure_of(latents: Tensor) -> Tensor:
-    """What u weighs each entry of a latent representation (N, D) with, (D,), float64.
+    """The weights of u on the entries of a latent representation (N, D): (D,), float64.
 
-    The mean over all entries, as published; the mean over every other one where the first hardly varies, as
-    behind a layer norm, whose entries add up to nearly nothing.
+    The mean over all entries, as published; the mean over every second entry if the former hardly varies, as
+    behind a layer norm, whose entries sum to nearly zero.
     """
     entries = latents.shape[1]
     everything = torch.full((entries,), 1.0 / entries, dtype=torch.float64)
@@ -134,9 +134,9 @@ def craft_head(
         tail: of the model.
         thresholds: (R,) ascending, of u.
         deviation: of u on the auxiliary data.
-        measure: (D,), what u weighs each entry with; None: the mean.
+        measure: (D,), the weights of u on the entries; None: the mean.
         design: of the last layer.
-        strength: the paper's design uses its gain alone.
+        strength: magnitudes; the paper's design uses only the gain.
         rng: shuffles the ladder, or draws the paper's last layer.
     """
     rows, classes = len(thresholds), tail.widths[-1]
@@ -177,5 +177,5 @@ def craft_head(
 
 
 def _quiet(contrast: float, gain: float) -> float:
-    """Scale of the last but one layer at which it and the last one change least in local steps."""
+    """Scale of the second to last layer at which it and the last one change least in local steps."""
     return math.sqrt(contrast / gain)

@@ -2,7 +2,7 @@
 
 Source: Shi et al. 2025, arXiv:2311.05808, Section IV-B; layer shapes as in the authors' experiments. Where we
 differ: every decoder ends in a sigmoid (theirs partly in a ReLU, which leaves dead pixels, or in nothing);
-models that the paper does not know get a general one. In the read-out decoders run in evaluation mode.
+models that the paper does not cover get a general one. In the read-out decoders run in evaluation mode.
 
 Shape letters: B images, C channels, H and W pixels, D latent entries.
 """
@@ -23,7 +23,7 @@ def decoder_for(architecture: Architecture, latent: int) -> nn.Sequential:
     """A fresh decoder (B, ``latent``) → (B, C, H, W) in [0, 1] for the models of ``architecture``.
 
     Raises:
-        Inapplicable: the sides are no multiples of 4 pixels and the model has no decoder of its own.
+        Inapplicable: the sides are not multiples of 4 pixels and the model has no decoder of its own.
     """
     channels, height, width = architecture.input_shape
     family = architecture.name.removeprefix("scale_mia_")
@@ -38,13 +38,13 @@ def decoder_for(architecture: Architecture, latent: int) -> nn.Sequential:
 class Interleaved(nn.Module):
     """A transposed convolution (4 × 4, stride 2, padding 1) as one 2 × 2 convolution per output phase.
 
-    The same numbers up to rounding. With a handful of output channels, as in front of an image, libraries
-    run the transposed form at a fraction of the speed.
+    Equal up to rounding. With few output channels, as in a layer that outputs an image, libraries run the
+    transposed form at a fraction of the speed.
     """
 
     def __init__(self, of: nn.ConvTranspose2d) -> None:
         super().__init__()
-        taps = ((3, 1), (2, 0))  # of the kernel, that meet an even and an odd output position
+        taps = ((3, 1), (2, 0))  # rows of the kernel that contribute to even and to odd output positions
         phases = [of.weight[:, :, rows][..., columns] for rows in taps for columns in taps]
         self.outward = of.out_channels
         self.weight = nn.Parameter(torch.cat(phases, dim=1).transpose(0, 1).contiguous())  # (4 O, I, 2, 2)
@@ -64,7 +64,7 @@ class Interleaved(nn.Module):
 
 @final
 class Reader(nn.Module):
-    """A decoder for reading out: float32 in and out, ``precision`` between, channels innermost; no training.
+    """A decoder for inference only: float32 in and out, ``precision`` in between, channels last.
 
     bfloat16 cost 0.08 dB of 33.7 (CIFAR-10 train images, 0.5 dB at worst) and halves the time where the
     processor computes it natively.
@@ -87,7 +87,7 @@ class Reader(nn.Module):
 
 
 def reader(decoder: nn.Sequential, device: torch.device) -> Reader:
-    """On ``device``; in bfloat16 on a CPU that computes it natively, else in float32."""
+    """A :class:`Reader` on ``device``; in bfloat16 on a CPU that computes it natively, else in float32."""
     native = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
     fast = device.type == "cpu" and native is not None and native()
     return Reader(decoder, precision=torch.bfloat16 if fast else torch.float32).to(device)

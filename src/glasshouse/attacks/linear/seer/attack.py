@@ -1,19 +1,19 @@
-"""SEER: one example of a large batch, read by a secret decoder that was trained together with the model.
+"""SEER: recover one example of a large batch with a secret decoder, trained jointly with the model.
 
 Source: Garov et al. 2024, "Hiding in Plain Sight: Disguising Data Stealing Attacks in Federated Learning",
 ICLR, arXiv:2306.03013. The server trains the shared model so that a secret linear projection of the gradient
-has nothing of any example but the brightest (or darkest), and a reader makes an image of what is left.
+suppresses all examples but the brightest (or darkest), and a reader decodes the result to an image.
 
-Where we differ: the projection sees the last layer alone (:mod:`training`), and the read-out is blind. It
-takes the strongest direction of what is left, with either sign, and keeps the image whose own code agrees
-better. It files that image unless the agreement is as low as in most auxiliary sums without their brightest
+Where we differ: only the last layer's gradient is projected (:mod:`training`), and the read-out is blind. It
+takes the strongest direction of the projection, with either sign, and keeps the image whose own code agrees
+better. It claims that image unless the agreement is as low as in most auxiliary sums without their brightest
 images.
 
-What this small one does not reach is the paper's stealth: all features of ordinary images go quiet, so that
-D-SNR and the guard's trial on a client's own examples give the model away.
+This small version does not reach the paper's stealth: all features of ordinary images are suppressed, so that
+D-SNR and the guard's trial on a client's own examples reveal the model.
 
 Breaks when: no example of the sum has the property, or several have it to the same degree (of many examples
-exactly one is above the threshold with a chance of 37 %); the clients' images are of another kind than the
+exactly one is above the threshold with probability 37 %); the clients' images are of another kind than the
 auxiliary ones; the model mixes examples (batch norm). Shape letters: B images, E features, D entries of a
 code, K classes.
 """
@@ -45,11 +45,11 @@ _MIXING = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
 @final
 @dataclass(frozen=True, kw_only=True)
 class Seer:
-    """The attack with its settings.
+    """The attack and its settings.
 
     Args:
         training: of the model and the reader.
-        looks_for: the example that is singled out: ``brightest`` or ``darkest``.
+        looks_for: the example to recover: ``brightest`` or ``darkest``.
     """
 
     card: ClassVar[Card] = Card(
@@ -81,7 +81,7 @@ class Seer:
 
     @property
     def budget(self) -> Budget:
-        """Training, once per model, size of a sum and auxiliary images; reading the sum is a closed form."""
+        """Training, once per model, size of the sum and auxiliary images; the read-out is in closed form."""
         return Budget(
             unit="steps",
             amount=0,
@@ -96,8 +96,8 @@ class Seer:
         last_layer(architecture)
 
     def craft(self, view: View, *, rng: Rng) -> Crafted | None:
-        """The trained model; the reader and the projection are remembered."""
-        del rng  # what is trained is kept for all rounds, whatever the seed
+        """The trained model; the reader and the projection are stored in the memory."""
+        del rng  # one training serves all rounds, whatever the seed
         auxiliary, one, terms = view.grants.auxiliary, view.rounds[-1], view.terms
         assert auxiliary is not None  # needs.grants
         images = _unit(auxiliary.inputs, terms)
@@ -118,7 +118,7 @@ class Seer:
         return Crafted(default=replace(one.broadcast, tensors=state(secret.model)), memory=memory)
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
-        """At most one image per round that was crafted; confidence is how well its own code agrees."""
+        """At most one image per crafted round; confidence is the agreement with the image's own code."""
         del rng  # deterministic
         architecture, memory = view.terms.architecture, view.memory
         last = last_layer(architecture)

@@ -1,8 +1,8 @@
-"""The property by which one example of a sum is singled out, and images that have it.
+"""The property that singles out one example of a sum, and images that have it.
 
-Brightness is the mean of all pixels; the chosen ones are those above the quantile that one example of a sum
-exceeds on average. Of 8,000 auxiliary images that is 125 for sums of 64, too few to train on alone, so that
-others are made as bright: the brightest quarter, and the negatives of the darkest, by an exponent.
+Brightness is the mean of all pixels; the chosen images are those above the quantile that one example of a sum
+exceeds on average. Of 8,000 auxiliary images that is 125 for sums of 64, too few to train on, so others are
+brightened to match: the brightest quarter, and the negatives of the darkest quarter, by an exponent.
 
 Shape letters: N images, C, H, W.
 """
@@ -18,20 +18,20 @@ from glasshouse.errors import Inapplicable
 Property = Literal["brightest", "darkest"]
 _QUARTER = 4
 _LOW, _HIGH, _HALVINGS, _BLACK = 0.02, 3.0, 14, 1e-3  # of the search for exponents
-_REACH = 3  # pixels by which images are moved
+_REACH = 3  # largest shift, in pixels
 _AT_ONCE = 500
 
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Chosen:
-    """Images with the property and without.
+    """Images with and without the property.
 
     Attributes:
-        threshold: of the brightness; negatives' for the darkest.
+        threshold: of the brightness; of the negatives' brightness for ``darkest``.
         others: (N, C, H, W), without the property.
-        natural: with it.
-        adjusted: others, made as bright.
+        natural: with the property.
+        adjusted: images whose brightness was changed to have it.
     """
 
     threshold: float
@@ -41,7 +41,7 @@ class Chosen:
 
 
 def brightness(images: Tensor, looks_for: Property = "brightest") -> Tensor:
-    """(N,), the mean pixel of images in [0, 1], or of their negatives.
+    """The mean pixel (N,) of images in [0, 1], or of their negatives.
 
     Examples:
         >>> brightness(torch.full((1, 1, 2, 2), 0.25), "darkest")
@@ -52,7 +52,7 @@ def brightness(images: Tensor, looks_for: Property = "brightest") -> Tensor:
 
 
 def choose(images: Tensor, examples: int, *, looks_for: Property, generator: torch.Generator) -> Chosen:
-    """Split auxiliary images (N, C, H, W) in [0, 1] by the property for sums of so many ``examples``.
+    """Split auxiliary images (N, C, H, W) in [0, 1] by the property, for sums of ``examples`` examples.
 
     Raises:
         Inapplicable: all are equally bright.
@@ -79,7 +79,7 @@ def choose(images: Tensor, examples: int, *, looks_for: Property, generator: tor
 
 
 def with_brightness(images: Tensor, goals: Tensor) -> Tensor:
-    """Images (N, C, H, W) in [0, 1] to the powers at which their mean pixels are ``goals`` (N,).
+    """Raise images (N, C, H, W) in [0, 1] to the powers at which their mean pixels are ``goals`` (N,).
 
     Examples:
         >>> images = with_brightness(torch.full((1, 1, 2, 2), 0.25), torch.tensor([0.5]))
@@ -97,7 +97,7 @@ def with_brightness(images: Tensor, goals: Tensor) -> Tensor:
 
 
 def moved(images: Tensor, generator: torch.Generator) -> Tensor:
-    """The same images (N, C, H, W), all shifted by up to three pixels, each mirrored or not."""
+    """The images (N, C, H, W), all shifted by the same 0 to 3 pixels, each mirrored at random."""
     height, width = images.shape[2:]
     padded = nn.functional.pad(images, (_REACH,) * 4, mode="replicate")
     down, right = torch.randint(2 * _REACH + 1, (2,), generator=generator).tolist()

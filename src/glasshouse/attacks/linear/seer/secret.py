@@ -1,4 +1,4 @@
-"""What SEER's server sends and what it keeps: the model, the secret projection and the reader; the read-out.
+"""SEER's model, secret projection and reader, and the read-out of a sum.
 
 Shape letters: B images, E features, D entries of a code, K classes, N auxiliary images.
 """
@@ -18,14 +18,14 @@ from glasshouse.wire import Architecture
 
 SUBJECT = "attack 'seer'"
 SUMS, WITHOUT, BEYOND = 100, 4, 0.5
-"""Auxiliary sums that set the floor, how many of the brightest they lack, and the share that stays below."""
-_STEADY = 0.05  # of the standardisation's averages
+"""Number of auxiliary sums that set the floor, brightest images they lack, and the quantile of agreement."""
+_STEADY = 0.05  # momentum of the standardisation's averages
 _AT_ONCE = 256
 
 
 @final
 class Reader(nn.Module):
-    """Images of codes: each entry standardised, then a linear layer that begins at principal components.
+    """Decode codes to images: standardise each entry, then a linear layer initialised by PCA.
 
     Args:
         shape: of an image.
@@ -45,20 +45,20 @@ class Reader(nn.Module):
 
     @torch.no_grad()
     def begin(self, images: Tensor) -> None:
-        """At the mean of images (N, C, H, W) and their principal components, each of unit variance."""
+        """Initialise with the mean and principal components, scaled to unit variance, of images."""
         flat = images.flatten(1)
         mean = flat.mean(0)
         _, sizes, directions = torch.linalg.svd(flat - mean, full_matrices=False)
-        kept = min(self.pixels.in_features, len(sizes))
+        count = min(self.pixels.in_features, len(sizes))
         self.pixels.weight.zero_()
-        self.pixels.weight[:, :kept] = directions[:kept].T * sizes[:kept] / math.sqrt(len(flat))
+        self.pixels.weight[:, :count] = directions[:count].T * sizes[:count] / math.sqrt(len(flat))
         self.pixels.bias.copy_(mean)
 
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Secret:
-    """What is sent, and what is kept.
+    """The model that is sent, and the projection and reader that are kept.
 
     Attributes:
         model: of the agreed architecture, in evaluation mode.
@@ -73,7 +73,7 @@ class Secret:
     last: str
 
     def codes(self, images: Tensor) -> Tensor:
-        """(B, D)."""
+        """Codes (B, D) of images."""
         codes: Tensor = latents(self.model, self.last)(images) @ self.projection.T
         return codes
 
@@ -84,32 +84,32 @@ class Secret:
 
 
 def as_directions(codes: Tensor) -> Tensor:
-    """Codes (B, D) of root mean square 1."""
+    """Normalise codes (B, D) to root mean square 1."""
     return nn.functional.normalize(codes, dim=1) * math.sqrt(codes.shape[1])
 
 
 def fresh(architecture: Architecture, last: str, *, code: int) -> Secret:
-    """Before any training; the same for one architecture."""
+    """The untrained networks and projection; deterministic for an architecture."""
     rng = Rng.root(0).child("seer")
     model = build(architecture, rng=rng.child("model"))
     layer = model.get_submodule(last)
     assert isinstance(layer, nn.Linear)  # attack.last_layer
-    kept = min(code, max(1, layer.in_features // 2))
-    draws = torch.randn(layer.in_features, kept, generator=rng.child("projection").torch())
-    with torch.random.fork_rng(devices=[]):  # the weights drawn at first are overwritten
-        reader = Reader(architecture.input_shape, kept)
+    size = min(code, max(1, layer.in_features // 2))
+    draws = torch.randn(layer.in_features, size, generator=rng.child("projection").torch())
+    with torch.random.fork_rng(devices=[]):  # the initial weights are overwritten
+        reader = Reader(architecture.input_shape, size)
     return Secret(model=model, projection=torch.linalg.qr(draws)[0].T.contiguous(), reader=reader, last=last)
 
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Found:
-    """What a sum holds.
+    """The result of reading a sum.
 
     Attributes:
         image: (1, C, H, W) in [0, 1].
         label: (1,).
-        agreement: (1,), cosine of what was projected and of the image's own code, in [-1, 1].
+        agreement: (1,), cosine similarity of the projected gradient and the image's own code, in [-1, 1].
     """
 
     image: Tensor
@@ -118,10 +118,10 @@ class Found:
 
 
 def read_out(secret: Secret, gradient: Tensor) -> Found:
-    """The example that stands out in the last layer's gradient (K, E): its strongest direction in codes."""
-    left = gradient.to(secret.projection) @ secret.projection.T  # (K, D)
-    left = left / left.abs().max().clamp_min(torch.finfo(left.dtype).tiny)
-    classes, _, directions = torch.linalg.svd(left, full_matrices=False)
+    """The dominant example in the last layer's gradient (K, E): the strongest direction of its projection."""
+    projected = gradient.to(secret.projection) @ secret.projection.T  # (K, D)
+    projected = projected / projected.abs().max().clamp_min(torch.finfo(projected.dtype).tiny)
+    classes, _, directions = torch.linalg.svd(projected, full_matrices=False)
     codes = torch.stack((directions[0], -directions[0]))
     with torch.no_grad():
         images = secret.read(codes)
@@ -134,7 +134,7 @@ def read_out(secret: Secret, gradient: Tensor) -> Found:
 
 
 def floor_of(secret: Secret, images: Tensor, examples: int, looks_for: Property) -> float:
-    """The agreement below which half of the sums of auxiliary images lie that lack their brightest."""
+    """The median agreement of auxiliary sums without the brightest images: the floor for a claim."""
     generator = Rng.root(0).child("seer/floor").torch()
     size = brightness(images, looks_for)
     others = images[size <= size.double().quantile(max(0.5, 1 - WITHOUT / examples))]

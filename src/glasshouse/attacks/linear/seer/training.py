@@ -1,15 +1,15 @@
-"""The model that singles one example out, and the secret decoder: trained together on auxiliary images.
+"""Joint training of SEER's model and secret decoder on auxiliary images.
 
-Source: Garov et al. 2024, "Hiding in Plain Sight", ICLR, arXiv:2306.03013. The loss adds what the chosen
-example's reconstruction lacks to how much of the others is left in the projection. Where we differ: only the
-last layer's gradient is projected. An example's part in it is the outer product of p - y (how wrong the
-logits are) and its features, so that no second derivative is needed. The reader is linear and begins at
-principal components, where the authors train a network for days of a GPU. A term keeps logits near zero:
-where the model is sure of a class, the example's gradient vanishes.
+Source: Garov et al. 2024, "Hiding in Plain Sight", ICLR, arXiv:2306.03013. The loss is the reconstruction
+error of the chosen example plus the magnitude of the others in the projection. Where we differ: only the last
+layer's gradient is projected. An example contributes the outer product of p - y (the error of the
+probabilities) and its features, so that no second derivative is needed. The reader is linear and initialised
+with principal components, where the authors train a network for days on a GPU. A term keeps logits near zero:
+where the model is certain of a class, the example's gradient vanishes.
 
-The projection M is linear and fixed: random orthonormal directions of the feature space. The model learns to
-have nothing of ordinary examples in them. Of the sum, M leaves a matrix of classes × code, nearly of rank
-one: the chosen example's p - y times its code. The reader gets the code's direction.
+The projection M is linear and fixed: random orthonormal directions of the feature space. The model learns
+features of ordinary examples that are zero along them. M maps the sum to a matrix of classes × code, nearly
+of rank one: the chosen example's p - y times its code. The reader gets the code's direction.
 
 Shape letters: N auxiliary images, B images of a step, E features, D entries of the code, K classes.
 """
@@ -34,24 +34,24 @@ from glasshouse.tensors import FUSED
 from glasshouse.wire import Architecture
 
 _VERSION = 1
-_NATURAL = 4  # one of so many chosen images is as it was found
-_RAMP = 0.3  # share of the steps after which the others weigh what they weigh in a sum
-_FAINT = 1e-6  # what nothing is divided by
-_LONGEST = 1.0  # of the gradient
-_SHOWN = 5  # images per entry of the code, for the principal components
+_NATURAL = 4  # one in this many chosen images is natural, not adjusted
+_RAMP = 0.3  # share of the steps after which the others have their full weight in a sum
+_FAINT = 1e-6  # lower bound of denominators
+_LONGEST = 1.0  # norm to which gradients are clipped
+_SHOWN = 5  # adjusted images per entry of the code, for the principal components
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class SecretTraining:
-    """How model and reader are trained.
+    """Settings of the training of model and reader.
 
     Attributes:
         steps: optimizer steps.
         batch_size: chosen images per step, and as many others.
-        learning_rate: highest of the one-cycle schedule.
-        silence: weight of how much of the others is left, against the squared error of pixels.
-        code: entries of the projection; at most half as many as the last layer has features are used.
+        learning_rate: peak of the one-cycle schedule.
+        silence: weight of the others' magnitude in the projection, relative to the squared error of pixels.
+        code: entries of the projection; at most half the number of the last layer's features.
     """
 
     steps: Count = 2_500
@@ -73,13 +73,13 @@ def train_secret(
     looks_for: Property,
     recipe: SecretTraining,
 ) -> tuple[Secret, float]:
-    """What is sent and kept, and the agreement above which a read-out counts: cached, or trained now.
+    """The model and its secret, and the agreement above which a read-out counts: cached, or trained now.
 
     Args:
-        architecture: agreed.
+        architecture: the agreed one.
         images: auxiliary, (N, C, H, W) in [0, 1].
         last: name of the last layer.
-        examples: of a round's sum.
+        examples: in a round's sum.
         looks_for: the property.
         recipe: of the training.
 
@@ -124,15 +124,15 @@ def train_secret(
 
 @final
 class _Training:
-    """Steps on chosen images, each in a sum with others.
+    """The training loop: chosen images, each in a sum with others.
 
     Args:
-        secret: is trained in place.
-        chosen: images with the property and without.
-        examples: of a sum.
+        secret: trained in place.
+        chosen: images with and without the property.
+        examples: in a sum.
         recipe: of the training.
-        generator: of what is drawn.
-        device: where it runs.
+        generator: for all random draws.
+        device: of the training.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class _Training:
         self.head = self.model.get_submodule(secret.last)
 
     def run(self) -> None:
-        """All steps, on a one-cycle schedule. The last layer stays as it is."""
+        """Run all steps, on a one-cycle schedule. The last layer is not trained."""
         steps, rate = self.recipe.steps, self.recipe.learning_rate
         before = [p for n, p in self.model.named_parameters() if not n.startswith(f"{self.secret.last}.")]
         weights = [*before, *self.reader.parameters()]
@@ -168,7 +168,7 @@ class _Training:
             schedule.step()
 
     def loss(self, weight: float) -> Tensor:
-        """Of one step, in which the others count by ``weight`` from 0 to 1."""
+        """The loss of one step; ``weight``: of the other examples in the sum, from 0 to 1."""
         chosen, generator, size = self.chosen, self.generator, self.recipe.batch_size
         natural = -(-size // _NATURAL)
         parts = (_draw(chosen.natural, natural, generator), _draw(chosen.adjusted, size - natural, generator))
@@ -183,11 +183,13 @@ class _Training:
         shares = wrong[:size] @ wrong[size:].T / wrong[:size].square().sum(1, keepdim=True).clamp_min(_FAINT)
         rest = math.sqrt(self.others / size) * shares @ others
         again = self.reader(as_directions(own + weight * rest))
-        left = self.others * others.square().sum(1).mean() / own.square().sum(1).mean().clamp_min(_FAINT**2)
+        residual = (
+            self.others * others.square().sum(1).mean() / own.square().sum(1).mean().clamp_min(_FAINT**2)
+        )
         error = nn.functional.mse_loss(again, images[:size])
-        return error + self.recipe.silence * (left.log1p() + logits.square().mean())
+        return error + self.recipe.silence * (residual.log1p() + logits.square().mean())
 
 
 def _draw(images: Tensor, number: int, generator: torch.Generator) -> Tensor:
-    """So many of the images, with replacement."""
+    """Draw ``number`` images with replacement."""
     return images[torch.randint(len(images), (number,), generator=generator)]

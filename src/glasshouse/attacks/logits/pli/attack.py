@@ -1,9 +1,9 @@
-"""PLI: a network per client that inverts pairs of predictions, asked for the confidence gap.
+"""PLI: a network per client that inverts pairs of predictions, queried with a confidence gap.
 
 Source: Takahashi et al. 2023, "Breaching FedMD: Image Recovery via Paired-Logits Inversion Attack", CVPR,
 Algorithm 1. Where we differ: distances are mean squares (as in the authors' code; the paper writes norms),
-the server's half of a query is raised in the class's own column (the code: in the whole batch's), and the
-attack reads what was uploaded instead of querying live models.
+the server's half of a query is raised in the class's own column (the code: in the whole batch's columns), and
+the attack reads the uploads instead of querying live models.
 
 Shape letters: K clients, L private classes, J classes, n public images of the private domain (D_0).
 """
@@ -54,21 +54,21 @@ class Pli:
         temperature: of the softmax over logits, τ > 0.
         confidence: of the server's half of a query, α > 0.
         prior: ``none``; ``mean``: of D_0 (Eq. 8); a translation of the class's images of the other domain
-            (Eq. 9): ``ridge``, ``paired`` (encoder and decoder) or ``cyclegan``. Without public labels the
-            learned ones cannot be.
+            (Eq. 9): ``ridge``, ``paired`` (encoder and decoder) or ``cyclegan``. The learned ones need public
+            labels.
         prior_weight: γ >= 0.
         roughness: β of the choice among clients (Eq. 11).
-        choice: of the client whose image is claimed: by its ``images`` (Eq. 11), or by its ``predictions``
-            (ours: who gives the class the most probability on D_0, over the uploads so far).
+        choice: how to choose the client whose image is claimed: by ``images`` (Eq. 11), or by ``predictions``
+            (ours: the client that gives the class the highest probability on D_0, over the uploads so far).
         tuning: fine-tune on the queries after each epoch (Eq. 10).
-        reads: ``paired``; ``client``: the client's half alone (ablation); ``none``: the server's own logits
-            in the place of every upload, which is what the attack finds without the clients.
+        reads: ``paired``; ``client``: only the client's half (ablation); ``none``: the server's own logits in
+            place of every upload, that is, the attack without the clients' information.
         training: of the inversion networks.
-        translator: how a learned translation is trained.
+        translator: training of a learned translation.
         networks: per client, whose images are averaged.
-        shrink: share of the prior in the image, in [0, 1). Both are ours: an average differs less from the
-            truth than a sharp guess does; 1 and 0: the paper.
-        processes: networks that are trained at a time, each in a process of its own; the result is the same.
+        shrink: share of the prior in the image, in [0, 1). Both are ours: an average is closer to the truth
+            than a sharp guess; the paper has 1 network and shrink 0.
+        processes: networks trained in parallel, each in its own process; the result is the same.
     """
 
     card: ClassVar[Card] = Card(
@@ -80,7 +80,7 @@ class Pli:
         control={
             "setting": "seven of ten digits private, one client, FedGEMS, the public domain is blurred",
             "scenario": EASY,
-            # The published rate is for a hundred times more images; so few steps of it change nothing.
+            # The published rate is for a hundred times more images; with so few steps it is too low.
             "fits": {"training.learning_rate": 1e-3},
             "metric": "ssim_private",
         },
@@ -189,7 +189,7 @@ class Pli:
         )
 
     def _pairs(self, server: Tensor, client: Tensor) -> Tensor:
-        """(n, J) and (n, J) → (n, 2 J), or (n, J) where the client's half stands alone."""
+        """(n, J) and (n, J) → (n, 2 J), or (n, J) for the client's half alone."""
         own = F.softmax(server / self.temperature, 1)
         other = own if self.reads == "none" else F.softmax(client / self.temperature, 1)
         return other if self.reads == "client" else torch.cat([own, other], 1)

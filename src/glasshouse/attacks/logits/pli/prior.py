@@ -1,4 +1,4 @@
-"""Prior images: what a private class may look like before any upload was read.
+"""Prior images: guesses of what a private class looks like, made without uploads.
 
 Source: Takahashi et al. 2023, section 3.3: Eq. 8 (mean) and Eq. 9 (a translation of the class's images of the
 other domain). All in [-1, 1].
@@ -21,14 +21,14 @@ from glasshouse.limits import Count, check_ranges
 from glasshouse.rng import Rng
 
 METHOD = 1
-"""Of the translators; raised when one of them changes, so that cached images are made again."""
+"""Version of the translators; increase it when one changes, to invalidate cached images."""
 Prior = Literal["none", "mean", "ridge", "paired", "cyclegan"]
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class TranslatorTraining:
-    """How a learned translation between the two domains is trained.
+    """Training of a learned translation between the two domains.
 
     Attributes:
         epochs: over the public images of the classes that are not private.
@@ -43,11 +43,11 @@ class TranslatorTraining:
 def prior_images(
     kind: Prior, evidence: Material, *, epochs: int, rng: Rng
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Priors of the images of D_0, (n, C, H, W) or one for all, and of the private classes, likewise.
+    """Prior images for D_0, (n, C, H, W) or one for all, and for the private classes, likewise.
 
     Raises:
         BadValue: no such prior.
-        Inapplicable: a learned one without public labels.
+        Inapplicable: a learned prior without public labels.
     """
     if kind not in get_args(Prior):
         raise BadValue(
@@ -70,7 +70,7 @@ def prior_images(
 
 
 def _translate_means(kind: Prior, evidence: Material, *, epochs: int, rng: Rng) -> Tensor:
-    """For every class the mean of its translated shifted images (Eq. 9), (J, C, H, W)."""
+    """For every class the mean of its translated images of the shifted domain (Eq. 9), (J, C, H, W)."""
     pairs = pairs_of(evidence)
     shifted = evidence.scaled(evidence.public.inputs[evidence.sensitive :])
     if len(pairs.shifted) < 2:

@@ -1,1 +1,1 @@
-"""How far a candidate is from the received update: distances, ghost norms, defenses and step orders."""
+"""Distance of a candidate's update from the received one: ghost norms, defences and step orders."""

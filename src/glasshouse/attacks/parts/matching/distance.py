@@ -1,13 +1,13 @@
-"""How far a candidate's update is from the received one, for R candidates at once.
+"""Distance of candidates' updates from the received one, for R candidates at once.
 
 Shape letters: R restarts, B images, C channels, H and W pixels, K classes, P parameter tensors.
 
-Three readings of an update: one gradient (fedsgd, or one local step); the change after several local
-steps, repeated by training the replica on the candidate, differentiably (Geiping et al. 2020,
-arXiv:2003.14053, section 6); or that change as if it came from one step, the cheap approximation. One step
-of Adam is read as a clamped gradient, several are repeated.
+An update is read in one of three ways: as one gradient (fedsgd, or one local step); as the change after
+several local steps, simulated by training the replica on the candidate, differentiably (Geiping et al. 2020,
+arXiv:2003.14053, section 6); or as if that change came from one step, the cheap approximation. One step of
+Adam is read as a clamped gradient, several are simulated.
 The attacker knows the optimizer, its rate, the batch size, the epochs and the number of examples. It does not
-know which images met in a step: candidates train in their own order, and claims have no order either.
+know which images shared a step: candidates are trained in their own order, and claims have no order either.
 """
 
 import logging
@@ -34,8 +34,8 @@ Distance = Literal["cosine", "squared"]
 Steps = Literal["simulate", "one_step"]
 
 ROUNDING = 1e-6
-"""What float32 leaves of a distance that is 0, as a share of the received (squared) norm. bfloat16
-leaves up to 1e-2, so searches in it are judged in float32."""
+"""Rounding error of a zero distance in float32, as a share of the received (squared) norm. In bfloat16 it
+is up to 1e-2, so searches in bfloat16 are judged in float32."""
 SOFTEN = 0.01
 """See ``LocalSteps.soften``."""
 
@@ -54,7 +54,7 @@ class Engine(Protocol):
 
 
 def schedule(replica: Replica) -> tuple[Tensor, ...]:
-    """Rows of the candidate's B images for each local step, in the order of the candidate.
+    """For each local step the indices of its images among the candidate's B, in the candidate's order.
 
     Example: 5 images, batches of 2 and 6 steps give 0 1 | 2 3 | 4 | 0 1 | 2 3 | 4.
     """
@@ -70,10 +70,10 @@ class Objective:
     over all entries, in squared units of the update; with ``share``, of the victim's received squared norm.
 
     Args:
-        engine: of all victims.
+        engine: computes the moments, for all victims.
         targets: the update of each, by parameter name.
         distance: see above.
-        adaptations: what candidates go through, for each victim.
+        adaptations: the transformation of candidates, for each victim.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Objective:
         victims: Sequence[int] | None = None,
         share: bool = False,
     ) -> Tensor:
-        """(R,) float64 distances of candidates (R, B, C, H, W); the others as in ``Ghost.__call__``."""
+        """(R,) float64 distances of candidates (R, B, C, H, W); other arguments as in ``Ghost.__call__``."""
         products = self._engine(inputs, targets, create_graph=create_graph, victims=victims)
         wanted = self._squares(products.dot, victims)
         dot, square, gap = products.dot, products.square, products.gap
@@ -120,7 +120,7 @@ class Objective:
         if len(set(self.target_squares)) == 1:
             return self.target_squares[0]
         whose = tuple(victims or self._evenly(like))
-        if whose not in self._by_rows:  # kept: a GPU waits for what comes from here
+        if whose not in self._by_rows:  # cached: a transfer to the GPU synchronises it
             squares = torch.tensor([self.target_squares[victim] for victim in whose], dtype=like.dtype)
             self._by_rows = {whose: squares.to(like.device)}
         return self._by_rows[whose]
@@ -143,7 +143,7 @@ class Objective:
 
 
 def local_steps(replica: Replica, steps: Steps, *, soften: float = 0.0) -> LocalSteps | None:
-    """The steps that candidates repeat; None: the update is read as one gradient."""
+    """The local steps to simulate on candidates; None: the update is read as one gradient."""
     update, terms = replica.update, replica.terms
     several = update.kind != "gradient" and update.steps > 1 and steps == "simulate"
     if not several and not replica.adaptive:
@@ -155,7 +155,7 @@ def local_steps(replica: Replica, steps: Steps, *, soften: float = 0.0) -> Local
 
 
 def target_of(replica: Replica, steps: LocalSteps | None) -> dict[str, Tensor]:
-    """What candidates are compared with: a gradient, or the change after ``steps``, known decay apart."""
+    """The target of matching: a gradient, or the change after ``steps`` without known weight decay."""
     if steps is None:
         return replica.gradient()
     return scale_tensors(replica.moved(), len(steps.rows) / replica.update.steps)
@@ -174,9 +174,9 @@ def objective(
     Args:
         clients: the client's model and the update to match; several only where :func:`can_share` says so.
         distance: see :class:`Objective`.
-        steps: how several local steps are read; one gradient or one step is exact either way.
+        steps: how several local steps are read; for one gradient or one step both are exact.
         adaptive: estimate the defence's transformation from the update and apply it to candidates, or apply
-            one that was estimated before; of all clients, or of each.
+            a given one; for all clients, or for each.
         form: see ``Ghost``.
         bf16: see ``Ghost``.
 
@@ -184,10 +184,10 @@ def objective(
         Inapplicable: an update is zero everywhere.
     """
     each = [adaptive] * len(clients) if isinstance(adaptive, bool | Adaptation) else adaptive
-    read = [_read(client, steps) for client in clients]
-    adaptations = [_adaptation(*one) for one in zip(clients, (r.target for r in read), each, strict=True)]
-    engine = _engine(clients, read, adaptations, form=form, bf16=bf16)
-    return Objective(engine, [one.target for one in read], distance=distance, adaptations=adaptations)
+    readings = [_read(client, steps) for client in clients]
+    adaptations = [_adaptation(*one) for one in zip(clients, (r.target for r in readings), each, strict=True)]
+    engine = _engine(clients, readings, adaptations, form=form, bf16=bf16)
+    return Objective(engine, [one.target for one in readings], distance=distance, adaptations=adaptations)
 
 
 def objectives(
@@ -198,33 +198,33 @@ def objectives(
     steps: Steps = "simulate",
     form: Form = "auto",
 ) -> list[Objective]:
-    """:func:`objective` of each client, in float32; a model that several share is prepared once.
+    """:func:`objective` of each client, in float32; a shared model is prepared once.
 
     Raises:
         Inapplicable: an update is zero everywhere.
     """
     every, ready = list[Objective](), dict[object, Ghost]()
     for client, how in zip(clients, adaptive, strict=True):
-        read = _read(client, steps)
-        adaptation = _adaptation(client, read.target, how)
-        same = client.model, tuple(read.target)
+        reading = _read(client, steps)
+        adaptation = _adaptation(client, reading.target, how)
+        same = client.model, tuple(reading.target)
         engine: Engine
-        if read.steps is None and same in ready:
+        if reading.steps is None and same in ready:
             apart = adaptation.layer_clip is not None
-            engine = ready[same].beside([read.target], masks=[adaptation.masks], apart=apart)
+            engine = ready[same].beside([reading.target], masks=[adaptation.masks], apart=apart)
         else:
-            engine = _engine([client], [read], [adaptation], form=form, bf16=False)
+            engine = _engine([client], [reading], [adaptation], form=form, bf16=False)
         if isinstance(engine, Ghost):
             ready[same] = engine
-        every.append(Objective(engine, [read.target], distance=distance, adaptations=[adaptation]))
+        every.append(Objective(engine, [reading.target], distance=distance, adaptations=[adaptation]))
     return every
 
 
 def can_share(clients: Sequence[Replica], steps: Steps = "simulate") -> bool:
     """Whether the updates can be matched in one batch.
 
-    They answer the same broadcast, with as many images, and are read as one gradient of a model with ghost
-    norms. One alone always can.
+    True if they answer the same broadcast, with equally many images, and are read as one gradient of a model
+    that supports ghost norms. Always true for a single update.
     """
     first = clients[0]
     return len(clients) == 1 or (
@@ -242,12 +242,12 @@ def can_share(clients: Sequence[Replica], steps: Steps = "simulate") -> bool:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Reading:
-    """An update as something to be matched.
+    """An update, prepared for matching.
 
     Attributes:
         target: by parameter name.
-        steps: that candidates repeat; None: the target is a gradient.
-        levels: it was clamped at these; None: it was not.
+        steps: to simulate on candidates; None: the target is a gradient.
+        levels: the levels at which the target was clamped; None: it was not.
     """
 
     target: Mapping[str, Tensor]
@@ -280,13 +280,13 @@ def _adaptation(client: Replica, target: Mapping[str, Tensor], adaptive: bool | 
 
 def _engine(
     clients: Sequence[Replica],
-    read: Sequence[_Reading],
+    readings: Sequence[_Reading],
     adaptations: Sequence[Adaptation],
     *,
     form: Form,
     bf16: bool,
 ) -> Engine:
-    client, one, masks = clients[0], read[0], adaptations[0].masks
+    client, one, masks = clients[0], readings[0], adaptations[0].masks
     model, received, steps = client.model, client.received, one.steps
     if one.levels is not None and steps is not None:
         LOG.info("matching a clamped gradient, one restart after the other")
@@ -300,7 +300,7 @@ def _engine(
     if reason is None:
         every = [a.masks for a in adaptations]
         apart = any(a.layer_clip is not None for a in adaptations)
-        targets = [r.target for r in read]
+        targets = [r.target for r in readings]
         return Ghost(model, targets, masks=every, form=form, bf16=bf16, shape=client.shape, apart=apart)
     LOG.warning("restarts run one after the other, without ghost norms: %s", reason)
     return Plain(model, received, one.target, masks=masks)

@@ -1,4 +1,4 @@
-"""What DLG and iDLG share: L-BFGS on the squared distance of gradients, restarts batched, best one claimed.
+"""Shared code of DLG and iDLG: L-BFGS on the squared gradient distance, batched restarts, best one claimed.
 
 Shape letters: R restarts, B images, C channels, H and W pixels, K classes.
 """
@@ -33,7 +33,7 @@ from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 
 INNER = 20
-"""Iterations in one step of ``torch.optim.LBFGS``, the unit in which the papers count."""
+"""Iterations in one step of ``torch.optim.LBFGS``, the papers' unit of iterations."""
 
 
 @final
@@ -44,7 +44,7 @@ class QuasiNewton:
     Attributes:
         iterations: outer steps, each of at most 20 evaluations.
         restarts: independent starts from N(0, 1), in one batch, of which the attack's own loss picks one.
-        goal: all restarts end when one is this close; squared distance, as a share of the received norm.
+        goal: squared distance at which all restarts end, as a share of the received squared norm.
     """
 
     iterations: Count = 300
@@ -62,7 +62,7 @@ class Match:
 
     Attributes:
         inputs: (B, C, H, W) in pixel units, clipped into the image range.
-        labels: (B,), as given or as searched.
+        labels: (B,), given or found by the search.
         loss: squared distance as a share of the received update's squared norm.
     """
 
@@ -72,7 +72,7 @@ class Match:
 
 
 class ExactAttack(SearchAttack, SearchingTogether, Protocol):
-    """Base class of DLG and iDLG, which differ in where the labels come from."""
+    """Base class of DLG and iDLG, which differ in how labels are obtained."""
 
     infers_labels: ClassVar[bool]
     search: QuasiNewton
@@ -80,11 +80,11 @@ class ExactAttack(SearchAttack, SearchingTogether, Protocol):
 
     @property
     def budget(self) -> Budget:
-        """Outer steps of every restart; each is a search of its own, so that few are timed."""
+        """Outer steps and restarts; an outer step is 20 iterations, so few are timed."""
         return search_budget(self.search, probes=(1, PROBE))
 
     def run_together(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[tuple[Claim, ...], ...]:
-        """What :meth:`run` claims of each view, by one search; see ``TogetherAttack``."""
+        """The claims of :meth:`run` for each view, from one search; see ``TogetherAttack``."""
         clients = replicas(views, subject=f"attack '{self.name}'")
         if not can_share(clients, "one_step"):
             return ()
@@ -98,7 +98,7 @@ class ExactAttack(SearchAttack, SearchingTogether, Protocol):
         return tuple((claim_images(client, m.inputs, m.labels, loss=m.loss),) for client, m in results)
 
     def objectives(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[SearchedLoss, ...]:
-        """The squared distance of gradients, as a share of the received one; its point is not clipped."""
+        """The squared gradient distance, as a share of the received squared norm; points are not clipped."""
         clients = replicas(views, subject=f"attack '{self.name}'")
         adaptive = detect.adaptation_of_each(clients, adaptive=self.adaptive, rngs=rngs)
         distances = objectives(
@@ -125,14 +125,14 @@ def minimize_distance(
     labels: Sequence[Tensor] | None,
     rngs: Sequence[Rng],
 ) -> list[Match]:
-    """Minimise ``distance`` over the images of every client, and over soft labels where none are known.
+    """Minimise ``distance`` over the images of every client, and over soft labels if no labels are given.
 
     Args:
-        clients: the model and the update behind ``distance``, of each; they share a batch and nothing else.
-        distance: what is minimised.
-        search: how long.
-        labels: (B,) of each; None: soft labels are searched, too.
-        rngs: of the starts.
+        clients: the model and update of each victim; victims share a batch and nothing else.
+        distance: the loss.
+        search: iterations, restarts and goal.
+        labels: (B,) of each; None: soft labels are optimised, too.
+        rngs: for the starts, one per client.
     """
     first = clients[0]
     shape, classes = (first.images, *first.shape), first.classes
@@ -173,7 +173,7 @@ def minimize_distance(
 
 
 def best_claim(client: Replica, descent: Found, labels: Tensor) -> tuple[Claim, ...]:
-    """The claim about ``client``: what the search by Adam found best, in the image range."""
+    """The claim about ``client``: the best result of the search by Adam, clipped to the image range."""
     best = descent.best()
     low, high = client.terms.image_range
     pixels = client.to_pixels(descent.points[best]).clamp(low, high)
@@ -181,14 +181,14 @@ def best_claim(client: Replica, descent: Found, labels: Tensor) -> tuple[Claim, 
 
 
 def loss_of_pixels(client: Replica, loss: Labelled) -> SearchedLoss:
-    """For the judge: ``loss``, of points in model input, as a function of pixels."""
+    """For the judge: ``loss``, which takes model input, as a function of pixels."""
     return SearchedLoss(
         loss=lambda pixels, labels: loss(client.to_inputs(pixels), labels, False), noise=ROUNDING
     )
 
 
 def claim_images(replica: Replica, inputs: Tensor, labels: Tensor, *, loss: float) -> Reconstruction:
-    """The claim about one client's update; confidence is minus the attack's loss, for all images alike."""
+    """The claim about one client's update; the confidence of every image is minus the attack's loss."""
     update = replica.update
     return Reconstruction(
         about=About(rounds=(update.round,), client=update.client),

@@ -1,7 +1,7 @@
-"""Convolutions whose weights never change, differentiated twice at the price of their input alone.
+"""Convolutions with fixed weights, twice differentiable in their input at no cost for the weights.
 
-The double backward of PyTorch's own convolution also computes a gradient of the weights, wherever the input
-has one: an eighth of all convolutions in a step of gradient matching, for nothing.
+The double backward of PyTorch's own convolution also computes a gradient of the weights whenever the input
+requires one: an eighth of all convolutions in a step of gradient matching, wasted.
 """
 
 from typing import Any, final
@@ -17,7 +17,7 @@ class FixedConv2d(nn.Conv2d):
     """A convolution whose weights get no gradient, twice differentiable in its input.
 
     Args:
-        like: ungrouped, padded with a fixed number of zeros; its weights are shared.
+        like: the convolution to replace: ungrouped, with fixed zero padding; its weights are shared.
     """
 
     def __init__(self, like: nn.Conv2d) -> None:
@@ -37,7 +37,7 @@ class FixedConv2d(nn.Conv2d):
 
 
 def fix_convolutions(model: nn.Module) -> None:
-    """Put :class:`FixedConv2d` in the places of ``model``'s convolutions that it can stand in for."""
+    """Replace the convolutions of ``model`` by :class:`FixedConv2d` where possible, in place."""
     for name, module in list(model.named_modules()):
         ungrouped = type(module) is nn.Conv2d and module.groups == 1 and module.padding_mode == "zeros"
         if ungrouped and not isinstance(module.padding, str):

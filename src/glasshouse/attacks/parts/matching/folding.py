@@ -1,4 +1,4 @@
-"""Evaluation-mode batch norm as part of the convolution before it: one layer to run, the gradients of two.
+"""Fold eval-mode batch norm into the preceding convolution: one layer to run, the gradients of two.
 
 Shape letters: R restarts, O and I output and input channels, D = I times kernel area.
 
@@ -18,17 +18,17 @@ import torch
 from torch import Tensor, nn
 
 AGREE: Final = 1e-3
-"""Outputs of the folded model may differ by so much, as a share of the largest: rounding."""
+"""Tolerance on outputs of the folded model, as a share of the largest: rounding."""
 
 
 FAINT: Final = 1e-3
-"""A batch norm that scales a channel by less, as a share of its largest scale, is left as it is."""
+"""A batch norm with a channel scale below this, as a share of its largest scale, is not folded."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Folded:
-    """What is needed to take the gradients of a convolution and its batch norm apart.
+    """Constants that recover the gradients of a convolution and its batch norm from the folded layer.
 
     Attributes:
         norm: name of the batch norm.
@@ -47,7 +47,7 @@ class Folded:
     scale: Tensor
 
     def unfold(self, values: Tensor) -> Tensor:
-        """Values (R, O, ...) for the folded convolution, as they are for the convolution itself: times s."""
+        """Convert values (R, O, ...) of the folded convolution to the original one: multiply by s."""
         return values * self.scale.to(values.dtype).view(-1, *[1] * (values.ndim - 2))
 
     def product(self, gradient: Tensor) -> Tensor:
@@ -55,11 +55,11 @@ class Folded:
         return (gradient * self.weight).flatten(2).sum(2)
 
     def product_of(self, reached: Tensor, total: Tensor) -> Tensor:
-        """(R, O): the same, of the sum of delta times y over positions (R, O), and of S (R, O)."""
+        """(R, O): <G, W>, from the sum of delta times y over positions (R, O) and S (R, O)."""
         return (reached - self.bias * total) / self.scale
 
     def of_norm(self, total: Tensor, product: Tensor) -> dict[str, Tensor]:
-        """(R, O) gradients of gamma and beta, by name, of S (R, O) and <G, W> (R, O)."""
+        """(R, O) gradients of gamma and beta, by name, from S (R, O) and <G, W> (R, O)."""
         gain = self.inverse * (product + self.shift * total)
         return {f"{self.norm}.weight": gain, f"{self.norm}.bias": total}
 
@@ -67,16 +67,16 @@ class Folded:
 def fold_norms(
     model: nn.Module, shape: tuple[int, ...], names: Container[str]
 ) -> tuple[nn.Module, dict[str, Folded]]:
-    """A copy of ``model`` in which batch norms are part of the convolution whose output they alone take.
+    """Copy ``model`` with each batch norm folded into the convolution whose output only it consumes.
 
     Args:
         model: in ``eval()`` mode.
         shape: of one input, without the batch; (): nothing is folded.
-        names: of the parameters whose gradients are asked for: pairs of which all are, are folded.
+        names: parameters whose gradients are needed; a pair is folded if all of its parameters are.
 
     Returns:
-        The copy, and what was folded, by the convolution's name. Nothing where the outputs would differ, as
-        where a convolution's output goes elsewhere, too.
+        The copy, and the folded pairs, by the convolution's name. Nothing is folded if the outputs would
+        differ, for example because a convolution's output is also used elsewhere.
     """
     if not shape or not any(isinstance(module, nn.BatchNorm2d) for module in model.modules()):
         return copy.deepcopy(model), {}
@@ -95,28 +95,28 @@ def fold_norms(
 
 
 def _pairs(model: nn.Module, probe: Tensor) -> tuple[Mapping[str, str], Tensor]:
-    """Convolutions with the batch norm that takes their output, and the model's output."""
-    made: list[tuple[Tensor, str]] = []
+    """Convolution names with the batch norm that consumes their output, and the model's output."""
+    outputs: list[tuple[Tensor, str]] = []
     pairs: dict[str, str] = {}
 
-    def made_by(name: str) -> Callable[..., None]:
-        return lambda _module, _inputs, output: made.append((output, name))
+    def record_output(name: str) -> Callable[..., None]:
+        return lambda _module, _inputs, output: outputs.append((output, name))
 
-    def taken_by(name: str) -> Callable[..., None]:
-        return lambda _module, inputs: pairs.update({n: name for t, n in made if t is inputs[0]})
+    def record_input(name: str) -> Callable[..., None]:
+        return lambda _module, inputs: pairs.update({n: name for t, n in outputs if t is inputs[0]})
 
     with ExitStack() as hooks:
         for name, module in model.named_modules():
             if isinstance(module, nn.Conv2d):
-                hooks.enter_context(module.register_forward_hook(made_by(name)))
+                hooks.enter_context(module.register_forward_hook(record_output(name)))
             if isinstance(module, nn.BatchNorm2d) and module.affine and module.track_running_stats:
-                hooks.enter_context(module.register_forward_pre_hook(taken_by(name)))
+                hooks.enter_context(module.register_forward_pre_hook(record_input(name)))
         output: Tensor = model(probe)
     return pairs, output
 
 
 def _fold(model: nn.Module, name: str, norm: str) -> Folded | None:
-    """Fold one pair of ``model`` in place; None where a channel is next to switched off."""
+    """Fold one pair of ``model`` in place; None if the scale of a channel is nearly zero."""
     convolution, batch_norm = model.get_submodule(name), model.get_submodule(norm)
     assert isinstance(convolution, nn.Conv2d)
     assert isinstance(batch_norm, nn.BatchNorm2d)

@@ -1,4 +1,4 @@
-"""Compare the gradients of many candidates with a target without forming them: ghost norms.
+"""Ghost norms: compare the gradients of many candidates with a target without forming the gradients.
 
 Shape letters: R restarts, B images of one restart, K classes, P parameter tensors; L output positions,
 O and I output and input channels, D = I times kernel area; V victims, each with a target of its own.
@@ -35,19 +35,19 @@ from glasshouse.attacks.parts.matching.ghost_layers import Form, Triple
 from glasshouse.tensors import widen
 
 SMALL: Final = 2**14
-"""Entries up to which gradients are compared in one piece: each operator call costs more than its work."""
+"""Gradients of up to this many entries are compared in one piece, as the call overhead dominates."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Moments:
-    """What matching needs to know about R candidate gradients, per parameter tensor.
+    """Inner products and norms of R candidate gradients, per parameter tensor, as matching needs them.
 
     Attributes:
-        dot: <g_p(x_r), g*_p>, (P, R), float64 (float32 on MPS), as all of them.
+        dot: <g_p(x_r), g*_p>, (P, R); like the others, float64 (float32 on MPS).
         square: |g_p(x_r)|², (P, R), after the target's masks.
-        gap: |g_p(x_r) - g*_p|², (P, R), or None: only where gradients were formed it is known
-            exactly; ``square - 2 dot + |g*|²`` cancels near convergence.
+        gap: |g_p(x_r) - g*_p|², (P, R), or None: exact only where gradients were formed, as
+            ``square - 2 dot + |g*|²`` suffers from cancellation near convergence.
     """
 
     dot: Tensor
@@ -56,7 +56,7 @@ class Moments:
 
 
 def moments(triples: list[Triple]) -> Moments:
-    """Stack what was found for each parameter tensor; the gap only if all of them have one."""
+    """Stack the moments of all parameter tensors; the gap only if all of them have one."""
     dots, squares, gaps = zip(*triples, strict=True)
     gaps_present = [widen(gap) for gap in gaps if gap is not None]
     return Moments(
@@ -67,11 +67,11 @@ def moments(triples: list[Triple]) -> Moments:
 
 
 def supports(model: nn.Module, target: Mapping[str, Tensor], shape: tuple[int, ...]) -> str | None:
-    """Why ghost norms do not apply to ``model``, in words; None: they do.
+    """The reason why ghost norms do not apply to ``model``, in words; None: they do.
 
     Args:
         model: in the mode in which it will run.
-        target: by parameter name; layers without a tensor in it are not looked at.
+        target: by parameter name; layers without a tensor in it are ignored.
         shape: of one input, without the batch.
     """
     calls: dict[str, int] = {}
@@ -98,7 +98,7 @@ def supports(model: nn.Module, target: Mapping[str, Tensor], shape: tuple[int, .
 
 
 def _blocks(victims: Sequence[int] | None, *, every: int) -> slice | list[int] | None:
-    """The victims whose targets are looked at, each for equally many candidates; None: all, as they lie.
+    """The victims whose targets are needed, each for equally many candidates; None: all, in order.
 
     Examples:
         >>> _blocks((0, 0, 1, 1), every=2), _blocks((1, 1), every=2), _blocks((0, 1, 1), every=2)
@@ -106,13 +106,13 @@ def _blocks(victims: Sequence[int] | None, *, every: int) -> slice | list[int] |
     """
     if victims is None:
         return None
-    present = sorted(set(victims))
-    even = len(victims) % len(present) == 0
-    blocks = present if even and list(victims) == _repeat(present, len(victims)) else list(victims)
+    distinct = sorted(set(victims))
+    even = len(victims) % len(distinct) == 0
+    blocks = distinct if even and list(victims) == _repeat(distinct, len(victims)) else list(victims)
     if blocks == list(range(every)):
         return None
-    straight = blocks == list(range(blocks[0], blocks[0] + len(blocks)))
-    return slice(blocks[0], blocks[0] + len(blocks)) if straight else blocks
+    contiguous = blocks == list(range(blocks[0], blocks[0] + len(blocks)))
+    return slice(blocks[0], blocks[0] + len(blocks)) if contiguous else blocks
 
 
 def _repeat(present: list[int], length: int) -> list[int]:
@@ -129,7 +129,7 @@ def _join(prefix: str, name: str) -> str:
 
 @final
 class _Recorder:
-    """A forward hook that notes a layer's input and output; data, so that the model can travel."""
+    """A forward hook that records a layer's input and output; a class, so that the model can be pickled."""
 
     def __init__(self, tape: dict[str, tuple[Tensor, Tensor]], name: str) -> None:
         self.tape, self.name = tape, name
@@ -147,20 +147,20 @@ def _halve(_: nn.Module, activations: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 class Ghost:
     """Moments of candidates against fixed targets; build once, call in every iteration.
 
-    It runs a copy of the model, in which batch norms are folded into convolutions (:mod:`folding`) and, where
-    only linear layers and convolutions are left, the weights are in bfloat16 already.
+    It runs a copy of the model, in which batch norms are folded into convolutions (:mod:`folding`). Under
+    ``bf16``, if only linear layers and convolutions remain, the weights themselves are cast to bfloat16.
 
     Args:
-        model: one that :func:`supports`; its parameters need no gradient.
+        model: accepted by :func:`supports`; its parameters need no gradient.
         targets: g* of every victim, by parameter name.
-        masks: of every victim the entries of the candidate's gradient that count, by parameter name, of the
-            target's shape or (1, ...) for whole columns; missing names: all. The target should be zero
-            elsewhere.
-        form: ``auto`` by cost; ``explicit`` forms every gradient (and fills ``gap``); ``pairs`` none of the
-            large ones.
+        masks: for every victim the entries of the candidate's gradient that count, by parameter name, of the
+            target's shape or (1, ...) for whole columns; missing names: all entries. The target should be
+            zero elsewhere.
+        form: ``auto`` by cost; ``explicit`` forms every gradient (and fills ``gap``); ``pairs`` forms none of
+            the large ones.
         bf16: run the model and the large products in bfloat16; sums stay in the target's precision.
         shape: of one input, without the batch; (): nothing is folded.
-        apart: keep the moments of small tensors apart, too; else they come as one.
+        apart: return separate moments for small tensors, too; else they are joined into one.
     """
 
     def __init__(
@@ -203,7 +203,7 @@ class Ghost:
         masks: Sequence[Mapping[str, Tensor]] = (),
         apart: bool = True,
     ) -> "Ghost":
-        """The same model, prepared already, against other targets of the same parameters."""
+        """A copy that shares the prepared model, with other targets for the same parameters."""
         other = copy.copy(self)
         other._aim(targets, masks, apart=apart)
         return other
@@ -233,7 +233,7 @@ class Ghost:
         """Moments of R candidate batches.
 
         Args:
-            inputs: (R, B, C, H, W), what ``model`` takes.
+            inputs: (R, B, C, H, W), input of ``model``.
             targets: classes (R, B), or class probabilities (R, B, K).
             create_graph: keep the result differentiable in ``inputs`` and ``targets``.
             victims: of every candidate, in ascending order; None: equally many of each.
@@ -273,13 +273,13 @@ class Ghost:
         self,
         name: str,
         module: nn.Module,
-        seen: tuple[Tensor, Tensor],
+        tape: tuple[Tensor, Tensor],
         delta: Tensor,
         *,
         restarts: int,
         of: slice | list[int] | None,
     ) -> tuple[dict[str, Tensor], dict[str, Triple]]:
-        """Gradients (R, ...) of one layer's parameters, and the moments of a weight whose is not formed."""
+        """Gradients (R, ...) of one layer's parameters, or moments where a gradient is not formed."""
         weight, bias, fold = _join(name, "weight"), _join(name, "bias"), self._folded.get(name)
         formed: dict[str, Tensor] = {}
         pairs: dict[str, Triple] = {}
@@ -289,26 +289,26 @@ class Ghost:
         if weight not in self._target:
             return formed, pairs
         if not isinstance(module, (nn.Linear, nn.Conv2d)):
-            formed[weight] = ghost_layers.gain(module, seen[0], delta, restarts)
+            formed[weight] = ghost_layers.gain(module, tape[0], delta, restarts)
             return formed, pairs
         target, mask = self._of(weight, of)
         if ghost_layers.forms(target, delta, restarts, mask=mask, form=self._form):
-            gradient = ghost_layers.weight_gradient(module, seen[0], delta, restarts).to(self._precision)
+            gradient = ghost_layers.weight_gradient(module, tape[0], delta, restarts).to(self._precision)
             formed[weight] = gradient if fold is None else fold.unfold(gradient)
             if fold is not None:
                 formed |= fold.of_norm(total, fold.product(gradient))
         else:
             own = delta if fold is None else fold.unfold(delta)
             pairs[weight] = ghost_layers.pairs(
-                module, seen[0], own, restarts=restarts, target=target, mask=mask
+                module, tape[0], own, restarts=restarts, target=target, mask=mask
             )
             if fold is not None:
-                reached = ghost_layers.bias(module, delta.to(self._precision) * seen[1], restarts)
+                reached = ghost_layers.bias(module, delta.to(self._precision) * tape[1], restarts)
                 formed |= fold.of_norm(total, fold.product_of(reached, total))
         return formed, pairs
 
     def _compare(self, formed: Mapping[str, Tensor], of: slice | list[int] | None) -> dict[str, Triple]:
-        """Moments of gradients that were formed; of small ones as one, unless they are kept apart."""
+        """Moments of the formed gradients; small ones are joined unless ``apart``."""
         exact = self._form == "explicit"
         small = [] if self._apart else [name for name, g in formed.items() if g[0].numel() <= SMALL]
         moments = {

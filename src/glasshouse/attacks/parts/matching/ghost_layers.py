@@ -1,8 +1,8 @@
-"""The formulas behind ghost norms, layer by layer: input and output gradient in, moments out.
+"""The formulas behind ghost norms, per layer type: from a layer's input and output gradient to moments.
 
 Shape letters: R restarts, B images of one restart, N = R * B, P positions that share one weight gradient
 (B images times output positions), O outputs, D inputs of one output (for a convolution: channels C times
-kernel area), V victims, whose targets differ; the R restarts are equally many of each, in their order. All
+kernel area), V victims, whose targets differ; the R restarts are R / V of each victim, in order. All
 functions are differentiable, once, in input and output gradient.
 """
 
@@ -18,11 +18,11 @@ Triple = tuple[Tensor, Tensor, Tensor | None]
 """dot (R,), square (R,) and gap (R,) or None of one parameter tensor; see ``ghost.Moments``."""
 
 GROUPED = 128 * 128
-"""Up to this many pairs of channels one grouped convolution beats a loop over restarts (measured, CPU)."""
+"""Up to this many channel pairs a grouped convolution is faster than a loop over restarts (measured, CPU)."""
 
 
 def refusal(module: nn.Module) -> str | None:
-    """Why this layer has no ghost norm here, in words; None: it has."""
+    """The reason why this layer has no ghost norm here, in words; None: it has one."""
     if isinstance(module, nn.Conv2d):
         odd = module.groups != 1 or module.padding_mode != "zeros" or isinstance(module.padding, str)
         return "is grouped, or not padded with a fixed number of zeros" if odd else None
@@ -35,7 +35,7 @@ def refusal(module: nn.Module) -> str | None:
 
 
 def explicit(gradient: Tensor, target: Tensor, mask: Tensor | None, *, exact: bool) -> Triple:
-    """Moments of a gradient that was formed, (R, ...) against (V, ...). ``exact`` fills the gap."""
+    """Moments of a formed gradient (R, ...) against targets (V, ...). ``exact`` fills the gap."""
     restarts, victims = len(gradient), len(target)
     target = target.flatten(1)[:, None]  # (V, 1, entries)
     gradient = gradient.reshape(victims, restarts // victims, -1).to(target.dtype)
@@ -49,9 +49,10 @@ def explicit(gradient: Tensor, target: Tensor, mask: Tensor | None, *, exact: bo
 
 
 def forms(target: Tensor, delta: Tensor, restarts: int, *, mask: Tensor | None, form: Form) -> bool:
-    """Whether the gradient of a weight is formed; else only its moments are computed, from :func:`pairs`.
+    """Whether the gradient of a weight is formed; else only its moments are computed, by :func:`pairs`.
 
-    A mask of shape (V, 1, ...) keeps or drops whole columns (inputs) and allows both; a full mask does not.
+    A mask of shape (V, 1, ...) keeps or drops whole columns (inputs) and allows both forms; a full mask
+    requires the gradient.
     """
     whole = mask is None or mask.shape[1] == 1
     return (
@@ -128,8 +129,8 @@ def weight_gradient(
 class _ConvolutionGradient(Function):
     """Weight gradients of a convolution, one per restart, (R, O, C, kernel), without unfolding patches.
 
-    They, and their own derivatives, are convolutions again, with R times the channels in R groups; in wide
-    layers, where grouped kernels are slow, a loop over restarts.
+    They and their own derivatives are again convolutions, with R times the channels in R groups; wide layers,
+    for which grouped kernels are slow, use a loop over restarts.
     """
 
     @staticmethod
@@ -165,7 +166,7 @@ class _ConvolutionGradient(Function):
 
 
 def _split(shape: tuple[int, ...], restarts: int) -> int:
-    """Restarts per convolution: all in one grouped one, or one each."""
+    """Restarts per convolution: all in one grouped convolution, or one each."""
     return restarts if shape[0] * shape[1] <= GROUPED else 1
 
 

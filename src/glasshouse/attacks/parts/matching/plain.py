@@ -1,9 +1,9 @@
-"""The slow way to compare updates: each candidate's is formed, by a gradient or by training on it.
+"""The slow way to compare updates: form each candidate's update, as a gradient or by simulated training.
 
 Shape letters: R restarts, B images, C channels, H and W pixels, K classes, P parameter tensors.
 
-Right by inspection, and applicable to every model and to several local steps; :mod:`ghost` is tested
-against it.
+Simple enough to verify by reading, and applicable to every model and to several local steps; the reference
+in the tests of :mod:`ghost`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,12 +26,12 @@ class Plain:
     Args:
         model: in ``eval()`` mode.
         received: parameters before training, by name.
-        target: the update to match, of the same names.
+        target: the update to match, under the same names.
         masks: entries that count; see ``Ghost``.
         steps: the local steps behind the target; None: it is one gradient of all B images.
-        levels: the target is a gradient clamped at these; see ``local_steps.clamped_gradient``.
-        known: what is added by name to a candidate's change, or to its gradient before it is clamped: weight
-            decay that the target was freed of, or that is in it.
+        levels: the target is a gradient clamped at these levels; see ``local_steps.clamped_gradient``.
+        known: terms added to a candidate's change, or to its gradient before clamping, by name: weight decay
+            that was removed from the target, or that is part of it.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Plain:
         victims: Sequence[int] | None = None,
     ) -> Moments:
         """Moments of R candidate batches; see ``Ghost.__call__``."""
-        assert not victims or set(victims) == {0}  # several are never asked of it
+        assert not victims or set(victims) == {0}  # never called with several victims
         each = [self._one(x, y, create_graph) for x, y in zip(inputs, targets, strict=True)]
         return Moments(
             dot=torch.cat([m.dot for m in each], 1),

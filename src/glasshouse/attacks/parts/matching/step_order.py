@@ -1,11 +1,11 @@
-"""Matching several local steps when nobody told the adversary which image met which step.
+"""Matching several local steps when the assignment of images to steps is unknown.
 
 Shape letters: R restarts, B images, C channels, H and W pixels.
 
-Simulated from a random start, five steps with the labels in any order end in a poor optimum: every step sees
-the wrong image, and what a step does depends on those before it. So the update is read as one gradient first,
-which needs no order; then, in turns, images change places between the steps as long as the simulated update
-comes nearer, and all are refined by simulation, each time in smaller moves.
+Simulated from a random start, five steps with the labels in arbitrary order end in a poor optimum: every step
+gets the wrong image, and the effect of a step depends on the previous ones. So the update is first read as
+one gradient, which needs no order. Then two phases alternate: images are swapped between steps while this
+brings the simulated update closer, and all images are refined by simulation, at a decreasing learning rate.
 
 Source: ours; simulating the steps is Geiping et al. 2020, arXiv:2003.14053, section 6.
 """
@@ -27,7 +27,7 @@ WARM, TURNS, SLOWER = 0.5, 3, 0.3
 from one turn to the next. Chosen on CIFAR-10 train images (docs/log.md)."""
 
 SWAPS = 200
-"""Exchanges tried in one search, per restart."""
+"""Maximum number of swaps tried in one search, per restart."""
 
 
 def match(
@@ -45,11 +45,11 @@ def match(
     Args:
         start: (R, B, C, H, W).
         labels: (B,), in any order.
-        search: of the whole search; its iterations are shared out.
-        as_one: the loss under either reading of the update.
-        simulated: the loss under either reading of the update.
+        search: the whole search; its iterations are divided among the phases.
+        as_one: the loss with the update read as one step.
+        simulated: the loss with the steps simulated.
         client: the client's model and its update.
-        rng: of the order in which iterates are tried.
+        rng: for the order in which swaps are tried, and the noise of the search.
     """
     warm = max(1, round(WARM * search.iterations))
     paired = labels.expand(len(start), -1).clone()
@@ -75,13 +75,13 @@ def match(
 
 
 def unknown(client: Replica) -> bool:
-    """Did the client take several steps, with different images in them?"""
+    """Whether the client took several steps on different images, whose order is unknown."""
     update = client.update
     return update.kind != "gradient" and update.steps > 1 and bool((step_of(client) > 0).any())
 
 
 def step_of(client: Replica) -> Tensor:
-    """(B,) the step of an epoch in which the candidate's image of this place is used.
+    """(B,) for each of the candidate's images the step of an epoch that uses it.
 
     Example: 5 images in batches of 2 give 0 0 1 1 2.
     """
@@ -95,9 +95,9 @@ def step_of(client: Replica) -> Tensor:
 def exchange_between_steps(
     points: Tensor, labels: Tensor, steps: Tensor, loss: Labelled, *, rng: Rng
 ) -> tuple[Tensor, Tensor]:
-    """Candidates (R, B, ...) and labels (R, B), with images of different steps exchanged while it helps.
+    """Swap images of candidates (R, B, ...) and labels (R, B) between steps while this lowers the loss.
 
-    Ends when no single exchange lowers the loss, or after ``SWAPS`` tries; no restart's loss rises.
+    Ends when no single swap lowers the loss, or after ``SWAPS`` tries; no restart's loss rises.
     """
     pairs = [(i, j) for i, j in combinations(range(len(steps)), 2) if steps[i] != steps[j]]
     if not pairs:

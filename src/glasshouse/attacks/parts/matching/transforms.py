@@ -1,17 +1,17 @@
-"""Adaptive matching: guess from the received update how it was transformed, and do so to candidates.
+"""Adaptive matching: estimate the defence's transformation from the update, and apply it to candidates.
 
 Shape letters: R restarts, P parameter tensors.
 
 Source: Li et al. 2022 (GGL), CVPR, section 3.2: match T(g(x)) instead of g(x), with T estimated from the
-received update. Where we differ: the kind of defence is not given but looked for (three marks in the
-update, below), and nothing is done about added noise, whose expectation does not change the minimum.
+received update. Where we differ: the kind of defence is not given but detected (by three marks in the
+update, below), and added noise is ignored, as its expectation does not change the minimum.
 
-- zeros scattered over a tensor: magnitude pruning; only the entries that survived count;
+- zeros scattered over a tensor: magnitude pruning; only nonzero entries count;
 - columns of the last layer's weight gradient that are zero for every class: Soteria; these columns do not
-  count. Features that were zero anyway look the same, and nothing is lost by not counting them;
-- several tensors of one and the same norm, none above it: clipping per layer at that norm;
+  count. Dead features look the same, and leaving them out loses nothing;
+- several tensors of the same norm, and none of a larger one: clipping per layer at that norm;
 - otherwise the norm of the whole update is taken as the bound of a global clip: candidates with a larger
-  gradient are scaled down to it. Matching by angle does not notice; matching by distance does.
+  gradient are scaled down to it. This changes the squared distance, but not the cosine.
 """
 
 from collections.abc import Mapping
@@ -25,19 +25,19 @@ from glasshouse.privacy.marks import scattered_zeros
 from glasshouse.tensors import norm, widen
 
 SCATTERED = 0.05
-"""An update counts as pruned above this share of zeros outside rows and columns that are zero altogether."""
+"""An update counts as pruned above this share of zeros outside all-zero rows and columns."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Adaptation:
-    """What was estimated; the default changes nothing.
+    """A transformation of candidates; the default changes nothing.
 
     Attributes:
         masks: True where a candidate's entry counts, by parameter name: full, or (1, ...) for columns.
         clip: bound of a global clip, or None.
         layer_clip: bound of a clip per tensor, or None.
-        shortened: clipped to an unknown bound: each candidate is scaled by what fits best, at most 1.
+        shortened: clipped to an unknown bound: candidates are scaled by the best-fitting factor, at most 1.
     """
 
     masks: Mapping[str, Tensor] = field(default_factory=dict)
@@ -71,7 +71,7 @@ def _shrink(square: Tensor, bound: float) -> Tensor:
 
 
 def estimate(received: Mapping[str, Tensor], *, last: str) -> Adaptation:
-    """What was done to ``received``, as far as it shows.
+    """Estimate the transformation that was applied to ``received``.
 
     Args:
         received: the update, by parameter name.

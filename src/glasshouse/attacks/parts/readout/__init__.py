@@ -1,1 +1,1 @@
-"""Inputs of linear layers, read from gradients and their sums in closed form."""
+"""Recover inputs of linear layers from gradients, and from sums of gradients, in closed form."""

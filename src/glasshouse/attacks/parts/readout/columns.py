@@ -1,14 +1,14 @@
-"""Inputs of a linear layer, read from its gradients without knowing which units a single example reached.
+"""Recover inputs of a linear layer from its gradients, without knowing which examples activate which units.
 
-With Z = Y wᵀ + b and ReLU behind it, the gradient of row q of the weight is the sum over examples of
-dZ[i, q] · Y[i], that of the bias the sum of dZ[i, q]. A unit that exactly one example activates gives that
-example's input Y[i] as the quotient of the two; one that several activate gives a mixture of them. Which is
-which the attacker must tell: inputs behind a ReLU are never negative, two units that give the same
-vector did not mix by chance, and a mixture of vectors that were read elsewhere adds nothing.
+With Z = Y wᵀ + b and a ReLU behind it, the gradient of row q of the weight is the sum over examples of
+dZ[i, q] · Y[i], that of the bias the sum of dZ[i, q]. If exactly one example activates a unit, the quotient
+of the two is that example's input Y[i]; if several do, it is a mixture of their inputs. The attacker must
+distinguish the cases: inputs behind a ReLU are never negative, two units rarely give the same vector unless
+it is a single input, and a mixture of vectors that other units gave is redundant.
 
 Source: Pan et al. 2022 (neuron exclusivity), USENIX Security; Dabholkar et al. 2025 (Maui), section 5.2.
-Where we differ: the paper counts leaked rows with the truth at hand; the tests above are blind. Updates that
-were made noisy are read by combining units that agree, each with the weight that least squares gives it.
+Where we differ: the paper counts leaked rows knowing the true inputs; the tests above are blind. In noisy
+updates, units that agree are combined with least-squares weights.
 
 Shape letters: N units, D entries of the layer's input, Q candidates, R vectors read.
 """
@@ -24,8 +24,9 @@ from torch import Tensor
 from glasshouse.errors import BadValue
 
 Readout = Literal["unexplained", "nonnegative", "confirmed", "all"]
-"""Which candidates are kept: ``all``; without a negative entry; those of them that no ``confirmed`` ones mix
-to; those that two units gave. Of a noisy update: those that two units gave, or all."""
+"""Candidates to keep. ``all``; ``nonnegative``: those without a negative entry; ``unexplained``: of these,
+those that are not mixtures of confirmed ones; ``confirmed``: those given by at least two units. In a noisy
+update: ``confirmed``, or all."""
 
 SAME = 1e-3
 """Relative distance below which two candidates are the same vector."""
@@ -41,9 +42,9 @@ class Read:
     """Vectors read from one gradient.
 
     Attributes:
-        vectors: (R, D), distinct, the surest first.
-        units: (R,), how many units gave each.
-        noisy: the update was read as a noisy one.
+        vectors: (R, D), distinct, the most confident first.
+        units: (R,), number of units that gave each.
+        noisy: whether the update was read as noisy.
     """
 
     vectors: Tensor
@@ -54,12 +55,12 @@ class Read:
 def read_columns(
     weight: Tensor, bias: Tensor, *, limit: int, readout: Readout = "unexplained", positive: bool = True
 ) -> Read:
-    """Read what a layer's gradient says of its inputs.
+    """Recover a layer's inputs from its gradient.
 
     Args:
         weight: (N, D), gradient of the weight.
         bias: (N,), of the bias.
-        limit: at most so many vectors: the number of examples behind the gradient.
+        limit: maximum number of vectors: the number of examples behind the gradient.
         readout: see :data:`Readout`.
         positive: the layer's inputs are never negative.
 
@@ -91,9 +92,9 @@ def read_columns(
 
 
 def _of_few(weight: Tensor, bias: Tensor, examples: int) -> bool:
-    """Whether the gradient (N, D + 1) has the rank of a sum over ``examples``: noise would have them all.
+    """Whether the gradient (N, D + 1) has rank at most ``examples``; with noise it would have full rank.
 
-    Nothing can be said, and the answer is no, where it has no more rows and columns than examples.
+    False, as the rank says nothing, if the gradient does not have more rows and columns than examples.
     """
     both = torch.cat([weight, bias[:, None]], dim=1)
     if examples >= min(both.shape):
@@ -103,7 +104,7 @@ def _of_few(weight: Tensor, bias: Tensor, examples: int) -> bool:
 
 
 def _group_agreeing(candidates: Tensor, tolerance: float) -> Read:
-    """Candidates (Q, D) that agree become one; those that most units gave come first."""
+    """Merge candidates (Q, D) that agree; those given by most units come first."""
     if not len(candidates):
         return Read(vectors=candidates, units=torch.zeros(0, dtype=torch.int64, device=candidates.device))
     norms = candidates.norm(dim=1).clamp_min(1e-300)
@@ -117,9 +118,10 @@ def _group_agreeing(candidates: Tensor, tolerance: float) -> Read:
 
 
 def _nonnegative(candidates: Tensor) -> Tensor:
-    """Which candidates can be inputs that are never negative.
+    """A mask of the candidates without a (significantly) negative entry.
 
-    Asked before they are grouped: a mixture that is nearly one example would stand for it, and take it along.
+    To be applied before grouping: a mixture close to a single example could represent its group, and discard
+    the example with it.
     """
     return (candidates >= -_NEGATIVE * candidates.abs().amax(1, keepdim=True)).all(1)
 
@@ -135,7 +137,7 @@ def _select(read: Read, *, limit: int, readout: Readout, dtype: torch.dtype) -> 
 
 
 def _select_unexplained(vectors: Tensor, sure: Tensor) -> Tensor:
-    """Which candidates are no mixture, with weights that are not negative, of the sure ones."""
+    """A mask of the candidates that are not mixtures, with nonnegative weights, of the ``sure`` ones."""
     keep = sure.clone()
     vectors = vectors.cpu()
     base = vectors[sure.cpu()].T.numpy()
@@ -149,18 +151,18 @@ def _select_unexplained(vectors: Tensor, sure: Tensor) -> Tensor:
 def _reached_units(
     weight: Tensor, bias: Tensor, *, limit: int, readout: Readout, positive: bool, dtype: torch.dtype
 ) -> Read:
-    """From a noisy gradient: units far above the noise, those that agree combined, the loudest first.
+    """Read a noisy gradient: take units far above the noise, combine those that agree, the strongest first.
 
-    Every unit hears the same noise, and most are reached by nobody, so the median of |bias| is the noise's.
-    Noise makes entries negative and hides mixtures: of the readouts ``confirmed`` alone keeps fewer than all.
+    All units have the same noise level, and most are not activated, so the median of |bias| estimates it.
+    Noise makes entries negative and hides mixtures: only the readout ``confirmed`` keeps fewer than all.
     """
     noise = 1.4826 * float(bias.abs().median())
     order = bias.abs().argsort(descending=True, stable=True)
-    loud = [int(q) for q in order if abs(float(bias[q])) > _REACHED * noise]
+    strong = [int(q) for q in order if abs(float(bias[q])) > _REACHED * noise]
     sums: list[Tensor] = []
     weights: list[float] = []
     members: list[int] = []
-    for q in loud:
+    for q in strong:
         one, size = weight[q] / bias[q], float(bias[q].square())
         spread = noise * weight.shape[1] ** 0.5
         for i, total in enumerate(sums):

@@ -1,4 +1,4 @@
-"""Frozen features as every party of a transfer federation holds them, and the head that is trained on them.
+"""The frozen features of federated transfer learning, and the head that is trained on them.
 
 Shape letters: B images, C channels, H and W pixels, D features, N units of the head's first layer.
 """
@@ -17,7 +17,7 @@ from glasshouse.transcript.view import View
 from glasshouse.wire import Architecture
 
 TWO_LAYERS = "set model.hidden, or use a model with a two-layer head"
-"""What to do about a head that these attacks cannot read."""
+"""Advice in errors about a head that these attacks cannot read."""
 _CHUNK = 256
 
 
@@ -27,8 +27,8 @@ class FrozenFeatures:
     """The model as broadcast, in ``eval()`` mode, without gradients of its parameters, on their device.
 
     Attributes:
-        model: all of it.
-        tail: its linear layers at the end; the first is fed by the features.
+        model: the whole model.
+        tail: its linear layers at the end; the features are the input of the first.
         tensors: the weights, by name.
     """
 
@@ -51,7 +51,7 @@ class FrozenFeatures:
         return latents(self.model, self.tail.names[0])(images)
 
     def of(self, images: Tensor) -> Tensor:
-        """The same in chunks, without gradients, float32."""
+        """Features in chunks, without gradients, float32."""
         with torch.no_grad():
             return torch.cat([self(part) for part in torch.split(images, _CHUNK)]).float()
 
@@ -81,7 +81,7 @@ def check_tail(architecture: Architecture, *, subject: str) -> None:
 
 
 def complete_broadcast(view: View) -> dict[str, Tensor]:
-    """All that was broadcast so far, completed: the last value of every name of the agreed architecture."""
+    """The last broadcast value of every tensor of the agreed architecture."""
     tensors: dict[str, Tensor] = {}
     for one in view.rounds:
         if one.broadcast.architecture == view.terms.architecture:

@@ -1,4 +1,4 @@
-"""From what clients send of a head to images: read representations, invert them.
+"""From a head's gradient to images: recover representations, then invert them.
 
 Shape letters: R representations, D features.
 """
@@ -46,15 +46,15 @@ INVERSION_MOVED = {
 @final
 @dataclass(frozen=True, kw_only=True)
 class Inversion:
-    """How representations become images.
+    """How representations are inverted to images.
 
     Attributes:
-        invert: by pixels; by a generator of each, as published; by a generator that begins at what pixels
-            found (ours); or not at all.
-        iterations: 0: 500 by pixels, 600 by a generator, 300 by one that begins there.
-        images: representations of one update that are inverted at most, the surest first.
-        distance: what is minimised.
-        step: of the pixels, the first.
+        invert: ``pixels``; ``generator``: one per image, as published; ``pixels+generator``: a generator that
+            starts from the result of ``pixels`` (ours); or ``none``.
+        iterations: 0: 500 for pixels, 600 for a generator, 300 for a generator that starts from pixels.
+        images: maximum number of inverted representations per update, the most confident first.
+        distance: the loss.
+        step: initial step size of the search over pixels.
     """
 
     invert: Invert = "pixels"
@@ -68,7 +68,7 @@ class Inversion:
 
     @property
     def phases(self) -> tuple[tuple[Invert, int], ...]:
-        """What is searched, one after the other, and in how many steps per image: what an audit will cost."""
+        """The phases of the search, in order, and their steps per image, from which the cost follows."""
         match self.invert:
             case "none":
                 return ()
@@ -81,7 +81,7 @@ class Inversion:
 
     @property
     def budget(self) -> Budget:
-        """Steps of every image that is read, and how a few of them are timed."""
+        """Steps per image, and how a few of them are timed."""
         steps = sum(number for _, number in self.phases)
         images, pieces = (self.images, self.rehearse) if steps else (0, None)
         return Budget(unit="steps", amount=steps, images=images, pieces=pieces)
@@ -118,7 +118,7 @@ class Inversion:
         shape: tuple[int, int, int],
         rngs: Sequence[Rng],
     ) -> list[InvertedImages]:
-        """Images of the vectors (R, D) of several updates, each from its own stream; pixels share batches."""
+        """Images of the vectors (R, D) of several updates, a stream each; the pixel search batches them."""
         if self.invert == "generator":
             how = Search(iterations=self.iterations or GENERATOR_STEPS)
             every = zip(vectors, rngs, strict=True)
@@ -147,7 +147,7 @@ class Inversion:
 
 
 class HeadAttack(Protocol):
-    """Base class of attacks that read representations out of a head's gradient, and make images of them."""
+    """Base class of attacks that recover representations from a head's gradient and invert them."""
 
     name: ClassVar[str]
     readout: Readout
@@ -162,9 +162,9 @@ class HeadAttack(Protocol):
         check_tail(architecture, subject=f"attack '{self.name}'")
 
     def recover_claims(self, one: RoundView, *, terms: Terms, rng: Rng) -> tuple[Claim, ...]:
-        """Claims about one round: of every client whose update is seen, or of the cohort's sum.
+        """Claims about one round: for every client whose update is seen, or for the cohort's sum.
 
-        Empty ones where nothing could be read: silence is a result.
+        Where nothing could be read, the claim is empty, which is scored.
 
         Raises:
             Inapplicable: the head has not two linear layers, or neither a sum nor updates are seen.
@@ -204,7 +204,7 @@ class HeadAttack(Protocol):
 def _read_parts(
     model: FrozenFeatures, one: RoundView, *, terms: Terms, readout: Readout, subject: str
 ) -> Iterator[tuple[int | None, Read]]:
-    """What is read of every client whose update is seen, or (None) of the cohort."""
+    """The vectors read for every client whose update is seen, or (None) for the cohort."""
     positive = _never_negative(model, terms)
     for client, part in _parts(one):
         yield client, _read(model, part, terms=terms, readout=readout, positive=positive, subject=subject)
@@ -234,7 +234,7 @@ def _reconstructions(
     terms: Terms,
     rng: Rng,
 ) -> dict[int | None, Reconstruction]:
-    """The images of every client's representations; none of those from whom nothing was read."""
+    """The images of every client's representations; empty for clients without any."""
     shape, (low, high) = terms.architecture.image_shape, terms.image_range
     empty = InvertedImages(images=torch.zeros(0, *shape), losses=torch.zeros(0))
     vectors = {c: read.vectors[: inversion.images].float() for c, read in reads.items() if len(read.vectors)}
@@ -253,7 +253,7 @@ def _reconstructions(
 
 
 def _never_negative(model: FrozenFeatures, terms: Terms) -> bool:
-    """Whether the features end in a ReLU (or the like), found by passing noise through them."""
+    """Whether the features are never negative (as behind a ReLU), tested on random images."""
     generator = torch.Generator().manual_seed(0)
     probes = torch.rand((_PROBES, *terms.architecture.input_shape), generator=generator)
     probes = probes.to(device_of(model.tensors))

@@ -1,4 +1,4 @@
-"""Shared by attacks that put a module in front of the agreed model: its name, and the weights behind it."""
+"""Helpers for attacks that put a module in front of the agreed model: architecture, and renamed weights."""
 
 import json
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from glasshouse.transcript.view import View
 from glasshouse.wire import Architecture, Value
 
 PREFIX = "features.imprint"
-"""Where the module sits in the ``state_dict`` of ``glasshouse.models.imprint``."""
+"""Prefix of the module in the ``state_dict`` of ``glasshouse.models.imprint``."""
 
 
 def in_front(
@@ -38,7 +38,7 @@ def in_front(
 
 
 def agreed_state(view: View) -> dict[str, Tensor]:
-    """The honest model as last broadcast, under the names that it has behind the module."""
+    """The honest model as last broadcast, with the names that its tensors have behind the module."""
     tensors: dict[str, Tensor] = {}
     for one in view.rounds:
         if one.broadcast.architecture == view.terms.architecture:

@@ -1,14 +1,14 @@
-"""Linear leakage: single inputs of a linear layer, read from the sum of many gradients.
+"""Linear leakage: recover single inputs of a linear layer from the sum of many gradients.
 
-All rows of a linear layer measure the same scalar u(x) of its input x (the mean, say) and differ only in the
-threshold above which their ReLU lets it through. With dL/dy the same for every row, the gradient of row r is
+All rows of a linear layer measure the same scalar u(x) of its input x (for example the mean) and differ only
+in the threshold above which their ReLU is active. With dL/dy the same for every row, the gradient of row r is
 the sum of delta(x) · x over all x with u(x) above threshold r. So the difference of two adjacent rows holds
-the inputs of one *bin*: alone there, an input is the quotient of weight and bias difference, exactly.
-An input below the lowest threshold touches no row and never leaks.
+the inputs of one *bin*: an input alone in its bin is exactly the quotient of weight and bias difference.
+An input below the lowest threshold activates no row and never leaks.
 
 Source: Fowl et al. 2022, arXiv:2110.13057 (imprint); Shi et al. 2025, arXiv:2311.05808, Eq. 7. Where we
-differ: float64 throughout; empty bins are recognised; the quotient's scale can be taken from the bin itself,
-whose inputs have a known u, because the bias difference drowns first when parameters are sent as float32.
+differ: float64 throughout; empty bins are detected; the quotient's scale can be taken from the bin itself,
+whose inputs have a known u, because rounding ruins the bias difference first when parameters are float32.
 
 Shape letters: R rows = bins (ascending thresholds), D entries of the layer's input, N auxiliary values,
 L leaked bins, K classes.
@@ -23,8 +23,8 @@ from torch import Tensor
 
 from glasshouse.errors import BadValue
 
-_POINTS = 2000  # neighbours closer than the kernel is wide are taken together
-_AT_ONCE = 64  # points of the grid
+_POINTS = 2000  # larger samples are averaged to this many points, closer together than the kernel width
+_AT_ONCE = 64  # grid points per batch
 TAIL = 0.001
 """Share of the fitted distribution left below the lowest, and above the highest threshold."""
 
@@ -98,11 +98,11 @@ def _moments(values: Tensor, bins: int) -> tuple[float, float]:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Leak:
-    """What fell out of the rows, bin by bin.
+    """The contents of the leaked bins.
 
     Attributes:
         rows: (L,) bins, strongest first.
-        inputs: (L, D), inputs of the layer, or mixtures of one bin's.
+        inputs: (L, D), inputs of the layer, or mixtures of the inputs in one bin.
         signal: (L,) signed size of the bin: the sum of delta(x) over its inputs, in the units of the sum.
     """
 
@@ -127,10 +127,10 @@ def read_rows(
         bias: (R,), likewise.
         thresholds: (R,), of u, ascending.
         floor: bins with a smaller absolute signal count as empty, in the units of ``bias``.
-        limit: at most so many bins, the strongest: the number of examples that the sum is known to hold.
-        measure: (D,), by which u weighs an input's entries. Where it is given, the size of a bin is taken
-            from its weights and the known u, wherever the bin is narrow enough to know u; otherwise, and
-            without it, from the bias difference.
+        limit: maximum number of bins, the strongest: the known number of examples in the sum.
+        measure: (D,), the weights of u on an input's entries. If given, the size of a bin is computed from
+            its weight gradient and u, where the bin is narrow enough to determine u; otherwise from the bias
+            difference.
 
     Raises:
         BadValue: shapes do not fit, thresholds do not ascend, or ``weight`` is not float64.
@@ -153,17 +153,17 @@ def read_rows(
 
 
 def read_single_rows(weight: Tensor, bias: Tensor, thresholds: Tensor, *, faint: float, limit: int) -> Leak:
-    """As :func:`read_rows` for the sparse variant: an input touches the row of its own bin and no other.
+    """As :func:`read_rows` for the sparse variant: an input activates only the row of its own bin.
 
     Args:
-        weight: as there.
-        bias: as there.
-        thresholds: as there.
-        limit: as there.
+        weight: as in ``read_rows``.
+        bias: as in ``read_rows``.
+        thresholds: as in ``read_rows``.
+        limit: as in ``read_rows``.
         faint: rows below this share of the strongest are empty.
 
     Raises:
-        BadValue: as there.
+        BadValue: as in ``read_rows``.
     """
     _check_rows(weight, bias, thresholds)
     order = bias.abs().argsort(descending=True, stable=True)[:limit]
@@ -190,12 +190,14 @@ def labels_from(signal: Tensor, levels: Tensor) -> Tensor:
         levels: (K,), delta of each class, none 0.
 
     Returns:
-        (L,) int64. A bin that mixes classes gets one of them, or another: nothing marks it.
+        (L,) int64. A bin that mixes classes gets one of them, or a wrong class, without any mark.
 
     Examples:
         >>> labels_from(torch.tensor([2.2, -0.9]), torch.tensor([-1.0, 1.0, 2.0])).tolist()
         [2, 0]
     """
-    apart = (signal.abs()[:, None].clamp_min(1e-300).log() - levels.abs()[None].log()).abs()
+    ratios = (signal.abs()[:, None].clamp_min(1e-300).log() - levels.abs()[None].log()).abs()
     wrong = signal.sign()[:, None] * levels.sign()[None] < 0
-    return apart.masked_fill(wrong, torch.inf).argmin(1) if len(signal) else torch.zeros(0, dtype=torch.int64)
+    return (
+        ratios.masked_fill(wrong, torch.inf).argmin(1) if len(signal) else torch.zeros(0, dtype=torch.int64)
+    )

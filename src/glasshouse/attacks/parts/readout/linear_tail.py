@@ -1,4 +1,4 @@
-"""The linear layers at the end of a model, and the vector that enters the first of them."""
+"""The linear layers at the end of a model, and the input vector of the first of them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class LinearTail:
 
     Attributes:
         names: of the layers, in order; at least two.
-        latent: D, entries that enter the first.
+        latent: D, input entries of the first.
         widths: outputs of each layer; the last is K.
     """
 
@@ -31,7 +31,7 @@ class LinearTail:
 
 @final
 class _LayerInput(Exception):
-    """Carries what enters a layer out of the forward pass; the rest of it is not computed."""
+    """Carries a layer's input out of the forward pass, which it aborts."""
 
     def __init__(self, value: Tensor) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ def find_tail(
 ) -> LinearTail:
     """Find the tail by passing one blank image through ``model``; works for any module tree.
 
-    ``subject`` and ``fix`` are of the error: who asks, and what to do where there is none.
+    ``subject`` and ``fix`` appear in the error: the calling attack, and advice.
 
     Raises:
         Inapplicable: fewer than two consecutive biased linear layers at the end.
@@ -80,7 +80,7 @@ def find_tail(
 
 
 def latents(model: nn.Module, layer: str) -> Callable[[Tensor], Tensor]:
-    """A function from images (B, C, H, W) to what enters ``layer`` (B, D), through which gradients flow."""
+    """A differentiable function from images (B, C, H, W) to the input of ``layer`` (B, D)."""
     module = model.get_submodule(layer)
 
     def before(images: Tensor) -> Tensor:

@@ -1,20 +1,20 @@
-"""What a ReLU layer's gradient was summed from: sparse directions in the space of its columns.
+"""Factorise a ReLU layer's gradient into examples, by sparse directions in its column space.
 
 The gradient of a linear layer is G = D X: row r of D holds dL/dz of row r for every example, X the inputs.
 Both have rank B, so an SVD gives G = U S Vᵀ and D = U Q for some unknown Q. Behind a ReLU, dL/dz is zero
-wherever a row did not fire: about half of every column of D. Nearly all other columns U q have no zero at
-all, so a q with many zeros is a column of Q, up to a factor. Two ways to find them:
+wherever a row is inactive: about half of every column of D. For nearly all other q, U q has no zero at all,
+so a q with many zeros in U q is a column of Q, up to a factor. Two ways to find such q:
 
 * draws: B - 1 random rows of U have one common null direction q. It is a column of Q whenever one example
-  fired in none of them, about B times in 2 ** (B - 1) draws.
-* descents: the sum of ``|U q|`` over rows has local minima at the columns of Q; begin at random on the
+  activates none of them, about B times in 2 ** (B - 1) draws.
+* descents: the sum of ``|U q|`` over rows has local minima at the columns of Q; start at random points on the
   sphere, of the whole space or of the null space of a few random rows.
 
 Source: Dimitrov et al. 2024 (SPEAR), arXiv:2403.03945 (low rank, sampling, sparsity filter, greedy choice);
-Bakarsky et al. 2025 (SPEAR++), arXiv:2510.24200 (dictionary learning instead of sampling). Where we differ: a
-zero is what is below the noise of the received gradient, read off the singular values behind the first B;
-every candidate is made exact on the rows where it vanishes; descents also run in null spaces of a few rows,
-which finds columns that no descent in the whole space ends at.
+Bakarsky et al. 2025 (SPEAR++), arXiv:2510.24200 (dictionary learning instead of sampling). Where we differ:
+entries below the noise of the received gradient, estimated from the singular values after the first B, count
+as zeros; every candidate is refined to vanish exactly on its zeros; descents also run in null spaces of a few
+rows, which finds columns that no descent in the whole space reaches.
 
 Shape letters: R rows, D entries of an input, B examples, C candidates, N starts or draws, S null spaces, E
 their dimension.
@@ -33,25 +33,25 @@ from glasshouse.progress import track
 from glasshouse.rng import Rng
 
 LEAST_ZEROS = 0.05
-"""Share of rows that must vanish in a candidate, beside the B - 1 that always can."""
+"""Share of rows that must be zero in a candidate, besides the B - 1 that always can be."""
 SIGMAS = 8.0
-"""Below so many standard deviations of the noise an entry is a zero."""
-_STEPS, _STARTS, _SPACES = 150, 4, 64  # of a descent; of starts in a null space; null spaces in a sweep
+"""Entries below this many standard deviations of the noise count as zero."""
+_STEPS, _STARTS, _SPACES = 150, 4, 64  # steps of a descent; starts per null space; null spaces per sweep
 _CONDITIONS = (0, 0, 1, 2, 3, 4)  # rows whose null space a sweep searches, in turn
-_DRAWS = 4096  # in one batched solution
-_POLISH = (1e-1, 3e-2, 1e-2, 1e-3, 1e-5, 1e-7)  # rows so near to zero are made zero, in typical entries
-_SAME = 1e-2  # directions of a cosine within this of 1 are one
-_PROMISING = 256  # candidates that are polished at once, the sparsest
+_DRAWS = 4096  # in one batched solve
+_POLISH = (1e-1, 3e-2, 1e-2, 1e-3, 1e-5, 1e-7)  # entries below this multiple of a typical one are made zero
+_SAME = 1e-2  # directions whose cosine is within this of 1 count as equal
+_PROMISING = 256  # candidates that are refined at once, the sparsest
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class ColumnSearch:
-    """How long is searched: the table ``search`` of SPEAR.
+    """Length of the search: the table ``search`` of SPEAR.
 
     Attributes:
         iterations: sweeps of 256 descents; 0: none.
-        draws: of B - 1 rows, after the sweeps, while columns are missing; 0: none.
+        draws: draws of B - 1 rows, made after the sweeps if columns are still missing; 0: none.
     """
 
     iterations: Natural = 60
@@ -62,7 +62,7 @@ class ColumnSearch:
 
     @property
     def sweeps(self) -> int:
-        """Of both kinds together."""
+        """Sweeps of both kinds together."""
         return self.iterations + -(-self.draws // _DRAWS)
 
 
@@ -72,10 +72,10 @@ class Factors:
     """The gradient, factorised.
 
     Attributes:
-        rows: (R', B), the rows of U of units that fired at all.
-        alive: (R,) bool, which these are.
+        rows: (R', B), the rows of U of units with a nonzero gradient.
+        alive: (R,) bool, mask of these units.
         inverse: (B,) 1 / singular values.
-        noise: standard deviation of one entry of the gradient beside its B largest components.
+        noise: standard deviation of one entry of the gradient outside its B largest components.
     """
 
     rows: Tensor
@@ -85,24 +85,24 @@ class Factors:
 
     @property
     def least(self) -> float:
-        """So many entries of a column must be zero."""
+        """Minimum number of zero entries of a column."""
         return self.rows.shape[1] - 1 + LEAST_ZEROS * len(self.rows)
 
     def zeros(self, directions: Tensor, *, width: float = 0.0) -> Tensor:
-        """Where U q is nothing but noise, or below ``width``, for unit directions (B, C): (R', C) bool."""
+        """Mask (R', C) of the entries of U q below the noise, or ``width``, for unit directions (B, C)."""
         level = SIGMAS * self.noise * (self.inverse[:, None] * directions).norm(dim=0) + 1e-13
         small: Tensor = (self.rows @ directions).abs() <= level.clamp_min(width)
         return small
 
     def columns(self, directions: Tensor) -> Tensor:
-        """U q of unit directions (B, C) over all rows, with what is noise set to zero: (R, C)."""
+        """U q of unit directions (B, C) over all rows, with entries below the noise set to zero: (R, C)."""
         values = self.rows.new_zeros(len(self.alive), directions.shape[1])
         values[self.alive] = (self.rows @ directions).masked_fill(self.zeros(directions), 0.0)
         return values
 
 
 def factorize(gradient: Tensor, examples: int) -> Factors:
-    """Those of a gradient (R, D), float64, of at most ``examples`` examples, fewer than R and D."""
+    """Factorise a gradient (R, D), float64, of at most ``examples`` examples, fewer than R and D."""
     left, values, _ = torch.linalg.svd(gradient, full_matrices=False)
     beyond = values[examples:]
     noise = float(
@@ -120,10 +120,10 @@ def find_columns(
 ) -> Tensor:
     """Directions q of the sparsest independent columns, (B, C) with C <= B: sparsest first.
 
-    The search ends when there are B that ``accept`` takes for the right ones, or when its budget is spent.
+    The search ends when there are B columns that ``accept`` confirms, or when its budget is spent.
     """
     examples = factors.rows.shape[1]
-    if len(factors.rows) <= examples:  # noise hides all rows, or nearly all
+    if len(factors.rows) <= examples:  # nearly all rows are below the noise
         return factors.rows.new_zeros(examples, 0)
     columns = factors.rows.new_ones(examples, int(examples == 1))
     sweeps = track(range(search.iterations), "searching for sparse columns")
@@ -178,7 +178,7 @@ def _draw(rows: Tensor, number: int, rng: Rng) -> Tensor:
 
 
 def _sparse(factors: Factors, q: Tensor) -> Tensor:
-    """Those of the directions (B, N) that have many zeros, made exact on them, each once: (B, C)."""
+    """The distinct directions of (B, N) with many zeros, refined to be exactly zero there: (B, C)."""
     rows, unit = factors.rows, len(factors.rows) ** -0.5
     near = ((rows @ q).abs() < 0.1 * unit).sum(0)
     order = near.argsort(descending=True, stable=True)
@@ -192,17 +192,17 @@ def _sparse(factors: Factors, q: Tensor) -> Tensor:
 
 
 def _distinct(q: Tensor) -> Tensor:
-    """The first of every group of directions (B, N) that are nearly the same up to their sign."""
-    kept: list[int] = []
+    """The first of every group of directions (B, N) that are nearly equal up to sign."""
+    chosen: list[int] = []
     cosines = (q.T @ q).abs()
     for i in range(q.shape[1]):
-        if not bool((cosines[i, kept] > 1 - _SAME).any()):
-            kept.append(i)
-    return q[:, kept]
+        if not bool((cosines[i, chosen] > 1 - _SAME).any()):
+            chosen.append(i)
+    return q[:, chosen]
 
 
 def _choose(factors: Factors, q: Tensor) -> Tensor:
-    """Greedily the sparsest directions that are independent of those before."""
+    """Choose directions greedily: the sparsest that are independent of those chosen before."""
     order = factors.zeros(q).sum(0).argsort(descending=True, stable=True)
     chosen: list[int] = []
     basis = q[:, :0]

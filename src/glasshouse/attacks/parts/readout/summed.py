@@ -1,4 +1,4 @@
-"""What a round's sum says about the mean gradient, whatever clients sent and whether the sum was secure.
+"""Convert a round's sum to a gradient, whatever clients sent, and with or without secure aggregation.
 
 Shape letters: N clients that answered, S local steps.
 """
@@ -19,7 +19,7 @@ from glasshouse.wire import Kind, Terms
 
 
 def crafting_needs(*changes: Changes) -> Needs:
-    """Needs of an attack that alters what is sent, by auxiliary images, and reads the sum of the answers."""
+    """Needs of an attack that crafts the broadcast from auxiliary images, and reads the sum of updates."""
     return Needs(
         sees=frozenset({"broadcast"}),
         any_of=frozenset({"update", "aggregate"}),
@@ -33,7 +33,7 @@ def crafting_needs(*changes: Changes) -> Needs:
 def crafting_control(
     *changes: Changes, auxiliary: int = 400, examples: int = 150, **tables: Any
 ) -> dict[str, Any]:
-    """Control of such an attack: four secure sums of 2 × 4 digits; ``tables`` join the scenario."""
+    """Control of such an attack: four secure sums of 2 × 4 digits; ``tables`` are added to the scenario."""
     return {
         "setting": "2 clients with 4 digits each, 4 rounds, no defence",
         "scenario": {
@@ -56,7 +56,7 @@ class RoundSum:
         gradient: by parameter name, float64: sum over S local steps of the clients' weighted mean gradients.
         examples: behind it.
         steps: S.
-        unit: what one example's loss gradient is multiplied by in it.
+        unit: weight of one example's loss gradient in it.
     """
 
     gradient: Mapping[str, Tensor]
@@ -65,18 +65,18 @@ class RoundSum:
 
     @property
     def unit(self) -> float:
-        """Steps / examples: every example takes part in a share of the steps, with weight 1 / batch."""
+        """Steps / examples: every example is used in a share of the steps, with weight 1 / batch size."""
         return self.steps / self.examples
 
 
 def sum_of_round(view: RoundView, *, terms: Terms, names: tuple[str, ...], subject: str) -> RoundSum:
-    """The part ``names`` of a round's sum, as a gradient.
+    """The tensors ``names`` of a round's sum, as a gradient.
 
-    A change of parameters is divided by the learning rate and turned round, after what weight decay took off
-    the broadcast was given back. Clients are assumed to hold equally many examples.
+    A change of parameters is first corrected for weight decay, then divided by minus the learning rate.
+    Clients are assumed to hold equally many examples.
 
     Raises:
-        Inapplicable: neither a sum nor updates are seen, a name is missing from it, or clients step by Adam.
+        Inapplicable: neither a sum nor updates are seen, a name is missing from it, or clients use Adam.
     """
     if view.aggregate is not None:
         total: Mapping[str, Tensor] = view.aggregate.tensors

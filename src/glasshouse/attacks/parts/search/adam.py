@@ -2,8 +2,8 @@
 
 Shape letters: V victims, R restarts of each, N = V * R rows, B images, C channels, H and W pixels.
 
-Candidates live in the units that the model's first real layer sees (see ``replica``); the box is the
-declared image range in these units. Restarts are independent: they share a batch, not a gradient.
+Candidates are in model input units (see ``replica``); the box is the declared image range in these units.
+Restarts are independent: they share a batch, not a gradient.
 """
 
 import math
@@ -33,11 +33,11 @@ Pace = Callable[[float], float]
 DECAYS: Final = (3 / 8, 5 / 8, 7 / 8)
 WARM_UP: Final = 1 / 20
 SETTLED: Final = 0.01
-"""At this factor on the learning rate, or a smaller one, a search may end before its last iteration."""
+"""Once the factor on the learning rate is this small, a search may stop early."""
 
 
 def stepwise(progress: float) -> float:
-    """A tenth less at 3/8, 5/8 and 7/8 of the iterations (Geiping et al. 2020).
+    """Divide by 10 at 3/8, 5/8 and 7/8 of the iterations (Geiping et al. 2020).
 
     Examples:
         >>> [stepwise(x) for x in (0.0, 0.5, 0.99)]
@@ -74,15 +74,15 @@ class Descent:
     Attributes:
         iterations: evaluations of the loss.
         restarts: independent starts from N(0, 1), of which the attack's own loss picks one.
-        learning_rate: the highest of the schedule, in units of the model input.
-        schedule: ``constant``; ``stepwise``: a tenth at 3/8, 5/8 and 7/8 of the iterations; ``warm_cosine``:
-            a rise over the first twentieth, then down to 0 along a cosine.
-        signed: Adam sees the sign of the gradient only.
+        learning_rate: the highest of the schedule, in model input units.
+        schedule: ``constant``; ``stepwise``: divided by 10 at 3/8, 5/8 and 7/8 of the iterations;
+            ``warm_cosine``: a linear rise over the first twentieth, then a cosine decay to 0.
+        signed: Adam gets only the sign of the gradient.
         noise: standard deviation added to every value after each step, as a multiple of the learning rate.
         patience: iterations without progress after which the search ends, once the schedule has brought the
             learning rate to a hundredth.
-        race: at 3/8, 5/8 and 7/8 of the iterations the better half of the restarts goes on, by the attack's
-            own loss; the others keep the best they had.
+        race: at 3/8, 5/8 and 7/8 of the iterations only the better half of the restarts continues, by the
+            attack's own loss; the others keep their best iterate.
     """
 
     iterations: Count = 600
@@ -99,7 +99,7 @@ class Descent:
 
     @property
     def pace(self) -> Pace:
-        """Factor on the learning rate, of the share of the iterations done."""
+        """Factor on the learning rate, as a function of the share of the iterations done."""
         return PACES[self.schedule]
 
     def step(
@@ -110,17 +110,19 @@ class Descent:
         iteration: int,
         noise: Sequence[torch.Generator],
     ) -> None:
-        """Move the optimizer's one tensor down its gradient, in place; ``noise``: one for each victim."""
+        """Update the optimizer's one tensor in place; ``noise``: one generator per victim."""
         group = optimizer.param_groups[0]
-        (here,) = group["params"]
-        here.grad = gradient.sign() if self.signed else gradient
+        (candidates,) = group["params"]
+        candidates.grad = gradient.sign() if self.signed else gradient
         group["lr"] = rate = self.learning_rate * self.pace(iteration / self.iterations)
         optimizer.step()
         if self.noise:
-            shape = (len(here) // len(noise), *here.shape[1:])
-            perturbation = torch.cat([torch.randn(shape, generator=one) for one in noise]).to(here.device)
+            shape = (len(candidates) // len(noise), *candidates.shape[1:])
+            perturbation = torch.cat([torch.randn(shape, generator=one) for one in noise]).to(
+                candidates.device
+            )
             with torch.no_grad():
-                here.add_(perturbation, alpha=self.noise * rate)
+                candidates.add_(perturbation, alpha=self.noise * rate)
 
 
 @final
@@ -130,14 +132,14 @@ class Found:
 
     Attributes:
         points: (N, B, C, H, W), model input.
-        losses: (N,) float64 (float32 on MPS), there.
+        losses: of the points, (N,) float64 (float32 on MPS).
     """
 
     points: Tensor
     losses: Tensor
 
     def by_victim(self, victims: int) -> list["Found"]:
-        """What was found for each of so many victims."""
+        """Split the result by victim."""
         parts = zip(self.points.chunk(victims), self.losses.chunk(victims), strict=True)
         return [Found(points=points, losses=losses) for points, losses in parts]
 
@@ -179,55 +181,55 @@ def adam(
     Candidates may have other axes behind N: those of sentences are (N, B, L, D).
 
     Args:
-        loss: what the search goes down, by which iterates are compared.
+        loss: the loss to minimise, by which iterates are compared.
         start: R restarts for every victim, victim after victim.
-        search: of every victim; they share a batch and nothing else.
+        search: of every victim; victims share a batch and nothing else.
         box: smallest and largest value, each (1, C, 1, 1).
         rngs: a stream for every victim.
-        pulls: for every victim a further loss to go down, of all its rows together, that does not count when
-            iterates are compared.
-        before: iterations of an earlier part of the same search, for the curve of its losses.
+        pulls: for every victim an additional loss over all its rows together, which is minimised but ignored
+            when iterates are compared.
+        before: iterations of an earlier part of the same search, to offset its loss curve.
     """
     low, high = box
     rows, evaluate = Rows.of(start, victims=len(rngs)), Evaluation(loss)
-    here = start.detach().clamp(low, high).requires_grad_()
-    points = here.detach().clone()
-    losses = here.new_full((len(start),), torch.inf, dtype=wide_type(here.device))
-    optimizer = torch.optim.Adam([here], lr=search.learning_rate)
-    heats = {round(at * search.iterations) for at in DECAYS} if search.race else set()
+    iterate = start.detach().clamp(low, high).requires_grad_()
+    points = iterate.detach().clone()
+    losses = iterate.new_full((len(start),), torch.inf, dtype=wide_type(iterate.device))
+    optimizer = torch.optim.Adam([iterate], lr=search.learning_rate)
+    cuts = {round(at * search.iterations) for at in DECAYS} if search.race else set()
     noise = [rng.child("noise").torch() for rng in rngs]
-    marks = losses.reshape(len(rngs), -1)
-    since = torch.zeros(len(rngs), device=here.device)
+    reference = losses.reshape(len(rngs), -1)
+    stale = torch.zeros(len(rngs), device=iterate.device)
     for i in track(range(search.iterations), "matching the gradient"):
-        values, slope = evaluate(here, rows)
+        values, slope = evaluate(iterate, rows)
         if pulls:
-            slope = slope + _slope_of(pulls, here)
+            slope = slope + _slope_of(pulls, iterate)
         with torch.no_grad():
-            going = (since < search.patience).repeat_interleave(len(here) // len(rngs))
-            best, kept = rows.pick(losses), rows.pick(points)
-            better = (values < best) & going  # False for NaN
-            chosen = better.reshape(-1, *[1] * (here.ndim - 1))
-            points = rows.put(torch.where(chosen, here, kept), into=points)
+            active = (stale < search.patience).repeat_interleave(len(iterate) // len(rngs))
+            best, best_points = rows.pick(losses), rows.pick(points)
+            better = (values < best) & active  # False for NaN
+            chosen = better.reshape(-1, *[1] * (iterate.ndim - 1))
+            points = rows.put(torch.where(chosen, iterate, best_points), into=points)
             losses = rows.put(torch.where(better, values.to(best.dtype), best), into=losses)
-            by_victim = losses.reshape(marks.shape)
+            by_victim = losses.reshape(reference.shape)
             record_loss(before + i, by_victim)
-            fell = by_victim < 0.999 * marks
+            fell = by_victim < 0.999 * reference
             settled = search.pace(i / search.iterations) <= SETTLED
-            marks, since = torch.where(fell, by_victim, marks), torch.where(fell.any(1), 0, since + 1)
-            if settled and i % LOOKS == 0 and bool((since >= search.patience).all()):
+            reference, stale = torch.where(fell, by_victim, reference), torch.where(fell.any(1), 0, stale + 1)
+            if settled and i % LOOKS == 0 and bool((stale >= search.patience).all()):
                 break
-            since = since if settled else since.clamp_max(search.patience - 1)
+            stale = stale if settled else stale.clamp_max(search.patience - 1)
             search.step(optimizer, slope, iteration=i, noise=noise)
-            here.clamp_(low, high)
-        if i + 1 in heats and len(rows) > len(rngs):
+            iterate.clamp_(low, high)
+        if i + 1 in cuts and len(rows) > len(rngs):
             ahead = _better_half(rows.pick(losses), victims=len(rngs))
             rows, optimizer = rows.keep(ahead), _narrowed(optimizer, ahead)
-            (here,) = optimizer.param_groups[0]["params"]
+            (iterate,) = optimizer.param_groups[0]["params"]
     return Found(points=points, losses=losses)
 
 
 def _better_half(losses: Tensor, *, victims: int) -> Tensor:
-    """Places of each victim's better half among losses (N,), rounded up, in ascending order."""
+    """Indices of each victim's better half among losses (N,), rounded up, in ascending order."""
     by_victim = losses.reshape(victims, -1)
     each = by_victim.shape[1]
     places = by_victim.argsort(1)[:, : -(-each // 2)].sort(1).values
@@ -235,18 +237,18 @@ def _better_half(losses: Tensor, *, victims: int) -> Tensor:
 
 
 def _narrowed(optimizer: torch.optim.Adam, places: Tensor) -> torch.optim.Adam:
-    """The optimizer for the rows at ``places`` of its one tensor, with their moments."""
-    (here,) = optimizer.param_groups[0]["params"]
-    result = torch.optim.Adam([here.detach()[places].requires_grad_()], lr=optimizer.param_groups[0]["lr"])
+    """The optimizer restricted to the rows ``places`` of its one tensor, with their moments."""
+    (tensor,) = optimizer.param_groups[0]["params"]
+    result = torch.optim.Adam([tensor.detach()[places].requires_grad_()], lr=optimizer.param_groups[0]["lr"])
     moments = optimizer.state_dict()["state"]
-    kept = {name: t[places] if t.ndim else t for name, t in moments.get(0, {}).items()}
-    result.load_state_dict({**result.state_dict(), "state": {0: kept} if kept else {}})
+    state = {name: t[places] if t.ndim else t for name, t in moments.get(0, {}).items()}
+    result.load_state_dict({**result.state_dict(), "state": {0: state} if state else {}})
     return result
 
 
-def _slope_of(pulls: Sequence[Loss], here: Tensor) -> Tensor:
-    """The slope of losses that look at all rows of one victim together."""
-    points = here.detach().requires_grad_()
+def _slope_of(pulls: Sequence[Loss], candidates: Tensor) -> Tensor:
+    """The gradient of losses that depend on all rows of one victim together."""
+    points = candidates.detach().requires_grad_()
     parts = zip(pulls, points.chunk(len(pulls)), strict=True)
     (slope,) = torch.autograd.grad(torch.cat([pull(part) for pull, part in parts]).sum(), points)
     return slope

@@ -1,10 +1,10 @@
-"""A deep image prior for every representation: its own small U-net, whose weights and seed are searched.
+"""A deep image prior for every representation: a small U-net each, whose weights and seed are optimised.
 
 Source: Ulyanov, Vedaldi & Lempitsky 2018, arXiv:1711.10925; Dabholkar et al. 2025 (Maui), Algorithm 1. Where
 we differ: three scales of 32, 64 and 64 channels; noise of 0.1 on the seed, in the first 60 % of the steps
-only (unit noise never converges); the networks of a chunk run as one, as groups of its convolutions: no
-weight, norm or loss is shared between images. A search may begin at images found otherwise (ours): the
-networks first learn to paint those, for so few steps that their noise is not learnt, and then match.
+only (unit noise never converges); the networks of a chunk run as one network of grouped convolutions: no
+weight, norm or loss is shared between images. A search may start from given images (ours): the networks are
+first fitted to those, in so few steps that their noise is not fitted, and then match the representations.
 
 Shape letters: B images of a chunk, C channels, H and W pixels, D features.
 """
@@ -25,7 +25,7 @@ from glasshouse.rng import Rng
 from glasshouse.tensors import descend
 
 WIDTHS: Final = (32, 64, 64)
-_SETTLE: Final = 0.6  # share of the steps after which the rates fall and the seed is left alone
+_SETTLE: Final = 0.6  # share of the steps after which the rates fall and the seed gets no more noise
 
 
 @final
@@ -53,7 +53,7 @@ class Generators(nn.Module):
         )
 
     def _joined(self, a: Tensor, b: Tensor) -> Tensor:
-        """Channels of both, image by image."""
+        """Upsample ``a`` and concatenate the channels of both, image by image."""
         larger = functional.interpolate(a, scale_factor=2.0)
         parts = [x.reshape(1, self.count, -1, *x.shape[2:]) for x in (larger, b)]
         return torch.cat(parts, dim=2).flatten(1, 2)
@@ -71,16 +71,17 @@ class Generators(nn.Module):
 @final
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """How weights and seeds are searched: AdamW with two rates, both a fifth after 60 % of the steps.
+    """Settings of the search: AdamW with two learning rates, both divided by 5 after 60 % of the steps.
 
     Attributes:
         iterations: steps.
-        rate: of the weights.
-        seed_rate: of the seeds.
-        noise: standard deviation added to the seeds every ``every`` steps.
+        rate: learning rate of the weights.
+        seed_rate: learning rate of the seeds.
+        noise: standard deviation of the noise added to the seeds every ``every`` steps.
+        every: see ``noise``.
         chunk: images at a time.
-        painting: steps in which the networks learn given images, and their rate.
-        painting_rate: steps in which the networks learn given images, and their rate.
+        painting: steps in which the networks are fitted to given images.
+        painting_rate: learning rate of the weights in these steps.
     """
 
     iterations: int = 600
@@ -103,7 +104,7 @@ def by_generator(
     rng: Rng,
     start: Tensor | None = None,
 ) -> InvertedImages:
-    """For every target (B, D) the image that its own generator ends at.
+    """For every target (B, D) the final image of its own generator.
 
     Args:
         features: of the frozen model.
@@ -112,10 +113,10 @@ def by_generator(
         distance: the loss.
         how: the search.
         rng: of weights and seeds.
-        start: (B, C, H, W) in [0, 1], what to begin at; None: noise, as published.
+        start: (B, C, H, W) in [0, 1], the initial images; None: noise, as published.
 
     Raises:
-        Inapplicable: sides that are no multiples of 4.
+        Inapplicable: sides that are not multiples of 4.
     """
     if shape[1] % 4 or shape[2] % 4:
         raise Inapplicable(
@@ -157,7 +158,7 @@ def _each(
 
 
 def _learn(net: Generators, seeds: Tensor, images: Tensor, *, distance: Distance, how: Search) -> None:
-    """Let the networks paint ``images``, roughly: what they do not get in few steps is mostly noise."""
+    """Fit the networks to ``images`` roughly: what they miss in few steps is mostly noise."""
     optimizer = torch.optim.AdamW(
         [{"params": net.parameters(), "lr": how.painting_rate}, {"params": [seeds], "lr": how.seed_rate}]
     )

@@ -1,15 +1,15 @@
-"""From features back to images: search the image, or a generator of it, whose features are the given ones.
+"""Invert features: search for the image, or the weights of a generator, that reproduces given features.
 
-Minimises, for each representation y* by itself,
+Minimises, separately for each representation y*,
 ``alpha · KL(softmax y* || softmax y) + (1 - alpha) · mean (y - y*)² / mean y*² + tv · TV(x)``.
 
 Source: Dabholkar et al. 2025 (Maui), equation 5 and Algorithm 1. Where we differ: KL needs distributions, so
 both vectors go through a softmax; the squared error is divided by the mean square of the target, so that one
 weight fits all models; total variation is the mean absolute difference of neighbours; besides the generator
 (:mod:`deep_image_prior`) the pixels themselves can be searched, ten times faster. All representations are
-inverted together; none sees another, so the result does not depend on the batch.
+inverted together but independently, so the result does not depend on the batch.
 
-Breaks when: the features are not robust (many images have the same ones), or average over positions.
+Breaks when: the features are not robust (many images share the same features), or average over positions.
 
 Shape letters: B representations, D features, C channels, H and W pixels.
 """
@@ -35,18 +35,18 @@ Features = Callable[[Tensor], Tensor]
 
 
 CHUNK = 16
-"""Images per pass; more leave the processor's cache."""
+"""Images per pass; more do not fit into the processor's cache."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Distance:
-    """How far an image's features are from the target, and how rough it is.
+    """Distance of an image's features from the target, plus total variation.
 
     Attributes:
         alpha: share of the KL term, in [0, 1].
         tv: weight of total variation.
-        bfloat16: compute features in it.
+        bfloat16: compute features in bfloat16.
     """
 
     alpha: Annotated[float, Ge(0), Le(1)] = 0.1
@@ -72,14 +72,14 @@ class Distance:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class InvertedImages:
-    """Images (B, C, H, W) in [0, 1], and the loss (B,) that each was left with."""
+    """Images (B, C, H, W) in [0, 1], and the final loss (B,) of each."""
 
     images: Tensor
     losses: Tensor
 
 
 def cosine_pace(progress: float) -> float:
-    """Factor on the learning rate when the share ``done`` of the steps is behind us: from 1 down to 0."""
+    """Factor on the learning rate after the share ``progress`` of the steps: from 1 down to 0."""
     return (1 + math.cos(math.pi * progress)) / 2
 
 
@@ -93,7 +93,7 @@ def by_pixels(
     step: float = 0.8,
     rng: Rng,
 ) -> InvertedImages:
-    """Adam on the pixels, with a cosine schedule, inside [0, 1], from grey with a little noise.
+    """Adam on the pixels, with a cosine schedule, inside [0, 1], starting from grey with a little noise.
 
     Args:
         features: of the frozen model.
@@ -101,8 +101,8 @@ def by_pixels(
         shape: (C, H, W).
         distance: the loss.
         iterations: of Adam.
-        step: the first of them, see :func:`from_starts`.
-        rng: of the start.
+        step: initial step size, see :func:`from_starts`.
+        rng: for the start.
     """
     starts = draw_starts(len(targets), shape, rng=rng)
     return from_starts(features, targets, starts, distance=distance, iterations=iterations, step=step)
@@ -119,7 +119,7 @@ def draw_starts(count: int, shape: tuple[int, int, int], *, rng: Rng) -> Tensor:
 def from_starts(
     features: Features, targets: Tensor, starts: Tensor, *, distance: Distance, iterations: int, step: float
 ) -> InvertedImages:
-    """What :func:`by_pixels` does, from given images.
+    """As :func:`by_pixels`, from given images.
 
     Args:
         features: of the frozen model.
@@ -127,23 +127,23 @@ def from_starts(
         starts: (B, C, H, W).
         distance: the loss.
         iterations: of Adam.
-        step: the first of them, in pixel units. Poolings make the way down rugged, and steps across the whole
-            range jump out of its holes: CIFAR-10 behind four of them came back at 17.0 dB with 0.05, 18.2
-            with 0.2, 19.2 with 0.8 and with 1.6, and the loss fell in the same order (24 train images).
+        step: initial step size, in pixel units. Max-pooling makes the loss surface rough; large steps escape
+            poor local minima: CIFAR-10 behind four pooling layers was reconstructed at 17.0 dB with 0.05,
+            18.2 with 0.2, 19.2 with 0.8 and with 1.6, and the loss fell in the same order (24 train images).
     """
     parts = list(zip(torch.split(targets, CHUNK), torch.split(starts, CHUNK), strict=True))
     chunks = []
     for part, start in track(parts, "inverting representations", total=len(parts)):
-        here = start.to(targets.device, memory_format=torch.channels_last).requires_grad_()
-        optimizer = torch.optim.Adam([here], lr=step)
+        pixels = start.to(targets.device, memory_format=torch.channels_last).requires_grad_()
+        optimizer = torch.optim.Adam([pixels], lr=step)
         for i in range(iterations):
             optimizer.param_groups[0]["lr"] = step * cosine_pace(i / iterations)
-            total = distance(features, here, part).sum()
+            total = distance(features, pixels, part).sum()
             record_loss(i, total / len(part))
-            (here.grad,) = torch.autograd.grad(total, here)
+            (pixels.grad,) = torch.autograd.grad(total, pixels)
             optimizer.step()
             with torch.no_grad():
-                here.clamp_(0, 1)
+                pixels.clamp_(0, 1)
         with torch.no_grad():
-            chunks.append((here.detach().contiguous(), distance(features, here, part).detach()))
+            chunks.append((pixels.detach().contiguous(), distance(features, pixels, part).detach()))
     return InvertedImages(images=torch.cat([x for x, _ in chunks]), losses=torch.cat([v for _, v in chunks]))

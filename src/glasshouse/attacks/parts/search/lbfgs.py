@@ -1,10 +1,10 @@
-"""L-BFGS for many independent problems at once: each restart has its own curvature, all share one closure.
+"""L-BFGS for many independent problems at once: each restart has its own curvature, all share one loss call.
 
 Shape letters: R restarts, D unknowns of one restart, M remembered steps.
 
-Without a line search and with unit steps, as DLG uses ``torch.optim.LBFGS``: from the same start the same
-iterates (a test compares them), without its inner and outer loop: one outer step of the papers is up to 20
-iterations here. The inverse Hessian is applied in its compact form instead of by two loops over the memory.
+Without a line search and with unit steps, as DLG uses ``torch.optim.LBFGS``: the iterates from a given start
+are the same (a test compares them), but there is no inner and outer loop: one outer step of the papers is up
+to 20 iterations here. The inverse Hessian is applied in compact form instead of by the two-loop recursion.
 
 Source: Nocedal 1980, Math. Comp. 35(151); Byrd, Nocedal & Schnabel 1994, Math. Programming 63, equation 3.1.
 """
@@ -25,8 +25,8 @@ from glasshouse.tensors import wide_type, widen
 class _Memory:
     """The last M steps ``s`` and gradient changes ``y`` of every restart, with their inner products.
 
-    One pass over the memory per iteration: products with the new gradient give those with the change of
-    the gradient, by subtraction of the last ones.
+    One pass over the memory per iteration: its products with the change of the gradient are the products with
+    the new gradient minus those with the previous one.
     """
 
     def __init__(self, size: int, gradient: Tensor) -> None:
@@ -40,12 +40,12 @@ class _Memory:
         self.scale = gradient.new_ones(restarts, dtype=wide)
 
     def push(self, step: Tensor, change: Tensor, gradient: Tensor) -> None:
-        """Remember one step of each restart; where the curvature is not positive, an empty one.
+        """Store one step of each restart; where the curvature is not positive, a zero step.
 
         Args:
-            step: of point and gradient, (R, D).
-            change: of point and gradient, (R, D).
-            gradient: the new one.
+            step: change of the point, (R, D).
+            change: change of the gradient, (R, D).
+            gradient: the new gradient, (R, D).
         """
         product = (step * change).sum(1)
         good = product > 1e-10
@@ -53,11 +53,11 @@ class _Memory:
         at, old = self.count % self.size, self.along
         self.pairs[:, at], self.pairs[:, self.size + at] = step, change
         self.along = torch.bmm(self.pairs, gradient[:, :, None])[:, :, 0].to(self.along.dtype)
-        grown = torch.where(good[:, None], self.along - old, 0.0)
-        self.mixed[:, :, at], self.curved[:, :, at] = grown[:, : self.size], grown[:, self.size :]
+        products = torch.where(good[:, None], self.along - old, 0.0)
+        self.mixed[:, :, at], self.curved[:, :, at] = products[:, : self.size], products[:, self.size :]
         length = change.square().sum(1)
-        kept = torch.where(good, product, 0.0)
-        self.mixed[:, at, at], self.curved[:, at, at] = widen(kept), widen(length)
+        curvature = torch.where(good, product, 0.0)
+        self.mixed[:, at, at], self.curved[:, at, at] = widen(curvature), widen(length)
         self.curved[:, at] = self.curved[:, :, at]
         self.scale = torch.where(good, widen(product / length.clamp_min(1e-30)), self.scale)
         self.count += 1
@@ -81,7 +81,7 @@ class _Memory:
         return -(self.scale[:, None].to(gradient.dtype) * gradient + correction)
 
     def keep(self, rows: Tensor) -> None:
-        """Forget the restarts that ``rows`` (their places) leaves out."""
+        """Drop all restarts but those at the indices ``rows``."""
         self.pairs, self.along, self.scale = self.pairs[rows], self.along[rows], self.scale[rows]
         self.mixed, self.curved = self.mixed[rows], self.curved[rows]
 
@@ -89,7 +89,7 @@ class _Memory:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Minima:
-    """The best point of every restart, (R, D), and the loss there, (R,) float64 (float32 on MPS)."""
+    """The best point of every restart, (R, D), and its loss, (R,) float64 (float32 on MPS)."""
 
     points: Tensor
     losses: Tensor
@@ -105,52 +105,51 @@ def minimize(
     patience: int = 200,
     units: Sequence[float] = (1.0,),
 ) -> Minima:
-    """Run every restart until one of its victim's reaches ``goal``, it has converged, or the iterations end.
+    """Run every restart until one of its victim's restarts reaches ``goal``, it stops, or the iterations end.
 
-    A restart ends when its loss or gradient stops being finite (its best point is kept), or when its best
-    loss has not fallen by a thousandth within ``patience`` iterations; every ``LOOKS`` iterations somebody
-    looks.
+    A restart stops when its loss or gradient is not finite (its best point is kept), or when its best loss
+    has not fallen by a thousandth within ``patience`` iterations; checked every ``LOOKS`` iterations.
 
     Args:
-        loss: (r, D) → (r,), differentiable, each row by itself; it is called with fewer rows as restarts end.
+        loss: (r, D) → (r,), differentiable, rows independent; called with fewer rows as restarts end.
         start: (N, D): R restarts for every victim, victim after victim.
-        iterations: as many as it yields.
+        iterations: one iteration per item.
         history: M.
-        goal: a loss at which a victim counts as solved, for all of its restarts, in units.
+        goal: loss at which a victim counts as solved, which ends all its restarts; in its unit.
         patience: see above.
-        units: of every victim, in which losses are reported.
+        units: for every victim the unit in which its losses are reported.
     """
     wide = wide_type(start.device)
     points, losses = start.detach().clone(), start.new_full((len(start),), torch.inf, dtype=wide)
     rows, evaluate = Rows.of(start, victims=len(units)), Evaluation(loss)
     unit = torch.tensor(units, dtype=wide).to(start.device)[:, None]  # (V, 1)
     memory = _Memory(history, start)
-    here = start.detach()
-    value, gradient = evaluate(here, rows)
+    point = start.detach()
+    value, gradient = evaluate(point, rows)
     step = -gradient * (1 / gradient.abs().sum(1).clamp_min(1.0))[:, None]
-    marks, since = losses.clone(), torch.zeros_like(rows.index)
+    reference, stale = losses.clone(), torch.zeros_like(rows.index)
     for i in iterations:
         better = value < losses[rows.index]  # False for NaN
         best = torch.where(better, value.to(wide), losses[rows.index])
-        points = points.index_copy(0, rows.index, torch.where(better[:, None], here, points[rows.index]))
+        points = points.index_copy(0, rows.index, torch.where(better[:, None], point, points[rows.index]))
         losses = losses.index_copy(0, rows.index, best)
         by_victim = losses.reshape(len(units), -1) / unit
         record_loss(i, by_victim)
-        fell = best < 0.999 * marks
-        marks, since = torch.where(fell, best, marks), torch.where(fell, 0, since + 1)
+        fell = best < 0.999 * reference
+        reference, stale = torch.where(fell, best, reference), torch.where(fell, 0, stale + 1)
         if i % LOOKS == 0:
             solved = (by_victim <= goal).any(1, keepdim=True).expand_as(by_victim).flatten()[rows.index]
             alive = value.isfinite() & gradient.isfinite().all(1) & (gradient != 0).any(1)
-            kept = (alive & (since < patience) & ~solved).nonzero()[:, 0]
-            if len(kept) < len(rows):
-                rows, marks, since = rows.keep(kept), marks[kept], since[kept]
-                here, gradient, step = here[kept], gradient[kept], step[kept]
-                memory.keep(kept)
+            survivors = (alive & (stale < patience) & ~solved).nonzero()[:, 0]
+            if len(survivors) < len(rows):
+                rows, reference, stale = rows.keep(survivors), reference[survivors], stale[survivors]
+                point, gradient, step = point[survivors], gradient[survivors], step[survivors]
+                memory.keep(survivors)
                 if not len(rows):
                     break
-        there = here + step
-        value, new = evaluate(there, rows)
+        next_point = point + step
+        value, new = evaluate(next_point, rows)
         memory.push(step, new - gradient, new)
-        here, gradient = there, new
+        point, gradient = next_point, new
         step = memory.direction(gradient)
     return Minima(points=points, losses=losses)

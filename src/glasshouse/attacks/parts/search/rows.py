@@ -1,9 +1,9 @@
-"""Candidates of several searches as the rows of one batch, evaluated in as many pieces as memory wants.
+"""Candidates of several searches as the rows of one batch, evaluated in pieces that fit into memory.
 
 Shape letters: V victims, R restarts of each, N = V * R rows, victim after victim.
 
-The victims of a cell answer the same broadcast: only what their candidates are compared with differs. A row
-knows its victim, and no row's loss depends on another row, so that a batch can be cut anywhere.
+The victims of a cell answer the same broadcast: only the updates that candidates are compared with differ.
+Every row has its victim, and no row's loss depends on another row, so a batch can be split anywhere.
 """
 
 import logging
@@ -17,26 +17,26 @@ from torch import Tensor
 LOG = logging.getLogger("glasshouse")
 
 LARGE: Final = 2**18
-"""Values in all rows up to which a batch is evaluated as it is, without a look at memory."""
+"""A batch of up to this many values, over all rows, is evaluated whole, without checking memory."""
 
 LOOKS: Final = 5
-"""Iterations from one look at whether a search is over to the next: each makes a GPU wait."""
+"""Iterations between checks whether a search is over; each check synchronises the GPU."""
 
 SHARE: Final = 0.8
-"""Of a GPU's free memory that one graph may take."""
+"""Share of a GPU's free memory that one graph may use."""
 
 HOST_BYTES: Final = 4 * 2**30
-"""That one graph may take on the CPU, in each process: a constant, so that no result depends on
+"""Bytes that one graph may use on the CPU, in each process: a constant, so that no result depends on
 the machine."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Rows:
-    """Which rows of a batch some candidates are.
+    """A selection of r rows of a batch.
 
     Attributes:
-        index: (r,) int64, places in the whole batch, on the device of the candidates.
+        index: (r,) int64, indices into the whole batch, on the device of the candidates.
         victims: the victim of each, in ascending order.
     """
 
@@ -61,15 +61,15 @@ class Rows:
         return len(self.victims)
 
     def pick(self, values: Tensor) -> Tensor:
-        """Of ``values`` (N, ...) of the whole batch, those of these rows."""
+        """These rows of ``values`` (N, ...), which cover the whole batch."""
         return values if len(values) == len(self) else values[self.index]
 
     def put(self, values: Tensor, *, into: Tensor) -> Tensor:
-        """``into`` (N, ...) with ``values`` (r, ...) in the places of these rows."""
+        """``into`` (N, ...) with these rows replaced by ``values`` (r, ...)."""
         return values if len(into) == len(self) else into.index_copy(0, self.index, values)
 
     def keep(self, places: Tensor) -> "Rows":
-        """The rows at ``places`` (k,) of these."""
+        """The subset at ``places`` (k,), which index these rows."""
         victims = tuple(self.victims[place] for place in places.tolist())
         return Rows(index=self.index[places], victims=victims)
 
@@ -80,7 +80,7 @@ class Rows:
 
 
 RowLoss = Callable[[Tensor, Rows], Tensor]
-"""Candidates (r, ...) and which rows they are → (r,), differentiable, each row by itself."""
+"""(candidates (r, ...), their rows) → losses (r,), differentiable, rows independent."""
 
 
 class Labelled(Protocol):
@@ -89,7 +89,7 @@ class Labelled(Protocol):
     def __call__(
         self, points: Tensor, labels: Tensor, derivative: bool, victims: Sequence[int] | None = None
     ) -> Tensor:
-        """(R,) of candidates (R, B, C, H, W) with labels (R, B); ``derivative``: whether one is wanted."""
+        """(R,) losses of candidates (R, B, C, H, W) with labels (R, B); ``derivative``: keep the graph."""
         ...
 
 
@@ -100,20 +100,20 @@ def with_labels(loss: Labelled, labels: Tensor) -> RowLoss:
 
 @final
 class Evaluation:
-    """Values and slopes of a loss at many rows: in one graph where that fits into memory, else in pieces.
+    """Values and gradients of a loss at many rows: in one graph if that fits into memory, else in pieces.
 
-    How much a row takes is measured on the first one where the batch is large; where a GPU runs out of memory
-    nevertheless, pieces are halved and the evaluation repeated, down to single rows.
+    In a large batch, the memory per row is measured on the first row. If a GPU runs out of memory anyway,
+    pieces are halved and the evaluation is repeated, down to single rows.
 
     Args:
-        loss: what is evaluated.
+        loss: the loss to evaluate.
     """
 
     def __init__(self, loss: RowLoss) -> None:
         self._loss, self._size = loss, 0
 
     def __call__(self, points: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Losses (r,) of points (r, ...), and their slopes.
+        """Losses (r,) of points (r, ...), and their gradients.
 
         Raises:
             torch.OutOfMemoryError: a single row does not fit into memory.
@@ -144,23 +144,23 @@ class Evaluation:
         return values.detach(), slope
 
     def _fitting(self, points: Tensor, rows: Rows) -> int:
-        """Rows whose graphs fit into memory together, going by what that of the first one keeps."""
-        kept: dict[int, int] = {}
+        """Number of rows whose graphs fit into memory together, estimated from the first row."""
+        saved: dict[int, int] = {}
 
         def weigh(tensor: Tensor) -> Tensor:
-            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(weigh, lambda tensor: tensor):
             self._whole(points[:1], rows.split(1)[0])
-        fitting = max(1, room(points.device) // max(1, sum(kept.values())))
+        fitting = max(1, room(points.device) // max(1, sum(saved.values())))
         if fitting < len(rows):
             LOG.info("%d of %d candidates are evaluated at a time: memory", fitting, len(rows))
         return min(fitting, len(rows))
 
 
 def room(device: torch.device) -> int:
-    """Bytes that one graph may take on ``device``."""
+    """Bytes that one graph may use on ``device``."""
     if device.type == "cuda":
         return int(SHARE * torch.cuda.mem_get_info(device)[0])
     return HOST_BYTES

@@ -1,17 +1,17 @@
-"""Maui: images of clients who only fine-tune a head, through features and a head made to leak.
+"""Maui: recover images of clients that only fine-tune a head, with crafted features and a crafted head.
 
 Source: Dabholkar, Sharma, Celik & Bagchi 2025, "Maui: Reconstructing Private Client Data in Federated
 Transfer Learning". The server broadcasts adversarially trained features (the scenario's own pre-training:
-``model.pretraining.adversarial``) and, in the attacked rounds, a head whose units fire for few examples
-(:mod:`head`). What clients send of it gives the features of every example that is alone in some unit; each is
-inverted by matching (``parts.search.features``). Neither the architecture nor any weight
-looks odd by itself.
+``model.pretraining.adversarial``) and, in the attacked rounds, a head whose units are active for few examples
+(:mod:`head`). The head's update gives the features of every example that is alone in some unit; each is
+inverted by matching (``parts.search.features``). Neither the architecture nor any single weight is
+conspicuous.
 
 Where we differ: see :mod:`head` for the crafting, ``parts.readout.columns`` for the blind read-out; the head
-is made from the granted auxiliary images, none of which the features were trained on.
+is crafted from the granted auxiliary images, on none of which the features were trained.
 
 Breaks when: the features are not robust (images are then poor, the representations still leak), the batch is
-far larger than the units, or noise exceeds what one example adds to a unit.
+far larger than the number of units, or noise exceeds one example's contribution to a unit.
 """
 
 import math
@@ -47,20 +47,20 @@ from glasshouse.transcript.view import View
 from glasshouse.wire import Broadcast, Crafted
 
 _LONGER = 100
-"""Batches of the longer probe of a head's training: each takes a millisecond."""
+"""Batches in the longer timing run of a head's training: each takes a millisecond."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Maui(HeadAttack):
-    """The attack with its settings.
+    """The attack and its settings.
 
     Args:
-        head: how the head is made.
-        trials: of the search for the head's ``rate``, ``beta1``, ``beta2`` and ``noise`` (unless 0) by TPE;
-            0: none. For modes that train. Extra ``tuning``.
-        readout: which candidates are kept; see :data:`glasshouse.attacks.parts.readout.columns.Readout`.
-        inversion: how representations become images.
+        head: how the head is crafted.
+        trials: of the TPE search for the head's ``rate``, ``beta1``, ``beta2`` and ``noise`` (unless 0);
+            0: no search. Only for modes that train. Needs the extra ``tuning``.
+        readout: the candidates to keep; see :data:`glasshouse.attacks.parts.readout.columns.Readout`.
+        inversion: of representations to images.
     """
 
     name: ClassVar[str] = "maui"
@@ -119,7 +119,7 @@ class Maui(HeadAttack):
 
     @property
     def budget(self) -> Budget:
-        """Steps of the inversion, and before that of the head's training, once for all rounds."""
+        """Steps of the inversion, and of the head's training, which is done once for all rounds."""
         if "trained" not in self.head.mode:
             return self.inversion.budget
         short, longer = (
@@ -137,14 +137,14 @@ class Maui(HeadAttack):
         """The agreed model with its features, and a head that leaks.
 
         Raises:
-            Inapplicable: the head is not two linear layers, or nothing tells how many examples will be behind
-                an update.
+            Inapplicable: the head is not two linear layers, or the number of examples behind an update is
+                unknown.
         """
-        del rng  # one head for all rounds: it depends on the features and the auxiliary images alone
+        del rng  # one head for all rounds: it depends only on the features and the auxiliary images
         auxiliary = view.grants.auxiliary
         assert auxiliary is not None  # needs.grants
         model = freeze_features(view.terms.architecture, complete_broadcast(view), subject="attack 'maui'")
-        # the features are made on the device; a head is small, and its training no faster there
+        # features are computed on the device; a head is small, and its training no faster there
         sample = Sample(features=model.of(auxiliary.inputs).cpu(), labels=auxiliary.labels.cpu())
         crafted = self._craft_head(sample, model, view)
         number = view.rounds[-1].round
@@ -181,7 +181,7 @@ class Maui(HeadAttack):
         return craft_head(sample, **sizes, settings=settings, rng=root)
 
     def _behind(self, view: View) -> int:
-        """Examples behind what the server will see; where nothing told their number, as ``shares`` imply."""
+        """Examples behind the update that the server will see; if unknown, as ``shares`` imply."""
         examples = examples_behind(view)
         if examples is not None:
             return examples
@@ -197,10 +197,10 @@ class Maui(HeadAttack):
         return max(1, round(1 / math.sqrt(min(shares) * max(shares))))
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
-        """Representations and images, and how the head came about.
+        """Representations and images, and the curves of the head's training.
 
         Raises:
-            Inapplicable: nothing that clients send is seen.
+            Inapplicable: neither updates nor a sum are seen.
         """
         claims: list[Claim] = []
         for one in view.rounds:
@@ -216,10 +216,10 @@ class Maui(HeadAttack):
 
 
 def examples_behind(view: View) -> int | None:
-    """Examples behind what the server will see: one client's upload or, under ``secure_sum``, the sum.
+    """Expected examples behind one client's upload or, under ``secure_sum``, behind the sum.
 
-    A gradient is of one batch, whose size is public. A change of parameters is of all that a client holds,
-    which is told with every upload: the mean over earlier rounds. None: there was none.
+    A gradient is of one batch, whose size is public. A change of parameters is from all of a client's
+    examples, whose number comes with every upload: the mean over earlier rounds. None: no earlier round.
     """
     terms = view.terms
     together = terms.cohort if terms.secure_sum else 1

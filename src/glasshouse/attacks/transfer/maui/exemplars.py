@@ -1,13 +1,13 @@
-"""Directions for the units of a head, one per example of the adversary: who looks like this one?
+"""Directions for the units of a head, one per example of the adversary, for examples similar to it.
 
-Ours, not the paper's. A random direction is topped by the loud examples of every batch, which then share
-many units while quiet ones reach none. The whitened difference of one example to the mean (Fisher's direction
-of that example against all others) is topped by what looks like it; and units are taken one by one where
-examples are that few units reach yet.
+Ours, not the paper's. The largest responses to a random direction come from the examples of large norm, which
+then share many units while others activate none. The largest responses to the whitened difference of one
+example from the mean (Fisher's direction of that example against all others) come from similar examples.
+Units are chosen one by one, to cover examples that activate few units so far.
 
-With N units that pass a share 1/B each, an example reaches one unit on average and is alone there with
-probability 1/e. If its number of units is Poisson, 1 - exp(-1/e) = .31 of a batch leak; if it is one for all,
-1/e = .37: evenness is what can be won.
+With N units that pass a share 1/B each, an example activates one unit on average and is alone there with
+probability 1/e. If its number of units is Poisson, 1 - exp(-1/e) = .31 of a batch leak; if it is exactly one,
+1/e = .37: an even distribution is the possible gain.
 
 Shape letters: n examples, D features, N units.
 """
@@ -19,9 +19,9 @@ from torch import Tensor
 
 from glasshouse.errors import BadValue
 
-_RIDGE = 1.0  # of the mean variance of a feature, on the covariance; .3 to 10 do as well
-_WIDER = 4.0  # shares are compared this much wider than they will be, where single examples weigh less
-_SHARED = -math.log(1 - math.exp(-1))  # an example that a unit passes remains unseen with probability 1 - 1/e
+_RIDGE = 1.0  # ridge on the covariance, in mean feature variances; .3 to 10 work equally well
+_WIDER = 4.0  # factor on shares when units are compared, so that single examples weigh less
+_SHARED = -math.log(1 - math.exp(-1))  # an example that a unit passes remains unread with probability 1 - 1/e
 
 
 def exemplars(features: Tensor, *, units: int, share: float) -> Tensor:
@@ -30,10 +30,10 @@ def exemplars(features: Tensor, *, units: int, share: float) -> Tensor:
     Args:
         features: n ≥ 2, any unit.
         units: N; more than n repeat the best ones.
-        share: of the examples that each unit will pass, in (0, 1).
+        share: of the examples that each unit passes, in (0, 1).
 
     Raises:
-        BadValue: fewer than two examples, a feature that is not finite, or examples that are all alike.
+        BadValue: fewer than two examples, a feature that is not finite, or identical examples.
 
     Examples:
         >>> y = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
@@ -78,7 +78,7 @@ def _whiten(centred: Tensor) -> Tensor:
 
 
 def _evenly(reached: Tensor, units: int) -> Tensor:
-    """(N,), columns of reached (n, candidates), each the one that most unseen examples gain by."""
+    """Greedily choose N columns of ``reached`` (n, candidates), each covering the most uncovered examples."""
     unseen = torch.ones(len(reached), dtype=reached.dtype)
     free = torch.ones(reached.shape[1], dtype=torch.bool)
     picks = []

@@ -1,14 +1,14 @@
-"""Making the head: trained for sparse activations, calibrated by quantiles, or both; or from examples.
+"""Craft the head: trained for sparse activations, calibrated by quantiles, or both; or from examples.
 
 Source: Dabholkar et al. 2025 (Maui), Algorithm 2. Where we differ:
 - the sparsity loss takes the *mean* of the activations, not their sum over the batch: with the sum training
-  collapses, and with the mean the published weights put the share of active units near 1/512;
-- the schedule's last epochs weigh the classes alone and undo the sparsity, so the last epoch is kept that
-  leaked nearly as much, on held-out features, as the one that leaked most: it classifies best of them. Where
-  calibration follows, which undoes most of the classifying, it is the one that leaked most;
+  collapses, and with the mean the published weights give a share of active units near 1/512;
+- the schedule's last epochs optimise classification only and undo the sparsity, so we keep the last epoch
+  whose leakage on held-out features is nearly the highest: it classifies best of these. If calibration
+  follows, which undoes most of the classification, we keep the epoch of highest leakage;
 - the features are computed once, since they are frozen;
-- ``quantile`` (ours): thresholds b that let each unit pass a chosen share of the public data. One share
-  serves one batch size; a geometric ladder of shares serves all, each worse;
+- ``quantile`` (ours): thresholds b with which each unit passes a chosen share of the public data. One share
+  suits one batch size; a geometric ladder of shares suits all, each less well;
 - ``exemplars`` (ours): calibrated directions of the adversary's own examples, without training.
 
 Shape letters: n examples, D features, N units, K classes.
@@ -34,29 +34,30 @@ from glasshouse.tensors import FUSED, descend
 Mode = Literal["trained", "quantile", "trained+quantile", "exemplars"]
 _VERSION = 5
 JUDGED = 512
-"""Batch size at which epochs are compared, as in the paper's Table 3 (at most the held-out examples)."""
+"""Batch size at which epochs are compared, as in the paper's Table 3 (capped by the held-out examples)."""
 _NEARLY = 0.95  # of the largest held-out leakage
-_HELD = 0.3  # share of the auxiliary features that choose the epoch and measure the head
+_HELD = 0.3  # share of held-out auxiliary features, which select the epoch and measure the head
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class HeadSettings:
-    """How a head is made; the defaults are the paper's for the CNN (Table 3).
+    """Settings of a crafted head; the defaults are the paper's for the CNN (Table 3).
 
     Attributes:
         mode: ``trained`` (Algorithm 2), ``quantile`` (calibrated), both, or ``exemplars`` (calibrated,
             without training, each unit for one of the adversary's examples).
-        shares: of public examples that reach a unit (all modes but ``trained``): one, or two ends of a
-            geometric ladder over the units; empty: one in as many as there are examples behind an update.
+        shares: of public examples that activate a unit (all modes but ``trained``): one share, or two ends of
+            a geometric ladder over the units; empty: 1 over the number of examples behind an update.
         epochs: of ``batches`` batches of ``batch_size``.
-        rate: of Adam.
-        beta1: weights of activation and of softplus(-Z).
-        beta2: weights of activation and of softplus(-Z).
-        noise: standard deviation put on w and b before every epoch.
-        wrong_labels: train on wrong labels, so that most clients' examples are misclassified and loud.
-        output_epochs: passes that train the last layer alone at the end, so that the head classifies better.
-        update_norm: length that updates get by scaling the last layer, against noise; 0: as it comes. Best
+        rate: learning rate of Adam.
+        beta1: weight of the mean activation.
+        beta2: weight of softplus(-Z).
+        noise: standard deviation of the noise added to w and b before every epoch.
+        wrong_labels: train on wrong labels, so that most clients' examples are misclassified and have large
+            gradients.
+        output_epochs: epochs that train only the last layer at the end, so that the head classifies better.
+        update_norm: norm that updates get by scaling the last layer, against noise; 0: no scaling. Best
             where clients clip.
     """
 
@@ -87,14 +88,14 @@ class HeadSettings:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CraftedHead:
-    """A head, and how it came about.
+    """A head, and the curves of its training.
 
     Attributes:
         head: the module.
-        leakage: (epochs + 1,), on held-out features after each epoch of training; the last entry is the head
-            as sent.
+        leakage: (epochs + 1,), on held-out features after each epoch of training; the last entry is for the
+            head as sent.
         accuracy: as ``leakage``.
-        best: epoch that was kept, from 0; -1: none was trained.
+        best: the selected epoch, from 0; -1: not trained.
     """
 
     head: Spab
@@ -106,15 +107,15 @@ class CraftedHead:
 def craft_head(
     sample: Sample, *, units: int, classes: int, behind: int, settings: HeadSettings, rng: Rng
 ) -> CraftedHead:
-    """A head for these features, from the cache where it was made before.
+    """Craft a head for these features; its training comes from the cache if possible.
 
     Args:
-        sample: features of the adversary's images, with labels; 70 % train, the rest judges.
+        sample: features of the adversary's images, with labels; 70 % train, the rest is held out.
         units: N.
         classes: K.
         behind: examples behind an update; the leakage of the head as sent is measured there.
-        settings: how.
-        rng: of weights, batches and noise.
+        settings: of the head.
+        rng: for weights, batches and noise.
     """
     order = torch.randperm(len(sample), generator=rng.child("split").torch())
     cut = round(_HELD * len(sample))
@@ -147,7 +148,7 @@ def craft_head(
 
 
 def _key(sample: Sample, settings: HeadSettings, units: int, rng: Rng) -> dict[str, object]:
-    """All that the training depends on; what is done to the head afterwards is done anew each time."""
+    """The cache key of the training; later changes to the head are not cached."""
     later = ("mode", "shares", "output_epochs", "update_norm")
     return {
         "version": _VERSION,
@@ -160,7 +161,7 @@ def _key(sample: Sample, settings: HeadSettings, units: int, rng: Rng) -> dict[s
 
 
 def _fresh(features: int, units: int, classes: int, *, rng: Rng) -> Spab:
-    """Normal weights with variance 1/D before the units, biases 0; the last layer as torch draws it."""
+    """Normal first-layer weights with variance 1/D, biases 0; the last layer with torch's initialisation."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(rng.child("head").seed())
         head = Spab(features, units, classes)
@@ -171,7 +172,7 @@ def _fresh(features: int, units: int, classes: int, *, rng: Rng) -> Spab:
 
 
 def _look_for_examples(head: Spab, features: Tensor, shares: tuple[float, ...]) -> None:
-    """Directions of examples; where a feature is never on, the random weight stays: zeros would be seen."""
+    """Set directions of examples; dead features keep random weights, as zeros would be conspicuous."""
     share = math.sqrt(min(shares) * max(shares))
     directions = exemplars(features, units=len(head.hidden.bias), share=share)
     with torch.no_grad():
@@ -185,7 +186,7 @@ def calibrate(head: Spab, features: Tensor, shares: tuple[float, ...]) -> None:
     ladder = torch.logspace(math.log10(high), math.log10(low), count, dtype=torch.float64)
     with torch.no_grad():
         response = (features @ head.hidden.weight.T).double().sort(0).values
-        # A share of the sample, between its order statistics; beyond the last, the largest value seen.
+        # Interpolate between the sample's order statistics; beyond the last, take the largest value.
         place = ((1 - ladder) * len(features) - 0.5).clamp(0, len(features) - 1)
         below = place.floor().long().clamp_max(len(features) - 2)
         column = torch.arange(count)
@@ -194,10 +195,10 @@ def calibrate(head: Spab, features: Tensor, shares: tuple[float, ...]) -> None:
 
 
 def amplify(head: Spab, sample: Sample, *, length: float, batch: int, rng: Rng) -> None:
-    """Scale the last layer until the gradient of ``batch`` examples is about ``length`` long.
+    """Scale the last layer until the gradient of ``batch`` examples has a norm of about ``length``.
 
-    What is classified rightly stays so, and becomes certain; what is wrong becomes loud. Where ``length``
-    cannot be reached, it is the longest that can.
+    Correctly classified examples become more certain; misclassified ones get larger gradients. If ``length``
+    cannot be reached, the norm is the largest possible.
     """
     orders = [torch.randperm(len(sample), generator=rng.child(str(i)).torch())[:batch] for i in range(8)]
     batches = [sample.pick(rows) for rows in orders]
@@ -211,7 +212,7 @@ def amplify(head: Spab, sample: Sample, *, length: float, batch: int, rng: Rng) 
 
 
 def _length(head: Spab, one: Sample) -> float:
-    """Euclidean length of the gradient of all four tensors."""
+    """L2 norm of the gradient of all four tensors."""
     with torch.enable_grad():
         parameters = [p.requires_grad_() for p in head.parameters()]
         loss = functional.cross_entropy(head(one.features), one.labels)
@@ -222,10 +223,10 @@ def _length(head: Spab, one: Sample) -> float:
 def _train_head(
     head: Spab, own: Sample, heldout: Sample, settings: HeadSettings, rng: Rng
 ) -> dict[str, Tensor]:
-    """Algorithm 2 in place: the curves (epochs, 2) of leakage and accuracy, and the weights of two epochs.
+    """Run Algorithm 2 in place: curves (epochs, 2) of leakage and accuracy, and the weights of two epochs.
 
-    ``most``: the epoch that leaked most; ``late``: the last one that leaked nearly as much.
-    Half a minute at most: begun anew rather than resumed after an interrupt.
+    ``most``: the epoch of highest leakage; ``late``: the last one with nearly as much.
+    Takes at most half a minute, so it is restarted rather than resumed after an interruption.
     """
     optimizer = torch.optim.Adam(head.parameters(), lr=settings.rate, fused=own.features.device.type in FUSED)
     curves: list[tuple[float, float]] = []
@@ -260,7 +261,7 @@ def _train_head(
 
 
 def _batches(count: int, settings: HeadSettings, *, generator: torch.Generator) -> list[Tensor]:
-    """``batches`` batches, running through the data in random order as often as that takes."""
+    """``batches`` batches from as many random passes over the data as they need."""
     examples = settings.batches * settings.batch_size
     rounds = [torch.randperm(count, generator=generator) for _ in range(-(-examples // count))]
     return list(torch.split(torch.cat(rounds)[:examples], settings.batch_size))
@@ -272,7 +273,7 @@ def _wrong(labels: Tensor, classes: int, *, rng: Rng) -> Tensor:
 
 
 def _fit_output(head: Spab, own: Sample, *, settings: HeadSettings, rng: Rng) -> None:
-    """Train the last layer alone, on what the units pass."""
+    """Train only the last layer, on the units' activations."""
     labels = _wrong(own.labels, head.out.out_features, rng=rng) if settings.wrong_labels else own.labels
     with torch.no_grad():
         active = torch.relu(head.hidden(own.features))

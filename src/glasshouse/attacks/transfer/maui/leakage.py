@@ -1,4 +1,4 @@
-"""What a head leaks, counted with the truth at hand: on the adversary's own data, to choose a head by.
+"""Leakage of a head with known inputs: measured on the adversary's own data, to select a head.
 
 Source: Dabholkar et al. 2025 (Maui), section 5.2.1: the share of a batch that is alone in some column of dZ.
 
@@ -43,7 +43,7 @@ def gradient_of_units(head: Spab, features: Tensor, labels: Tensor) -> Tensor:
 
 
 def alone(dz: Tensor) -> Tensor:
-    """(B,) bool: which examples are the only ones that reach some unit; dZ (B, N).
+    """(B,) bool: the examples that are the only one to activate some unit; dZ (B, N).
 
     Examples:
         >>> alone(torch.tensor([[1.0, 0.0, 2.0], [0.0, 0.0, 1.0]])).tolist()
@@ -57,7 +57,7 @@ def alone(dz: Tensor) -> Tensor:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Sample:
-    """Features (n, D) of images that the adversary holds, with their labels (n,)."""
+    """Features (n, D) of the adversary's images, with their labels (n,)."""
 
     features: Tensor
     labels: Tensor
@@ -82,6 +82,6 @@ def leakage(head: Spab, sample: Sample, *, batch: int, draws: int = 8, rng: Rng)
 
 
 def accuracy(head: Spab, sample: Sample) -> float:
-    """Share of the sample that the head classifies rightly, in [0, 1]."""
+    """Share of the sample that the head classifies correctly, in [0, 1]."""
     with torch.no_grad():
         return float((head(sample.features).argmax(1) == sample.labels).double().mean())

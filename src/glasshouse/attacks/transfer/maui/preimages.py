@@ -1,8 +1,8 @@
-"""How many images share a representation: can a faint change give one image another's features?
+"""Robustness of a representation: whether a small perturbation can give one image another's features.
 
 Source: Dabholkar et al. 2025 (Maui), section 7.1 and equation 3, after Engstrom et al. 2019,
 arXiv:1906.00945. Where we differ: Adam with a cosine schedule; no total variation, since the ball is small;
-the distance is divided by the one before the search, so that models can be compared.
+the distance is divided by the initial one, so that models can be compared.
 
 Shape letters: B pairs of images, C channels, H and W pixels, D features.
 """
@@ -16,12 +16,12 @@ from glasshouse.attacks.parts.search.features import Features, cosine_pace
 def preimage_distance(
     features: Features, goals: Tensor, seeds: Tensor, *, radius: float = 4 / 255, iterations: int = 300
 ) -> Tensor:
-    """(B,), share of the squared feature distance left when each seed has moved within ``radius``.
+    """(B,), remaining share of the squared feature distance after perturbing each seed within ``radius``.
 
     Args:
         features: images (B, C, H, W) in [0, 1] → (B, D).
         goals: (B, D), of other images.
-        seeds: (B, C, H, W), what is perturbed.
+        seeds: (B, C, H, W), the images to perturb.
         radius: largest change of a pixel.
         iterations: of Adam.
     """
@@ -35,7 +35,7 @@ def preimage_distance(
         optimizer.param_groups[0]["lr"] = step * cosine_pace(i / iterations)
         distance = (features((seeds + change).clamp(0, 1)) - goals).square().sum(1)
         best = torch.minimum(best, distance.detach())
-        # Each pair has its own scale; dividing by it keeps Adam's epsilon out of the way.
+        # Each pair has its own scale; dividing by it makes Adam's epsilon negligible.
         (change.grad,) = torch.autograd.grad((distance / before).sum(), change)
         optimizer.step()
         with torch.no_grad():

@@ -1,8 +1,7 @@
 """Search of the head's training settings by a tree-structured Parzen estimator. Needs the ``tuning`` extra.
 
 Source: Bergstra, Yamins & Cox 2013 (TPE); Dabholkar et al. 2025 (Maui), section 6.3, who use hyperopt. Where
-we differ: optuna's sampler; what is maximised is the leakage on held-out auxiliary features, not on private
-data.
+we differ: optuna's sampler; the leakage is maximised on held-out auxiliary features, not on private data.
 """
 
 from dataclasses import replace
@@ -24,14 +23,14 @@ _VERSION = 1
 def search_recipe(
     sample: Sample, *, units: int, classes: int, behind: int, settings: HeadSettings, trials: int, rng: Rng
 ) -> HeadSettings:
-    """The settings, of ``trials``, whose head leaks most on held-out features; the given ones are the first.
+    """The settings, of ``trials``, whose head leaks most on held-out features; the given ones come first.
 
     Ranges: a factor of 10 either way around ``settings`` for ``rate`` and ``noise``, of 4 for the two
-    weights. A setting of 0 is switched off, and stays so.
+    weights. A setting of 0 is switched off, and stays 0.
 
     Raises:
         NotInstalled: optuna is missing.
-        BadValue: their mode trains nothing that could be searched.
+        BadValue: the mode does not train the head, so there is nothing to search.
     """
     if "trained" not in settings.mode:
         raise BadValue(
@@ -83,7 +82,7 @@ def search_recipe(
 def _key(
     sample: Sample, settings: HeadSettings, *, sizes: list[int], trials: int, rng: Rng
 ) -> dict[str, object]:
-    """The cache key: all that the search depends on."""
+    """The cache key: everything that the search depends on."""
     return {
         "version": _VERSION,
         "features": sample.features,

@@ -1,1 +1,1 @@
-"""Translations from the public domain to the private one, learnt on classes that are not private."""
+"""Image translations from the public to the private domain, learned on classes that are not private."""

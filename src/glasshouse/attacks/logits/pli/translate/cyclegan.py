@@ -1,4 +1,4 @@
-"""A translation learnt without pairs: a small CycleGAN.
+"""A translation learned without pairs: a small CycleGAN.
 
 Source: Zhu et al. 2017, arXiv:1703.10593; weights of the losses as in PLI's code (cycle 3, identity 0.5,
 least squares). Where we differ: smaller networks, batches of 8, no pool of earlier fakes.
@@ -21,7 +21,7 @@ BATCH, RATE, CYCLE, IDENTITY = 8, 5e-4, 3.0, 0.5
 
 
 def cyclegan(pairs: Pairs, *, epochs: int, rng: Rng, checkpoint: Checkpoint) -> nn.Module:
-    """The trained network: shifted (B, C, H, W) → clear; goes on from ``checkpoint`` with the same result."""
+    """The trained network: shifted (B, C, H, W) → clear; resumes from ``checkpoint`` with the same result."""
     channels = int(pairs.shifted.shape[1])
     device = pairs.shifted.device
     clear_of = start_network(EncoderDecoder, channels, rng=rng.child("clear")).to(device)

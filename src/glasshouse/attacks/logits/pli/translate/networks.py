@@ -1,7 +1,7 @@
-"""Small translation networks: an encoder and decoder with skips, and a discriminator of patches.
+"""Small translation networks: an encoder-decoder with skip connections, and a patch discriminator.
 
-Source: Zhu et al. 2017, arXiv:1703.10593 (the parts of CycleGAN). Ours are smaller, have skips and compute
-nothing at full size, for a CPU.
+Source: Zhu et al. 2017, arXiv:1703.10593 (the parts of CycleGAN). Ours are smaller, have skip connections and
+compute nothing at full resolution, for a CPU.
 
 Shape letters: B images, C channels, H and W pixels, both a multiple of 4.
 """
@@ -23,7 +23,7 @@ def _block(before: int, after: int, *, stride: int = 1) -> nn.Sequential:
 
 @final
 class EncoderDecoder(nn.Module):
-    """Blocks of 2 × 2 pixels as channels, a halving, a residual block, a doubling; images in [-1, 1].
+    """Pixel unshuffle by 2, downsampling, a residual block, upsampling, pixel shuffle; images in [-1, 1].
 
     Args:
         channels: C.
@@ -49,7 +49,7 @@ class EncoderDecoder(nn.Module):
 
 
 def patch_critic(channels: int, *, width: int = 16) -> nn.Sequential:
-    """(B, C, H, W) → one number per patch: large for real."""
+    """(B, C, H, W) → one score per patch: large for real images."""
     return nn.Sequential(
         nn.Conv2d(channels, width, 4, stride=2, padding=1),
         nn.LeakyReLU(0.2),

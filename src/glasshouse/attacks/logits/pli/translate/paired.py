@@ -1,4 +1,4 @@
-"""A translation learnt from pairs: an encoder and decoder under the mean absolute difference."""
+"""A translation learned from pairs: an encoder-decoder trained with the L1 loss."""
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ BATCH = 16
 
 
 def train_paired(pairs: Pairs, *, epochs: int, rng: Rng, checkpoint: Checkpoint) -> nn.Module:
-    """The trained network: shifted (B, C, H, W) → clear; goes on from ``checkpoint`` with the same result."""
+    """The trained network: shifted (B, C, H, W) → clear; resumes from ``checkpoint`` with the same result."""
     net = start_network(EncoderDecoder, int(pairs.shifted.shape[1]), rng=rng).to(pairs.shifted.device)
     per_epoch = -(-len(pairs.shifted) // BATCH)
     steps = max(epochs * per_epoch, 2)
@@ -44,6 +44,6 @@ def start_network(kind: type[EncoderDecoder], channels: int, *, rng: Rng) -> Enc
 
 
 def apply_network(net: nn.Module, images: Tensor) -> Tensor:
-    """What ``net`` makes of images (n, C, H, W), in pieces and without gradients."""
+    """Output of ``net`` for images (n, C, H, W), in chunks and without gradients."""
     with torch.no_grad():
         return torch.cat([net(part) for part in torch.split(images, 64)])

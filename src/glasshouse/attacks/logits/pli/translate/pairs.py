@@ -1,4 +1,4 @@
-"""What a translator may learn from: the public images of classes that are not private, in both domains.
+"""Training data of a translator: the public images of classes that are not private, in both domains.
 
 Shape letters: n images, C channels, H and W pixels. Pixels in [-1, 1].
 """
@@ -14,7 +14,7 @@ from glasshouse.attacks.logits.material import Material
 NEAR: Final = 0.3
 """Share of the pixels on which a shifted image is compared with a clear one."""
 AT_ONCE: Final = 2**24
-"""Pixel differences held in memory at most, unless a single image has more."""
+"""Maximum number of pixel differences in memory, unless a single image has more."""
 
 
 @final
@@ -28,10 +28,10 @@ class Pairs:
 
 
 def pairs_of(evidence: Material) -> Pairs:
-    """Each shifted image with the clear one of the same class whose nearest pixels differ least.
+    """Pair each shifted image with the clear image of the same class whose nearest pixels differ least.
 
-    Half of the pixels may be hidden, so that images are compared on the 30 % of pixels in which they are most
-    alike. Where both were made of one photo that is this photo; else the most alike of the class's others.
+    Half of the pixels may be hidden, so images are compared on the 30 % of pixels with the smallest
+    differences. If both domains contain the same photo, it is found; else the most similar one of the class.
     """
     inputs, labels = evidence.scaled(evidence.public.inputs), evidence.public.labels
     clear, whose = inputs[: evidence.sensitive], labels[: evidence.sensitive]
@@ -47,6 +47,6 @@ def pairs_of(evidence: Material) -> Pairs:
 
 
 def _nearest(shifted: Tensor, clear: Tensor) -> Tensor:
-    """For each of ``shifted`` (n, C, H, W) the row of ``clear`` (m, C, H, W) that differs least, (n,)."""
+    """For each of ``shifted`` (n, C, H, W) the index of the nearest of ``clear`` (m, C, H, W), (n,)."""
     gaps = (shifted[:, None] - clear[None]).abs().flatten(2)
     return gaps.kthvalue(max(1, int(NEAR * gaps.shape[2])), dim=2).values.argmin(1)

@@ -1,4 +1,4 @@
-"""State of a translator's training, kept so that an interrupted one goes on where it was."""
+"""Checkpoints of a translator's training, from which an interrupted training resumes."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -15,10 +15,10 @@ EVERY: Final = 5
 def keep(
     checkpoint: Checkpoint, epoch: int, nets: Mapping[str, nn.Module], optimizers: Mapping[str, Optimizer]
 ) -> None:
-    """Save the state after ``epoch`` epochs, if it is one in ``EVERY``.
+    """Save the state after ``epoch`` epochs, every ``EVERY`` epochs.
 
     Raises:
-        DiskFull: no room; the checkpoint before is unharmed.
+        DiskFull: no space; the previous checkpoint remains.
     """
     if epoch % EVERY:
         return
@@ -32,7 +32,7 @@ def keep(
 def load_checkpoint(
     checkpoint: Checkpoint, nets: Mapping[str, nn.Module], optimizers: Mapping[str, Optimizer]
 ) -> int:
-    """Load the last checkpoint, if there is one, into networks and optimizers; the epochs done by then."""
+    """Load the last checkpoint, if any, into networks and optimizers; return its number of epochs."""
     saved = checkpoint.load()
     if saved is None:
         return 0

@@ -1,4 +1,4 @@
-"""Ridge regression from shifted to clear pixels: the strongest thing that no network is needed for."""
+"""Ridge regression from shifted to clear pixels: the strongest translation without a network."""
 
 import torch
 from torch import Tensor
@@ -6,11 +6,11 @@ from torch import Tensor
 from glasshouse.attacks.logits.pli.translate.pairs import Pairs
 
 STRENGTH = 0.05
-"""Of the penalty, in multiples of the mean squared length of an example."""
+"""Weight of the ridge penalty, in multiples of the mean squared norm of an example."""
 
 
 def ridge(pairs: Pairs, shifted: Tensor) -> Tensor:
-    """Clear versions (n, C, H, W) of ``shifted``, in [-1, 1]: closed form, in the space of the examples."""
+    """Clear versions (n, C, H, W) of ``shifted``, in [-1, 1]: in closed form, in the dual."""
     middle_x, middle_y = pairs.shifted.flatten(1).mean(0), pairs.clear.flatten(1).mean(0)
     x, y = pairs.shifted.flatten(1) - middle_x, pairs.clear.flatten(1) - middle_y
     gram = x @ x.T
