@@ -1,1 +1,1 @@
-"""Federations that really ran: a transcript in place of a simulation, what test clients recorded as truth."""
+"""Captured real federations: a transcript instead of a simulation, batches of test clients as ground truth."""

@@ -1,4 +1,4 @@
-"""One group of an audit on disk: its federation simulated, copied from a group with the same, or captured."""
+"""Record one group of an audit: its federation is simulated, copied from another group, or captured."""
 
 import shutil
 import time
@@ -29,7 +29,7 @@ from glasshouse.transcript.record import Log
 
 
 def record(group: Group) -> str:
-    """File one group's federation; returns its folder. Finished groups are kept."""
+    """Write one group's federation and return its folder. Finished groups are kept."""
     scenario = read_resolved(Path(group.folder) / "scenario.toml")
     if has_record(Path(group.folder)):
         return group.folder
@@ -43,7 +43,7 @@ def record(group: Group) -> str:
 
 
 def _copy(group: Group) -> None:
-    """The federation of another group, whose claims stay its own; a link to each file where disks allow."""
+    """Copy the federation of another group without its claims; by hard links where possible."""
     source, folder = Path(group.same_as), Path(group.folder)
     for name in recorded_files(source):
         path, place = source / name, folder / name
@@ -84,7 +84,7 @@ def _take(scenario: Scenario, group: Group) -> None:
 
 
 def _notes(checked: TermsCheck) -> tuple[str, ...]:
-    """Where what is said of the federation comes from."""
+    """Notes on the origin of the facts about the federation."""
     ran = (
         "This federation ran: its messages were captured. Observed: clients, cohort, rounds, what they send. "
         "Declared: epochs, batches, learning rate, optimizer."
@@ -102,6 +102,6 @@ def _notes(checked: TermsCheck) -> tuple[str, ...]:
 
 
 def _memory(capture: Path) -> Mapping[str, Tensor]:
-    """What an active server remembered of the models that it crafted."""
+    """The tensors that an active server stored when it crafted models."""
     path = capture / "adversary" / "memory.safetensors"
     return read_tensors(path) if path.is_file() else {}
