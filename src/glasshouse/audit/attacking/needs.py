@@ -37,7 +37,7 @@ def find_refusal(attack: Attack, name: str, threat: Threat, grants: Grants, term
 
 
 def federation_of(scenario: Scenario, position: int) -> int | None:
-    """The federation of a cell that an attack reads: an active attack its own, by position; None: the shared one.
+    """Federation of a cell that an attack reads: an active attack its own, by position; None: the shared one.
 
     A capture has only the federation that ran.
     """

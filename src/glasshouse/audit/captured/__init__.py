@@ -1,1 +1,1 @@
-"""Captured real federations: a transcript instead of a simulation, batches of test clients as ground truth."""
+"""Captured real federations: transcripts instead of simulations, test clients' batches as ground truth."""

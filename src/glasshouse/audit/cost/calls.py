@@ -27,7 +27,7 @@ from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin
 
 CHEAP: Final = 1.0
-"""Calls up to this many seconds are timed while any time is left; longer ones if they take under half of it."""
+"""Calls of up to this many seconds are timed while any time is left, longer ones in up to half of it."""
 SEVERAL: Final = 2, 4
 """Rounds in the two probes of an attack that trains for every round: it needs more than one round, and the
 time of its call grows with them."""
@@ -42,7 +42,7 @@ SHARED: Final = 0.4
 DATA: Final = "pictures"
 """Folder of the cache with decoded images, which audits read too."""
 SLOPE_IMAGES: Final = 1000
-"""Largest number of auxiliary images where only the time per training step matters, as a step uses one batch."""
+"""Largest number of auxiliary images for timing a training step, which uses one batch of them."""
 
 
 @final
