@@ -63,7 +63,7 @@ def manifest(
 
 
 def commit() -> str:
-    """Commit of the running source tree, with ``+dirty`` for uncommitted changes; empty outside a repository."""
+    """Commit of the running source tree, with ``+dirty`` for uncommitted changes; empty without git."""
     here = Path(glasshouse.__file__).parent
     try:
         head = subprocess.run(

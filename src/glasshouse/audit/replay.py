@@ -46,8 +46,8 @@ def replay(
         run: a run directory; may be untrusted.
         attack: registered name.
         trust_factory: import the module of an architecture ``module:factory``.
-        swap: instead of hiding the ground truth, exchange the victims' examples in it. The claims of an attack
-            that reads it change; the scores change, because the victims do.
+        swap: instead of hiding the ground truth, exchange the victims' examples in it. The claims of an
+            attack that reads it change; the scores change, because the victims do.
 
     Returns:
         One row per unit: cell, unit, whether the claims are the same, and how the ground truth was hidden
@@ -122,7 +122,7 @@ def _run_apart(tasks: Sequence[AttackTask], run: Path, place: Path, views: Path 
 
 
 def _start(tasks: Sequence[AttackTask], orders: dict[str, Any], place: Path) -> bool:
-    """Run all tasks in processes confined according to ``orders``; return whether confining them succeeded."""
+    """Run all tasks in processes confined as in ``orders``; return whether confining them succeeded."""
     lanes = [lane for i in range(PROCESSES) if (lane := pieces(tasks)[::-1][i::PROCESSES])]
     files, running = [], []
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}

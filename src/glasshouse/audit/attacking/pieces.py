@@ -111,6 +111,6 @@ def _claims_together(piece: Piece) -> tuple[tuple[Claim, ...], ...]:
 
 
 def _check(piece: Piece, every: Sequence[tuple[Claim, ...]], views: Sequence[View], subject: str) -> None:
-    """Check each unit's claims as if it had been attacked alone; raise unless all units, or none, have any."""
+    """Check each unit's claims as if it had been attacked alone; raise if only some units have claims."""
     for task, claims, view in zip(piece, every, views, strict=bool(every)):
         check_claims(claims, view=view, unit=task.unit, subject=subject)

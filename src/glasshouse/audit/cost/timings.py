@@ -155,8 +155,8 @@ def stand_in(
 ) -> Timing | None:
     """Estimate the timing of an attack in a setting that was not measured; None: no setting was measured.
 
-    Takes the measured setting that differs in the fewest parts (of several, the one with the most similar time
-    of a client's gradient), and multiplies its timing by the ratio of the two gradient times. A server's
+    Takes the measured setting that differs in the fewest parts (of several, the one with the most similar
+    time of a client's gradient), and multiplies its timing by the ratio of the two gradient times. A server's
     crafting and prior training scale with the gradient time per image, not per client's batch.
     """
     measured = [(there, timing) for there, timing in known if timing is not None]

@@ -1,8 +1,8 @@
 """Certify that a search finished: compare the attack's loss at its claims with that at the ground truth.
 
-A certificate reads claims and writes nothing. Attacks whose units ran together return all their loss functions
-before the ground truth is read, others that of their first unit. The attack then sees the ground truth only as
-the argument of that function, in a process in which no attack runs afterwards.
+A certificate reads claims and writes nothing. Attacks whose units ran together return all loss functions
+before the ground truth is read, others that of their first unit. The attack then sees the ground truth only
+as the argument of that function, in a process in which no attack runs afterwards.
 
 Shape letters: B images or sentences, C channels, H and W pixels, L tokens.
 """
@@ -193,7 +193,7 @@ def _certificate(
 
 
 def _project(units: _Units, attack: GenerativeAttack, view: View) -> dict[str, list[Tensor]]:
-    """The generator's images nearest to each unit's ground truth: almost the best that a search could find."""
+    """The generator's images nearest to each unit's ground truth, almost the best that a search could find."""
     prior = attack.prior(view.terms, view.grants.auxiliary)
     claims = {out: _searched(outcome) for out, outcome in units.outcomes.items()}
     truths = [next(_true_orders(claim, units.truth)) for every in claims.values() for claim in every]
@@ -224,8 +224,8 @@ def _labels(claim: Searched) -> Tensor:
 def _true_orders(claim: Searched, truth: Truth) -> Iterator[tuple[Tensor, Tensor]]:
     """The true images in the order of the claim with the claim's labels; then in the client's own order.
 
-    The second has the true labels, and is yielded if as many are claimed: true images with wrong labels do not
-    fit the update, so a claim could have a smaller loss although the ground truth fits; likewise for
+    The second has the true labels, and is yielded if as many are claimed: true images with wrong labels do
+    not fit the update, so a claim could have a smaller loss although the ground truth fits; likewise for
     sentences, whose classes attacks infer. Positions without a matching true image keep the claim.
     """
     labels = _labels(claim)

@@ -23,7 +23,7 @@ from glasshouse.wire import Architecture, Batch, Broadcast
 
 
 def judge_of(folder: Path, scenario: Scenario) -> Judge:
-    """The judge of the group in ``folder``: ground truth, distractors, networks, and its own random stream."""
+    """The judge of the group in ``folder``: ground truth, distractors, networks, own random stream."""
     truth = read_truth(folder / "truth")
     tensors = read_tensors(folder / "truth" / "scoring.safetensors")
     transcript = read_transcript(folder / "transcript", trust_factory=True, contents=False)

@@ -30,7 +30,7 @@ class HasNull(Protocol):
     """A metric with its own null adversary, which does not see the update."""
 
     def null(self, truth: Tensor, auxiliary: Batch | None, *, context: ScoreContext) -> Numbers:
-        """The null's scores, one per unit of the ground truth, like :meth:`glasshouse.metrics.base.Metric.score`."""
+        """One score per unit of the ground truth, like :meth:`glasshouse.metrics.base.Metric.score`."""
         ...
 
 

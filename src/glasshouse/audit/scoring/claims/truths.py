@@ -8,7 +8,7 @@ from glasshouse.wire import Batch
 
 
 def exchange_classes(truth: Truth, *, by: int = 1) -> Truth:
-    """The ground truth with the images of every private class replaced by those of another, ``by`` further."""
+    """The ground truth with the images of every private class replaced by those ``by`` classes away."""
     labels = truth.private.labels
     turned = Batch(inputs=truth.private.inputs, labels=(labels + by) % (int(labels.max()) + 1))
     return dataclasses.replace(truth, private=turned)
@@ -17,7 +17,7 @@ def exchange_classes(truth: Truth, *, by: int = 1) -> Truth:
 def shift_victims(truth: Truth, units: Mapping[tuple[int, int], tuple[int, int]]) -> Truth:
     """The ground truth with each victim's examples replaced by another's, for a negative control.
 
-    Properties are moved to the same number of clients without them, or to all such clients if there are fewer.
+    Properties move to the same number of clients without them, or to all such clients if there are fewer.
     """
     used = {key: truth.used[other] for key, other in units.items()}
     marked = {

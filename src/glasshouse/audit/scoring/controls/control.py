@@ -122,7 +122,7 @@ def run_control(task: ControlTask) -> str:
 
 
 def judge_control(task: ControlTask) -> tuple[str, Control | None]:
-    """Score the claims of :func:`run_control`, in a process that ran no plug-in; None without an easy setting.
+    """Score the claims of :func:`run_control` in a process that ran no plug-in; None: no easy setting.
 
     Returns:
         Key of the task, and its control.
