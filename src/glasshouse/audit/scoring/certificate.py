@@ -193,7 +193,7 @@ def _certificate(
 
 
 def _project(units: _Units, attack: GenerativeAttack, view: View) -> dict[str, list[Tensor]]:
-    """The generator's images nearest to each unit's ground truth, almost the best that a search could find."""
+    """The generator's images nearest to each unit's ground truth: about the best that a search can find."""
     prior = attack.prior(view.terms, view.grants.auxiliary)
     claims = {out: _searched(outcome) for out, outcome in units.outcomes.items()}
     truths = [next(_true_orders(claim, units.truth)) for every in claims.values() for claim in every]

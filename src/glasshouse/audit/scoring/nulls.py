@@ -35,7 +35,7 @@ EXAMPLES = 1000
 AT_ONCE = 2**21
 """Image values that a metric compares at a time; in float64, with SSIM's intermediates, about 150 MB."""
 LUCK = 0.025
-"""Significance level, over all nulls, at which a null's hit rate must exceed a known chance level to replace it."""
+"""A null replaces a known chance level only if its hit rate exceeds it at this level, over all nulls."""
 CHANCE = "chance"
 """The metric's own chance level, where known in closed form."""
 
@@ -232,7 +232,7 @@ def average_score(
     guesses = _guess(name, auxiliary, draws, number * len(truth), rng)
     same = truth.pick(torch.arange(len(truth)).repeat(number))
     scores = score_drawn(metric, guesses, same, count=len(truth), context=context)
-    if len({len(one) for one in scores}) > 1:  # scores per claim, and guesses have different numbers of claims
+    if len({len(one) for one in scores}) > 1:  # scores per claim, and guesses differ in number
         return np.array([np.concatenate(scores).mean()])
     return np.asarray(np.mean(scores, axis=0), dtype=np.float64)
 
@@ -249,7 +249,7 @@ def counts(labels: Tensor, classes: int) -> Tensor:
 
 
 def _parts(auxiliary: Batch, context: ScoreContext, rng: Rng) -> Parts:
-    """Split auxiliary data into a null's knowledge and pseudo-victims; context with distractors from neither."""
+    """Split auxiliary data into a null's knowledge and pseudo-victims; distractors are in neither."""
     order = torch.randperm(len(auxiliary), generator=rng.child("split").torch())
     half = len(auxiliary) // 2
     first, rest = auxiliary.pick(order[:half]), auxiliary.pick(order[half:])

@@ -38,7 +38,7 @@ KNOWN: Final = frozenset({nulls.CHANCE, GUESS, class_score.GUESS})
 
 
 FEWEST_PAIRED: Final = 6
-"""With fewer victims no paired test of rates has power: the upper bound on the null's rate is used instead."""
+"""With fewer victims no paired test of rates has power: the upper bound on the null's rate is used."""
 
 
 def within(interval: Interval, bounds: tuple[float, float]) -> Interval:
@@ -55,8 +55,8 @@ def value_of(scored: ScoredMetric, metric: Metric, *, rng: Rng) -> Interval:
     """The metric over all victims, with its 95 % interval, within the metric's range.
 
     Raises:
-        Undefined: fewer than two victims and no range to say how far the number can be off, or the metric is
-        not determined.
+        Undefined: fewer than two victims and no finite range to bound the error, or the data do not determine
+        the metric.
     """
     if scored.clients:
         return _pooled_interval(scored, metric)
