@@ -85,7 +85,7 @@ def audit(
     started = time.perf_counter()
     check_suite(suite)
     fetch_data(suite)
-    cards = metric_cards(cell.scenario for s in suite.scenarios for cell in cells(s))  # early: may raise
+    cards = metric_cards(cell.scenario for s in suite.scenarios for cell in cells(s))  # before the long part
     chosen = choose_executor(executor, jobs=jobs, address=address, here=lives_in_memory(suite))
     with chosen.start() as workers:
         device = choose_device(device, workers.devices)

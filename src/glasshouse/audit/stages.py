@@ -126,7 +126,7 @@ class Stages:
     def certify(self, plans: Sequence[Plan]) -> dict[str, tuple[Search, ...]]:
         """Certificates by the folder of a unit's claims; empty, with a note, if an attack's loss failed.
 
-        Runs after all claims are written: evaluates attacks' losses at the ground truth when none runs any more.
+        Runs after all claims are written: attacks' losses see the ground truth, but no attack runs any more.
         """
         by_call: dict[str, tuple[Search, ...]] = {}
         with self._room("certificates"):
@@ -236,7 +236,7 @@ def _file_epsilon(task: EpsilonTask) -> str:
 
 
 def _check_some_ran(groups: list[Group]) -> None:
-    """A federation that could not be simulated is a refusal; if none could, that is an error.
+    """Raise if no federation could be simulated; a single failure is only a refusal.
 
     Raises:
         BadValue: with the parts of the first refusal.

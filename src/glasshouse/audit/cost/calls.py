@@ -27,7 +27,7 @@ from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin
 
 CHEAP: Final = 1.0
-"""Calls of up to this many seconds are timed while any time is left, longer ones in up to half of it."""
+"""Calls of up to this many seconds are timed while any time is left, longer ones if under half of it."""
 SEVERAL: Final = 2, 4
 """Rounds in the two probes of an attack that trains for every round: it needs more than one round, and the
 time of its call grows with them."""

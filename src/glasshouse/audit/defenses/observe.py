@@ -211,7 +211,7 @@ def _zero_count(trace: Trace) -> int:
 
 
 def _tensor_share(traces: Sequence[Trace]) -> tuple[float, float] | None:
-    """The range of fractions s for which every tensor has at least ⌊s · n⌋ zeros, if pruned per tensor.
+    """The range of fractions s that agree with zeroing ⌊s · n⌋ entries of every tensor; None: no such range.
 
     Tensors in which the model itself leaves more zeros are above that line; none is below.
     """
@@ -224,7 +224,7 @@ def _tensor_share(traces: Sequence[Trace]) -> tuple[float, float] | None:
 
 
 def _total_share(traces: Sequence[Trace]) -> tuple[float, float] | None:
-    """The range of the fraction of zeros over all entries, if every update has the same count."""
+    """The range of the fraction zeroed over all entries, if every update has the same count; else None."""
     counts = [_zero_count(trace) for trace in traces]
     entries = traces[0].entries
     if len(traces) < 2 or max(counts) - min(counts) > 2:

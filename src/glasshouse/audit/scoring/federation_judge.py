@@ -128,7 +128,7 @@ def _first_broadcast(transcript: Transcript) -> Broadcast:
 
 
 def _name_networks(transcript: Transcript, tensors: Mapping[str, Tensor]) -> str:
-    """A digest of the first broadcast model and of the network for perceptual metrics."""
+    """A digest of the first broadcast model and of the public network that metrics use."""
     sent = _first_broadcast(transcript)
     public = {name: t for name, t in tensors.items() if name.startswith("stand_in.")}
     return digest([repr(sent.architecture), dict(sent.tensors), public])

@@ -291,7 +291,7 @@ def _terms(scenario: Scenario, architecture: Architecture, domain_roles: ClassRo
 
 
 def _keep(scenario: Scenario, attacked: frozenset[int]) -> Keep:
-    """The transcript's policy. Attacks on logits read all rounds, and the last upload has no own broadcast."""
+    """What to record. Attacks on logits need all rounds; the last upload follows the last broadcast."""
     federation = scenario.federation
     rounds, logits = federation.keep.rounds, federation.kind == "logits"
     if rounds == "all" or (logits and rounds == "attacked"):

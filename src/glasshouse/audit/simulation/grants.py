@@ -15,7 +15,7 @@ EVERYBODY = -1
 
 
 def collect_grants(built: Built, transcript: Transcript, used: Mapping[tuple[int, int], Used]) -> Grants:
-    """The grants switched on in ``[grants]``, for the recorded rounds. Labels are sorted to hide their order."""
+    """The grants of ``[grants]``, for the recorded rounds. Labels are sorted: their order is not granted."""
     promises = built.grants
     return Grants(
         auxiliary=built.auxiliary if promises.auxiliary else None,
@@ -28,7 +28,7 @@ def collect_grants(built: Built, transcript: Transcript, used: Mapping[tuple[int
 
 
 def _cohorts(transcript: Transcript) -> dict[int, Cohort]:
-    """Cohorts from the messages only: as announced in a secure sum, else the clients with recorded updates."""
+    """Cohorts from messages only: as announced with a secure sum, else the clients with recorded updates."""
     cohorts = {}
     for record in transcript.rounds:
         total, updates = record.aggregate, record.updates

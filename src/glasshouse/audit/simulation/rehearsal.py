@@ -104,7 +104,7 @@ def shortened(scenario: Scenario, rounds: int = 1) -> Scenario:
 
 
 def client_passes(scenario: Scenario) -> int:
-    """Number of passes of a private image through the model in one federation, over all rounds and clients."""
+    """Number of passes of private images through the model in one federation, over rounds and clients."""
     federation, examples = scenario.federation, scenario.data.examples
     protocol: FederationProtocol = create(load("protocols", federation.protocol), federation.options)
     if (whole := protocol.passes(federation.rounds)) is not None:

@@ -89,8 +89,8 @@ def _gain_rows(cell: Cell, result: Result) -> Iterator[Limit]:
 def _belongs(label: str, metric: str, scenario: str, result: Result) -> bool:
     """Whether an attack without a score in this metric should have had one.
 
-    It should not if the attack was measured in other metrics only and this one was not refused: its claims are
-    about something else (e.g. labels, while the limit is on images). If no attack at all has a score in
+    It should not if the attack was measured in other metrics only and this one was not refused: its claims
+    are about something else (e.g. labels, while the limit is on images). If no attack at all has a score in
     the metric, the limit was never checked, and every attack is reported.
     """
     of_scenario = [f for f in result.findings if f.scenario == scenario]
