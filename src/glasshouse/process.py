@@ -141,8 +141,8 @@ class Workers:
 
     def each(self, work: Callable[[T], R], tasks: Sequence[T]) -> Iterator[R]:
         """Yield results as they finish. Raises what :meth:`finished` raises."""
-        here = self._here or (not self._apart and len(tasks) <= 1)
-        if here:
+        in_process = self._here or (not self._apart and len(tasks) <= 1)
+        if in_process:
             self._queue.extend((work, task) for task in tasks)
         else:
             for task in tasks:

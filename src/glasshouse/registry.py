@@ -119,8 +119,8 @@ def carded(card: Card) -> Callable[[F], F]:
 @functools.cache
 def _installed() -> dict[str, dict[str, tuple[EntryPoint, ...]]]:
     """Entry points of all installed packages by group and name; several where packages use the same name."""
-    found = entry_points()
-    every = {g: {(e.name, e.value): e for e in found.select(group=f"glasshouse.{g}")} for g in GROUPS}
+    points = entry_points()
+    every = {g: {(e.name, e.value): e for e in points.select(group=f"glasshouse.{g}")} for g in GROUPS}
     return {g: {n: tuple(e for e in es.values() if e.name == n) for n, _ in es} for g, es in every.items()}
 
 
@@ -194,9 +194,9 @@ def import_factory(name: str, subject: str) -> Callable[..., Any]:
         BadValue: the name has another form, or the module has no such function.
     """
     module, _, attribute = name.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:  # a console script has no entry for the working directory
-        sys.path.append(here)
+    folder = str(Path.cwd())
+    if folder not in sys.path:  # a console script has no entry for the working directory
+        sys.path.append(folder)
     try:
         result = getattr(importlib.import_module(module), attribute or "?", None)
     except (ImportError, ValueError) as error:  # ValueError: nothing before the colon

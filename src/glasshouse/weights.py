@@ -96,10 +96,10 @@ def _check_backed(tensors: Mapping[str, Tensor], *, subject: str) -> None:
     total = 0
     for name, t in tensors.items():
         total += 0 if t.is_nested else t.numel()
-        there = t.layout is torch.strided and t.device.type == "cpu" and not t.is_nested
+        is_dense = t.layout is torch.strided and t.device.type == "cpu" and not t.is_nested
         if total > limits.VALUES:
             got = f"{total:,} in all, with shape {tuple(t.shape)}"
-        elif there and t.numel() * t.element_size() > t.untyped_storage().nbytes():
+        elif is_dense and t.numel() * t.element_size() > t.untyped_storage().nbytes():
             got = f"{t.numel():,} numbers made of {t.untyped_storage().nbytes():,} bytes"
         else:
             continue

@@ -46,9 +46,9 @@ def write_hashes(group: Path) -> None:
 def recorded_files(group: Path) -> list[str]:
     """Names of all files that a group's simulation wrote, the hashes last; without images from scoring."""
     recorded = read_json(group / _FILE)
-    there = (p.relative_to(group).as_posix() for part in PARTS for p in sorted((group / part).rglob("*")))
+    names = (p.relative_to(group).as_posix() for part in PARTS for p in sorted((group / part).rglob("*")))
     notes = [NOTES] if (group / NOTES).is_file() else []
-    return [*(name for name in there if name in recorded), *notes, _FILE]
+    return [*(name for name in names if name in recorded), *notes, _FILE]
 
 
 def part_hashes(group: Path) -> dict[str, str]:
@@ -70,8 +70,8 @@ def verify_hashes(run: Path) -> None:
     for group in sorted(path.parent for path in (run / "cells").glob("*/group.json")):
         _verify_files(group, in_manifest=group.name in cells)
         for part, recorded in cells.get(group.name, {}).items():
-            there = (group / part).is_dir() if part in PARTS else False
-            if part in PARTS and (there or part != HIDEABLE) and tree_hash(group / part) != recorded:
+            exists = (group / part).is_dir() if part in PARTS else False
+            if part in PARTS and (exists or part != HIDEABLE) and tree_hash(group / part) != recorded:
                 raise _changed_file(group, part, "changed since the manifest was written")
 
 

@@ -16,13 +16,13 @@ LOGGER = logging.getLogger("glasshouse")
 class _Notes(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.INFO)
-        self.said: list[str] = []
+        self.messages: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep the message, once."""
         message = record.getMessage()
-        if message not in self.said:
-            self.said.append(message)
+        if message not in self.messages:
+            self.messages.append(message)
 
 
 @contextmanager
@@ -33,7 +33,7 @@ def collect_notes() -> Iterator[list[str]]:
     LOGGER.addHandler(notes)
     LOGGER.setLevel(logging.INFO)
     try:
-        yield notes.said
+        yield notes.messages
     finally:
         LOGGER.removeHandler(notes)
         LOGGER.setLevel(level)

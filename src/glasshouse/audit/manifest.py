@@ -64,13 +64,13 @@ def manifest(
 
 def commit() -> str:
     """Commit of the running source tree, with ``+dirty`` for uncommitted changes; empty without git."""
-    here = Path(glasshouse.__file__).parent
+    folder = Path(glasshouse.__file__).parent
     try:
         head = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True
+            ["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, check=True
         )
         changes = subprocess.run(
-            ["git", "status", "--porcelain", "."], cwd=here, capture_output=True, text=True, check=True
+            ["git", "status", "--porcelain", "."], cwd=folder, capture_output=True, text=True, check=True
         )
     except (OSError, subprocess.CalledProcessError):
         return ""

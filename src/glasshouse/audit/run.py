@@ -86,8 +86,8 @@ def audit(
     check_suite(suite)
     fetch_data(suite)
     cards = metric_cards(cell.scenario for s in suite.scenarios for cell in cells(s))  # before the long part
-    chosen = choose_executor(executor, jobs=jobs, address=address, here=lives_in_memory(suite))
-    with chosen.start() as workers:
+    backend = choose_executor(executor, jobs=jobs, address=address, here=lives_in_memory(suite))
+    with backend.start() as workers:
         device = choose_device(device, workers.devices)
         plans = plan(suite, out.resolve(), device=device)
         prepare_folder(suite, plans, out, resume=resume)

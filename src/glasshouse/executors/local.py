@@ -79,8 +79,8 @@ class _Rooms:
     @property
     def devices(self) -> frozenset[str]:
         """What torch finds on this machine."""
-        there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-        return frozenset(name for name, found in there.items() if found)
+        available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+        return frozenset(name for name, is_available in available.items() if is_available)
 
     def submit(self, piece: Piece) -> None:
         if piece.room not in self._rooms:

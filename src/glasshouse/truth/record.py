@@ -108,8 +108,8 @@ class Truth:
             Undefined: nothing was recorded for that round and client.
         """
         if (round, client) not in self._names:
-            behind = [row for row, _ in self._behind(round, client)]
-            self._names[round, client] = digest(sorted(self.prints[row] for row in behind))
+            rows = [row for row, _ in self._behind(round, client)]
+            self._names[round, client] = digest(sorted(self.prints[row] for row in rows))
         return self._names[round, client]
 
     @cached_property

@@ -42,16 +42,16 @@ def score_canaries(transcript: Transcript, canaries: Sequence[Canary]) -> NDArra
             received model was not recorded; or a sum of parameters of clients that received different models.
     """
     scores = np.zeros(len(canaries))
-    met = np.zeros(len(canaries), bool)
+    observed = np.zeros(len(canaries), bool)
     for one in complete_broadcasts(transcript.rounds):
         _check_common(one)
         for number, canary in enumerate(canaries):
             for kind, tensors, weight in _arrivals(one, canary.client):
                 before = _received(one, canary) if kind == "parameters" else 0.0
                 scores[number] += _entry(tensors, canary) / weight - before
-                met[number] = True
-    if not met.all():
-        missing = [c.client for c, there in zip(canaries, met, strict=True) if not there]
+                observed[number] = True
+    if not observed.all():
+        missing = [c.client for c, present in zip(canaries, observed, strict=True) if not present]
         raise bad_canaries(
             Path(FILE), "clients whose updates the capture keeps", f"none of client {missing[0]}"
         )
@@ -61,8 +61,8 @@ def score_canaries(transcript: Transcript, canaries: Sequence[Canary]) -> NDArra
 def _arrivals(one: RoundRecord, client: int) -> list[tuple[Kind, Mapping[str, Tensor], float]]:
     """What the server received from a client in a round: kind, tensors, and the divisor for them."""
     if one.aggregate is not None:
-        there = client in one.aggregate.selected and client not in one.aggregate.dropped
-        return [(one.aggregate.kind, one.aggregate.tensors, one.aggregate.weight)] if there else []
+        answered = client in one.aggregate.selected and client not in one.aggregate.dropped
+        return [(one.aggregate.kind, one.aggregate.tensors, one.aggregate.weight)] if answered else []
     return [(u.kind, u.tensors, 1.0) for u in one.updates if u.client == client]
 
 

@@ -40,8 +40,8 @@ def _sentence(rows: Sequence[Judged]) -> str:
     first = rows[0]
     stated = "" if math.isnan(first.declared) else f" declared {first.declared:.4g},"
     values = [row.seen.value for row in rows if row.seen.state == "on" and not math.isnan(row.seen.value)]
-    seen = f" observed {median(values):.4g}," if values else ""
+    observed = f" observed {median(values):.4g}," if values else ""
     clients = sum(row.client is not None for row in rows)
     where = f" at {clients} client{'s' * (clients != 1)}" if clients else ""
     name = f"{first.defense}, {first.setting}" if first.setting else first.defense
-    return f"Defence check: {name}:{stated}{seen} {first.ruling}{where} ({first.reason})."
+    return f"Defence check: {name}:{stated}{observed} {first.ruling}{where} ({first.reason})."

@@ -67,7 +67,7 @@ def _take(scenario: Scenario, group: Group) -> None:
     file_group(folder, federation, BothSides(log=log, used=dict(truth.used)), _memory(capture), None)
     write_hashes(folder)
     checked = check_terms(capture, transcript, truth)
-    ran = defense_notes(transcript, [defense.describe() for defense in federation.setting.defenses])
+    defenses = defense_notes(transcript, [defense.describe() for defense in federation.setting.defenses])
     last = [b for r in transcript.rounds for b in r.broadcasts if b.client is None][-1]
     agreed = last.architecture == transcript.terms.architecture
     write_record(
@@ -76,7 +76,7 @@ def _take(scenario: Scenario, group: Group) -> None:
             utility=utility_of(federation, last.tensors) if agreed else None,
             rounds=scenario.federation.rounds,
             seconds=time.process_time() - started,
-            facts=replace(federation.facts, notes=(*_notes(checked), *ran)),
+            facts=replace(federation.facts, notes=(*_notes(checked), *defenses)),
             terms=checked,
         ),
         folder,
@@ -85,18 +85,18 @@ def _take(scenario: Scenario, group: Group) -> None:
 
 def _notes(checked: TermsCheck) -> tuple[str, ...]:
     """Notes on the origin of the facts about the federation."""
-    ran = (
+    origin = (
         "This federation ran: its messages were captured. Observed: clients, cohort, rounds, what they send. "
         "Declared: epochs, batches, learning rate, optimizer."
     )
     if not checked.n:
-        return (ran, "Nobody recorded what clients trained on: the declared training is not checked.")
+        return (origin, "Nobody recorded what clients trained on: the declared training is not checked.")
     tested = f"{checked.n} updates of test clients, trained again on the batches that they recorded"
     if checked.suspect:
-        return (ran, f"The declared training is not the real one: {checked.suspect} ({tested}).")
+        return (origin, f"The declared training is not the real one: {checked.suspect} ({tested}).")
     error = f"the largest error is {checked.error:.1e} of the change"
     return (
-        ran,
+        origin,
         f"The declared training is the real one: {error} ({tested}; rounding is below {TOLERANCE:g}).",
     )
 

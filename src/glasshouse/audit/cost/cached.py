@@ -85,12 +85,12 @@ def _there(scenario: Scenario, split: str, classes: Sequence[int]) -> int | None
     """Number of images available to a role; None: unknown before the data are read."""
     data = scenario.data
     try:
-        there: Survey | None = survey(data.source, data.resize, data.channels)
+        available: Survey | None = survey(data.source, data.resize, data.channels)
     except GlasshouseError:
         return None
-    if there is None:
+    if available is None:
         return None
-    counts = there.counts.values() if not split else [there.counts.get(split, {})]
+    counts = available.counts.values() if not split else [available.counts.get(split, {})]
     return sum(n for some in counts for label, n in some.items() if not classes or label in classes)
 
 

@@ -125,8 +125,10 @@ class Calls:
         if not (budget.training and budget.longer):
             return replace(timing, crafting=max(0.0, once))
         auxiliary = min(SLOPE_IMAGES, scenario.data.auxiliary)
-        few = scenario.model_copy(update={"data": scenario.data.model_copy(update={"auxiliary": auxiliary})})
-        short, longer = (_crafted(few, plugin, changed) for changed in (budget.probe, budget.longer))
+        light = scenario.model_copy(
+            update={"data": scenario.data.model_copy(update={"auxiliary": auxiliary})}
+        )
+        short, longer = (_crafted(light, plugin, changed) for changed in (budget.probe, budget.longer))
         steps, more = (_training_of(plugin, changed) for changed in (budget.probe, budget.longer))
         step = max(0.0, longer - short) / max(1, more - steps)
         return replace(timing, crafting=max(0.0, once - steps * step), step=step)
@@ -210,19 +212,19 @@ class Calls:
         if not training or attack_of(plugin.name, plugin.arguments).needs.changes:
             return None
         if self._affords(cold):
-            for made in cache_folder().iterdir():
-                if not made.is_symlink():
-                    shutil.rmtree(made)
+            for entry in cache_folder().iterdir():
+                if not entry.is_symlink():
+                    shutil.rmtree(entry)
             cold = self._seconds(lambda: probe.run("anew", 1))
         return max(0.0, cold - warm) / training
 
     def _certificate(self, probe: _Probe) -> float:
         """Seconds to certify one unit; units that were not run get the claims of the first."""
-        few = tuple(probe.tasks[: CERTIFIED if self.left() > CERTAIN else 1])
-        for task in few[1:]:
+        sample = tuple(probe.tasks[: CERTIFIED if self.left() > CERTAIN else 1])
+        for task in sample[1:]:
             if not Path(task.out).exists():
-                shutil.copytree(few[0].out, task.out)
-        return self._seconds(lambda: certify_together(few)) / len(few)
+                shutil.copytree(sample[0].out, task.out)
+        return self._seconds(lambda: certify_together(sample)) / len(sample)
 
     def _affords(self, seconds: float) -> bool:
         left = self.left()
@@ -261,11 +263,11 @@ def cache_in(place: str) -> Iterator[None]:
     A probe leaves nothing but decoded images in the user's cache.
     """
     before, pictures = os.environ.get(CACHE), cache_folder() / DATA
-    here = Path(place) / "cache"
-    here.mkdir()
+    probe_cache = Path(place) / "cache"
+    probe_cache.mkdir()
     pictures.mkdir(parents=True, exist_ok=True)
-    (here / DATA).symlink_to(pictures.resolve(), target_is_directory=True)
-    os.environ[CACHE] = str(here)
+    (probe_cache / DATA).symlink_to(pictures.resolve(), target_is_directory=True)
+    os.environ[CACHE] = str(probe_cache)
     try:
         yield
     finally:

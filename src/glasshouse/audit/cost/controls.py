@@ -39,12 +39,12 @@ def time_controls(uses: Uses, timings: Timings, known: Known, kept: Kept) -> lis
         if easy is None or control_key(plugin) in kept.controls:
             continue
         kept.controls.add(control_key(plugin))
-        (there,), at_hand = easy.attacks, timing
+        (attack,), known_timing = easy.attacks, timing
         if timer is not None and timing is not None:
-            budget = attack_of(there.name, there.arguments).budget
-            timed = None if timer.exhausted else timer.attack(easy, there, budget or CLOSED_FORM)
-            at_hand = timed or stand_in(easy, budget, [(scenario, timing)], timer)
-        different.append(Easy(plugin=there, scenario=easy, timing=at_hand))
+            budget = attack_of(attack.name, attack.arguments).budget
+            timed = None if timer.exhausted else timer.attack(easy, attack, budget or CLOSED_FORM)
+            known_timing = timed or stand_in(easy, budget, [(scenario, timing)], timer)
+        different.append(Easy(plugin=attack, scenario=easy, timing=known_timing))
     return different
 
 

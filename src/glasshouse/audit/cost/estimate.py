@@ -94,11 +94,11 @@ def _attack(name: str, label: str, uses: Uses, timings: Timings) -> Row:
     unit, seconds = "evaluations", 0.0
     for (scenario, plugin), timing in zip(uses, timings, strict=True):
         attack = attack_of(plugin.name, plugin.arguments)
-        budget, here = attack.budget, calls_of(scenario, plugin, attack) * repeats(scenario)
-        units = units_in(scenario, budget, here)
-        calls, work = calls + here, work + units
+        budget, count = attack.budget, calls_of(scenario, plugin, attack) * repeats(scenario)
+        units = units_in(scenario, budget, count)
+        calls, work = calls + count, work + units
         unit = "evaluations" if budget is None or not budget.amount else budget.unit
-        seconds += units * timing.unit + here * timing.call if timing is not None else 0.0
+        seconds += units * timing.unit + count * timing.call if timing is not None else 0.0
     return make_row(name, label, calls, (unit, work), seconds if any(timings) else None)
 
 
@@ -107,8 +107,8 @@ def _crafting(name: str, label: str, uses: Uses, timings: Timings) -> Row:
     calls, seconds = 0, 0.0
     for (scenario, _), timing in zip(uses, timings, strict=True):
         if timing is not None and timing.crafting:
-            here = attacked_rounds(scenario) * repeats(scenario)
-            calls, seconds = calls + here, seconds + here * timing.crafting
+            count = attacked_rounds(scenario) * repeats(scenario)
+            calls, seconds = calls + count, seconds + count * timing.crafting
     return make_row(name, f"crafting: {label}", calls, ("rounds", calls), seconds)
 
 
@@ -117,8 +117,8 @@ def _certificates(name: str, label: str, uses: Uses, timings: Timings) -> Row:
     calls, seconds = 0, 0.0
     for (scenario, plugin), timing in zip(uses, timings, strict=True):
         if timing is not None and timing.certificate:
-            here = calls_of(scenario, plugin, attack_of(plugin.name, plugin.arguments)) * repeats(scenario)
-            calls, seconds = calls + here, seconds + here * timing.certificate
+            count = calls_of(scenario, plugin, attack_of(plugin.name, plugin.arguments)) * repeats(scenario)
+            calls, seconds = calls + count, seconds + count * timing.certificate
     return make_row(name, f"certificates: {label}", calls, ("searches", calls), seconds)
 
 

@@ -97,13 +97,13 @@ class Stopwatch:
         federation = build(brief(scenario), seed=scenario.seed)
         how, public = scenario.model.pretraining, require_part(federation.public, "public")
         most = max(PROBED_IMAGES, PROBED_VALUES // public.inputs[0].numel())
-        few = public.pick(torch.arange(min(most, how.batch_size, len(public))))
+        sample = public.pick(torch.arange(min(most, how.batch_size, len(public))))
         short = how.model_copy(update={"epochs": PROBE})
         model, against = models.build(federation.setting.terms.architecture, rng=Rng.root(0)), ascent_of(how)
         run = partial(
-            fit, model, few, short, rng=Rng.root(0), perturb=against, label="a probe of the training"
+            fit, model, sample, short, rng=Rng.root(0), perturb=against, label="a probe of the training"
         )
-        return seconds_of(run) / (PROBE * len(few) * (1 + (against.taken if against else 0)))
+        return seconds_of(run) / (PROBE * len(sample) * (1 + (against.taken if against else 0)))
 
     def gradient(self, scenario: Scenario) -> float:
         """Seconds of one client's gradient of one batch, on the device of attacks."""
@@ -114,12 +114,14 @@ class Stopwatch:
         if key not in self._gradients:
             setting = build(brief(scenario.model_copy(update={"data": data})), seed=scenario.seed).setting
             batch = setting.private.pick(setting.shards[0][: scenario.federation.batch_size])
-            there = replace(batch, inputs=batch.inputs.to(self._device), labels=batch.labels.to(self._device))
+            on_device = replace(
+                batch, inputs=batch.inputs.to(self._device), labels=batch.labels.to(self._device)
+            )
             model = models.build(setting.terms.architecture, rng=Rng.root(0)).to(self._device).eval()
 
             def differentiate() -> None:
                 model.zero_grad()
-                loss = mean_loss(model, there)
+                loss = mean_loss(model, on_device)
                 loss.backward()  # type: ignore[no-untyped-call]  # torch's own
                 float(loss.detach())  # waits for an accelerator
 

@@ -141,10 +141,10 @@ def time_uses(uses: Uses, known: Known) -> Timings:
     While time is left, the setting least similar to the measured ones is measured next, so that every axis is
     covered.
     """
-    left, measured = list(uses), list[Scenario]()
-    while left and known.timer is not None and not known.timer.exhausted:
-        chosen = max(left, key=lambda use: min((_unlike(use[0], one) for one in measured), default=0))
-        left.remove(chosen)
+    remaining, measured = list(uses), list[Scenario]()
+    while remaining and known.timer is not None and not known.timer.exhausted:
+        chosen = max(remaining, key=lambda use: min((_unlike(use[0], one) for one in measured), default=0))
+        remaining.remove(chosen)
         measured.append(chosen[0])
         known.timing(*chosen)
     return [known.timing(scenario, plugin) for scenario, plugin in uses]
@@ -159,16 +159,16 @@ def stand_in(
     time of a client's gradient), and multiplies its timing by the ratio of the two gradient times. A server's
     crafting and prior training scale with the gradient time per image, not per client's batch.
     """
-    measured = [(there, timing) for there, timing in known if timing is not None]
+    measured = [(other, timing) for other, timing in known if timing is not None]
     if not measured:
         return None
-    here = _size(scenario, budget, timer)
-    there, timing = min(
+    size = _size(scenario, budget, timer)
+    nearest, timing = min(
         measured,
-        key=lambda one: (_unlike(scenario, one[0]), abs(math.log(here / _size(one[0], budget, timer)))),
+        key=lambda one: (_unlike(scenario, one[0]), abs(math.log(size / _size(one[0], budget, timer)))),
     )
-    factor = here / _size(there, budget, timer)
-    each = factor * _images(there, budget) / _images(scenario, budget)
+    factor = size / _size(nearest, budget, timer)
+    each = factor * _images(nearest, budget) / _images(scenario, budget)
     for_model = budget is None or "model" in budget.behind
     return replace(
         timing,

@@ -115,16 +115,16 @@ def _too_few(parts: list[Part], scenario: Scenario, survey: Survey) -> Iterator[
     counted here may be available.
     """
     for number in range(1, len(parts) + 1):
-        for some in combinations(parts, number):
-            pool = frozenset[tuple[str, int]]().union(*(_cells(part, survey) for part in some))
-            there = sum(survey.counts[split][label] for split, label in pool)
-            images = sum(part.size for part in some)
-            if images > there:
-                names = " and ".join(f"{part.size:,} {part.role}" for part in some)
+        for subset in combinations(parts, number):
+            pool = frozenset[tuple[str, int]]().union(*(_cells(part, survey) for part in subset))
+            available = sum(survey.counts[split][label] for split, label in pool)
+            images = sum(part.size for part in subset)
+            if images > available:
+                names = " and ".join(f"{part.size:,} {part.role}" for part in subset)
                 yield Problem(
-                    path=max(some, key=lambda part: part.size).key,
+                    path=max(subset, key=lambda part: part.size).key,
                     needs=f"{images:,} images ({names})",
-                    got=f"{there:,} in what these parts take from of '{scenario.data.source}'",
+                    got=f"{available:,} in what these parts take from of '{scenario.data.source}'",
                     hint="ask for fewer, or take a part from another split",
                 )
                 return

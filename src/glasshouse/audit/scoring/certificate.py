@@ -128,8 +128,8 @@ def _losses_together(part: Piece, attack: Attack) -> dict[tuple[str, str], Searc
         losses = attack.objectives(views, rngs=[stream_of(task) for task in part])
         return {(task.out, device): one for task, one in zip(part, losses, strict=True)}
 
-    made = call_plugin(lambda: run_on(part[0].device, work, subject=subject), subject=subject)
-    return {} if isinstance(made, Refusal) else made
+    answer = call_plugin(lambda: run_on(part[0].device, work, subject=subject), subject=subject)
+    return {} if isinstance(answer, Refusal) else answer
 
 
 def _losses(task: AttackTask, attack: Attack, claims: list[Searched], device: str) -> list[SearchedLoss]:
@@ -253,6 +253,6 @@ def _true_orders(claim: Searched, truth: Truth) -> Iterator[tuple[Tensor, Tensor
 def _placed(claimed: Tensor, true: Tensor, pairing: NDArray[np.int64]) -> Tensor:
     """``claimed`` with the paired examples replaced by the true ones."""
     places, result = torch.from_numpy(pairing), claimed.clone()
-    there = places != UNMATCHED
-    result[places[there]] = true[there]
+    matched = places != UNMATCHED
+    result[places[matched]] = true[matched]
     return result

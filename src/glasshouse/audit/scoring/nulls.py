@@ -170,8 +170,8 @@ def score(metric: Metric, claimed: Batch, truth: Batch, *, context: ScoreContext
     if metric.claim == "labels":
         classes = context.classes or int(max(claimed.labels.max(), truth.labels.max())) + 1
         return metric.score(counts(claimed.labels, classes), counts(truth.labels, classes), context=context)
-    said = torch.unique(claimed.inputs) if metric.claim == "occurred_tokens" else claimed.inputs
-    return metric.score(said, truth.inputs, context=context)
+    guess = torch.unique(claimed.inputs) if metric.claim == "occurred_tokens" else claimed.inputs
+    return metric.score(guess, truth.inputs, context=context)
 
 
 def score_drawn(

@@ -65,8 +65,8 @@ def score_metric(name: str, metric: Metric, runs: Sequence[Run]) -> ScoredMetric
             raise nothing
         return None
     kinds = claimed_kinds(outcome for run in runs for outcome in run.outcomes)
-    silent = [one for run in runs for one in _score_silences(name, metric, run, kinds)]
-    return join_parts([*parts, *silent])
+    unclaimed = [one for run in runs for one in _score_silences(name, metric, run, kinds)]
+    return join_parts([*parts, *unclaimed])
 
 
 def score_outcomes(

@@ -53,9 +53,9 @@ class SimulatedGuard:
     def _inspect(
         self, tensors: Mapping[str, Tensor], model: nn.Module, data: Batch, client: int
     ) -> tuple[str, ...]:
-        seen = inspect(tensors, agreed=state(self.agreed))
-        if isinstance(model, TextModel) or not seen.fits:
-            return seen.findings
+        inspection = inspect(tensors, agreed=state(self.agreed))
+        if isinstance(model, TextModel) or not inspection.fits:
+            return inspection.findings
         inputs, labels = data.inputs[:EXAMPLES], data.labels[:EXAMPLES]
         batch = min(BATCH, len(labels))
         if client not in self._honest:
@@ -67,7 +67,7 @@ class SimulatedGuard:
             honest=self._honest[client],
             others=(data.inputs[batch:], data.labels[batch:]),
         )
-        return (*behaviour.findings, *seen.findings)
+        return (*behaviour.findings, *inspection.findings)
 
     def release(self, update: Update, model: nn.Module, batch: Batch) -> Update | None:
         """The update after the remedy that changes it least; None if no remedy helps."""

@@ -146,18 +146,18 @@ def measure_accuracy(start: Start, heldout: Batch | None, *, device: str = "cpu"
     probe = start.public
     if probe is None or heldout is None:
         return None
-    few = heldout.pick(torch.arange(min(ROBUST, len(heldout))))
+    sample = heldout.pick(torch.arange(min(ROBUST, len(heldout))))
 
     def make(_: Checkpoint) -> dict[str, Tensor]:
         probe.to(device)
-        robust = robust_accuracy(probe, few, rng=Rng.root(0, salt="robust accuracy"))
+        robust = robust_accuracy(probe, sample, rng=Rng.root(0, salt="robust accuracy"))
         shares = torch.tensor([accuracy(probe, heldout), robust], dtype=torch.float64)
         probe.to("cpu")
         return {"found": shares}
 
-    key = {"model": models.state(probe), "data": heldout.inputs, "labels": heldout.labels, "few": len(few)}
+    key = {"model": models.state(probe), "data": heldout.inputs, "labels": heldout.labels, "few": len(sample)}
     natural, robust = load_or_make("robustness", key, make)["found"].tolist()
-    return {"natural": natural, "n": len(heldout), "robust": robust, "n_robust": len(few)}
+    return {"natural": natural, "n": len(heldout), "robust": robust, "n_robust": len(sample)}
 
 
 def _probe(model: nn.Module, architecture: Architecture, *, rng: Rng) -> SplitModel:
@@ -177,26 +177,26 @@ def _probe(model: nn.Module, architecture: Architecture, *, rng: Rng) -> SplitMo
 def _fit_head(model: nn.Module, public: Batch, how: Pretraining, *, rng: Rng) -> None:
     """Train ``head`` in place with Adam on the frozen features, or load the result from the cache."""
     parts = dict(model.named_children())
-    head, few = parts["head"], public.pick(torch.arange(min(HEAD_IMAGES, len(public))))
+    head, sample = parts["head"], public.pick(torch.arange(min(HEAD_IMAGES, len(public))))
     start = models.state(model)
 
     def make(_: Checkpoint) -> dict[str, Tensor]:
         with torch.no_grad():
-            chunks = torch.split(few.inputs, 256)
+            chunks = torch.split(sample.inputs, 256)
             inside = parts.get("normalize", nn.Identity())
             features = torch.cat([parts["features"].eval()(inside(x)) for x in chunks])
         optimizer = torch.optim.Adam(head.parameters(), lr=1e-3)
         for epoch in range(how.head_epochs):
-            order = torch.randperm(len(few), generator=rng.child(f"epoch/{epoch}").torch())
+            order = torch.randperm(len(sample), generator=rng.child(f"epoch/{epoch}").torch())
             for rows in torch.split(order, 64):
-                loss = functional.cross_entropy(head(features[rows]), few.labels[rows])
+                loss = functional.cross_entropy(head(features[rows]), sample.labels[rows])
                 descend(optimizer, loss)
         return models.state(head)
 
     key = {
         "start": digest(start),
-        "data": few.inputs,
-        "labels": few.labels,
+        "data": sample.inputs,
+        "labels": sample.labels,
         "epochs": how.head_epochs,
         "rng": rng.seed(),
     }

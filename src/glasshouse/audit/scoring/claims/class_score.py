@@ -65,8 +65,8 @@ def _exchange_scores(
     metric: Metric, claim: ClassRepresentatives, judge: Judge, classes: int
 ) -> Numbers | None:
     """Scores against some other classes, (others, classes); owners against those of all other classes."""
-    few = max(1, min(SHIFTS, EXAMPLES // (2 * classes)))
-    shifts = range(1, classes if metric.reads == "source" else min(classes, 1 + few))
+    most = max(1, min(SHIFTS, EXAMPLES // (2 * classes)))
+    shifts = range(1, classes if metric.reads == "source" else min(classes, 1 + most))
     scored = [_scores(metric, claim, judge.with_classes_moved(by)) for by in shifts]
     return np.stack(scored) if scored else None
 

@@ -159,11 +159,11 @@ def score_statements(name: str, metric: Metric, claim: Claim, judge: Judge) -> S
     """
     del name
     assert isinstance(claim, Reconstruction)
-    kept = most_confident(claim, judge.announced_for(claim.about))
-    statements = kept.source if metric.reads == "source" else kept.labels
+    candidates = most_confident(claim, judge.announced_for(claim.about))
+    statements = candidates.source if metric.reads == "source" else candidates.labels
 
-    def score(spoken: Tensor | None, target: Target, labels: Tensor) -> Numbers:
-        paired = said_of_recovered(kept.inputs, spoken, target.batch.inputs, context=judge.context)
+    def score(guesses: Tensor | None, target: Target, labels: Tensor) -> Numbers:
+        paired = said_of_recovered(candidates.inputs, guesses, target.batch.inputs, context=judge.context)
         return metric.score(paired, labels, context=judge.context)
 
     def measure(target: Target, _: Target) -> Numbers:
@@ -232,10 +232,10 @@ def score_clients(name: str, metric: Metric, claim: Claim, judge: Judge) -> Scor
     del name
     assert isinstance(claim, ClientScores)
     values = claim.scores if metric.reads == "scores" else claim.decisions
-    having = judge.truth.with_property(len(values))
-    apart = len(torch.unique(claim.scores)) > 1 or len(torch.unique(claim.decisions)) > 1
-    clients = frozenset(f"{judge.run} client {i}" for i in range(len(values)) if apart)
-    sample = ClientSample(run=judge.run, scores=values.double().numpy(), truth=having)
+    truth = judge.truth.with_property(len(values))
+    informative = len(torch.unique(claim.scores)) > 1 or len(torch.unique(claim.decisions)) > 1
+    clients = frozenset(f"{judge.run} client {i}" for i in range(len(values)) if informative)
+    sample = ClientSample(run=judge.run, scores=values.double().numpy(), truth=truth)
     return ScoredMetric(clients=(sample,), baseline=COIN, claimed=clients, runs=frozenset({judge.run}))
 
 

@@ -212,8 +212,8 @@ def _null(scored: ScoredMetric, metric: Metric) -> float:
 
 def is_constant(scored: ScoredMetric) -> bool:
     """Whether a rate is compared with a constant: a known chance level, or too few victims for pairing."""
-    few = len(scored.values) < FEWEST_PAIRED and scored.null_most is not None
-    return scored.baseline in KNOWN or few
+    too_few = len(scored.values) < FEWEST_PAIRED and scored.null_most is not None
+    return scored.baseline in KNOWN or too_few
 
 
 def _null_share(scored: ScoredMetric, null: Floats) -> float | None:

@@ -78,11 +78,13 @@ def _gain_rows(cell: Cell, result: Result) -> Iterator[Limit]:
         card = cards[metric]
         for attack in cell.scenario.attacks:
             label = attack.label or attack.name
-            here = [f for f in _of_cell(result.findings, cell) if f.attack == label and f.metric == metric]
-            for f in here:
+            findings = [
+                f for f in _of_cell(result.findings, cell) if f.attack == label and f.metric == metric
+            ]
+            for f in findings:
                 state = state_of_gain(f, limit, _victims(f, result), refused=_refused(cell, attack, result))
                 yield _gain_row(cell, f, card, limit, title=_title(attack, result), judged=state)
-            if not here and _belongs(label, metric, cell.scenario.name, result):
+            if not findings and _belongs(label, metric, cell.scenario.name, result):
                 yield _missing_row(cell, attack, card, limit, result)
 
 
