@@ -1,4 +1,4 @@
-"""Glasshouse: replay what a federated-learning server can see, attack it, and report what came out.
+"""Glasshouse: replay what a federated-learning server can see, attack it, and report what leaks.
 
 ``import glasshouse as gh`` loads nothing: each name is imported on first use, as most of them need torch.
 docs/python.md shows how to use the names; docs/api lists the public modules that define them.
