@@ -47,7 +47,7 @@ def build_captured(scenario: Scenario, transcript: Transcript, *, seed: int) -> 
         else Roles(duplicates={})
     )
     truth = truth_of(Path(scenario.captured), architecture)
-    _check_strangers(roles, truth.private)
+    _check_overlap(roles, truth.private)
     built = built_on(scenario, _setting(scenario, transcript, truth), roles, source, rng=rng)
     images = f"{len(truth.private)} images of test clients; {built.facts.data}"
     return replace(built, marked={**truth.marked, **built.marked}, facts=replace(built.facts, data=images))
@@ -91,7 +91,7 @@ def _setting(scenario: Scenario, transcript: Transcript, truth: Truth) -> Settin
     )
 
 
-def _check_strangers(roles: Roles, private: Batch) -> None:
+def _check_overlap(roles: Roles, private: Batch) -> None:
     """Reject roles that share an image with a test client, up to rounding: their preprocessing differs.
 
     Raises:

@@ -34,7 +34,7 @@ def record(group: Group) -> str:
     if has_record(Path(group.folder)):
         return group.folder
     if scenario.captured:
-        _take(scenario, group)
+        _record_capture(scenario, group)
     elif group.same_as:
         _copy(group)
     else:
@@ -56,7 +56,7 @@ def _copy(group: Group) -> None:
     write_record(replace(read_record(source), seconds=0.0), folder)
 
 
-def _take(scenario: Scenario, group: Group) -> None:
+def _record_capture(scenario: Scenario, group: Group) -> None:
     started = time.process_time()
     folder, capture = Path(group.folder), Path(scenario.captured)
     transcript = read_transcript(capture / "transcript", trust_factory=True)

@@ -69,7 +69,7 @@ def images_key(scenario: Scenario, seed: int, role: Role) -> object:
         return everything
     size, split, classes = requests[role]
     looks = [data.model_dump(include=READ), sorted(classes)]
-    if size == _there(scenario, split, classes):
+    if size == _available_images(scenario, split, classes):
         return [looks, split, "all"]
     if data.private_source:
         del requests["private"]
@@ -81,7 +81,7 @@ def images_key(scenario: Scenario, seed: int, role: Role) -> object:
     return everything
 
 
-def _there(scenario: Scenario, split: str, classes: Sequence[int]) -> int | None:
+def _available_images(scenario: Scenario, split: str, classes: Sequence[int]) -> int | None:
     """Number of images available to a role; None: unknown before the data are read."""
     data = scenario.data
     try:

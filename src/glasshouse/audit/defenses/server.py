@@ -33,7 +33,7 @@ def observe_server(transcript: Transcript, traces: Mapping[int, Sequence[Trace]]
         if after.round == before.round + 1 and before.round in by_round
     ]
     uniform = transcript.terms.weighting == "uniform"
-    rests = [rest for pair in pairs if (rest := _left_over(*pair, uniform=uniform)) is not None]
+    rests = [rest for pair in pairs if (rest := _residual(*pair, uniform=uniform)) is not None]
     if not rests:
         note = "no round whose updates and next broadcast were kept"
         return Observation(kind="server_noise", state="unclear", updates=0, note=note)
@@ -56,7 +56,7 @@ def observe_server(transcript: Transcript, traces: Mapping[int, Sequence[Trace]]
     )  # fmt: skip
 
 
-def _left_over(
+def _residual(
     before: RoundRecord, after: RoundRecord, traces: Sequence[Trace], *, uniform: bool
 ) -> tuple[Tensor, float] | None:
     """The server's step minus the best multiple of the mean, flattened, and the size of rounding errors."""

@@ -30,7 +30,13 @@ def problems(scenario: Scenario) -> list[Problem]:
     if survey is not None:
         wrong += [*data_problems(scenario, survey), *network_problems(scenario, survey)]
         wrong += _labels(scenario, survey.classes)
-    return [*wrong, *_auxiliary(scenario), *_baselines(scenario), *_lone(scenario), *_canaries(scenario)]
+    return [
+        *wrong,
+        *_auxiliary(scenario),
+        *_baselines(scenario),
+        *_single_victim(scenario),
+        *_canaries(scenario),
+    ]
 
 
 def check_suite(suite: Suite) -> None:
@@ -45,7 +51,7 @@ def check_suite(suite: Suite) -> None:
         every = [one for cell in cells(scenario) for one in problems(cell.scenario)]
         if not every and (refused := refused_altogether(scenario)) is not None:
             every = [refused]
-        every = every or [one for cell in cells(scenario) for one in _unscored(cell.scenario)]
+        every = every or [one for cell in cells(scenario) for one in _unscored_metrics(cell.scenario)]
         wrong |= dict.fromkeys(replace(one, path=where + one.path) for one in every)
     if wrong:
         raise BadScenario(f"suite '{suite.name}'", list(wrong))
@@ -82,7 +88,7 @@ def _auxiliary(scenario: Scenario) -> Iterator[Problem]:
         )
 
 
-def _unscored(scenario: Scenario) -> Iterator[Problem]:
+def _unscored_metrics(scenario: Scenario) -> Iterator[Problem]:
     """Report metrics that score no claim of any attack, if all attacks declare their claims."""
     declared = [registry.card("attacks", attack.name).claims for attack in scenario.attacks]
     if not all(declared):
@@ -99,7 +105,7 @@ def _unscored(scenario: Scenario) -> Iterator[Problem]:
             )
 
 
-def _lone(scenario: Scenario) -> Iterator[Problem]:
+def _single_victim(scenario: Scenario) -> Iterator[Problem]:
     """Report a single victim without a bounded metric, which alone has an interval for it."""
     audit, federation = scenario.audit, scenario.federation
     updates = min(audit.victims, len(audit.rounds) * federation.cohort_size)

@@ -125,7 +125,7 @@ def derivative_fault(network: Network, trained: str = "") -> Fault | None:
     parameters = {name: p for name, p in model.named_parameters() if name.startswith(trained)}
     if frozen := [name for name, p in parameters.items() if not p.requires_grad]:
         fix = "call requires_grad_(True), or keep what is not trained in buffers (register_buffer)"
-        return "parameters that can be trained", f"requires_grad = False for {_few(frozen)}", fix
+        return "parameters that can be trained", f"requires_grad = False for {_shorten(frozen)}", fix
     image = torch.full((1, *network.shape), 0.5, requires_grad=True)
     logits = model(image)
     if not logits.isfinite().all():
@@ -137,7 +137,7 @@ def derivative_fault(network: Network, trained: str = "") -> Fault | None:
         )
         if unused := [name for name, g in zip(parameters, gradients, strict=True) if g is None]:
             fix = "remove the layers that forward does not use"
-            return "logits that depend on every parameter", f"they do not depend on {_few(unused)}", fix
+            return "logits that depend on every parameter", f"they do not depend on {_shorten(unused)}", fix
         size = torch.stack([g.square().sum() for g in gradients if g is not None]).sum()
         torch.autograd.backward(size)  # for all leaves: otherwise a path that breaks off would go unnoticed
     except RuntimeError as error:
@@ -146,7 +146,7 @@ def derivative_fault(network: Network, trained: str = "") -> Fault | None:
     return None
 
 
-def _few(names: list[str]) -> str:
+def _shorten(names: list[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 

@@ -79,7 +79,7 @@ def score_attack(task: CellTask, attack: Plugin, runs: Sequence[Run]) -> AttackS
     kinds = claimed_kinds(outcome for run in runs for outcome in run.outcomes)
     primary = primary_metrics(metrics, kinds)
     findings, numbers, notes = [], {}, []
-    refusals = [*_wholly_silent(attack, runs), *_not_scored(attack, runs)]
+    refusals = [*_missing_claims(attack, runs), *_not_scored(attack, runs)]
     runs = [run for run in runs if run.judge.truth.used]
     for name, metric in metrics.items():
         try:
@@ -117,7 +117,7 @@ def score_attack(task: CellTask, attack: Plugin, runs: Sequence[Run]) -> AttackS
     )
 
 
-def _wholly_silent(attack: Plugin, runs: Sequence[Run]) -> list[Refusal]:
+def _missing_claims(attack: Plugin, runs: Sequence[Run]) -> list[Refusal]:
     """A refusal if the attack made no claim on any unit and gave no reason; else an empty list."""
     outcomes = [outcome for run in runs for outcome in run.outcomes]
     if not outcomes or any(o.claims or o.refusal for o in outcomes):

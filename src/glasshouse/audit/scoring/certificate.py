@@ -171,13 +171,15 @@ def _certify(task: AttackTask, units: _Units) -> tuple[Search, ...] | Refusal:
 
 
 def _searched(outcome: Outcome) -> list[Searched]:
-    return [c for c in longest_prefix(outcome.claims) if isinstance(c, Searched) and len(_said(c))]
+    return [
+        c for c in longest_prefix(outcome.claims) if isinstance(c, Searched) and len(_claimed_examples(c))
+    ]
 
 
 def _certificate(
     claim: Searched, searched: SearchedLoss, truth: Truth, outcome: Outcome, *, device: str
 ) -> Search:
-    loss = _loss(searched, _said(claim), _labels(claim), device)
+    loss = _loss(searched, _claimed_examples(claim), _labels(claim), device)
     if searched.reached is not None:
         loss = min(loss, searched.reached(claim))
     losses = [_loss(searched, true, y, device) for true, y in _true_orders(claim, truth)]
@@ -210,7 +212,7 @@ def _loss(searched: SearchedLoss, images: Tensor, labels: Tensor, device: str) -
     return float(value.detach().double()[0])
 
 
-def _said(claim: Searched) -> Tensor:
+def _claimed_examples(claim: Searched) -> Tensor:
     """The claimed images (B, C, H, W), or sentences (B, L)."""
     return claim.tokens if isinstance(claim, Sequences) else claim.inputs.float()
 
@@ -218,7 +220,7 @@ def _said(claim: Searched) -> Tensor:
 def _labels(claim: Searched) -> Tensor:
     """The claim's labels, (B,); -1 where it has none."""
     labels = None if isinstance(claim, Sequences) else claim.labels
-    return torch.full((len(_said(claim)),), -1) if labels is None else labels
+    return torch.full((len(_claimed_examples(claim)),), -1) if labels is None else labels
 
 
 def _true_orders(claim: Searched, truth: Truth) -> Iterator[tuple[Tensor, Tensor]]:

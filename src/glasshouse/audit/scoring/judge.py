@@ -243,9 +243,9 @@ class Judge:
         different = [key for key in keys[after:] + keys[:after] if own.isdisjoint(self._behind(*key))]
         if different:
             return tuple(self.target(*key) for key in different[:how_many])
-        return self._strangers(size, how_many)
+        return self._heldout_targets(size, how_many)
 
-    def _strangers(self, size: int, number: int) -> tuple[Target, ...]:
+    def _heldout_targets(self, size: int, number: int) -> tuple[Target, ...]:
         if self.heldout is None:
             return ()
         whole = [

@@ -187,7 +187,7 @@ def score_drawn(
         context: for the metric.
     """
     if metric.claim == "labels" or not isinstance(metric, ComparingMetric):
-        pairs = zip(_apart(guesses, count), _apart(victims, count), strict=True)
+        pairs = zip(_split_batches(guesses, count), _split_batches(victims, count), strict=True)
         return [score(metric, guess, victim, context=context) for guess, victim in pairs]
     check_images("null adversary", guesses.inputs, victims.inputs)
     size = max(1, AT_ONCE // victims.inputs[:count].numel()) * count
@@ -294,7 +294,7 @@ def _guess(name: str, examples: Batch, draws: Batch | None, count: int, rng: Rng
     return NULLS[name](examples, count, rng)
 
 
-def _apart(batch: Batch, count: int) -> list[Batch]:
+def _split_batches(batch: Batch, count: int) -> list[Batch]:
     """Split the examples into batches of ``count``, one per victim."""
     columns = torch.split(batch.inputs, count), torch.split(batch.labels, count)
     return [Batch(inputs=x, labels=y) for x, y in zip(*columns, strict=True)]

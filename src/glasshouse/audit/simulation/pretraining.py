@@ -71,7 +71,7 @@ def start_of(
         return _start_from_file(model, file_tensors, public, how, transfer=transfer, rng=stream)
     if how.epochs == 0:
         return Start(tensors=models.state(model))
-    data = _some(public, "pre-training of the model", "model.pretraining.epochs")
+    data = _require_public(public, "pre-training of the model", "model.pretraining.epochs")
     if not (transfer and how.behind == "linear"):
         models.load(model, train_publicly(model, architecture, data, how, rng=stream, device=device))
         return Start(tensors=models.state(model), public=model if transfer else None)
@@ -100,12 +100,12 @@ def _start_from_file(
     if not transfer:
         return Start(tensors=models.state(model))
     if how.head_epochs:
-        data = _some(public, "fitting of the head", "model.pretraining.head_epochs")
+        data = _require_public(public, "fitting of the head", "model.pretraining.head_epochs")
         _fit_head(model, data, how, rng=rng.child("head"))
     return Start(tensors=models.state(model), public=model if headed or how.head_epochs else None)
 
 
-def _some(public: Batch | None, subject: str, key: str) -> Batch:
+def _require_public(public: Batch | None, subject: str, key: str) -> Batch:
     if public is None or len(public) == 0:
         raise BadValue(
             subject, needs="public data", got="data.public = 0", fix=f"set data.public, or {key} = 0"

@@ -60,7 +60,7 @@ def value_of(scored: ScoredMetric, metric: Metric, *, rng: Rng) -> Interval:
     """
     if scored.clients:
         return _pooled_interval(scored, metric)
-    if _is_lone(scored, metric) and not (metric.counts and len(scored.values[0]) == 1):
+    if _is_single_victim(scored, metric) and not (metric.counts and len(scored.values[0]) == 1):
         return _whole_range(scored, metric)
     if metric.counts:
         return share_interval(np.concatenate(scored.values), _clusters(scored.values))
@@ -110,7 +110,7 @@ def gain_of(scored: ScoredMetric, metric: Metric, *, rng: Rng, chance: float | N
     if scored.clients:
         return _clients_gain(scored, metric, rng)
     scored = with_chance(scored, metric, chance)
-    if _is_lone(scored, metric):
+    if _is_single_victim(scored, metric):
         gain = _whole_range(scored, metric).minus(_null(scored, metric))
         return gain if metric.higher_leaks else gain.negated()
     if metric.counts:
@@ -140,7 +140,7 @@ def p_of(scored: ScoredMetric, metric: Metric, *, rng: Rng, chance: float | None
     if scored.clients:
         return _test_clients(scored, metric, rng).p
     scored = with_chance(scored, metric, chance)
-    if _is_lone(scored, metric):
+    if _is_single_victim(scored, metric):
         return 1.0
     if metric.counts:
         hits, null, clusters = _outcomes(scored, metric)
@@ -228,7 +228,7 @@ def _null_share(scored: ScoredMetric, null: Floats) -> float | None:
     return mean if scored.baseline in KNOWN else max(mean, scored.null_most or 0.0)
 
 
-def _is_lone(scored: ScoredMetric, metric: Metric) -> bool:
+def _is_single_victim(scored: ScoredMetric, metric: Metric) -> bool:
     """Whether there is only one victim, whose score has no interval but the metric's range."""
     if len(scored.values) != 1 or not all(math.isfinite(end) for end in metric.range):
         return False
