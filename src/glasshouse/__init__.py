@@ -1,7 +1,7 @@
-"""Glasshouse: replay what a federated-learning server can see, attack it, and report what came out.
+"""Glasshouse: replay what a federated-learning server can see, attack it, and report what leaks.
 
-``import glasshouse as gh`` loads nothing: a name is imported when it is first used, as most need torch.
-docs/python.md shows how the names are used, docs/api lists the public modules behind them.
+``import glasshouse as gh`` loads nothing: each name is imported on first use, as most of them need torch.
+docs/python.md shows how to use the names; docs/api lists the public modules that define them.
 """
 
 import inspect
@@ -40,7 +40,7 @@ PUBLIC: Final = {
     "load": "glasshouse.api.run",
     "view": "glasshouse.api.attack",
 }
-"""Where each public name is. ``__init__.pyi`` tells type checkers the same."""
+"""The module that defines each public name; ``__init__.pyi`` declares the same for type checkers."""
 
 
 def _find(name: str) -> Any:
@@ -50,7 +50,7 @@ def _find(name: str) -> Any:
 
 @final
 class CallablePackage(ModuleType):
-    """A package that shares its name with a public function, and calls it."""
+    """A package that shares its name with a public function; calling the package calls the function."""
 
     @property
     def __signature__(self) -> inspect.Signature:
@@ -65,15 +65,15 @@ class CallablePackage(ModuleType):
 
 
 def make_callable(package: str) -> None:
-    """Let ``package`` be called as the public function of its name.
+    """Make ``package`` callable as the public function of the same name.
 
-    Python binds a package that was imported to its name in ``glasshouse``, in the place of any function.
+    Importing a package binds it to its name in ``glasshouse`` and so replaces a function of that name.
     """
     sys.modules[package].__class__ = CallablePackage
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("audit", "guard"):  # packages too, which can be called
+    if name in ("audit", "guard"):  # callable packages
         return import_module(f"glasshouse.{name}")
     if name in PUBLIC:
         return _find(name)

@@ -1,9 +1,9 @@
-"""One content-addressed cache for what is expensive and depends on public or auxiliary inputs alone.
+"""A content-addressed cache for expensive results that depend only on public or auxiliary inputs.
 
-An entry is found by the digest of everything that went into it, so it can never be stale; what is
-not in the key must not change the result. Two processes that want the same entry make it once: the
-second waits. A training that was interrupted goes on from its last checkpoint. Above the size limit
-the entries that were not used for the longest time go first.
+The key of an entry is the digest of all its inputs, so an entry is never stale; anything outside the
+key must not change the result. If two processes need the same entry, one computes it and the other
+waits. An interrupted training resumes from its last checkpoint. Above the size limit, the least
+recently used entries are deleted first.
 
 Folder: ``GLASSHOUSE_CACHE``, or ``glasshouse`` in the user's cache folder. Limit:
 ``GLASSHOUSE_CACHE_GB``, 10 by default.
@@ -37,13 +37,13 @@ Key = Mapping[str, Any]
 """JSON values, tensors and bytes, in mappings and sequences of any depth."""
 
 FOLDER: Final = "GLASSHOUSE_CACHE"
-"""The environment's variable with the folder of the cache."""
+"""Environment variable that sets the cache folder."""
 LOCKS: Final = "locks"
-"""Folder of the cache, and of a run: a file for each piece of work that no two processes may do at once."""
+"""Subfolder of the cache, and of a run: one lock file for each task that must not run twice at a time."""
 _LOG: Final = logging.getLogger(__name__)
 _PARTIAL: Final = ".partial.safetensors"
 MOST: Final = 4096
-"""Answers that a process keeps in memory; with one more all are forgotten."""
+"""Number of results that :func:`once` keeps in memory; at this number, the next one clears them all."""
 _KEPT: Final[dict[tuple[object, ...], Any]] = {}
 
 
@@ -51,11 +51,11 @@ def digest(value: Any) -> str:
     """SHA-256 of a value's content, in hexadecimal: the same in every process and on every machine.
 
     Args:
-        value: a tensor (dtype, shape and numbers count), bytes, a JSON value, or mappings and
+        value: a tensor (hashed by dtype, shape and values), bytes, a JSON value, or mappings and
             sequences of these. A tuple counts as a list; the order of keys does not matter.
 
     Raises:
-        BadValue: something else, or a number that is not finite.
+        BadValue: a value of another type, or a number that is not finite.
 
     Examples:
         >>> digest({"a": 1, "b": torch.ones(2)}) == digest({"b": torch.ones(2), "a": 1})
@@ -82,12 +82,12 @@ def digest(value: Any) -> str:
 
 
 def once(key: Sequence[object] | None, make: Callable[[], T]) -> T:
-    """What ``make`` returns, made only where this process has nothing under ``key``; nothing is written.
+    """Return what ``make`` returns, computed once per ``key`` in this process; nothing is written to disk.
 
     Args:
-        key: everything that the answer depends on, texts, bytes, and what :func:`digest` takes; None: that
-            cannot be said, and the answer is made anew.
-        make: returns what nobody will change.
+        key: everything that the result depends on: strings, bytes and what :func:`digest` accepts; None:
+            the inputs cannot be listed, and the result is computed anew.
+        make: returns a value that no caller modifies.
 
     Examples:
         >>> once(["example", 1], lambda: 5), once(["example", 1], lambda: 7)
@@ -119,16 +119,16 @@ def _plain(value: Any) -> Any:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """Where an interrupted training goes on. Each ``save`` replaces the one before.
+    """The state from which an interrupted training resumes. Each ``save`` replaces the previous one.
 
     Attributes:
-        path: its file; need not exist.
+        path: the checkpoint file; need not exist.
     """
 
     path: Path
 
     def load(self) -> tuple[dict[str, Tensor], int] | None:
-        """The last tensors and step saved, or None: begin at the beginning."""
+        """Return the tensors and the step saved last, or None to start from scratch."""
         if not self.path.is_file():
             return None
         try:
@@ -138,10 +138,10 @@ class Checkpoint:
             return None
 
     def save(self, tensors: Mapping[str, Tensor], step: int) -> None:
-        """Keep ``tensors`` as the state after ``step`` steps.
+        """Save ``tensors`` as the state after ``step`` steps.
 
         Raises:
-            DiskFull: no room; the checkpoint before is unharmed.
+            DiskFull: no room; the previous checkpoint is intact.
         """
         write_tensors(self.path, tensors, {"step": str(step)})
 
@@ -149,17 +149,17 @@ class Checkpoint:
 def load_or_make(
     kind: str, key: Key, make: Callable[[Checkpoint], dict[str, Tensor]], *, root: Path | None = None
 ) -> dict[str, Tensor]:
-    """The tensors that ``make`` gives for ``key``: from the cache, or made now and kept.
+    """Return the tensors that ``make`` computes for ``key``: from the cache, or computed now and cached.
 
     Args:
-        kind: what it is, as a folder name: ``"generator"``.
-        key: everything that the result depends on, seeds and versions of the method too.
-        make: called at most once; may save to and load from the checkpoint that it gets.
-        root: folder in the place of the cache, without its limit: a run's own, for what depends on private
-            data.
+        kind: what the entry is, as a folder name: ``"generator"``.
+        key: everything that the result depends on, including seeds and versions of the method.
+        make: called at most once; may save to and load from the checkpoint passed to it.
+        root: folder used instead of the cache, without a size limit: a run's own, for results that depend on
+            private data.
 
     Raises:
-        BadValue: ``key`` holds what has no digest, or the size limit is no number.
+        BadValue: ``key`` holds a value without a digest, or the size limit is not a number.
         BadFile: the cache folder cannot be written.
         DiskFull: the cache folder cannot be written.
     """
@@ -179,7 +179,7 @@ def load_or_make(
 
 
 def folder() -> Path:
-    """Where the cache lies."""
+    """The cache folder."""
     if named := os.environ.get(FOLDER):
         return Path(named).expanduser()
     if sys.platform == "win32":
@@ -192,7 +192,7 @@ def folder() -> Path:
 
 
 def limit() -> int:
-    """Bytes that the cache may take.
+    """Size limit of the cache, bytes.
 
     Raises:
         BadValue: ``GLASSHOUSE_CACHE_GB`` is not a number of at least 0.
@@ -214,7 +214,7 @@ def limit() -> int:
 
 @contextmanager
 def _alone(lock: Path, *, label: str) -> Iterator[None]:
-    """Hold ``lock``: one process, and one thread in it, makes an entry."""
+    """Hold ``lock``, so that one thread of one process makes an entry."""
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
         file_lock = FileLock(lock)
@@ -249,12 +249,12 @@ def _read(path: Path) -> dict[str, Tensor] | None:
 
 
 def _evict(root: Path, *, keep: Path) -> None:
-    """Delete the files used longest ago until the rest is within the limit; ``keep`` stays."""
+    """Delete the least recently used files until the rest is within the limit; never delete ``keep``."""
     entries = []
     for path in root.glob("*/*.safetensors"):
         try:
             entries.append((path.stat().st_mtime, path.stat().st_size, path))
-        except FileNotFoundError:  # another process was faster
+        except FileNotFoundError:  # deleted by another process
             continue
     excess = sum(size for _, size, _ in entries) - limit()
     for _, size, path in sorted(entries):

@@ -1,4 +1,4 @@
-"""Writing a file whole or not at all, and saying so where there is no room for it. Needs no torch."""
+"""Atomic file writes, with a clear error when the disk is full. Needs no torch."""
 
 import errno
 import os
@@ -10,21 +10,21 @@ from glasshouse.errors import BadFile, DiskFull
 
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 RESUME: Final = "make room and run again with --resume; what was finished is kept"
-"""What to do about a full disk while an audit runs."""
+"""The advice for a full disk while an audit runs."""
 
 
 def write_bytes(path: Path, data: bytes, *, fix: str = RESUME, durable: bool = False) -> None:
-    """Write ``data`` under ``path``, atomically; missing folders are made.
+    """Write ``data`` to ``path`` atomically; missing folders are created.
 
     Args:
         path: of the file.
-        data: all of it.
-        fix: what to do where the disk is full.
-        durable: wait until the disk has it, so that a crash of the machine cannot take it back.
+        data: the whole content.
+        fix: advice for the error when the disk is full.
+        durable: fsync before returning, so that the data survive a crash of the machine.
 
     Raises:
-        DiskFull: no space or quota left; a file that was there before is unharmed.
-        BadFile: the place cannot be written.
+        DiskFull: no space or quota left; an existing file is unchanged.
+        BadFile: the path cannot be written.
     """
     temporary = ""
     try:
@@ -50,7 +50,7 @@ def write_text(path: Path, text: str, *, fix: str = RESUME) -> None:
 
 
 def unwritable(path: Path, error: OSError, *, fix: str = RESUME) -> DiskFull | BadFile:
-    """The error to raise for a file that could not be written; ``fix``: what to do about a full disk."""
+    """The error to raise for a file that could not be written; ``fix``: the advice for a full disk."""
     got = error.strerror or str(error)
     if error.errno in _FULL:
         return DiskFull(f"file '{path}'", needs="room on the disk", got=got, fix=fix)
@@ -60,7 +60,7 @@ def unwritable(path: Path, error: OSError, *, fix: str = RESUME) -> DiskFull | B
 
 
 def _umask() -> int:
-    """The process's file mask; mkstemp ignores it, and files of a run are for sharing."""
+    """The process's umask, which mkstemp ignores; the files of a run are meant to be shared."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

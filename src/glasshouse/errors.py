@@ -1,6 +1,6 @@
-"""Every error this package raises on purpose. Each states a need, a finding and a way out.
+"""Every error that this package raises on purpose. Each states what was needed, what was found, and a fix.
 
-The exit code of the command line is the class's ``exit_code``; the codes are listed in the README.
+The command line exits with the class's ``exit_code``; the codes are listed in the README.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ __all__ = [
 
 
 class GlasshouseError(Exception):
-    """Root of the tree: ``except GlasshouseError`` catches us and nobody else.
+    """Base class: ``except GlasshouseError`` catches the errors of this package and no others.
 
     Args:
         subject: what was being attempted, as the user would name it.
@@ -43,7 +43,7 @@ class GlasshouseError(Exception):
         super().__init__(f"{subject}\n  needs  {needs}\n  got    {got}\n  fix    {fix}")
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Errors cross process borders (workers), so they pickle with their four parts."""
+        """Pickle with the four parts, so that errors can be sent from worker processes."""
         return (_rebuild, (type(self), self.subject, self.needs, self.got, self.fix))
 
 
@@ -53,7 +53,7 @@ def _rebuild(kind: type[GlasshouseError], subject: str, needs: str, got: str, fi
 
 @final
 class Inapplicable(GlasshouseError):
-    """The method is sound, the setting rules it out. Reported as 'not run', never as 'failed'."""
+    """The method does not apply in this setting. Reported as 'not run', never as 'failed'."""
 
 
 class Undefined(GlasshouseError):
@@ -62,7 +62,7 @@ class Undefined(GlasshouseError):
 
 @final
 class NothingClaimed(Undefined):
-    """A number about what was claimed of one victim, of whom nothing was: others may still have it."""
+    """A score of the claims about one victim, of whom the attack claimed nothing; others may have a score."""
 
 
 @final
@@ -77,7 +77,7 @@ class BadFile(GlasshouseError):
 
 @final
 class UnknownName(GlasshouseError, LookupError):
-    """A registry has no entry of that name; the fix lists the nearest."""
+    """A registry has no entry of that name; the fix lists the nearest names."""
 
 
 @final
@@ -88,31 +88,31 @@ class NotInstalled(GlasshouseError):
 def not_installed(
     subject: str, package: str, error: object, *, extra: str, instead: str = ""
 ) -> NotInstalled:
-    """The error where importing ``package`` failed, which the optional dependency group ``extra`` brings."""
+    """The error when ``package``, from the optional dependency group ``extra``, cannot be imported."""
     fix = f"pip install 'glasshouse[{extra}]'" + (f", or {instead}" if instead else "")
     return NotInstalled(subject, needs=f"the package {package}", got=str(error), fix=fix)
 
 
 @final
 class BrokenPlugin(GlasshouseError):
-    """A registered plug-in cannot be imported, or its name is taken twice; other names are not affected."""
+    """A registered plug-in cannot be imported, or two register its name; other names are not affected."""
 
 
 @final
 class DiskFull(GlasshouseError):
-    """A file could not be written. What was finished before is kept."""
+    """A file could not be written for lack of space. Finished work is kept."""
 
 
 @final
 class WorkerKilled(GlasshouseError):
-    """A worker process ended without an answer, most often for lack of memory. What is finished is kept."""
+    """A worker process died without returning a result, usually out of memory. Finished work is kept."""
 
     exit_code: ClassVar[int] = 70
 
 
 @final
 class Interrupted(GlasshouseError):
-    """The user stopped the run. What is finished is kept; ``--resume`` goes on."""
+    """The user stopped the run. Finished work is kept; ``--resume`` continues."""
 
     exit_code: ClassVar[int] = 130
 
@@ -123,10 +123,10 @@ class Problem:
     """One mistake in a scenario file.
 
     Attributes:
-        path: where, as dotted keys: ``defenses[1].name``.
-        needs: the condition and what was found.
-        got: the condition and what was found.
-        hint: the nearest valid name or another way out; may be empty.
+        path: the setting, as dotted keys: ``defenses[1].name``.
+        needs: the condition.
+        got: what was found.
+        hint: the nearest valid name or another fix; may be empty.
     """
 
     path: str
@@ -155,5 +155,5 @@ class BadScenario(GlasshouseError):
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Rebuilt from its problems."""
+        """Pickle with the subject and the problems."""
         return (BadScenario, (self.subject, self.problems))

@@ -1,8 +1,8 @@
-"""How alike two batches of images are, and how rough one is.
+"""Similarity of two batches of images (MSE, PSNR, SSIM), and total variation of one.
 
-Shape letters: B images, C channels, H and W pixels. Every function returns one number per image, ``(B,)``;
-gradients flow through ``mse``, ``ssim`` and ``total_variation``. The range of the pixels is declared by the
-caller, never measured.
+Shape letters: B images, C channels, H and W pixels. Each of these returns one number per image, ``(B,)``;
+``mse``, ``ssim`` and ``total_variation`` are differentiable. The caller declares the pixel range; it is
+never measured.
 """
 
 from functools import lru_cache
@@ -15,7 +15,7 @@ from glasshouse.errors import BadValue
 from glasshouse.limits import Fix, Positive, check_value
 
 PSNR_CAP = 100.0
-"""What :func:`psnr` returns at most, dB: the PSNR of a mean squared error of 1e-10 at peak 1."""
+"""Largest value that :func:`psnr` returns, dB: the PSNR of a mean squared error of 1e-10 at peak 1."""
 
 _WINDOW = 11
 _SIGMA = 1.5
@@ -30,7 +30,7 @@ def mse(a: Tensor, b: Tensor) -> Tensor:
         b: ``(B, C, H, W)``, any unit; the result has that unit squared.
 
     Raises:
-        BadValue: shapes differ, or are not those of a batch of images.
+        BadValue: the shapes differ, or are not those of a batch of images.
 
     Examples:
         >>> mse(torch.zeros(1, 1, 2, 2), torch.full((1, 1, 2, 2), 0.5)).tolist()
@@ -43,15 +43,15 @@ def mse(a: Tensor, b: Tensor) -> Tensor:
 def psnr(a: Tensor, b: Tensor, *, data_range: float = 1.0) -> Tensor:
     """Peak signal-to-noise ratio per image, ``(B,)``, dB; higher is more alike.
 
-    ``10 log10(data_range² / mse)``, nothing clamped, and at most ``PSNR_CAP``: equal images would be
-    infinitely alike, and a mean over victims must stay finite. Two independent images of natural
-    statistics give about 8 to 10 dB at ``data_range`` 1.
+    ``10 log10(data_range² / mse)`` without clamping the images, capped at ``PSNR_CAP``: equal images would
+    have infinite PSNR, and a mean over victims must stay finite. Two independent natural images give about
+    8 to 10 dB at ``data_range`` 1.
 
     Args:
         a: ``(B, C, H, W)``.
         b: ``(B, C, H, W)``.
-        data_range: largest minus smallest possible pixel. On [-1, 1] images with ``data_range`` 1, as some
-            papers have it, the number is 6.02 dB lower than on [0, 1].
+        data_range: largest minus smallest possible pixel. On [-1, 1] images with ``data_range`` 1, as in
+            some papers, the PSNR is 6.02 dB lower than on [0, 1].
 
     Raises:
         BadValue: shapes differ, or ``data_range`` is not positive.
@@ -80,10 +80,10 @@ def ssim_window(height: int, width: int) -> int:
 def ssim(a: Tensor, b: Tensor, *, data_range: float = 1.0) -> Tensor:
     """Structural similarity per image, ``(B,)``, at most 1 (equal images); about 0 for unrelated ones.
 
-    An 11 × 11 Gaussian window with standard deviation 1.5 pixels, constants .01 and .03, biased variances,
-    and the mean over those positions where the whole window lies in the image, and over channels. Images
-    smaller than 11 pixels take the largest odd window that fits and a Gaussian that is narrower by the same
-    factor (8 × 8: window 7, .95 pixels); such numbers compare with each other, not with larger images'.
+    An 11 × 11 Gaussian window with standard deviation 1.5 pixels, constants .01 and .03, biased variances;
+    averaged over channels and over the positions where the whole window lies in the image. Images smaller
+    than 11 pixels use the largest odd window that fits and a Gaussian narrowed by the same factor (8 × 8:
+    window 7, .95 pixels); their values are comparable with each other, not with those of larger images.
 
     Args:
         a: ``(B, C, H, W)``, floating point, H and W at least 3.
@@ -121,13 +121,13 @@ def ssim(a: Tensor, b: Tensor, *, data_range: float = 1.0) -> Tensor:
 def ssim_filters(height: int, width: int, *, like: Tensor) -> tuple[Tensor, Tensor]:
     """The Gaussian window of :func:`ssim` as two matrices: ``down @ image @ across.T`` are its local means.
 
-    Two products are several times faster than a convolution of small images in float64. They are kept, and
-    nobody may change them.
+    Two matrix products are several times faster than a convolution of small images in float64. The matrices
+    are cached: do not modify them.
 
     Args:
         height: of the images, pixels.
         width: of the images, pixels.
-        like: a tensor of the type and on the device that are wanted.
+        like: a tensor with the wanted dtype and device.
     """
     return _filters(height, width, like.dtype, like.device)
 
@@ -141,7 +141,7 @@ def _filters(height: int, width: int, dtype: torch.dtype, device: torch.device) 
 
 
 def _slide(row: Tensor, length: int) -> Tensor:
-    """``row`` at every position where it fits, (length - side + 1, length)."""
+    """``row`` shifted to every position where it fits, (length - side + 1, length)."""
     places = length - len(row) + 1
     columns = torch.arange(places, device=row.device)[:, None] + torch.arange(len(row), device=row.device)
     return row.new_zeros(places, length).scatter(1, columns, row.expand(places, -1))

@@ -1,4 +1,4 @@
-"""The interfaces of what acts on messages: training, defences, behaviours, recorders; traits of protocols."""
+"""Interfaces of trainers, defences, client behaviours, client guards and recorders; traits of protocols."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -33,10 +33,10 @@ Start = Literal["model", "features"]
 
 
 class Trainer(Protocol):
-    """Local training of one client for one round: model as received, own data → :class:`Trained`."""
+    """Local training of one client for one round: received model and own data → :class:`Trained`."""
 
     def __call__(self, model: nn.Module, data: Batch, *, rng: Rng, ascend: bool = False) -> Trained:
-        """Train (or, with ``ascend``, climb the loss). The model passed in may be changed."""
+        """Train by gradient descent, or with ``ascend`` by gradient ascent. May modify ``model``."""
         ...
 
 
@@ -49,12 +49,12 @@ class LocalDefense(Protocol):
     def describe(self) -> Mechanism: ...
 
     def local(self, train: Trainer) -> Trainer:
-        """A trainer that does the same, privately."""
+        """Return the private version of ``train``."""
         ...
 
 
 class GradientDefense(Protocol):
-    """Acts where gradients are computed, with the private batch and the model at hand (Soteria)."""
+    """Acts where gradients are computed, with access to the private batch and the model (Soteria)."""
 
     @property
     def place(self) -> Literal["gradient"]: ...
@@ -83,7 +83,7 @@ Defense = LocalDefense | GradientDefense | UpdateDefense
 
 
 class Behaviour(Protocol):
-    """How a client deviates: wraps its trainer, round by round."""
+    """How a client deviates from honest training: wraps its trainer, round by round."""
 
     def deviate(self, train: Trainer, *, round: int, rng: Rng) -> Trainer:
         """The trainer that a misbehaving client runs in ``round``; ``train`` itself for an honest round."""
@@ -91,22 +91,22 @@ class Behaviour(Protocol):
 
 
 class ClientGuard(Protocol):
-    """What clients do about models that they doubt, and about updates that show too much."""
+    """How clients respond to suspicious models, and to updates that reveal too much."""
 
     def accepts(self, model: nn.Module, data: Batch, *, round: int, client: int) -> bool:
-        """Whether ``client`` trains on ``model``, as it received it; ``data`` are its own examples."""
+        """Whether ``client`` trains ``model`` as received; ``data`` are its own examples."""
         ...
 
     def release(self, update: Update, model: nn.Module, batch: Batch) -> Update | None:
-        """What it sends instead of ``update``; None: nothing. ``batch`` are the examples behind it."""
+        """What the client sends instead of ``update``, computed on ``batch``; None: nothing is sent."""
         ...
 
 
 class Recorder(Protocol):
-    """Receives all that happens in a simulation; the only thing that sees both wire and truth."""
+    """Receives all events of a simulation; the only component that sees both messages and ground truth."""
 
     def prepare(self, broadcast: Broadcast) -> None:
-        """What the server would send in the coming round; a tamper may replace it before it is sent."""
+        """What the server is about to send in this round; a tamper may replace it before it is sent."""
         ...
 
     def broadcast(self, broadcast: Broadcast) -> None: ...
@@ -120,14 +120,14 @@ class Recorder(Protocol):
         ...
 
     def private(self, round: int, client: int, *, index: Tensor, trained: Trained, behaviour: str) -> None:
-        """Truth: rows of the private pool that the client used, what it computed, and how it behaved."""
+        """Ground truth: the rows of the private pool used, what the client computed, how it behaved."""
         ...
 
 
 def losses_of(model: nn.Module, batch: Batch) -> Tensor:
-    """What training minimises the mean of, (B,): the model's own ``losses``, else cross-entropy.
+    """Per-example losses whose mean training minimises, (B,): the model's own ``losses``, else cross-entropy.
 
-    A model of images has one label per image to get right; one of sentences may have every token.
+    An image model predicts one label per image; a sentence model may predict every token.
     """
     if isinstance(model, HasLosses):
         return model.losses(batch.inputs, batch.labels)
@@ -143,7 +143,7 @@ def mean_loss(model: nn.Module, batch: Batch) -> Tensor:
 
 @runtime_checkable
 class HasLosses(Protocol):
-    """A model that says what it is trained for."""
+    """A model with its own training loss."""
 
     def losses(self, inputs: Tensor, labels: Tensor) -> Tensor:
         """The loss of every example, (B,)."""
@@ -151,23 +151,23 @@ class HasLosses(Protocol):
 
 
 Tamper = Callable[[int], Crafted | None]
-"""Asked before every round, with its number, what the malicious server sends instead."""
+"""Called with the number of each round before it: what the malicious server sends instead of its model."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Traits:
-    """The attribute ``traits`` of a protocol's class.
+    """What a protocol declares in its class attribute ``traits``.
 
     Attributes:
         sends: kind of update, unless ``federation.sends`` says otherwise.
         allows: kinds that ``federation.sends`` may name; empty: ``sends`` alone.
-        trained: clients train the parameters whose names start with this; empty: all of them.
-        start: what the server prepares before round 0: the whole ``model``, or frozen ``features`` whose head
-            starts fresh (or fitted) and is all that clients train.
-        one_pass: clients go through their data once per round: ``federation.local_epochs`` must be 1, as
+        trained: prefix of the names of the parameters that clients train; empty: all parameters.
+        start: what the server prepares before round 0: the whole ``model``, or frozen ``features`` with a
+            new (or fitted) head, which is all that clients train.
+        one_pass: clients make one pass over their data per round: ``federation.local_epochs`` must be 1, as
             wherever a gradient is sent.
-        labels_public: clients know the labels of the public data; of protocols that share logits.
+        labels_public: clients know the labels of the public data; for protocols that share logits.
     """
 
     sends: Kind = "delta"
@@ -184,7 +184,7 @@ class Traits:
 
 
 def traits_of(protocol: str) -> Traits:
-    """What the protocol registered under this name declares.
+    """The traits that the protocol registered under this name declares.
 
     Raises:
         UnknownName: no such protocol.

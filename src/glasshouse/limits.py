@@ -1,8 +1,8 @@
 """Ranges of a plug-in's arguments, declared in their types and checked before anything is built.
 
 A field ``iterations: Count = 300`` is an ``int`` to Python; ``glasshouse check`` reads the range from the
-type and says what it needs. For code that calls the class itself, :func:`check_ranges` reads the same types
-in ``__post_init__``. ``Annotated[Count, Fix("try 300")]`` adds what to do about a value outside.
+type and reports values outside it. For code that calls the class directly, :func:`check_ranges` checks the
+same types in ``__post_init__``. ``Annotated[Count, Fix("try 300")]`` adds advice for a value out of range.
 """
 
 import operator
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 LARGEST = 1e30
-"""Numbers beyond it leave float32 as soon as they are multiplied."""
+"""Products of larger numbers soon overflow float32."""
 
 Count = Annotated[int, Ge(1), Le(2**31 - 1)]
 Natural = Annotated[int, Ge(0), Le(2**31 - 1)]
@@ -47,13 +47,13 @@ Unit = Annotated[float, Ge(0), Le(1)]
 @final
 @dataclass(frozen=True)
 class Fix:
-    """What to do about a value outside a field's range, in the words of an error."""
+    """Advice for a value outside a field's range, as shown in the error."""
 
     words: str
 
 
 def check_ranges(settings: Any, subject: str, *, fix: str = "correct it") -> None:
-    """Refuse a dataclass with a value outside what its field's type declares: a range, or a list of names.
+    """Reject a dataclass with a value that its field's type does not allow: a range, or a list of names.
 
     Raises:
         BadValue: names the first such field, and what it needs.
@@ -71,7 +71,7 @@ def check_ranges(settings: Any, subject: str, *, fix: str = "correct it") -> Non
 
 
 def check_value(subject: str, name: str, value: Any, hint: Any, *, fix: str = "correct it") -> None:
-    """Refuse a value outside what a type declares, as :func:`check_ranges` does for every field.
+    """Reject a value that its type does not allow, as :func:`check_ranges` does for every field.
 
     Raises:
         BadValue: says what ``name`` needs.

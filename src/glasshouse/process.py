@@ -1,7 +1,7 @@
-"""How a process of Glasshouse computes, and how independent pieces of one computation get a process each.
+"""Process settings, and worker processes for the independent tasks of one computation.
 
-A process has one thread, and memory that it frees is kept for the next step. Parallelism is over pieces,
-never inside one. A task is a function of a module and plain data.
+Each process runs one torch thread and keeps freed memory for the next step. Parallelism is across tasks,
+never within one. A task is a module-level function and plain data.
 """
 
 import ctypes
@@ -33,12 +33,12 @@ _BLOCK, _KEPT = 2**28, 2**29
 
 
 def prepare_process() -> None:
-    """What every process does before it computes; harmless twice.
+    """Set up a process for computing; may be called twice.
 
     One torch thread: two in one process were measured up to ten times slower than one when anything else ran.
-    Blocks up to 256 MiB come from the heap, and up to 512 MiB of free heap stay: glibc otherwise hands larger
-    activations back and has their pages zeroed again in the next step (1.1 to 1.7 times the time of a small
-    convolutional network). Other C libraries are left as they are. No result depends on either.
+    Blocks up to 256 MiB come from the heap, and up to 512 MiB of free heap is kept: otherwise glibc returns
+    larger activations to the system, which zeroes their pages again in the next step (1.1 to 1.7 times the
+    time for a small convolutional network). Other C libraries are left as they are. Neither changes results.
     """
     torch.set_num_threads(1)
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
@@ -51,17 +51,17 @@ _elsewhere = [0.0]
 
 
 def processor_time() -> float:
-    """Processor seconds of this process so far, and of others that worked for it and said so."""
+    """CPU seconds of this process so far, plus those that other processes reported for it."""
     return time.process_time() + _elsewhere[0]
 
 
 def add_processor_time(seconds: float) -> None:
-    """Another process worked so long for this one."""
+    """Add CPU seconds that another process spent on behalf of this one."""
     _elsewhere[0] += seconds
 
 
 def begin() -> None:
-    """In a new worker: settled, and at an end as soon as the process that wanted its work is gone."""
+    """Set up a new worker process, which exits as soon as its parent process is gone."""
     prepare_process()
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
@@ -74,13 +74,13 @@ def _end_with_parent() -> None:
 
 
 def each(work: Callable[[T], R], tasks: Sequence[T], *, processes: int, label: str) -> list[R]:
-    """``work`` of every task, in their order; the same whatever ``processes`` is.
+    """Apply ``work`` to every task; results in task order, the same for any number of ``processes``.
 
     Args:
-        work: a function of a module.
-        tasks: plain data, which another process can be handed.
-        processes: tasks at a time, each in a process of its own; 1: one after the other, in this one.
-        label: what is being done, for whoever shows the progress.
+        work: a module-level function.
+        tasks: picklable data.
+        processes: tasks at a time, each in its own process; 1: one after another, in this process.
+        label: description of the work, for the progress display.
 
     Raises:
         WorkerKilled: the system ended one of the processes.
@@ -90,12 +90,12 @@ def each(work: Callable[[T], R], tasks: Sequence[T], *, processes: int, label: s
     packed = [pickle.dumps((number, work, task)) for number, task in enumerate(tasks)]
     with Workers(min(processes, len(tasks)), subject="computation") as workers:
         answers = track(workers.each(_answer, packed), label, total=len(tasks))
-        by_number = dict(pickle.loads(answer) for answer in answers)  # noqa: S301 - what our own process sent
+        by_number = dict(pickle.loads(answer) for answer in answers)  # noqa: S301 - sent by our own process
     return [by_number[number] for number in range(len(tasks))]
 
 
 def _answer(packed: bytes) -> bytes:
-    """Bytes both ways: tensors as they are would travel through /dev/shm, which containers keep small."""
+    """Run a pickled task. Bytes both ways: tensors would travel through /dev/shm, small in containers."""
     number, work, task = pickle.loads(packed)  # noqa: S301 - as above
     return pickle.dumps((number, work(task)))
 
@@ -107,13 +107,13 @@ def default_jobs() -> int:
 
 @final
 class Workers:
-    """Worker processes for the length of a ``with`` block.
+    """Worker processes for the duration of a ``with`` block.
 
     Args:
         jobs: processes at a time; with one, all work is done in this process, unless ``apart``.
-        apart: never work in this process. Plug-ins run apart from the process that scores their claims.
+        apart: never work in this process. Plug-ins run in other processes than the scoring of their claims.
         preload: modules that are imported once for all workers, where the system allows it.
-        subject: whose work it is, for errors.
+        subject: what the workers compute, for error messages.
     """
 
     def __init__(
@@ -135,14 +135,14 @@ class Workers:
         self.end(wait=kind is None)
 
     def end(self, *, wait: bool = True) -> None:
-        """End the processes; without ``wait``, their work is abandoned."""
+        """End the processes; without ``wait``, unfinished work is abandoned."""
         if self._pool is not None:
             self._pool.shutdown(wait=wait, cancel_futures=True)
 
     def each(self, work: Callable[[T], R], tasks: Sequence[T]) -> Iterator[R]:
-        """Results in the order in which they finish. Raises what :meth:`finished` raises."""
-        here = self._here or (not self._apart and len(tasks) <= 1)
-        if here:
+        """Yield results as they finish. Raises what :meth:`finished` raises."""
+        in_process = self._here or (not self._apart and len(tasks) <= 1)
+        if in_process:
             self._queue.extend((work, task) for task in tasks)
         else:
             for task in tasks:
@@ -150,7 +150,7 @@ class Workers:
         return (result for _, result in self.finished())
 
     def submit(self, work: Callable[[T], R], task: T) -> None:
-        """Work to be done; its result comes out of :meth:`finished`."""
+        """Submit a task; :meth:`finished` yields its result."""
         if self._here:
             self._queue.append((work, task))
             return
@@ -158,10 +158,10 @@ class Workers:
             self._waiting[self._start_pool().submit(work, task)] = task
 
     def finished(self) -> Iterator[tuple[Any, Any]]:
-        """Tasks with their results as they finish, until none is left; more may be submitted meanwhile.
+        """Yield tasks with their results as they finish, until none is left; more may be submitted meanwhile.
 
         Raises:
-            Interrupted: Ctrl-C; running pieces are abandoned, finished ones were yielded.
+            Interrupted: Ctrl-C; running tasks are abandoned, finished ones have been yielded.
             WorkerKilled: the system ended a worker.
         """
         try:
@@ -176,7 +176,7 @@ class Workers:
             raise worker_killed(self._subject) from error
         except KeyboardInterrupt as error:
             if multiprocessing.parent_process() is not None:
-                raise  # a worker's own workers: the audit says so, once
+                raise  # workers of a worker: the audit itself reports it, once
             raise interrupted(self._subject) from error
 
     def _start_pool(self) -> ProcessPoolExecutor:
@@ -191,9 +191,9 @@ class Workers:
 
 
 def _start_method(preload: Sequence[str]) -> Any:
-    """How workers start: on Linux as forks of a server that has imported ``preload`` and run nothing else.
+    """How workers start: on Linux forked from a server process that has only imported ``preload``.
 
-    Elsewhere each is a new interpreter. Never forks of this process, which may have threads and a device.
+    Elsewhere each is a new interpreter. Never forked from this process, which may have threads and a device.
     """
     if sys.platform != "linux":
         return multiprocessing.get_context("spawn")
@@ -204,10 +204,10 @@ def _start_method(preload: Sequence[str]) -> Any:
 
 @contextmanager
 def _without_main() -> Iterator[None]:
-    """Workers that start in the block do not run the user's script again: they need nothing of it.
+    """Keep workers that start in this block from running the user's script again.
 
-    Python would have each of them import it first, and a script without an ``if __name__ == "__main__"``
-    would begin its audit once more in every worker.
+    Python would make each of them import it first, and a script without ``if __name__ == "__main__"``
+    would start its audit again in every worker.
     """
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
@@ -220,8 +220,8 @@ def _without_main() -> Iterator[None]:
 def _begin_worker(environment: dict[str, str]) -> None:
     """Set a new worker's environment variables to those of the process that started it.
 
-    What was imported before it was forked stays to its end: the garbage collector need not look at it (0.3
-    CPU seconds each time, and as many pages copied).
+    Objects imported before the fork live until the worker ends, so the garbage collector skips them: each
+    pass would cost 0.3 CPU seconds, and copy their memory pages.
     """
     os.environ.clear()
     os.environ.update(environment)
@@ -230,7 +230,7 @@ def _begin_worker(environment: dict[str, str]) -> None:
 
 
 def interrupted(subject: str) -> Interrupted:
-    """The error for Ctrl-C while workers computed."""
+    """The error for Ctrl-C while workers were computing."""
     return Interrupted(
         subject,
         needs="time to finish",
@@ -240,7 +240,7 @@ def interrupted(subject: str) -> Interrupted:
 
 
 def worker_killed(subject: str) -> WorkerKilled:
-    """The error for a pool whose worker ended without an answer."""
+    """The error for a worker that died without returning a result."""
     return WorkerKilled(
         subject,
         needs="worker processes that live until their piece is done",

@@ -1,6 +1,6 @@
-"""Progress: work says how far it is; whoever listens shows it. By default nobody does.
+"""Progress reports: running work reports its progress to a listener, if one is installed.
 
-Only labels and counts are reported, never data: a progress bar must not become a leak.
+Only labels and counts are reported, never data: a progress bar must not leak any.
 """
 
 from collections.abc import Iterable, Iterator, Sized
@@ -12,14 +12,14 @@ T = TypeVar("T")
 
 
 class Task(Protocol):
-    """One bar of a listener."""
+    """One progress bar of a listener."""
 
     def advance(self) -> None:
         """One more step is done."""
         ...
 
     def expect(self, total: int) -> None:
-        """There are ``total`` steps, more than was known when the work began."""
+        """Set the total to ``total`` steps, more than was known when the work began."""
         ...
 
     def close(self) -> None:
@@ -31,7 +31,7 @@ class Listener(Protocol):
     """Shows progress. Installed by the outermost program with :func:`listen`."""
 
     def begin(self, label: str, total: int | None) -> Task:
-        """Work called ``label`` starts; ``total`` steps, or None when nobody knows."""
+        """Start work called ``label`` with ``total`` steps; None: unknown."""
         ...
 
 
@@ -55,7 +55,7 @@ _listener: ContextVar[Listener] = ContextVar("glasshouse_progress", default=_SIL
 
 @contextmanager
 def listen(listener: Listener) -> Iterator[None]:
-    """Within the block, ``listener`` hears of all work."""
+    """Report all work within the block to ``listener``."""
     token = _listener.set(listener)
     try:
         yield
@@ -65,7 +65,7 @@ def listen(listener: Listener) -> Iterator[None]:
 
 @contextmanager
 def stage(label: str) -> Iterator[None]:
-    """A piece of work without countable steps."""
+    """Report a piece of work without countable steps."""
     task = _listener.get().begin(label, None)
     try:
         yield
@@ -74,12 +74,12 @@ def stage(label: str) -> Iterator[None]:
 
 
 def track(iterable: Iterable[T], label: str, total: int | None = None) -> Iterator[T]:
-    """The items of ``iterable``, reported one by one as they are done.
+    """Yield the items of ``iterable`` and report each one when it is done.
 
     Args:
-        iterable: what to go through.
-        label: what is being done, as the user would say it.
-        total: number of items; where it is None, the iterable is asked for its length.
+        iterable: what to iterate over.
+        label: what is being done, in the user's words.
+        total: number of items; None: the length of the iterable, where it has one.
 
     Examples:
         >>> [x for x in track([1, 2], "counting")]
@@ -98,7 +98,7 @@ def track(iterable: Iterable[T], label: str, total: int | None = None) -> Iterat
 
 @final
 class Counters:
-    """Several kinds of work at once, of which more becomes known while some is done: a bar for each label."""
+    """One progress bar per label, for work whose total grows while it runs."""
 
     def __init__(self) -> None:
         self._tasks: dict[str, Task] = {}
@@ -106,7 +106,7 @@ class Counters:
         self._done: dict[str, int] = {}
 
     def expect(self, label: str, more: int = 1) -> None:
-        """``more`` steps of ``label`` will come."""
+        """Add ``more`` steps to the total of ``label``."""
         self._expected[label] = self._expected.get(label, 0) + more
         if label in self._tasks:
             self._tasks[label].expect(self._expected[label])
@@ -119,11 +119,11 @@ class Counters:
         self._tasks[label].advance()
 
     def left(self, label: str) -> int:
-        """Steps that are expected and not done."""
+        """Steps that are expected and not yet done."""
         return self._expected.get(label, 0) - self._done.get(label, 0)
 
     def close(self) -> dict[str, int]:
-        """All work ended, finished or not; how many steps of each label were done."""
+        """Close all bars, finished or not; return the number of steps done, by label."""
         for task in self._tasks.values():
             task.close()
         return dict(self._done)

@@ -1,7 +1,7 @@
-"""Name → factory, by entry points: built-ins and third parties are registered the same way.
+"""Plug-in registry (name → factory) on entry points, for built-in and third-party plug-ins alike.
 
-A plug-in is a class whose ``card`` says what it is. ``glasshouse list`` prints cards, the scenario
-parser checks names and arguments against them, and an extra that is not installed only hurts the
+A plug-in is a class whose ``card`` describes it. ``glasshouse list`` prints cards, the scenario
+parser checks names and arguments against them, and a missing optional dependency affects only the
 plug-in that needs it. See docs/decisions/0001.
 """
 
@@ -39,7 +39,7 @@ __all__ = [
     "takes",
 ]
 
-FROM_DATA = "vocabulary"  # what the factory of a model of sentences is given beside its settings
+FROM_DATA = "vocabulary"  # argument of a sentence model's factory, taken from the data
 GROUPS = (
     "attacks",
     "defenses",
@@ -60,7 +60,7 @@ GROUPS = (
 @final
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """What ``glasshouse list`` says of a plug-in.
+    """The description of a plug-in that ``glasshouse list`` shows.
 
     Attributes:
         summary: one line.
@@ -71,12 +71,12 @@ class Card:
         grants: side knowledge that it needs, by name.
         extra: the optional dependency group that it needs; empty for none.
         details: further facts to show, e.g. ``{"chance": "1/M", "direction": "up is worse"}``.
-        control: of an attack: the easy setting in which it must succeed. ``setting`` says it in words;
+        control: of an attack: the easy setting in which it must succeed. ``setting`` describes it in words;
             ``scenario`` overrides the built-in control scenario, ``metric`` (default psnr) judges. The attack
             runs there with the audited settings; ``fits`` (path → value) replaces only those that have no
             meaning with the easy data, never the attack's effort. Empty: the attack has no control.
-        renamed: arguments of earlier versions, old path → new one: ``training_steps`` → ``training.steps``. A
-            scenario that uses an old one is told the new one.
+        renamed: arguments of earlier versions, old path → new: ``training_steps`` → ``training.steps``. The
+            error for a scenario that uses an old path names the new one.
     """
 
     summary: str
@@ -100,7 +100,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def carded(card: Card) -> Callable[[F], F]:
-    """Gives a factory that is a function its ``card``.
+    """Attach ``card`` to a factory that is a function.
 
     Examples:
         >>> @carded(Card(summary="nothing at all"))
@@ -118,9 +118,9 @@ def carded(card: Card) -> Callable[[F], F]:
 
 @functools.cache
 def _installed() -> dict[str, dict[str, tuple[EntryPoint, ...]]]:
-    """Entry points by group and name, of all installed packages; more than one where these disagree."""
-    found = entry_points()
-    every = {g: {(e.name, e.value): e for e in found.select(group=f"glasshouse.{g}")} for g in GROUPS}
+    """Entry points of all installed packages by group and name; several where packages use the same name."""
+    points = entry_points()
+    every = {g: {(e.name, e.value): e for e in points.select(group=f"glasshouse.{g}")} for g in GROUPS}
     return {g: {n: tuple(e for e in es.values() if e.name == n) for n, _ in es} for g, es in every.items()}
 
 
@@ -138,7 +138,7 @@ def names(group: str) -> tuple[str, ...]:
 
 
 def entry(group: str, name: str) -> EntryPoint:
-    """Where the factory registered as ``name`` is; nothing is imported.
+    """The entry point registered as ``name``; nothing is imported.
 
     Raises:
         UnknownName: no such plug-in; the nearest names are listed.
@@ -187,16 +187,16 @@ def load(group: str, name: str) -> Callable[..., Any]:
 
 
 def import_factory(name: str, subject: str) -> Callable[..., Any]:
-    """The factory ``module:factory`` of the user's own.
+    """Import a user's own factory, named ``module:factory``.
 
     Raises:
         BadFile: its module cannot be imported.
-        BadValue: the name has another form, or the module no such function.
+        BadValue: the name has another form, or the module has no such function.
     """
     module, _, attribute = name.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:  # a console script does not look where its user stands
-        sys.path.append(here)
+    folder = str(Path.cwd())
+    if folder not in sys.path:  # a console script has no entry for the working directory
+        sys.path.append(folder)
     try:
         result = getattr(importlib.import_module(module), attribute or "?", None)
     except (ImportError, ValueError) as error:  # ValueError: nothing before the colon
@@ -231,11 +231,11 @@ D = TypeVar("D")
 
 
 def require_declaration(group: str, name: str, attribute: str, kind: type[D]) -> D:
-    """What the class of a plug-in declares under ``attribute``; a contract of ``group`` asks for it.
+    """What the class of a plug-in declares as ``attribute``, which the contract of ``group`` requires.
 
     Raises:
         UnknownName: no such plug-in.
-        BadValue: it declares nothing there, or something of another type.
+        BadValue: the attribute is missing or of another type.
     """
     value = getattr(load(group, name), attribute, None)
     if not isinstance(value, kind):
@@ -256,9 +256,9 @@ def arguments(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 def create(factory: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
-    """What ``factory`` makes of ``settings``, in which a table stands for an argument that is a dataclass.
+    """Call ``factory`` with ``settings``, in which a table stands for an argument that is a dataclass.
 
-    A setting that the table leaves out is that of the argument's own default.
+    Keys missing from the table take their values from the argument's default.
 
     Examples:
         >>> @dataclass(frozen=True)
@@ -274,7 +274,7 @@ def create(factory: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
 
 
 def _filled(factory: Callable[..., Any], default: Any, settings: Mapping[str, Any]) -> Any:
-    """``default`` with ``settings`` in the place of its own; None: what ``factory`` makes of them alone."""
+    """``default`` with ``settings`` replacing its own; if ``default`` is None, ``factory(**settings)``."""
     values = dict(settings)
     for name, parameter in arguments(factory).items():
         table, value = table_of(parameter), settings.get(name)
@@ -285,7 +285,7 @@ def _filled(factory: Callable[..., Any], default: Any, settings: Mapping[str, An
 
 
 def flat_settings(factory: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Every argument of ``factory`` with its value under ``settings``; those of a table by their path.
+    """Every argument of ``factory`` with its value under ``settings``; keys of a table by their dotted path.
 
     Examples:
         >>> @dataclass(frozen=True)
@@ -317,14 +317,14 @@ def _flat(
 
 
 def takes(factory: Callable[..., Any], path: Sequence[str]) -> bool:
-    """Whether ``factory`` has the argument that the keys lead to: ``["training", "steps"]``."""
+    """Whether ``factory`` has the argument at this path of keys: ``["training", "steps"]``."""
     parameter = arguments(factory).get(path[0])
     table = None if parameter is None else table_of(parameter)
     return parameter is not None and (len(path) == 1 or table is None or takes(table, path[1:]))
 
 
 def _default(factory: Callable[..., Any], parameter: inspect.Parameter) -> Any:
-    """What an argument is where nothing is given."""
+    """The default of an argument."""
     for one in fields(factory) if is_dataclass(factory) else ():
         if one.name == parameter.name and one.default_factory is not MISSING:
             return one.default_factory()
@@ -332,7 +332,7 @@ def _default(factory: Callable[..., Any], parameter: inspect.Parameter) -> Any:
 
 
 def table_of(parameter: inspect.Parameter) -> type | None:
-    """The dataclass that an argument is, which a scenario writes as a table; None: it is something else."""
+    """The dataclass type of an argument, which a scenario writes as a table; None: not a dataclass."""
     kind = parameter.annotation
     return kind if isinstance(kind, type) and is_dataclass(kind) else None
 

@@ -1,10 +1,10 @@
-"""Randomness is an argument: named streams derived from one root, never the global generators.
+"""Random streams passed as arguments: named and derived from one root; the global generators are never used.
 
 A stream is a 256-bit key. ``child(name)`` hashes the key with the name, so the same name under the
-same root always gives the same numbers, whatever else was drawn before and in whichever process.
-The hash is one-way: who holds a child (an attack holds its own) can reach neither the root nor a
-sibling. ``salt`` mixes in content that only the simulation has (the checksum of the private data),
-so that guessing a small seed is not enough to rebuild its streams either.
+same root always gives the same numbers, whatever was drawn before and in whichever process.
+The hash is one-way: code that has a child stream (as an attack has its own) can reconstruct neither the
+root nor a sibling. ``salt`` mixes in content that only the simulation has (the checksum of the private
+data), so that guessing a small seed is not enough to rebuild its streams.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ __all__ = ["Rng"]
 @final
 @dataclass(frozen=True)
 class Rng:
-    """A named stream of randomness. Build one with :meth:`root`.
+    """A named random stream. Create one with :meth:`root`.
 
     Examples:
         >>> root = Rng.root(7)
@@ -42,7 +42,7 @@ class Rng:
         return Rng(hashlib.sha256(self.key + name.encode()).digest())
 
     def seed(self) -> int:
-        """A 63-bit integer for libraries that want one."""
+        """A 63-bit integer seed, for libraries that need one."""
         return int.from_bytes(self.key[:8], "little") >> 1
 
     def torch(self, device: torch.device | str = "cpu") -> torch.Generator:

@@ -1,4 +1,4 @@
-"""Settings as a scenario writes them, without torch: tables, how clients step and train, what models take."""
+"""Settings as written in a scenario, without torch: optimizer and training tables, and model arguments."""
 
 import inspect
 import math
@@ -17,7 +17,7 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 NotNegative = Annotated[float, Field(ge=0)]
 
 NORMALISATION: Final = ("mean", "std")
-"""What a plain network's images are normalised with, one number for all channels."""
+"""Arguments that normalise the images of a plain network, one number for all channels."""
 
 _WARM_UP: Final = 0.3
 _FIRST: Final = 1 / 25
@@ -26,7 +26,7 @@ _SMALLEST: Final = 1e-12
 
 
 def move_into(table: str, *keys: str) -> dict[str, str]:
-    """For ``Card.renamed``: arguments that became keys of ``table`` under their old names.
+    """Entries of ``Card.renamed`` for arguments that became keys of ``table`` under their old names.
 
     Examples:
         >>> move_into("training", "epochs")
@@ -36,23 +36,23 @@ def move_into(table: str, *keys: str) -> dict[str, str]:
 
 
 class Table(BaseModel):
-    """One table: frozen, no unknown keys, no conversion of types, no NaN."""
+    """One table of settings: frozen, no unknown keys, no type conversion, no NaN."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 @final
 class Optimizer(Table):
-    """How clients step in local training: ``torch.optim``'s rules, from a fresh state in every round.
+    """The clients' optimizer in local training, as in ``torch.optim``; its state is reset in every round.
 
     Attributes:
-        name: ``sgd``, ``adam`` (decay is added to the gradient), or ``adamw`` (decay apart from it).
+        name: ``sgd``, ``adam`` (decay is added to the gradient), or ``adamw`` (decoupled decay).
         momentum: of ``sgd``.
         weight_decay: of all three.
-        betas: of ``adam`` and ``adamw``: decay of the running means of the gradient and of its square.
-        eps: likewise, added to the root of the latter.
-        schedule: ``constant``; ``cosine``: half a cosine down over ``period``, then anew (Loshchilov & Hutter
-            2017); ``step``: times ``gamma`` after every ``period``; never below 1e-12 of the learning rate.
+        betas: of ``adam`` and ``adamw``: decay rates of the running means of the gradient and of its square.
+        eps: of ``adam`` and ``adamw``: added to the square root of the latter.
+        schedule: ``constant``; ``cosine``: half a cosine down over ``period``, then a restart (Loshchilov &
+            Hutter 2017); ``step``: times ``gamma`` after each ``period``. Never below 1e-12 of the maximum.
         over: what ``period`` counts: rounds of the federation, or local steps, from 0 in every round.
         period: None: the schedule is constant.
         gamma: of ``step``.
@@ -80,7 +80,7 @@ class Optimizer(Table):
 
     @property
     def traits(self) -> frozenset[str]:
-        """Its name, and what else sets it apart from plain SGD; see ``attacks.base.Needs.optimizers``.
+        """Its name and its differences from plain SGD; see ``attacks.base.Needs.optimizers``.
 
         Examples:
             >>> sorted(Optimizer(weight_decay=0.1, schedule="cosine", period=5).traits)
@@ -94,7 +94,7 @@ class Optimizer(Table):
         return frozenset({self.name, *(name for name, present in more.items() if present)})
 
     def share(self, *, round: int, step: int = 0) -> float:
-        """The learning rate in a local step of a round, as a share of the highest, in (0, 1].
+        """The learning rate in a local step of a round, as a fraction of the highest, in (0, 1].
 
         Examples:
             >>> [Optimizer(schedule="step", period=2, gamma=0.5).share(round=r) for r in range(4)]
@@ -108,7 +108,7 @@ class Optimizer(Table):
         return max(_cosine(1, 0, done % self.period / self.period), _SMALLEST)
 
     def weight(self, *, round: int, steps: int) -> float:
-        """How far ``steps`` steps of SGD along one and the same gradient lead, in steps of the full rate.
+        """Total displacement of ``steps`` SGD steps along a constant gradient, in steps at the full rate.
 
         Examples:
             >>> Optimizer().weight(round=0, steps=3), Optimizer(momentum=0.5).weight(round=0, steps=2)
@@ -124,11 +124,11 @@ class Optimizer(Table):
 
 
 PLAIN: Final = Optimizer()
-"""SGD without anything else."""
+"""Plain SGD."""
 
 
 def move_momentum(raw: Any) -> Any:
-    """Tables of earlier versions, which had the clients' ``momentum`` beside ``learning_rate``."""
+    """Convert tables of earlier versions, which had the clients' ``momentum`` beside ``learning_rate``."""
     if not isinstance(raw, Mapping) or "momentum" not in raw or "optimizer" in raw:
         return raw
     rest = {key: value for key, value in raw.items() if key != "momentum"}
@@ -136,12 +136,12 @@ def move_momentum(raw: Any) -> Any:
 
 
 class Recipe(Table):
-    """How to train; together with data, model and stream it decides the result.
+    """How to train; with the data, the model and the random stream it determines the result.
 
     Attributes:
         epochs: passes over the data.
         batch_size: examples per step; a last, smaller batch is used too.
-        learning_rate: the highest of the schedule.
+        learning_rate: the highest value in the schedule.
         schedule: ``constant``; ``cosine`` down to 0; ``onecycle``: up over the first 30 % of the
             steps from 1/25, then down to 1/250,000, both along a cosine (Smith & Topin 2018);
             ``quarters``: a tenth after each quarter of the steps.
@@ -149,9 +149,9 @@ class Recipe(Table):
         momentum: of sgd.
         weight_decay: of all three.
         flip: mirror each image with probability 1/2.
-        shift: move each by up to so many pixels, zeros enter.
-        cutout: side of a square of mid-grey that covers a random place of each image (DeVries & Taylor 2017).
-        precision: ``bfloat16`` computes layers in it; weights and losses stay float32.
+        shift: translate each image by up to this many pixels, padded with zeros.
+        cutout: side of a mid-grey square at a random position in each image (DeVries & Taylor 2017).
+        precision: ``bfloat16``: layers compute in it; weights and losses stay float32.
         channels_last: memory layout of images and convolutions; often faster, same result up to rounding.
     """
 
@@ -169,7 +169,7 @@ class Recipe(Table):
     channels_last: bool = False
 
     def rate(self, done: float) -> float:
-        """Learning rate when the share ``done`` of all steps, in [0, 1], is behind us.
+        """Learning rate after the fraction ``done`` of all steps, in [0, 1].
 
         Examples:
             >>> Recipe(epochs=1, learning_rate=1.0, schedule="cosine").rate(0.5)
@@ -191,7 +191,7 @@ def _cosine(start: float, end: float, done: float) -> float:
 
 
 def takes_images(factory: Callable[..., Any]) -> bool:
-    """Whether the factory of a model wants (input_shape, classes): all do but the class of a plain network.
+    """Whether a model's factory takes (input_shape, classes), as all do except the class of a plain network.
 
     Examples:
         >>> takes_images(lambda input_shape, classes, width=8: None), takes_images(lambda width=8: None)
@@ -205,9 +205,9 @@ def takes_images(factory: Callable[..., Any]) -> bool:
 
 
 def model_arguments(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """What an architecture may say beside its images and classes, by name.
+    """The arguments of a model's factory besides the input shape and the classes, by name.
 
-    Of a plain network that is also the ``mean`` and ``std`` of what its pixels are normalised with outside.
+    A plain network also has ``mean`` and ``std``, with which its pixels are normalised outside the network.
     """
     takes = arguments(factory)
     if takes_images(factory):

@@ -1,7 +1,7 @@
-"""The one way files are written and read: tensors, JSON and JSON lines; whole or not at all; never a pickle.
+"""Atomic reading and writing of tensors, JSON and JSON lines; never pickles.
 
-A file appears under its name only when it is complete (a temporary neighbour is renamed), so a
-reader never meets half of one, and a full disk leaves what was there before untouched.
+A file appears under its name only when it is complete (a temporary file beside it is renamed), so a
+reader never sees half of one, and a full disk leaves an existing file unchanged.
 """
 
 import json
@@ -29,16 +29,16 @@ from glasshouse.outside.files import (
 )
 
 FORMAT: Final = 1
-"""Version of every file that we write. A reader refuses a higher one."""
+"""Format version of every file that we write. A reader rejects a higher one."""
 
 _STAMP: Final = "glasshouse_format"
 
 
 def check_format(version: object, *, subject: str) -> int:
-    """The version ``version``, if this program understands it.
+    """Return ``version`` if this program can read it.
 
     Raises:
-        BadFile: not a whole number from 1, or newer than ``FORMAT``.
+        BadFile: not an integer of at least 1, or newer than ``FORMAT``.
 
     Examples:
         >>> check_format(1, subject="transcript 'a'")
@@ -65,7 +65,7 @@ def write_json(path: Path, value: Any) -> None:
     """Write ``value`` as indented JSON, atomically.
 
     Raises:
-        BadValue: ``value`` holds NaN, an infinity, or something that JSON cannot say.
+        BadValue: ``value`` holds NaN, an infinity, or something that JSON cannot represent.
         DiskFull: as :func:`write_bytes`.
         BadFile: as :func:`write_bytes`.
     """
@@ -78,7 +78,7 @@ def write_jsonl(path: Path, rows: Iterable[Any]) -> None:
 
 
 def append_jsonl(path: Path, row: Any, *, durable: bool = False) -> None:
-    """Add one line; a last line that an interrupted writer left unfinished is cut off first.
+    """Append one line; a partial last line left by an interrupted writer is truncated first.
 
     Args:
         path: of the file.
@@ -140,7 +140,7 @@ def read_text(path: Path, *, most: int = limits.RESULT_BYTES) -> str:
     """The text of a UTF-8 file of at most ``most`` bytes.
 
     Raises:
-        BadFile: missing, unreadable, no regular file, larger, or not UTF-8.
+        BadFile: missing, unreadable, not a regular file, larger, or not UTF-8.
     """
     subject = f"file '{path}'"
     try:
@@ -153,14 +153,14 @@ def read_json(path: Path, *, most: int = limits.RESULT_BYTES) -> Any:
     """The value in a JSON file of at most ``most`` bytes.
 
     Raises:
-        BadFile: missing, unreadable, or not JSON as :func:`~glasshouse.outside.files.parse_json` takes it;
+        BadFile: missing, unreadable, or not JSON that :func:`~glasshouse.outside.files.parse_json` accepts;
             says where.
     """
     return parse_json(read_text(path, most=most), subject=f"file '{path}'")
 
 
 def read_jsonl(path: Path, *, most: int = limits.RESULT_BYTES) -> list[Any]:
-    """One value per line. A last line without its newline was never finished, and is not there.
+    """Read one value per line. A last line without a newline is incomplete and ignored.
 
     Raises:
         BadFile: missing, unreadable, larger than ``most`` bytes, or a line is not JSON; says which.
@@ -178,7 +178,7 @@ def read_tensors(path: Path, *, most: int | None = None) -> dict[str, Tensor]:
 
     Args:
         path: the file.
-        most: bytes that it may have; None: any number.
+        most: largest allowed size, bytes; None: unlimited.
 
     Raises:
         BadFile: missing, unreadable, corrupt, larger, or written by a newer version.
@@ -196,7 +196,7 @@ def read_tensors(path: Path, *, most: int | None = None) -> dict[str, Tensor]:
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """The metadata of a safetensors file, without our format version, which is checked.
+    """The metadata of a safetensors file without our format version, which is checked.
 
     Raises:
         BadFile: as :func:`read_tensors`.

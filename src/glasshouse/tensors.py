@@ -1,4 +1,4 @@
-"""Small algebra on named tensors: what parameters, gradients and updates are here."""
+"""Algebra on mappings of named tensors, which represent parameters, gradients and updates."""
 
 import dataclasses
 import math
@@ -15,8 +15,8 @@ T = TypeVar("T")
 NARROW = frozenset({"mps"})
 """Devices without float64."""
 FUSED = frozenset({"cpu", "cuda"})
-"""Devices on which the whole step of an optimizer can be one operation (``fused=True``): less than a third of
-the calls for a small network."""
+"""Devices that support fused optimizers (``fused=True``), which need less than a third of the calls of others
+for a small network."""
 
 
 def norm(tensors: Mapping[str, Tensor]) -> float:
@@ -30,7 +30,7 @@ def norm(tensors: Mapping[str, Tensor]) -> float:
 
 
 def device_of(tensors: Mapping[str, Tensor]) -> torch.device:
-    """Where they lie: all on one device; the CPU where there are none.
+    """The device of ``tensors``, which all share one; the CPU if there are none.
 
     Examples:
         >>> device_of({})
@@ -41,7 +41,7 @@ def device_of(tensors: Mapping[str, Tensor]) -> torch.device:
 
 
 def wide_type(device: torch.device) -> torch.dtype:
-    """The widest type that ``device`` computes in: float32 on MPS, else float64.
+    """The widest floating-point type of ``device``: float32 on MPS, else float64.
 
     Examples:
         >>> wide_type(torch.device("cpu")), wide_type(torch.device("mps"))
@@ -51,12 +51,12 @@ def wide_type(device: torch.device) -> torch.dtype:
 
 
 def widen(tensor: Tensor) -> Tensor:
-    """``tensor`` in the widest type of its device."""
+    """``tensor`` in the widest floating-point type of its device."""
     return tensor.to(wide_type(tensor.device))
 
 
 def descend(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
-    """One step of an optimizer along the gradient of ``loss``."""
+    """Take one optimizer step on the gradient of ``loss``."""
     optimizer.zero_grad(set_to_none=True)
     loss.backward()  # type: ignore[no-untyped-call]
     optimizer.step()
@@ -89,7 +89,7 @@ def difference(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> dict[
 
 
 def weighted_sum(parts: list[tuple[float, Mapping[str, Tensor]]]) -> dict[str, Tensor]:
-    """Sum of ``weight * tensors`` in float64, so that the order of clients does not show in the result.
+    """Sum of ``weight * tensors`` in float64, so that the order of clients does not affect the result.
 
     Raises:
         BadValue: ``parts`` is empty.
@@ -104,7 +104,7 @@ def weighted_sum(parts: list[tuple[float, Mapping[str, Tensor]]]) -> dict[str, T
 
 
 def all_finite(x: Tensor) -> bool:
-    """Whether no entry is NaN or infinite: a finite sum says so, three times faster than a look at each.
+    """Whether all entries are finite: a finite sum proves it, three times faster than checking each entry.
 
     Examples:
         >>> all_finite(torch.tensor([3e38, 3e38])), all_finite(torch.tensor([1.0, torch.nan]))
@@ -117,7 +117,7 @@ def check_finite(tensors: Mapping[str, Tensor], *, subject: str) -> None:
     """Raise if any tensor is empty, NaN or infinite.
 
     Raises:
-        BadValue: names the first offending tensor and how many entries offend.
+        BadValue: names the first such tensor and its number of bad entries.
     """
     for name, t in tensors.items():
         if t.numel() == 0 or not all_finite(t):
@@ -136,8 +136,8 @@ def copy_to(value: T, device: torch.device | str) -> T:
     A tensor that occurs several times is copied once, so that the copy takes no more memory than ``value``.
 
     Args:
-        value: a tensor, a dataclass, a mapping, a tuple, or several of these in each other.
-        device: where the copies lie.
+        value: a tensor, a dataclass, a mapping or a tuple; may be nested.
+        device: the device of the copies.
 
     Examples:
         >>> original = torch.zeros(1)

@@ -1,4 +1,4 @@
-"""A model's weights from somebody else's file: safetensors, npz, or torch's without running its pickle."""
+"""Read a model's weights from an untrusted file: safetensors, npz, or torch's without running its pickle."""
 
 import pickle
 import re
@@ -19,14 +19,14 @@ from glasshouse.store import read_tensors
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """A model's tensors by name, from safetensors, npz, or a torch file, which is read weights-only.
+    """Read a model's tensors by name from safetensors, npz, or a torch file, which is read weights-only.
 
     A torch file may hold the tensors themselves, or a dictionary with them under ``state_dict``,
     ``model`` or ``model_state_dict``.
 
     Raises:
-        BadFile: missing, corrupt, holding code or other objects, no mapping of names to tensors, or larger
-            than the limits allow.
+        BadFile: missing, corrupt, containing code or other objects, not a mapping of names to tensors, or
+            larger than the limits allow.
     """
     if path.suffix == ".safetensors":
         return read_tensors(path, most=limits.FILE_BYTES)
@@ -67,7 +67,7 @@ def _unpickled(path: Path, size: int) -> Any:
             with zipfile.ZipFile(path) as archive:
                 check_unpacked(size, sum(part.file_size for part in archive.infolist()), subject=subject)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch's advice on odd files is for those who wrote them
+            warnings.simplefilter("ignore")  # torch's warnings on odd files address their authors
             return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         global_name = re.search(r"GLOBAL ([\w.]+)", str(error))
@@ -80,7 +80,7 @@ def _unpickled(path: Path, size: int) -> Any:
             fix="have model.state_dict() saved instead of the model, or use safetensors",
         ) from error
     except (*BROKEN, AttributeError, AssertionError, ArithmeticError) as error:
-        if "weights_only" in str(error):  # torch would advise to run the code that such files hold
+        if "weights_only" in str(error):  # torch would advise running the code in such files
             raise BadFile(
                 subject,
                 needs="tensors and plain containers only: a torch file is never allowed to run code",
@@ -92,14 +92,14 @@ def _unpickled(path: Path, size: int) -> Any:
 
 
 def _check_backed(tensors: Mapping[str, Tensor], *, subject: str) -> None:
-    """Every number of every tensor is in the file: none is a view that repeats a few of them."""
+    """Raise unless every value of every tensor is stored in the file: no views that repeat stored values."""
     total = 0
     for name, t in tensors.items():
         total += 0 if t.is_nested else t.numel()
-        there = t.layout is torch.strided and t.device.type == "cpu" and not t.is_nested
+        is_dense = t.layout is torch.strided and t.device.type == "cpu" and not t.is_nested
         if total > limits.VALUES:
             got = f"{total:,} in all, with shape {tuple(t.shape)}"
-        elif there and t.numel() * t.element_size() > t.untyped_storage().nbytes():
+        elif is_dense and t.numel() * t.element_size() > t.untyped_storage().nbytes():
             got = f"{t.numel():,} numbers made of {t.untyped_storage().nbytes():,} bytes"
         else:
             continue

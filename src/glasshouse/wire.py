@@ -1,8 +1,8 @@
-"""What travels between server and clients.
+"""The messages between server and clients, and the data types in them.
 
 Shape letters: B examples in a batch, C channels, H and W pixels, L tokens, K classes, P public examples.
-Tensors are named as in the model's ``state_dict``. Everything here is frozen; the tensors inside
-are shared, never written to.
+Tensors are named as in the model's ``state_dict``. All classes here are frozen; their tensors are
+shared and never modified.
 """
 
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ class Architecture:
     Attributes:
         name: registered model, or ``module:factory``.
         input_shape: (C, H, W) of images; (L,) of sentences, the longest that the model reads.
-        classes: K, of the data; the number of logits, but of a model that predicts the next token.
+        classes: K, of the data; the number of logits, except for a model that predicts the next token.
         arguments: further arguments of the factory, e.g. ``{"width": 8}``.
         vocabulary: the tokens of a model that reads sentences; None: it reads images.
     """
@@ -62,7 +62,7 @@ class Architecture:
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        """(C, H, W); raises Inapplicable where it reads sentences."""
+        """(C, H, W); raises Inapplicable if the model reads sentences."""
         if len(self.input_shape) != 3:
             raise Inapplicable(
                 f"model '{self.name}'",
@@ -76,13 +76,13 @@ class Architecture:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Batch:
-    """Examples.
+    """A batch of examples.
 
     Attributes:
-        inputs: images (B, C, H, W), float32 in [0, 1]; or sentences (B, L), int64 numbers of tokens, filled
-            up at the end with the vocabulary's ``pad``.
+        inputs: images (B, C, H, W), float32 in [0, 1]; or sentences (B, L), int64 token ids, padded at the
+            end with the vocabulary's ``pad``.
         labels: (B,) int64 in [0, K); of sentences their class, also where the next token is predicted.
-        groups: who is in each picture, or wrote each sentence, (B,) int64; None: nobody says.
+        groups: the person in each image, or the author of each sentence, (B,) int64; None: unknown.
     """
 
     inputs: Tensor
@@ -111,26 +111,26 @@ class Batch:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Terms:
-    """What the protocol makes public: known to the server, the clients and any bystander.
+    """The public settings of the protocol: known to the server, the clients and any bystander.
 
     Attributes:
         protocol: registered protocol name: fedsgd, fedavg, transfer, fedmd, fedgems, dsfl.
         architecture: the model that the clients agreed to train.
-        sends: what an update holds; ``parameters`` means the client's new weights themselves.
+        sends: what an update contains; ``parameters`` means the client's new weights themselves.
         clients: N in the federation.
         cohort: clients selected per round.
         batch_size: examples per local step.
         local_epochs: passes over the client's data per round (fedavg).
-        learning_rate: of the clients, the highest of their schedule; of the server's step along a gradient.
-        optimizer: of the clients; where they send gradients they take no steps.
-        server_rate: step of the server.
+        learning_rate: of the clients, the highest in their schedule; of the server's step along a gradient.
+        optimizer: of the clients; unused where they send gradients, since they take no steps.
+        server_rate: step size of the server.
         secure_sum: the server sees only the sum of updates.
-        weighting: ``size`` weights a client by its number of examples, ``uniform`` all alike.
+        weighting: ``size`` weights a client by its number of examples, ``uniform`` all equally.
         trained: prefix of the parameter names that clients train; empty for all (transfer: ``head.``).
         image_range: smallest and largest possible pixel; declared, never measured.
-        public: data that all parties hold (logit protocols), or None; a label -1: unlabelled.
-        sensitive: so many of the public images, the first ones, show the private domain.
-        targets: labels below this number are private classes; 0: nobody says so.
+        public: data that all parties have (logit protocols), or None; a label of -1: unlabelled.
+        sensitive: number of public images, the first ones, that are from the private domain.
+        targets: labels below this number are private classes; 0: not declared.
         options: further public settings of the protocol, e.g. ``{"temperature": 0.1}``.
     """
 
@@ -164,7 +164,7 @@ class Terms:
             )
 
     def rate(self, round: int) -> float:
-        """The learning rate in a round, in its first local step."""
+        """The learning rate in the first local step of a round."""
         return self.learning_rate * self.optimizer.share(round=round)
 
 
@@ -175,9 +175,9 @@ class Broadcast:
 
     Attributes:
         round: from 0.
-        architecture: what a client is told to run; differs from the agreed one under a structural attack.
+        architecture: what clients are asked to run; differs from the agreed one under a structural attack.
         tensors: by state_dict name; ``logits`` (P, K) for a consensus.
-        client: the one addressed, or None for everybody.
+        client: the recipient; None: all clients.
     """
 
     round: int
@@ -197,10 +197,10 @@ class Update:
         kind: what ``tensors`` are. A ``gradient`` is of the mean loss over the client's examples;
             a ``delta`` is new parameters minus received ones; ``parameters`` are the new ones.
         tensors: by parameter name; ``logits`` (P, K) for kind ``logits``.
-        examples: size of the client's data behind it (public: it is the weight).
-        steps: local optimizer steps behind it.
-        buffers: what travels beside the parameters and is not trained (running statistics), as it is after
-            training whatever ``kind`` says.
+        examples: number of the client's examples used for it (public: it is the weight).
+        steps: local optimizer steps taken for it.
+        buffers: untrained state sent with the parameters (running statistics); the values after training,
+            whatever ``kind`` is.
     """
 
     round: int
@@ -215,15 +215,15 @@ class Update:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Aggregate:
-    """What the server keeps of a round under ``secure_sum``.
+    """What the server receives in a round under ``secure_sum``.
 
     Attributes:
-        tensors: sum over the clients that answered of weight times update, float64.
+        tensors: sum of weight times update over the clients that answered, float64.
         weight: sum of those weights.
-        kind: of the updates behind it.
-        selected: ids of the cohort, and of those who did not answer.
-        dropped: ids of the cohort, and of those who did not answer.
-        examples: number of private examples behind the sum.
+        kind: of the updates in the sum.
+        selected: ids of the cohort.
+        dropped: ids of the clients in the cohort that did not answer.
+        examples: number of private examples in the sum.
         steps: local steps of each client.
     """
 
@@ -240,13 +240,13 @@ class Aggregate:
 @final
 @dataclass(frozen=True, kw_only=True)
 class ClientMetrics:
-    """Client → server, in clear beside the tensors, under secure aggregation too: counts, losses, accuracies.
+    """Client → server: counts, losses, accuracies, sent in clear even under secure aggregation.
 
     Attributes:
         round: from 0.
         client: from 0.
-        stage: what the client was asked for.
-        values: by name, as the client sent them; a number that is not finite is a text.
+        stage: what the client was asked to do.
+        values: by name, as sent by the client; a number that is not finite is a string.
     """
 
     round: int
@@ -263,7 +263,7 @@ class Dropout:
     Attributes:
         round: from 0.
         client: from 0.
-        reason: the error that came back; empty: nothing came back.
+        reason: the error that the client returned; empty: no answer.
     """
 
     round: int
@@ -296,12 +296,12 @@ class Refusal:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Inspection:
-    """What a guard found.
+    """The findings of a guard.
 
     Attributes:
         guard: its name.
-        findings: one plain sentence each; empty when nothing was found.
-        values: numbers behind them, by name.
+        findings: one plain sentence each; empty if there are none.
+        values: the numbers that the findings rest on, by name.
     """
 
     guard: str
@@ -318,10 +318,10 @@ class Crafted:
         default: broadcast to every client not in ``addressed``.
         addressed: broadcasts to single clients, by id.
         applies: the server applies the aggregate; False: it discards it and restores its model.
-        memory: tensors that the read-out needs later (decoder, bins, ...); kept under ``adversary/``. Of
-            attacks that sort examples into bins the report draws two of them: ``thresholds`` (R,), where the
-            bins begin, and ``brightness`` (N,), what was measured on the auxiliary images; the latter is
-            kept for that figure alone.
+        memory: tensors that the read-out needs later (decoder, bins, ...), stored under ``adversary/``. For
+            attacks that sort examples into bins the report plots two of them: ``thresholds`` (R,), the lower
+            ends of the bins, and ``brightness`` (N,), measured on the auxiliary images; the latter is
+            stored for that figure only.
     """
 
     default: Broadcast
@@ -333,13 +333,13 @@ class Crafted:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Trained:
-    """What local training produced, before the defences on the update.
+    """The output of local training, before the defences on the update.
 
     Attributes:
         tensors: as in :class:`Update`.
         kind: as in :class:`Update`.
         steps: optimizer steps taken.
-        order: for each step the indices into the client's data; the truth about step order.
+        order: for each step the indices into the client's data; ground truth for the order of steps.
     """
 
     tensors: Mapping[str, Tensor]

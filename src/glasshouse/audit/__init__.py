@@ -1,4 +1,4 @@
-"""Joins claim and truth: simulate, attack, score, compare with nulls, report findings.
+"""Run audits: simulate, attack, score claims against ground truth, compare with nulls, report findings.
 
 ``glasshouse.audit(...)`` calls :func:`glasshouse.api.audit.audit`.
 """

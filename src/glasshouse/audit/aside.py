@@ -1,4 +1,4 @@
-"""Folders moved aside for a while, where no namespace can hide them; they come back, also after a crash."""
+"""Move folders aside temporarily where namespaces cannot hide them; they are restored even after a crash."""
 
 import secrets
 from collections.abc import Iterator, Sequence
@@ -14,9 +14,9 @@ _NOTE: Final = "truth-moved-aside.json"
 
 @contextmanager
 def moved_aside(run: Path, folders: Sequence[Path]) -> Iterator[None]:
-    """Within the block, ``folders`` of ``run`` are moved to a name that cannot be guessed.
+    """Move ``folders`` of ``run`` to an unguessable name for the duration of the block.
 
-    Where they went is written into ``run`` first: after a crash :func:`bring_back` returns them.
+    Their new places are written to ``run`` first, so that :func:`bring_back` restores them after a crash.
     """
     aside = run.parent / f".{secrets.token_hex(16)}"
     write_json(run / _NOTE, {str(f.relative_to(run)): str(aside / str(i)) for i, f in enumerate(folders)})
@@ -30,10 +30,10 @@ def moved_aside(run: Path, folders: Sequence[Path]) -> Iterator[None]:
 
 
 def bring_back(run: Path) -> None:
-    """Move back what :func:`moved_aside` moved, even after its process was killed.
+    """Restore the folders that :func:`moved_aside` moved, even after its process was killed.
 
     Raises:
-        BadFile: the note does not name a folder beside ``run``.
+        BadFile: the note names a place that is not beside ``run``, or a folder outside ``run``.
     """
     note = run / _NOTE
     if not note.is_file():

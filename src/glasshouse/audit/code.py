@@ -1,4 +1,4 @@
-"""The user's own code behind a run: hashed when it begins, compared when it goes on."""
+"""The user's own code in a run: hashed when the run starts, compared when it resumes."""
 
 from pathlib import Path
 from typing import Final
@@ -15,25 +15,25 @@ _FILE: Final = "code.json"
 
 
 def own_models(suite: Suite) -> set[str]:
-    """Names of the suite's models that are the user's own: ``module:factory``, or kept in memory."""
+    """Names of the suite's models that are the user's own: ``module:factory``, or in memory."""
     scenarios = [cell.scenario for scenario in suite.scenarios for cell in cells(scenario)]
     models = [m for s in scenarios for m in (s.model, *s.federation.client_models)]
     return {model.name for model in models if ":" in model.name}
 
 
 def lives_in_memory(suite: Suite) -> bool:
-    """Whether a model of the suite was handed over as an object: only this process has it."""
+    """Whether a model of the suite was passed as an object, which only this process has."""
     return any(name.startswith(PREFIX) for name in own_models(suite))
 
 
 def record_code(suite: Suite, out: Path) -> None:
-    """Write ``code.json``: a hash for the package of each ``module:factory``; compare it where it is there.
+    """Write ``code.json`` with a hash of the package of each ``module:factory``, or compare an existing one.
 
-    Hashed are all source files of the module's package, or the file of a module outside every package, not
-    what it imports from elsewhere. The name of a network in memory holds its own hash.
+    The hash covers all source files of the module's package, or the file of a module outside any package,
+    but nothing imported from elsewhere. The name of a network in memory contains its hash.
 
     Raises:
-        BadFile: a package was changed since the run began.
+        BadFile: a package has changed since the run started.
     """
     packages = set()
     for name in own_models(suite):

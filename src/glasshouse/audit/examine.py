@@ -1,8 +1,8 @@
-"""Looking at a run that somebody else may have made, before anything in it is used.
+"""Validate an untrusted run before anything in it is used.
 
-``replay`` runs attacks on what such a run holds; the attacks build its models and believe its counts. So all
-of it is read once here, in the order of what it could cost: kinds of files, hashes, what the JSON says, sizes
-of models, and the tensors' shapes.
+``replay`` runs attacks on the contents of such a run; the attacks build its models and trust its counts. So
+everything is checked once here, in order of cost: file types, hashes, the JSON contents, sizes of models, and
+shapes of tensors.
 """
 
 import math
@@ -22,16 +22,16 @@ from glasshouse.wire import Architecture, Broadcast, ClientMetrics, Dropout, Upd
 
 
 def examine(run: Path, *, trust_factory: bool = False) -> None:
-    """Read everything an attack may see of ``run``; refuse contents that no simulation writes.
+    """Read everything in ``run`` that an attack may see; reject contents that no simulation writes.
 
     Args:
         run: a run directory.
-        trust_factory: build architectures ``module:factory`` as the run names them. They are then taken for
-            the user's own: their size is not looked at.
+        trust_factory: build architectures ``module:factory`` named by the run. They are treated as the user's
+            own: their size is not checked.
 
     Raises:
         BadFile: a link, a changed file, an architecture that is not registered, a model or a number of
-            examples above the limits, tensors that are not the model's.
+            examples above the limits, tensors that do not match the model.
         BadValue: a tensor that is empty or not finite.
     """
     verify_hashes(run)
@@ -69,7 +69,7 @@ def _check_models(side: Side, *, subject: str) -> None:
 def _check_shapes(
     tensors: Mapping[str, Tensor], models: Iterable[Mapping[str, Tensor]], *, subject: str
 ) -> None:
-    """Check that every tensor belongs to a model that was sent, or is a table of logits."""
+    """Raise unless every tensor belongs to a model that was sent, or is a table of logits."""
     known = {name: {tuple(m[name].shape) for m in models if name in m} for name in tensors}
     for name, t in tensors.items():
         if name == "logits" and not known[name]:
@@ -85,7 +85,7 @@ def _check_shapes(
 
 
 def _check_examples(examples: int, architecture: Architecture, *, subject: str) -> None:
-    """Limit the number of images that an attack would allocate to rebuild them."""
+    """Raise if there are more examples than an attack may allocate images for."""
     if examples * math.prod(architecture.input_shape) > limits.VALUES:
         raise BadFile(
             subject,

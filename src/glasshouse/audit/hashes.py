@@ -1,8 +1,8 @@
-"""What a simulation recorded is what an attack, a replay or a resumed run reads: checked by hashes.
+"""Hashes that verify that attacks, replays and resumed runs read what the simulation recorded.
 
 Two records: ``hashes.json`` in a group's folder, one hash per file, written when the group's simulation is
-done; and ``cells`` in the run's ``manifest.json``, one per folder, written when the run is. They show what
-changed by mistake or on the way. Whoever may rewrite the hashes as well can change what he likes.
+done; and ``cells`` in the run's ``manifest.json``, one hash per folder, written when the run is done. They
+detect accidental changes and damage in transit, not tampering by anyone who can rewrite the hashes too.
 """
 
 from collections.abc import Mapping
@@ -19,12 +19,12 @@ from glasshouse.outside.schema import Text, parse_as
 from glasshouse.store import read_json, write_json
 
 PARTS: Final = ("transcript", "own", "grants", "adversary", "truth")
-"""Folders of a group that a simulation writes, and nobody changes afterwards."""
+"""Folders of a group that a simulation writes and that never change afterwards."""
 HIDEABLE: Final = "truth"
-"""The part that may be missing as a whole: a run is handed to others without it."""
+"""The part that may be missing as a whole, because runs are shared without it."""
 
 NOTES: Final = "notes.json"
-"""What was noticed while the federation was played."""
+"""File of the notes taken during the simulation."""
 _FILE: Final = "hashes.json"
 _FIX: Final = "get the run again, or run the audit again into a new folder"
 _Hash = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
@@ -44,11 +44,11 @@ def write_hashes(group: Path) -> None:
 
 
 def recorded_files(group: Path) -> list[str]:
-    """Names of all files that a group's simulation wrote, the hashes last; no pictures of scoring."""
+    """Names of all files that a group's simulation wrote, the hashes last; without images from scoring."""
     recorded = read_json(group / _FILE)
-    there = (p.relative_to(group).as_posix() for part in PARTS for p in sorted((group / part).rglob("*")))
+    names = (p.relative_to(group).as_posix() for part in PARTS for p in sorted((group / part).rglob("*")))
     notes = [NOTES] if (group / NOTES).is_file() else []
-    return [*(name for name in there if name in recorded), *notes, _FILE]
+    return [*(name for name in names if name in recorded), *notes, _FILE]
 
 
 def part_hashes(group: Path) -> dict[str, str]:
@@ -59,19 +59,19 @@ def part_hashes(group: Path) -> dict[str, str]:
 def verify_hashes(run: Path) -> None:
     """Verify the files in ``run`` against the recorded hashes of every simulated group.
 
-    Everything below ``run`` is checked to be a plain file or a folder first.
+    First checks that everything below ``run`` is a regular file or a folder.
 
     Raises:
-        BadFile: a link, pipe or device; a file that was changed, added or removed, named; a group that says
-            nothing of its hashes.
+        BadFile: a link, pipe or device; a file that was changed, added or removed (named); a group without
+            recorded hashes.
     """
     check_plain_tree(run, subject=f"run '{run}'")
     cells = _recorded_cells(run / "manifest.json")
     for group in sorted(path.parent for path in (run / "cells").glob("*/group.json")):
         _verify_files(group, in_manifest=group.name in cells)
         for part, recorded in cells.get(group.name, {}).items():
-            there = (group / part).is_dir() if part in PARTS else False
-            if part in PARTS and (there or part != HIDEABLE) and tree_hash(group / part) != recorded:
+            exists = (group / part).is_dir() if part in PARTS else False
+            if part in PARTS and (exists or part != HIDEABLE) and tree_hash(group / part) != recorded:
                 raise _changed_file(group, part, "changed since the manifest was written")
 
 
@@ -94,7 +94,7 @@ def _verify_files(group: Path, *, in_manifest: bool) -> None:
     ).root
     hidden = not (group / HIDEABLE).exists()
     expected = {k: v for k, v in recorded.items() if not (hidden and k.startswith(f"{HIDEABLE}/"))}
-    later = f"{HIDEABLE}/"  # scoring adds pictures to the truth later; the manifest holds their hashes
+    later = f"{HIDEABLE}/"  # scoring adds images to the truth later; the manifest has their hashes
     actual = {k: v for k, v in _hashes(group).items() if k in recorded or not k.startswith(later)}
     for name in sorted(expected.keys() | actual.keys()):
         if expected.get(name) != actual.get(name):

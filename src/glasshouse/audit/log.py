@@ -1,4 +1,4 @@
-"""What a run has to say beside its results: ``log.jsonl``, one event a line."""
+"""The log of a run: ``log.jsonl``, one event per line."""
 
 import logging
 import time
@@ -16,24 +16,24 @@ LOGGER = logging.getLogger("glasshouse")
 class _Notes(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.INFO)
-        self.said: list[str] = []
+        self.messages: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep what was said, each sentence once."""
+        """Keep the message, once."""
         message = record.getMessage()
-        if message not in self.said:
-            self.said.append(message)
+        if message not in self.messages:
+            self.messages.append(message)
 
 
 @contextmanager
 def collect_notes() -> Iterator[list[str]]:
-    """Within the block, collect what our code logs (a fallback, a restart from a checkpoint)."""
+    """Collect what this package logs within the block (a fallback, a restart from a checkpoint)."""
     notes = _Notes()
     level = LOGGER.level
     LOGGER.addHandler(notes)
     LOGGER.setLevel(logging.INFO)
     try:
-        yield notes.said
+        yield notes.messages
     finally:
         LOGGER.removeHandler(notes)
         LOGGER.setLevel(level)
@@ -48,7 +48,7 @@ class RunLog:
         self._started = time.perf_counter()
 
     def write(self, event: str, **facts: Any) -> None:
-        """One line: the event, seconds since this process began the run, and facts about it."""
+        """Write one line: the event, seconds since this process started the run, and facts about it."""
         append_jsonl(
             self._path, {"event": event, "after": round(time.perf_counter() - self._started, 3), **facts}
         )

@@ -1,4 +1,4 @@
-"""What a run was made of: versions, commit, seeds, device, hashes."""
+"""The manifest of a run: versions, commit, seeds, device, hashes."""
 
 import hashlib
 import os
@@ -36,11 +36,11 @@ def manifest(
 
     Args:
         suite: its name.
-        auditor: who answers for the run; empty: the environment's ``GLASSHOUSE_AUDITOR``.
+        auditor: person responsible for the run; empty: environment variable ``GLASSHOUSE_AUDITOR``.
         seeds: scenario → (seed, attack seed).
-        device: used.
-        jobs: worker processes.
-        executor: where they ran, by its registered name.
+        device: of attacks.
+        jobs: number of worker processes.
+        executor: registered name of the executor.
     """
     installed = {d.metadata["Name"].lower(): d.version for d in distributions()}
     return {
@@ -63,14 +63,14 @@ def manifest(
 
 
 def commit() -> str:
-    """Commit of the source tree that runs, with ``+dirty`` for uncommitted changes; empty outside one."""
-    here = Path(glasshouse.__file__).parent
+    """Commit of the running source tree, with ``+dirty`` for uncommitted changes; empty without git."""
+    folder = Path(glasshouse.__file__).parent
     try:
         head = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True
+            ["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, check=True
         )
         changes = subprocess.run(
-            ["git", "status", "--porcelain", "."], cwd=here, capture_output=True, text=True, check=True
+            ["git", "status", "--porcelain", "."], cwd=folder, capture_output=True, text=True, check=True
         )
     except (OSError, subprocess.CalledProcessError):
         return ""
@@ -88,7 +88,7 @@ def tree_hash(folder: Path) -> str:
 
 
 def file_hashes(folder: Path) -> dict[str, str]:
-    """SHA-256 of every plain file below ``folder``, by its path from there, sorted."""
+    """SHA-256 of every regular file below ``folder``, by relative path, sorted."""
     files = sorted(p for p in folder.rglob("*") if p.is_file() and not p.is_symlink())
     hashes = {}
     for path in files:

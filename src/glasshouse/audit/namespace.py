@@ -1,8 +1,8 @@
-"""Put a folder out of this process's reach by a mount namespace of its own, where Linux allows it.
+"""Hide folders from this process in a mount namespace of its own, where Linux allows it.
 
-A mount namespace belongs to one process and its children. What is mounted in it over a folder hides that
-folder from them and from nobody else; it ends with them, also after a crash.
-Only the standard library is imported here: a process that has threads cannot enter a user namespace.
+A mount namespace belongs to one process and its children. A mount over a folder hides that folder from them
+only; it ends with them, even after a crash.
+Only the standard library is imported here: a process with threads cannot enter a user namespace.
 """
 
 import ctypes
@@ -32,7 +32,7 @@ def enter_namespace() -> None:
 
 
 def hide(folder: Path) -> None:
-    """Show an empty folder in place of ``folder``, in this process's namespace.
+    """Replace ``folder`` by an empty folder in this process's namespace.
 
     Raises:
         OSError: the system does not allow it.
@@ -42,7 +42,7 @@ def hide(folder: Path) -> None:
 
 
 def replace_by(folder: Path, other: Path) -> None:
-    """Show ``other`` in place of ``folder``, in this process's namespace.
+    """Replace ``folder`` by ``other`` in this process's namespace.
 
     Raises:
         OSError: the system does not allow it.

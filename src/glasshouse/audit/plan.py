@@ -1,4 +1,4 @@
-"""What a run consists of: cells, the groups of each, and every call of an attack."""
+"""The plan of a run: its cells, the groups of each, and every call of an attack."""
 
 import json
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from glasshouse.truth.record import read_truth
 @final
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """One cell with its groups: what ``audit`` will do, before it does it."""
+    """One cell with its groups, as ``audit`` will run them."""
 
     cell: Cell
     system: str
@@ -31,7 +31,7 @@ class Plan:
 
     @property
     def part(self) -> str:
-        """Of the audit, whose seconds it spends: its system, or its scenario where it has none."""
+        """The part of the audit that its time is charged to: its system, or else its scenario."""
         return self.system or self.scenario
 
     @property
@@ -41,7 +41,7 @@ class Plan:
 
 
 def plan(suite: Suite, out: Path, *, device: str = "cpu") -> tuple[Plan, ...]:
-    """All cells of all scenarios, with the groups each one needs; ``device``: of the audit."""
+    """All cells of all scenarios with the groups that each needs; ``device``: of the audit."""
     played: dict[tuple[str, int], str] = {}
     return tuple(
         Plan(cell=cell, system=member.system, groups=tuple(_groups(cell, out, device, played)))
@@ -51,7 +51,7 @@ def plan(suite: Suite, out: Path, *, device: str = "cpu") -> tuple[Plan, ...]:
 
 
 def _groups(cell: Cell, out: Path, device: str, played: dict[tuple[str, int], str]) -> Iterator[Group]:
-    """The groups of a cell; ``played``: folders by federation and seed, to which these are added."""
+    """The groups of a cell; adds their folders to ``played``, by federation and seed."""
     scenario = cell.scenario
     federation = federation_digest(scenario)
     for seed in scenario.audit.seeds or (scenario.seed,):
@@ -67,13 +67,13 @@ def _groups(cell: Cell, out: Path, device: str, played: dict[tuple[str, int], st
 
 
 def attack_tasks(planned: Plan, device: str) -> Iterator[AttackTask]:
-    """Every call of every attack in one cell; only of groups whose federation ran."""
+    """Every call of every attack in one cell, for groups whose federation ran."""
     for group in planned.groups:
         yield from group_tasks(planned.cell.scenario, group, device)
 
 
 def group_tasks(scenario: Scenario, group: Group, device: str) -> Iterator[AttackTask]:
-    """Every call of every attack on one group that is recorded; none where its federation was refused."""
+    """Every call of every attack on one recorded group; none if its federation was refused."""
     attacked = frozenset(r % scenario.federation.rounds for r in scenario.audit.rounds)
     trust_factory = any(":" in m.name for m in (scenario.model, *scenario.federation.client_models))
     folder = Path(group.folder)
@@ -101,7 +101,7 @@ def group_tasks(scenario: Scenario, group: Group, device: str) -> Iterator[Attac
 
 
 def control_tasks(plans: tuple[Plan, ...], place: Path, device: str) -> list[ControlTask]:
-    """One control for each attack with its settings, in folders below ``place``."""
+    """One control per attack and settings, in folders below ``place``."""
     specs = [s for p in plans if p.cell.scenario.audit.controls for s in p.cell.scenario.attacks]
     return [
         ControlTask(

@@ -1,8 +1,8 @@
-"""Run an attack again on the adversary's side alone, and compare what it claims.
+"""Run an attack again with only the adversary's part of a run, and compare its claims.
 
-The attack runs in a process of its own that stands in an empty folder and cannot reach the run: a mount
-namespace shows it an empty folder there, or the truth is moved aside (decision 0087). The units are run in
-the reverse order, so that a plug-in that keeps something between calls claims something else.
+The attack runs in its own process in an empty working folder and cannot access the run: a mount namespace
+replaces the run by an empty folder, or the ground truth is moved aside (decision 0087). The units are run in
+reverse order, so that the claims change if a plug-in keeps state between calls.
 """
 
 import json
@@ -40,23 +40,23 @@ PROCESSES: Final = 2
 def replay(
     run: Path, attack: str, *, trust_factory: bool = False, swap: bool = False
 ) -> list[dict[str, Any]]:
-    """Every finished unit of ``attack`` in ``run``, run again where the run's truth is out of reach.
+    """Run every finished unit of ``attack`` in ``run`` again, without access to the run's ground truth.
 
     Args:
-        run: a run directory, of anybody.
+        run: a run directory; may be untrusted.
         attack: registered name.
         trust_factory: import the module of an architecture ``module:factory``.
-        swap: instead of hiding the truth, show one in which the victims' examples are exchanged. An attack
-            that looks at it claims something else; the scores move, as they are of other victims.
+        swap: instead of hiding the ground truth, exchange the victims' examples in it. The claims of an
+            attack that reads it change; the scores change, because the victims do.
 
     Returns:
-        One row per unit: cell, unit, whether the claims are the same, and by what the truth was out of reach
+        One row per unit: cell, unit, whether the claims are the same, and how the ground truth was hidden
         (``isolation``); with ``swap`` also a metric, and its value on the true and on exchanged victims.
 
     Raises:
-        BadFile: ``run`` holds no finished unit of that attack, or no truth to exchange, or what
-            :func:`examine` refuses.
-        WorkerKilled: the process in which the attack ran was killed.
+        BadFile: ``run`` has no finished unit of that attack, or no ground truth to exchange, or
+            :func:`examine` rejects it.
+        WorkerKilled: the process that ran the attack was killed.
     """
     run = run.resolve()
     bring_back(run)
@@ -102,11 +102,11 @@ def _compare(run: Path, task: AttackTask) -> dict[str, Any]:
 
 
 def _run_apart(tasks: Sequence[AttackTask], run: Path, place: Path, views: Path | None) -> str:
-    """Run ``tasks`` where ``run`` is out of reach, or looks like ``views``; returns by what, in words.
+    """Run ``tasks`` with ``run`` hidden, or replaced by ``views``; return the means, in words.
 
     Raises:
-        BadFile: what the attack's input is refused for.
-        WorkerKilled: the process in which the attack ran was killed.
+        BadFile: the attack's input is invalid.
+        WorkerKilled: the process that ran the attack was killed.
     """
     (place / "empty").mkdir()
     folder = str(Path.cwd() if views else place / "empty")
@@ -122,7 +122,7 @@ def _run_apart(tasks: Sequence[AttackTask], run: Path, place: Path, views: Path 
 
 
 def _start(tasks: Sequence[AttackTask], orders: dict[str, Any], place: Path) -> bool:
-    """Whether the processes could be confined as ``orders`` say; if so, all tasks were run."""
+    """Run all tasks in processes confined as in ``orders``; return whether confining them succeeded."""
     lanes = [lane for i in range(PROCESSES) if (lane := pieces(tasks)[::-1][i::PROCESSES])]
     files, running = [], []
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}

@@ -1,6 +1,6 @@
 """The process in which a replay runs its attacks: ``python -m glasshouse.audit.replay_process ORDERS``.
 
-It first confines itself and only then imports torch and the plug-ins. ORDERS is a file that ``replay`` wrote.
+It confines itself before it imports torch and the plug-ins. ORDERS is a file that ``replay`` wrote.
 """
 
 import os
@@ -15,9 +15,9 @@ NO_NAMESPACE = 75
 
 
 def main(orders: Path) -> int:
-    """Run the tasks of ``orders`` one after the other; returns the exit status.
+    """Run the tasks of ``orders`` one after another; return the exit status.
 
-    An error of ours is left beside the orders, for the process that gave them.
+    An error of this package is written beside the orders, for the process that started this one.
     """
     raw = pickle.loads(orders.read_bytes())  # noqa: S301 - written by the process that started this one
     if not _confine(raw):

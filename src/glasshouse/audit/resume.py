@@ -1,4 +1,4 @@
-"""A run's folder before anything runs: laid out for a new run, compared where a run goes on."""
+"""Prepare a run's folder: create it for a new run, compare it with the settings of a resumed one."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,14 +14,14 @@ from glasshouse.scenario.load import read_resolved, write_resolved
 from glasshouse.scenario.suite import Suite
 
 _GIVEN = "scenario.given.toml"
-_SHOWN = 3  # settings that an error names; the rest is counted
+_SHOWN = 3  # number of settings that an error names; the rest are counted
 
 
 def prepare_folder(suite: Suite, plans: tuple[Plan, ...], out: Path, *, resume: bool) -> None:
-    """Write what the run is of, or find that the run in ``out`` is of the same.
+    """Write the suite and its settings to ``out``, or check that the run in ``out`` has the same.
 
     Raises:
-        BadFile: ``out`` holds a run and ``resume`` is not set, or a run of another suite, of other
+        BadFile: ``out`` contains a run and ``resume`` is not set, or a run of another suite, of other
             settings or of other code.
     """
     if (out / _GIVEN).exists():
@@ -54,7 +54,7 @@ def _check_same(suite: Suite, out: Path, *, resume: bool) -> None:
     changes: list[str] = []
     for member in suite.members:
         path = out / _resolved_name(suite, member.scenario.name)
-        if path.is_file():  # a run that was killed before it wrote the file has no pieces yet
+        if path.is_file():  # a run killed before it wrote this file has no pieces yet
             changes += _changes(plain(read_resolved(path)), plain(member.scenario))
     if changes:
         more = f", and {len(changes) - _SHOWN} more" if len(changes) > _SHOWN else ""
@@ -67,7 +67,7 @@ def _check_same(suite: Suite, out: Path, *, resume: bool) -> None:
 
 
 def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What differs, as ``federation.rounds = 2 (it began with 1)``."""
+    """The settings that differ, as ``federation.rounds = 2 (it began with 1)``."""
     old, new = dict(_leaves(before)), dict(_leaves(now))
     return [
         f"{path} = {new.get(path, 'not set')} (it began with {old.get(path, 'not set')})"
@@ -77,7 +77,7 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value that is not a table, by its path; of lists of tables by position."""
+    """Every value that is not a table, by its path; lists of tables are indexed by position."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from _leaves(item, f"{path}.{key}" if path else str(key))

@@ -1,4 +1,4 @@
-"""A whole audit: cells, federations, attacks, controls, scores, findings; in pieces that are kept."""
+"""Run a whole audit (federations, attacks, controls, scores, findings) in pieces that are kept on disk."""
 
 import shutil
 import time
@@ -38,14 +38,14 @@ from glasshouse.store import read_json, write_json
 from glasshouse.wire import Refusal
 
 _CONTROLS: Final = "controls"
-"""Folder of a run with the controls' federations; gone when the run is finished."""
+"""Folder of a run with the controls' federations; deleted when the run is finished."""
 
 
 def fetch_data(suite: Suite) -> None:
-    """Have every data set with a name here before worker processes ask for it.
+    """Download every named dataset before worker processes need it.
 
     Raises:
-        BadFile: one is not here and cannot be fetched; says what to put where.
+        BadFile: a dataset is missing and cannot be downloaded; says which file to put where.
     """
     data = [cell.scenario.data for scenario in suite.scenarios for cell in cells(scenario)]
     for source in sorted(
@@ -64,30 +64,30 @@ def audit(
     executor: str = HERE,
     address: str = "",
 ) -> Result:
-    """Run everything that ``suite`` asks for below ``out``; pieces that are there already are kept.
+    """Run the audit of ``suite`` in the folder ``out``; pieces that exist already are kept.
 
     Args:
-        suite: what is asked for.
+        suite: the scenarios to audit.
         out: the run directory.
-        jobs: pieces at a time; 0: as many as the executor has room for.
-        resume: go on with the run in ``out``, whatever executor it was begun with.
+        jobs: pieces at a time; 0: as many as the executor can run.
+        resume: continue the run in ``out``, whichever executor started it.
         device: of attacks.
-        executor: registered name of what runs the pieces.
+        executor: registered name of the executor that runs the pieces.
         address: of the executor's cluster.
 
     Raises:
-        BadScenario: some cell cannot be audited; what ``check`` would have said.
-        BadFile: ``out`` holds a run and ``resume`` is not set, or a run of another suite or of other
-            settings, or the user's own code was changed since the run began.
-        BadValue: the executor or the device is not there.
-        Interrupted: Ctrl-C; what is finished is kept.
+        BadScenario: some cell cannot be audited; the problems that ``check`` reports.
+        BadFile: ``out`` contains a run and ``resume`` is not set, or a run of another suite or of other
+            settings, or the user's own code has changed since the run started.
+        BadValue: the executor or the device is not available.
+        Interrupted: Ctrl-C; finished work is kept.
     """
     started = time.perf_counter()
     check_suite(suite)
     fetch_data(suite)
-    cards = metric_cards(cell.scenario for s in suite.scenarios for cell in cells(s))  # before it gets long
-    chosen = choose_executor(executor, jobs=jobs, address=address, here=lives_in_memory(suite))
-    with chosen.start() as workers:
+    cards = metric_cards(cell.scenario for s in suite.scenarios for cell in cells(s))  # before the long part
+    backend = choose_executor(executor, jobs=jobs, address=address, here=lives_in_memory(suite))
+    with backend.start() as workers:
         device = choose_device(device, workers.devices)
         plans = plan(suite, out.resolve(), device=device)
         prepare_folder(suite, plans, out, resume=resume)
@@ -114,7 +114,7 @@ def audit(
 
 
 def _bytes_on_disk(folder: Path) -> int:
-    """All files; one with several links counts once."""
+    """Total size of all files below ``folder``; a file with several hard links counts once."""
     files = [path.stat() for path in folder.rglob("*") if path.is_file()]
     return sum({(one.st_dev, one.st_ino): one.st_size for one in files}.values())
 
@@ -122,7 +122,7 @@ def _bytes_on_disk(folder: Path) -> int:
 def _run(
     plans: tuple[Plan, ...], stages: Stages
 ) -> tuple[list[tuple[Plan, CellResult]], list[EmpiricalEpsilon | Refused]]:
-    """All pieces, room by room: every cell's results, and what canaries showed."""
+    """Run all pieces, room by room; return every cell's results, and the empirical ε from canaries."""
     controls = control_tasks(plans, stages.run / _CONTROLS, stages.device)
     stages.run_plugins(plans, controls)
     scored = stages.score(plans, controls, stages.certify(plans))
@@ -151,7 +151,7 @@ def _gather(
     cards: tuple[MetricCard, ...],
     facts: dict[str, Any],
 ) -> Result:
-    """The results of all cells as one, with what only the whole run can say: its family and its limits."""
+    """Join the results of all cells, and add what needs the whole run: corrected p-values and limits."""
     result = Result(
         suite=suite.name,
         threats=tuple(
@@ -178,7 +178,7 @@ def _with_epsilons(result: Result, epsilons: Sequence[EmpiricalEpsilon | Refused
 
 
 def _write_notes(suite: Suite, parts: list[tuple[Plan, CellResult]], drawings: Drawings, log: RunLog) -> None:
-    """Log the notes of attacks (a fallback, for example), each once per attack and cell; then the others."""
+    """Log the notes of attacks (e.g. on a fallback), each once per attack and cell; then other notes."""
     if lives_in_memory(suite):
         log.write("note", note="the network is in memory: attacks ran in the process that scored them")
     for group in (g for planned, _ in parts for g in planned.groups):
@@ -199,7 +199,7 @@ def _write_notes(suite: Suite, parts: list[tuple[Plan, CellResult]], drawings: D
 
 
 def _hashes(plans: tuple[Plan, ...]) -> dict[str, dict[str, str]]:
-    """Hashes of what every group recorded, by its folder's name."""
+    """Hashes of the recorded files of every group, by the name of its folder."""
     folders = [Path(g.folder) for p in plans for g in p.groups]
     return {f.name: part_hashes(f) for f in folders}
 

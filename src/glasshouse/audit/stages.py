@@ -1,7 +1,7 @@
-"""The pieces of an audit in their rooms: what runs plug-ins, then what the truth meets, then what scores.
+"""The pieces of an audit by room: plug-ins run first, then search certificates, then scoring.
 
-Within a room nothing waits for anything else but for what it reads: the attacks on a federation start when
-that federation is recorded.
+Within a room a piece waits only for its own input: the attacks on a federation start as soon as that
+federation is recorded.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,7 +39,7 @@ SEARCHES, JUDGED, SCORES = "searches checked", "controls judged", "scores"
 @final
 @dataclass(frozen=True, kw_only=True)
 class EpsilonTask:
-    """A federation with canaries to be played; the bound that it shows goes to ``out``."""
+    """A federation with canaries to simulate; its bound is written to ``out``."""
 
     cell: Cell
     out: str
@@ -51,13 +51,13 @@ class Stages:
     """One audit on the workers of an executor.
 
     Args:
-        workers: where the pieces run.
+        workers: the workers that run the pieces.
         run: folder of the run, absolute.
-        device: of attacks and what belongs to them.
+        device: of attacks, their controls and certificates.
         log: of the run.
-        peak_mb: the most memory that one process had so far.
-        spent: processor seconds so far, by the kind of piece.
-        shares: the same seconds by the part of the audit; controls are a part of their own.
+        peak_mb: peak memory of any process so far.
+        spent: CPU seconds so far, by kind of piece.
+        shares: the same seconds by part of the audit; controls are a separate part.
     """
 
     workers: Workers
@@ -71,7 +71,7 @@ class Stages:
     _name: str = field(init=False, default="")
 
     def run_plugins(self, plans: Sequence[Plan], controls: Sequence[ControlTask]) -> None:
-        """Everything that executes plug-ins: federations, attacks on each that is there, controls, canaries.
+        """Run all pieces with plug-ins: federations, attacks on each once recorded, controls, canaries.
 
         Raises:
             BadValue: no federation could be simulated; with the parts of the first refusal.
@@ -106,7 +106,7 @@ class Stages:
                     _check_some_ran([g for _, g in groups.values()])
 
     def _record(self, planned: Plan, group: Group) -> None:
-        """Have a group's federation played, or copied once that of another is there."""
+        """Submit the simulation of a group's federation, or the copy of another's that is recorded."""
         self._submit(
             record,
             group,
@@ -118,15 +118,15 @@ class Stages:
         )
 
     def epsilons(self, plans: Sequence[Plan]) -> list[tuple[Cell, EmpiricalEpsilon | Refusal]]:
-        """What :meth:`run_plugins` found of every cell that claims an ε, or why that could not be."""
+        """The results of :meth:`run_plugins` for every cell that claims an ε: a bound or a refusal."""
         claiming = {p.cell.hash: p.cell for p in plans if p.cell.scenario.audit.epsilon.claimed}
         answers = [(cell, read_json(self._epsilon_file(cell))) for cell in claiming.values()]
         return [(c, Refusal(**raw) if "subject" in raw else EmpiricalEpsilon(**raw)) for c, raw in answers]
 
     def certify(self, plans: Sequence[Plan]) -> dict[str, tuple[Search, ...]]:
-        """Certificates by the folder of a unit's claims; none, and a note, where an attack's loss failed.
+        """Certificates by the folder of a unit's claims; empty, with a note, if an attack's loss failed.
 
-        All claims are filed: the truth meets the attacks' own losses, where no attack runs any more.
+        Runs after all claims are written: attacks' losses see the ground truth, but no attack runs any more.
         """
         by_call: dict[str, tuple[Search, ...]] = {}
         with self._room("certificates"):
@@ -146,7 +146,7 @@ class Stages:
         controls: Sequence[ControlTask],
         searches: Mapping[str, tuple[Search, ...]],
     ) -> dict[str, CellResult]:
-        """The results of all cells by their hash, from processes in which no attack ran."""
+        """Score all cells, in processes that ran no attack; results by the cell's hash."""
         judged: dict[str, Control | None] = {}
         scored: dict[str, CellResult] = {}
         with self._room("scores"):
@@ -175,7 +175,7 @@ class Stages:
 
     @contextmanager
     def _room(self, name: str) -> Iterator[None]:
-        """Bars of one room; one line of the log for each kind of piece in it."""
+        """Show progress bars for one room; log one line for each kind of piece in it."""
         self._bars, self._name = Counters(), name
         done: dict[str, int] = {}
         try:
@@ -224,7 +224,7 @@ class Stages:
 
 
 def _file_epsilon(task: EpsilonTask) -> str:
-    """Play the federation with canaries, or read those of a capture, unless the bound is there; its file."""
+    """Measure ε with canaries, simulated or of a capture, unless the file exists; return the file."""
     from glasshouse.audit.captured.canaries import measure_captured_epsilon  # noqa: PLC0415
     from glasshouse.audit.simulation.epsilon import measure_epsilon  # noqa: PLC0415  (needs the extra dp)
 
@@ -236,7 +236,7 @@ def _file_epsilon(task: EpsilonTask) -> str:
 
 
 def _check_some_ran(groups: list[Group]) -> None:
-    """A federation that could not be simulated is a refusal; if none could, that is an error.
+    """Raise if no federation could be simulated; a single failure is only a refusal.
 
     Raises:
         BadValue: with the parts of the first refusal.

@@ -1,1 +1,1 @@
-"""Where the pieces of an audit run: on this machine, or wherever a plug-in takes them."""
+"""Executors run the pieces of an audit: on this machine, or elsewhere through a plug-in."""

@@ -1,7 +1,7 @@
-"""The contract of executors, and how one piece of an audit runs, wherever that is.
+"""The contract of executors, and how one piece of an audit runs on any of them.
 
-A piece is a function of a module with plain data. What it makes lies on disk when it is done, whole or not at
-all; asked for again, it finds that and returns. So a piece that was lost may be started once more anywhere.
+A piece is a module-level function with plain data. It writes its output to disk atomically; when run again,
+it finds the output and returns. So a lost piece can be restarted anywhere.
 """
 
 import sys
@@ -24,18 +24,18 @@ __all__ = ["Answer", "Executor", "Piece", "Workers", "choose_device", "peak_memo
 @final
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """Work that needs no other piece of its room to be done.
+    """Work that does not depend on other pieces of its room.
 
     Attributes:
-        work: a function of a module.
-        task: plain data, which another process can be handed.
-        label: what is being done, for whoever shows the progress.
-        room: no process works for two rooms: where plug-ins ran, nothing is scored.
+        work: a module-level function.
+        task: picklable data.
+        label: description of the work, for the progress display.
+        room: no process works for two rooms: a process that ran plug-ins never scores claims.
         lock: a file that is locked while the piece runs, so that it never runs twice at once; empty: the
             piece writes nothing.
-        device: ``cpu``, or the accelerator that it wants a share of.
-        processes: that it computes in.
-        part: of the audit, whose seconds they are.
+        device: ``cpu``, or the accelerator that it shares.
+        processes: number of processes that it uses.
+        part: of the audit that its time is charged to.
     """
 
     work: Callable[[Any], Any]
@@ -51,13 +51,13 @@ class Piece:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a piece returned, and what it took.
+    """What a piece returned, with its time and memory.
 
     Attributes:
         value: the result of its work.
-        seconds: on the clock.
-        cpu_seconds: of the processor time of the process, and of those that trained clients for it.
-        peak_mb: the most memory that its process had so far, in MB (10⁶ bytes); 0: unknown.
+        seconds: wall-clock time.
+        cpu_seconds: CPU time of the process and of those that trained clients for it.
+        peak_mb: peak memory of its process so far, in MB (10⁶ bytes); 0: unknown.
     """
 
     value: Any
@@ -70,9 +70,9 @@ class Workers(Protocol):
     """Processes that are ready to work.
 
     Attributes:
-        jobs: pieces at a time, at most.
-        cores: processes that one piece may compute in.
-        devices: kinds of devices that a piece may ask for.
+        jobs: largest number of pieces at a time.
+        cores: largest number of processes that one piece may use.
+        devices: kinds of devices that a piece may request.
     """
 
     @property
@@ -85,17 +85,17 @@ class Workers(Protocol):
     def devices(self) -> frozenset[str]: ...
 
     def submit(self, piece: Piece) -> None:
-        """A piece to be done by :func:`run_piece` in some process; returns at once."""
+        """Submit a piece for :func:`run_piece` in some process; return immediately."""
         ...
 
     def finished(self) -> Iterator[tuple[Piece, Answer]]:
-        """Each submitted piece once, when it is done, until none is left; more may be submitted meanwhile.
+        """Yield each submitted piece once, when done, until none is left; more may be submitted meanwhile.
 
-        A process that is lost is replaced and its piece runs again, or the audit ends with WorkerKilled.
+        A lost process is replaced and its piece runs again, or the audit ends with WorkerKilled.
 
         Raises:
-            GlasshouseError: what a piece raised.
-            WorkerKilled: a process was lost, and is not replaced any more.
+            GlasshouseError: raised by a piece.
+            WorkerKilled: a process was lost and is not replaced again.
             Interrupted: Ctrl-C.
         """
         ...
@@ -104,19 +104,18 @@ class Workers(Protocol):
 class Executor(Protocol):
     """A plug-in of the group ``glasshouse.executors``: a frozen dataclass with ``jobs`` and ``address``.
 
-    A field that means nothing there is refused where it is set. ``jobs``: pieces at a time; 0: as many as
-    there is room for.
+    An executor rejects a setting that has no meaning for it. ``jobs``: pieces at a time; 0: as many as fit.
     """
 
     card: ClassVar[Card]
 
     def start(self) -> AbstractContextManager[Workers]:
-        """Workers for the length of a ``with`` block."""
+        """Provide workers for the duration of a ``with`` block."""
         ...
 
 
 def run_piece(piece: Piece) -> Answer:
-    """Do the work of ``piece`` in this process; wait first while another process does it."""
+    """Run ``piece`` in this process, after waiting for any other process that is running it."""
     prepare_process()
     if piece.lock:
         Path(piece.lock).parent.mkdir(parents=True, exist_ok=True)
@@ -132,7 +131,7 @@ def run_piece(piece: Piece) -> Answer:
 
 
 def peak_memory() -> float:
-    """The most memory that this process had so far, in MB (10⁶ bytes); 0 where the system does not say."""
+    """Peak memory of this process so far, in MB (10⁶ bytes); 0 where the system does not report it."""
     if sys.platform == "win32":
         return 0.0
     import resource  # noqa: PLC0415  (not on Windows)
@@ -142,7 +141,7 @@ def peak_memory() -> float:
 
 
 def choose_device(device: str, there: frozenset[str]) -> str:
-    """``auto`` resolved among the devices that are there; one that is not is an error.
+    """Resolve ``auto`` to an available device, and check that any other choice is available.
 
     Raises:
         BadValue: unknown, or not available.

@@ -1,4 +1,4 @@
-"""Which executor an audit is given to."""
+"""Choose the executor of an audit."""
 
 from typing import Final
 
@@ -12,11 +12,11 @@ HERE: Final = "local"
 
 
 def choose_executor(name: str, *, jobs: int = 0, address: str = "", here: bool = False) -> Executor:
-    """The plug-in ``name``; ``here``: this process alone has what the pieces need.
+    """The executor plug-in ``name``; ``here``: only this process has what the pieces need.
 
     Raises:
         UnknownName: no such plug-in.
-        BadValue: only this process can do the work, and another executor was asked for.
+        BadValue: only this process can do the work, but another executor was requested.
     """
     if not here:
         executor: Executor = create(load("executors", name), {"jobs": jobs, "address": address})

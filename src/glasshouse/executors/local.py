@@ -1,4 +1,4 @@
-"""Pieces in processes of this machine."""
+"""Run pieces in processes on this machine."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,10 +14,10 @@ from glasshouse.process import default_jobs
 from glasshouse.registry import Card
 
 SHARING: Final = 4
-"""Worker processes per GPU: each has a context of half a gigabyte there, and small networks leave it idle."""
+"""Worker processes per GPU: each takes half a gigabyte for its context; one small network underuses a GPU."""
 PRELOAD: Final = ("glasshouse.audit.stages", "torch._dynamo", "sklearn.datasets")
-"""Imported once for all workers. Every optimizer of torch imports the second, which takes 2 CPU seconds; the
-built-in data, and with them most controls, need the third."""
+"""Modules imported once for all workers. Every torch optimizer imports the second, which takes 2 CPU seconds;
+the built-in data, and with them most controls, need the third."""
 
 
 @final
@@ -27,8 +27,8 @@ class Local:
 
     Attributes:
         jobs: processes; 0: one per core.
-        address: has no meaning here.
-        here: everything in this process, one piece after the other: no other one can have what it needs.
+        address: not supported.
+        here: run all pieces in this process, one after another, as no other process has what they need.
     """
 
     jobs: int = 0
@@ -39,10 +39,10 @@ class Local:
 
     @contextmanager
     def start(self) -> Iterator[Workers]:
-        """Workers for the length of a ``with`` block.
+        """Provide workers for the duration of a ``with`` block.
 
         Raises:
-            BadValue: an address is given.
+            BadValue: an address is set.
         """
         if self.address:
             raise BadValue(
@@ -62,7 +62,7 @@ class Local:
 
 @final
 class _Rooms:
-    """One set of processes for each room; all end as soon as no piece is left."""
+    """One set of worker processes per room, ended when none of its pieces is left."""
 
     def __init__(self, jobs: int, *, here: bool) -> None:
         self._jobs, self._here = jobs, here
@@ -79,8 +79,8 @@ class _Rooms:
     @property
     def devices(self) -> frozenset[str]:
         """What torch finds on this machine."""
-        there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-        return frozenset(name for name, found in there.items() if found)
+        available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+        return frozenset(name for name, is_available in available.items() if is_available)
 
     def submit(self, piece: Piece) -> None:
         if piece.room not in self._rooms:
@@ -95,14 +95,14 @@ class _Rooms:
             self._rooms.pop(room).end()
 
     def end(self, *, wait: bool = True) -> None:
-        """End all processes; where one failed, without waiting for the others."""
+        """End all processes; without ``wait``, do not wait for their work."""
         for room in self._rooms.values():
             room.end(wait=wait)
         self._rooms = {}
 
 
 def processes_on(device: str, jobs: int) -> int:
-    """Of ``jobs`` worker processes, as many as may share the device.
+    """The number of worker processes, at most ``jobs``, that may share the device.
 
     Examples:
         >>> processes_on("cpu", 64)

@@ -1,1 +1,1 @@
-"""What differential privacy promises about attacks; what a single run shows of it, and of other defences."""
+"""Upper bounds on attacks from differential privacy, and lower bounds on ε from a single run."""

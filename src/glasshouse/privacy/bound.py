@@ -1,9 +1,9 @@
-"""The most that any attack could get under a proven guarantee.
+"""Upper bounds on the success of any attack under a proven privacy guarantee.
 
-Whoever succeeds with probability κ without the update succeeds with at most e^ε κ + δ(ε) with it, for every
-real ε; the smallest of these is the bound. δ(ε) comes from dp-accounting's privacy loss distributions, which
-round up. A measured lower end above the bound means that the defence is not what it says, or that a program
-is wrong.
+An adversary that succeeds with probability κ without the update succeeds with at most e^ε κ + δ(ε) with it,
+for every real ε; the smallest of these is the bound. δ(ε) comes from dp-accounting's privacy loss
+distributions, which round up. If the lower end of a measured interval is above the bound, the defence does
+not do what it declares, or the code has a bug.
 
 Source: Hayes, Mahloujifar & Balle 2023, "Bounding training data reconstruction in DP-SGD", NeurIPS, Theorem 2
 (the blow-up function, here by the dual of its trade-off curve); Doroshenko et al. 2022, "Connect the Dots",
@@ -30,14 +30,14 @@ except ImportError as error:
 
 Floats = NDArray[np.float64]
 Unit = Literal["example", "update"]
-"""``example``: one example more or less. ``update``: the client's update, or zeros in its place."""
+"""``example``: one example more or less. ``update``: the client's update, or zeros instead of it."""
 
 _RELATIONS = {
     "example": dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
     "update": dp_accounting.NeighboringRelation.REPLACE_SPECIAL,
 }
-_LINES = 4001  # one per ε; the gap between neighbouring tangents is below 1e-4 of a share
-_REST = 1e-10  # beyond the ε of this δ, lines cannot lower a bound by more than it
+_LINES = 4001  # one per ε; the gap between neighbouring tangents is below 1e-4
+_REST = 1e-10  # lines beyond the ε of this δ cannot lower a bound by more than this δ
 _LARGEST_EPSILON = 700.0  # e^ε is finite
 
 
@@ -47,10 +47,10 @@ class Release:
     """Gaussian releases of one kind, all of which the adversary sees.
 
     Attributes:
-        noise_multiplier: standard deviation ÷ sensitivity of one unit, >= 0; 0 promises nothing.
-        steps: how many there were, >= 1.
-        rate: chance of the unit to be in one of them, in (0, 1]. It counts only where the
-            adversary cannot see who takes part (Poisson sampling).
+        noise_multiplier: standard deviation ÷ sensitivity of one unit, >= 0; 0 gives no guarantee.
+        steps: number of releases, >= 1.
+        rate: sampling rate: probability that the unit is in one release, in (0, 1]. Use below 1 only where
+            the adversary cannot see who takes part (Poisson sampling).
     """
 
     noise_multiplier: NotNegative
@@ -65,11 +65,11 @@ class Release:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Bound:
-    """An upper bound on what any attack reaches on average over victims, in the unit of its metric.
+    """An upper bound on the mean score of any attack over victims, in the unit of its metric.
 
     Attributes:
-        value: the bound; at 1 (or the metric's end) nothing is promised.
-        chance: what the best guess without the update reaches.
+        value: the bound; 1 (or the end of the metric's range) means no guarantee.
+        chance: score of the best guess without the update.
         epsilon: ε of the line that gives the bound.
         delta: δ(ε) of that line.
     """
@@ -83,11 +83,11 @@ class Bound:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Ceiling:
-    """The lines e^ε κ + δ(ε) under which every attack stays. Build one with :func:`attack_ceiling`.
+    """The lines e^ε κ + δ(ε) that bound every attack. Build one with :func:`attack_ceiling`.
 
-    It covers one unit, whether the question is "in or out" or "out or in". Where units are sampled, this
-    makes it a few hundredths looser than necessary for chances above 0.3. Data of one person in several
-    units, and clients that do not follow the protocol, are not covered.
+    It covers one unit, for adding as well as removing it. Where units are sampled, this makes it a few
+    hundredths looser than necessary for chances above 0.3. Data of one person in several units, and clients
+    that do not follow the protocol, are not covered.
 
     Attributes:
         unit: what is protected.
@@ -100,16 +100,16 @@ class Ceiling:
     deltas: Floats
 
     def share(self, chance: float) -> Bound:
-        """The most that any attack succeeds; higher is worse for privacy.
+        """Upper bound on the success rate of any attack; higher is worse for privacy.
 
         Args:
-            chance: κ, the success of the best adversary without the update, in [0, 1]. Identification among
-                M: 1/M, or the null's rate if that is higher. True-positive rate at a false-positive rate f:
-                f. Accuracy over classes: the share of the most frequent class. Reconstruction within a
-                distance: the share of auxiliary images within it of the best constant guess.
+            chance: κ, the success rate of the best adversary without the update, in [0, 1]. Identification
+                among M: 1/M, or the null's rate if that is higher. True-positive rate at a false-positive
+                rate f: f. Accuracy over classes: the fraction of the most frequent class. Reconstruction
+                within a distance: the fraction of auxiliary images within it of the best constant guess.
 
         Raises:
-            BadValue: ``chance`` is no share.
+            BadValue: ``chance`` is not in [0, 1].
 
         Examples:
             >>> ceiling = attack_ceiling([Release(noise_multiplier=1.0)], unit="example")
@@ -127,19 +127,19 @@ class Ceiling:
         )
 
     def mean(self, chance: float, *, low: float, high: float, higher_leaks: bool) -> Bound:
-        """The most that any attack reaches in a metric with a finite range, such as SSIM, on average.
+        """Upper bound on the mean score of any attack in a metric with a finite range, such as SSIM.
 
-        A mean over [low, high] is an average of shares "better than t" over all t. Each share has the bound
-        of :meth:`share`, which is concave, so the mean has it too (Jensen).
+        A mean over [low, high] is the average over all thresholds t of the fraction "better than t". Each
+        fraction has the bound of :meth:`share`, which is concave, so the mean has it too (Jensen).
 
         Args:
             chance: the best mean without the update, in the metric's unit, in [low, high].
             low: smallest possible value.
             high: largest possible value.
-            higher_leaks: False for errors and distances: the bound is then the least that must remain.
+            higher_leaks: False for errors and distances: the result is then a lower bound.
 
         Raises:
-            BadValue: the range is empty or infinite, or ``chance`` is outside.
+            BadValue: the range is empty or infinite, or ``chance`` is outside it.
 
         Examples:
             >>> ceiling = attack_ceiling([Release(noise_multiplier=1.0)], unit="example")
@@ -161,8 +161,8 @@ class Ceiling:
     def auc(self) -> float:
         """The largest area under the ROC curve of any membership attack; chance 0.5, higher is worse.
 
-        The mean of the bound at the midpoints of 1,000 false-positive rates: never below the integral of a
-        concave curve.
+        The mean of the bound at 1,000 midpoints of false-positive rates, which is never below the integral of
+        a concave curve.
 
         Examples:
             >>> ceiling = attack_ceiling([Release(noise_multiplier=1.0)], unit="update")
@@ -175,18 +175,18 @@ class Ceiling:
 
 
 def attack_ceiling(releases: Sequence[Release], *, unit: Unit) -> Ceiling:
-    """The bound of everything that was released, composed.
+    """The bound for all releases, composed.
 
     Args:
-        releases: all that the adversary saw of the unit, at least one. With noise 0 nothing is promised and
-            every bound is 1.
-        unit: what the sensitivity of the releases is about.
+        releases: all releases of the unit that the adversary saw, at least one. With noise 0 there is no
+            guarantee and every bound is 1.
+        unit: to which the sensitivity of the releases refers.
 
     Raises:
         BadValue: there are no releases.
 
     Source:
-        Hayes, Mahloujifar & Balle 2023, Theorem 2. Where every unit is in every step, it is
+        Hayes, Mahloujifar & Balle 2023, Theorem 2. If every unit takes part in every step, the bound is
         Φ(Φ⁻¹(κ) + √T / σ), which :func:`glasshouse.privacy.gaussian.gaussian_share` computes.
 
     Examples:
@@ -222,7 +222,7 @@ class Simulated:
     Attributes:
         value: the estimate.
         error: its standard error.
-        draws: how many draws it rests on.
+        draws: number of Monte Carlo draws.
     """
 
     value: float
@@ -233,18 +233,18 @@ class Simulated:
 def simulate_share(
     release: Release, chance: float, *, draws: int = 100_000, rng: np.random.Generator
 ) -> Simulated:
-    """The bound of one kind of releases by simulation: a check of :meth:`Ceiling.share`, not a bound itself.
+    """Estimate the bound for one kind of release by simulation, to check :meth:`Ceiling.share`; not a bound.
 
     Args:
         release: noise must be > 0.
         chance: κ, in (0, 1).
-        draws: N, with the unit and as many without it; memory grows with draws x steps.
-        rng: where the draws come from.
+        draws: N draws with the unit and N without it; memory grows with draws x steps.
+        rng: generator of the draws.
 
     Returns:
-        The share of draws with the unit whose likelihood ratio exceeds the (1 - κ) quantile of those without.
-        The source averages the largest ratios instead, which has the same expectation, but a variance
-        that explodes where the noise is small.
+        The fraction of draws with the unit whose likelihood ratio exceeds the (1 - κ) quantile of those
+        without. The source averages the largest ratios instead, which has the same expectation, but a
+        variance that explodes where the noise is small.
 
     Raises:
         BadValue: noise 0, or fewer than 100 draws beyond the quantile.
@@ -270,7 +270,7 @@ def simulate_share(
     present = rng.normal(scale=release.noise_multiplier, size=(draws, release.steps)) + part
     threshold = float(np.quantile(_log_ratios(without, release), 1 - chance))
     value = float((_log_ratios(present, release) > threshold).mean())
-    # An error of the quantile moves the value by the ratio there.
+    # An error of the quantile shifts the value by the likelihood ratio at the quantile.
     variance = value * (1 - value) + math.exp(2 * threshold) * chance * (1 - chance)
     return Simulated(value=value, error=math.sqrt(variance / draws), draws=draws)
 

@@ -1,8 +1,8 @@
 """Gaussian differential privacy: one number μ instead of (ε, δ), in closed form.
 
-A mechanism is μ-GDP if telling neighbouring data apart is at least as hard as telling N(0, 1) from N(μ, 1).
-T Gaussian releases with noise multiplier σ in which every record takes part have μ = √T / σ. Larger μ is less
-private.
+A mechanism is μ-GDP if distinguishing neighbouring datasets is at least as hard as distinguishing N(0, 1)
+from N(μ, 1). T Gaussian releases with noise multiplier σ in which every record takes part have μ = √T / σ.
+Larger μ is less private.
 """
 
 import math
@@ -28,7 +28,7 @@ def gaussian_delta(epsilon: float, *, mu: float) -> float:
     """Smallest δ for which μ-GDP is (ε, δ)-DP; larger is less private.
 
     Args:
-        epsilon: any real number. The negative ones are needed for shares near 1.
+        epsilon: any real number; negative values are needed for success rates near 1.
         mu: > 0.
 
     Raises:
@@ -67,7 +67,7 @@ def gaussian_epsilon(mu: float, *, delta: float) -> float:
     check_delta(delta, lowest_allowed=False)
     if mu == 0 or gaussian_delta(0.0, mu=mu) <= delta:
         return 0.0
-    top = mu * mu / 2 + mu * (abs(float(ndtri(delta))) + 1)  # there the first term alone is below δ
+    top = mu * mu / 2 + mu * (abs(float(ndtri(delta))) + 1)  # at this ε the first term alone is below δ
     return float(scipy.optimize.brentq(lambda e: gaussian_delta(e, mu=mu) - delta, 0.0, top, xtol=1e-10))
 
 
@@ -100,10 +100,10 @@ def gaussian_mu(epsilon: float, *, delta: float) -> float:
 
 
 def gaussian_share(chance: float, *, mu: float) -> float:
-    """The most that any attack succeeds against μ-GDP: Φ(Φ⁻¹(κ) + μ); larger is worse for privacy.
+    """Upper bound on the success rate of any attack on μ-GDP: Φ(Φ⁻¹(κ) + μ); larger is worse for privacy.
 
     Args:
-        chance: κ, the success of the best guess without the update, in [0, 1].
+        chance: κ, the success rate of the best guess without the update, in [0, 1].
         mu: >= 0.
 
     Raises:
@@ -123,7 +123,7 @@ def gaussian_share(chance: float, *, mu: float) -> float:
 
 
 def check_share(name: str, value: float) -> None:
-    """Raise unless ``value`` is a share.
+    """Raise unless ``value`` is a fraction.
 
     Raises:
         BadValue: it is not a number in [0, 1].

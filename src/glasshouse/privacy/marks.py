@@ -1,6 +1,6 @@
-"""Marks that defences leave in what a client sends. Every function looks at tensors alone.
+"""Traces that defences leave in a client's update. Every function works on tensors only.
 
-Shape letters: K classes, F features that enter the last linear layer.
+Shape letters: K classes, F input features of the last linear layer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,24 +9,24 @@ import torch
 from torch import Tensor
 
 ROUNDING = 1e-4
-"""Relative deviation that float32 arithmetic may leave."""
+"""Relative deviation attributed to float32 rounding."""
 MOST_BITS = 16
 _SMALLEST_GRID = 50
 _OFF_GRID = 0.02
 
 
 def zero_sums(weight: Tensor) -> Tensor:
-    """(F,) Column sums of a last layer's weight gradient (K, F), over √K, in float64.
+    """(F,) Column sums of a last layer's weight gradient (K, F), divided by √K, in float64.
 
-    Under cross-entropy they are zero (an example's probabilities and its one-hot label both sum to 1), and so
-    are sums of such gradients. Independent noise of standard deviation σ on every entry makes them N(0, σ²).
+    Under cross-entropy they are zero (an example's probabilities and its one-hot label both sum to 1), also
+    for sums of such gradients. Independent noise of standard deviation σ on every entry makes them N(0, σ²).
     """
     sums: Tensor = weight.cpu().double().sum(0) / len(weight) ** 0.5
     return sums
 
 
 def noise_of(weight: Tensor) -> float:
-    """Standard deviation of the noise in a last layer's weight gradient (K, F); 0 where rounding explains it.
+    """Standard deviation of the noise in a last layer's weight gradient (K, F); 0 if rounding explains it.
 
     Examples:
         >>> honest = torch.tensor([[1.0, 2.0], [-1.0, -2.0]])
@@ -38,9 +38,9 @@ def noise_of(weight: Tensor) -> float:
 
 
 def scattered_zeros(tensor: Tensor) -> float:
-    """Share of zeros among the entries whose row and column are not zero altogether, in [0, 1].
+    """Fraction of zeros among the entries whose row and column are not all zero, in [0, 1].
 
-    Dead units make whole rows and columns of a gradient zero; pruning does not care about rows.
+    Dead units make whole rows and columns of a gradient zero; pruning is independent of rows.
 
     Examples:
         >>> scattered_zeros(torch.tensor([[1.0, 0.0, 2.0], [0.0, 0.0, 3.0]]))
@@ -56,14 +56,14 @@ def scattered_zeros(tensor: Tensor) -> float:
 
 
 def grid_bits(tensors: Mapping[str, Tensor], *, rounding: float = 0.0) -> int | None:
-    """Bits of the coarsest grid that holds every entry of every large tensor; None: there is none.
+    """Bits of the coarsest grid that contains every entry of every large tensor; None: no such grid.
 
     A grid of b bits has 2^(b - 1) - 1 equal steps from zero to the tensor's largest magnitude; 1 bit means
-    that all entries but zeros have one magnitude.
+    that all nonzero entries have the same magnitude.
 
     Args:
         tensors: one update.
-        rounding: absolute error of an entry, as where the difference of two parameters was taken.
+        rounding: absolute rounding error of an entry, e.g. of a difference of two parameters.
 
     Examples:
         >>> grid_bits({"w": torch.arange(-3, 4).repeat(20).float()}), grid_bits({"w": torch.ones(99)})
@@ -81,7 +81,7 @@ def grid_bits(tensors: Mapping[str, Tensor], *, rounding: float = 0.0) -> int | 
     for bits in range(2, MOST_BITS + 1):
         levels = 2 ** (bits - 1) - 1
         limits = [_OFF_GRID + levels * e for e in errors]
-        if max(limits) > 0.2:  # steps as small as rounding: a grid would not show
+        if max(limits) > 0.2:  # grid steps as small as rounding errors: undetectable
             return None
         if all(_on_grid(s * levels, limit) for s, limit in zip(shares, limits, strict=True)):
             return bits
@@ -89,14 +89,14 @@ def grid_bits(tensors: Mapping[str, Tensor], *, rounding: float = 0.0) -> int | 
 
 
 def _on_grid(places: Tensor, limit: float) -> bool:
-    """A few entries first: most updates are not on a grid, which these already show."""
+    """Whether all entries are near integers; checks a few first, enough for most updates without a grid."""
     return all(bool(((p - p.round()).abs() <= limit).all()) for p in (places[:_SMALLEST_GRID], places))
 
 
 def common_ceiling(values: Sequence[float], slack: Sequence[float]) -> tuple[float, list[int]] | None:
-    """The largest value and who has it, where at least two share it; None otherwise.
+    """The largest value and the indices that share it, if at least two do; None otherwise.
 
-    Honest sizes differ; a bound that several of them reach is a bound that somebody set.
+    Norms of honest updates differ; if several reach the same maximum, they were clipped to it.
 
     Args:
         values: one per update, >= 0.

@@ -1,9 +1,9 @@
-"""How private was this run? A lower bound on ε from canaries, without a second run.
+"""A lower bound on ε from canaries in a single training run.
 
-Each of m canaries (examples or clients made for the audit) takes part by its own fair coin. From the released
-models the auditor guesses r of the coins and abstains on the rest; v guesses are right. A mechanism with a
-small ε allows only so many. The bound exceeds the true ε in at most 5 % of runs, provided that the number of
-guesses was fixed before the run, and that scores depend on the coins only through what was released.
+Each of m canaries (examples or clients made for the audit) is included by an independent fair coin flip. From
+the released models the auditor guesses r of the coins and abstains on the rest; v guesses are correct. A
+mechanism with a small ε limits v. The bound exceeds the true ε in at most 5 % of runs, provided that the
+number of guesses was fixed before the run, and that scores depend on the coins only through the releases.
 """
 
 from collections.abc import Callable
@@ -26,12 +26,12 @@ _HALVINGS = 50
 @final
 @dataclass(frozen=True, kw_only=True)
 class Guesses:
-    """What the auditor guessed.
+    """Counts of the auditor's guesses.
 
     Attributes:
-        canaries: m, each in by its own fair coin.
-        guesses: r, how many coins were guessed; fixed before the run.
-        correct: v, how many of them rightly; by chance half.
+        canaries: m, each included by an independent fair coin flip.
+        guesses: r, the number of coins guessed; fixed before the run.
+        correct: v, the number of correct guesses; half by chance.
     """
 
     canaries: int
@@ -51,14 +51,14 @@ class Guesses:
 @final
 @dataclass(frozen=True, kw_only=True)
 class LowerBound:
-    """What a run shows of ε; larger is less private.
+    """A lower bound on ε from one run; larger is less private.
 
     Attributes:
         epsilon: ε is at least this, with confidence ``level``; 0: the run shows nothing.
-        delta: δ at which ε is meant.
-        level: one-sided confidence.
-        assumes: ``any``: an (ε, δ) guarantee of any kind; ``gaussian``: that of a Gaussian mechanism.
-        counts: what it rests on.
+        delta: δ of the guarantee.
+        level: one-sided confidence level.
+        assumes: ``any``: any (ε, δ) guarantee; ``gaussian``: that of a Gaussian mechanism.
+        counts: the guesses that the bound is computed from.
     """
 
     epsilon: float
@@ -76,15 +76,15 @@ def count_guesses(
     out: int | None = None,
     rng: np.random.Generator,
 ) -> Guesses:
-    """Guess "in" for the highest scores and "out" for the lowest, and count how many are right; chance half.
+    """Guess "in" for the highest scores and "out" for the lowest, and count correct guesses; half by chance.
 
     Args:
-        scores: (m,), finite; higher is more likely in. They may depend on what was released and on the
-            canaries, not on the coins.
+        scores: (m,), finite; higher is more likely in. They may depend on the releases and on the canaries,
+            not on the coins.
         included: (m,), the coins.
         guesses: r, at most m; fixed before the run.
-        out: how many of them say "out"; fixed before the run. None: half, of an even number.
-        rng: breaks ties, so that the order in which canaries are listed does not matter.
+        out: number of guesses "out"; fixed before the run. None: half, of an even number.
+        rng: breaks ties, so that the order of the canaries does not matter.
 
     Raises:
         BadValue: shapes differ, a score is not finite, or ``guesses`` or ``out`` is out of range.
@@ -120,11 +120,11 @@ def count_guesses(
 
 
 def one_run_p_value(counts: Guesses, *, epsilon: float, delta: float) -> float:
-    """How likely so many right guesses are, at most, if the mechanism is (ε, δ)-DP.
+    """Upper bound on the probability of at least this many correct guesses if the mechanism is (ε, δ)-DP.
 
     Args:
-        counts: what the auditor guessed.
-        epsilon: the hypothesis, >= 0; one canary more or less.
+        counts: the auditor's guesses.
+        epsilon: the hypothesis, >= 0, for one canary more or less.
         delta: in [0, 1).
 
     Raises:
@@ -150,15 +150,15 @@ def one_run_p_value(counts: Guesses, *, epsilon: float, delta: float) -> float:
 
 
 def one_run_epsilon(counts: Guesses, *, delta: float, level: float = 0.95) -> LowerBound:
-    """The largest ε that the run rejects, whatever the mechanism is.
+    """The largest ε that the run rejects, for any mechanism.
 
     Args:
-        counts: what the auditor guessed.
+        counts: the auditor's guesses.
         delta: δ of the guarantee, in [0, 1). Far above 1 / (2 m) nothing is ever rejected.
         level: confidence, in (0, 1).
 
     Returns:
-        A lower bound on ε. At δ = 0 it is the logit of Clopper and Pearson's lower end for v of r.
+        A lower bound on ε. At δ = 0 it is the logit of the lower Clopper-Pearson limit for v of r.
 
     Raises:
         BadValue: ``delta`` or ``level`` is out of range.
@@ -183,15 +183,15 @@ def one_run_epsilon(counts: Guesses, *, delta: float, level: float = 0.95) -> Lo
 def gaussian_run_rejects(counts: Guesses, *, mu: float, level: float = 0.95) -> bool:
     """Whether the run shows that the mechanism is not μ-GDP.
 
-    Let A be the probability that a canary is guessed rightly while at least i guesses are right, averaged
-    over canaries, and B that it is guessed wrongly while at least i - 1 are right. Turning the canary's coin
-    turns one event into the other, so A <= Φ(Φ⁻¹(B) + μ). If v or more are right with probability 5 %, these
-    inequalities, from i = v down to 1, force a smallest total probability of guessing a canary. Where that
-    exceeds r / m, v or more right guesses have a probability below 5 %.
+    Let A be the probability that a canary is guessed correctly while at least i guesses are correct, averaged
+    over canaries, and B that it is guessed wrongly while at least i - 1 are correct. Flipping the canary's
+    coin turns one event into the other, so A <= Φ(Φ⁻¹(B) + μ). If v or more are correct with probability 5 %,
+    these inequalities, from i = v down to 1, imply a lower bound on the total probability of guessing a
+    canary. If it exceeds r / m, then v or more correct guesses have a probability below 5 %.
 
     Args:
-        counts: what the auditor guessed.
-        mu: the hypothesis, >= 0; one canary more or less.
+        counts: the auditor's guesses.
+        mu: the hypothesis, >= 0, for one canary more or less.
         level: confidence, in (0, 1).
 
     Raises:
@@ -199,7 +199,7 @@ def gaussian_run_rejects(counts: Guesses, *, mu: float, level: float = 0.95) -> 
 
     Source:
         Mahloujifar, Melis & Chaudhuri 2024, "Auditing f-differential privacy in one run", arXiv:2410.22235,
-        the recursive bound on the number of right guesses and the audit built on it.
+        the recursive bound on the number of correct guesses and the audit built on it.
 
     Examples:
         >>> counts = Guesses(canaries=1000, guesses=100, correct=90)
@@ -221,13 +221,13 @@ def gaussian_run_rejects(counts: Guesses, *, mu: float, level: float = 0.95) -> 
 
 
 def gaussian_run_epsilon(counts: Guesses, *, delta: float, level: float = 0.95) -> LowerBound:
-    """The largest ε at δ that the run rejects, if the mechanism's guarantee is that of a Gaussian one.
+    """The largest ε at δ that the run rejects, if the mechanism is Gaussian.
 
-    Tighter than :func:`one_run_epsilon`, because the whole trade-off curve is tested and not one point of it.
-    For mechanisms whose curve is not Gaussian (sampled ones, for instance) it is no bound.
+    Tighter than :func:`one_run_epsilon`, because it tests the whole trade-off curve, not one point of it.
+    Not a valid bound for mechanisms whose curve is not Gaussian (sampled ones, for instance).
 
     Args:
-        counts: what the auditor guessed.
+        counts: the auditor's guesses.
         delta: δ at which ε is stated, in (0, 1).
         level: confidence, in (0, 1).
 
@@ -253,7 +253,7 @@ def gaussian_run_epsilon(counts: Guesses, *, delta: float, level: float = 0.95) 
 
 
 def check_level(level: float) -> None:
-    """Raise unless ``level`` is a confidence.
+    """Raise unless ``level`` is a confidence level.
 
     Raises:
         BadValue: it is not in (0, 1).
@@ -262,11 +262,11 @@ def check_level(level: float) -> None:
 
 
 def largest_rejected(rejects: Callable[[float], bool], *, halvings: int = _HALVINGS) -> float:
-    """The end of the rejected hypotheses from 0 up to 100, by bisection; never beyond a rejected one.
+    """The largest rejected hypothesis between 0 and 100, by bisection; always a rejected one.
 
     Args:
         rejects: whether a hypothesis is rejected; 0 is.
-        halvings: of the interval of length 1, 2, 4, ... in which that end lies.
+        halvings: bisections of the interval of length 1, 2, 4, ... that contains the result.
     """
     low, high = 0.0, 1.0
     while high < _LARGEST_EPSILON and rejects(high):

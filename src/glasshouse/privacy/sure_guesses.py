@@ -1,16 +1,16 @@
-"""Guesses of two kinds from one run: the surest count twice, which shows more of a Gaussian mechanism's ε.
+"""A tighter lower bound on a Gaussian mechanism's ε from one run: the most confident guesses count twice.
 
-:func:`.one_run.gaussian_run_epsilon` rests on how many guesses are right. Here the bound rests on the total
-w: the number of right guesses plus the number of right ones among the surest. Let x(w, k) be the expected
-number of right guesses of kind k in runs with total w, and y(w, k) that of wrong ones. Turning the coin of a
-canary that was guessed rightly makes the guess wrong and lowers w by the guess's weight g. So for every
-factor s >= 1 the sum over w and k of max(0, x(w, k) - s y(w - g, k)) is at most m δ(log s), where δ(ε) is the
-trade-off curve's. A linear program finds the largest probability of a total of w or more under these
-inequalities. It leaves out those of totals far below and those between the factors of a grid: both make the
-bound weaker, never wrong.
+:func:`.one_run.gaussian_run_epsilon` uses the number of correct guesses. Here the bound uses the total
+w: the number of correct guesses plus the number of correct ones among the most confident. Let x(w, k) be the
+expected number of correct guesses of kind k in runs with total w, and y(w, k) that of wrong ones. Flipping
+the coin of a canary that was guessed correctly makes the guess wrong and lowers w by the guess's weight g. So
+for every factor s >= 1 the sum over w and k of max(0, x(w, k) - s y(w - g, k)) is at most m δ(log s), where
+δ(ε) is that of the trade-off curve. A linear program finds the largest probability of a total of w or more
+under these inequalities. It omits the inequalities for totals far below w and for factors between those of a
+grid: both make the bound looser, never invalid.
 
-Source: Mahloujifar, Melis & Chaudhuri 2024, arXiv:2410.22235, whose inequalities on the number of right
-guesses these are, before their recursion; the weights are ours.
+Source: Mahloujifar, Melis & Chaudhuri 2024, arXiv:2410.22235: their inequalities on the number of correct
+guesses, without the recursion that follows; the weights are ours.
 
 Shape letters: L totals, K kinds of guesses, S factors.
 """
@@ -28,15 +28,15 @@ from glasshouse.privacy.one_run import Guesses, LowerBound, check_level, largest
 
 FACTORS = np.arange(0.0, 5.01, 0.25)
 """Logarithms of the factors s."""
-_REACH = 3.0  # totals this many times the root of the summed squares of the weights below are left out
-_SCALE = 100.0  # of expected numbers per canary, so that the solver's tolerance stays far below them
+_REACH = 3.0  # omit totals further below w than this times the root of the summed squared weights
+_SCALE = 100.0  # scale of expected numbers per canary, which keeps them far above the solver's tolerance
 _HALVINGS = 9
 
 
 def numbers_of_sure_guesses(canaries: int) -> tuple[int, int]:
     """How many canaries to guess, and how many of them count twice: 16 % and 6 %, even numbers.
 
-    Chosen on simulated Gaussian releases with 1,000 canaries at ε = 4 and 8, before any run that is judged.
+    Chosen on simulated Gaussian releases with 1,000 canaries at ε = 4 and 8, before any audited run.
 
     Args:
         canaries: m, at least 50.
@@ -49,16 +49,16 @@ def numbers_of_sure_guesses(canaries: int) -> tuple[int, int]:
 
 
 def weighted_tail(guesses: Guesses, sure: Guesses, *, mu: float) -> float:
-    """How likely a total as large as this one is, at most, under a μ-GDP mechanism.
+    """Upper bound on the probability of at least this total under a μ-GDP mechanism.
 
     Args:
-        guesses: all of them.
-        sure: the surest among them.
-        mu: the hypothesis, > 0; one canary more or less.
+        guesses: all guesses.
+        sure: the most confident of them.
+        mu: the hypothesis, > 0, for one canary more or less.
 
     Raises:
-        BadValue: ``sure`` cannot be a part of ``guesses``, or ``mu`` is out of range.
-        Undefined: the solver gave up.
+        BadValue: ``sure`` cannot be a subset of ``guesses``, or ``mu`` is out of range.
+        Undefined: the solver failed.
 
     Examples:
         >>> every = Guesses(canaries=200, guesses=32, correct=29)
@@ -79,13 +79,13 @@ def weighted_tail(guesses: Guesses, sure: Guesses, *, mu: float) -> float:
 
 
 def weighted_run_epsilon(guesses: Guesses, sure: Guesses, *, delta: float, level: float = 0.95) -> LowerBound:
-    """The largest ε at δ that the run rejects, if the mechanism's guarantee is that of a Gaussian one.
+    """The largest ε at δ that the run rejects, if the mechanism is Gaussian.
 
-    With 1,000 canaries a twentieth more than :func:`.one_run.gaussian_run_epsilon`, for a CPU second or two.
+    With 1,000 canaries 5 % larger than :func:`.one_run.gaussian_run_epsilon`, for one or two CPU seconds.
 
     Args:
         guesses: all guesses; their number was fixed before the run.
-        sure: the surest among them, which count twice; their number was fixed before the run, too.
+        sure: the most confident of them, which count twice; their number was fixed before the run, too.
         delta: δ at which ε is stated, in (0, 1).
         level: confidence, in (0, 1).
 
@@ -93,8 +93,8 @@ def weighted_run_epsilon(guesses: Guesses, sure: Guesses, *, delta: float, level
         A lower bound on ε.
 
     Raises:
-        BadValue: ``sure`` cannot be a part of ``guesses``, or ``delta`` or ``level`` is out of range.
-        Undefined: the solver gave up.
+        BadValue: ``sure`` cannot be a subset of ``guesses``, or ``delta`` or ``level`` is out of range.
+        Undefined: the solver failed.
 
     Source:
         As :func:`weighted_tail`; ε from μ by Balle & Wang 2018, Theorem 8.
@@ -138,7 +138,7 @@ def _check_parts(guesses: Guesses, sure: Guesses) -> None:
 
 @final
 class _Program:
-    """The linear program: columns p (L,), x (K, L) in units of all guesses of a kind, excess (S, K, L)."""
+    """The linear program: columns p (L,), x (K, L) as fractions of a kind's guesses, excess (S, K, L)."""
 
     def __init__(self, guesses: Guesses, sure: Guesses, *, mu: float) -> None:
         self.kinds = ((2, sure.guesses), (1, guesses.guesses - sure.guesses))
@@ -152,15 +152,15 @@ class _Program:
         self.columns = self.levels * (1 + len(self.kinds) * (1 + len(FACTORS)))
 
     def solve(self) -> Any:
-        """The largest mass at the total and above, as scipy's result, with its sign turned."""
+        """Maximise the probability of the total or more; returns scipy's result, with the sign reversed."""
         upper, limits = self._inequalities()
         objective, zeros = np.zeros(self.columns), np.zeros(self.levels)
         objective[self.start : self.levels] = -1.0
-        solver: Any = linprog  # its stub knows no sparse matrices
+        solver: Any = linprog  # its type stub lacks sparse matrices
         return solver(objective, A_ub=upper, b_ub=limits, A_eq=self._means(), b_eq=zeros, method="highs-ds")
 
     def _means(self) -> csr_array:
-        """Weights times right guesses make the total: per level, sum of g r x = w p."""
+        """Weighted correct guesses add up to the total: per level, sum of g r x = w p."""
         at = np.arange(self.levels)
         blocks = [(at, at, -(self.first + at).astype(float))]
         blocks += [
@@ -173,7 +173,7 @@ class _Program:
         return self.levels * (1 + kind) + at
 
     def _inequalities(self) -> tuple[csr_array, NDArray[np.float64]]:
-        """All masses sum to at most 1; x <= p; excesses above x - s y, and their sums below m δ."""
+        """Probabilities sum to at most 1; x <= p; excess >= x - s y, and sums of excesses <= m δ."""
         at = np.arange(self.levels)
         one = np.ones(self.levels)
         blocks, limits, row = [(0 * at, at, one)], [1.0], 1

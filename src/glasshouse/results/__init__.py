@@ -1,1 +1,1 @@
-"""What an audit found, as plain records: what reports, scripts and notebooks read. Needs no torch."""
+"""The results of an audit as plain records, for reports, scripts and notebooks. Needs no torch."""

@@ -1,4 +1,4 @@
-"""How threats, limits, attacks and metrics describe themselves in a result."""
+"""Descriptions of threats, limits, attacks and metrics in a result."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,11 +10,11 @@ __all__ = ["AttackCard", "Limit", "MetricCard", "ThreatCard"]
 @final
 @dataclass(frozen=True, kw_only=True)
 class ThreatCard:
-    """Who sees what, and what was given, for one scenario; all in words.
+    """The threat model of one scenario in words: who sees what, and which side knowledge was granted.
 
-    ``limits``: metric → largest tolerated gain; ``broken``: sentences of those broken (see :class:`Limit`).
-    ``setup``: the federation in a few plain words; ``defenses``: registered name → what it does, of those in
-    use; ``advice``: a defence to try first, and what it does.
+    ``limits``: metric → largest tolerated gain; ``broken``: the sentences on broken limits (:class:`Limit`).
+    ``setup``: the federation in a few plain words; ``defenses``: registered name → description, of those in
+    use; ``advice``: a defence to try first, with its description.
     """
 
     scenario: str
@@ -39,14 +39,14 @@ class ThreatCard:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Limit:
-    """One limit of a policy, and what the run can say of it.
+    """One limit of a policy, and whether the run shows that it holds.
 
     Attributes:
         scenario: whose policy.
         subject: what is limited, in words ("gain in psnr of dlg under clip 4").
         limit: the tolerated number.
-        state: ``holds`` (the whole interval is within it and the controls passed),
-            ``broken``, ``undecided`` (the interval crosses it, or there was no power) or ``unmeasured``.
+        state: ``holds`` (the whole interval is within the limit and the controls passed),
+            ``broken``, ``undecided`` (the interval crosses the limit, or no power) or ``unmeasured``.
         text: one sentence for the report.
     """
 
@@ -60,7 +60,7 @@ class Limit:
 @final
 @dataclass(frozen=True, kw_only=True)
 class AttackCard:
-    """How an attack describes itself: what the report shows of it.
+    """The description of an attack, as shown in the report.
 
     Attributes:
         label: its name in this run.
@@ -80,24 +80,24 @@ class AttackCard:
 @final
 @dataclass(frozen=True, kw_only=True)
 class MetricCard:
-    """How a metric describes itself: what the report needs to show a number of it.
+    """The description of a metric: what the report needs to show its values.
 
     Attributes:
         name: as registered.
         label: for tables and axes.
         sentence: what the attack did, with one ``{}`` for the value ("rebuilt private images at PSNR {}").
-        explanation: one line for a reader who never met it.
-        display: ``rate`` as a percentage, ``level`` in decibels, ``plain`` as it is.
-        low: what the metric can be at all; None: unbounded.
-        high: what the metric can be at all; None: unbounded.
-        higher_leaks: larger means that more came out.
+        explanation: one line for a reader new to the metric.
+        display: ``rate`` as a percentage, ``level`` in decibels, ``plain`` unchanged.
+        low: smallest possible value; None: unbounded.
+        high: largest possible value; None: unbounded.
+        higher_leaks: larger values mean more leakage.
         unit: ``dB``, ``share`` or empty.
-        severity: ``images``, ``membership``, ``labels`` or ``other``: what kind of private thing came out;
-            the report orders by it.
-        order: among metrics of one severity, small ones are quoted first.
-        note: what a reader must know who compares the number with a paper's.
-        private: the number is about private data; where False, it is never a headline.
-        landmarks: (number, its meaning, a picture of it as a ``data:`` address of a PNG), the worst first.
+        severity: ``images``, ``membership``, ``labels`` or ``other``: the kind of private data that leaks;
+            the report sorts by it.
+        order: rank among metrics of one severity; the smallest is quoted first.
+        note: caveats for comparing the value with a paper's.
+        private: the metric is about private data; where False, it is never a headline.
+        landmarks: (value, its meaning, an example as a ``data:`` URL of a PNG), the worst first.
     """
 
     name: str

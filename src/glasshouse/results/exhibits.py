@@ -1,4 +1,4 @@
-"""Make exhibits: charts, tables and pictures as plain data, with headings that name the cell they are of."""
+"""Make exhibits: charts, tables and images as plain data, with headings that name their cell."""
 
 import json
 import math
@@ -40,12 +40,12 @@ KINDS: Final[tuple[str, ...]] = get_args(ExhibitKind)
 @final
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Which cell an exhibit is of.
+    """The cell that an exhibit belongs to.
 
     Attributes:
         scenario: its name.
         axes: values of the axes in this cell.
-        run: the run directory; pictures are filed below it.
+        run: the run directory; images are stored below it.
     """
 
     scenario: str
@@ -74,11 +74,11 @@ class Place:
         return Exhibit(kind=kind, scenario=self.scenario, title=title, caption=caption, data=data, **further)
 
     def file_name(self, path: Path) -> str:
-        """A file below the run, as a result names it."""
+        """The path of a file relative to the run directory, as stored in a result."""
         return str(path.resolve().relative_to(self.run.resolve()))
 
     def without(self, *paths: str) -> "Place":
-        """The same place, named without these axes: for what is joined along them."""
+        """The same place without these axes, for exhibits joined along them."""
         axes = {path: value for path, value in self.axes.items() if path not in paths}
         return Place(scenario=self.scenario, axes=axes, run=self.run)
 
@@ -96,11 +96,11 @@ def line(
 
     Args:
         name: for the legend.
-        x: places, as many as ``y``.
+        x: horizontal coordinates, as many as ``y``.
         y: values.
         band: lower and upper ends of an interval around each value.
-        null: the line is what others are compared with.
-        of: number of the line of the same chart that this one stands beside.
+        null: the line is the null baseline of the others.
+        of: index of the line in the same chart that this one belongs to.
     """
     series: dict[str, Any] = {"name": name, "x": list(x), "y": list(y)}
     if band is not None:
@@ -120,16 +120,16 @@ def lines(
     spacing: Literal["linear", "log", "even"] = "linear",
     join: str = "",
 ) -> Exhibit:
-    """A chart of lines.
+    """A line chart.
 
     Args:
         place: the cell.
         title: the heading without the values of the axes, which are added.
-        caption: what the reader must know to read it.
+        caption: how to read the chart.
         labels: of the horizontal and of the vertical axis.
         series: the lines, made by :func:`line`.
-        spacing: of the horizontal axis; ``even`` puts the values that occur at equal distances.
-        join: exhibits of one scenario and kind that have this key in common become one; empty: none do.
+        spacing: of the horizontal axis; ``even`` spaces the values that occur equally.
+        join: exhibits of one scenario and kind with the same key are joined into one; empty: not joined.
     """
     extra = {} if spacing == "linear" else {f"x_{spacing}": True}
     data = {"x_label": labels[0], "y_label": labels[1], **extra, "series": list(series)}
@@ -188,15 +188,15 @@ def pictures(
     private: Sequence[str],
     rows: Sequence[str] = (),
 ) -> Exhibit:
-    """Images side by side, filed as arrays below the run.
+    """Images side by side, stored as arrays below the run directory.
 
     Args:
         place: the cell.
         title: the heading without the values of the axes, which are added.
-        caption: what the reader must know to read them.
+        caption: how to read the images.
         columns: images by the heading of their column.
         file: where they are written, an ``.npz`` below ``place.run``.
-        private: columns that show private data; the report blurs such pictures unless the user asks.
+        private: columns that show private data; the report blurs their images unless the user asks.
         rows: names of the rows; 1, 2, ... by default.
     """
     images = np.stack(list(columns.values()), axis=1)
@@ -218,14 +218,14 @@ def sentences(
     file: Path,
     private: Sequence[str],
 ) -> Exhibit:
-    """Sentences side by side, filed below the run: a result holds none of them.
+    """Sentences side by side, stored below the run directory, never in ``result.json`` itself.
 
     Args:
         place: the cell.
         title: the heading without the values of the axes, which are added.
-        caption: what the reader must know to read them.
-        columns: their headings.
-        rows: a text for every column, by the name of the row.
+        caption: how to read the sentences.
+        columns: headings of the columns.
+        rows: one sentence per column, by the name of the row.
         file: where they are written, a ``.json`` below ``place.run``.
         private: columns that show private data; the report hides them unless the user asks.
     """
@@ -238,7 +238,7 @@ def check_exhibit(exhibit: Exhibit, *, subject: str) -> None:
     """Raise unless the exhibit can be written and drawn.
 
     Raises:
-        BadValue: of an unknown kind, without data, with rows of unequal length, or with NaN or infinity.
+        BadValue: unknown kind, no data, rows of unequal length, NaN or infinity.
     """
     fault = next(_faults(exhibit), None)
     if fault:
@@ -273,7 +273,7 @@ def _faults(exhibit: Exhibit) -> Iterator[str]:
 
 
 def _is_finite(value: object) -> bool:
-    """Whether no number in it is NaN or infinite, at any depth."""
+    """Whether every number in ``value`` is finite, at any depth."""
     if isinstance(value, float):
         return math.isfinite(value)
     if isinstance(value, str):

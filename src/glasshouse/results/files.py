@@ -1,6 +1,6 @@
-"""``result.json`` in and out. Needs no torch.
+"""Read and write ``result.json``. Needs no torch.
 
-The schema is documented in docs/result.md; ``FORMAT`` changes when a field's meaning would.
+The schema is documented in docs/result.md; ``FORMAT`` changes whenever the meaning of a field does.
 """
 
 import json
@@ -36,12 +36,12 @@ T = TypeVar("T")  # one of the records
 
 
 def write_result(result: Result, path: Path) -> None:
-    """Write ``result.json``; NaN and infinity are refused.
+    """Write ``result.json``; NaN and infinity are rejected.
 
     Raises:
         BadValue: a number is not finite.
-        DiskFull: it could not be written.
-        BadFile: it could not be written.
+        DiskFull: no space left.
+        BadFile: the file could not be written.
     """
     try:
         text = json.dumps({"format": FORMAT, **asdict(result)}, allow_nan=False, indent=1, default=_plain)
@@ -86,8 +86,8 @@ def pictures(exhibit: Exhibit, run: Path) -> NDArray[np.float64]:
     """The images of a ``pictures`` exhibit, (rows, columns, H, W, C) in [0, 1].
 
     Raises:
-        BadFile: no plain file below ``run``, or no archive of plain arrays.
-        KeyError: it holds no ``images``.
+        BadFile: not a regular file below ``run``, or not an archive of plain arrays.
+        KeyError: the archive has no ``images``.
     """
     subject, fix = f"pictures '{exhibit.title}'", "make the report where the run directory is whole"
     path = plain_file(run, exhibit.file, subject=subject)
@@ -95,10 +95,10 @@ def pictures(exhibit: Exhibit, run: Path) -> NDArray[np.float64]:
 
 
 def sentences(exhibit: Exhibit, run: Path) -> list[list[str]]:
-    """The texts of a ``sentences`` exhibit, row by row.
+    """The sentences of a ``sentences`` exhibit, row by row.
 
     Raises:
-        BadFile: no plain file below ``run``, or no JSON with lists of texts.
+        BadFile: not a regular file below ``run``, or not JSON with lists of strings.
     """
     subject, fix = f"sentences '{exhibit.title}'", "make the report where the run directory is whole"
     path = plain_file(run, exhibit.file, subject=subject)

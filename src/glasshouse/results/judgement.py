@@ -1,4 +1,4 @@
-"""Which findings may speak for a whole run: primary ones, and after the correction for how many there are."""
+"""Which findings decide for a whole run: the primary ones, corrected for multiple comparisons."""
 
 import math
 from collections.abc import Sequence
@@ -7,21 +7,22 @@ from typing import Final
 from glasshouse.results.records import Finding, Victim
 
 ALPHA: Final = 0.05
-"""Holm's level over the primary findings of a run, and over the victims of a cell."""
+"""Significance level of Holm's correction, over the primary findings of a run and over a cell's victims."""
 ONE_SIDE: Final = 0.025
-"""Share of the findings without any leak whose 95 % interval lies above 0 by luck."""
+"""Fraction of the findings without any leak whose 95 % interval lies above 0 by chance."""
 
 
 def expected_by_luck(finding: Finding) -> bool:
-    """A primary finding whose interval lies above 0, but which does not survive Holm's correction."""
+    """Whether a finding's interval lies above 0 but the finding does not survive Holm's correction."""
     return finding.verdict == "leaks" and finding.p_adjusted is not None and finding.p_adjusted >= ALPHA
 
 
 def anybody_p_value(victims: Sequence[Victim]) -> float:
-    """p-value of "nobody's example came out" from the verdicts on all victims of a finding.
+    """p-value of "no victim's example leaked" from the verdicts on all victims of a finding.
 
-    That k of v victims reach what the k-th best did has a binomial chance; the smallest one over all k, times
-    v, holds whichever k it is. Two of three victims ahead of 200 held-out examples: 2e-4, where one is .045.
+    For each k, the chance that at least k of v victims have a p-value as small as the k-th smallest is
+    binomial; the smallest of these over all k, times v, is valid for any k. Two of three victims ahead of 200
+    held-out examples give 2e-4, one gives .045.
 
     Examples:
         >>> from glasshouse.results.records import Victim
@@ -39,9 +40,9 @@ def anybody_p_value(victims: Sequence[Victim]) -> float:
 
 
 def with_somebody_out(findings: Sequence[Sequence[Victim]]) -> list[bool]:
-    """Of which findings it may be said that somebody came out, after Holm's correction over all of them.
+    """Which findings show that some victim leaked, after Holm's correction over all findings.
 
-    Within a finding the verdicts are corrected already; of 75 findings, 4 would still name somebody by luck.
+    Within a finding the verdicts are corrected already; 4 of 75 findings would still name a victim by chance.
 
     Args:
         findings: the verdicts on single victims of each finding that judges any.
@@ -55,5 +56,5 @@ def with_somebody_out(findings: Sequence[Sequence[Victim]]) -> list[bool]:
 
 
 def primaries(findings: Sequence[Finding]) -> list[Finding]:
-    """The findings that decide headline and exit code; of a result that marks none, all of them."""
+    """The findings that decide headline and exit code; all of them if none is marked as primary."""
     return [f for f in findings if f.primary] or list(findings)

@@ -1,4 +1,4 @@
-"""What an audit found, as plain records: everything that a report, a script or a notebook reads."""
+"""The results of an audit as plain records: everything that a report, a script or a notebook reads."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -30,20 +30,20 @@ ExhibitKind = Literal["pictures", "sentences", "lines", "histogram", "boxes", "t
 @final
 @dataclass(frozen=True, kw_only=True)
 class Control:
-    """Did the attack work where it must, and stay silent where it must?
+    """Whether an attack succeeds in an easy setting and gains nothing from an unrelated update.
+
+    The four gains are None where the attack made no claim there; it then did not pass.
 
     Attributes:
-        positive: gain in the easy setting, and the lower end of its interval.
-        positive_low: gain in the easy setting, and the lower end of its interval.
-        negative: gain on an update unrelated to the victim, and the one-sided bound below it: the control
-            fails when ``negative_low`` is above 0. None, all four: the attack made no claim there, and so did
-            not pass.
-        negative_high: as ``negative``.
-        passed: both hold.
+        positive: gain in the easy setting.
+        positive_low: lower end of its interval.
+        negative: gain on an update unrelated to the victim.
+        negative_low: its one-sided lower bound; the control fails if it is above 0.
+        passed: both parts of the control passed.
         setting: the easy setting in words.
-        n: victims.
-        metric: of the gains; it belongs to the attack, and need not be the metric of the finding beside it.
-        reason: why it did not pass, in words, where it is no gain that says so.
+        n: number of victims.
+        metric: of the gains; chosen by the attack, not necessarily the metric of the finding.
+        reason: why the control did not pass, in words, where the gains do not show it.
     """
 
     positive: float | None = None
@@ -60,14 +60,14 @@ class Control:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
-    """The same claims scored against other victims' truth: what an attack gets that ignores the update.
+    """The same claims scored against other victims' ground truth: the score of ignoring the update.
 
     Attributes:
         value: the metric on exchanged victims.
-        gain: of the true pairing over it, paired by victim, signed so that positive is leakage.
-        gain_low: of the true pairing over it, paired by victim, signed so that positive is leakage.
-        gain_high: of the true pairing over it, paired by victim, signed so that positive is leakage.
-        n: victims.
+        gain: of the true pairing over the exchanged one, paired by victim; positive is leakage.
+        gain_low: lower end of its interval.
+        gain_high: upper end of its interval.
+        n: number of victims.
     """
 
     value: float
@@ -80,15 +80,15 @@ class Exchange:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Victim:
-    """The verdict on one victim: is its own example better matched than held-out ones?
+    """The verdict on one victim: does the claim match its example better than held-out ones?
 
     Attributes:
         name: of the victim, e.g. ``round 0, client 3, example 1``.
         value: the metric.
-        rank: held-out examples that match the claim as well or better.
-        compared: M, how many there were.
+        rank: number of held-out examples that match the claim as well or better.
+        compared: M, the number of held-out examples.
         p: (1 + rank) / (1 + M).
-        p_adjusted: Holm's, over the victims of the cell.
+        p_adjusted: with Holm's correction over the victims of the cell.
         leaks: ``p_adjusted`` is below .05.
     """
 
@@ -104,7 +104,7 @@ class Victim:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """What the same attack with the same settings got where no defence was on: a cell's power."""
+    """The score of the same attack with the same settings without defences: shows the power of a cell."""
 
     value: float
     low: float
@@ -122,41 +122,41 @@ class Finding:
         scenario: name of the scenario.
         cell: hash of the cell.
         axes: values of the axes in this cell.
-        attack: registered names.
-        metric: registered names.
-        protocol: registered names.
+        attack: registered name.
+        metric: registered name.
+        protocol: registered name.
         defenses: short descriptions in order, empty for none.
-        value: the metric and its 95 % interval.
-        low: the metric and its 95 % interval.
-        high: the metric and its 95 % interval.
-        higher_leaks: larger means more leaked.
-        n: units behind it.
-        unit: what one is ("victims", "images", "clients").
+        value: the metric.
+        low: lower end of its 95 % interval.
+        high: upper end of its 95 % interval.
+        higher_leaks: larger values mean more leakage.
+        n: number of units scored.
+        unit: what a unit is ("victims", "images", "clients").
         baseline: name of the null adversary quoted.
         baseline_value: its score on the same victims.
-        gain: improvement over the null, signed so that positive is leakage, paired.
-        gain_low: improvement over the null, signed so that positive is leakage, paired.
-        gain_high: improvement over the null, signed so that positive is leakage, paired.
-        control: name → outcome, None where the attack has none.
+        gain: improvement over the null, paired, signed so that positive is leakage.
+        gain_low: lower end of its 95 % interval.
+        gain_high: upper end of its 95 % interval.
+        control: outcome of the attack's control; None where it has none.
         chosen: how the number was chosen ("4 restarts, lowest loss of the attack").
         given: grants that were used.
-        seconds: attack time, all units.
+        seconds: attack time over all units.
         about: rounds and clients in words.
-        chance: of a guess, where known.
-        median: over victims, None for pooled metrics and shares.
+        chance: score of random guessing, where known.
+        median: over victims; None for pooled metrics and shares.
         claim: kind of the claims that were scored.
         p: one-sided p-value of "the gain is not above 0".
-        primary: the metric by which this attack and claim kind are judged, fixed before the run; only such
-            findings reach the headline and the exit code.
-        p_adjusted: Holm's, over the primary findings of the run; None for others.
-        exchange: against other victims' truth, None where the metric has no such control.
-        undefended: the same attack without the defences; None where that was not run, or this is it.
-        claimed: victims of whom anything was claimed; the others count as misses.
-        runs: independent federations behind the number; below 4 the interval rests on few of them.
+        primary: the metric is the one by which this attack and claim kind are judged, fixed before the run;
+            only primary findings reach the headline and the exit code.
+        p_adjusted: with Holm's correction over the primary findings of the run; None for others.
+        exchange: score against other victims' ground truth; None where the metric has no such control.
+        undefended: the same attack without the defences; None if not run, or if this cell has none.
+        claimed: number of victims with at least one claim; the others count as misses.
+        runs: independent federations in the sample; below 4 the interval rests on few of them.
         victims: one verdict each, for metrics that compare single examples.
-        searches: one per claim, of attacks that search and say what for; of primary findings.
-        unfinished: claims whose search was not finished; None: the attack does not say what it minimises.
-        bound: the most that any attack could get; None: no guarantee covers this number.
+        searches: one per claim, for primary findings of attacks that declare their objective.
+        unfinished: number of claims whose search was not finished; None: the attack declares no objective.
+        bound: upper bound for any attack; None: no guarantee covers this number.
     """
 
     scenario: str
@@ -221,7 +221,7 @@ class Utility:
     """Held-out accuracy after the cell's rounds, with its exact interval over the n examples.
 
     ``epsilon`` and ``delta``: the privacy guarantee of the cell's defences, None where there is none.
-    ``chance``: the share of the most common class among the examples; None: not known.
+    ``chance``: the fraction of the examples in the most common class; None: unknown.
     """
 
     scenario: str
@@ -242,7 +242,7 @@ class Utility:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Contrast:
-    """By how much one attack leaks more than another on the same victims, in one cell.
+    """Difference between the scores of two attacks on the same victims in one cell.
 
     ``difference``, ``low``, ``high``: in the metric's unit, with a 95 % interval over ``n`` pairs, signed so
     that positive means that ``attack`` leaks more than ``other``.
@@ -269,7 +269,7 @@ class Exhibit:
     """Something to show beside the numbers.
 
     Attributes:
-        kind: ``pictures`` are originals beside reconstructions, in ``file``.
+        kind: ``pictures`` show originals beside reconstructions, stored in ``file``.
         data: by kind:
             ``lines``: {"x_label", "y_label", "x_log"?, "x_even"?: equal distances between the values of x,
             "series": [{"name", "x", "y", "low"?, "high"?, "null"?: bool, "of"?: number of the series that
@@ -277,10 +277,10 @@ class Exhibit:
             ``histogram``: {"x_label", "series": [{"name", "values"}]}; ``boxes``: the same with "y_label";
             ``table``: {"columns": [...], "rows": [[...], ...]};
             ``pictures`` and ``sentences``: {"columns": [names of the columns], "rows": [labels of the rows]}.
-        file: below the run directory; of pictures an .npz: ``images`` (rows, columns, H, W, C) in [0, 1]; of
-            sentences a .json: ``sentences``, for each row a text for every column.
-        private: columns of these that hold private data; blurred or hidden unless the user asks.
-        join: exhibits of several cells with this key were joined into this one; empty: it is of one cell.
+        file: below the run directory; for pictures an .npz: ``images`` (rows, columns, H, W, C) in [0, 1];
+            for sentences a .json: ``sentences``, in each row one text per column.
+        private: columns with private data, blurred or hidden unless the user asks.
+        join: exhibits of several cells with this key were joined into this one; empty: one cell only.
     """
 
     kind: ExhibitKind

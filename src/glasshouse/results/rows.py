@@ -1,4 +1,4 @@
-"""Rows of a result as flat values: for data frames and files of comma-separated values."""
+"""Rows of a result as flat values, for data frames and CSV files."""
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -41,7 +41,7 @@ class Rows(tuple[T, ...]):
         return Rows(row for row in self if all(getattr(row, k) == v for k, v in values.items()))
 
     def to_frame(self) -> "DataFrame":
-        """The rows as a pandas data frame; nested values are columns of their own (``exchange.gain``).
+        """The rows as a pandas data frame; nested values become columns (``exchange.gain``).
 
         Raises:
             NotInstalled: pandas is missing.
@@ -59,7 +59,7 @@ class Rows(tuple[T, ...]):
 
 
 def flat(row: Any) -> dict[str, Any]:
-    """One record as a flat table; texts in a list are joined, records in a list are counted.
+    """One record as a flat table; lists of strings are joined, lists of records are counted.
 
     Examples:
         >>> from glasshouse.results.records import Utility

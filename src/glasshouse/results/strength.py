@@ -1,4 +1,4 @@
-"""What the numbers of an audit are worth: finished searches, upper bounds, and what one run shows of ε."""
+"""The strength of an audit's evidence: finished searches, upper bounds, and empirical ε from one run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,17 +10,17 @@ __all__ = ["EmpiricalEpsilon", "Search", "UpperBound"]
 @final
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """Was the search for one victim finished? The attack's own loss at its claim and at the truth.
+    """Whether the search for one victim finished: the attack's own loss at its claim and at the ground truth.
 
     Attributes:
         name: of the victim, e.g. ``round 0, client 3``.
-        loss: of the claim.
-        truth: of the private images in the order of the claim, under the claim's labels or under their own:
-            the smaller of both (decision 0233).
-        noise: losses that differ by no more are alike.
-        projected: for an attack through a generator, of the generator's images nearest to the truth; None:
-            any image could have been claimed.
-        curve: (step, smallest loss so far) of the attack's search, where it reports them.
+        loss: at the claim.
+        truth: at the private images in the order of the claim, with the claim's labels or with their own,
+            whichever is smaller (decision 0233).
+        noise: tolerance: losses that differ by at most this count as equal.
+        projected: for attacks with a generator, the loss at the generator's images nearest to the ground
+            truth; None: the attack searches over all images.
+        curve: (step, smallest loss so far) of the attack's search, where reported.
     """
 
     name: str
@@ -32,13 +32,13 @@ class Search:
 
     @property
     def finished(self) -> bool:
-        """Whether no point is known that fits better than the claim: the truth, or its projection."""
+        """Whether the claim's loss is no higher than that of the ground truth, or of its projection."""
         threshold = self.truth if self.projected is None else self.projected
         return self.loss <= threshold + self.noise
 
     @property
     def falling(self) -> bool:
-        """Whether the last tenth of the search lowered its loss by more than a hundredth."""
+        """Whether the last 10 % of the search lowered its loss by more than 1 %."""
         if len(self.curve) < 2:
             return False
         end = self.curve[-1][0]
@@ -49,17 +49,17 @@ class Search:
 @final
 @dataclass(frozen=True, kw_only=True)
 class UpperBound:
-    """The most that any attack could get on average, as the cell's defences prove it.
+    """Upper bound on the mean score of any attack, proved by the cell's defences.
 
     Attributes:
-        value: in the metric's unit; for errors the least that must remain.
-        chance: what the best guess without the update gets: in closed form, or from the null adversary.
-        unit: what is protected: one ``example`` more or less; a client's ``update``, or zeros in its place.
+        value: in the metric's unit; for errors a lower bound.
+        chance: score of the best guess without the update: in closed form, or from the null adversary.
+        unit: what is protected: one ``example`` more or less; a client's ``update``, replaced by zeros.
         epsilon: of the guarantee over the whole federation.
         delta: of the guarantee over the whole federation.
         steps: releases that the guarantee covers.
-        contradicted: the measured interval lies beyond it: the defence is not what it says, or a program is
-            wrong.
+        contradicted: the measured interval lies beyond the bound: the defence does not do what it declares,
+            or the code has a bug.
     """
 
     value: float
@@ -74,7 +74,7 @@ class UpperBound:
 @final
 @dataclass(frozen=True, kw_only=True)
 class EmpiricalEpsilon:
-    """What one federation with canaries shows of a claimed ε.
+    """A lower bound on ε from one federation with canaries, to compare with the claimed ε.
 
     Attributes:
         scenario: name of the scenario.
@@ -82,14 +82,14 @@ class EmpiricalEpsilon:
         axes: values of the axes in this cell.
         unit: what each canary is: an ``example`` or a ``client``.
         claimed: ε that the scenario claims.
-        proved: ε by the accountant; None: no defence proves any.
-        low: ε is at least this at 95 %, whatever the mechanism is.
-        gaussian: the same if the guarantee is that of a Gaussian mechanism; None where it is not.
-        delta: δ at which all of them are meant.
-        canaries: each in by its own coin.
-        guesses: fixed before the run.
-        correct: guesses that were right.
-        seconds: processor time.
+        proved: ε by the accountant; None: no defence proves one.
+        low: lower bound on ε at 95 % confidence, for any mechanism.
+        gaussian: the same for a Gaussian mechanism; None where the guarantee is of another kind.
+        delta: δ for all of these values of ε.
+        canaries: number of canaries, each included by an independent coin flip.
+        guesses: number of guesses, fixed before the run.
+        correct: number of correct guesses.
+        seconds: CPU time.
     """
 
     scenario: str
@@ -108,10 +108,10 @@ class EmpiricalEpsilon:
 
     @property
     def shown(self) -> float:
-        """The larger of the bounds that hold."""
+        """The larger of the valid lower bounds."""
         return max(self.low, self.gaussian or 0.0)
 
     @property
     def contradicted(self) -> bool:
-        """Whether the run shows a larger ε than was claimed, or proved."""
+        """Whether the run shows a larger ε than claimed or proved."""
         return self.shown > min(x for x in (self.claimed, self.proved) if x is not None)

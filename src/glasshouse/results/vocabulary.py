@@ -1,4 +1,4 @@
-"""The words for what an adversary sees, changes and is given: part of the core, in one place.
+"""Plain-language names for what an adversary sees, changes and is granted, and for the null adversaries.
 
 Attacks and metrics are not listed here: they describe themselves (:class:`AttackCard`, :class:`MetricCard`).
 """
@@ -39,4 +39,4 @@ NULLS: Final[Mapping[str, str]] = {
     "random draw of the attack's generator": "an image drawn at random from the attack's own generator",
     "mean of the public images of the private domain": "the average of the public images of the same kind",
 }
-"""What guesses without the update, as a reader meets it."""
+"""Null adversaries, which guess without the update, in the reader's words."""

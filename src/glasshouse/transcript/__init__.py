@@ -1,1 +1,1 @@
-"""Everything on the wire, on disk, and cut to what one adversary may see."""
+"""All messages of a federation, on disk, and restricted to what one adversary may see."""

@@ -1,4 +1,4 @@
-"""Cut a transcript to what one adversary sees of the rounds, and the client, that a claim is about."""
+"""Restrict a transcript to what one adversary sees of the rounds and the client under attack."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -30,7 +30,7 @@ def cut(
     """The view of ``threat`` on ``rounds`` (None: all) and, where given, on one client's update.
 
     Raises:
-        Undefined: a round was not kept, or the client did not answer in it.
+        Undefined: a round was not recorded, or the client did not answer in it.
     """
     numbers = None if rounds is None else set(rounds)
     records = [r for r in _complete(transcript) if (numbers is None or r.round in numbers) and r.broadcasts]
@@ -68,7 +68,7 @@ def _rounds(
 
 
 def _complete(transcript: Transcript) -> list[RoundRecord]:
-    """Rounds in order; one in which nothing was sent (a last upload) shows the last broadcasts before it."""
+    """Rounds in order; one with updates but no broadcast (a last upload) gets the previous broadcasts."""
     records: list[RoundRecord] = []
     for record in transcript.rounds:
         last = records[-1].broadcasts if records and record.updates else ()
@@ -98,7 +98,7 @@ def _round(record: RoundRecord, threat: Threat, client: int | None) -> RoundView
 
 
 def _as_change(message: M, received: Broadcast, weight: float = 1.0) -> M:
-    """New parameters, or a sum of them with this weight, as what changed: the same knowledge in one form."""
+    """Convert new parameters, or their sum with this weight, to a delta, which holds the same information."""
     if message.kind != "parameters":
         return message
     before = received.tensors

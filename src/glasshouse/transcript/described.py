@@ -1,6 +1,6 @@
-"""What ``terms.json``, the lines of ``rounds.jsonl`` and ``grants.json`` may say, as objects.
+"""Schemas of ``terms.json``, ``grants.json`` and the lines of ``rounds.jsonl``.
 
-Types and ranges are checked here, before a tensor is read or anything is allocated for what a file claims.
+Types and ranges are checked here, before a tensor is read or memory is allocated for it.
 """
 
 from collections.abc import Mapping
@@ -66,7 +66,7 @@ _DTYPES: Final = frozenset(
 
 
 class TermsFile(Described):
-    """``terms.json`` but for its format."""
+    """``terms.json`` without its format version."""
 
     protocol: Text
     architecture: ArchitectureFile
@@ -98,7 +98,7 @@ class _Message(Described):
 
 
 class BroadcastLine(_Message):
-    """A line of kind ``broadcast``; ``base``: file of an earlier one, whose tensors fill what is missing."""
+    """A line of kind ``broadcast``; ``base``: file of an earlier one, which has the missing tensors."""
 
     message: Literal["broadcast"]
     file: Text
@@ -185,7 +185,7 @@ class GrantsFile(Described):
     cohorts: dict[Annotated[str, Field(pattern=r"^[0-9]{1,8}$")], CohortFile] = Field(default_factory=dict)
 
     def mechanisms(self) -> tuple[Mechanism, ...] | None:
-        """The clients' defences, if they were given."""
+        """The clients' defences, if granted."""
         return None if self.defense is None else tuple(Mechanism(**dict(one)) for one in self.defense)
 
     def rounds(self) -> dict[int, Cohort]:
@@ -194,12 +194,12 @@ class GrantsFile(Described):
 
 
 def terms_of(raw: object, *, folder: Path, trust_factory: bool) -> Terms:
-    """The terms that ``raw`` states, with the public data beside it.
+    """Parse the terms in ``raw`` and read the public data beside them.
 
     Raises:
-        BadFile: a key, type or range that does not fit, an architecture that is not registered, or public
-            data of another shape.
-        BadValue: terms that contradict themselves.
+        BadFile: an invalid key, type or range, an architecture that is not registered, or public data of
+            another shape.
+        BadValue: inconsistent terms.
     """
     subject = f"transcript '{folder.name}', terms.json"
     fix = "correct terms.json: docs/transcript.md lists its keys"
@@ -214,10 +214,10 @@ def terms_of(raw: object, *, folder: Path, trust_factory: bool) -> Terms:
 
 
 def architecture_of(stated: ArchitectureFile, *, subject: str, trust_factory: bool) -> Architecture:
-    """The architecture that a file states.
+    """The architecture described in a file.
 
     Raises:
-        BadFile: it is not registered, and no trusted ``module:factory``.
+        BadFile: it is neither registered nor a trusted ``module:factory``.
     """
     check_name(stated.name, subject=subject, trust_factory=trust_factory)
     words = stated.vocabulary and Vocabulary(**dict(stated.vocabulary))
@@ -225,10 +225,10 @@ def architecture_of(stated: ArchitectureFile, *, subject: str, trust_factory: bo
 
 
 def line_of(raw: object, *, subject: str) -> Line:
-    """One line of ``rounds.jsonl``.
+    """Parse one line of ``rounds.jsonl``.
 
     Raises:
-        BadFile: no message of a kind that there is, or it is not as docs/transcript.md says.
+        BadFile: a message of an unknown kind, or not as docs/transcript.md describes it.
     """
     kind = raw.get("message") if isinstance(raw, dict) else None
     if not (isinstance(kind, str) and kind in LINES):
@@ -243,7 +243,7 @@ def line_of(raw: object, *, subject: str) -> Line:
 
 
 def message_of(line: Line, tensors: Mapping[str, Tensor], *, subject: str, trust_factory: bool) -> Message:
-    """The message that a line and its tensors make. Raises as :func:`architecture_of`."""
+    """Build a message from its line and tensors. Raises as :func:`architecture_of`."""
     elsewhere = ("message", "file", "base", "buffers", "architecture")
     fields = {k: v for k, v in dict(line).items() if k not in elsewhere}
     match line:
@@ -263,10 +263,10 @@ def message_of(line: Line, tensors: Mapping[str, Tensor], *, subject: str, trust
 
 
 def tensors_of(path: Path, *, subject: str) -> dict[str, Tensor]:
-    """Tensors of a type that the wire has, from a plain file.
+    """Read tensors of the dtypes that messages may have from a regular file.
 
     Raises:
-        BadFile: damaged, almost only holes, or tensors of another type.
+        BadFile: damaged, a mostly sparse file, or tensors of another dtype.
     """
     check_holes(path.lstat(), subject=subject)
     tensors = read_tensors(path)
@@ -282,11 +282,11 @@ def tensors_of(path: Path, *, subject: str) -> dict[str, Tensor]:
 
 
 def batch_of(path: Path, architecture: Architecture | None = None) -> Batch:
-    """Examples from a file with ``inputs`` and ``labels``.
+    """Read examples from a file with ``inputs`` and ``labels``.
 
     Args:
-        path: a plain file.
-        architecture: whose images and classes they must have; None: any within the limits.
+        path: a regular file.
+        architecture: its input shape and classes are required; None: any within the limits.
 
     Raises:
         BadFile: other tensors, shapes, types or labels.
@@ -313,10 +313,10 @@ def batch_of(path: Path, architecture: Architecture | None = None) -> Batch:
 
 
 def check_labels(labels: Tensor, classes: int, *, subject: str) -> None:
-    """Labels are whole numbers from -1 (unlabelled) to ``classes`` - 1.
+    """Raise unless the labels are integers from -1 (unlabelled) to ``classes`` - 1.
 
     Raises:
-        BadFile: others.
+        BadFile: other labels.
     """
     if labels.is_floating_point() or labels.ndim != 1:
         raise _no_batch(subject, "labels (B,), whole numbers", f"{tuple(labels.shape)} of {labels.dtype}")
@@ -326,10 +326,10 @@ def check_labels(labels: Tensor, classes: int, *, subject: str) -> None:
 
 
 def key_of(name: str, parts: int, *, subject: str) -> tuple[Any, ...]:
-    """``"3/1"`` or ``"3/-1/layer"`` as (round, client[, layer]).
+    """Parse ``"3/1"`` or ``"3/-1/layer"`` as (round, client[, layer]).
 
     Raises:
-        BadFile: it is not of that form.
+        BadFile: another form.
     """
     words = name.split("/", parts - 1)
     numbers = [w for w in words[:2] if w.removeprefix("-").isascii() and w.removeprefix("-").isdecimal()]

@@ -1,7 +1,7 @@
-"""The documented file format of a transcript, and of what the adversary holds beside it.
+"""The file format of a transcript, and of the adversary's own tensors and grants.
 
-``transcript/`` (may be handed to a stranger): ``terms.json``, ``rounds.jsonl`` (one message a line) and
-one ``.safetensors`` per message with tensors; ``public.safetensors`` where the terms name public data.
+``transcript/`` (contains nothing private, may be shared): ``terms.json``, ``rounds.jsonl`` (one message per
+line) and one ``.safetensors`` per message with tensors; ``public.safetensors`` if the terms have public data.
 ``own/`` and ``grants/`` beside it. Written by a simulation, by a capture, or by hand: see docs/transcript.md.
 """
 
@@ -46,7 +46,7 @@ __all__ = [
 
 
 def write_transcript(transcript: Transcript, folder: Path) -> None:
-    """Write ``transcript`` into ``folder``, the index last: a folder without it is unfinished."""
+    """Write ``transcript`` to ``folder``, with ``rounds.jsonl`` last: a folder without it is unfinished."""
     writer = TranscriptWriter(folder=folder)
     lines = [writer.line(message) for record in transcript.rounds for message in record.messages()]
     writer.terms(transcript.terms)
@@ -54,12 +54,12 @@ def write_transcript(transcript: Transcript, folder: Path) -> None:
 
 
 def read_transcript(folder: Path, *, trust_factory: bool = False, contents: bool = True) -> Transcript:
-    """Read a transcript folder that anybody may have written.
+    """Read an untrusted transcript folder.
 
     Args:
-        folder: where it is; only plain files in it are opened.
+        folder: of the transcript; only regular files in it are opened.
         trust_factory: allow an architecture ``module:factory``, whose module will be imported to build it.
-        contents: False: updates and sums stay without their tensors, and their files are not opened.
+        contents: False: leave updates and sums without tensors, and do not open their files.
 
     Raises:
         BadFile: missing or corrupt files, links, a newer format, an unknown message, an architecture that is
@@ -90,17 +90,17 @@ def read_transcript(folder: Path, *, trust_factory: bool = False, contents: bool
 
 
 def write_own(own: Mapping[int, Mapping[str, Tensor]], folder: Path) -> None:
-    """Write what the role itself knows, one file per round."""
+    """Write the adversary's own tensors, one file per round."""
     folder.mkdir(parents=True, exist_ok=True)
     for number, tensors in own.items():
         write_tensors(folder / f"{number:06d}.safetensors", tensors)
 
 
 def read_own(folder: Path) -> dict[int, dict[str, Tensor]]:
-    """Read what :func:`write_own` wrote; a missing folder is empty.
+    """Read what :func:`write_own` wrote; a missing folder counts as empty.
 
     Raises:
-        BadFile: a file that is damaged, no plain file, or not named by its round.
+        BadFile: a file that is damaged, not a regular file, or not named by its round.
     """
     own = {}
     for path in sorted(folder.glob("*.safetensors")):
@@ -142,7 +142,7 @@ def read_grants(folder: Path) -> Grants:
     """Read what :func:`write_grants` wrote.
 
     Raises:
-        BadFile: missing, damaged, no plain files, or not as docs/transcript.md says.
+        BadFile: missing, damaged, not regular files, or not as docs/transcript.md describes.
     """
     subject = f"grants in '{folder}'"
     raw = read_json(plain_file(folder, "grants.json", subject=subject), most=limits.JSON_BYTES)
@@ -176,10 +176,10 @@ def read_grants(folder: Path) -> Grants:
 def _tensors_of(
     line: Line, folder: Path, files: dict[str, Mapping[str, Tensor]], *, subject: str, contents: bool
 ) -> Mapping[str, Tensor]:
-    """The tensors of a line, on top of those of the broadcast before it that it names; filed in ``files``.
+    """The tensors of a line, merged with those of its base broadcast; added to ``files``.
 
     Raises:
-        BadFile: a file twice, elsewhere or damaged, or a broadcast that is not there.
+        BadFile: a file used twice, in another folder or damaged, or a missing base broadcast.
         BadValue: a tensor is empty or not finite.
     """
     if not isinstance(line, BroadcastLine | UpdateLine | AggregateLine):

@@ -1,4 +1,4 @@
-"""Side knowledge handed to the adversary on purpose; each one used is printed beside the finding."""
+"""Side knowledge granted to the adversary; every grant used is printed beside the finding."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,12 +16,12 @@ NAMES = ("auxiliary", "labels", "batch_norm", "defense", "challenge", "cohorts")
 @final
 @dataclass(frozen=True, kw_only=True)
 class Cohort:
-    """Who took part in a round, and with how much.
+    """The participants of a round and the size of their work.
 
     Attributes:
-        selected: ids of the cohort, and of those who did not answer.
-        dropped: ids of the cohort, and of those who did not answer.
-        examples: private examples behind the round.
+        selected: ids of the cohort.
+        dropped: ids of the clients in the cohort that did not answer.
+        examples: number of private examples used in the round.
         steps: local steps of each client.
     """
 
@@ -34,16 +34,16 @@ class Cohort:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Grants:
-    """What was given; None or empty: not given.
+    """The side knowledge of an adversary; None or empty: not granted.
 
     Attributes:
         auxiliary: data from the same or a stated other distribution, disjoint from every client's.
-        labels: true labels behind an update, (B,), by (round, client); client -1: behind an aggregate.
+        labels: true labels of an update, (B,), by (round, client); client -1: of an aggregate.
         batch_norm: batch statistics that the client computed, by (round, client) and layer:
             ``"layer.mean"`` and ``"layer.var"``, (channels,).
-        defense: the mechanisms that the clients run, in order; empty tuple: "there is none".
-        challenge: examples about which the adversary must decide (membership).
-        cohorts: by round; with them a client reads the sums off successive models (see ``successive``).
+        defense: the mechanisms that the clients run, in order; empty tuple: known to be none.
+        challenge: examples whose membership the adversary must decide.
+        cohorts: by round; they let a client compute the sums from successive models (see ``successive``).
     """
 
     auxiliary: Batch | None = None
@@ -54,7 +54,7 @@ class Grants:
     cohorts: Mapping[int, Cohort] = field(default_factory=dict)
 
     def names(self) -> tuple[str, ...]:
-        """Names of what is there, in the order of ``NAMES``."""
+        """Names of the grants present, in the order of ``NAMES``."""
         have = {
             "auxiliary": self.auxiliary is not None,
             "labels": bool(self.labels),

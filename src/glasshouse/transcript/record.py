@@ -1,4 +1,4 @@
-"""Everything on the wire, in memory, and the policy of what is kept of it."""
+"""All messages of a federation in memory, and the policy for which of them are recorded."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,11 +17,11 @@ class Keep:
     """What a transcript stores. Broadcasts and sums of every round are small; updates are not.
 
     Attributes:
-        updates: rounds whose single updates are kept; None: all.
-        broadcasts: rounds whose broadcasts are kept; None: all. Kept broadcasts are completed with the
-            last value of every name, so that each can be read alone.
-        clients: clients whose single updates are kept; None: all.
-        tensors: what the names of an update's tensors that are kept start with; an empty text: all.
+        updates: rounds whose single updates are stored; None: all.
+        broadcasts: rounds whose broadcasts are stored; None: all. A stored broadcast is completed with the
+            last value of every tensor, so that it can be read alone.
+        clients: clients whose single updates are stored; None: all.
+        tensors: prefixes of the names of an update's tensors that are stored; an empty string: all.
     """
 
     updates: frozenset[int] | None = None
@@ -30,7 +30,7 @@ class Keep:
     tensors: tuple[str, ...] = ("",)
 
     def cut(self, message: Message) -> Message | None:
-        """What is stored of ``message``; None: nothing. Sums, metrics and dropouts always are."""
+        """The part of ``message`` to store; None: nothing. Sums, metrics and dropouts are always stored."""
         if isinstance(message, Broadcast):
             return message if self.broadcasts is None or message.round in self.broadcasts else None
         if not isinstance(message, Update):
@@ -48,14 +48,14 @@ class Keep:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RoundRecord:
-    """One round on the wire: broadcasts (to everybody, and addressed ones), updates or their sum.
+    """The messages of one round: broadcasts (to everybody, and addressed ones), updates or their sum.
 
     Attributes:
         round: from 0.
         broadcasts: to everybody, and addressed ones.
         updates: of single clients.
-        aggregate: their sum, where the server sees no more.
-        metrics: what clients sent in clear beside them.
+        aggregate: their sum, under ``secure_sum``.
+        metrics: sent by clients in clear beside the updates.
         dropouts: clients that were asked and sent no update.
     """
 
@@ -67,7 +67,7 @@ class RoundRecord:
     dropouts: tuple[Dropout, ...] = ()
 
     def with_message(self, message: Message) -> "RoundRecord":
-        """The same with one message more; a second sum replaces the first."""
+        """A copy with one more message; a second sum replaces the first."""
         match message:
             case Broadcast():
                 return replace(self, broadcasts=(*self.broadcasts, message))
@@ -81,7 +81,7 @@ class RoundRecord:
                 return replace(self, dropouts=(*self.dropouts, message))
 
     def received_by(self, client: int | None) -> Broadcast | None:
-        """What ``client`` (None: whoever was not addressed) trained on; None where that was not kept."""
+        """The broadcast that ``client`` (None: any that was not addressed) trained on; None if not stored."""
         by_client = {b.client: b for b in self.broadcasts}
         return by_client.get(client, by_client.get(None))
 
@@ -94,7 +94,7 @@ class RoundRecord:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Transcript:
-    """Terms and rounds, in order; what may be handed to a stranger."""
+    """Terms and rounds, in order; contains nothing private and may be shared."""
 
     terms: Terms
     rounds: tuple[RoundRecord, ...]
@@ -103,19 +103,19 @@ class Transcript:
 @final
 @dataclass(kw_only=True)
 class Sent:
-    """The last value of every name that was sent so far, to everybody and to single clients."""
+    """The last value of every tensor sent so far, to everybody and to single clients."""
 
     _last: dict[int | None, dict[str, Tensor]] = field(default_factory=dict)
 
     def complete(self, broadcast: Broadcast) -> Broadcast:
-        """``broadcast`` with the last value of every name that it leaves out; it is the last from now on."""
+        """Fill ``broadcast`` with the last value of every missing tensor, and remember the result."""
         tensors = {**self._last.get(None, {}), **self._last.get(broadcast.client, {}), **broadcast.tensors}
         self._last[broadcast.client] = tensors
         return replace(broadcast, tensors=tensors)
 
 
 def complete_broadcasts(rounds: Iterable[RoundRecord]) -> Iterator[RoundRecord]:
-    """``rounds``, in order, with broadcasts that can each be read alone."""
+    """Yield ``rounds``, in order, with complete broadcasts, each of which can be read alone."""
     sent = Sent()
     for one in rounds:
         yield replace(one, broadcasts=tuple(sent.complete(b) for b in one.broadcasts))
@@ -124,14 +124,14 @@ def complete_broadcasts(rounds: Iterable[RoundRecord]) -> Iterator[RoundRecord]:
 @final
 @dataclass(kw_only=True)
 class Log:
-    """Collects what happens into a transcript and the server's own tensors, under a keep policy.
+    """Records messages into a transcript and the server's own tensors, under a keep policy.
 
     Args:
         terms: of the federation.
         keep: what to store.
-        rounds: what was filed so far.
-        servers: what was filed so far.
-        pending: what was filed so far.
+        rounds: the rounds recorded so far.
+        servers: the server's own tensors recorded so far, by round.
+        pending: the last broadcast that was prepared.
     """
 
     terms: Terms
@@ -143,28 +143,28 @@ class Log:
     _honest: dict[str, Tensor] = field(default_factory=dict)
 
     def broadcast(self, broadcast: Broadcast) -> None:
-        """Complete the broadcast with what was sent before, and file it."""
+        """Complete the broadcast with the tensors sent before, and record it."""
         self._file(self._sent.complete(broadcast))
 
     def update(self, update: Update) -> None:
-        """File one client's update."""
+        """Record one client's update."""
         self._file(update)
 
     def aggregate(self, aggregate: Aggregate) -> None:
-        """File a round's sum."""
+        """Record a round's sum."""
         self._file(aggregate)
 
     def own(self, round: int, tensors: Mapping[str, Tensor]) -> None:
-        """File what only the server has."""
+        """Record tensors that only the server has."""
         self.servers[round] = dict(tensors)
 
     def prepare(self, broadcast: Broadcast) -> None:
-        """Remember the broadcast that a tamper may replace, completed with the last value of every name."""
+        """Remember the broadcast that a tamper may replace, completed with the last value of every tensor."""
         self._honest |= broadcast.tensors
         self.pending = replace(broadcast, tensors=dict(self._honest))
 
     def transcript(self) -> Transcript:
-        """What was kept, in order of rounds."""
+        """The recorded transcript, in order of rounds."""
         return Transcript(terms=self.terms, rounds=tuple(self.rounds[r] for r in sorted(self.rounds)))
 
     def _file(self, message: Message) -> None:

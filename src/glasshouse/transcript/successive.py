@@ -1,8 +1,8 @@
-"""What somebody who only receives models learns of the sums: the next model minus this one.
+"""Recover the sums of updates from successive global models, as a party that only receives models can.
 
-A client never sees what others send. But the server's step is public, so two successive global models give
-away the weighted sum of the round between them; with the ids of the cohort (a grant) that is as much as
-the server sees under ``secure_sum``, for every round but the last.
+A client never sees other clients' updates. But the server's step is public, so the difference of two
+successive global models reveals the weighted sum of the round between them; with the ids of the cohort
+(a grant) that is as much as the server sees under ``secure_sum``, for every round but the last.
 
 Source: Kerkouche et al. 2023, arXiv:2303.03908, section 1 (the client who observes the common models).
 """
@@ -20,7 +20,7 @@ from glasshouse.wire import Aggregate, Terms
 
 
 def with_sums(rounds: Sequence[RoundView], grants: Grants, terms: Terms) -> tuple[RoundView, ...]:
-    """``rounds`` with the aggregate of each whose cohort was granted and whose next round was seen."""
+    """Add the aggregate to each round whose cohort was granted and whose next round was observed."""
     sums = {
         this.round: _sum(this, after, grants.cohorts[this.round], terms)
         for this, after in pairwise(rounds)
@@ -30,10 +30,10 @@ def with_sums(rounds: Sequence[RoundView], grants: Grants, terms: Terms) -> tupl
 
 
 def _sum(this: RoundView, after: RoundView, cohort: Cohort, terms: Terms) -> Aggregate:
-    """Undo the server's step; a parameter that did not travel, or is no number, has no sum.
+    """Invert the server's step; a parameter that was not sent, or is not floating point, has no sum.
 
     Raises:
-        Undefined: the server does not step, or nothing travelled.
+        Undefined: the server takes no step, or no parameter is in both broadcasts.
     """
     step = terms.server_rate * (-terms.rate(this.round) if terms.sends == "gradient" else 1.0)
     before, now = this.broadcast.tensors, after.broadcast.tensors

@@ -1,4 +1,4 @@
-"""Which role the adversary has, what it sees, what it may change."""
+"""Threat models: the adversary's role, what it sees, and what it may change."""
 
 from dataclasses import dataclass
 from typing import Literal, final
@@ -19,9 +19,9 @@ class Threat:
 
     Attributes:
         role: ``server`` sees what clients send; ``client`` and ``bystander`` only what is broadcast.
-        sees: kinds of messages. Under ``secure_sum`` there are no single updates to see.
-        changes: what a malicious server may alter in what it sends: parameter values, the
-            architecture itself, or whom it addresses. Empty: honest but curious.
+        sees: kinds of messages. Under ``secure_sum`` single updates do not exist.
+        changes: what a malicious server may alter in its messages: parameter values, the
+            architecture itself, or the recipients. Empty: honest but curious.
         client: the adversary's own id when the role is ``client``.
     """
 

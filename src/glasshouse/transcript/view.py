@@ -1,6 +1,6 @@
 """The part of a transcript that one adversary sees: the only input of an attack.
 
-A view carries no seed, no path, no scenario name, and no defence unless that is granted.
+A view contains no seed, path or scenario name, and no defence unless that is granted.
 """
 
 from collections.abc import Mapping
@@ -20,16 +20,16 @@ __all__ = ["RoundView", "View"]
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RoundView:
-    """One round as the adversary saw it. Parameters that were sent are shown as what changed, kind ``delta``.
+    """One round as the adversary saw it. Updates of kind ``parameters`` are converted to ``delta``.
 
     Attributes:
         round: from 0.
-        broadcast: what went to everybody, completed with the last value of every name sent before.
-        addressed: what went to single clients instead, by id, completed likewise.
+        broadcast: to all clients, completed with the last value of every tensor sent before.
+        addressed: broadcasts to single clients instead, by id, completed in the same way.
         updates: by client; empty under ``secure_sum`` or when the adversary does not see them.
         aggregate: under ``secure_sum``, else None.
-        metrics: what clients sent in clear beside the tensors; empty where the adversary receives nothing.
-        dropouts: clients that were asked and sent no update; likewise.
+        metrics: sent by clients in clear beside the tensors; empty where the adversary receives nothing.
+        dropouts: clients that were asked and sent no update; empty in the same case.
     """
 
     round: int
@@ -48,15 +48,15 @@ class RoundView:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class View:
-    """Transcript + own + grants, cut to one threat.
+    """Transcript, own tensors and grants, restricted to one threat.
 
     Attributes:
-        terms: what the protocol makes public.
-        threat: who is looking.
+        terms: the public settings of the protocol.
+        threat: the threat model of the adversary.
         rounds: in order; the scope of the attack decides how many.
-        own: what the adversary itself knows, per round (server: its model and logits).
+        own: the adversary's own tensors, per round (server: its model and logits).
         grants: side knowledge.
-        memory: what the attack's own ``craft`` filed before, by name.
+        memory: tensors that the attack's own ``craft`` stored before, by name.
     """
 
     terms: Terms
@@ -67,10 +67,10 @@ class View:
     memory: Mapping[str, Tensor] = field(default_factory=dict)
 
     def single(self, *, subject: str) -> tuple[Broadcast, Update]:
-        """The one update that a view of scope ``update`` holds, and the broadcast behind it.
+        """The single update in a view of scope ``update``, and the broadcast that it answers.
 
         Raises:
-            Inapplicable: the view holds no update, or several.
+            Inapplicable: the view has no update, or several.
         """
         updates = [u for r in self.rounds for u in r.updates.values()]
         if len(updates) != 1:

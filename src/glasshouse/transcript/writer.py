@@ -1,4 +1,4 @@
-"""Writing messages into a transcript folder, all at once or one by one as they happen."""
+"""Write messages to a transcript folder, all at once or one by one as they are sent."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -18,13 +18,14 @@ FORMAT: Final = 1
 @final
 @dataclass(kw_only=True)
 class TranscriptWriter:
-    """Writes a transcript. With :meth:`append`, what was written before is safe whatever happens next.
+    """Writes a transcript. With :meth:`append`, messages written before survive any later failure.
 
-    A broadcast that repeats tensors of the first one (a frozen base model) names its file instead.
+    Tensors that equal those of the first broadcast (a frozen base model) are not written again: the line
+    names the first broadcast's file instead.
 
     Args:
-        folder: of the transcript; made as needed.
-        durable: wait for the disk after every file and line.
+        folder: of the transcript; created as needed.
+        durable: fsync after every file and line.
     """
 
     folder: Path
@@ -35,7 +36,7 @@ class TranscriptWriter:
     _first_file: str = ""
 
     def terms(self, terms: Terms) -> None:
-        """Write ``terms.json`` (and public data), replacing what was there."""
+        """Write ``terms.json`` (and public data), replacing an existing file."""
         plain = {k: v for k, v in vars(terms).items() if k not in ("public", "architecture")}
         plain |= {"architecture": _plain(terms.architecture), "optimizer": terms.optimizer.model_dump()}
         plain["options"] = dict(terms.options)

@@ -1,1 +1,1 @@
-"""What happened. Only ``audit.score`` reads it; attacks cannot import it."""
+"""Ground truth of a simulation. Only ``audit.score`` reads it; attacks cannot import it."""

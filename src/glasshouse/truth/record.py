@@ -1,6 +1,6 @@
-"""Private examples, step order and behaviour behind every update, on disk and in memory.
+"""Ground truth of every update (private examples, step order, behaviour), on disk and in memory.
 
-Only rounds that are kept have step orders; who holds which rows, and who misbehaves, is kept for all.
+Step orders are stored only for recorded rounds; each client's rows and misbehaving clients always.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from glasshouse.wire import Batch
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Used:
-    """What one client used in one round: rows of the private pool per local step, and how it behaved."""
+    """One client's round: the rows of the private pool used in each local step, and its behaviour."""
 
     steps: tuple[tuple[int, ...], ...]
     behaviour: str
@@ -36,12 +36,12 @@ class Used:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Truth:
-    """The truth of one simulation.
+    """The ground truth of one simulation.
 
     Attributes:
         private: the pool of all clients' examples.
-        shards: each client's rows of it, by id.
-        used: by (round, client), for the rounds that were kept.
+        shards: each client's rows of the pool, by client id.
+        used: by (round, client), for the recorded rounds.
         marked: clients with the property under audit (members, misbehaving), by name of the property.
     """
 
@@ -51,7 +51,7 @@ class Truth:
     marked: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def batch(self, round: int, client: int | None) -> tuple[Batch, Tensor]:
-        """The distinct examples behind one update, or a whole round (client None), and their owners (B,).
+        """The distinct examples of one update, or a whole round (client None), and their owners (B,).
 
         Raises:
             Undefined: nothing was recorded for that round and client.
@@ -61,7 +61,7 @@ class Truth:
         return self.private.pick(index), torch.tensor([owner for _, owner in rows])
 
     def _behind(self, round: int, client: int | None) -> list[tuple[int, int]]:
-        """Rows of the private pool, and whose each is."""
+        """Rows of the private pool, each with its owner."""
         keys = sorted(k for k in self.used if k[0] == round and client in (None, k[1]))
         rows = [(row, key[1]) for key in keys for row in self.used[key].rows()]
         if not rows:
@@ -92,7 +92,7 @@ class Truth:
         return having
 
     def people(self, round: int, client: int | None) -> frozenset[int]:
-        """Who is in the examples behind one update, or a whole round; empty where nobody says.
+        """The people in the examples of one update, or a whole round; empty if unknown.
 
         Raises:
             Undefined: nothing was recorded for that round and client.
@@ -102,30 +102,30 @@ class Truth:
         return frozenset() if groups is None else frozenset(groups[torch.tensor(rows)].tolist())
 
     def identity(self, round: int, client: int | None) -> str:
-        """Names the examples behind one update, or a whole round: alike for the same in any order.
+        """Digest of the examples of one update, or a whole round; independent of their order.
 
         Raises:
             Undefined: nothing was recorded for that round and client.
         """
         if (round, client) not in self._names:
-            behind = [row for row, _ in self._behind(round, client)]
-            self._names[round, client] = digest(sorted(self.prints[row] for row in behind))
+            rows = [row for row, _ in self._behind(round, client)]
+            self._names[round, client] = digest(sorted(self.prints[row] for row in rows))
         return self._names[round, client]
 
     @cached_property
     def _names(self) -> dict[tuple[int, int | None], str]:
-        """What :meth:`identity` has said: every metric asks again."""
+        """Cache of :meth:`identity`, which every metric calls."""
         return {}
 
     @cached_property
     def prints(self) -> Mapping[int, str]:
-        """A digest of the image of every row; made when it is asked for, and kept."""
+        """The digest of the image in each row, computed on first use and cached."""
         return _Prints(self.private.inputs)
 
 
 @final
 class _Prints(dict[int, str]):
-    """Digests of images by their row, each made once."""
+    """Digests of images by row, each computed once."""
 
     def __init__(self, images: Tensor) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ class _Prints(dict[int, str]):
 
 
 def write_truth(truth: Truth, folder: Path) -> None:
-    """Write below ``folder``; it never leaves the auditor."""
+    """Write ``truth`` below ``folder``, which never leaves the auditor."""
     folder.mkdir(parents=True, exist_ok=True)
     private = {"inputs": truth.private.inputs, "labels": truth.private.labels}
     if truth.private.groups is not None:

@@ -1,7 +1,7 @@
-"""What a test client of a real federation recorded: its batches, in a folder of its own, round by round.
+"""Batches recorded by a test client of a real federation, in one folder per client and one file per round.
 
 ``FOLDER/NODE/000002.safetensors`` holds the batches of round 2, in the order of the steps: ``0.inputs``,
-``0.labels``, ``1.inputs``, ..., and what training made of the model: ``sent.0.NAME``, ...
+``0.labels``, ``1.inputs``, ..., and the tensors that training returned: ``sent.0.NAME``, ...
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,14 +24,14 @@ _SENT: Final = "sent."
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Recorded:
-    """What one client trained on in one round.
+    """The training data of one client in one round.
 
     Attributes:
-        node: the client, as its framework calls it.
+        node: the client's id in its framework.
         round: from 0.
         steps: the batch of every step, in order.
-        pixels: inputs are pixels in [0, 1]; False: as they enter the network, normalised.
-        sent: what the client's training returned, before anything else was done to it; by name or number.
+        pixels: inputs are pixels in [0, 1]; False: normalised, as they enter the network.
+        sent: the tensors returned by the client's training, before further processing; by name or number.
     """
 
     node: int
@@ -42,7 +42,7 @@ class Recorded:
 
 
 def write_recorded(recorded: Recorded, folder: Path) -> None:
-    """File what a client trained on in one round below ``folder``."""
+    """Write the training data of one client in one round below ``folder``."""
     tensors = {f"{i}.inputs": batch.inputs for i, batch in enumerate(recorded.steps)}
     tensors |= {f"{i}.labels": batch.labels for i, batch in enumerate(recorded.steps)}
     tensors |= {f"{_SENT}{i}.{name}": t for i, (name, t) in enumerate(recorded.sent.items())}
@@ -51,10 +51,10 @@ def write_recorded(recorded: Recorded, folder: Path) -> None:
 
 
 def read_recorded(folder: Path) -> Iterator[Recorded]:
-    """Everything that clients filed below ``folder``, in order.
+    """Read everything that clients recorded below ``folder``, in order.
 
     Raises:
-        BadFile: a file of another form.
+        BadFile: a file in another format.
     """
     for path in sorted(folder.glob("*/*.safetensors")):
         subject = f"recorded batches '{path}'"
@@ -87,6 +87,6 @@ def read_recorded(folder: Path) -> Iterator[Recorded]:
 
 
 def _place(name: str) -> int:
-    """Where a tensor that was sent stands in the model's order; files sort by name."""
+    """Position of a sent tensor in the model's order; files sort tensors by name."""
     number = name.removeprefix(_SENT).partition(".")[0]
     return int(number) if name.startswith(_SENT) and number.isdecimal() else -1

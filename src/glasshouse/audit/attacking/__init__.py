@@ -1,1 +1,1 @@
-"""Calls of attacks on what was recorded: units, claims, isolation, replay."""
+"""Run attacks on recorded transcripts: units, claims, isolation, replay."""

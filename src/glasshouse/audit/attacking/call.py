@@ -1,4 +1,4 @@
-"""One call of one attack on what a folder holds of the adversary's side; needs neither scenario nor data."""
+"""Run one attack once on the adversary's part of a folder; needs neither scenario nor data."""
 
 import json
 import time
@@ -41,15 +41,15 @@ class AttackTask:
     """One call of one attack on the contents of a folder; needs neither scenario nor data.
 
     Attributes:
-        folder: holds ``transcript/ own/ grants/ adversary/``.
-        out: where the outcome goes.
+        folder: contains ``transcript/ own/ grants/ adversary/``.
+        out: folder of the outcome.
         attack: registered name of the plug-in.
         arguments: its settings, as JSON.
         threat: what the adversary sees and may change.
-        attack_seed: root of its randomness.
+        attack_seed: root seed of its random streams.
         unit: what the call is about.
         device: where it runs.
-        trust_factory: the transcript may name ``module:factory``: the user's own scenario does.
+        trust_factory: the transcript may name ``module:factory``, because the user's own scenario does.
     """
 
     folder: str
@@ -66,7 +66,7 @@ class AttackTask:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Side:
-    """The adversary's side of a group: everything from which views are made."""
+    """The adversary's part of a group: everything that views are made from."""
 
     transcript: Transcript
     grants: Grants
@@ -76,7 +76,7 @@ class Side:
 
 @lru_cache(maxsize=2)
 def adversary_side(folder: str, *, trust_factory: bool = False) -> Side:
-    """Read the adversary's side of a group's folder.
+    """Read the adversary's part of a group's folder.
 
     Raises:
         BadFile: as the functions of :mod:`glasshouse.transcript.files`.
@@ -93,9 +93,9 @@ def adversary_side(folder: str, *, trust_factory: bool = False) -> Side:
 
 
 def run_attack(task: AttackTask) -> str:
-    """Run one unit and file its outcome; returns the outcome's folder. Finished units are kept.
+    """Attack one unit and write its outcome; return the outcome's folder. Finished units are skipped.
 
-    Whatever the attack, or the check of its claims, raises is filed as a refusal of this unit.
+    Any error of the attack, or of the check of its claims, is written as a refusal of this unit.
     """
     out = Path(task.out)
     if is_finished(out):
@@ -118,7 +118,7 @@ def run_attack(task: AttackTask) -> str:
 
 
 def _call(task: AttackTask, attack: Attack, side: Side) -> tuple[Claim, ...] | Refusal:
-    """Run the attack on its own copy of what it declares to read; return its claims, checked."""
+    """Run the attack on a copy of its view, with the grants that it declares; return its checked claims."""
     rng = stream_of(task)
     subject = f"attack '{task.attack}' on {task.unit.name}"
     try:
@@ -137,15 +137,15 @@ def _call(task: AttackTask, attack: Attack, side: Side) -> tuple[Claim, ...] | R
 
 
 def stream_of(task: AttackTask) -> Rng:
-    """The attack's own stream of randomness for its unit."""
+    """The attack's own random stream for its unit."""
     return Rng.root(task.attack_seed).child(f"attack/{task.attack}").child(task.unit.name)
 
 
 def view_of(task: AttackTask, attack: Attack, side: Side) -> View:
-    """What the attack sees of its unit.
+    """The attack's view of its unit.
 
     Raises:
-        GlasshouseError: there is no such view.
+        GlasshouseError: the view does not exist.
     """
     view = cut(
         side.transcript,
@@ -160,7 +160,7 @@ def view_of(task: AttackTask, attack: Attack, side: Side) -> View:
 
 
 def declared_grants(attack: Attack, grants: Grants) -> Grants:
-    """The part of ``grants`` that ``attack`` declares: what it requires and what it uses where given."""
+    """The part of ``grants`` that ``attack`` declares, as required or as used if granted."""
     declared = attack.needs.grants | attack.needs.uses
     return Grants(**{name: getattr(grants, name) for name in NAMES if name in declared})
 
@@ -173,12 +173,12 @@ def units_of(
     attacked: frozenset[int],
     existing: Collection[tuple[int, int]] = (),
 ) -> tuple[Unit, ...]:
-    """What ``attack`` is called for: at most ``victims`` updates, or each attacked round, or the run.
+    """The units of ``attack``: at most ``victims`` updates, or each attacked round, or the run.
 
     Args:
         attack: with its settings.
         folder: of the group.
-        victims: updates at most.
+        victims: largest number of updates.
         attacked: rounds.
         existing: (round, client) of the updates that can be scored; empty: all can.
     """
@@ -189,7 +189,7 @@ def units_of(
         return tuple(Unit(rounds=(r,)) for r in sorted(attacked))
     lines = read_jsonl(folder / "transcript" / "rounds.jsonl")
     pairs = [(m["round"], m["client"]) for m in lines if m["message"] == "update" and m["round"] in attacked]
-    if not pairs:  # hidden by secure_sum, or not seen: one unit, so that the refusal is reported once
+    if not pairs:  # hidden by secure_sum or by the threat: one unit, so that the refusal is reported once
         return (Unit(rounds=(min(attacked),)),)
     scored = [pair for pair in pairs if pair in existing] if existing else pairs
     return tuple(Unit(rounds=(r,), client=c) for r, c in scored[:victims])

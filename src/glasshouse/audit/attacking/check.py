@@ -1,4 +1,4 @@
-"""The harness distrusts a plug-in: whether its claims can be scored, and are about what it was asked."""
+"""Validate the claims of an untrusted plug-in: scorable, and about the unit that it was called for."""
 
 from dataclasses import fields
 from typing import Any, Final
@@ -14,32 +14,32 @@ from glasshouse.tensors import check_finite
 from glasshouse.transcript.view import View
 
 CANDIDATES_PER_EXAMPLE: Final = 64
-"""Images that a reconstruction may hold for each private example that the wire announces."""
+"""Images that a reconstruction may contain per private example announced in the messages."""
 
 CANDIDATES: Final = 4096
-"""Images that a reconstruction may always hold: imprinted layers read one image off each of their bins."""
+"""Images that a reconstruction may always contain: imprinted layers yield one image per bin."""
 
 NUMBERS: Final = 2**28
-"""Numbers in all claims of one unit: 1 GiB as float32, on disk and in the memory of the scorer."""
+"""Largest number of values in all claims of one unit: 1 GiB as float32, on disk and in the scorer."""
 
 CLAIMS: Final = 4096
-"""Claims of one unit."""
+"""Largest number of claims of one unit."""
 
 LETTERS: Final = 2**26
-"""Length of all that is not a tensor in the claims of one unit, written out."""
+"""Largest text length of the non-tensor fields in all claims of one unit."""
 
 
 def check_claims(claims: tuple[Claim, ...], *, view: View, unit: Unit, subject: str) -> None:
-    """Whether ``claims`` are whole, finite, in range, not too many, and about ``unit``.
+    """Raise unless ``claims`` are complete, finite, in range, not too many, and about ``unit``.
 
     Args:
-        claims: what the attack returned.
-        view: what it was given; names the rounds and clients that it may speak about.
-        unit: what it was asked about.
+        claims: returned by the attack.
+        view: its input; defines the rounds and clients that claims may be about.
+        unit: the unit that it was called for.
         subject: names the attack and the unit, for the error.
 
     Raises:
-        BadValue: the first thing that does not hold.
+        BadValue: names the first violation.
     """
     _check_kinds(claims, subject)
     _check_amount(claims, subject)
@@ -65,7 +65,7 @@ def _check_kinds(claims: Any, subject: str) -> None:
 
 
 def _is_registered(claim: Any) -> bool:
-    """Whether the claim's class is the one that is registered under its kind: it is read back as that."""
+    """Whether the claim's class is the one registered under its kind, as which it is read back."""
     if not isinstance(claim, Claim) or claim.kind not in names("claims"):
         return False
     point = entry("claims", claim.kind)
@@ -90,7 +90,7 @@ def _letters(claim: Claim) -> int:
 
 
 def _check_repeated(claims: tuple[Claim, ...], subject: str) -> None:
-    """Refuse two claims of one kind about the same subject: they would be two guesses at it."""
+    """Reject two claims of one kind about the same subject, which would be two guesses."""
     stated: set[tuple[str, Any]] = set()
     for claim in claims:
         key = (type(claim).__name__, claim.about)
@@ -133,7 +133,7 @@ def _list_rounds(rounds: tuple[int, ...]) -> str:
 
 def _check_tensors(claim: Claim, subject: str) -> None:
     tensors = tensors_of(claim)
-    if claim.may_be_empty:  # an empty claim counts as a claim: the attack read nothing
+    if claim.may_be_empty:  # an empty claim is valid: the attack recovered nothing
         tensors = {name: t for name, t in tensors.items() if t.ndim == 0 or len(t)}
     check_finite(tensors, subject=f"{subject}: claim {type(claim).__name__}")
 
@@ -157,7 +157,7 @@ def _check_inputs(claim: Claim, view: View, subject: str) -> None:
 
 
 def _check_sentences(claim: Claim, view: View, subject: str) -> None:
-    """Claimed tokens are tokens, in sentences that the model could have read."""
+    """Raise unless claimed tokens are in the vocabulary, in sentences that the model can read."""
     words = view.terms.architecture.vocabulary
     if not isinstance(claim, Sequences | OccurredTokens):
         return
@@ -197,10 +197,10 @@ def _check_lengths(claim: Claim, view: View, subject: str) -> None:
 
 
 def _check_candidates(claim: Claim, view: View, subject: str) -> None:
-    """Refuse more images or sentences than any method can read off the update: the surplus would be guesses.
+    """Reject more images or sentences than any method can recover from the update: the rest would be guesses.
 
-    The scorer counts the most confident only, as many as there were examples; this is the limit beyond which
-    it is not asked.
+    The scorer counts only the most confident, as many as there were examples; claims beyond this limit are
+    not scored at all.
     """
     items = claim.inputs if isinstance(claim, Reconstruction) else None
     items = claim.tokens if isinstance(claim, Sequences) else items
@@ -219,7 +219,7 @@ def _check_candidates(claim: Claim, view: View, subject: str) -> None:
 
 
 def _announced_count(claim: Claim, view: View, number: int) -> int:
-    """Private examples behind a round, or one client's update in it, as the wire announces them."""
+    """Private examples of a round, or of one client's update in it, as announced in the messages."""
     one = next(r for r in view.rounds if r.round == number)
     if one.aggregate is not None:
         return one.aggregate.examples

@@ -1,7 +1,7 @@
 """Claims on disk: one folder per attack and unit, ``claims.json`` written last.
 
-A unit is what the harness calls an attack for: one update, one round, or the run. A folder without
-its ``claims.json`` is unfinished and is run again on ``--resume``.
+A unit is the scope of one call of an attack: one update, one round, or the run. A folder without
+``claims.json`` is unfinished and its unit is run again on ``--resume``.
 """
 
 import math
@@ -25,7 +25,7 @@ from glasshouse.wire import Refusal
 @final
 @dataclass(frozen=True, kw_only=True)
 class Unit:
-    """What one call of an attack is about; ``rounds`` empty: the whole run."""
+    """The scope of one call of an attack; ``rounds`` empty: the whole run."""
 
     rounds: tuple[int, ...] = ()
     client: int | None = None
@@ -38,7 +38,7 @@ class Unit:
 
     @classmethod
     def named(cls, name: str) -> "Unit":
-        """The unit of a folder.
+        """Parse the unit from the name of its folder.
 
         Examples:
             >>> Unit.named("round0-3-client7"), Unit.named("roundrun").rounds
@@ -53,7 +53,7 @@ class Unit:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Outcome:
-    """An attack's claims about one unit, or its refusal, with its running time, notes and curve of losses."""
+    """An attack's claims about one unit, or its refusal, with its running time, notes and loss curve."""
 
     claims: tuple[Claim, ...] = ()
     refusal: Refusal | None = None
@@ -92,7 +92,7 @@ def read_outcome(folder: Path) -> Outcome:
     """Read what :func:`write_outcome` wrote.
 
     Raises:
-        BadFile: missing, damaged, not plain files, or claims that their kind does not take.
+        BadFile: missing, damaged, not regular files, or claims with fields that their kind does not have.
     """
     subject = f"claims in '{folder}'"
     raw = read_json(plain_file(folder, "claims.json", subject=subject), most=limits.JSONL_BYTES)
@@ -155,7 +155,7 @@ def is_finished(folder: Path) -> bool:
 
 
 def same_claims(left: tuple[Claim, ...], right: tuple[Claim, ...]) -> bool:
-    """Whether two outcomes assert exactly the same."""
+    """Whether two outcomes make exactly the same claims."""
     if [type(c) for c in left] != [type(c) for c in right]:
         return False
     for a, b in zip(left, right, strict=True):

@@ -1,4 +1,4 @@
-"""Where work is done: on the device asked for, or with a word on the CPU."""
+"""Run work on the requested device, or fall back to the CPU with a warning."""
 
 import logging
 import multiprocessing
@@ -23,16 +23,16 @@ _CANNOT: Final = (
     "no kernel image",
     "for tensor subclasses",
 )
-"""What torch says of an operation that a device lacks, or of tensors that lie on two of them."""
+"""Parts of torch's errors for an operation that a device lacks, or for tensors on different devices."""
 
 
 def run_on(device: str, work: Callable[[str], T], *, subject: str) -> T:
-    """``work(device)``; what cannot be done there is done on the CPU, and a note says so.
+    """Return ``work(device)``; if the device cannot do it, warn and run it on the CPU.
 
     Args:
-        device: as ``--device`` names it.
-        work: given the device; may be called twice.
-        subject: who runs, for the note.
+        device: as named by ``--device``.
+        work: takes the device; may be called twice.
+        subject: what runs, for the warning.
     """
     place = own_device(device)
     try:
@@ -47,7 +47,7 @@ def run_on(device: str, work: Callable[[str], T], *, subject: str) -> T:
 
 
 def own_device(device: str) -> str:
-    """The one of several GPUs that this worker process uses: they take turns.
+    """The device of this worker process; several GPUs are assigned in turn.
 
     Examples:
         >>> own_device("cpu")

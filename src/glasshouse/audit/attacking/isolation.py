@@ -1,7 +1,7 @@
-"""Keep what a plug-in does in one call from reaching the next call: global state, exceptions, memory.
+"""Isolate the calls of plug-ins from each other: global state, exceptions, memory.
 
-Plug-ins are trusted code: nothing here stops one that wants to do harm. It stops mistakes of one plug-in
-from changing the results of another, and writes down which plug-in made them.
+Plug-ins are trusted code: nothing here stops a malicious one. It keeps mistakes of one plug-in from
+changing the results of another, and logs which plug-in made them.
 """
 
 import logging
@@ -34,7 +34,7 @@ def call_plugin(work: Callable[[], T], *, subject: str) -> T | Refusal:
         subject: names the plug-in and what it was called for, for the refusal.
 
     Raises:
-        DiskFull: no space left: that is nobody's refusal.
+        DiskFull: no space left, which is not the plug-in's fault.
         Interrupted: the user stopped the run.
     """
     try:
@@ -70,7 +70,7 @@ def _refusal_of_foreign(error: BaseException, subject: str) -> Refusal:
 
 @contextmanager
 def restored_state() -> Iterator[None]:
-    """Restore the process's global state after the block, and log what had changed."""
+    """Restore the process's global state after the block, and log what changed."""
     before = _global_state()
     generators = _generators()
     try:

@@ -1,4 +1,4 @@
-"""Which attack is meant, how often it is called, and why a setting rules it out: for run and ``check``."""
+"""Create attacks, count their calls, and explain why a setting rules one out: for ``run`` and ``check``."""
 
 import json
 from collections.abc import Callable, Collection, Mapping
@@ -37,16 +37,16 @@ def find_refusal(attack: Attack, name: str, threat: Threat, grants: Grants, term
 
 
 def federation_of(scenario: Scenario, position: int) -> int | None:
-    """Federation of a cell that an attack reads: an active one its own, by position; None: the common one.
+    """Federation of a cell that an attack reads: an active attack its own, by position; None: the shared one.
 
-    In a capture there is only the one that ran.
+    A capture has only the federation that ran.
     """
     alone = not scenario.captured and declared(scenario.attacks[position])[0].changes
     return position if alone else None
 
 
 def declared(attack: Plugin) -> tuple[Needs, Budget | None]:
-    """What an attack with its settings needs, and its budget; asked for by every finding, so it is kept."""
+    """The needs and budget of an attack with its settings; cached, as every finding asks for them."""
     return _declared(load("attacks", attack.name), json.dumps(attack.arguments, sort_keys=True))
 
 
@@ -57,12 +57,12 @@ def _declared(factory: Callable[..., Attack], arguments: str) -> tuple[Needs, Bu
 
 
 def stepping_of(sends: Kind, optimizer: Optimizer) -> frozenset[str]:
-    """Traits of the optimizer behind an update; none where clients take no steps by it."""
+    """Traits of the optimizer that produced an update; empty where clients take no optimizer steps."""
     return optimizer.traits if sends in ("delta", "parameters") else frozenset()
 
 
 def foresee_refusal(scenario: Scenario, attack: Plugin) -> Refusal | None:
-    """The same from a scenario without axes, before anything is simulated."""
+    """As :func:`find_refusal`, from a scenario without axes, before anything is simulated."""
     return first_unmet_need(
         attack_of(attack.name, attack.arguments).needs,
         f"attack '{attack.label or attack.name}'",
@@ -74,7 +74,7 @@ def foresee_refusal(scenario: Scenario, attack: Plugin) -> Refusal | None:
 
 
 def promised_grants(scenario: Scenario) -> tuple[str, ...]:
-    """Names of the grants that the simulation will hand over: switched on, with data behind them."""
+    """Names of the grants that the simulation will give: switched on, and with data."""
     data = scenario.data
     empty = {
         "auxiliary": not data.auxiliary or bool(data.domains.targets),
@@ -149,12 +149,12 @@ def _behind(grant: str) -> str:
 
 
 def refusal_of(error: GlasshouseError) -> Refusal:
-    """An error of ours as a refusal."""
+    """Convert an error of this package to a refusal."""
     return Refusal(subject=error.subject, needs=error.needs, got=error.got, fix=error.fix)
 
 
 def images_of(scenario: Scenario, budget: Budget) -> int:
-    """The largest number of images to search for in one run: the examples behind the attacked rounds."""
+    """Largest number of images to search for in one run: the examples of the attacked rounds."""
     federation = scenario.federation
     behind = federation.batch_size if federation.kind == "gradient" else scenario.data.examples
     clients_seen, together = federation.cohort_size, 1
@@ -164,7 +164,7 @@ def images_of(scenario: Scenario, budget: Budget) -> int:
 
 
 def calls_of(scenario: Scenario, plugin: Plugin, attack: Attack) -> int:
-    """Calls in one run; none where the attack will refuse."""
+    """Number of calls in one run; 0 if the setting rules the attack out."""
     if foresee_refusal(scenario, plugin) is not None:
         return 0
     rounds = len(scenario.audit.rounds)

@@ -1,8 +1,8 @@
-"""Calls of attacks as pieces of work: the victims of a cell share a batch where their attack takes several.
+"""Group calls of attacks into pieces of work: victims of a cell share a batch if the attack supports it.
 
-A piece depends on the run alone, never on the number of processes, so that the same claims come out of any.
-Each victim's outcome is filed by itself. A piece that was interrupted is run again as a whole, and what was
-filed of it is kept.
+Pieces depend on the run only, never on the number of processes, so that the claims are the same for any.
+Each victim's outcome is written separately. An interrupted piece is run again as a whole; outcomes that it
+has written are kept.
 """
 
 import json
@@ -34,17 +34,17 @@ from glasshouse.transcript.view import View
 from glasshouse.wire import Refusal
 
 Piece = tuple[AttackTask, ...]
-"""Calls of one attack with one setting, on updates of one round; or a single call."""
+"""Calls of one attack with the same settings on updates of one round; or a single call."""
 
 ROWS: Final = 16
-"""Candidates that share a batch, restarts included: more of them fill no core better."""
+"""Candidates that share a batch on a CPU, restarts included: a larger batch does not use a core better."""
 
 MANY: Final = 128
-"""The same on a GPU."""
+"""Candidates that share a batch on a GPU."""
 
 
 def pieces(tasks: Iterable[AttackTask]) -> list[Piece]:
-    """``tasks`` in their order, those that can share a batch together."""
+    """Group ``tasks`` that can share a batch, keeping their order."""
     groups: dict[tuple[object, ...], list[AttackTask]] = {}
     for task in tasks:
         place = (task.folder, str(Path(task.out).parent), task.attack, task.arguments, task.unit.rounds)
@@ -62,16 +62,16 @@ def _victims_at_once(task: AttackTask) -> int:
         return 1
     lines = read_jsonl(Path(task.folder) / "transcript" / "rounds.jsonl")
     steps = max((m.get("steps", 1) for m in lines if m["message"] == "update"), default=1)
-    if steps > 1:  # simulated one after the other: better in different processes
+    if steps > 1:  # steps are simulated one after another: better in separate processes
         return 1
     restarts = attack.budget.restarts if attack.budget is not None else 1
     return max(1, (ROWS if task.device == "cpu" else MANY) // restarts)
 
 
 def run_piece(piece: Piece) -> tuple[str, ...]:
-    """Run the units of a piece and file each one's outcome; returns their folders. Finished units are kept.
+    """Attack the units of a piece, write their outcomes and return their folders. Finished units are kept.
 
-    Where the victims cannot share a batch, or the attack fails on one of them, each is run alone.
+    If the victims cannot share a batch, or the attack fails on one of them, each is attacked alone.
     """
     if len(piece) > 1 and not all(is_finished(Path(task.out)) for task in piece):
         started = time.process_time()
@@ -87,7 +87,7 @@ def run_piece(piece: Piece) -> tuple[str, ...]:
 
 
 def _claims_together(piece: Piece) -> tuple[tuple[Claim, ...], ...]:
-    """The claims about every unit, checked; nothing where they must be run alone."""
+    """The checked claims about every unit; empty if the units must be attacked alone."""
     first = piece[0]
     side = adversary_side(first.folder, trust_factory=first.trust_factory)
     attack = attack_of(first.attack, json.loads(first.arguments))
@@ -111,6 +111,6 @@ def _claims_together(piece: Piece) -> tuple[tuple[Claim, ...], ...]:
 
 
 def _check(piece: Piece, every: Sequence[tuple[Claim, ...]], views: Sequence[View], subject: str) -> None:
-    """Each unit's claims, as if it had been run alone; there are as many as units, or none."""
+    """Check each unit's claims as if it had been attacked alone; raise if only some units have claims."""
     for task, claims, view in zip(piece, every, views, strict=bool(every)):
         check_claims(claims, view=view, unit=task.unit, subject=subject)

@@ -1,1 +1,1 @@
-"""Federations that really ran: a transcript in place of a simulation, what test clients recorded as truth."""
+"""Captured real federations: transcripts instead of simulations, test clients' batches as ground truth."""

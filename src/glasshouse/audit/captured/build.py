@@ -1,4 +1,4 @@
-"""Capture → federation, roles, grants: as of a simulation, with what ran in place of what would be played."""
+"""Build federation, roles and grants from a capture, as for a simulation but with the messages recorded."""
 
 import math
 from dataclasses import replace
@@ -20,14 +20,14 @@ from glasshouse.truth.record import Truth, read_truth
 from glasshouse.wire import Architecture, Batch
 
 SAME = 1 / 255
-"""Images that differ by less than one of 256 levels everywhere are one image."""
+"""Images that differ by less than one of 256 levels in every pixel count as the same image."""
 
 
 def build_captured(scenario: Scenario, transcript: Transcript, *, seed: int) -> Built:
-    """Everything beside the transcript that an audit of a capture needs.
+    """Build everything that an audit of a capture needs besides the transcript.
 
     Raises:
-        GlasshouseError: data, model and capture do not fit each other; says which.
+        GlasshouseError: data, model and capture do not match; says which.
     """
     data, architecture = scenario.data, transcript.terms.architecture
     source = load_source(
@@ -47,14 +47,14 @@ def build_captured(scenario: Scenario, transcript: Transcript, *, seed: int) -> 
         else Roles(duplicates={})
     )
     truth = truth_of(Path(scenario.captured), architecture)
-    _check_strangers(roles, truth.private)
+    _check_overlap(roles, truth.private)
     built = built_on(scenario, _setting(scenario, transcript, truth), roles, source, rng=rng)
     images = f"{len(truth.private)} images of test clients; {built.facts.data}"
     return replace(built, marked={**truth.marked, **built.marked}, facts=replace(built.facts, data=images))
 
 
 def truth_of(capture: Path, architecture: Architecture) -> Truth:
-    """What test clients recorded; nothing where none did."""
+    """The ground truth recorded by test clients; empty if none recorded any."""
     if (capture / "truth").is_dir():
         return read_truth(capture / "truth")
     nobody = Batch(inputs=torch.zeros(0, *architecture.input_shape), labels=torch.zeros(0, dtype=torch.int64))
@@ -62,10 +62,10 @@ def truth_of(capture: Path, architecture: Architecture) -> Truth:
 
 
 def _setting(scenario: Scenario, transcript: Transcript, truth: Truth) -> Setting:
-    """The federation that ran. Of clients that recorded nothing, nobody knows what they hold.
+    """The federation that ran. Clients that recorded nothing have empty shards: their data are unknown.
 
     Raises:
-        BadFile: no broadcast was kept.
+        BadFile: no broadcast was recorded.
         BadValue: the broadcast is not finite.
     """
     broadcasts = [b for record in transcript.rounds for b in record.broadcasts]
@@ -91,11 +91,11 @@ def _setting(scenario: Scenario, transcript: Transcript, truth: Truth) -> Settin
     )
 
 
-def _check_strangers(roles: Roles, private: Batch) -> None:
-    """Refuse roles that hold an image that a test client trained on; both went through different hands.
+def _check_overlap(roles: Roles, private: Batch) -> None:
+    """Reject roles that share an image with a test client, up to rounding: their preprocessing differs.
 
     Raises:
-        BadValue: names the role and how many there are.
+        BadValue: names the role and the number of shared images.
     """
     own = private.inputs.flatten(1)
     for role, batch in roles.parts().items():

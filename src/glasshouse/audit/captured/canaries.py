@@ -1,8 +1,8 @@
-"""Is the ε of a federation that ran real? Canary clients among its own, and what the server saw of them.
+"""Measure the ε of a federation that ran, from canary clients and what the server received from them.
 
-A canary client does not train. In every round it sends the model that it received, by its coin with or
-without the clip norm added to one entry, through whatever the app does to an update (clipping, noise, masks).
-Which were in is written down beside the capture, in ``canaries.json``, and no attack sees it.
+A canary client does not train. In every round it sends the model that it received; depending on its coin, it
+adds the clip norm to one entry first. Its update passes through all processing of the app (clipping, noise,
+masks). The coins are recorded beside the capture, in ``canaries.json``, and no attack sees them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,30 +27,31 @@ from glasshouse.wire import Kind, Refusal
 
 
 def measure_captured_epsilon(cell: Cell) -> tuple[str, EmpiricalEpsilon | Refusal]:
-    """What the canaries of the cell's capture show of the ε that it claims; the cell's hash and the bound."""
+    """Lower bound on ε from the canaries of the cell's capture; returns the cell's hash and the bound."""
     return time_answer(cell, _measured)
 
 
 def score_canaries(transcript: Transcript, canaries: Sequence[Canary]) -> NDArray[np.float64]:
-    """What each canary's entry moved by, added up over the rounds; of a sum, in the mean of the round. (m,).
+    """Total change of each canary's entry over the rounds; for a sum, of the round's mean. (m,).
 
-    Parameters moved from the model that this client received, whether that was everybody's or its own.
+    For updates that are parameters, the change is from the model that this client received, whether
+    broadcast to all or to it alone.
 
     Raises:
-        BadFile: a canary's client sent nothing that was kept, or has no such entry; it sent parameters, and
-            what it received was not kept; or a sum of parameters is of clients that received different ones.
+        BadFile: no recorded update of a canary's client, or no such entry in it; it sent parameters, but its
+            received model was not recorded; or a sum of parameters of clients that received different models.
     """
     scores = np.zeros(len(canaries))
-    met = np.zeros(len(canaries), bool)
+    observed = np.zeros(len(canaries), bool)
     for one in complete_broadcasts(transcript.rounds):
         _check_common(one)
         for number, canary in enumerate(canaries):
             for kind, tensors, weight in _arrivals(one, canary.client):
                 before = _received(one, canary) if kind == "parameters" else 0.0
                 scores[number] += _entry(tensors, canary) / weight - before
-                met[number] = True
-    if not met.all():
-        missing = [c.client for c, there in zip(canaries, met, strict=True) if not there]
+                observed[number] = True
+    if not observed.all():
+        missing = [c.client for c, present in zip(canaries, observed, strict=True) if not present]
         raise bad_canaries(
             Path(FILE), "clients whose updates the capture keeps", f"none of client {missing[0]}"
         )
@@ -58,10 +59,10 @@ def score_canaries(transcript: Transcript, canaries: Sequence[Canary]) -> NDArra
 
 
 def _arrivals(one: RoundRecord, client: int) -> list[tuple[Kind, Mapping[str, Tensor], float]]:
-    """What the server got of a client in a round: kind, tensors, and what they are to be divided by."""
+    """What the server received from a client in a round: kind, tensors, and the divisor for them."""
     if one.aggregate is not None:
-        there = client in one.aggregate.selected and client not in one.aggregate.dropped
-        return [(one.aggregate.kind, one.aggregate.tensors, one.aggregate.weight)] if there else []
+        answered = client in one.aggregate.selected and client not in one.aggregate.dropped
+        return [(one.aggregate.kind, one.aggregate.tensors, one.aggregate.weight)] if answered else []
     return [(u.kind, u.tensors, 1.0) for u in one.updates if u.client == client]
 
 
@@ -75,7 +76,7 @@ def _received(one: RoundRecord, canary: Canary) -> float:
 
 
 def _check_common(one: RoundRecord) -> None:
-    """Of a sum of parameters nobody can say what moved, unless all of its clients received one model."""
+    """Raise if a sum of parameters is from clients that received different models: no change is defined."""
     if one.aggregate is None or one.aggregate.kind != "parameters":
         return
     answered = set(one.aggregate.selected) - set(one.aggregate.dropped)

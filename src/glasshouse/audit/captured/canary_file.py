@@ -1,4 +1,4 @@
-"""What an auditor writes down of canary clients beside a capture: ``canaries.json``."""
+"""The auditor's record of canary clients beside a capture: ``canaries.json``."""
 
 from collections import Counter
 from pathlib import Path
@@ -22,10 +22,10 @@ class Canary(Described):
     """One canary client of a federation that ran; an object in ``canaries.json``.
 
     Attributes:
-        client: its number in the transcript.
+        client: its id in the transcript.
         tensor: the parameter that it changes.
-        entry: the place in it, counted along its last axis first.
-        included: its coin.
+        entry: the index of the entry in the flattened parameter (last axis fastest).
+        included: the outcome of its coin flip.
     """
 
     client: Client
@@ -40,11 +40,10 @@ class _Canaries(RootModel[Annotated[tuple[Canary, ...], Field(max_length=limits.
 
 
 def read_canaries(capture: Path) -> tuple[Canary, ...]:
-    """What was written down of the canaries of a capture.
+    """Read the canaries of a capture.
 
     Raises:
-        BadFile: there is no such file, it does not say what it should, it holds too few, or two of them are
-            one client or share an entry.
+        BadFile: the file is missing or invalid, has too few canaries, or two with the same client or entry.
     """
     path = capture / FILE
     if not path.exists():
@@ -67,7 +66,7 @@ def read_canaries(capture: Path) -> tuple[Canary, ...]:
 
 
 def bad_canaries(path: Path, needs: str, got: str) -> BadFile:
-    """The error of a file of canaries, or of what it says of a capture."""
+    """The error for an invalid file of canaries, or one that does not match its capture."""
     return BadFile(_subject(path), needs=needs, got=got, fix=_FIX)
 
 

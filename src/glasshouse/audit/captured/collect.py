@@ -1,4 +1,4 @@
-"""From the folders of test clients to the truth of a capture."""
+"""Collect the ground truth of a capture from the folders of test clients."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,16 +18,16 @@ from glasshouse.truth.recorded import read_recorded
 from glasshouse.wire import Architecture, Batch
 
 NODES: Final = "nodes.json"
-"""The file of a capture that says which client is which node."""
+"""The file of a capture that maps nodes to clients."""
 _LEVELS: Final = 255
 _ROUNDING: Final = 1e-4
-"""Pixels that are this close to one of 256 levels were one, before they were normalised."""
+"""Pixels within this distance of one of 256 levels are rounded to it."""
 
 
 def collect(capture: Path, folders: Sequence[Path]) -> Truth:
-    """Write ``capture/truth`` from what test clients recorded; also returned.
+    """Write ``capture/truth`` from the recordings of test clients, and return it.
 
-    ``truth/sent`` holds what their training returned before masks, noise or clipping; it shows whether the
+    ``truth/sent`` contains the result of their training before masks, noise or clipping; it shows whether the
     declared terms are the real ones (:mod:`glasshouse.audit.captured.terms`).
 
     Args:
@@ -35,8 +35,8 @@ def collect(capture: Path, folders: Sequence[Path]) -> Truth:
         folders: given to ``truth_mod`` on each machine.
 
     Raises:
-        BadFile: no capture, nothing recorded, or a client that the server never saw.
-        BadValue: images that are no pixels in [0, 1] once their normalisation is undone.
+        BadFile: no capture, nothing recorded, or a client unknown to the server.
+        BadValue: images that are not in [0, 1] after undoing the normalisation.
     """
     architecture = read_transcript(capture / "transcript", trust_factory=True).terms.architecture
     clients = {int(node): int(client) for node, client in read_json(capture / NODES).items()}
@@ -80,19 +80,19 @@ def collect(capture: Path, folders: Sequence[Path]) -> Truth:
 
 
 def sent_file(capture: Path, number: int, client: int) -> Path:
-    """Where the collected result of a client's training in a round is."""
+    """The file with the collected result of a client's training in a round."""
     return capture / "truth" / "sent" / f"{number:06d}-{client}.safetensors"
 
 
 def _shard(client: int, examples: dict[tuple[int, int], Used]) -> tuple[int, ...]:
-    """Every row that the client used in some round."""
+    """All rows that the client used in any round."""
     return tuple(sorted({row for (_, c), one in examples.items() if c == client for row in one.rows()}))
 
 
 def _row(
     image: Tensor, label: Tensor, rows: dict[str, int], images: list[Tensor], labels: list[Tensor]
 ) -> int:
-    """The row of an image in the pool; a new one at its end."""
+    """The row of an image in the pool, to which a new image is appended."""
     key = f"{digest(image)} {int(label)}"
     if key not in rows:
         rows[key] = len(rows)
@@ -102,15 +102,15 @@ def _row(
 
 
 def _without(normalize: object, inputs: Tensor) -> Tensor:
-    """What was normalised, before it was."""
+    """``inputs`` with the normalisation undone."""
     return inputs * normalize.std + normalize.mean if isinstance(normalize, Normalize) else inputs
 
 
 def _pixels(inputs: Tensor, architecture: Architecture) -> Tensor:
-    """``inputs`` as pixels; those of 8-bit pictures exactly.
+    """``inputs`` as pixels; those of 8-bit images exactly.
 
     Raises:
-        BadValue: they lie outside of [0, 1], or have another shape than the model's images.
+        BadValue: they are outside [0, 1], or their shape is not that of the model's images.
     """
     low, high = float(inputs.min()), float(inputs.max())
     if tuple(inputs.shape[1:]) != architecture.input_shape or low < -_ROUNDING or high > 1 + _ROUNDING:

@@ -1,4 +1,4 @@
-"""Which defences ran in a captured federation, in sentences for the page."""
+"""Describe which defences ran in a captured federation, in sentences for the report."""
 
 import math
 from collections.abc import Sequence
@@ -13,15 +13,15 @@ from glasshouse.transcript.record import Transcript
 from glasshouse.wire import Mechanism
 
 _ROUNDS: Final = 20
-"""Rounds that are looked at: a strength shows in so many updates of a client."""
+"""Number of rounds examined, enough of a client's updates to estimate a defence's strength."""
 
 
 def defense_notes(transcript: Transcript, declared: Sequence[Mechanism]) -> tuple[str, ...]:
-    """One sentence for each declared defence, and for each that shows without a declaration.
+    """One sentence for each declared defence, and for each one observed but not declared.
 
     Args:
         transcript: of the capture.
-        declared: what the scenario says that every client runs.
+        declared: the defences that every client runs according to the scenario.
     """
     try:
         rows = check_defenses(replace(transcript, rounds=transcript.rounds[:_ROUNDS]), declared)
@@ -36,12 +36,12 @@ def defense_notes(transcript: Transcript, declared: Sequence[Mechanism]) -> tupl
 
 
 def _sentence(rows: Sequence[Judged]) -> str:
-    """What is ruled of one mark of one defence, at the clients of whom the same is ruled."""
+    """The ruling on one setting of one defence, for the clients with the same ruling."""
     first = rows[0]
     stated = "" if math.isnan(first.declared) else f" declared {first.declared:.4g},"
     values = [row.seen.value for row in rows if row.seen.state == "on" and not math.isnan(row.seen.value)]
-    seen = f" observed {median(values):.4g}," if values else ""
+    observed = f" observed {median(values):.4g}," if values else ""
     clients = sum(row.client is not None for row in rows)
     where = f" at {clients} client{'s' * (clients != 1)}" if clients else ""
     name = f"{first.defense}, {first.setting}" if first.setting else first.defense
-    return f"Defence check: {name}:{stated}{seen} {first.ruling}{where} ({first.reason})."
+    return f"Defence check: {name}:{stated}{observed} {first.ruling}{where} ({first.reason})."

@@ -1,4 +1,4 @@
-"""One group of an audit on disk: its federation simulated, copied from a group with the same, or captured."""
+"""Record one group of an audit: its federation is simulated, copied from another group, or captured."""
 
 import shutil
 import time
@@ -29,12 +29,12 @@ from glasshouse.transcript.record import Log
 
 
 def record(group: Group) -> str:
-    """File one group's federation; returns its folder. Finished groups are kept."""
+    """Write one group's federation and return its folder. Finished groups are kept."""
     scenario = read_resolved(Path(group.folder) / "scenario.toml")
     if has_record(Path(group.folder)):
         return group.folder
     if scenario.captured:
-        _take(scenario, group)
+        _record_capture(scenario, group)
     elif group.same_as:
         _copy(group)
     else:
@@ -43,7 +43,7 @@ def record(group: Group) -> str:
 
 
 def _copy(group: Group) -> None:
-    """The federation of another group, whose claims stay its own; a link to each file where disks allow."""
+    """Copy the federation of another group without its claims; by hard links where possible."""
     source, folder = Path(group.same_as), Path(group.folder)
     for name in recorded_files(source):
         path, place = source / name, folder / name
@@ -56,7 +56,7 @@ def _copy(group: Group) -> None:
     write_record(replace(read_record(source), seconds=0.0), folder)
 
 
-def _take(scenario: Scenario, group: Group) -> None:
+def _record_capture(scenario: Scenario, group: Group) -> None:
     started = time.process_time()
     folder, capture = Path(group.folder), Path(scenario.captured)
     transcript = read_transcript(capture / "transcript", trust_factory=True)
@@ -67,7 +67,7 @@ def _take(scenario: Scenario, group: Group) -> None:
     file_group(folder, federation, BothSides(log=log, used=dict(truth.used)), _memory(capture), None)
     write_hashes(folder)
     checked = check_terms(capture, transcript, truth)
-    ran = defense_notes(transcript, [defense.describe() for defense in federation.setting.defenses])
+    defenses = defense_notes(transcript, [defense.describe() for defense in federation.setting.defenses])
     last = [b for r in transcript.rounds for b in r.broadcasts if b.client is None][-1]
     agreed = last.architecture == transcript.terms.architecture
     write_record(
@@ -76,7 +76,7 @@ def _take(scenario: Scenario, group: Group) -> None:
             utility=utility_of(federation, last.tensors) if agreed else None,
             rounds=scenario.federation.rounds,
             seconds=time.process_time() - started,
-            facts=replace(federation.facts, notes=(*_notes(checked), *ran)),
+            facts=replace(federation.facts, notes=(*_notes(checked), *defenses)),
             terms=checked,
         ),
         folder,
@@ -84,24 +84,24 @@ def _take(scenario: Scenario, group: Group) -> None:
 
 
 def _notes(checked: TermsCheck) -> tuple[str, ...]:
-    """Where what is said of the federation comes from."""
-    ran = (
+    """Notes on the origin of the facts about the federation."""
+    origin = (
         "This federation ran: its messages were captured. Observed: clients, cohort, rounds, what they send. "
         "Declared: epochs, batches, learning rate, optimizer."
     )
     if not checked.n:
-        return (ran, "Nobody recorded what clients trained on: the declared training is not checked.")
+        return (origin, "Nobody recorded what clients trained on: the declared training is not checked.")
     tested = f"{checked.n} updates of test clients, trained again on the batches that they recorded"
     if checked.suspect:
-        return (ran, f"The declared training is not the real one: {checked.suspect} ({tested}).")
+        return (origin, f"The declared training is not the real one: {checked.suspect} ({tested}).")
     error = f"the largest error is {checked.error:.1e} of the change"
     return (
-        ran,
+        origin,
         f"The declared training is the real one: {error} ({tested}; rounding is below {TOLERANCE:g}).",
     )
 
 
 def _memory(capture: Path) -> Mapping[str, Tensor]:
-    """What an active server remembered of the models that it crafted."""
+    """The tensors that an active server stored when it crafted models."""
     path = capture / "adversary" / "memory.safetensors"
     return read_tensors(path) if path.is_file() else {}

@@ -1,4 +1,4 @@
-"""What a capture says of its federation, as the tables of a scenario that does not state them."""
+"""Scenario tables read from a capture, for a scenario that does not state them."""
 
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,10 @@ from glasshouse.store import read_json, read_jsonl
 
 
 def captured_tables(capture: Path) -> dict[str, Any]:
-    """``captured``, ``federation``, ``model`` and the examples behind an update, of the federation that ran.
+    """``captured``, ``federation``, ``model`` and the examples per update of the federation that ran.
 
     Raises:
-        BadFile: the folder holds no capture, or one without a single update or sum.
+        BadFile: the folder is not a capture, or has no update or sum.
     """
     folder = capture / "transcript"
     terms = read_json(folder / "terms.json", most=limits.JSON_BYTES)
@@ -41,6 +41,6 @@ def captured_tables(capture: Path) -> dict[str, Any]:
 
 
 def _examples(line: dict[str, Any]) -> int:
-    """Examples behind one client's update; of a sum, on average."""
+    """Number of examples of one client's update; for a sum, the mean per client, rounded up."""
     answered = len(line["selected"]) - len(line["dropped"]) if line["message"] == "aggregate" else 1
     return int(-(-line["examples"] // max(1, answered)))

@@ -1,9 +1,9 @@
-"""Are the declared terms the real ones? Training that is done again on recorded batches says so.
+"""Check the declared terms of a real federation by repeating the training on recorded batches.
 
-Attacks that simulate a client's training assume the terms. Of a real federation these are declared by whoever
-runs it, so they may be wrong. A test client recorded its batches and what came of them; the same batches,
-trained on under the declared terms, must give the same. Where they do not, the terms are varied one by one
-to say which of them is likely wrong.
+Attacks that simulate a client's training rely on the terms, which the operator of a real federation declares
+and which may be wrong. A test client recorded its batches and the result of its training; training on the
+same batches under the declared terms must give the same result. If not, the terms are varied one by one to
+find the one that is probably wrong.
 """
 
 import math
@@ -28,13 +28,13 @@ from glasshouse.truth.record import Truth, Used
 from glasshouse.wire import Batch, Broadcast, Terms
 
 TOLERANCE: Final = 1e-3
-"""Largest error that is rounding: L2 norm of what is off, as a share of the change that training made."""
+"""Largest error attributed to rounding: L2 norm of the error, relative to that of the change by training."""
 UPDATES: Final = 8
-"""Updates that are trained again, at most."""
+"""Largest number of updates whose training is repeated."""
 MOMENTUM: Final = 0.9
 DECAYS: Final = (1e-4, 5e-4, 1e-3, 1e-2)
 FITTED: Final = 0.02
-"""Error up to which a learning rate that was fitted counts as found."""
+"""Largest error at which a fitted learning rate is accepted."""
 
 
 @final
@@ -45,9 +45,9 @@ class Case:
     Attributes:
         terms: of the federation.
         broadcast: what the client received.
-        used: rows of its steps.
-        pool: what they are rows of.
-        change: what its training made of the parameters.
+        used: the rows of its steps.
+        pool: the examples that the rows refer to.
+        change: of the parameters by its training.
     """
 
     terms: Terms
@@ -57,7 +57,7 @@ class Case:
     change: Mapping[str, Tensor]
 
     def again(self, terms: Terms) -> Mapping[str, Tensor]:
-        """The change that training under ``terms`` makes, on the same batches in the same order."""
+        """The change by training under ``terms`` on the same batches in the same order."""
         model = build(self.broadcast.architecture)
         load(model, self.broadcast.tensors)
         order = tuple(torch.tensor(step) for step in self.used.steps)
@@ -65,15 +65,15 @@ class Case:
         return replace(how, kind="delta", order=order)(model, self.pool, rng=Rng.root(0)).tensors
 
     def error(self, terms: Terms) -> float:
-        """How far ``terms`` are from giving the change, as a share of it."""
+        """Relative error of the change by training under ``terms``."""
         return _distance(self.change, self.again(terms))
 
 
 def check_terms(capture: Path, transcript: Transcript, truth: Truth) -> TermsCheck:
-    """Train again what test clients recorded, and say which declared term is likely wrong.
+    """Repeat the training of test clients, and name the declared term that is probably wrong.
 
     Args:
-        capture: its folder, with what was collected.
+        capture: its folder, with the collected ground truth.
         transcript: of the capture.
         truth: of the capture.
     """
@@ -105,7 +105,7 @@ def _cases(capture: Path, transcript: Transcript, truth: Truth) -> Iterator[Case
 
 
 def _miscounted(case: Case) -> str:
-    """Whether there were other batches, or another number of them, than the terms say; empty: neither."""
+    """Describe batch sizes or numbers of steps that contradict the terms; empty: none."""
     terms, sizes = case.terms, [len(step) for step in case.used.steps]
     if max(sizes) != terms.batch_size and len(sizes) > 1:
         return f"batch_size: declared {terms.batch_size}, but steps of {max(sizes)} examples were recorded"
@@ -120,7 +120,7 @@ def _miscounted(case: Case) -> str:
 
 
 def _suspect(case: Case) -> str:
-    """The declared term that is likely wrong, in words."""
+    """The declared term that is probably wrong, in words."""
     for words, other in _variants(case.terms):
         if case.error(other) <= TOLERANCE:
             return words
@@ -128,7 +128,7 @@ def _suspect(case: Case) -> str:
 
 
 def _variants(terms: Terms) -> Iterator[tuple[str, Terms]]:
-    """One term changed at a time."""
+    """Terms with one of them changed, each with a description."""
     how, options = terms.optimizer, {**terms.options, "dropout": True}
     yield "options.dropout: clients train in training mode", replace(terms, options=options)
     for momentum in sorted({0.0, MOMENTUM} - {how.momentum}):
@@ -145,7 +145,7 @@ def _variants(terms: Terms) -> Iterator[tuple[str, Terms]]:
 
 
 def _scaled(case: Case) -> str:
-    """Whether another learning rate, or one factor on the whole change, explains it; empty: neither."""
+    """Describe another learning rate, or a factor on the whole change, that explains it; empty: neither."""
     declared, again = case.terms.learning_rate, case.again(case.terms)
     factor = _share(case.change, again)
     scaled = _distance(case.change, scale_tensors(again, factor))
@@ -163,7 +163,7 @@ def _scaled(case: Case) -> str:
 
 
 def _share(change: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
-    """The factor on ``other`` that comes closest to ``change``."""
+    """The factor for ``other`` that fits ``change`` best (least squares)."""
     along = sum(float((t.double() * other[n].double()).sum()) for n, t in change.items())
     return along / max(norm(other) ** 2, 1e-30)
 

@@ -1,1 +1,1 @@
-"""What an audit will cost: counts of its work, and how long short pieces of it take."""
+"""Estimate the cost of an audit: counts of its work, times timings of short probes."""

@@ -1,4 +1,4 @@
-"""What an audit makes once and finds in the cache afterwards: once for each key over all of its scenarios."""
+"""Count work whose results an audit caches: done once per key over all of its scenarios."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,18 +16,18 @@ from glasshouse.scenario.requirements import role_requests
 from glasshouse.scenario.spec import Scenario
 
 AFTERWARDS: Final = {"examples", "heldout", "images_are_public"}
-"""With as many private images these change no other part's."""
+"""Settings that do not change the images of other roles while the number of private images stays the same."""
 READ: Final = {"source", "tokenizer", "length", "resize", "channels"}
-"""What decides how an image of the data set looks."""
+"""Settings that determine what an image of the dataset looks like."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Kept:
-    """What was counted already, as an audit's cache and its plan keep it.
+    """Keys of the work counted so far, which an audit's cache and plan do only once.
 
     Attributes:
-        trained: keys of what is trained beforehand, public models among it.
+        trained: keys of trainings before attacks, including public models.
         controls: keys of controls.
     """
 
@@ -38,13 +38,13 @@ class Kept:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """Something an attack trains beforehand.
+    """One training that an attack needs before it runs.
 
     Attributes:
-        what: in words.
-        steps: of it.
+        what: the trained object, in words.
+        steps: number of training steps.
         seconds: of all steps; None: not timed.
-        estimated: from the timing of something else.
+        estimated: the time is derived from another timing.
     """
 
     what: str
@@ -54,10 +54,10 @@ class Training:
 
 
 def images_key(scenario: Scenario, seed: int, role: Role) -> object:
-    """The same for two scenarios and seeds in which ``role`` holds the same images.
+    """A key that is equal for scenarios and seeds in which ``role`` has the same images.
 
-    A role that takes all there is of a split holds the same whatever the seed; one with a split for itself
-    does not depend on how many images others hold.
+    A role that takes a whole split has the same images for every seed; one with a split of its own does not
+    depend on the number of images of the others.
     """
     data, requests = scenario.data, role_requests(scenario)
     everything = [
@@ -69,7 +69,7 @@ def images_key(scenario: Scenario, seed: int, role: Role) -> object:
         return everything
     size, split, classes = requests[role]
     looks = [data.model_dump(include=READ), sorted(classes)]
-    if size == _there(scenario, split, classes):
+    if size == _available_images(scenario, split, classes):
         return [looks, split, "all"]
     if data.private_source:
         del requests["private"]
@@ -81,21 +81,21 @@ def images_key(scenario: Scenario, seed: int, role: Role) -> object:
     return everything
 
 
-def _there(scenario: Scenario, split: str, classes: Sequence[int]) -> int | None:
-    """How many images a role could take; None: not known before the data are read."""
+def _available_images(scenario: Scenario, split: str, classes: Sequence[int]) -> int | None:
+    """Number of images available to a role; None: unknown before the data are read."""
     data = scenario.data
     try:
-        there: Survey | None = survey(data.source, data.resize, data.channels)
+        available: Survey | None = survey(data.source, data.resize, data.channels)
     except GlasshouseError:
         return None
-    if there is None:
+    if available is None:
         return None
-    counts = there.counts.values() if not split else [there.counts.get(split, {})]
+    counts = available.counts.values() if not split else [available.counts.get(split, {})]
     return sum(n for some in counts for label, n in some.items() if not classes or label in classes)
 
 
 def trainings(uses: Uses, timings: Timings, kept: Kept) -> Iterator[Training]:
-    """What attacks train beforehand and nobody counted yet, whichever attack asks first."""
+    """Trainings before attacks that are not counted yet; charged to the first attack that needs them."""
     for (scenario, plugin), timing in zip(uses, timings, strict=True):
         budget = attack_of(plugin.name, plugin.arguments).budget
         if budget is None or not budget.training or foresee_refusal(scenario, plugin) is not None:
@@ -125,7 +125,7 @@ def trainings(uses: Uses, timings: Timings, kept: Kept) -> Iterator[Training]:
 
 
 def training_rows(name: str, every: Sequence[Training], device: str) -> Iterator[Row]:
-    """One row for each kind of thing that is trained."""
+    """One row for each kind of training."""
     for what in dict.fromkeys(one.what for one in every):
         alike = [one for one in every if one.what == what]
         seconds = (
@@ -137,7 +137,7 @@ def training_rows(name: str, every: Sequence[Training], device: str) -> Iterator
 
 
 def pretraining_row(every: Sequence[Cell], timer: Timer | None, kept: Kept) -> Row:
-    """Cells and seeds that start from the same public model train it once."""
+    """The row for pre-training: cells and seeds with the same public model train it once."""
     counts = []
     for one in (cell.scenario for cell in every):
         for seed in one.audit.seeds or (one.seed,):

@@ -1,4 +1,4 @@
-"""Times calls of attacks, shortened, on short federations."""
+"""Time shortened calls of attacks on short federations."""
 
 import json
 import os
@@ -27,35 +27,35 @@ from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin
 
 CHEAP: Final = 1.0
-"""Seconds of a call that is made as long as there is any time; one that takes longer may take half of it."""
+"""Calls of up to this many seconds are timed while any time is left, longer ones if under half of it."""
 SEVERAL: Final = 2, 4
-"""Rounds of both probes of an attack that trains for each: it reads none off a single one, and what its call
-takes grows with them."""
+"""Rounds in the two probes of an attack that trains for every round: it needs more than one round, and the
+time of its call grows with them."""
 CERTAIN: Final = 5.0
-"""Seconds left beyond which several searches are checked, which share work, instead of one."""
+"""Seconds that must be left for certifying several searches, which share work, instead of one."""
 CERTIFIED: Final = 4
-"""Units whose searches a probe checks together."""
+"""Number of units whose searches a probe certifies together."""
 TOLD_APART: Final = 0.5
-"""By this share must a longer search exceed a short one, so that its units are told from noise."""
+"""A longer search must take longer than a short one by this fraction, to separate its units from noise."""
 SHARED: Final = 0.4
-"""Seconds that a short search of several victims may take; the line through one and these tells of more."""
+"""Seconds for a short search of several victims; larger batches are extrapolated from it and one victim."""
 DATA: Final = "pictures"
-"""Folder of the cache with decoded pictures; an audit reads them as well."""
+"""Folder of the cache with decoded images, which audits read too."""
 SLOPE_IMAGES: Final = 1000
-"""Auxiliary images at most where only steps of training are told apart: a step takes a batch of them."""
+"""Largest number of auxiliary images for timing a training step, which uses one batch of them."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class _Probe:
-    """Calls that can be made on a federation that was played.
+    """Shortened calls of an attack on a simulated federation.
 
     Attributes:
         tasks: of all units of one round.
         arguments: of the attack, shortened.
-        victims: of one piece: those that share a batch in the audit.
+        victims: number of victims in one piece, which share a batch in the audit.
         place: folder for their claims.
-        crafting: seconds of a federation in which a malicious server crafts, the first time; 0: none does.
+        crafting: seconds of the first federation in which a malicious server crafts; 0: passive attack.
     """
 
     tasks: Sequence[AttackTask]
@@ -65,7 +65,7 @@ class _Probe:
     crafting: float
 
     def run(self, name: str, count: int, arguments: Mapping[str, Any] | None = None) -> None:
-        """One piece with so many victims."""
+        """Run one piece with ``count`` victims."""
         text = json.dumps(self.arguments if arguments is None else arguments)
         moved = (
             replace(task, out=str(self.place / name / task.unit.name), arguments=text)
@@ -76,23 +76,23 @@ class _Probe:
 
 @final
 class Calls:
-    """Passive attacks on the same federation share one that is played once.
+    """Times calls of attacks; passive attacks on the same federation share one simulation.
 
     Args:
         device: of attacks.
         home: folder of the federations.
-        left: CPU seconds that probes may still take.
+        left: returns the CPU seconds that probes may still take.
     """
 
     def __init__(self, device: str, home: Path, left: Callable[[], float]) -> None:
         self._device, self._home, self.left = device, home, left
 
     def folder_of(self, scenario: Scenario, rounds: int = 1) -> Path:
-        """Of a passive federation with so many rounds."""
+        """The folder of a passive federation with this number of rounds."""
         return self._home / f"{federation_digest(scenario)}-{rounds}" / "cells" / "group"  # as in a run
 
     def played(self, scenario: Scenario, rounds: int = 1) -> Path:
-        """The same, played now unless it was before."""
+        """The folder of a passive federation, which is simulated on first use."""
         folder = self.folder_of(scenario, rounds)
         if not folder.exists():
             with tempfile.TemporaryDirectory() as place, cache_in(place):
@@ -100,12 +100,12 @@ class Calls:
         return folder
 
     def time(self, scenario: Scenario, plugin: Plugin, budget: Budget) -> Timing:
-        """What one setting takes but for what a malicious server makes before a round."""
+        """Time one setting of an attack, without what a malicious server crafts before a round."""
         if not budget.every_round:
             return self._call(scenario, plugin, budget)
         before = self.left()
         few, rounds = self._call(scenario, plugin, budget, SEVERAL[0]), scenario.federation.rounds
-        if 2 * (before - self.left()) > self.left():  # there is no time for more rounds
+        if 2 * (before - self.left()) > self.left():  # no time for more rounds
             return replace(few, unit=few.unit * rounds / SEVERAL[0])
         more = self._call(scenario, plugin, budget, SEVERAL[1])
         slope = max(0.0, more.unit - few.unit) / (SEVERAL[1] - SEVERAL[0])
@@ -114,10 +114,10 @@ class Calls:
     def with_crafting(
         self, timing: Timing, scenario: Scenario, plugin: Plugin, budget: Budget, *, honest: float
     ) -> Timing:
-        """The same with what a malicious server makes before a round, and each step of training for it.
+        """Add to ``timing`` the time of crafting before a round, and of each training step for it.
 
-        A federation with it, from an empty cache, against an ``honest`` one; where it trains, two more.
-        ``timing.crafting``: seconds of such a federation, the first one.
+        The time of a federation with crafting, from an empty cache, minus that of an ``honest`` one; if the
+        attack trains, two more. ``timing.crafting``: seconds of the first such federation.
         """
         once = timing.crafting - honest
         if self._affords(timing.crafting):
@@ -125,16 +125,18 @@ class Calls:
         if not (budget.training and budget.longer):
             return replace(timing, crafting=max(0.0, once))
         auxiliary = min(SLOPE_IMAGES, scenario.data.auxiliary)
-        few = scenario.model_copy(update={"data": scenario.data.model_copy(update={"auxiliary": auxiliary})})
-        short, longer = (_crafted(few, plugin, changed) for changed in (budget.probe, budget.longer))
+        light = scenario.model_copy(
+            update={"data": scenario.data.model_copy(update={"auxiliary": auxiliary})}
+        )
+        short, longer = (_crafted(light, plugin, changed) for changed in (budget.probe, budget.longer))
         steps, more = (_training_of(plugin, changed) for changed in (budget.probe, budget.longer))
         step = max(0.0, longer - short) / max(1, more - steps)
         return replace(timing, crafting=max(0.0, once - steps * step), step=step)
 
     def _call(self, scenario: Scenario, plugin: Plugin, budget: Budget, rounds: int = 1) -> Timing:
-        """Per unit, over a short search with all of its restarts, as one of the victims that share a batch.
+        """Time per unit, from a short search with all restarts, for one of the victims that share a batch.
 
-        The first call warms up, and trains what is trained beforehand, for as few steps as the probe says.
+        The first call warms up, and does the attack's prior training with the probe's small number of steps.
         """
         units = max(1, _units_of(plugin, budget.probe))
         with tempfile.TemporaryDirectory() as place, cache_in(place):
@@ -160,7 +162,7 @@ class Calls:
         )
 
     def _fixed(self, probe: _Probe, plugin: Plugin, budget: Budget, spent: float, count: int) -> float:
-        """Seconds that a call of ``spent`` takes before its first unit, by longer ones of as many victims."""
+        """Fixed part of a call that took ``spent`` seconds, from longer calls with as many victims."""
         units, fixed = max(1, _units_of(plugin, budget.probe)), 0.0
         for name, changed in (("longer", budget.longer), ("longest", budget.longest)):
             more = _units_of(plugin, changed) - units if changed else 0
@@ -177,7 +179,7 @@ class Calls:
     ) -> _Probe:
         arguments = {**plugin.arguments, **budget.probe}
         attack = attack_of(plugin.name, arguments)
-        if attack.needs.changes:  # a federation of its own, in which it crafts and trains what it needs
+        if attack.needs.changes:  # its own federation, in which it crafts and trains
             folder = place / "cells" / "group"
             only = scenario.model_copy(
                 update={"attacks": (plugin.model_copy(update={"arguments": arguments}),)}
@@ -205,24 +207,24 @@ class Calls:
     def _step(
         self, probe: _Probe, plugin: Plugin, budget: Budget, rounds: int, *, cold: float, warm: float
     ) -> float | None:
-        """Seconds of one step of what is trained beforehand: a call with an empty cache less a warm one."""
+        """Seconds per step of prior training: a call with an empty cache minus a warm one."""
         training = _training_of(plugin, budget.probe) * (rounds if budget.every_round else 1)
         if not training or attack_of(plugin.name, plugin.arguments).needs.changes:
             return None
         if self._affords(cold):
-            for made in cache_folder().iterdir():
-                if not made.is_symlink():
-                    shutil.rmtree(made)
+            for entry in cache_folder().iterdir():
+                if not entry.is_symlink():
+                    shutil.rmtree(entry)
             cold = self._seconds(lambda: probe.run("anew", 1))
         return max(0.0, cold - warm) / training
 
     def _certificate(self, probe: _Probe) -> float:
-        """Of one unit; those that were not run have the claims of the first."""
-        few = tuple(probe.tasks[: CERTIFIED if self.left() > CERTAIN else 1])
-        for task in few[1:]:
+        """Seconds to certify one unit; units that were not run get the claims of the first."""
+        sample = tuple(probe.tasks[: CERTIFIED if self.left() > CERTAIN else 1])
+        for task in sample[1:]:
             if not Path(task.out).exists():
-                shutil.copytree(few[0].out, task.out)
-        return self._seconds(lambda: certify_together(few)) / len(few)
+                shutil.copytree(sample[0].out, task.out)
+        return self._seconds(lambda: certify_together(sample)) / len(sample)
 
     def _affords(self, seconds: float) -> bool:
         left = self.left()
@@ -233,7 +235,7 @@ class Calls:
 
 
 def seconds_on(device: str, run: Callable[[], object]) -> float:
-    """CPU seconds; on an accelerator seconds on the clock, in which the processor mostly waits for it."""
+    """CPU seconds of ``run``; on an accelerator wall-clock seconds, as the CPU mostly waits for it."""
     clock = time.process_time if device == "cpu" else time.perf_counter
     started = clock()
     run()
@@ -241,7 +243,7 @@ def seconds_on(device: str, run: Callable[[], object]) -> float:
 
 
 def brief(scenario: Scenario, rounds: int = 1) -> Scenario:
-    """The scenario with one victim, one round (or so many) and no pre-training."""
+    """The scenario with one victim, ``rounds`` rounds and no pre-training."""
     model, audit = scenario.model, scenario.audit
     untrained = model.pretraining.model_copy(update={"epochs": 0, "head_epochs": 0})
     changed = {"victims": 1, "utility": False, "rounds": (0,), "metrics": ()}
@@ -256,16 +258,16 @@ def brief(scenario: Scenario, rounds: int = 1) -> Scenario:
 
 @contextmanager
 def cache_in(place: str) -> Iterator[None]:
-    """Within the block, the cache lies in ``place`` and is empty but for decoded pictures.
+    """Use a cache in ``place`` within the block, empty except for decoded images.
 
-    A probe leaves nothing else in the user's.
+    A probe leaves nothing but decoded images in the user's cache.
     """
     before, pictures = os.environ.get(CACHE), cache_folder() / DATA
-    here = Path(place) / "cache"
-    here.mkdir()
+    probe_cache = Path(place) / "cache"
+    probe_cache.mkdir()
     pictures.mkdir(parents=True, exist_ok=True)
-    (here / DATA).symlink_to(pictures.resolve(), target_is_directory=True)
-    os.environ[CACHE] = str(here)
+    (probe_cache / DATA).symlink_to(pictures.resolve(), target_is_directory=True)
+    os.environ[CACHE] = str(probe_cache)
     try:
         yield
     finally:
@@ -276,7 +278,7 @@ def cache_in(place: str) -> Iterator[None]:
 
 
 def _of_each(one: float, spent: float, count: int, victims: int) -> float:
-    """Seconds of each of so many victims in one batch, from a batch of one and one of ``count``."""
+    """Seconds per victim in a batch of ``victims``, from the times of a batch of one and of ``count``."""
     if count in {1, victims}:
         return spent / count
     further = max(0.0, spent - one) / (count - 1)

@@ -1,4 +1,4 @@
-"""What the controls of an attack take: the attack again, in an easy setting of its own."""
+"""Cost of an attack's controls, which run the attack again in an easy setting."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,9 +20,9 @@ class Easy:
     """One control: an attack in its easy setting.
 
     Attributes:
-        plugin: the attack with its settings there.
-        scenario: what is played.
-        timing: of the attack, there if that was timed.
+        plugin: the attack with its settings in the control.
+        scenario: the scenario of the control.
+        timing: of the attack in the control; if that was not timed, elsewhere.
     """
 
     plugin: Plugin
@@ -31,7 +31,7 @@ class Easy:
 
 
 def time_controls(uses: Uses, timings: Timings, known: Known, kept: Kept) -> list[Easy]:
-    """One control for each different setting of an attack, timed in its easy setting while there is time."""
+    """One control per distinct setting of an attack, timed in its easy setting while time is left."""
     different: list[Easy] = []
     timer = known.timer
     for (scenario, plugin), timing in zip(uses, timings, strict=True):
@@ -39,12 +39,12 @@ def time_controls(uses: Uses, timings: Timings, known: Known, kept: Kept) -> lis
         if easy is None or control_key(plugin) in kept.controls:
             continue
         kept.controls.add(control_key(plugin))
-        (there,), at_hand = easy.attacks, timing
+        (attack,), known_timing = easy.attacks, timing
         if timer is not None and timing is not None:
-            budget = attack_of(there.name, there.arguments).budget
-            timed = None if timer.exhausted else timer.attack(easy, there, budget or CLOSED_FORM)
-            at_hand = timed or stand_in(easy, budget, [(scenario, timing)], timer)
-        different.append(Easy(plugin=there, scenario=easy, timing=at_hand))
+            budget = attack_of(attack.name, attack.arguments).budget
+            timed = None if timer.exhausted else timer.attack(easy, attack, budget or CLOSED_FORM)
+            known_timing = timed or stand_in(easy, budget, [(scenario, timing)], timer)
+        different.append(Easy(plugin=attack, scenario=easy, timing=known_timing))
     return different
 
 

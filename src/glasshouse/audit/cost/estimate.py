@@ -1,4 +1,4 @@
-"""What an audit will cost, before anything long starts: counts of its work, and seconds if measured."""
+"""Estimate the cost of an audit before it starts: counts of its work, and seconds if measured."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -17,23 +17,23 @@ from glasshouse.scenario.suite import Suite
 from glasshouse.scenario.table import Plugin
 
 CONTROL_VICTIMS = 6
-"""Victims of a control: its easy setting has so many clients."""
+"""Number of victims of a control: the clients in its easy setting."""
 
 
 def costs(suite: Suite, *, timer: Timer | None = None) -> list[Row]:
-    """Every scenario's rows, and one total; what the audit keeps for all of them counts once."""
+    """The rows of every scenario and one total; work shared by scenarios through the cache counts once."""
     kept, known = Kept(), Known(timer)
     rows = [row for scenario in suite.scenarios for row in _cost(scenario, known, kept)]
     return [*rows, total(suite.name, rows)]
 
 
 def cost(scenario: Scenario, *, timer: Timer | None = None) -> list[Row]:
-    """One row for each part of one scenario's audit, over all of its cells and seeds; no total."""
+    """One row for each part of a scenario's audit, over all of its cells and seeds; no total."""
     return _cost(scenario, Known(timer), Kept())
 
 
 def _cost(scenario: Scenario, known: Known, kept: Kept) -> list[Row]:
-    """What matters most is timed first: a federation, scores, each attack once; then other settings."""
+    """The rows of one scenario. Timed first: a federation, scoring, each attack once; then other settings."""
     every, timer = cells(scenario), known.timer
     device = "cpu" if timer is None else timer.device
     first = {} if timer is None else _played([every[0].scenario], [], timer, {})
@@ -67,7 +67,7 @@ def _cost(scenario: Scenario, known: Known, kept: Kept) -> list[Row]:
 
 
 def total(name: str, rows: Sequence[Row]) -> Row:
-    """The total of calls and of seconds; ``unmeasured`` names the parts without any, which are not in it."""
+    """The total of calls and seconds; ``unmeasured`` names the parts without a timing, which it excludes."""
     seconds = [row for row in rows if row["seconds"] is not None]
     devices: dict[str, float] = {}
     for one in seconds:
@@ -81,7 +81,7 @@ def total(name: str, rows: Sequence[Row]) -> Row:
 
 
 def _by_label(every: Sequence[Cell]) -> dict[str, list[tuple[Scenario, Plugin]]]:
-    """The cells in which each attack runs; axes may change its arguments, or the list of attacks."""
+    """The cells in which each attack runs, by label; axes may change its arguments or the list of attacks."""
     uses: dict[str, list[tuple[Scenario, Plugin]]] = {}
     for cell in every:
         for plugin in cell.scenario.attacks:
@@ -94,38 +94,38 @@ def _attack(name: str, label: str, uses: Uses, timings: Timings) -> Row:
     unit, seconds = "evaluations", 0.0
     for (scenario, plugin), timing in zip(uses, timings, strict=True):
         attack = attack_of(plugin.name, plugin.arguments)
-        budget, here = attack.budget, calls_of(scenario, plugin, attack) * repeats(scenario)
-        units = units_in(scenario, budget, here)
-        calls, work = calls + here, work + units
+        budget, count = attack.budget, calls_of(scenario, plugin, attack) * repeats(scenario)
+        units = units_in(scenario, budget, count)
+        calls, work = calls + count, work + units
         unit = "evaluations" if budget is None or not budget.amount else budget.unit
-        seconds += units * timing.unit + here * timing.call if timing is not None else 0.0
+        seconds += units * timing.unit + count * timing.call if timing is not None else 0.0
     return make_row(name, label, calls, (unit, work), seconds if any(timings) else None)
 
 
 def _crafting(name: str, label: str, uses: Uses, timings: Timings) -> Row:
-    """What a malicious server makes before every attacked round; no row where nobody does."""
+    """The row for crafting by a malicious server before every attacked round; no calls if all are passive."""
     calls, seconds = 0, 0.0
     for (scenario, _), timing in zip(uses, timings, strict=True):
         if timing is not None and timing.crafting:
-            here = attacked_rounds(scenario) * repeats(scenario)
-            calls, seconds = calls + here, seconds + here * timing.crafting
+            count = attacked_rounds(scenario) * repeats(scenario)
+            calls, seconds = calls + count, seconds + count * timing.crafting
     return make_row(name, f"crafting: {label}", calls, ("rounds", calls), seconds)
 
 
 def _certificates(name: str, label: str, uses: Uses, timings: Timings) -> Row:
-    """Every finished search is checked once at the truth; no row where that takes next to nothing."""
+    """The row for certifying each search once at the ground truth; no calls if that takes no time."""
     calls, seconds = 0, 0.0
     for (scenario, plugin), timing in zip(uses, timings, strict=True):
         if timing is not None and timing.certificate:
-            here = calls_of(scenario, plugin, attack_of(plugin.name, plugin.arguments)) * repeats(scenario)
-            calls, seconds = calls + here, seconds + here * timing.certificate
+            count = calls_of(scenario, plugin, attack_of(plugin.name, plugin.arguments)) * repeats(scenario)
+            calls, seconds = calls + count, seconds + count * timing.certificate
     return make_row(name, f"certificates: {label}", calls, ("searches", calls), seconds)
 
 
 def _played(
     cells: Iterable[Scenario], easy: Iterable[Scenario], timer: Timer, known: Mapping[str, Played]
 ) -> dict[str, Played]:
-    """Federations by their digests; with no more time the first stands for a cell's. Controls' are small."""
+    """Timed federations by digest; without time left, cells use the first one. Controls are always timed."""
     played = dict(known)
     for one, small in (*((s, False) for s in cells), *((s, True) for s in easy)):
         key = federation_digest(one)
@@ -139,7 +139,7 @@ def _played(
 def _simulation(
     every: Sequence[Cell], easy: Sequence[Scenario], timer: Timer | None, known: Mapping[str, Played]
 ) -> list[Row]:
-    """Federations: one for all passive attacks with the same and a seed, and one for each active attack.
+    """The rows for simulations: per federation and seed one for all passive attacks, one per active attack.
 
     Then those of the controls; passive attacks with the same easy setting share one.
     """
@@ -168,9 +168,9 @@ def _simulation(
 
 
 def _scoring(every: Sequence[Cell], controls: int, timed: Scoring | None) -> list[Row]:
-    """Scoring every claim with every metric, including the comparison with nulls and other victims.
+    """The rows for scoring every claim with every metric, including nulls and exchanged victims.
 
-    A control is judged by one metric on the claims, and on them exchanged.
+    A control is scored by one metric on the claims and on the exchanged claims.
     """
     first, counts = every[0].scenario, {True: [0, 0], False: [0, 0]}  # federations and scores, by new nulls
     nulls = set[str]()

@@ -1,4 +1,4 @@
-"""Times short pieces of an audit, so that ``glasshouse check`` can say how long the whole will take."""
+"""Time short pieces of an audit, from which ``glasshouse check`` estimates the time of the whole."""
 
 import importlib
 import shutil
@@ -32,24 +32,24 @@ from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin
 
 PROBED_IMAGES = 16
-"""Images at most that a probe of a training or an inversion takes at a time."""
+"""Largest batch in a probe of a training or an inversion, images."""
 PROBED_VALUES = 2**17
-"""Of a training more, as long as they have no more values: a batch of small images is mostly overhead."""
+"""A training may use more images up to this many values: a batch of small images is mostly overhead."""
 LONGEST = 10.0
-"""CPU seconds after which no further attack is measured; what began goes on, and a few things are always
-measured."""
+"""CPU seconds after which no further attack is measured; a measurement in progress is finished, and some are
+always made."""
 ENOUGH = 8.5
-"""After which nothing is measured that the same attack in another setting can tell."""
+"""CPU seconds after which nothing is measured that another setting of the same attack can stand in for."""
 FEW = 64
-"""Auxiliary and held-out images at most where only a network's gradient is timed."""
+"""Largest number of auxiliary and held-out images where only a network's gradient is timed."""
 
 
 @final
 class Stopwatch:
-    """The timer behind ``glasshouse check``: models as drawn, one round, one victim, a short search.
+    """The timer of ``glasshouse check``: untrained models, one round, one victim, a short search.
 
     Args:
-        device: where attacks are timed.
+        device: on which attacks are timed.
     """
 
     def __init__(self, device: str = "cpu") -> None:
@@ -62,12 +62,12 @@ class Stopwatch:
 
     @property
     def device(self) -> str:
-        """Of attacks."""
+        """The device of attacks."""
         return self._device
 
     @property
     def exhausted(self) -> bool:
-        """Whether it has measured long enough."""
+        """Whether ``ENOUGH`` seconds are used up."""
         return self._left() < LONGEST - ENOUGH
 
     @property
@@ -79,7 +79,7 @@ class Stopwatch:
         return LONGEST - (time.process_time() - self._began)
 
     def attack(self, scenario: Scenario, plugin: Plugin, budget: Budget) -> Timing | None:
-        """Seconds of one setting; None: there is no short piece of it, or it will refuse."""
+        """Time one setting of an attack; None: it has no short version, or does not support the model."""
         timing: Timing | None
         if budget.pieces is not None:
             unit = _time_pieces(scenario, budget)
@@ -93,20 +93,20 @@ class Stopwatch:
         return self._calls.with_crafting(timing, scenario, plugin, budget, honest=self._honest(scenario))
 
     def pretraining(self, scenario: Scenario) -> float:
-        """CPU seconds of one image's pass through the model and back, in training."""
+        """CPU seconds of a forward and backward pass of one image in training."""
         federation = build(brief(scenario), seed=scenario.seed)
         how, public = scenario.model.pretraining, require_part(federation.public, "public")
         most = max(PROBED_IMAGES, PROBED_VALUES // public.inputs[0].numel())
-        few = public.pick(torch.arange(min(most, how.batch_size, len(public))))
+        sample = public.pick(torch.arange(min(most, how.batch_size, len(public))))
         short = how.model_copy(update={"epochs": PROBE})
         model, against = models.build(federation.setting.terms.architecture, rng=Rng.root(0)), ascent_of(how)
         run = partial(
-            fit, model, few, short, rng=Rng.root(0), perturb=against, label="a probe of the training"
+            fit, model, sample, short, rng=Rng.root(0), perturb=against, label="a probe of the training"
         )
-        return seconds_of(run) / (PROBE * len(few) * (1 + (against.taken if against else 0)))
+        return seconds_of(run) / (PROBE * len(sample) * (1 + (against.taken if against else 0)))
 
     def gradient(self, scenario: Scenario) -> float:
-        """Seconds of one client's gradient of one batch, where attacks are timed."""
+        """Seconds of one client's gradient of one batch, on the device of attacks."""
         data = scenario.data.model_copy(
             update={role: min(FEW, getattr(scenario.data, role)) for role in ("auxiliary", "heldout")}
         )
@@ -114,12 +114,14 @@ class Stopwatch:
         if key not in self._gradients:
             setting = build(brief(scenario.model_copy(update={"data": data})), seed=scenario.seed).setting
             batch = setting.private.pick(setting.shards[0][: scenario.federation.batch_size])
-            there = replace(batch, inputs=batch.inputs.to(self._device), labels=batch.labels.to(self._device))
+            on_device = replace(
+                batch, inputs=batch.inputs.to(self._device), labels=batch.labels.to(self._device)
+            )
             model = models.build(setting.terms.architecture, rng=Rng.root(0)).to(self._device).eval()
 
             def differentiate() -> None:
                 model.zero_grad()
-                loss = mean_loss(model, there)
+                loss = mean_loss(model, on_device)
                 loss.backward()  # type: ignore[no-untyped-call]  # torch's own
                 float(loss.detach())  # waits for an accelerator
 
@@ -128,7 +130,7 @@ class Stopwatch:
         return self._gradients[key]
 
     def simulation(self, scenario: Scenario, *, cold: bool) -> Played:
-        """CPU seconds of a passive federation; what workers import once for all of them is not in it."""
+        """CPU seconds of a passive federation, without the imports that all workers share."""
         if cold:
             for module in PRELOAD:
                 importlib.import_module(module)
@@ -138,12 +140,12 @@ class Stopwatch:
         return self._played[federation_digest(scenario)]
 
     def _honest(self, scenario: Scenario) -> float:
-        """Seconds of one round in which nobody crafts anything."""
+        """Seconds of one round without crafting."""
         known = self._played.get(federation_digest(scenario))
         return play_shortened(scenario) if known is None else known.one
 
     def scoring(self, scenario: Scenario) -> Scoring | None:
-        """CPU seconds of made-up claims.
+        """CPU seconds of scoring synthetic claims.
 
         Metrics that need a network trained for them count like the others.
         """
@@ -166,7 +168,7 @@ def _time_pieces(scenario: Scenario, budget: Budget) -> float | None:
     agreed = federation.setting.terms.architecture
     size, cohort = scenario.federation.batch_size, scenario.federation.cohort_size
     read = size * cohort if scenario.federation.secure_sum else cohort * min(size, budget.images)
-    count = min(PROBED_IMAGES, read)  # what is read of a round's clients is inverted together
+    count = min(PROBED_IMAGES, read)  # the images of a round's clients are inverted together
     images = torch.rand((count, *agreed.input_shape), generator=torch.Generator().manual_seed(0))
     try:
         pieces = budget.pieces(agreed, federation.setting.start, images)

@@ -1,4 +1,4 @@
-"""A row of the costs, and the counts of work that go into it."""
+"""Rows of the cost table, and the counts of work in them."""
 
 from typing import Any
 
@@ -7,16 +7,16 @@ from glasshouse.audit.attacking.needs import images_of
 from glasshouse.scenario.spec import Scenario
 
 Row = dict[str, Any]
-"""``scenario``, ``part`` (an attack's label, or what else takes time), ``calls``, ``unit``, ``evaluations``
-(how many units), ``seconds`` (None: not measured), ``device`` on which they are spent. The last row is the
-total; its ``devices`` are the seconds of each. ``estimated``: from something else, as no time was left to
-measure it; of the total the parts of which that holds."""
+"""``scenario``, ``part`` (an attack's label, or another part of the audit), ``calls``, ``unit``,
+``evaluations`` (number of units), ``seconds`` (None: not measured), ``device``. The last row is the total;
+its ``devices`` are the seconds by device. ``estimated``: derived from another timing, as no time was left to
+measure it; in the total, the names of such parts."""
 
 
 def make_row(
     scenario: str, part: str, calls: int, work: tuple[str, int | None], seconds: float | None = None
 ) -> Row:
-    """One row, on the processor."""
+    """One row, with device ``cpu``."""
     unit, evaluations = work
     return {
         "scenario": scenario,
@@ -31,17 +31,17 @@ def make_row(
 
 
 def repeats(scenario: Scenario) -> int:
-    """How often a cell is played: once for each seed."""
+    """Number of runs of a cell: one per seed."""
     return max(1, len(scenario.audit.seeds))
 
 
 def attacked_rounds(scenario: Scenario) -> int:
-    """How many rounds of a federation are attacked."""
+    """Number of attacked rounds of a federation."""
     return len({r % scenario.federation.rounds for r in scenario.audit.rounds})
 
 
 def units_in(scenario: Scenario, budget: Budget | None, calls: int) -> int:
-    """Units of work in so many calls of an attack."""
+    """Units of work in ``calls`` calls of an attack."""
     if budget is None or not budget.amount:
         return calls
     if not calls or not budget.images:

@@ -1,4 +1,4 @@
-"""What each setting of an attack takes: measured, or estimated from a measured one by their networks."""
+"""Time per setting of an attack: measured, or estimated from a measured one by comparing their networks."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,23 +13,23 @@ from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin
 
 CLOSED_FORM = Budget(unit="evaluations", amount=0)
-"""Of an attack without a budget: a call is one evaluation, and is timed as it is."""
+"""Budget of an attack without one: a call is one evaluation, timed in full."""
 _SHORTEST = 1e-6
-"""Seconds: clocks that tick coarsely may measure nothing."""
+"""Smallest time in seconds, because coarse clocks may measure 0."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """What one setting of an attack takes.
+    """The time of one setting of an attack.
 
     Attributes:
-        unit: seconds of one unit of its budget, on one image where the budget goes by images.
-        call: seconds of what each call does once.
-        certificate: seconds of checking one call's search at the truth.
-        step: seconds of one step of what it trains beforehand; None: not timed.
-        crafting: seconds of what a malicious server makes before a round, but for what it trains.
-        estimated: from the timing of something else, with no time left to measure it.
+        unit: seconds of one unit of its budget, on one image where the budget counts images.
+        call: seconds of the fixed part of each call.
+        certificate: seconds to certify one call's search at the ground truth.
+        step: seconds of one step of its prior training; None: not timed.
+        crafting: seconds of crafting by a malicious server before a round, without its training.
+        estimated: derived from another timing, as no time was left to measure it.
     """
 
     unit: float
@@ -41,12 +41,12 @@ class Timing:
 
 
 class Timer(Protocol):
-    """Measures short pieces of a scenario without axes; each answer is in seconds of one unit.
+    """Times short pieces of a scenario without axes; results are in seconds per unit.
 
     Attributes:
-        device: of attacks; their seconds are the device's, all others those of one processor.
-        exhausted: it has measured long enough; what was measured of the same attack must do.
-        spent: what was measured of any attack must do.
+        device: of attacks; their seconds are the device's, all others CPU seconds of one core.
+        exhausted: little time is left: use existing timings of the same attack.
+        spent: no time is left: use existing timings of any attack.
     """
 
     @property
@@ -58,19 +58,19 @@ class Timer(Protocol):
     def spent(self) -> bool: ...
 
     def attack(self, scenario: Scenario, plugin: Plugin, budget: Budget) -> Timing | None:
-        """One setting of an attack; None: not timed."""
+        """Time one setting of an attack; None: not timed."""
         ...
 
     def pretraining(self, scenario: Scenario) -> float:
-        """One image's pass through the model and back."""
+        """Time a forward and backward pass of one image."""
         ...
 
     def gradient(self, scenario: Scenario) -> float:
-        """One client's gradient of one batch: how dear a network is beside another."""
+        """Time one client's gradient of one batch, for comparing the cost of networks."""
         ...
 
     def simulation(self, scenario: Scenario, *, cold: bool) -> Played:
-        """A federation; ``cold``: asked before anything else, and tells what a process does once."""
+        """Time a federation; ``cold``: the first call, which also measures one-time costs of a process."""
         ...
 
     def scoring(self, scenario: Scenario) -> Scoring | None: ...
@@ -81,12 +81,12 @@ Timings = Sequence[Timing | None]
 
 
 Use = tuple[Scenario, Budget | None, Timing | None]
-"""An attack's setting, and what it takes."""
+"""An attack's setting and its timing."""
 
 
 @final
 class Known:
-    """What was timed so far, of all attacks; what no time is left for is estimated from it.
+    """The timings of all attacks so far; settings for which no time is left are estimated from them.
 
     Args:
         timer: None: nothing is timed.
@@ -97,12 +97,12 @@ class Known:
         self._timed: dict[str, dict[str, Use]] = {}
 
     def timing(self, scenario: Scenario, plugin: Plugin, *, first: bool = False) -> Timing | None:
-        """Of one use of an attack: measured while there is time, and the first thing of all in any case.
+        """The timing of one use of an attack: measured while time is left; the very first one always.
 
-        ``first``: of the attack under this label, which is measured as long as there is any time.
+        ``first``: the first use of the attack under this label, which is measured while any time is left.
 
-        Then estimated from the same attack in another setting, else from another attack whose budget counts
-        the same; None: there is no such, or it cannot be timed.
+        Otherwise estimated from the same attack in another setting, else from another attack whose budget
+        counts the same units; None: no such timing exists, or the attack cannot be timed.
         """
         attack = attack_of(plugin.name, plugin.arguments)
         if self.timer is None or not calls_of(scenario, plugin, attack):
@@ -119,32 +119,32 @@ class Known:
         return self._estimate(scenario, budget, own or alike)
 
     def _estimate(self, scenario: Scenario, budget: Budget | None, uses: Mapping[str, Use]) -> Timing | None:
-        assert self.timer is not None  # asked before
+        assert self.timer is not None  # checked by the caller
         return stand_in(scenario, budget, [(there, timing) for there, _, timing in uses.values()], self.timer)
 
 
 def _alike(budget: Budget | None, other: Budget | None) -> bool:
-    """Whether a unit of both is the same kind of work, as far as their budgets say."""
+    """Whether a unit of both budgets is the same kind of work, as far as the budgets show."""
     return _kind(budget or CLOSED_FORM) == _kind(other or CLOSED_FORM)
 
 
 def _kind(budget: Budget) -> object:
-    """What is counted and trained, and the names of the settings of the search."""
+    """The unit, the prior training, and the names of the search settings of a budget."""
     settings = {n: sorted(v) if isinstance(v, Mapping) else "" for n, v in budget.probe.items()}
     searches = bool(budget.amount), bool(budget.images), budget.pieces is not None
     return budget.unit, budget.trained, searches, settings
 
 
 def time_uses(uses: Uses, known: Known) -> Timings:
-    """For each use of an attack what its setting takes.
+    """The timing of each use of an attack.
 
-    While there is time, the next to be measured is the one least like those that are, so that every axis gets
-    its turn.
+    While time is left, the setting least similar to the measured ones is measured next, so that every axis is
+    covered.
     """
-    left, measured = list(uses), list[Scenario]()
-    while left and known.timer is not None and not known.timer.exhausted:
-        chosen = max(left, key=lambda use: min((_unlike(use[0], one) for one in measured), default=0))
-        left.remove(chosen)
+    remaining, measured = list(uses), list[Scenario]()
+    while remaining and known.timer is not None and not known.timer.exhausted:
+        chosen = max(remaining, key=lambda use: min((_unlike(use[0], one) for one in measured), default=0))
+        remaining.remove(chosen)
         measured.append(chosen[0])
         known.timing(*chosen)
     return [known.timing(scenario, plugin) for scenario, plugin in uses]
@@ -153,22 +153,22 @@ def time_uses(uses: Uses, known: Known) -> Timings:
 def stand_in(
     scenario: Scenario, budget: Budget | None, known: Iterable[tuple[Scenario, Timing | None]], timer: Timer
 ) -> Timing | None:
-    """The timing of an attack in a setting that was not measured; None: it was measured nowhere.
+    """Estimate the timing of an attack in a setting that was not measured; None: no setting was measured.
 
-    That of the measured setting that differs in the fewest parts, of these the one whose client's gradient
-    takes the most similar time, times the ratio of both gradients. What a server makes and trains beforehand
-    goes with the gradient of an image, not of a client's batch.
+    Takes the measured setting that differs in the fewest parts (of several, the one with the most similar
+    time of a client's gradient), and multiplies its timing by the ratio of the two gradient times. A server's
+    crafting and prior training scale with the gradient time per image, not per client's batch.
     """
-    measured = [(there, timing) for there, timing in known if timing is not None]
+    measured = [(other, timing) for other, timing in known if timing is not None]
     if not measured:
         return None
-    here = _size(scenario, budget, timer)
-    there, timing = min(
+    size = _size(scenario, budget, timer)
+    nearest, timing = min(
         measured,
-        key=lambda one: (_unlike(scenario, one[0]), abs(math.log(here / _size(one[0], budget, timer)))),
+        key=lambda one: (_unlike(scenario, one[0]), abs(math.log(size / _size(one[0], budget, timer)))),
     )
-    factor = here / _size(there, budget, timer)
-    each = factor * _images(there, budget) / _images(scenario, budget)
+    factor = size / _size(nearest, budget, timer)
+    each = factor * _images(nearest, budget) / _images(scenario, budget)
     for_model = budget is None or "model" in budget.behind
     return replace(
         timing,
@@ -182,25 +182,25 @@ def stand_in(
 
 
 def _size(scenario: Scenario, budget: Budget | None, timer: Timer) -> float:
-    """Seconds of a client's gradient: of one image where the budget goes by images, else of a batch."""
+    """Seconds of a client's gradient: of one image where the budget counts images, else of a batch."""
     return (
         max(timer.gradient(scenario), _SHORTEST) * _images(scenario, budget) / scenario.federation.batch_size
     )
 
 
 def _images(scenario: Scenario, budget: Budget | None) -> int:
-    """Images whose gradient a unit of the budget goes with."""
+    """Number of images whose gradient time a unit of the budget scales with."""
     return 1 if budget is not None and budget.images else scenario.federation.batch_size
 
 
 def _what_matters(scenario: Scenario, plugin: Plugin, budget: Budget | None) -> str:
-    """What the seconds of one unit depend on: neither how many units there are nor defences nor training."""
+    """Key of what the time of one unit depends on: not the number of units, defences or pre-training."""
     arguments = {**plugin.arguments, **(budget.probe if budget else {})}
     return repr((sorted(arguments.items(), key=lambda pair: pair[0]), _setting(scenario)))
 
 
 def _setting(scenario: Scenario) -> tuple[str, ...]:
-    """Of a federation what an attack's work depends on, part by part."""
+    """The parts of a federation that the work of an attack depends on."""
     federation, data = scenario.federation, scenario.data
     model = scenario.model.model_dump(exclude={"pretraining"})
     steps = (federation.batch_size, federation.local_epochs, data.examples)
@@ -209,5 +209,5 @@ def _setting(scenario: Scenario) -> tuple[str, ...]:
 
 
 def _unlike(one: Scenario, other: Scenario) -> int:
-    """In how many parts two settings differ."""
+    """Number of parts in which two settings differ."""
     return sum(a != b for a, b in zip(_setting(one), _setting(other), strict=True))

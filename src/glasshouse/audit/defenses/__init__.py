@@ -1,1 +1,1 @@
-"""Which defences ran in a federation, read off its transcript and compared with what was declared."""
+"""Detect which defences ran in a federation from its transcript, and compare them with the declared ones."""

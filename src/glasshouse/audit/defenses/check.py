@@ -1,4 +1,4 @@
-"""Every defence of a transcript, as declared and as observed."""
+"""Compare the declared defences of a transcript with the observed ones."""
 
 import math
 from collections.abc import Sequence
@@ -16,17 +16,17 @@ SERVER_NOISE: Final = "server_noise"
 
 
 def check_defenses(transcript: Transcript, declared: Sequence[Mechanism]) -> tuple[Judged, ...]:
-    """Compare what ``transcript`` shows with what was declared.
+    """Compare the defences observed in ``transcript`` with the declared ones.
 
     Args:
         transcript: simulated or captured.
-        declared: what every client runs, in order; ``server_noise`` with ``std`` stands for the server.
+        declared: the defences of every client, in order; ``server_noise`` with ``std`` for the server.
 
     Returns:
         The server's rows first (client None), then each client's.
 
     Raises:
-        Inapplicable: clients send logits, or parameters whose broadcasts were not kept.
+        Inapplicable: clients send logits, or parameters whose broadcasts were not recorded.
     """
     terms, traces = transcript.terms, traces_of(transcript)
     rows = [_rule_sum(observe_sum(transcript), terms.secure_sum)]

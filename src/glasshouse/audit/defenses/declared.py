@@ -1,4 +1,4 @@
-"""What a declared defence must leave in the updates, and how that compares with what was seen."""
+"""The marks that a declared defence must leave in updates, compared with the observed ones."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from glasshouse.wire import Mechanism, Terms, Update
 Ruling = Literal["as declared", "off", "mis-set", "never binds", "partly", "cannot be told", "not declared"]
 
 FAULTS: Final = frozenset({"off", "mis-set", "never binds", "partly"})
-"""Rulings under which a declared defence does not do what was declared."""
+"""Rulings that a defence does not do what was declared."""
 _CLOSE: Final = 0.05
 _BLURRED: Final = "under the noise"
 _SHARES: Final = ("zeros", "total_zeros")
@@ -22,7 +22,7 @@ _PLAIN_MARKS: Final = {
     "clip": ("norm", "norm"), "clip_layers": ("tensor_norm", "norm"), "clip_values": ("largest", "bound"),
     "prune": ("zeros", "share"), "quantise": ("bits", "bits"),
 }  # fmt: skip
-"""By defence: the mark that one of its settings leaves, and that setting."""
+"""By defence: the mark of one of its settings, and the name of that setting."""
 _NAMES: Final = {
     "norm": "clip", "tensor_norm": "clip_layers", "largest": "clip_values", "zeros": "prune",
     "total_zeros": "percentile", "noise": "noise",
@@ -32,13 +32,13 @@ _NAMES: Final = {
 @final
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """One thing that a declared defence must leave.
+    """One mark that a declared defence must leave in updates.
 
     Attributes:
         kind: of the observation that shows it.
-        setting: name of the defence's argument, or what it comes to.
-        value: its value; None where the terms do not determine it.
-        family: of a noise.
+        setting: name of the defence's argument, or a quantity derived from it.
+        value: of the setting; None where the terms do not determine it.
+        family: distribution of a noise.
     """
 
     kind: str
@@ -50,14 +50,14 @@ class Mark:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """One mark of one defence at one client.
+    """The ruling on one mark of one defence at one client.
 
     Attributes:
-        defense: registered name, or a description of what was seen without a declaration.
-        setting: what was compared.
-        declared: its value; NaN: none.
-        client: whose updates; None: the server's own steps.
-        seen: what was observed.
+        defense: registered name, or a description of what was observed without a declaration.
+        setting: the quantity compared.
+        declared: its declared value; NaN: none.
+        client: the client of the updates; None: the server's own steps.
+        seen: the observation.
         ruling: how the two compare.
         reason: one sentence.
     """
@@ -72,7 +72,7 @@ class Judged:
 
 
 def marks_of(mechanism: Mechanism, update: Update, terms: Terms) -> list[Mark]:
-    """What ``mechanism`` must leave in ``update``; empty where updates show nothing of it."""
+    """The marks that ``mechanism`` must leave in ``update``; empty if it leaves none that can be checked."""
     parameters, steps = mechanism.parameters, update.steps
     if mechanism.name in _PLAIN_MARKS:
         kind, setting = _PLAIN_MARKS[mechanism.name]
@@ -109,7 +109,7 @@ def _noise_mark(std: float | None, family: str = GAUSSIAN) -> Mark:
 
 
 def _dp_sgd_std(mechanism: Mechanism, update: Update, terms: Terms) -> float | None:
-    """Noise of an entry of the update; None under momentum, decay, schedules and other optimisers."""
+    """Noise std of an entry of the update; None under momentum, decay, schedules and other optimizers."""
     batch = min(terms.batch_size, update.examples)
     private = create(load("defenses", "dp_sgd"), mechanism.parameters)
     multiplier = float(private.noise(batch_rate=batch / update.examples, steps=update.steps))
@@ -124,7 +124,7 @@ def _dp_sgd_std(mechanism: Mechanism, update: Update, terms: Terms) -> float | N
 def judge(
     mechanisms: Sequence[Mechanism], observations: Mapping[str, Observation], update: Update, terms: Terms
 ) -> list[Judged]:
-    """Every declared mark at the client of ``update``, and what was seen without a declaration."""
+    """Rule on every declared mark at the client of ``update``, and on observations without a declaration."""
     rows: list[Judged] = []
 
     def add(name: str, mark: Mark, one: Observation, ruling: Ruling, reason: str) -> None:
@@ -170,18 +170,18 @@ def _name(observation: Observation) -> str:
 
 
 def _sum_of(noises: Sequence[Mark]) -> Mark:
-    """Independent noises add in squares."""
+    """The mark of all noises together: variances of independent noises add."""
     values = [mark.value for mark in noises]
     total = None if None in values else math.sqrt(sum(v**2 for v in values if v is not None))
     return Mark(kind="noise", setting="std of all noise", value=total)
 
 
 def rule(mark: Mark, observation: Observation, later: Sequence[str]) -> tuple[Ruling, str]:
-    """How one mark compares with what was seen, and why.
+    """Compare one mark with the observation of its kind; returns the ruling and its reason.
 
     Args:
         mark: what a declared defence must leave.
-        observation: what was seen of that kind.
+        observation: of the same kind.
         later: names of the defences that act afterwards.
     """
     changed = [name for name in later if not (mark.kind == "norm" and "noise" in name)]
@@ -229,7 +229,7 @@ def _rule_strength(mark: Mark, observation: Observation) -> tuple[Ruling, str]:
 
 
 def _rule_size(mark: Mark, observation: Observation) -> tuple[Ruling, str]:
-    """A bound must hold in every update; that it ever binds is what makes it a defence."""
+    """Rule on a bound: it must hold in every update, and must be reached to count as a defence."""
     assert mark.value is not None
     low, high = observation.extremes
     hidden = math.isnan(high)

@@ -1,6 +1,6 @@
-"""What the updates of one client show of the defences that they went through, with intervals.
+"""Detect the defences applied to the updates of one client, with confidence intervals for their strength.
 
-Each statement says how many updates show it. What the updates cannot decide is ``unclear``, with the reason.
+Each observation counts the updates that show it. If they cannot decide, it is ``unclear``, with a reason.
 """
 
 import math
@@ -19,7 +19,7 @@ from glasshouse.wire import Terms
 State = Literal["on", "off", "unclear"]
 
 FEWEST: Final = 10
-"""Fewer sums that must be zero say too little about a noise."""
+"""Smallest number of sums that are zero without noise from which noise is estimated."""
 LAPLACE: Final = "laplace"
 GAUSSIAN: Final = "gaussian"
 _MEAN_TO_STD: Final = {GAUSSIAN: math.sqrt(2 / math.pi), LAPLACE: math.sqrt(0.5)}
@@ -27,23 +27,23 @@ _SCATTERED: Final = 0.01
 _ON_LINE: Final = 0.3
 _SHARP: Final = 0.1
 _BLUNT: Final = 0.01
-"""Relative error of an update's size from which on it shows float32's steps, and no bound or grid."""
+"""From this relative error of an update's size, float32 rounding hides bounds and grids."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """What was seen of one kind of transformation.
+    """The observation of one kind of transformation.
 
     Attributes:
         kind: norm, tensor_norm, largest, noise, zeros, total_zeros, bits, sum or server_noise.
         state: whether it ran.
-        value: its strength: a norm, a standard deviation, a share, bits; NaN where it is unknown.
+        value: its strength: a norm, a standard deviation, a fraction, bits; NaN if unknown.
         low: lower end of the 95 % interval of the strength.
-        high: upper end; of what is off or unclear, the largest strength that would not show.
-        shows: updates that show it.
-        updates: updates that were looked at.
-        family: of a noise: gaussian, laplace, or empty where it cannot be told.
+        high: upper end; if off or unclear, the largest strength that would go undetected.
+        shows: number of updates that show it.
+        updates: number of updates examined.
+        family: distribution of a noise: gaussian, laplace, or empty if undecided.
         extremes: smallest and largest size among the updates, where the strength bounds a size.
         note: why it is unclear, or what limits it.
     """
@@ -91,7 +91,7 @@ def observe(traces: Sequence[Trace], terms: Terms) -> dict[str, Observation]:
 
 
 def _undecided(observation: Observation) -> Observation:
-    """Adam's steps have a size of their own, which may look like a bound."""
+    """Change "on" to "unclear": Adam normalises its steps, which may look like a bound."""
     if observation.state != "on":
         return observation
     return Observation(
@@ -104,7 +104,7 @@ def _undecided(observation: Observation) -> Observation:
 
 
 def _ceiling(kind: str, traces: Sequence[Trace], values: Sequence[float]) -> Observation:
-    """A bound on a size of the update that several updates reach."""
+    """Detect a bound on a size of the updates, from several updates that reach it."""
     count, extremes = len(traces), (min(values), max(values))
     sized = [(value, trace) for value, trace in zip(values, traces, strict=True) if trace.slack < _BLUNT]
     if not sized:
@@ -126,7 +126,7 @@ def _ceiling(kind: str, traces: Sequence[Trace], values: Sequence[float]) -> Obs
 
 
 def _tensor_ceiling(traces: Sequence[Trace]) -> Observation:
-    """A bound that the norm of one and the same tensor reaches in several updates, none being above it."""
+    """Detect a bound on the norm of each tensor, from tensors that reach it while none exceeds it."""
     count = len(traces)
     norms = torch.tensor([[float(t.double().norm()) for t in trace.tensors.values()] for trace in traces])
     top = float(norms.max())
@@ -146,7 +146,7 @@ def _tensor_ceiling(traces: Sequence[Trace]) -> Observation:
 
 
 def _grid(traces: Sequence[Trace]) -> Observation:
-    """Few equal steps per tensor."""
+    """Detect quantisation: entries of each tensor on a grid of few equal steps."""
     sized = [trace for trace in traces if trace.slack < _BLUNT]
     bits = [grid_bits(trace.tensors, rounding=_sent_rounding(trace)) for trace in sized]
     coarse = [b for b in bits if b is not None]
@@ -164,7 +164,7 @@ def _sent_rounding(trace: Trace) -> float:
 
 
 def _zeros(traces: Sequence[Trace], *, on_grid: bool) -> tuple[Observation, Observation]:
-    """Shares of zeros that the model does not explain: per tensor, and of all entries together."""
+    """Fractions of zeros that the model does not explain: per tensor, and over all entries together."""
     count = len(traces)
     most = min((int((t == 0).sum()) + 1) / t.numel() for trace in traces for t in _large(trace, 10))
     total_most = min((_zero_count(trace) + 2) / trace.entries for trace in traces)
@@ -201,7 +201,7 @@ def _zeros(traces: Sequence[Trace], *, on_grid: bool) -> tuple[Observation, Obse
 
 
 def _large(trace: Trace, entries: int) -> list[Tensor]:
-    """Tensors of at least so many entries; of none, the largest."""
+    """Tensors with at least ``entries`` entries; if there are none, the largest tensor."""
     tensors = sorted(trace.tensors.values(), key=Tensor.numel)
     return [t for t in tensors if t.numel() >= entries] or tensors[-1:]
 
@@ -211,9 +211,9 @@ def _zero_count(trace: Trace) -> int:
 
 
 def _tensor_share(traces: Sequence[Trace]) -> tuple[float, float] | None:
-    """Where every tensor loses ⌊share · n⌋ entries, the shares that all counts allow.
+    """The range of fractions s that agree with zeroing ⌊s · n⌋ entries of every tensor; None: no such range.
 
-    Tensors that the model itself leaves with more zeros are above that line, none is below.
+    Tensors in which the model itself leaves more zeros are above that line; none is below.
     """
     pairs = [(int((t == 0).sum()), t.numel()) for trace in traces for t in _large(trace, 50)]
     high = min((zeros + 1) / n for zeros, n in pairs)
@@ -224,7 +224,7 @@ def _tensor_share(traces: Sequence[Trace]) -> tuple[float, float] | None:
 
 
 def _total_share(traces: Sequence[Trace]) -> tuple[float, float] | None:
-    """Where a fixed share of all entries together is zeroed: the same count in every update."""
+    """The range of the fraction zeroed over all entries, if every update has the same count; else None."""
     counts = [_zero_count(trace) for trace in traces]
     entries = traces[0].entries
     if len(traces) < 2 or max(counts) - min(counts) > 2:
@@ -233,7 +233,7 @@ def _total_share(traces: Sequence[Trace]) -> tuple[float, float] | None:
 
 
 def _noise(traces: Sequence[Trace], *, adaptive: bool, reshaped: bool) -> Observation:
-    """Noise on every entry, by the sums of the last layer that are zero without it."""
+    """Detect noise on every entry, from the sums of the last layer that are zero without noise."""
     count = len(traces)
 
     def unclear(note: str) -> Observation:
@@ -282,7 +282,7 @@ def _sized_noise(noisy: Sequence[Trace], count: int) -> Observation:
 
 
 def _family(noisy: Sequence[Trace], std: float) -> str:
-    """Gaussian or Laplace, by mean magnitude over root mean square in rows that hold nothing but noise."""
+    """Gaussian or Laplace, by the ratio of mean magnitude to root mean square in rows of pure noise."""
     every = [row for trace in noisy for row in trace.rows()]
     rows = [row for row in every if float(row.double().square().mean()) <= std**2]
     entries = torch.cat(rows).double() if rows else torch.zeros(0)
@@ -296,10 +296,10 @@ def _family(noisy: Sequence[Trace], std: float) -> str:
 
 
 def _norm_below_noise(traces: Sequence[Trace], noise: Observation) -> Observation:
-    """The norm of what lies under a noise of known size; constant where a clip set it."""
+    """The norm of the update without noise of known size; constant if it was clipped."""
     variance, entries = noise.value**2, traces[0].entries
     squares = torch.tensor([trace.norm**2 - entries * variance for trace in traces], dtype=torch.float64)
-    common = 2 * entries * noise.value * (noise.high - noise.low) / 4  # one standard error, of all alike
+    common = 2 * entries * noise.value * (noise.high - noise.low) / 4  # one standard error, shared by all
     mean = float(squares.mean())
     own = math.sqrt(2 * entries * variance**2 + 4 * max(mean, 0.0) * variance)
     error = math.hypot(common, own / math.sqrt(len(traces)))

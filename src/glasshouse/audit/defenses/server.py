@@ -1,7 +1,7 @@
-"""What the server's own steps show: noise that it adds to the mean, and whether it saw single updates.
+"""Detect the server's own defences: noise that it adds to the mean, and whether it saw single updates.
 
-Between two broadcasts a server moves along a multiple of the weighted mean of the updates. What is left
-over is noise, in every entry of the model, or another rule (momentum, an adaptive server).
+Between two broadcasts a server moves by a multiple of the weighted mean of the updates. The residual is
+noise, in every entry of the model, or another update rule (momentum, an adaptive server).
 """
 
 import math
@@ -22,7 +22,7 @@ _LIKE_NOISE: Final = 0.02
 
 
 def observe_server(transcript: Transcript, traces: Mapping[int, Sequence[Trace]]) -> Observation:
-    """Noise in the server's steps, pooled over rounds whose updates and following broadcast were kept."""
+    """Detect noise in the server's steps, pooled over rounds with recorded updates and next broadcast."""
     by_round: dict[int, list[Trace]] = {}
     for each in traces.values():
         for trace in each:
@@ -33,7 +33,7 @@ def observe_server(transcript: Transcript, traces: Mapping[int, Sequence[Trace]]
         if after.round == before.round + 1 and before.round in by_round
     ]
     uniform = transcript.terms.weighting == "uniform"
-    rests = [rest for pair in pairs if (rest := _left_over(*pair, uniform=uniform)) is not None]
+    rests = [rest for pair in pairs if (rest := _residual(*pair, uniform=uniform)) is not None]
     if not rests:
         note = "no round whose updates and next broadcast were kept"
         return Observation(kind="server_noise", state="unclear", updates=0, note=note)
@@ -56,10 +56,10 @@ def observe_server(transcript: Transcript, traces: Mapping[int, Sequence[Trace]]
     )  # fmt: skip
 
 
-def _left_over(
+def _residual(
     before: RoundRecord, after: RoundRecord, traces: Sequence[Trace], *, uniform: bool
 ) -> tuple[Tensor, float] | None:
-    """The server's step minus the best multiple of the mean, flat, and the size that rounding explains."""
+    """The server's step minus the best multiple of the mean, flattened, and the size of rounding errors."""
     first, second = before.received_by(None), after.received_by(None)
     if first is None or second is None:
         return None
@@ -80,7 +80,7 @@ def _left_over(
 
 
 def observe_sum(transcript: Transcript) -> Observation:
-    """Whether the server saw sums alone."""
+    """Detect whether the server saw only sums."""
     rounds = [record for record in transcript.rounds if record.updates or record.aggregate]
     summed = sum(record.aggregate is not None and not record.updates for record in rounds)
     state: State = "unclear" if not rounds else "on" if summed == len(rounds) else "off"

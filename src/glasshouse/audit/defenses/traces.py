@@ -1,6 +1,6 @@
-"""A client's updates as changes of the model, with what is needed to read marks of defences off them.
+"""A client's updates as changes of the model, with the statistics for detecting defences.
 
-Shape letters: K classes, F features that enter the last linear layer.
+Shape letters: K classes, F input features of the last linear layer.
 """
 
 import math
@@ -29,7 +29,7 @@ class Trace:
     Attributes:
         update: as received; its tensors may be parameters.
         tensors: the change, floating point, by name.
-        received: the same tensors before training; empty for a gradient whose broadcast was not kept.
+        received: the same tensors before training; empty for a gradient whose broadcast was not recorded.
         last: name of the last linear layer's weight (K, F), or empty.
     """
 
@@ -55,7 +55,7 @@ class Trace:
 
     @cached_property
     def rounding(self) -> float:
-        """Standard deviation that rounding of parameters leaves on an entry; 0 for a gradient."""
+        """Standard deviation of the rounding error of an entry, from its parameters; 0 for a gradient."""
         if self.update.kind == "gradient" or not self.received:
             return 0.0
         size: float = norm(self.received) / math.sqrt(self.entries)
@@ -63,7 +63,7 @@ class Trace:
 
     @cached_property
     def slack(self) -> float:
-        """Relative error of the norm: of parameters, the rounding of their difference comes on top."""
+        """Relative error of the norm; for parameters it includes the rounding of their difference."""
         if self.update.kind != "parameters" or self.norm == 0:
             return 1e-6
         share = self.rounding / self.norm
@@ -71,10 +71,10 @@ class Trace:
 
     @cached_property
     def rounded_away(self) -> bool:
-        """Whether changes of the last layer too small for its parameters explain its zeros.
+        """Whether zeros in the last layer are changes smaller than the rounding step of its parameters.
 
-        Rounding that leaves some entries where they were leaves others one or two steps away; a filter that
-        zeroes the smallest leaves next to none there.
+        If rounding leaves some entries unchanged, it leaves others one or two steps away; a filter that
+        zeroes the smallest entries leaves almost none of those.
         """
         if self.update.kind != "parameters":
             return False
@@ -85,10 +85,10 @@ class Trace:
 
     @cached_property
     def residuals(self) -> Tensor:
-        """Column sums of the last layer that are zero without noise, over √K.
+        """Column sums of the last layer that are zero without noise, divided by √K.
 
-        Of columns that nothing reshaped: without zeros, and without an entry as large as any in the update.
-        Weight decay moves them along the sums of the received weights: that direction is taken out.
+        Only unmodified columns: without zeros, and without an entry of the update's largest magnitude. Weight
+        decay shifts them along the column sums of the received weights: that direction is projected out.
         """
         weight = self.tensors[self.last]
         whole = ((weight != 0) & (weight.abs() < self.largest * (1 - 1e-6))).all(0)
@@ -100,19 +100,19 @@ class Trace:
 
     @cached_property
     def floor(self) -> float:
-        """Noise of a smaller standard deviation cannot be told from rounding."""
+        """Smallest standard deviation of noise that can be distinguished from rounding."""
         weight = self.tensors[self.last]
         size: float = norm({self.last: weight}) / math.sqrt(weight.numel())
         return max(ROUNDING * size, 2 * self.rounding)
 
     def rows(self) -> list[Tensor]:
-        """Rows of matrices and kernels, of 16 numbers or more."""
+        """Rows of matrices and kernels with at least 16 entries."""
         flat = [t.flatten(1) for t in self.tensors.values() if t.ndim > 1]
         return [row for t in flat if t.shape[1] >= 16 for row in t]
 
 
 def traces_of(transcript: Transcript) -> dict[int, list[Trace]]:
-    """Every single update of ``transcript``, by client, in order of rounds; identical ones once.
+    """Every single update of ``transcript``, by client, in order of rounds, without duplicates.
 
     Raises:
         Inapplicable: the clients send logits.
@@ -158,7 +158,7 @@ def _same(one: Trace, other: Trace) -> bool:
 
 
 def differ(traces: Sequence[Trace]) -> bool:
-    """Whether these updates point into different directions; near copies have one norm anyway."""
+    """Whether these updates point in different directions; near copies share a norm without any bound."""
     first = traces[0]
     for other in traces[1:]:
         dot = sum(float((t.double() * other.tensors[n].double()).sum()) for n, t in first.tensors.items())

@@ -1,1 +1,1 @@
-"""What an audit would refuse, found before anything is simulated; for ``check`` and for ``audit``."""
+"""Find everything that an audit would refuse, before simulating anything; for ``check`` and ``audit``."""

@@ -1,4 +1,4 @@
-"""Whether a scenario's data are there: files, splits, classes, and enough images for every part."""
+"""Check a scenario's data: files, splits, classes, and enough images for every role."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from glasshouse.scenario.spec import Scenario
 @final
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """What one role asks for, with the key of ``[data]`` that says how much."""
+    """The images that one role requests, with the key of ``[data]`` that sets their number."""
 
     key: str
     role: str
@@ -27,7 +27,7 @@ class Part:
 
 
 def survey_data(scenario: Scenario) -> tuple[Survey | None, list[Problem]]:
-    """What the data hold, and what is wrong with the files; None: not known before they are read."""
+    """Survey the data, and list problems with the files; None: unknown before they are read."""
     data = scenario.data
     survey, problems = _survey("data.source", data.source, data.resize, data.channels)
     if data.private_source:
@@ -49,7 +49,7 @@ def _survey(
 
 
 def data_problems(scenario: Scenario, survey: Survey) -> Iterator[Problem]:
-    """All problems that follow from the numbers of images."""
+    """All problems with the numbers of images, splits and classes."""
     yield from _weights(scenario)
     if scenario.data.domains.targets:
         yield from _domains(scenario, survey)
@@ -109,22 +109,22 @@ def _cells(part: Part, survey: Survey) -> frozenset[tuple[str, int]]:
 
 
 def _too_few(parts: list[Part], scenario: Scenario, survey: Survey) -> Iterator[Problem]:
-    """Parts that together ask for more than there is where they may take from: no way to deal them exists.
+    """Report parts that together request more images than their splits and classes have.
 
-    The smallest such set is named. Copies of one image count once when they are dealt, so that a few images
-    less than counted here may be there.
+    Names the smallest such set. Duplicates of an image are dealt only once, so slightly fewer images than
+    counted here may be available.
     """
     for number in range(1, len(parts) + 1):
-        for some in combinations(parts, number):
-            pool = frozenset[tuple[str, int]]().union(*(_cells(part, survey) for part in some))
-            there = sum(survey.counts[split][label] for split, label in pool)
-            images = sum(part.size for part in some)
-            if images > there:
-                names = " and ".join(f"{part.size:,} {part.role}" for part in some)
+        for subset in combinations(parts, number):
+            pool = frozenset[tuple[str, int]]().union(*(_cells(part, survey) for part in subset))
+            available = sum(survey.counts[split][label] for split, label in pool)
+            images = sum(part.size for part in subset)
+            if images > available:
+                names = " and ".join(f"{part.size:,} {part.role}" for part in subset)
                 yield Problem(
-                    path=max(some, key=lambda part: part.size).key,
+                    path=max(subset, key=lambda part: part.size).key,
                     needs=f"{images:,} images ({names})",
-                    got=f"{there:,} in what these parts take from of '{scenario.data.source}'",
+                    got=f"{available:,} in what these parts take from of '{scenario.data.source}'",
                     hint="ask for fewer, or take a part from another split",
                 )
                 return

@@ -1,4 +1,4 @@
-"""Everything that an audit of a scenario would refuse, in one list, without running anything."""
+"""List everything that an audit of a scenario would refuse, without running anything."""
 
 import math
 from collections.abc import Iterator
@@ -25,19 +25,25 @@ Warnings = list[tuple[str, Refusal]]
 
 
 def problems(scenario: Scenario) -> list[Problem]:
-    """What rules out an audit of a scenario without axes."""
+    """All problems that prevent an audit of a scenario without axes."""
     survey, wrong = survey_data(scenario)
     if survey is not None:
         wrong += [*data_problems(scenario, survey), *network_problems(scenario, survey)]
         wrong += _labels(scenario, survey.classes)
-    return [*wrong, *_auxiliary(scenario), *_baselines(scenario), *_lone(scenario), *_canaries(scenario)]
+    return [
+        *wrong,
+        *_auxiliary(scenario),
+        *_baselines(scenario),
+        *_single_victim(scenario),
+        *_canaries(scenario),
+    ]
 
 
 def check_suite(suite: Suite) -> None:
-    """Refuse a suite of which some cell cannot be audited.
+    """Reject a suite if any of its cells cannot be audited.
 
     Raises:
-        BadScenario: everything that is wrong, by scenario.
+        BadScenario: all problems, by scenario.
     """
     wrong: dict[Problem, None] = {}
     for scenario in suite.scenarios:
@@ -45,14 +51,14 @@ def check_suite(suite: Suite) -> None:
         every = [one for cell in cells(scenario) for one in problems(cell.scenario)]
         if not every and (refused := refused_altogether(scenario)) is not None:
             every = [refused]
-        every = every or [one for cell in cells(scenario) for one in _unscored(cell.scenario)]
+        every = every or [one for cell in cells(scenario) for one in _unscored_metrics(cell.scenario)]
         wrong |= dict.fromkeys(replace(one, path=where + one.path) for one in every)
     if wrong:
         raise BadScenario(f"suite '{suite.name}'", list(wrong))
 
 
 def foreseen_refusals(suite: Suite) -> Warnings:
-    """Attacks that will refuse in some cell. This is not an error: the report states the reasons."""
+    """Attacks that some cell rules out. This is not an error: the report states the reasons."""
     refusals: dict[tuple[str, Refusal], None] = {}
     for scenario in suite.scenarios:
         for cell in cells(scenario):
@@ -64,7 +70,7 @@ def foreseen_refusals(suite: Suite) -> Warnings:
 
 
 def _auxiliary(scenario: Scenario) -> Iterator[Problem]:
-    """A null adversary guesses from auxiliary images of its own; too few, and no number is reported."""
+    """Report too few auxiliary images for the null adversary, without which no score is reported."""
     data, federation = scenario.data, scenario.federation
     kinds = {registry.require_declaration("metrics", m.name, "claim", str) for m in scenario.audit.metrics}
     guesses = (registry.require_declaration("claims", kind, "guessed_from_images", bool) for kind in kinds)
@@ -82,8 +88,8 @@ def _auxiliary(scenario: Scenario) -> Iterator[Problem]:
         )
 
 
-def _unscored(scenario: Scenario) -> Iterator[Problem]:
-    """Metrics that no claim of any attack feeds, where all attacks declare what they claim."""
+def _unscored_metrics(scenario: Scenario) -> Iterator[Problem]:
+    """Report metrics that score no claim of any attack, if all attacks declare their claims."""
     declared = [registry.card("attacks", attack.name).claims for attack in scenario.attacks]
     if not all(declared):
         return
@@ -99,8 +105,8 @@ def _unscored(scenario: Scenario) -> Iterator[Problem]:
             )
 
 
-def _lone(scenario: Scenario) -> Iterator[Problem]:
-    """One victim has an interval only in metrics with a lower and an upper end."""
+def _single_victim(scenario: Scenario) -> Iterator[Problem]:
+    """Report a single victim without a bounded metric, which alone has an interval for it."""
     audit, federation = scenario.audit, scenario.federation
     updates = min(audit.victims, len(audit.rounds) * federation.cohort_size)
     if updates * max(1, len(audit.seeds)) > 1 or federation.secure_sum or scenario.data.domains.targets:
@@ -116,7 +122,7 @@ def _lone(scenario: Scenario) -> Iterator[Problem]:
 
 
 def _canaries(scenario: Scenario) -> Iterator[Problem]:
-    """The ε claimed of a federation that ran is tested with its own canary clients, or not at all."""
+    """Report missing canaries of a capture with a claimed ε, which only they can test."""
     if not (scenario.captured and scenario.audit.epsilon.claimed):
         return
     try:
@@ -138,7 +144,7 @@ def _baselines(scenario: Scenario) -> Iterator[Problem]:
 
 
 def _labels(scenario: Scenario, classes: int) -> Iterator[Problem]:
-    """Classes that attacks on an attribute look for."""
+    """Report attacks on an attribute whose target class does not exist."""
     for i, attack in enumerate(scenario.attacks):
         settings = attack.arguments.get("settings", {})
         label = settings.get("label", 0) if isinstance(settings, dict) else 0

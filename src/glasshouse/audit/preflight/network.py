@@ -1,4 +1,4 @@
-"""Whether the models of a scenario fit its images: built, and given one blank image."""
+"""Check that the models of a scenario fit its images, by building them and passing one blank image."""
 
 import json
 import math
@@ -21,20 +21,20 @@ from glasshouse.scenario.table import Plugin
 from glasshouse.wire import Architecture
 
 MOST_PARAMETERS = 2**28
-"""Parameters of a model at most: 1 GiB in float32, which every client and every attack copies."""
+"""Largest number of parameters of a model: 1 GiB in float32, which every client and every attack copies."""
 
 
 SMALL_LAYER = 2**22
-"""Parameters of a layer, guessed from a model's arguments, up to which the model is simply built."""
+"""Largest number of parameters of a layer, guessed from the model's arguments, for building it in memory."""
 
 Fault = tuple[str, str, str]
-"""What is wrong with a network: needs, got, hint."""
+"""A problem with a network: needs, got, hint."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """An architecture that can be a key. ``arguments``: as JSON."""
+    """A hashable architecture. ``arguments``: as JSON."""
 
     name: str
     shape: tuple[int, int, int]
@@ -43,7 +43,7 @@ class Network:
 
     @property
     def architecture(self) -> Architecture:
-        """The same for the builder."""
+        """The architecture in the form that the builder takes."""
         return Architecture(
             name=self.name,
             input_shape=self.shape,
@@ -72,7 +72,7 @@ def agreed_network(scenario: Scenario, survey: Survey) -> Network:
 
 
 def network_problems(scenario: Scenario, survey: Survey) -> list[Problem]:
-    """Models that cannot be built for these images, or are too large."""
+    """Problems with models that cannot be built for these images, or are too large."""
     problems = []
     trained = traits_of(scenario.federation.protocol).trained
     for path, network in networks(scenario, survey):
@@ -86,7 +86,7 @@ def network_problems(scenario: Scenario, survey: Survey) -> list[Problem]:
 
 
 def without_memory(network: Network) -> AbstractContextManager[object]:
-    """Where a network may be large it is built without memory or arithmetic; that takes a second to load."""
+    """The meta device, on which large networks are built without memory or computation; takes 1 s to load."""
     numbers = [v for v in network.architecture.arguments.values() if isinstance(v, int)]
     widest, pixels = max([1, *numbers]), math.prod(network.shape)
     return torch.device("meta") if widest * max(pixels, 9 * widest) > SMALL_LAYER else nullcontext()
@@ -94,7 +94,7 @@ def without_memory(network: Network) -> AbstractContextManager[object]:
 
 @lru_cache(maxsize=64)
 def fault_of(network: Network) -> Fault | None:
-    """What is wrong with a network, as (needs, got, hint); None: it takes the images."""
+    """The problem with a network, as (needs, got, hint); None: it accepts the images."""
     shape = "×".join(map(str, network.shape))
     fits = f"a model for images of {shape}"
     try:
@@ -105,7 +105,7 @@ def fault_of(network: Network) -> Fault | None:
                 return f"at most {MOST_PARAMETERS:,} parameters", f"{size:,}", "make it narrower"
             model(torch.zeros(1, *network.shape))
     except NotImplementedError:
-        return None  # it computes with values, which do not exist without memory
+        return None  # its computation depends on values, which the meta device lacks
     except GlasshouseError as error:
         return error.needs, error.got, error.fix
     except (RuntimeError, ValueError, OverflowError, ZeroDivisionError, MemoryError) as error:
@@ -116,16 +116,16 @@ def fault_of(network: Network) -> Fault | None:
 
 @lru_cache(maxsize=64)
 def derivative_fault(network: Network, trained: str = "") -> Fault | None:
-    """What keeps gradients of one example from flowing through the user's own network; None: nothing.
+    """The problem with differentiating the user's own network for one example; None: none.
 
     Clients need the gradient of every parameter that they train (those whose names start with ``trained``),
-    and attacks that match gradients differentiate it once more.
+    and gradient-matching attacks differentiate it again.
     """
     model = build(network.architecture).eval()
     parameters = {name: p for name, p in model.named_parameters() if name.startswith(trained)}
     if frozen := [name for name, p in parameters.items() if not p.requires_grad]:
         fix = "call requires_grad_(True), or keep what is not trained in buffers (register_buffer)"
-        return "parameters that can be trained", f"requires_grad = False for {_few(frozen)}", fix
+        return "parameters that can be trained", f"requires_grad = False for {_shorten(frozen)}", fix
     image = torch.full((1, *network.shape), 0.5, requires_grad=True)
     logits = model(image)
     if not logits.isfinite().all():
@@ -137,21 +137,21 @@ def derivative_fault(network: Network, trained: str = "") -> Fault | None:
         )
         if unused := [name for name, g in zip(parameters, gradients, strict=True) if g is None]:
             fix = "remove the layers that forward does not use"
-            return "logits that depend on every parameter", f"they do not depend on {_few(unused)}", fix
+            return "logits that depend on every parameter", f"they do not depend on {_shorten(unused)}", fix
         size = torch.stack([g.square().sum() for g in gradients if g is not None]).sum()
-        torch.autograd.backward(size)  # everywhere: a path that ends on the way would not be seen otherwise
+        torch.autograd.backward(size)  # for all leaves: otherwise a path that breaks off would go unnoticed
     except RuntimeError as error:
         fix = "replace the layer by one of torch's ordinary ones"
         return "a network that can be differentiated twice, as attacks do", str(error).splitlines()[0], fix
     return None
 
 
-def _few(names: list[str]) -> str:
+def _shorten(names: list[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def describe(network: Network) -> str:
-    """What was found in the user's own network, in a sentence."""
+    """Describe the user's own network in a sentence."""
     model = build(network.architecture)
     size = sum(p.numel() for p in model.parameters())
     kinds = [type(module).__name__ for module in model.modules()]

@@ -1,4 +1,4 @@
-"""Attacks that will refuse: by what they need, or because they cannot run on this model."""
+"""Find attacks that a setting rules out: by unmet needs, or because they do not support the model."""
 
 import json
 from functools import lru_cache
@@ -18,7 +18,7 @@ from glasshouse.wire import Refusal
 
 
 def refusal_in(scenario: Scenario, attack: Plugin, survey: Survey | None) -> Refusal | None:
-    """Why ``attack`` will refuse in a scenario without axes; None: no reason is known."""
+    """Why a scenario without axes rules ``attack`` out; None: no reason is known."""
     if (unmet := foresee_refusal(scenario, attack)) is not None:
         return unmet
     if survey is None:
@@ -29,7 +29,7 @@ def refusal_in(scenario: Scenario, attack: Plugin, survey: Survey | None) -> Ref
 
 
 def refused_altogether(scenario: Scenario) -> Problem | None:
-    """A problem where no attack can run in any cell; in some cells, it is a result."""
+    """A problem if no attack can run in any cell; if only some cells rule attacks out, that is a result."""
     first: Refusal | None = None
     for cell in cells(scenario):
         survey = survey_data(cell.scenario)[0]
@@ -55,5 +55,5 @@ def _on_model(name: str, arguments: str, network: Network) -> Refusal | None:
     except Inapplicable as error:
         return refusal_of(error)
     except NotImplementedError:
-        pass  # it computes with values, which a sketch does not have
+        pass  # its computation depends on values, which the meta device lacks
     return None

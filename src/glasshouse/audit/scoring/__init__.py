@@ -1,1 +1,1 @@
-"""From claims to findings: judge, nulls, controls, intervals, verdicts, contrasts."""
+"""Turn claims into findings: judge, nulls, controls, intervals, verdicts, contrasts."""

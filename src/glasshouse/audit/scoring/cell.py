@@ -1,4 +1,4 @@
-"""One cell's claims turned into findings: cell → attack → metric (and from there, ``score``)."""
+"""Turn one cell's claims into findings: cell → attack → metric (and from there, ``score``)."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,13 +34,13 @@ from glasshouse.wire import Refusal
 @final
 @dataclass(frozen=True, kw_only=True)
 class AttackScores:
-    """One attack in one cell.
+    """The scores of one attack in one cell.
 
     Attributes:
-        findings: by the metrics of the scenario that score its claims.
-        refusals: of metrics that are not determined.
-        numbers: behind the findings, by metric.
-        notes: what could not be said.
+        findings: one per metric of the scenario that scores its claims.
+        refusals: of metrics whose value is undefined.
+        numbers: the scores per victim in the findings, by metric.
+        notes: on victims that could not be judged.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -50,7 +50,7 @@ class AttackScores:
 
 
 def score_cell(task: CellTask) -> tuple[str, CellResult]:
-    """Score all attacks of a cell over all its groups (seeds); returns the cell's hash with it."""
+    """Score all attacks of a cell over all its groups (seeds); return the cell's hash and result."""
     cell, scenario = task.cell, task.cell.scenario
     records = [read_record(Path(g.folder)) for g in task.groups]
     judges: dict[str, Judge] = {}
@@ -73,13 +73,13 @@ def score_cell(task: CellTask) -> tuple[str, CellResult]:
 
 
 def score_attack(task: CellTask, attack: Plugin, runs: Sequence[Run]) -> AttackScores:
-    """Every metric of the scenario on one attack's claims."""
+    """Score one attack's claims with every metric of the scenario."""
     plugins = task.cell.scenario.audit.metrics
     metrics: dict[str, Metric] = {p.name: create(load("metrics", p.name), p.arguments) for p in plugins}
     kinds = claimed_kinds(outcome for run in runs for outcome in run.outcomes)
     primary = primary_metrics(metrics, kinds)
     findings, numbers, notes = [], {}, []
-    refusals = [*_wholly_silent(attack, runs), *_not_scored(attack, runs)]
+    refusals = [*_missing_claims(attack, runs), *_not_scored(attack, runs)]
     runs = [run for run in runs if run.judge.truth.used]
     for name, metric in metrics.items():
         try:
@@ -117,8 +117,8 @@ def score_attack(task: CellTask, attack: Plugin, runs: Sequence[Run]) -> AttackS
     )
 
 
-def _wholly_silent(attack: Plugin, runs: Sequence[Run]) -> list[Refusal]:
-    """One refusal for an attack that claimed nothing anywhere and gave no reason; else none."""
+def _missing_claims(attack: Plugin, runs: Sequence[Run]) -> list[Refusal]:
+    """A refusal if the attack made no claim on any unit and gave no reason; else an empty list."""
     outcomes = [outcome for run in runs for outcome in run.outcomes]
     if not outcomes or any(o.claims or o.refusal for o in outcomes):
         return []
@@ -133,7 +133,7 @@ def _wholly_silent(attack: Plugin, runs: Sequence[Run]) -> list[Refusal]:
 
 
 def _not_scored(attack: Plugin, runs: Sequence[Run]) -> list[Refusal]:
-    """What is said of claims about a capture of which nobody recorded the truth."""
+    """A refusal for claims about a capture without recorded ground truth, which cannot be scored."""
     claims = sum(len(o.claims) for run in runs if not run.judge.truth.used for o in run.outcomes)
     if not claims:
         return []
@@ -148,7 +148,7 @@ def _not_scored(attack: Plugin, runs: Sequence[Run]) -> list[Refusal]:
 
 
 def _with_terms(task: CellTask, attack: Plugin, records: Sequence[GroupRecord]) -> CellTask:
-    """The task; where the terms are not the real ones, the control of what repeats training has failed."""
+    """The task; if the declared terms are wrong, with a failed control for attacks that repeat training."""
     checks = [r.terms for r in records if r.terms is not None and r.terms.suspect]
     if not checks or not declared(attack)[0].repeats:
         return task
@@ -165,7 +165,7 @@ def _with_terms(task: CellTask, attack: Plugin, records: Sequence[GroupRecord]) 
 
 
 def _kind(metric: Metric, kinds: Sequence[type[Claim]]) -> str:
-    """The kind of claim that the metric scored: the one it names, or the first that it reads a part of."""
+    """The kind of claim that the metric scored: the one that it names, or the first that it can score."""
     scored = [kind.kind for kind in kinds if scorer_of(kind, metric)]
     return metric.claim if metric.claim in scored else scored[0]
 
@@ -208,7 +208,7 @@ def _refusals(
     runs: dict[int, list[Run]],
     scores: dict[int, AttackScores],
 ) -> Iterator[Refused]:
-    """Of federations and units, each once per attack; then of metrics."""
+    """Refusals of federations and units, each once per attack; then of metrics."""
     for position in range(len(task.cell.scenario.attacks)):
         own = federation_of(task.cell.scenario, position)
         groups = zip(task.groups, records, strict=True)
@@ -221,7 +221,7 @@ def _refusals(
 
 
 def refusal_record(cell: Cell, refusal: Refusal) -> Refused:
-    """A refusal of one cell, for the result."""
+    """The record of a refusal in one cell, for the result."""
     return Refused(
         scenario=cell.scenario.name,
         cell=cell.hash,

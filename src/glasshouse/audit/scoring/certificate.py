@@ -1,8 +1,8 @@
-"""Was the search finished? The attack's own loss at the truth, after its claims are filed.
+"""Certify that a search finished: compare the attack's loss at its claims with that at the ground truth.
 
-A certificate reads claims and writes nothing. Attacks whose units ran together hand over all their losses
-before the truth is read, others the loss of their first unit. The attack then sees the truth as the argument
-of that function, in a process in which no attack runs afterwards.
+A certificate reads claims and writes nothing. Attacks whose units ran together return all loss functions
+before the ground truth is read, others that of their first unit. The attack then sees the ground truth only
+as the argument of that function, in a process in which no attack runs afterwards.
 
 Shape letters: B images or sentences, C channels, H and W pixels, L tokens.
 """
@@ -45,7 +45,7 @@ from glasshouse.truth.record import Truth, read_truth
 from glasshouse.wire import Refusal
 
 OTHER_LABEL: Final = 1e6
-"""Cost of an image in a place with another label: above any squared difference of pixels."""
+"""Matching cost of two images with different labels: above any mean squared difference of pixels."""
 
 Piece = tuple[AttackTask, ...]
 """Units of one attack in one group."""
@@ -56,17 +56,17 @@ SEARCHED: Final = frozenset(claim.kind for claim in get_args(Searched))
 
 
 def certify(task: AttackTask) -> tuple[str, tuple[Search, ...] | Refusal]:
-    """One row per claim of a finished unit; none where the attack does not say what it searches for.
+    """One row per claim of a finished unit; none if the attack does not declare its loss.
 
     Returns:
-        The unit's folder, and the rows, or why the attack's loss could not be evaluated.
+        The unit's folder, and the rows, or the reason why the attack's loss could not be evaluated.
     """
     (answer,) = certify_together((task,))
     return answer
 
 
 def certificate_pieces(tasks: Iterable[AttackTask]) -> list[Piece]:
-    """Units of one attack in one group together, ``TOGETHER`` at most."""
+    """Group the units of one attack in one group, at most ``TOGETHER`` per piece."""
     groups: dict[tuple[str, Path], list[AttackTask]] = {}
     for task in tasks:
         groups.setdefault((task.folder, Path(task.out).parent), []).append(task)
@@ -74,10 +74,10 @@ def certificate_pieces(tasks: Iterable[AttackTask]) -> list[Piece]:
 
 
 def certify_together(piece: Piece) -> list[tuple[str, tuple[Search, ...] | Refusal]]:
-    """What :func:`certify` says of several units of one attack in one group.
+    """As :func:`certify`, for several units of one attack in one group.
 
-    Units that ran together hand over their losses together, and what a generator could show of their images
-    at best is searched for all of them in one batch.
+    Units that ran together return their loss functions together, and the generator's nearest images are
+    searched for all of them in one batch.
     """
     attack = attack_of(piece[0].attack, json.loads(piece[0].arguments))
     if not isinstance(attack, SearchingAttack):
@@ -98,10 +98,10 @@ class _Units:
 
     Attributes:
         piece: not empty.
-        attack: of all of them.
-        outcomes: by the unit's folder, as everything here.
-        losses: by folder and device: those that were handed over together.
-        nearest: images of the generator that are nearest to the truth, once somebody asked.
+        attack: of all units.
+        outcomes: by the unit's folder.
+        losses: loss functions of units that ran together, by folder and device.
+        nearest: the generator's images nearest to the ground truth, by folder; filled on first use.
     """
 
     piece: Piece
@@ -112,12 +112,12 @@ class _Units:
 
     @cached_property
     def truth(self) -> Truth:
-        """Of their group: from here on, no claim can change."""
+        """The ground truth of their group, read only when no claim can change any more."""
         return read_truth(Path(self.piece[0].folder) / "truth")
 
 
 def _losses_together(part: Piece, attack: Attack) -> dict[tuple[str, str], SearchedLoss]:
-    """By the unit's folder and the device; nothing where each must be asked for alone."""
+    """Loss functions by the unit's folder and the device; empty if the units must be evaluated one by one."""
     if not isinstance(attack, SearchingTogether):
         return {}
     subject = f"search certificates of attack '{part[0].attack}' on {len(part)} units"
@@ -128,12 +128,12 @@ def _losses_together(part: Piece, attack: Attack) -> dict[tuple[str, str], Searc
         losses = attack.objectives(views, rngs=[stream_of(task) for task in part])
         return {(task.out, device): one for task, one in zip(part, losses, strict=True)}
 
-    made = call_plugin(lambda: run_on(part[0].device, work, subject=subject), subject=subject)
-    return {} if isinstance(made, Refusal) else made
+    answer = call_plugin(lambda: run_on(part[0].device, work, subject=subject), subject=subject)
+    return {} if isinstance(answer, Refusal) else answer
 
 
 def _losses(task: AttackTask, attack: Attack, claims: list[Searched], device: str) -> list[SearchedLoss]:
-    assert isinstance(attack, SearchingAttack)  # nobody else is certified
+    assert isinstance(attack, SearchingAttack)  # checked by certify_together
     view = _view(task, attack, device)
     return [attack.objective(view, claim.about, rng=stream_of(task)) for claim in claims]
 
@@ -171,13 +171,15 @@ def _certify(task: AttackTask, units: _Units) -> tuple[Search, ...] | Refusal:
 
 
 def _searched(outcome: Outcome) -> list[Searched]:
-    return [c for c in longest_prefix(outcome.claims) if isinstance(c, Searched) and len(_said(c))]
+    return [
+        c for c in longest_prefix(outcome.claims) if isinstance(c, Searched) and len(_claimed_examples(c))
+    ]
 
 
 def _certificate(
     claim: Searched, searched: SearchedLoss, truth: Truth, outcome: Outcome, *, device: str
 ) -> Search:
-    loss = _loss(searched, _said(claim), _labels(claim), device)
+    loss = _loss(searched, _claimed_examples(claim), _labels(claim), device)
     if searched.reached is not None:
         loss = min(loss, searched.reached(claim))
     losses = [_loss(searched, true, y, device) for true, y in _true_orders(claim, truth)]
@@ -193,7 +195,7 @@ def _certificate(
 
 
 def _project(units: _Units, attack: GenerativeAttack, view: View) -> dict[str, list[Tensor]]:
-    """Each unit's images of the generator that are nearest to the truth: no search could do much better."""
+    """The generator's images nearest to each unit's ground truth: about the best that a search can find."""
     prior = attack.prior(view.terms, view.grants.auxiliary)
     claims = {out: _searched(outcome) for out, outcome in units.outcomes.items()}
     truths = [next(_true_orders(claim, units.truth)) for every in claims.values() for claim in every]
@@ -210,23 +212,23 @@ def _loss(searched: SearchedLoss, images: Tensor, labels: Tensor, device: str) -
     return float(value.detach().double()[0])
 
 
-def _said(claim: Searched) -> Tensor:
-    """What is claimed: images (B, C, H, W), or sentences (B, L)."""
+def _claimed_examples(claim: Searched) -> Tensor:
+    """The claimed images (B, C, H, W), or sentences (B, L)."""
     return claim.tokens if isinstance(claim, Sequences) else claim.inputs.float()
 
 
 def _labels(claim: Searched) -> Tensor:
-    """The claim's labels, (B,); -1 where it says none."""
+    """The claim's labels, (B,); -1 where it has none."""
     labels = None if isinstance(claim, Sequences) else claim.labels
-    return torch.full((len(_said(claim)),), -1) if labels is None else labels
+    return torch.full((len(_claimed_examples(claim)),), -1) if labels is None else labels
 
 
 def _true_orders(claim: Searched, truth: Truth) -> Iterator[tuple[Tensor, Tensor]]:
-    """True images in the place of the claimed ones, with the claim's labels; then as the client used them.
+    """The true images in the order of the claim with the claim's labels; then in the client's own order.
 
-    The second with the true labels, where as many are claimed: true images under wrong labels do not fit the
-    update, so that a claim could end below them although the truth fits; and so of sentences, whose classes
-    attacks infer. Places that no true image fits keep the claim.
+    The second has the true labels, and is yielded if as many are claimed: true images with wrong labels do
+    not fit the update, so a claim could have a smaller loss although the ground truth fits; likewise for
+    sentences, whose classes attacks infer. Positions without a matching true image keep the claim.
     """
     labels = _labels(claim)
     if isinstance(claim, ClassRepresentatives):
@@ -251,8 +253,8 @@ def _true_orders(claim: Searched, truth: Truth) -> Iterator[tuple[Tensor, Tensor
 
 
 def _placed(claimed: Tensor, true: Tensor, pairing: NDArray[np.int64]) -> Tensor:
-    """True examples in the places of the claimed ones that they are paired with."""
+    """``claimed`` with the paired examples replaced by the true ones."""
     places, result = torch.from_numpy(pairing), claimed.clone()
-    there = places != UNMATCHED
-    result[places[there]] = true[there]
+    matched = places != UNMATCHED
+    result[places[matched]] = true[matched]
     return result

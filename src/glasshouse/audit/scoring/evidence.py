@@ -1,4 +1,4 @@
-"""What figures may draw from: the claims of one cell, the truth about them, and its federations."""
+"""The data that figures may use: the claims of one cell, their ground truth, and its federations."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -37,7 +37,7 @@ from glasshouse.transcript.view import View
 def cell_evidence(
     cell: Cell, run: str, attacks: Sequence[AttackEvidence], federations: Sequence[Federation]
 ) -> CellEvidence:
-    """The evidence of one cell, from that of its attacks and federations."""
+    """The evidence of one cell, assembled from that of its attacks and federations."""
     scenario = cell.scenario
     return CellEvidence(
         place=Place(scenario=scenario.name, axes=dict(cell.axes), run=Path(run)),
@@ -62,7 +62,7 @@ def attack_evidence(
     Args:
         scenario: of the cell.
         position: of the attack in it.
-        runs: of the attack, one for each federation.
+        runs: of the attack, one per federation.
         federations: by folder.
         findings: about this attack.
     """
@@ -112,7 +112,7 @@ def _group(scenario: Scenario, federation: Federation, run: Run) -> GroupEvidenc
     judge = run.judge
 
     def null_scores(name: str, metric: Metric) -> tuple[NDArray[np.float64], ...] | None:
-        if name not in run.scored:  # a metric that is not among the audit's
+        if name not in run.scored:  # not a metric of the audit
             run.scored[name] = score_outcomes(name, metric, run.outcomes, judge)
         scored = run.scored[name]
         return None if scored is None else scored.nulls

@@ -1,4 +1,4 @@
-"""The judge of a federation, from what its folder holds of both sides."""
+"""Build the judge of a federation from its folder: messages and ground truth."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -23,7 +23,7 @@ from glasshouse.wire import Architecture, Batch, Broadcast
 
 
 def judge_of(folder: Path, scenario: Scenario) -> Judge:
-    """The judge of the group in ``folder``: its truth, distractors, networks, and a stream of its own."""
+    """The judge of the group in ``folder``: ground truth, distractors, networks, own random stream."""
     truth = read_truth(folder / "truth")
     tensors = read_tensors(folder / "truth" / "scoring.safetensors")
     transcript = read_transcript(folder / "transcript", trust_factory=True, contents=False)
@@ -61,7 +61,7 @@ def _part(tensors: Mapping[str, Tensor], role: str) -> Batch | None:
 
 
 def _heldout(tensors: Mapping[str, Tensor]) -> Batch | None:
-    """The held-out examples, then the spare ones that were drawn like them."""
+    """The held-out examples, then the spare ones sampled in the same way."""
     parts = [part for part in (_part(tensors, "heldout"), _part(tensors, "spare")) if part is not None]
     if not parts:
         return None
@@ -69,7 +69,7 @@ def _heldout(tensors: Mapping[str, Tensor]) -> Batch | None:
 
 
 def _same_classes(scenario: Scenario) -> bool:
-    """Whether held-out examples are drawn like private ones."""
+    """Whether held-out examples have the same distribution as private ones."""
     data = scenario.data
     return not data.private_source and set(data.private_classes) == set(data.heldout_classes)
 
@@ -87,7 +87,7 @@ def _announced_counts(transcript: Transcript) -> dict[tuple[int, int | None], in
 
 
 def gallery_of(tensors: Mapping[str, Tensor], truth: Truth) -> Gallery | None:
-    """What metrics of classes compare with; None: the federation has no private classes."""
+    """The gallery that metrics of classes compare with; None: the federation has no private classes."""
     if "gallery.people" not in tensors:
         return None
     top, bottom = tensors["gallery.rows"].tolist()
@@ -105,7 +105,7 @@ def gallery_of(tensors: Mapping[str, Tensor], truth: Truth) -> Gallery | None:
 
 
 def _representation(transcript: Transcript) -> Features:
-    """The flat features of the first model sent that the transcript kept, built when they are asked for."""
+    """The flat features of the first recorded broadcast model, which is built on first use."""
     broadcast = _first_broadcast(transcript)
 
     @cache
@@ -128,7 +128,7 @@ def _first_broadcast(transcript: Transcript) -> Broadcast:
 
 
 def _name_networks(transcript: Transcript, tensors: Mapping[str, Tensor]) -> str:
-    """A digest of the model that was sent first, and of the network that metrics may use."""
+    """A digest of the first broadcast model and of the public network that metrics use."""
     sent = _first_broadcast(transcript)
     public = {name: t for name, t in tensors.items() if name.startswith("stand_in.")}
     return digest([repr(sent.architecture), dict(sent.tensors), public])

@@ -1,4 +1,4 @@
-"""Everything that is drawn of one cell; what is drawn is the figures' affair."""
+"""Draw the figures of one cell; the figure plug-ins decide what is drawn."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,13 +17,13 @@ def illustrate(
     runs: Mapping[int, Sequence[Run]],
     findings: Mapping[int, Sequence[Finding]],
 ) -> Drawings:
-    """What the report shows of a cell beside its numbers.
+    """The drawings of a cell for the report.
 
     Args:
         task: the cell.
         records: of its groups.
         runs: by the attack's position in the scenario.
-        findings: likewise.
+        findings: by the attack's position in the scenario.
     """
     scenario = task.cell.scenario
     federations = {

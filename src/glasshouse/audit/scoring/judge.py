@@ -1,4 +1,4 @@
-"""The scoring side of a group: truth, what metrics need beside it, null adversaries, other victims."""
+"""The judge of a group: ground truth, context for metrics, null adversaries, other victims."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
@@ -23,19 +23,19 @@ from glasshouse.truth.record import Truth
 from glasshouse.wire import Batch, Terms
 
 KEPT: Final = 64
-"""Victims whose examples a judge has at hand."""
+"""Number of victims whose examples a judge caches."""
 SHIFTS: Final = 3
-"""Other victims that a claim is scored against, at most; fewer for large batches."""
+"""Largest number of other victims that a claim is scored against; fewer for large batches."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Target:
-    """What one claim is compared with.
+    """The examples that a claim is compared with.
 
     Attributes:
         batch: the examples.
-        owners: the client of each, (B,); -1: nobody's.
+        owners: the client of each, (B,); -1: no client's.
     """
 
     batch: Batch
@@ -45,26 +45,26 @@ class Target:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Judge:
-    """The scoring side of one group.
+    """Scores the claims about one group.
 
     Attributes:
-        truth: of the group.
+        truth: ground truth of the group.
         context: for the metrics.
-        auxiliary: what null adversaries know.
-        rng: for the draws of null adversaries; unrelated to the attacks' streams.
+        auxiliary: the data that null adversaries know.
+        rng: for the random draws of null adversaries; unrelated to the attacks' streams.
         among: names of the null adversaries to choose from; empty: all that fit.
-        quoted: null already chosen, by metric name and batch size.
-        most: of these nulls, the most that their share can be as far as the auxiliary part tells.
-        draws: of the prior of the attack that is judged, where it filed some.
-        defense: names of the defences that are on, joined by " + "; "none" without.
-        terms: of the federation; None: unknown, and silence is scored at chance level.
-        announced: examples behind a message as the wire says, by round and client (None: the whole round).
-        heldout: examples of nobody, to exchange victims with and to rank them among; None: none.
+        quoted: nulls chosen so far, by metric name and batch size.
+        most: upper bounds on the hit rates of these nulls, from the auxiliary data.
+        draws: samples of the judged attack's prior, if it returned any.
+        defense: names of the active defences, joined by " + "; "none" without.
+        terms: of the federation; None: unknown, and victims without a claim are scored at chance level.
+        announced: number of examples announced in the messages, by round and client (None: the whole round).
+        heldout: examples of no client, to exchange victims with and to rank them among; None: none.
         comparable: the held-out examples are of the same classes as the private ones.
-        networks: names the networks of the context by their content; empty: nobody says.
-        run: names the federation; claims of one run about the same clients are no further clients.
-        moved: judges with the private classes exchanged, by how far.
-        compared: of the metric that is being scored, what claims of single images get with single victims.
+        networks: digest of the networks of the context; empty: unknown.
+        run: names the federation; claims of one run about the same clients do not add clients.
+        moved: judges with the private classes exchanged, by shift.
+        compared: scores of single-image claims against single victims, for the metric being scored.
     """
 
     truth: Truth
@@ -89,7 +89,7 @@ class Judge:
         """Name of the null that is quoted for this metric and batch size.
 
         Raises:
-            Undefined: no auxiliary data to choose on.
+            Undefined: there are no auxiliary data to choose it on.
         """
         if self.auxiliary is None:
             raise Undefined(
@@ -115,7 +115,7 @@ class Judge:
         return self.quoted[name, count]
 
     def null_most(self, name: str, metric: Metric, count: int) -> float | None:
-        """The most that the share of the quoted null can be; None where that is not known."""
+        """Upper bound on the hit rate of the quoted null; None: unknown."""
         quoted = self.null(name, metric, count)
         assert self.auxiliary is not None  # null has checked
         if (name, count) not in self.most:
@@ -137,7 +137,7 @@ class Judge:
     def null_scores(
         self, name: str, metric: Metric, batch: Batch, *, number: int, client: int | None
     ) -> NDArray[np.float64]:
-        """What the quoted null gets on one victim in a round, on average."""
+        """The quoted null's average scores on one victim in a round."""
         quoted = self.null(name, metric, len(batch))
         assert self.auxiliary is not None  # null has checked
         stream, known = self.rng.child(f"victim/{name}/{number}/{client}"), self.auxiliary
@@ -149,7 +149,7 @@ class Judge:
         )
 
     def _key(self, what: str, metric: Metric, stream: Rng, *more: object) -> list[object] | None:
-        """All that a null's number depends on; None where that cannot be said."""
+        """Cache key: everything that a null's score depends on; None if that cannot be listed."""
         kind: type[object] = type(metric)
         if self._known is None or not dataclasses.is_dataclass(kind):
             return None
@@ -157,7 +157,7 @@ class Judge:
 
     @cached_property
     def _known(self) -> str | None:
-        """Names by its content what null adversaries know and their guesses are scored with."""
+        """Digest of the null adversaries' knowledge and of the context in which they are scored."""
         context = self.context
         if not self.networks or self.auxiliary is None or context.gallery is not None:
             return None
@@ -176,7 +176,7 @@ class Judge:
         )
 
     def against(self, truth: Truth) -> "Judge":
-        """The same judge with another truth; the nulls chosen so far stay."""
+        """The same judge with another ground truth; keeps the nulls chosen so far."""
         gallery = self.context.gallery
         other = None if gallery is None else gallery.holding(truth.private, truth.shards)
         return dataclasses.replace(
@@ -184,13 +184,13 @@ class Judge:
         )
 
     def with_classes_moved(self, by: int) -> "Judge":
-        """The same judge with every private class's images exchanged for another's, ``by`` places on."""
+        """The same judge with the images of every private class replaced by those ``by`` classes away."""
         if by not in self.moved:
             self.moved[by] = self.against(exchange_classes(self.truth, by=by))
         return self.moved[by]
 
     def of(self, outcomes: Iterable[Outcome]) -> "Judge":
-        """The judge of one attack: with the samples of its prior that it filed as a further null."""
+        """The judge of one attack, with the prior samples that it returned as an additional null."""
         filed = [c for o in outcomes for c in o.claims if isinstance(c, PriorSamples)]
         if not filed:
             return self
@@ -200,12 +200,12 @@ class Judge:
         return dataclasses.replace(self, draws=draws, quoted={}, most={})
 
     def target(self, number: int, client: int | None) -> Target:
-        """The truth behind one round of a claim."""
+        """The ground truth of one round of a claim."""
         return self._target(number, client)
 
     @cached_property
     def _target(self) -> Callable[[int, int | None], Target]:
-        """The last ones are kept: every metric asks for them again."""
+        """Cached reader of targets, which every metric needs again."""
 
         def read(number: int, client: int | None) -> Target:
             batch, owners = self.truth.batch(number, client)
@@ -214,16 +214,16 @@ class Judge:
         return lru_cache(maxsize=KEPT)(read)
 
     def announced_for(self, about: About) -> int:
-        """The number of examples a claim may cover: what the wire announces, and at least the true number."""
+        """Number of examples that a claim may cover: as announced, but at least the true number."""
         return sum(
             max(self.announced.get((number, about.client), 0), len(self.target(number, about.client).batch))
             for number in about.rounds
         )
 
     def others(self, about: About, number: int) -> tuple[Target, ...]:
-        """Up to ``SHIFTS`` other victims for round ``number`` of a claim: not one example of it among theirs.
+        """Up to ``SHIFTS`` other victims for round ``number`` of a claim, which share no example with it.
 
-        The next ones in order, cyclically; without any, held-out examples; without those, nobody.
+        The next ones in order, cyclically; if there are none, held-out examples; without those, none.
         """
         return self._others(about.rounds, about.client, number)
 
@@ -243,9 +243,9 @@ class Judge:
         different = [key for key in keys[after:] + keys[:after] if own.isdisjoint(self._behind(*key))]
         if different:
             return tuple(self.target(*key) for key in different[:how_many])
-        return self._strangers(size, how_many)
+        return self._heldout_targets(size, how_many)
 
-    def _strangers(self, size: int, number: int) -> tuple[Target, ...]:
+    def _heldout_targets(self, size: int, number: int) -> tuple[Target, ...]:
         if self.heldout is None:
             return ()
         whole = [
@@ -257,6 +257,6 @@ class Judge:
         )
 
     def _behind(self, number: int, client: int | None) -> set[str]:
-        """Fingerprints of the images behind one update, or a whole round."""
+        """Digests of the images of one update, or a whole round."""
         keys = [k for k in self.truth.used if k[0] == number and client in (None, k[1])]
         return {self.truth.prints[row] for key in keys for row in self.truth.used[key].rows()}

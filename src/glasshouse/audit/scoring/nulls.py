@@ -1,8 +1,8 @@
-"""Null adversaries: what somebody who saw no update would have claimed.
+"""Null adversaries: baselines that make claims without seeing an update.
 
-Each is scored like an attack, on the same victims. Which one is quoted is fixed before the judged data
-are seen: the one that does best on pseudo-victims drawn from the auxiliary part (the adversary's own
-data), with the rest of that part as its knowledge.
+Each is scored like an attack, on the same victims. The quoted one is fixed before the judged data are seen:
+the one that scores best on pseudo-victims sampled from the auxiliary data (the adversary's own), with the
+rest of these data as its knowledge.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,34 +25,34 @@ from glasshouse.wire import Batch
 T = TypeVar("T")
 Guess = Callable[[Batch, int, Rng], Batch]
 Parts = tuple[Batch, Batch, ScoreContext]
-"""Of the auxiliary part: what a null knows, what pseudo-victims are drawn from, and how they are scored."""
+"""Auxiliary data split into a null's knowledge and the pool of pseudo-victims, with the scoring context."""
 OF_SENTENCES: Final = ("sequences", "occurred_tokens")
-"""Kinds of claims that are made of tokens."""
+"""Kinds of claims about tokens."""
 PSEUDO_VICTIMS = 40
 DRAWS = 10
 EXAMPLES = 1000
-"""Enough of them for a choice or an average: with large batches, fewer pseudo-victims and draws are made."""
+"""Largest number of examples for a choice or an average: large batches get fewer pseudo-victims and draws."""
 AT_ONCE = 2**21
-"""Values of images that a metric compares at a time; in float64, with what SSIM needs, about 150 MB."""
+"""Image values that a metric compares at a time; in float64, with SSIM's intermediates, about 150 MB."""
 LUCK = 0.025
-"""A null replaces a known chance level only if its share would be luck this rarely, over all nulls."""
+"""A null replaces a known chance level only if its hit rate exceeds it at this level, over all nulls."""
 CHANCE = "chance"
-"""The metric's own chance level, where it has one in closed form."""
+"""The metric's own chance level, where known in closed form."""
 
 
 def mean_image(auxiliary: Batch, count: int, rng: Rng) -> Batch:
-    """The mean of the auxiliary images, ``count`` times; labels drawn from the auxiliary labels."""
+    """The mean of the auxiliary images, ``count`` times; labels sampled from the auxiliary labels."""
     inputs = _mean(auxiliary).expand(count, -1, -1, -1)
     return Batch(inputs=inputs.contiguous(), labels=_draw(auxiliary, count, rng).labels)
 
 
 def random_image(auxiliary: Batch, count: int, rng: Rng) -> Batch:
-    """``count`` auxiliary examples drawn at random, with their labels."""
+    """``count`` random auxiliary examples with their labels."""
     return _draw(auxiliary, count, rng)
 
 
 def class_means(auxiliary: Batch, count: int, rng: Rng) -> Batch:
-    """For ``count`` labels drawn from the auxiliary labels, the mean auxiliary image of each."""
+    """For ``count`` labels sampled from the auxiliary labels, the mean auxiliary image of each."""
     labels, means = _draw(auxiliary, count, rng).labels, _means_by_class(auxiliary)
     return Batch(inputs=torch.stack([means[label] for label in labels.tolist()]), labels=labels)
 
@@ -69,13 +69,13 @@ def _means_by_class(auxiliary: Batch) -> dict[int, Tensor]:
 
 
 def grey(auxiliary: Batch, count: int, rng: Rng) -> Batch:
-    """A mid-grey image; labels drawn from the auxiliary labels."""
+    """A mid-grey image; labels sampled from the auxiliary labels."""
     batch = _draw(auxiliary, count, rng)
     return Batch(inputs=torch.full_like(batch.inputs, 0.5), labels=batch.labels)
 
 
 GENERATOR = "random draw of the attack's generator"
-"""For attacks that file draws of their prior: one of these, whatever the victim sent."""
+"""For attacks that return samples of their prior: one of these, independent of the update."""
 LABELS = "labels drawn from auxiliary data"
 NULLS: Mapping[str, Guess] = {
     "mean auxiliary image": mean_image,
@@ -86,11 +86,11 @@ NULLS: Mapping[str, Guess] = {
     **SENTENCES,
 }
 STEADY: Final = frozenset({mean_image, grey, frequent_tokens})
-"""Nulls that show the same every time."""
+"""Deterministic nulls."""
 
 
 def auxiliary_needed(count: int) -> int:
-    """Auxiliary examples from which a null adversary for ``count`` examples can be chosen."""
+    """Number of auxiliary examples needed to choose a null adversary for ``count`` examples."""
     return 2 * count + 6
 
 
@@ -106,10 +106,10 @@ def choose_null(
 ) -> str:
     """Name of the null that scores best on pseudo-victims of ``count`` examples each.
 
-    ``draws``: of the attack's own generator, where it has one; a further null then.
+    ``draws``: samples of the attack's own generator, if it has one; they add a null.
 
     Raises:
-        Undefined: too few auxiliary examples to hold any back.
+        Undefined: too few auxiliary examples to hold any out.
     """
     if len(auxiliary) < auxiliary_needed(count):
         raise Undefined(
@@ -151,12 +151,12 @@ def largest_share(
     rng: Rng,
     draws: Batch | None = None,
 ) -> float | None:
-    """What the null called ``name`` gets at most: the upper end of its share of hits on pseudo-victims.
+    """Upper bound on the hit rate of the null ``name``: upper end of its interval on pseudo-victims.
 
-    Where a low share is the leak, a hit is a miss. No two pseudo-victims have an example in common.
+    If a low rate is the leak, misses are counted. No two pseudo-victims share an example.
 
     Returns:
-        None for metrics that are no shares, and where there are fewer than two pseudo-victims.
+        None for metrics that are not rates, or with fewer than two pseudo-victims.
     """
     if not metric.counts or name == CHANCE:
         return None
@@ -166,28 +166,28 @@ def largest_share(
 
 
 def score(metric: Metric, claimed: Batch, truth: Batch, *, context: ScoreContext) -> NDArray[np.float64]:
-    """A guessed batch scored as a reconstruction, or by its labels."""
+    """Score a guessed batch as a reconstruction, or by its labels."""
     if metric.claim == "labels":
         classes = context.classes or int(max(claimed.labels.max(), truth.labels.max())) + 1
         return metric.score(counts(claimed.labels, classes), counts(truth.labels, classes), context=context)
-    said = torch.unique(claimed.inputs) if metric.claim == "occurred_tokens" else claimed.inputs
-    return metric.score(said, truth.inputs, context=context)
+    guess = torch.unique(claimed.inputs) if metric.claim == "occurred_tokens" else claimed.inputs
+    return metric.score(guess, truth.inputs, context=context)
 
 
 def score_drawn(
     metric: Metric, guesses: Batch, victims: Batch, *, count: int, context: ScoreContext
 ) -> list[NDArray[np.float64]]:
-    """Each guess on its victim, as :func:`score` has it; where the metric can, many in one operation.
+    """Score each guess on its victim like :func:`score`; many in one operation if the metric supports it.
 
     Args:
         metric: of images, sentences or labels.
-        guesses: ``count`` examples of each, one guess behind the other.
-        victims: likewise, as many.
-        count: examples of a victim.
+        guesses: concatenated guesses of ``count`` examples each.
+        victims: as many concatenated victims, likewise.
+        count: examples per victim.
         context: for the metric.
     """
     if metric.claim == "labels" or not isinstance(metric, ComparingMetric):
-        pairs = zip(_apart(guesses, count), _apart(victims, count), strict=True)
+        pairs = zip(_split_batches(guesses, count), _split_batches(victims, count), strict=True)
         return [score(metric, guess, victim, context=context) for guess, victim in pairs]
     check_images("null adversary", guesses.inputs, victims.inputs)
     size = max(1, AT_ONCE // victims.inputs[:count].numel()) * count
@@ -201,7 +201,7 @@ def score_drawn(
 
 
 def batched(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """``size`` of the items at a time, in their order.
+    """Split the items into chunks of ``size``, in order.
 
     Examples:
         >>> list(batched("abcde", 2))
@@ -220,9 +220,9 @@ def average_score(
     rng: Rng,
     draws: Batch | None = None,
 ) -> NDArray[np.float64]:
-    """What the null called ``name`` scores on one victim, per unit, averaged over its draws.
+    """Scores of the null ``name`` on one victim, per unit, averaged over its random draws.
 
-    Without the average the luck of one draw would widen, or fake, the gain over it.
+    Without averaging, the randomness of a single draw would widen, or fake, the gain over the null.
     """
     if name == CHANCE:
         level = metric.chance(context)
@@ -232,24 +232,24 @@ def average_score(
     guesses = _guess(name, auxiliary, draws, number * len(truth), rng)
     same = truth.pick(torch.arange(len(truth)).repeat(number))
     scores = score_drawn(metric, guesses, same, count=len(truth), context=context)
-    if len({len(one) for one in scores}) > 1:  # of each claim, and the guesses differ in number
+    if len({len(one) for one in scores}) > 1:  # scores per claim, and guesses differ in number
         return np.array([np.concatenate(scores).mean()])
     return np.asarray(np.mean(scores, axis=0), dtype=np.float64)
 
 
 def _means(scores: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """Of each victim."""
+    """The mean score of each victim."""
     alike = len({len(one) for one in scores}) == 1
     return np.stack(scores).mean(1) if alike else np.array([one.mean() for one in scores])
 
 
 def counts(labels: Tensor, classes: int) -> Tensor:
-    """How many of each class, (K,)."""
+    """Number of labels of each class, (K,)."""
     return torch.bincount(labels.long(), minlength=classes)
 
 
 def _parts(auxiliary: Batch, context: ScoreContext, rng: Rng) -> Parts:
-    """What a null knows, what pseudo-victims are drawn from, and a context with distractors of neither."""
+    """Split auxiliary data into a null's knowledge and pseudo-victims; distractors are in neither."""
     order = torch.randperm(len(auxiliary), generator=rng.child("split").torch())
     half = len(auxiliary) // 2
     first, rest = auxiliary.pick(order[:half]), auxiliary.pick(order[half:])
@@ -260,7 +260,7 @@ def _parts(auxiliary: Batch, context: ScoreContext, rng: Rng) -> Parts:
 def _pseudo_hits(
     name: str, metric: Metric, parts: Parts, draws: Batch | None, *, count: int, rng: Rng
 ) -> list[NDArray[np.float64]]:
-    """A null's outcomes on pseudo-victims of ``count`` examples each, no example in two of them."""
+    """A null's outcomes on disjoint pseudo-victims of ``count`` examples each."""
     examples, heldout, context = parts
     every = min(len(heldout) // count, max(2, EXAMPLES // count)) * count
     if not every:
@@ -276,7 +276,7 @@ def _clustered(hits: list[NDArray[np.float64]]) -> tuple[NDArray[np.float64], ND
 
 
 def _chance_p(hits: list[NDArray[np.float64]], level: float) -> float:
-    """p-value of "the null's share is not above chance"; 1 where there are too few pseudo-victims."""
+    """p-value of "the null's hit rate is not above chance"; 1 with too few pseudo-victims."""
     if len(hits) < 2:
         return 1.0
     outcomes, clusters = _clustered(hits)
@@ -289,19 +289,19 @@ def _enough(most: int, count: int) -> int:
 
 def _guess(name: str, examples: Batch, draws: Batch | None, count: int, rng: Rng) -> Batch:
     if name == GENERATOR:
-        assert draws is not None  # this null is offered only where the attack gave samples
+        assert draws is not None  # this null exists only if the attack returned samples
         return _draw(draws, count, rng)
     return NULLS[name](examples, count, rng)
 
 
-def _apart(batch: Batch, count: int) -> list[Batch]:
-    """The examples, ``count`` at a time: what was drawn for many victims is one guess for each."""
+def _split_batches(batch: Batch, count: int) -> list[Batch]:
+    """Split the examples into batches of ``count``, one per victim."""
     columns = torch.split(batch.inputs, count), torch.split(batch.labels, count)
     return [Batch(inputs=x, labels=y) for x, y in zip(*columns, strict=True)]
 
 
 def _fitting(metric: Metric) -> tuple[str, ...]:
-    """Nulls that say what the metric scores: labels, images, or sentences."""
+    """Names of the nulls that guess what the metric scores: labels, images, or sentences."""
     if metric.claim == "labels":
         return (LABELS,)
     about_text = metric.claim in OF_SENTENCES
@@ -313,7 +313,7 @@ def _draw(batch: Batch, count: int, rng: Rng) -> Batch:
 
 
 def _among(context: ScoreContext, others: Batch) -> ScoreContext:
-    """The context with distractors from the auxiliary part: neither pseudo-victims nor what a null knows."""
+    """The context with distractors from auxiliary data, neither pseudo-victims nor known to the null."""
     fields: dict[str, Any] = dict(vars(context))
     if context.distractors is not None:
         fields["distractors"] = others.inputs[: len(context.distractors)]

@@ -1,4 +1,4 @@
-"""Made-up claims, scored like an attack's, so that ``glasshouse check`` can say how long scoring takes."""
+"""Time the scoring of synthetic claims, from which ``glasshouse check`` estimates the time of scoring."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,9 +34,9 @@ from glasshouse.scenario.axes import cells
 from glasshouse.scenario.spec import Scenario
 
 DEAR: Final = 0.6
-"""CPU seconds of a first rehearsal beside which what happens once in a process is little."""
+"""CPU seconds of a first rehearsal above which one-time costs of a process are negligible."""
 VICTIMS: Final = 2
-"""About so many there is a claim of each kind."""
+"""Number of victims with a synthetic claim of each kind."""
 
 
 @final
@@ -45,9 +45,9 @@ class Scoring:
     """CPU seconds of scoring by one metric.
 
     Attributes:
-        first: what happens once in a process.
-        new: of a federation's first claim, which opens it and chooses the null adversary, and of each claim.
-        known: the same where another cell asked null adversaries the same before.
+        first: one-time cost of a process.
+        new: of opening a federation and choosing the null adversary, and of each claim.
+        known: the same if the null adversaries' scores are cached from another cell.
     """
 
     first: float
@@ -55,20 +55,20 @@ class Scoring:
     known: tuple[float, float]
 
     def of(self, federations: int, claims: int, *, known: bool = False) -> float:
-        """Seconds of so many claims in so many federations."""
+        """Seconds of scoring ``claims`` claims in ``federations`` federations."""
         opening, each = self.known if known else self.new
         return federations * opening + claims * each
 
 
 def time_scoring(scenario: Scenario, folder: Path) -> Scoring | None:
-    """Time the scoring of made-up claims: at first, again, and with what null adversaries get at hand.
+    """Time the scoring of synthetic claims: first, again, and with cached scores of null adversaries.
 
     Args:
         scenario: without axes; its metrics are timed.
-        folder: of a group of it that was simulated.
+        folder: of a simulated group of it.
 
     Returns:
-        None where none of the metrics scores a claim that can be made up.
+        None if no metric scores a claim that can be synthesised.
     """
     try:
         cold = _rehearse(scenario, folder, keep=True)
@@ -84,7 +84,7 @@ def time_scoring(scenario: Scenario, folder: Path) -> Scoring | None:
 @final
 @dataclass(frozen=True, kw_only=True)
 class _Rehearsal:
-    """CPU seconds of opening a federation and drawing it, of scoring in it, again; how much was scored."""
+    """CPU seconds of opening and drawing a federation, of first and repeated scoring; counts of scores."""
 
     opening: float
     first: float
@@ -98,12 +98,12 @@ class _Rehearsal:
 
     @property
     def prices(self) -> tuple[float, float]:
-        """Of a federation's first claim by one metric, and of each."""
+        """CPU seconds per metric of opening a federation, and per claim."""
         return (self.opening + max(0.0, self.first - self.again)) / self.metrics, self.again / self.claims
 
 
 def _rehearse(scenario: Scenario, folder: Path, *, keep: bool) -> _Rehearsal:
-    """``keep``: what null adversaries get is kept for the next rehearsal that may."""
+    """Score synthetic claims once; ``keep``: cache the null adversaries' scores for the next rehearsal."""
     group = Group(folder=str(folder), seed=scenario.seed)
     task = CellTask(cell=cells(scenario)[0], groups=(group,), run=str(folder), controls={})
     marks = [time.process_time()]
@@ -128,7 +128,7 @@ def _rehearse(scenario: Scenario, folder: Path, *, keep: bool) -> _Rehearsal:
 
 
 def _draw(task: CellTask, runs: Sequence[Run], scores: AttackScores) -> None:
-    """The figures of a cell; what one of them cannot draw of made-up claims is left out."""
+    """Draw the figures of a cell; those that cannot be drawn from synthetic claims are skipped."""
     others = range(1, len(task.cell.scenario.attacks))
     every, findings = (
         {0: runs, **dict.fromkeys(others, ())},
@@ -145,7 +145,7 @@ def _units(judge: Judge, scenario: Scenario) -> list[Unit]:
 
 
 def _claims(unit: Unit, kinds: set[str], judge: Judge) -> Iterator[Claim]:
-    """One claim of each kind that is made about such a unit, as large as an attack's."""
+    """One claim of each kind that fits such a unit, as large as an attack's."""
     rounds = unit.rounds or tuple(sorted({number for number, _ in judge.truth.used}))
     about = About(rounds=rounds, client=unit.client)
     for name in sorted(kinds):
@@ -169,7 +169,7 @@ def _images(about: About, judge: Judge) -> Reconstruction:
 
 
 def _vectors(about: About, judge: Judge) -> Representations:
-    assert judge.context.features is not None  # every judge rebuilds the model that was sent
+    assert judge.context.features is not None  # every judge builds the broadcast model
     return Representations(about=about, vectors=judge.context.features(_images(about, judge).inputs))
 
 
@@ -181,7 +181,7 @@ def _classes(about: About, judge: Judge) -> ClassRepresentatives:
 
 
 def _clients(about: About, judge: Judge) -> ClientScores:
-    assert judge.terms is not None  # every judge reads them off the transcript
+    assert judge.terms is not None  # every judge reads them from the transcript
     scores = torch.arange(judge.terms.clients).float()
     return ClientScores(about=about, scores=scores, decisions=scores < len(scores) / 2)
 
@@ -192,4 +192,4 @@ _MAKERS: Final[Mapping[str, Callable[[About, Judge], Claim]]] = {
     "class_representatives": _classes,
     "clients": _clients,
 }
-"""For kinds whose silence is shorter than a claim."""
+"""For kinds whose empty claim is smaller than a real one."""

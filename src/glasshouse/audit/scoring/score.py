@@ -1,4 +1,4 @@
-"""The way down from an attack's claims to numbers: attack → metric → claim (the table in ``scorers``)."""
+"""Score an attack's claims: attack → metric → claim (the table in ``scorers``)."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,15 +19,15 @@ from glasshouse.results.strength import Search
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Run:
-    """What one attack did in one federation, and who judges it.
+    """The claims of one attack in one federation, with their judge.
 
     Attributes:
         folder: of the group.
-        units: what it was called for, with what came out.
-        judge: of the group, with the attack's own prior as a further null.
-        searches: certificates of its claims, of an attack that says what it minimises.
+        units: the units that it was called for, with their outcomes.
+        judge: of the group, with the attack's own prior as an additional null.
+        searches: certificates of its claims, if the attack declares its loss.
         guarantee: of the federation's defences; None: they prove nothing.
-        scored: what :func:`score_metric` made of its claims, by metric; None: the metric scores none.
+        scored: results of :func:`score_metric`, by metric; None: the metric scores none of the claims.
     """
 
     folder: str
@@ -39,17 +39,17 @@ class Run:
 
     @property
     def outcomes(self) -> list[Outcome]:
-        """Of all units, in order."""
+        """The outcomes of all units, in order."""
         return [outcome for _, outcome in self.units]
 
 
 def score_metric(name: str, metric: Metric, runs: Sequence[Run]) -> ScoredMetric | None:
-    """One metric of one attack over all its federations; None when it scores no claim of the attack.
+    """Score one metric of one attack over all its federations; None if it scores no claim of the attack.
 
-    Silence counts as a miss wherever something was claimed in some federation.
+    Victims without a claim count as misses if the attack made a claim in any federation.
 
     Raises:
-        Undefined: the metric or its null is not determined by the data.
+        Undefined: the data do not determine the metric or its null.
     """
     parts, nothing = [], None
     for run in runs:
@@ -65,19 +65,19 @@ def score_metric(name: str, metric: Metric, runs: Sequence[Run]) -> ScoredMetric
             raise nothing
         return None
     kinds = claimed_kinds(outcome for run in runs for outcome in run.outcomes)
-    silent = [one for run in runs for one in _score_silences(name, metric, run, kinds)]
-    return join_parts([*parts, *silent])
+    unclaimed = [one for run in runs for one in _score_silences(name, metric, run, kinds)]
+    return join_parts([*parts, *unclaimed])
 
 
 def score_outcomes(
     name: str, metric: Metric, outcomes: Iterable[Outcome], judge: Judge
 ) -> ScoredMetric | None:
-    """All claims of one attack in one federation that ``metric`` can score; None when there are none.
+    """Score all claims of one attack in one federation that ``metric`` can score; None if there are none.
 
-    A number about what was claimed leaves out victims of whom nothing was, unless that is all of them.
+    A metric of the claims leaves out victims without a claim, unless none has one.
 
     Raises:
-        Undefined: the metric or its null is not determined by the data.
+        Undefined: the data do not determine the metric or its null.
     """
     parts, nothing = [], None
     claims = [claim for outcome in outcomes for claim in longest_prefix(outcome.claims)]
@@ -99,7 +99,7 @@ def score_outcomes(
 
 
 def longest_prefix(claims: Sequence[Claim]) -> list[Claim]:
-    """Only the claims after the most rounds: earlier ones are drawn as a curve, not judged."""
+    """Keep only the claims after the most rounds: earlier ones are drawn as a curve, not judged."""
     longest: dict[str, int] = {}
     for claim in claims:
         longest[claim.kind] = max(longest.get(claim.kind, 0), len(claim.about.rounds))
@@ -112,7 +112,7 @@ def _score_silences(
     for silence in silences(run.units, kinds, run.judge):
         try:
             one = score_silence(name, metric, silence, run.judge)
-        except NothingClaimed:  # metrics of what was claimed leave out victims about whom nothing was claimed
+        except NothingClaimed:  # metrics of the claims leave out victims without one
             continue
         if one:
             yield one

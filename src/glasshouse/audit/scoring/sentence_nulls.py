@@ -1,4 +1,4 @@
-"""Null adversaries for sentences: what somebody who saw no update would have written down."""
+"""Null adversaries for sentences: baselines that guess sentences without seeing an update."""
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -11,28 +11,28 @@ from glasshouse.rng import Rng
 from glasshouse.wire import Batch
 
 KEPT: Final = 4
-"""Auxiliary sets of which a process keeps what null adversaries compute of them."""
+"""Number of auxiliary sets whose statistics for null adversaries a process caches."""
 SMOOTHING: Final = 0.5
-"""Chance of a word that was never seen after another, against that of a pair that was seen once."""
+"""Weight of the single-token frequencies, relative to the count of a pair of tokens seen once."""
 
 
 def frequent_tokens(auxiliary: Batch, count: int, rng: Rng) -> Batch:
-    """At every place the most frequent token of the auxiliary sentences there, ``count`` times."""
-    del rng  # the same every time
+    """The most frequent token of the auxiliary sentences at each position, ``count`` times."""
+    del rng  # deterministic
     tokens = auxiliary.inputs.mode(0).values
     return _batch(tokens.expand(count, -1).contiguous())
 
 
 def random_sentence(auxiliary: Batch, count: int, rng: Rng) -> Batch:
-    """``count`` auxiliary sentences drawn at random."""
+    """``count`` random auxiliary sentences."""
     return auxiliary.pick(torch.randint(len(auxiliary), (count,), generator=rng.torch()))
 
 
 def language_model(auxiliary: Batch, count: int, rng: Rng) -> Batch:
-    """``count`` samples of a language model of the auxiliary sentences: each token by the one before it.
+    """``count`` samples of a bigram language model of the auxiliary sentences.
 
-    A model of pairs of tokens, mixed with the frequencies of single ones; padding follows as a token does, so
-    that lengths are those of the auxiliary sentences.
+    Smoothed with the frequencies of single tokens; padding is modelled as a token, so that lengths are
+    distributed as in the auxiliary sentences.
     """
     known, rows, chances = _pairs_of_tokens(auxiliary)
     draws = rng.torch()
@@ -46,7 +46,7 @@ def language_model(auxiliary: Batch, count: int, rng: Rng) -> Batch:
 
 @lru_cache(maxsize=KEPT)
 def _pairs_of_tokens(auxiliary: Batch) -> tuple[Tensor, Tensor, Tensor]:
-    """The tokens that occur, the sentences in their places, and what follows each of them how often."""
+    """The tokens that occur, the sentences as indices into them, and smoothed counts of bigrams."""
     known, rows = torch.unique(auxiliary.inputs, return_inverse=True)
     pairs = torch.zeros(len(known), len(known), dtype=torch.float64)
     pairs.index_put_(
@@ -67,4 +67,4 @@ SENTENCES: Final[Mapping[str, Callable[[Batch, int, Rng], Batch]]] = {
     "random auxiliary sentence": random_sentence,
     "samples of a language model": language_model,
 }
-"""Those whose guesses are drawn at random are all but the first."""
+"""Null adversaries for sentences by name; all but the first are random."""

@@ -1,4 +1,4 @@
-"""What is scored as one piece, and what comes out of it."""
+"""The input and output of scoring one cell."""
 
 import json
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ class CellTask:
         cell: the scenario without axes.
         groups: its federations.
         run: the run's folder.
-        controls: by attack and its settings as JSON.
+        controls: by attack with its settings as JSON.
         searches: certificates by the folder of a unit's claims.
     """
 
@@ -37,16 +37,16 @@ class CellTask:
 @final
 @dataclass(frozen=True, kw_only=True)
 class CellResult:
-    """What came out of one cell.
+    """The results of one cell.
 
     Attributes:
         findings: one per attack and metric that scores its claims.
         refusals: of federations, attacks and metrics.
         utility: held-out accuracy, per federation.
-        drawings: what the figures made of it.
+        drawings: of its figures.
         contrasts: between attacks.
         facts: of the first federation; None: none ran.
-        notes: what could not be said, for the log.
+        notes: on victims that could not be judged, for the log.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -59,10 +59,10 @@ class CellResult:
 
 
 def attack_key(position: int, attack: Plugin) -> str:
-    """Names an attack's folder below ``claims/``."""
+    """Name of an attack's folder below ``claims/``."""
     return f"{position:02d}-{attack.name}"
 
 
 def control_key(attack: Plugin) -> str:
-    """Names an attack with its settings."""
+    """A key for an attack with its settings."""
     return f"{attack.name} {json.dumps(attack.arguments, sort_keys=True)}"

@@ -1,1 +1,1 @@
-"""From a scenario to a recorded federation: data, roles, grants, rounds."""
+"""Turn a scenario into a recorded federation: data, roles, grants, rounds."""

@@ -10,19 +10,19 @@ from glasshouse.models.fit import share_right
 from glasshouse.wire import Batch, Broadcast
 
 POINTS: Final = 12
-"""Rounds at most in which the accuracy of the global model is measured, beside the end."""
+"""Largest number of rounds in which the accuracy of the global model is measured, besides the end."""
 
 
 @final
 @dataclass(kw_only=True, eq=False)
 class Accuracies:
-    """Measures what is broadcast to everybody, in evenly spaced rounds.
+    """Measures the accuracy of models broadcast to all clients, in evenly spaced rounds.
 
     Args:
         setting: of the federation.
-        heldout: what accuracy is measured on.
-        rounds: that will be played.
-        points: (round, share) so far; none of a model of another architecture than the agreed one.
+        heldout: the examples that accuracy is measured on.
+        rounds: number of rounds of the federation.
+        points: (round, accuracy) so far; models of another architecture than the agreed one are skipped.
     """
 
     setting: Setting
@@ -32,7 +32,7 @@ class Accuracies:
     _known: dict[str, Tensor] = field(default_factory=dict)
 
     def sent(self, broadcast: Broadcast) -> None:
-        """Measure one broadcast; tensors that it omits are those of the previous one."""
+        """Measure one broadcast; tensors missing from it keep their previous values."""
         agreed = self.setting.terms.architecture
         if broadcast.client is not None or broadcast.architecture != agreed:
             return

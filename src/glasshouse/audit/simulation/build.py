@@ -1,4 +1,4 @@
-"""Scenario → federation, roles, grants: the one place where configuration becomes objects."""
+"""Build federation, roles and grants from a scenario: the only place where settings become objects."""
 
 import math
 from collections.abc import Mapping
@@ -42,9 +42,9 @@ from glasshouse.wire import Architecture, Batch, Terms
 
 PERCEPTUAL = Pretraining(epochs=12, batch_size=64, learning_rate=0.02)
 LARGE = 500_000
-"""Parameters from which clients train on the device."""
+"""Number of parameters from which clients train on the device."""
 SPARE_NUMBERS = 2**24
-"""Pixels of the further held-out images that are stored at most (64 MiB)."""
+"""Largest number of pixel values of the spare held-out images that are stored (64 MiB)."""
 
 
 @final
@@ -54,16 +54,16 @@ class Built:
 
     Attributes:
         setting: the federation.
-        rng: root of all its randomness; salted with the data's checksum.
-        threat: who looks.
-        grants: what is promised to them.
-        auxiliary: the data behind it.
-        challenge: the data behind it.
-        heldout: for utility, None when it is not measured.
-        public: with true labels, announced or not; for accuracy on it.
+        rng: root of all its random streams; salted with the data's checksum.
+        threat: the threat model.
+        grants: the grants that the scenario switches on.
+        auxiliary: the data of the grant ``auxiliary``.
+        challenge: the data of the grant ``challenge``.
+        heldout: for utility; None if it is not measured.
+        public: public data with true labels, announced or not; for accuracy on them.
         attacked: rounds.
         keep: policy of the transcript.
-        scoring: tensors of the scoring side (distractors, auxiliary data for nulls, perceptual network).
+        scoring: tensors for scoring (distractors, auxiliary data for nulls, perceptual network).
         marked: clients with the property under audit, by its name.
         facts: for the report.
     """
@@ -84,10 +84,10 @@ class Built:
 
 
 def build(scenario: Scenario, *, seed: int, device: str = "cpu") -> Built:
-    """Everything that one simulation of ``scenario`` needs; ``device``: where large models are trained.
+    """Build everything that one simulation of ``scenario`` needs; ``device``: where large models are trained.
 
     Raises:
-        GlasshouseError: data, model, defence and federation do not fit each other; says which.
+        GlasshouseError: data, model, defence and federation do not match; says which.
     """
     source = _load(scenario.data, scenario.data.source)
     rng = Rng.root(seed, salt=source.checksum)
@@ -124,7 +124,7 @@ def build(scenario: Scenario, *, seed: int, device: str = "cpu") -> Built:
 
 
 def built_on(scenario: Scenario, setting: Setting, roles: Roles, source: DataSource, *, rng: Rng) -> Built:
-    """What an audit needs beside a federation, simulated or captured, that all of them have."""
+    """Build what an audit needs besides the federation, whether simulated or captured."""
     architecture = setting.terms.architecture
     return Built(
         setting=setting,
@@ -150,7 +150,7 @@ def built_on(scenario: Scenario, setting: Setting, roles: Roles, source: DataSou
 
 
 def _load(data: Data, name: str, *, like: DataSource | None = None) -> DataSource:
-    """The data set ``name`` as the scenario wants it; images made to fit those of ``like``."""
+    """Load the dataset ``name`` with the scenario's settings; images are resized to those of ``like``."""
     if like is not None and like.vocabulary is None:
         channels, side, _ = like.input_shape
         return load_source(name, resize=side, channels=channels)
@@ -160,12 +160,12 @@ def _load(data: Data, name: str, *, like: DataSource | None = None) -> DataSourc
 
 
 def _is_large(start: Start) -> bool:
-    """Whether local training on a GPU pays for the way there and back."""
+    """Whether training on a GPU outweighs the transfers to and from it."""
     return sum(t.numel() for t in start.tensors.values()) >= LARGE
 
 
 def _deal_roles(scenario: Scenario, source: DataSource, rng: Rng) -> Roles:
-    """Who holds which images; private ones from another data set where the scenario names one."""
+    """Deal images to roles; private ones from another dataset if the scenario names one."""
     wants, data = wants_of(scenario), scenario.data
     if not data.private_source:
         spare = spare_of(scenario, source)
@@ -218,7 +218,7 @@ def _setting(
 
 
 def _architectures(scenario: Scenario, agreed: Architecture) -> dict[int, Architecture]:
-    """Models of the clients that run another one than the agreed."""
+    """Architectures of the clients that run another model than the agreed one."""
     models_ = scenario.federation.client_models
     if not models_:
         return {}
@@ -227,10 +227,10 @@ def _architectures(scenario: Scenario, agreed: Architecture) -> dict[int, Archit
 
 
 def require_part(part: Batch | None, role: str) -> Batch:
-    """The part of a role that must be there.
+    """Return the part of a role, which must not be None.
 
     Raises:
-        BadValue: it is not.
+        BadValue: it is None.
     """
     if part is None:
         raise BadValue(
@@ -240,7 +240,7 @@ def require_part(part: Batch | None, role: str) -> Batch:
 
 
 def wants_of(scenario: Scenario) -> dict[Role, RoleRequest]:
-    """What each role asks of the data."""
+    """The images that each role requests."""
     return {
         cast("Role", role): RoleRequest(size=size, split=split, classes=classes)
         for role, (size, split, classes) in role_requests(scenario).items()
@@ -248,20 +248,20 @@ def wants_of(scenario: Scenario) -> dict[Role, RoleRequest]:
 
 
 def spare_of(scenario: Scenario, source: DataSource) -> int:
-    """Further held-out images, so that single victims can be named where the data have enough of them."""
+    """Number of spare held-out images for verdicts on single victims, as far as the data have enough."""
     clients = min(scenario.federation.clients, scenario.audit.victims) * max(1, len(scenario.audit.seeds))
     most = SPARE_NUMBERS // math.prod(source.input_shape)
     return max(0, min(comparisons_for(clients * scenario.data.examples), most) - scenario.data.heldout)
 
 
 def guarantee_of(setting: Setting) -> Guarantee | None:
-    """What the defences prove over the whole federation, against a server that sees who takes part."""
+    """The guarantee of the defences over the whole federation, against a server that sees who takes part."""
     terms = setting.terms
     smallest = min(len(s) for s in setting.shards)
     steps = 1 if terms.sends == "gradient" else terms.local_epochs * math.ceil(smallest / terms.batch_size)
     rounds = setting.rounds
     protocol: FederationProtocol = create(load("protocols", terms.protocol), terms.options)
-    if (passes := protocol.passes(rounds)) is not None:  # of the whole run, before the first upload too
+    if (passes := protocol.passes(rounds)) is not None:  # in the whole run, including before the first upload
         steps, rounds = passes * math.ceil(smallest / terms.batch_size), 1
     exposure = Exposure(rounds=rounds, steps=steps, batch_rate=min(1.0, terms.batch_size / smallest))
     return guarantee(setting.defenses, exposure)
@@ -291,7 +291,7 @@ def _terms(scenario: Scenario, architecture: Architecture, domain_roles: ClassRo
 
 
 def _keep(scenario: Scenario, attacked: frozenset[int]) -> Keep:
-    """Attacks on logits read the whole run, and its last upload follows the last round's broadcast."""
+    """What to record. Attacks on logits need all rounds; the last upload follows the last broadcast."""
     federation = scenario.federation
     rounds, logits = federation.keep.rounds, federation.kind == "logits"
     if rounds == "all" or (logits and rounds == "attacked"):
@@ -310,7 +310,7 @@ def defense_of(name: str, arguments: Mapping[str, Any]) -> Defense:
 def _behaviours(
     scenario: Scenario, rng: Rng
 ) -> tuple[dict[int, tuple[str, Behaviour]], dict[str, tuple[int, ...]]]:
-    """Which clients deviate, and how; missing ids are drawn by the seed, without repetition."""
+    """The clients that misbehave, and how; ids that are not given are sampled without replacement."""
     order = torch.randperm(scenario.federation.clients, generator=rng.torch()).tolist()
     conduct: dict[int, tuple[str, Behaviour]] = {}
     behaving: dict[str, tuple[int, ...]] = {}
@@ -324,7 +324,7 @@ def _behaviours(
 
 
 def scoring_of(scenario: Scenario, roles: Roles, architecture: Architecture, rng: Rng) -> dict[str, Tensor]:
-    """What the judge needs beside the truth; no attack sees any of it but the auxiliary data."""
+    """Tensors that the judge needs besides the ground truth; attacks see only the auxiliary data of them."""
     references: dict[str, Tensor] = {}
     for role, part in (("auxiliary", roles.auxiliary), ("heldout", roles.heldout), ("spare", roles.spare)):
         if part is not None and len(part):
@@ -341,7 +341,7 @@ def scoring_of(scenario: Scenario, roles: Roles, architecture: Architecture, rng
 
 
 def data_words(source: DataSource, roles: Roles) -> str:
-    """The data set, and how many examples each role holds."""
+    """The dataset and the number of examples of each role, in words."""
     shape = "×".join(map(str, source.input_shape[1:])) or f"{source.input_shape[0]} tokens"
     parts = ", ".join(f"{len(batch)} {role}" for role, batch in roles.parts().items())
     return f"{source.name}, {shape}, {source.classes} classes: {parts} (checksum {source.checksum[:12]})"

@@ -1,4 +1,4 @@
-"""Roles by class and domain: from the scenario to who holds what, and what class metrics compare with."""
+"""Roles by class and domain, built from the scenario, and the tensors that class metrics compare with."""
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ UNKNOWN = -1
 
 
 def class_roles(scenario: Scenario, source: DataSource, *, rng: Rng) -> ClassRoles | None:
-    """Which client holds which classes under ``[data.domains]``; None: images are dealt instead."""
+    """Assign classes to clients under ``[data.domains]``; None: images are dealt instead."""
     data, domains = scenario.data, scenario.data.domains
     if not domains.targets:
         return None
@@ -38,14 +38,14 @@ def class_roles(scenario: Scenario, source: DataSource, *, rng: Rng) -> ClassRol
 
 
 def as_roles(domain_roles: ClassRoles) -> Roles:
-    """The same as roles of images."""
+    """Convert roles by class to roles of images."""
     return Roles(
         private=domain_roles.private, public=domain_roles.public, heldout=domain_roles.heldout, duplicates={}
     )
 
 
 def announced_public(scenario: Scenario, domain_roles: ClassRoles) -> Batch | None:
-    """The public data as the protocol makes them known: without labels under dsfl, None under fedavg."""
+    """The public data as announced by the protocol: without labels under dsfl, None under fedavg."""
     protocol = traits_of(scenario.federation.protocol)
     if scenario.federation.kind != "logits":
         return None
@@ -56,7 +56,7 @@ def announced_public(scenario: Scenario, domain_roles: ClassRoles) -> Batch | No
 
 
 def classes_of(scenario: Scenario, source: DataSource, domain_roles: ClassRoles | None) -> int:
-    """Number of classes that the models know: the targets alone where public data have no labels."""
+    """Number of classes of the models: only the targets if the public data have no labels."""
     if domain_roles is None:
         return source.classes
     labels_public = traits_of(scenario.federation.protocol).labels_public
@@ -64,11 +64,11 @@ def classes_of(scenario: Scenario, source: DataSource, domain_roles: ClassRoles 
 
 
 def gallery_tensors(scenario: Scenario, domain_roles: ClassRoles) -> dict[str, Tensor]:
-    """Mean images that class metrics compare with, and the rows that count.
+    """Mean images that class metrics compare with, and the image rows that count.
 
     ``gallery.people``: of every class in the private domain, (J, C, H, W), the targets first;
-    ``gallery.public``: of every class's public images, of both domains together; ``gallery.prior``: of all
-    public images of the private domain; ``gallery.classes``: what the source calls the targets.
+    ``gallery.public``: of every class's public images in both domains; ``gallery.prior``: of all
+    public images of the private domain; ``gallery.classes``: the source's labels of the targets.
     """
     classes = len(domain_roles.classes)
     height = int(domain_roles.public.inputs.shape[2])

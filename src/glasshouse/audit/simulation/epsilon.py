@@ -1,7 +1,7 @@
-"""Is a claimed ε real? A federation of its own with canaries, and what it shows.
+"""Test a claimed ε with a separate federation that contains canaries.
 
-Canary clients answer beside the others, canary examples lie among the clients' own. Whoever sees what clients
-send adds up, over the rounds, the entry of each canary, and guesses from that which canaries were in.
+Canary clients take part like the others; canary examples are added to the clients' own. An observer of the
+uploads sums the entry of each canary over the rounds, and guesses from that which canaries were included.
 """
 
 import dataclasses
@@ -31,20 +31,20 @@ from glasshouse.scenario.axes import Cell
 from glasshouse.wire import Aggregate, Broadcast, Kind, Refusal, Trained, Update
 
 LEVEL: Final = 0.975
-"""Of each of two bounds, from two numbers of guesses; together 95 %."""
+"""Confidence level of each of two bounds, from two numbers of guesses; 95 % together."""
 WEIGHTED: Final = (50, 2000)
-"""Numbers of canaries for which the surest guesses count twice; the program takes seconds with 2,000."""
+"""Range of the number of canaries with weighted guesses; the linear program takes seconds with 2,000."""
 
 
 @final
 @dataclass(kw_only=True, eq=False)
 class CanaryRecorder:
-    """Adds up the entries of all canaries over what is sent.
+    """Sums the entries of all canaries over the uploads.
 
     Attributes:
-        places: entry of each canary, (m,).
-        clients: whose update each canary is in, (m,).
-        scores: so far, (m,).
+        places: index of each canary's entry, (m,).
+        clients: client whose update contains each canary, (m,).
+        scores: sums so far, (m,).
     """
 
     places: Tensor
@@ -55,11 +55,11 @@ class CanaryRecorder:
         self.scores = torch.zeros(len(self.places), dtype=torch.float64)
 
     def update(self, update: Update) -> None:
-        """One client's upload."""
+        """Add one client's upload."""
         self._add((self.clients == update.client).nonzero().flatten(), update.tensors, update.kind)
 
     def aggregate(self, aggregate: Aggregate) -> None:
-        """A round of which only the sum is seen."""
+        """Add a round of which only the sum is visible."""
         self._add(torch.arange(len(self.places)), aggregate.tensors, aggregate.kind)
 
     def _add(self, rows: Tensor, tensors: Mapping[str, Tensor], kind: Kind) -> None:
@@ -79,14 +79,14 @@ class CanaryRecorder:
 
 
 def measure_epsilon(cell: Cell) -> tuple[str, EmpiricalEpsilon | Refusal]:
-    """One federation with the canaries that the cell's scenario asks for; the cell's hash and the bound."""
+    """Run a federation with the canaries of the cell's scenario; return the cell's hash and the bound."""
     return time_answer(cell, _measured)
 
 
 def time_answer(
     cell: Cell, measure: Callable[[Cell], EmpiricalEpsilon]
 ) -> tuple[str, EmpiricalEpsilon | Refusal]:
-    """The cell's hash and what ``measure`` says of it with its seconds, or why it cannot."""
+    """The cell's hash, and the timed result of ``measure`` or its refusal."""
     started = time.process_time()
     answer = call_plugin(lambda: measure(cell), subject="canaries")
     if isinstance(answer, Refusal):
@@ -119,15 +119,15 @@ def bound_epsilon(
     proved: Guarantee | None,
     rng: Rng,
 ) -> EmpiricalEpsilon:
-    """What the scores of canaries show of the ε that a cell claims.
+    """Lower bound on a cell's claimed ε from the scores of canaries.
 
     Args:
-        cell: its scenario says ``[audit.epsilon]``.
-        scores: higher for a canary that seems to be in, (m,).
+        cell: its scenario has ``[audit.epsilon]``.
+        scores: higher for a canary that is more likely in, (m,).
         included: the coins, (m,).
         unit: what a canary is, ``client`` or ``example``.
-        proved: by the cell's defences.
-        rng: of tied scores.
+        proved: guarantee of the cell's defences.
+        rng: breaks ties.
     """
     seen = 1.0 if proved is None else 1 - (1 - proved.rate) ** proved.steps
     protects = "client" if proved is None or proved.neighbours == "update" else "example"
@@ -142,17 +142,17 @@ def bound_epsilon(
 
 
 def numbers_of_guesses(canaries: int, *, seen: float = 1.0) -> tuple[tuple[int, int], tuple[int, int]]:
-    """A tenth, which shows most where there is noise; and as many as the coins allow, where there is none.
+    """Two numbers of guesses: a tenth of the canaries, best with noise; as many as possible, best without.
 
-    Of m coins hardly ever fewer than m / 2 - 3 √m / 2 say "in", nor "out". Where steps are sampled, a canary
-    that is in but was never drawn looks like one that is out: then the second number is of "in" alone.
+    Of m coins almost always at least m / 2 - 3 √m / 2 are "in", and as many "out". If steps are sampled, a
+    canary that is in but was never sampled looks like one that is out: the second number is then "in" only.
 
     Args:
         canaries: m.
-        seen: chance that a canary that is in is in at least one release, in (0, 1].
+        seen: probability that an included canary is in at least one release, in (0, 1].
 
     Returns:
-        Twice the number of guesses, and how many of them say "out".
+        Two pairs: the number of guesses, and how many of them are "out".
 
     Examples:
         >>> numbers_of_guesses(1000), numbers_of_guesses(1000, seen=0.9)
@@ -167,7 +167,7 @@ def numbers_of_guesses(canaries: int, *, seen: float = 1.0) -> tuple[tuple[int, 
 def _shown(
     cell: Cell, unit: str, counts: list[Guesses], weighted: list[Guesses], proved: Guarantee | None
 ) -> EmpiricalEpsilon:
-    """Two bounds of each kind: the first number of guesses gives way to weighted ones for Gaussian curves."""
+    """The larger of two bounds of each kind; Gaussian mechanisms use weighted guesses for the first."""
     request = cell.scenario.audit.epsilon
     gaussian = proved is not None and proved.rate == 1
     bounds = [one_run_epsilon(c, delta=request.delta, level=LEVEL) for c in counts]
@@ -199,14 +199,14 @@ def _shown(
 def with_canaries(
     setting: Setting, included: Tensor, *, unit: str, size: float, rng: Rng
 ) -> tuple[Setting, CanaryRecorder]:
-    """The federation with canaries, and the recorder that scores them.
+    """Add canaries to the federation; return it with the recorder that scores them.
 
     Args:
-        setting: the federation without.
+        setting: the federation without canaries.
         included: the coins, (m,).
-        unit: ``client``: m further clients; ``example``: spread over the clients' own.
-        size: of a client's canary.
-        rng: of the entries.
+        unit: ``client``: m additional clients; ``example``: spread over the clients' data.
+        size: magnitude of a client's canary.
+        rng: for choosing the entries.
 
     Raises:
         BadValue: the update has fewer entries than there are canaries.
@@ -227,7 +227,7 @@ def with_canaries(
         among = {c: ("canaries", ExampleCanaries(places=places[included & (hosts == c)])) for c in range(own)}
         return dataclasses.replace(setting, behaviours=among), CanaryRecorder(places=places, clients=hosts)
     clients = torch.arange(own, own + count)
-    sign = 1.0 if setting.terms.sends == "gradient" else -1.0  # a change goes against the gradient
+    sign = 1.0 if setting.terms.sends == "gradient" else -1.0  # a delta is opposite to the gradient
     amounts = torch.where(included, sign * size, 0.0)
     canaries = {
         int(c): ("canary", ClientCanary(place=int(place), size=float(value)))

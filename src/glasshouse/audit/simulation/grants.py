@@ -1,4 +1,4 @@
-"""Side knowledge that the scenario hands over: made here from the truth, and nowhere else."""
+"""Build the side knowledge that the scenario grants: the only place where it is derived from ground truth."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,7 @@ EVERYBODY = -1
 
 
 def collect_grants(built: Built, transcript: Transcript, used: Mapping[tuple[int, int], Used]) -> Grants:
-    """What ``[grants]`` promises, for the kept rounds. Labels come sorted: their order is no grant."""
+    """The grants of ``[grants]``, for the recorded rounds. Labels are sorted: their order is not granted."""
     promises = built.grants
     return Grants(
         auxiliary=built.auxiliary if promises.auxiliary else None,
@@ -28,7 +28,7 @@ def collect_grants(built: Built, transcript: Transcript, used: Mapping[tuple[int
 
 
 def _cohorts(transcript: Transcript) -> dict[int, Cohort]:
-    """From the wire alone: as the server learns it from a secure sum, else those whose update was kept."""
+    """Cohorts from messages only: as announced with a secure sum, else the clients with recorded updates."""
     cohorts = {}
     for record in transcript.rounds:
         total, updates = record.aggregate, record.updates

@@ -1,7 +1,7 @@
-"""One cell of an audit on disk: simulate its federation, and run attacks on what was recorded.
+"""Simulate the federation of one group and write it to disk.
 
 A group is one simulation: a cell with one seed, and either all of its passive attacks or one active
-attack (which alters what the server sends, so it needs a federation of its own). Its folder holds
+attack (which alters what the server sends, so it needs its own federation). Its folder contains
 ``transcript/ own/ grants/ adversary/ truth/ claims/`` and, written last, ``group.json``.
 """
 
@@ -61,14 +61,14 @@ from glasshouse.wire import Batch, Crafted, Refusal
 @final
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """One simulation to run: plain data, so that any process can do it.
+    """One simulation to run, as plain data, so that any process can run it.
 
     Attributes:
         folder: of the group, absolute.
         seed: of this repetition.
         active: position of the active attack in the scenario, or None for the passive ones.
-        device: where models are trained, where that pays, and attacks craft what the server sends.
-        processes: clients of a round that may train at a time.
+        device: where large models are trained and attacks craft the server's messages.
+        processes: number of clients of a round that may train at a time.
         same_as: folder of a group with the same federation, which is copied once it is recorded; empty: none.
     """
 
@@ -81,16 +81,17 @@ class Group:
 
 
 def federation_digest(scenario: Scenario) -> str:
-    """Of all that the federation of a scenario's passive attacks depends on: the attacks are none of it.
+    """Digest of everything that the federation of a scenario's passive attacks depends on.
 
-    Only the property that an attack looks for is: who has it is part of the truth.
+    The attacks themselves are excluded, but not the property that an attack infers: its holders are part of
+    the ground truth.
     """
     properties = [what.name for what in data_properties(scenario)]
     return digest([scenario.model_dump(mode="json", exclude={"attacks"}), properties])
 
 
 def simulate(group: Group) -> str:
-    """Run one group's federation and file everything; returns its folder. Finished groups are kept."""
+    """Run one group's federation, write everything and return its folder. Finished groups are kept."""
     folder = Path(group.folder)
     if has_record(folder):
         return group.folder
@@ -157,7 +158,7 @@ def _watch(built: Built) -> ModelMonitor | None:
 
 
 def _guard(built: Built, scenario: Scenario) -> SimulatedGuard | None:
-    """The clients' guard, where the scenario has one."""
+    """The clients' guard, if the scenario has one."""
     if scenario.guard == Guard():
         return None
     return SimulatedGuard(does=scenario.guard, agreed=built.setting.build(built.setting.terms.architecture))
@@ -172,7 +173,7 @@ def _play(
     *,
     rng: Rng,
 ) -> Mapping[str, Tensor]:
-    """All rounds; the server's final parameters and buffers."""
+    """Run all rounds; return the server's final parameters and buffers."""
     protocol: FederationProtocol = load("protocols", setting.terms.protocol)()
     with _crew(group, scenario, setting) as crew:
         return protocol.play(replace(setting, crew=crew), recorder=recorder, rng=rng, tamper=tamper)
@@ -180,7 +181,7 @@ def _play(
 
 @contextmanager
 def _crew(group: Group, scenario: Scenario, setting: Setting) -> Iterator[ProcessCrew | None]:
-    """Processes for the clients of a large federation; None: they train one after the other."""
+    """Worker processes for the clients of a large federation; None: they train one after another."""
     if group.processes < 2 or setting.device != "cpu" or not has_use_for_crew(scenario):
         yield None
         return
@@ -189,7 +190,7 @@ def _crew(group: Group, scenario: Scenario, setting: Setting) -> Iterator[Proces
 
 
 def has_use_for_crew(scenario: Scenario) -> bool:
-    """Whether clients may train beside each other, and are many enough for that to pay."""
+    """Whether clients may train in parallel, and are numerous enough for it to pay off."""
     federation = scenario.federation
     is_plain = not federation.behaviours and scenario.guard == Guard() and not scenario.captured
     return is_plain and federation.kind != "logits" and federation.rounds * federation.cohort_size >= WORTH
@@ -244,10 +245,10 @@ def _tamper(
 
 
 def _craft(attack: ActiveAttack, view: View, *, rng: Rng, device: str) -> Crafted | None:
-    """What the attack sends.
+    """The messages that the attack crafts.
 
     Raises:
-        Inapplicable: whatever it raised, as the refusal of this group.
+        Inapplicable: any error of the attack, as the refusal of this group.
     """
     subject = f"attack '{type(attack).__name__}' while it crafted round {view.rounds[-1].round}"
 
@@ -263,7 +264,7 @@ def _craft(attack: ActiveAttack, view: View, *, rng: Rng, device: str) -> Crafte
 def file_group(
     folder: Path, built: Built, recorder: BothSides, memory: Mapping[str, Tensor], refusal: Refusal | None
 ) -> None:
-    """Write both sides of a federation below ``folder``; of one that was refused only the truth."""
+    """Write messages and ground truth of a federation below ``folder``; if refused, only the ground truth."""
     log = recorder.log
     transcript = log.transcript()
     write_truth(
@@ -303,14 +304,14 @@ def utility_of(built: Built, final: Mapping[str, Tensor]) -> dict[str, float] | 
 
 
 def _answers(model: nn.Module, heldout: Batch) -> Tensor:
-    """What there is to get right: the class of every example, or every token after the first."""
+    """The correct predictions: the class of every example, or every token after the first."""
     if not isinstance(model, TextModel) or model.task == "class":
         return heldout.labels
     return heldout.inputs[:, 1:][model.vocabulary.real(heldout.inputs)[:, 1:]]
 
 
 def _as_sent(built: Built, log: Log) -> dict[str, float] | None:
-    """Held-out accuracy of the model that a malicious server sent, where it is of the agreed architecture."""
+    """Held-out accuracy of a malicious server's model; None if it is not of the agreed architecture."""
     broadcasts = [b for r in log.transcript().rounds if r.round in built.attacked for b in r.broadcasts]
     agreed = built.setting.terms.architecture
     if built.heldout is None or not broadcasts or broadcasts[0].architecture != agreed:

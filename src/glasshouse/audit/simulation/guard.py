@@ -1,4 +1,4 @@
-"""Simulated clients that look at models before they train, and at updates before they send."""
+"""Simulated client guards, which inspect models before training and updates before sending."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -16,18 +16,18 @@ from glasshouse.scenario.table import Guard
 from glasshouse.wire import Batch, Update
 
 EXAMPLES, BATCH = 256, 64
-"""Of its own, from which a client learns what honest models do, and on which it tries a received one."""
+"""Numbers of its own examples from which a client learns honest behaviour, and on which it tests a model."""
 
 
 @final
 @dataclass(kw_only=True, eq=False)
 class SimulatedGuard:
-    """A :class:`glasshouse.interfaces.ClientGuard` at the shipped limits.
+    """A :class:`glasshouse.interfaces.ClientGuard` with the default limits.
 
     Args:
         does: the scenario's table.
-        agreed: the model that was agreed on; its weights are not read.
-        decisions: what was decided so far: round, client, findings, and what became of model or update.
+        agreed: the agreed model; its weights are not used.
+        decisions: the decisions so far: round, client, findings, and the outcome for model or update.
     """
 
     does: Guard
@@ -36,7 +36,7 @@ class SimulatedGuard:
     _honest: dict[int, HonestRanges] = field(default_factory=dict)
 
     def accepts(self, model: nn.Module, data: Batch, *, round: int, client: int) -> bool:
-        """Rules, and behaviour on the client's own examples where the structure is the agreed one."""
+        """Check by rules, and if the architecture is the agreed one by behaviour on the client's examples."""
         if self.does.models == "trusted":
             return True
         findings = self._inspect(state(model), model, data, client)
@@ -53,9 +53,9 @@ class SimulatedGuard:
     def _inspect(
         self, tensors: Mapping[str, Tensor], model: nn.Module, data: Batch, client: int
     ) -> tuple[str, ...]:
-        seen = inspect(tensors, agreed=state(self.agreed))
-        if isinstance(model, TextModel) or not seen.fits:
-            return seen.findings
+        inspection = inspect(tensors, agreed=state(self.agreed))
+        if isinstance(model, TextModel) or not inspection.fits:
+            return inspection.findings
         inputs, labels = data.inputs[:EXAMPLES], data.labels[:EXAMPLES]
         batch = min(BATCH, len(labels))
         if client not in self._honest:
@@ -67,10 +67,10 @@ class SimulatedGuard:
             honest=self._honest[client],
             others=(data.inputs[batch:], data.labels[batch:]),
         )
-        return (*behaviour.findings, *seen.findings)
+        return (*behaviour.findings, *inspection.findings)
 
     def release(self, update: Update, model: nn.Module, batch: Batch) -> Update | None:
-        """The update after the remedy that changes it least; None where no remedy helps."""
+        """The update after the remedy that changes it least; None if no remedy helps."""
         if self.does.updates == "sent":
             return update
         closed = mitigate(update.tensors, model, (batch.inputs, batch.labels), kind=update.kind)

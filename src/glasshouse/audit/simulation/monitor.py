@@ -1,6 +1,6 @@
-"""What the models of a logit protocol can do, measured on the truth side while they train.
+"""Measure the models of a logit protocol while they train, with access to the ground truth.
 
-Clients' models never travel, so their accuracy cannot be read off a transcript afterwards.
+Clients' models are never sent, so their accuracy cannot be computed from a transcript afterwards.
 """
 
 from collections.abc import Mapping
@@ -21,20 +21,20 @@ from glasshouse.wire import Batch, Trained
 
 SERVER: Final = -1
 SHOWN: Final = 400
-"""Entropies kept per histogram at most."""
+"""Largest number of entropies stored per histogram."""
 
 
 @final
 @dataclass(kw_only=True, eq=False)
 class ModelMonitor:
-    """Accuracy per round of every party, on images of classes that it knows, and entropies after the last.
+    """Accuracy of every party per round, on images of classes that it knows, and its latest entropies.
 
     Args:
         setting: the federation.
-        heldout: private-domain images that nobody holds, or None.
+        heldout: private-domain images of no client, or None.
         public: the public images with their true labels, which the protocol may not announce (dsfl); or None.
-        right: per (round, party) and data set 0 or 1 per image, filled as training goes on.
-        entropies: of the last predictions, by party and data set.
+        right: per (round, party, dataset) 0 or 1 per image, filled during training.
+        entropies: of the latest predictions, by party and dataset.
     """
 
     setting: Setting
@@ -44,11 +44,11 @@ class ModelMonitor:
     entropies: dict[tuple[int, str], Tensor] = field(default_factory=dict)
 
     def client(self, round: int, client: int, trained: Trained) -> None:
-        """Look at a client's model after its private training."""
+        """Measure a client's model after its private training."""
         self._look(round, client, trained.tensors, self.setting.shard(client))
 
     def server(self, round: int, tensors: Mapping[str, Tensor]) -> None:
-        """Look at the server's model, as the protocol filed it."""
+        """Measure the server's model, as recorded by the protocol."""
         model = {n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")}
         if model:
             self._look(round, SERVER, model, self.setting.private)
@@ -65,14 +65,14 @@ class ModelMonitor:
             logits = predict(model, data.inputs)
             log = F.log_softmax(logits.double(), 1)
             self.entropies[party, name] = -(log.exp() * log).sum(1)
-            # dsfl: the models know the private classes alone
+            # dsfl: the models know only the private classes
             labelled = data.labels < terms.architecture.classes
             right = logits.argmax(1)[labelled] == data.labels[labelled]
             if len(right):
                 self.right[round, party, name] = right.double().numpy()
 
     def curve(self) -> list[dict[str, Any]]:
-        """One row per round, kind of party and data set: the mean accuracy of those parties."""
+        """One row per round, kind of party and dataset: the mean accuracy of those parties."""
         rows: dict[tuple[int, str, str], list[float]] = {}
         for (number, party, name), right in self.right.items():
             who = "server" if party == SERVER else "clients"
@@ -83,7 +83,7 @@ class ModelMonitor:
         ]
 
     def utility(self) -> dict[str, float] | None:
-        """Held-out accuracy of the clients' last models: the image is the unit, a client one look at it."""
+        """Held-out accuracy of the clients' last models, averaged over clients; images are the units."""
         if self.heldout is None or not self.right:
             return None
         last = max(number for number, _, _ in self.right)
@@ -99,7 +99,7 @@ class ModelMonitor:
         }
 
     def histograms(self) -> dict[str, list[float]]:
-        """Entropies, nats, by "who on what": at most ``SHOWN`` of each."""
+        """Entropies in nats by "party on dataset", at most ``SHOWN`` of each."""
         by_party: dict[str, list[float]] = {}
         for (party, name), values in sorted(self.entropies.items()):
             who = "server" if party == SERVER else "clients"

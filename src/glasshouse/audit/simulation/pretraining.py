@@ -1,9 +1,9 @@
-"""What the server does before round 0: the start of the federation, trained on public data where asked.
+"""The server's model before round 0, pre-trained on public data if requested.
 
-In a transfer federation the whole agreed model is trained, or (``behind = "linear"``) its features behind one
-linear layer, as published feature extractors are: that layer is thrown away then. Features that somebody else
-published come from a file (``model.weights``), which need not hold a head. The agreed head then starts fresh
-or (``head_epochs``) fitted to the frozen features. See docs/decisions/0030. It runs on the
+In a transfer federation the whole agreed model is trained, or (``behind = "linear"``) its features with one
+linear layer, as published feature extractors are; that layer is then discarded. Published features come from
+a file (``model.weights``), which need not contain a head. The agreed head then starts untrained
+or (``head_epochs``) fitted to the frozen features. See docs/decisions/0030. Training runs on the
 device of the audit.
 """
 
@@ -34,21 +34,21 @@ from glasshouse.weights import read_weights
 from glasshouse.wire import Architecture, Batch
 
 HEAD = "head."
-"""What the names of the head's tensors begin with; all others are the features'."""
+"""Prefix of the names of the head's tensors; all others belong to the features."""
 ROBUST = 500
-"""Held-out images at most on which robust accuracy is measured."""
+"""Largest number of held-out images on which robust accuracy is measured."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Start:
-    """Where a federation starts.
+    """The initial state of a federation.
 
     Attributes:
         tensors: parameters and buffers of the agreed model.
-        public: what was trained on public data and clients build on: the features with what they were trained
-            behind, or with the head that came with them or was fitted to them; None outside transfer
-            federations, and for features under a fresh head.
+        public: the model trained on public data that clients build on: the features with the layer they were
+            trained with, or with the head that came with them or was fitted to them; None outside transfer
+            federations, and for features with an untrained head.
     """
 
     tensors: dict[str, Tensor]
@@ -58,10 +58,10 @@ class Start:
 def start_of(
     scenario: Scenario, architecture: Architecture, public: Batch | None, rng: Rng, *, device: str = "cpu"
 ) -> Start:
-    """The server's model before round 0: fresh, from a file, and pre-trained where asked.
+    """The server's model before round 0: untrained or from a file, and pre-trained if requested.
 
     Raises:
-        BadValue: there is nothing to train on, or the file does not hold what it must; says what is missing.
+        BadValue: no data to train on, or tensors missing in the file; says what is missing.
     """
     model = models.build(architecture, rng=rng.child("model"))
     how, stream = scenario.model.pretraining, rng.child("pretraining")
@@ -71,7 +71,7 @@ def start_of(
         return _start_from_file(model, file_tensors, public, how, transfer=transfer, rng=stream)
     if how.epochs == 0:
         return Start(tensors=models.state(model))
-    data = _some(public, "pre-training of the model", "model.pretraining.epochs")
+    data = _require_public(public, "pre-training of the model", "model.pretraining.epochs")
     if not (transfer and how.behind == "linear"):
         models.load(model, train_publicly(model, architecture, data, how, rng=stream, device=device))
         return Start(tensors=models.state(model), public=model if transfer else None)
@@ -91,7 +91,7 @@ def _start_from_file(
     transfer: bool,
     rng: Rng,
 ) -> Start:
-    """``model`` with the tensors of a file; in a transfer federation these may lack the head as a whole."""
+    """Load a file's tensors into ``model``; in a transfer federation the whole head may be missing."""
     if isinstance(model, TextModel):
         tensors = model.completed(tensors)
     headed = any(name.startswith(HEAD) for name in tensors)
@@ -100,12 +100,12 @@ def _start_from_file(
     if not transfer:
         return Start(tensors=models.state(model))
     if how.head_epochs:
-        data = _some(public, "fitting of the head", "model.pretraining.head_epochs")
+        data = _require_public(public, "fitting of the head", "model.pretraining.head_epochs")
         _fit_head(model, data, how, rng=rng.child("head"))
     return Start(tensors=models.state(model), public=model if headed or how.head_epochs else None)
 
 
-def _some(public: Batch | None, subject: str, key: str) -> Batch:
+def _require_public(public: Batch | None, subject: str, key: str) -> Batch:
     if public is None or len(public) == 0:
         raise BadValue(
             subject, needs="public data", got="data.public = 0", fix=f"set data.public, or {key} = 0"
@@ -122,7 +122,7 @@ def train_publicly(
     rng: Rng,
     device: str = "cpu",
 ) -> dict[str, Tensor]:
-    """``model`` trained on ``data``, from the cache where it was done before."""
+    """Train ``model`` on ``data``, or load the result from the cache."""
     start = models.state(model)
 
     def make(checkpoint: Checkpoint) -> dict[str, Tensor]:
@@ -142,26 +142,26 @@ def train_publicly(
 
 
 def measure_accuracy(start: Start, heldout: Batch | None, *, device: str = "cpu") -> dict[str, float] | None:
-    """Natural and PGD-10 accuracy of the public features with what they were trained behind, if any."""
+    """Natural and PGD-10 accuracy of the public features with the layer they were trained with, if any."""
     probe = start.public
     if probe is None or heldout is None:
         return None
-    few = heldout.pick(torch.arange(min(ROBUST, len(heldout))))
+    sample = heldout.pick(torch.arange(min(ROBUST, len(heldout))))
 
     def make(_: Checkpoint) -> dict[str, Tensor]:
         probe.to(device)
-        robust = robust_accuracy(probe, few, rng=Rng.root(0, salt="robust accuracy"))
+        robust = robust_accuracy(probe, sample, rng=Rng.root(0, salt="robust accuracy"))
         shares = torch.tensor([accuracy(probe, heldout), robust], dtype=torch.float64)
         probe.to("cpu")
         return {"found": shares}
 
-    key = {"model": models.state(probe), "data": heldout.inputs, "labels": heldout.labels, "few": len(few)}
+    key = {"model": models.state(probe), "data": heldout.inputs, "labels": heldout.labels, "few": len(sample)}
     natural, robust = load_or_make("robustness", key, make)["found"].tolist()
-    return {"natural": natural, "n": len(heldout), "robust": robust, "n_robust": len(few)}
+    return {"natural": natural, "n": len(heldout), "robust": robust, "n_robust": len(sample)}
 
 
 def _probe(model: nn.Module, architecture: Architecture, *, rng: Rng) -> SplitModel:
-    """The same features (shared, not copied) behind one fresh linear layer."""
+    """The same features (shared, not copied) with one new linear layer."""
     parts = dict(model.named_children())
     normalize = parts.get("normalize")
     with torch.random.fork_rng(devices=[]):
@@ -175,28 +175,28 @@ def _probe(model: nn.Module, architecture: Architecture, *, rng: Rng) -> SplitMo
 
 
 def _fit_head(model: nn.Module, public: Batch, how: Pretraining, *, rng: Rng) -> None:
-    """Train ``head`` in place by Adam on the frozen features, from the cache where it was done before."""
+    """Train ``head`` in place with Adam on the frozen features, or load the result from the cache."""
     parts = dict(model.named_children())
-    head, few = parts["head"], public.pick(torch.arange(min(HEAD_IMAGES, len(public))))
+    head, sample = parts["head"], public.pick(torch.arange(min(HEAD_IMAGES, len(public))))
     start = models.state(model)
 
     def make(_: Checkpoint) -> dict[str, Tensor]:
         with torch.no_grad():
-            chunks = torch.split(few.inputs, 256)
+            chunks = torch.split(sample.inputs, 256)
             inside = parts.get("normalize", nn.Identity())
             features = torch.cat([parts["features"].eval()(inside(x)) for x in chunks])
         optimizer = torch.optim.Adam(head.parameters(), lr=1e-3)
         for epoch in range(how.head_epochs):
-            order = torch.randperm(len(few), generator=rng.child(f"epoch/{epoch}").torch())
+            order = torch.randperm(len(sample), generator=rng.child(f"epoch/{epoch}").torch())
             for rows in torch.split(order, 64):
-                loss = functional.cross_entropy(head(features[rows]), few.labels[rows])
+                loss = functional.cross_entropy(head(features[rows]), sample.labels[rows])
                 descend(optimizer, loss)
         return models.state(head)
 
     key = {
         "start": digest(start),
-        "data": few.inputs,
-        "labels": few.labels,
+        "data": sample.inputs,
+        "labels": sample.labels,
         "epochs": how.head_epochs,
         "rng": rng.seed(),
     }
@@ -204,7 +204,7 @@ def _fit_head(model: nn.Module, public: Batch, how: Pretraining, *, rng: Rng) ->
 
 
 def ascent_of(how: Pretraining) -> Ascent | None:
-    """How adversarial examples are made during training; None: none are used."""
+    """How adversarial examples are generated during training; None: not used."""
     against = how.adversarial
     if against.method == "none":
         return None
@@ -212,7 +212,7 @@ def ascent_of(how: Pretraining) -> Ascent | None:
 
 
 def _cache_key(how: Pretraining) -> dict[str, Any]:
-    """The cache key: everything that influences the training, and nothing that happens afterwards."""
+    """The cache key: everything that influences the training, and nothing that is only used afterwards."""
     against = ascent_of(how)
     adversary = None if against is None else {**asdict(against), "step": against.share}
     return how.model_dump(include=set(Recipe.model_fields)) | {"adversarial": adversary}

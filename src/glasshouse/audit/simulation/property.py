@@ -1,4 +1,4 @@
-"""Which clients have the property under audit: made true here, and told to nobody but the judge."""
+"""Assign the property under audit to clients; only the judge knows which clients have it."""
 
 import dataclasses
 
@@ -17,10 +17,10 @@ Marked = dict[str, tuple[int, ...]]
 
 
 def with_members(setting: Setting, members: int, *, rng: Rng) -> tuple[Setting, Batch | None, Marked]:
-    """Give one client's example to others too, each in place of one of theirs.
+    """Copy one client's example to other clients, replacing one of theirs each.
 
     Returns:
-        The setting, the example in question (None without members), and who holds it.
+        The setting, the copied example (None without members), and the clients that have it.
 
     Raises:
         BadValue: more members than clients.
@@ -47,14 +47,14 @@ def with_members(setting: Setting, members: int, *, rng: Rng) -> tuple[Setting, 
 
 
 def data_properties(scenario: Scenario) -> tuple[DataProperty, ...]:
-    """The properties that attacks ask for and clients' examples show."""
+    """The properties of clients' data that attacks infer."""
     attacks = (attack_of(one.name, one.arguments) for one in scenario.attacks)
     asked = (attack.data_property for attack in attacks if isinstance(attack, AsksDataProperty))
     return tuple(one for one in asked if one is not None)
 
 
 def holders(scenario: Scenario, setting: Setting) -> Marked:
-    """For every one of :func:`data_properties`: the clients that have it."""
+    """The clients that have each of the :func:`data_properties`."""
     labels = [setting.private.labels[rows] for rows in setting.shards]
     return {
         what.name: tuple(client for client, own in enumerate(labels) if _has(own, what))

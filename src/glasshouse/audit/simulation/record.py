@@ -1,4 +1,4 @@
-"""What is known of one simulated group beside its files: ``group.json``, as a typed record."""
+"""The record of one group, ``group.json``."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -17,16 +17,16 @@ NAME: Final = "group.json"
 @final
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What the report says of data, model and protection.
+    """Facts about data, model and guarantee for the report.
 
     Attributes:
-        data: data set and roles, in words.
+        data: dataset and roles, in words.
         public: the private images may be shown.
         model: name and size, in words.
-        guarantee: what the defences prove over the whole federation; None: nothing.
-        notes: of a capture, what is declared and whether that is so.
-        pretrained: accuracy of the public model as ``natural``, ``n``, ``robust``, ``n_robust``; None: it was
-            not measured.
+        guarantee: of the defences over the whole federation; None: nothing is proved.
+        notes: for a capture, the declared terms and whether they are correct.
+        pretrained: accuracy of the public model as ``natural``, ``n``, ``robust``, ``n_robust``; None: not
+            measured.
     """
 
     data: str
@@ -40,12 +40,12 @@ class Facts:
 @final
 @dataclass(frozen=True, kw_only=True)
 class TermsCheck:
-    """Declared terms of a federation that ran, held against what test clients' training gave.
+    """Comparison of the declared terms of a real federation with the training of test clients.
 
     Attributes:
-        n: updates that were trained again on the recorded batches; 0: nobody recorded any.
-        error: the largest difference, as a share of the change that training made.
-        suspect: what is likely wrong, in words; empty: the terms reproduce the updates.
+        n: number of updates whose training was repeated on the recorded batches; 0: none were recorded.
+        error: the largest difference, relative to the change by training.
+        suspect: the term that is probably wrong, in words; empty: the terms reproduce the updates.
     """
 
     n: int
@@ -62,19 +62,19 @@ class GroupRecord:
         seed: of this repetition.
         active: position of the active attack in the scenario; None: the passive ones.
         refusal: why the federation could not be simulated; None: it was.
-        utility: held-out accuracy at the end as ``value``, ``low``, ``high``, ``n``, and ``chance``, what the
-            most common answer alone gets; None: not measured.
+        utility: held-out accuracy at the end as ``value``, ``low``, ``high``, ``n``, and ``chance``, that of
+            always predicting the most common class; None: not measured.
         sent: held-out accuracy of the model that an active server sent, ``value`` and ``n``; None: there is
             no such model, or it is of another architecture.
-        curve: (round, held-out accuracy of the global model) while it was trained.
+        curve: (round, held-out accuracy of the global model) during training.
         parties: accuracy per round and kind of party, in logit protocols.
-        entropies: of the last predictions there, by party and data.
-        guard: what the clients' guards decided, a mapping each: round, client, ``about`` (model or update),
+        entropies: of the latest predictions in logit protocols, by party and dataset.
+        guard: decisions of the clients' guards, one mapping each: round, client, ``about`` (model or update),
             findings, ``outcome``.
         rounds: of the federation.
-        seconds: processor time of the simulation.
+        seconds: CPU time of the simulation.
         facts: for the report.
-        terms: are the declared terms the real ones; None: a simulation, where they are.
+        terms: check of the declared terms; None: a simulation, whose terms are real.
     """
 
     seed: int
@@ -101,7 +101,7 @@ def write_record(record: GroupRecord, folder: Path) -> None:
 
 
 def has_record(folder: Path) -> bool:
-    """Whether the group in ``folder`` was finished."""
+    """Whether the group in ``folder`` is finished."""
     return (folder / NAME).is_file()
 
 

@@ -1,4 +1,4 @@
-"""The recorder that sees both sides: the wire goes to the transcript's log, the truth to its own."""
+"""The recorder of a simulation: messages go to the transcript's log, ground truth is kept separately."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,11 +19,11 @@ class BothSides:
     """A :class:`glasshouse.interfaces.Recorder`.
 
     Args:
-        log: receives the wire.
-        rounds: whose step orders are kept as truth; None: all.
-        used: what was kept so far, by (round, client).
-        watch: looks at every model of a logit protocol; None: nobody does.
-        accuracies: measures what is broadcast; None: nobody does.
+        log: receives the messages.
+        rounds: whose step orders are recorded as ground truth; None: all.
+        used: ground truth recorded so far, by (round, client).
+        watch: measures every model of a logit protocol; None: not measured.
+        accuracies: measures broadcast models; None: not measured.
     """
 
     log: Log
@@ -33,31 +33,31 @@ class BothSides:
     accuracies: Accuracies | None = None
 
     def prepare(self, broadcast: Broadcast) -> None:
-        """To the log."""
+        """Pass the broadcast to the log."""
         self.log.prepare(broadcast)
 
     def broadcast(self, broadcast: Broadcast) -> None:
-        """To the log; its accuracy where it is measured."""
+        """Record the broadcast; measure its accuracy if requested."""
         self.log.broadcast(broadcast)
         if self.accuracies is not None:
             self.accuracies.sent(broadcast)
 
     def update(self, update: Update) -> None:
-        """To the log."""
+        """Record the update."""
         self.log.update(update)
 
     def aggregate(self, aggregate: Aggregate) -> None:
-        """To the log."""
+        """Record the sum."""
         self.log.aggregate(aggregate)
 
     def own(self, round: int, tensors: Mapping[str, Tensor]) -> None:
-        """To the log."""
+        """Record the server's own tensors; measure its model if requested."""
         self.log.own(round, tensors)
         if self.watch is not None:
             self.watch.server(round, tensors)
 
     def private(self, round: int, client: int, *, index: Tensor, trained: Trained, behaviour: str) -> None:
-        """To the truth, as rows of the private pool."""
+        """Record the ground truth, as rows of the private pool."""
         if self.rounds is None or round in self.rounds:
             steps = tuple(tuple(index[rows].tolist()) for rows in trained.order)
             self.used[round, client] = Used(steps=steps, behaviour=behaviour)

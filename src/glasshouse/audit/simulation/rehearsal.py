@@ -1,4 +1,4 @@
-"""Federations played only to be timed, so that ``glasshouse check`` can say how long an audit takes."""
+"""Time short simulations, from which ``glasshouse check`` estimates the time of an audit."""
 
 import tempfile
 import time
@@ -15,9 +15,9 @@ from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin
 
 TOLD_APART: Final = 0.1
-"""CPU seconds beyond those of a single round after which what each round adds can be told from noise."""
+"""CPU seconds beyond those of a single round needed to distinguish the time per round from noise."""
 FASTER: Final = 4
-"""So many times more rounds are played while they take less."""
+"""Factor by which the number of rounds grows until they take that long."""
 
 
 @final
@@ -26,10 +26,10 @@ class Played:
     """CPU seconds of a federation.
 
     Attributes:
-        first: what the first one of a process takes beyond the others.
-        one: of playing one round and filing it.
-        further: what each other round adds.
-        estimated: from another federation, with no time left to play this one.
+        first: additional time of the first federation in a process.
+        one: of simulating and writing one round.
+        further: of each additional round.
+        estimated: taken from another federation, as no time was left for this one.
     """
 
     first: float = 0.0
@@ -38,7 +38,7 @@ class Played:
     estimated: bool = False
 
     def of(self, rounds: int) -> float:
-        """Seconds of a federation with so many rounds.
+        """Seconds of a federation with ``rounds`` rounds.
 
         Examples:
             >>> Played(one=0.5, further=0.1).of(3)
@@ -48,14 +48,14 @@ class Played:
 
 
 def time_simulation(scenario: Scenario, *, cold: bool = False, into: Path | None = None) -> Played:
-    """Play a passive federation with one round and, where it has more, with as many as tell what each adds.
+    """Time a passive federation with one round and, if it has more, with enough to time a round.
 
-    Without pre-training, and without networks that metrics need for themselves.
+    Without pre-training, and without networks that only metrics need.
 
     Args:
         scenario: without axes.
-        cold: no federation was played in this process yet: the first one is timed by itself.
-        into: a folder for one with a single round; None: it is thrown away.
+        cold: no federation was simulated in this process yet: the first one is timed separately.
+        into: folder for the federation with a single round; None: it is deleted.
     """
     first = play_shortened(scenario) if cold else None
     one = spent = play_shortened(scenario, into=into)
@@ -70,13 +70,13 @@ def time_simulation(scenario: Scenario, *, cold: bool = False, into: Path | None
 def play_shortened(
     scenario: Scenario, *, rounds: int = 1, active: int | None = None, into: Path | None = None
 ) -> float:
-    """CPU seconds of one federation with so many rounds, played and filed.
+    """CPU seconds of simulating and writing one federation with ``rounds`` rounds.
 
     Args:
         scenario: without axes.
-        rounds: to be played; those of them are attacked that are attacked in the audit, or the first.
-        active: position of the attack that crafts what is sent; None: nobody does.
-        into: its folder; None: one that is thrown away.
+        rounds: number of rounds; those attacked in the audit are attacked, or else the first.
+        active: position of the attack that crafts the server's messages; None: no such attack.
+        into: its folder; None: a temporary one.
     """
     short = shortened(scenario, rounds)
     with tempfile.TemporaryDirectory() as place:
@@ -88,7 +88,7 @@ def play_shortened(
 
 
 def shortened(scenario: Scenario, rounds: int = 1) -> Scenario:
-    """The scenario with so many rounds, no pre-training and no network that a metric needs for itself."""
+    """The scenario with ``rounds`` rounds, without pre-training and networks that only metrics need."""
     model, audit = scenario.model, scenario.audit
     untrained = model.pretraining.model_copy(update={"epochs": 0, "head_epochs": 0})
     attacked = {r % scenario.federation.rounds for r in audit.rounds}
@@ -104,7 +104,7 @@ def shortened(scenario: Scenario, rounds: int = 1) -> Scenario:
 
 
 def client_passes(scenario: Scenario) -> int:
-    """Private images times passes through the model in one federation, over all rounds and clients."""
+    """Number of passes of private images through the model in one federation, over rounds and clients."""
     federation, examples = scenario.federation, scenario.data.examples
     protocol: FederationProtocol = create(load("protocols", federation.protocol), federation.options)
     if (whole := protocol.passes(federation.rounds)) is not None:

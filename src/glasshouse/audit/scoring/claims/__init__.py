@@ -1,1 +1,1 @@
-"""How claims become numbers per victim: one scorer for each kind, and what they share."""
+"""Turn claims into scores per victim: one scorer for each kind of claim, and shared code."""

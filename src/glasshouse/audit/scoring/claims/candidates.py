@@ -1,4 +1,4 @@
-"""How many candidates count: as many as the wire announces examples, the surest first."""
+"""Select the candidates that count: as many as announced examples, the most confident first."""
 
 import dataclasses
 
@@ -9,7 +9,7 @@ from glasshouse.attacks.base import Reconstruction
 
 
 def most_confident(claim: Reconstruction, count: int) -> Reconstruction:
-    """At most ``count`` inputs of the claim, those of the highest confidence; of equals the first filed.
+    """The ``count`` inputs of the claim with the highest confidence; ties in favour of the first.
 
     Examples:
         >>> from glasshouse.attacks.base import About
@@ -32,7 +32,7 @@ def most_confident(claim: Reconstruction, count: int) -> Reconstruction:
 
 
 def surest(items: Tensor, confidence: Tensor, count: int) -> Tensor:
-    """At most ``count`` of ``items`` (N, …), chosen and ordered likewise."""
+    """The ``count`` most confident of ``items`` (N, …), selected and ordered as by :func:`most_confident`."""
     return items if len(items) <= count else items[_rows(confidence, count)]
 
 

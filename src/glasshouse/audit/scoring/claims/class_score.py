@@ -1,8 +1,8 @@
-"""Scores claimed images of private classes, each beside what an adversary without uploads would have shown.
+"""Score claimed images of private classes, and null baselines that use no uploads.
 
-The nulls are the prior image (the public mean of the private domain; the attack's own prior where it filed
-one) and the public mean of the class itself. All are scored on the judged classes and the best one is quoted:
-that choice can only make the gain smaller (decision 0040). Exchanged are the private images of classes.
+The nulls are the prior image (the public mean of the private domain, or the attack's own prior if it returned
+one) and the public mean of the class itself. All are scored on the judged classes and the best is quoted,
+which can only make the gain smaller (decision 0040). The exchange swaps the private images of classes.
 """
 
 from typing import Final
@@ -19,7 +19,7 @@ from glasshouse.metrics.gallery import null_images
 
 GUESS: Final = "guess among the clients"
 SHIFTS: Final = 3
-"""Other classes that an image is scored as, at most; fewer where there are many."""
+"""Largest number of other classes that each image is scored against; fewer if there are many classes."""
 
 
 def score_classes(name: str, metric: Metric, claim: Claim, judge: Judge) -> ScoredMetric:
@@ -29,7 +29,7 @@ def score_classes(name: str, metric: Metric, claim: Claim, judge: Judge) -> Scor
     values = _scores(metric, claim, judge)
     baseline, nulls = _null(metric, claim, judge, len(values))
     gallery = judge.context.gallery
-    assert gallery is not None  # the metric has refused otherwise
+    assert gallery is not None  # otherwise the metric has raised
     people = tuple(f"class {gallery.classes[j]}" for j in claim.labels.tolist())
     exchanged = _exchange_scores(metric, claim, judge, gallery.targets)
     return ScoredMetric(
@@ -49,12 +49,12 @@ def _scores(metric: Metric, claim: ClassRepresentatives, judge: Judge) -> Number
 
 
 def _null(metric: Metric, claim: ClassRepresentatives, judge: Judge, count: int) -> tuple[str, Numbers]:
-    """The name of the quoted null, and its value for every class."""
+    """The name of the quoted null, and its score for every class."""
     context, draws = judge.context, judge.draws
     if metric.reads == "source":
         chance = metric.chance(context)
         return GUESS, np.full(count, np.nan if chance is None else chance)
-    assert context.gallery is not None  # the metric has refused otherwise
+    assert context.gallery is not None  # otherwise the metric has raised
     sign = 1 if metric.higher_leaks else -1
     images = null_images(context.gallery, claim.labels, None if draws is None else draws.inputs)
     scored = [(name, metric.score(image, claim.labels, context=context)) for name, image in images.items()]
@@ -64,9 +64,9 @@ def _null(metric: Metric, claim: ClassRepresentatives, judge: Judge, count: int)
 def _exchange_scores(
     metric: Metric, claim: ClassRepresentatives, judge: Judge, classes: int
 ) -> Numbers | None:
-    """(others, classes): on each of some other classes; owners are compared with those of all of them."""
-    few = max(1, min(SHIFTS, EXAMPLES // (2 * classes)))
-    shifts = range(1, classes if metric.reads == "source" else min(classes, 1 + few))
+    """Scores against some other classes, (others, classes); owners against those of all other classes."""
+    most = max(1, min(SHIFTS, EXAMPLES // (2 * classes)))
+    shifts = range(1, classes if metric.reads == "source" else min(classes, 1 + most))
     scored = [_scores(metric, claim, judge.with_classes_moved(by)) for by in shifts]
     return np.stack(scored) if scored else None
 

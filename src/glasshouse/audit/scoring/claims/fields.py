@@ -1,4 +1,4 @@
-"""How a kind of claim that the core does not know is scored: a named field against the private examples."""
+"""Score kinds of claims unknown to the core: a named field against the private examples."""
 
 from typing import Final, Literal, Protocol, runtime_checkable
 
@@ -20,29 +20,29 @@ OWN_NULL: Final = "the metric's own null adversary"
 
 @runtime_checkable
 class ComparesWith(Protocol):
-    """A metric that is compared with another part of the truth than the inputs."""
+    """A metric that compares with another part of the ground truth than the inputs."""
 
     compares_with: TruthPart
 
 
 @runtime_checkable
 class HasNull(Protocol):
-    """A metric that knows what somebody without the update would get."""
+    """A metric with its own null adversary, which does not see the update."""
 
     def null(self, truth: Tensor, auxiliary: Batch | None, *, context: ScoreContext) -> Numbers:
-        """One number per unit of the truth, as :meth:`glasshouse.metrics.base.Metric.score` returns them."""
+        """One score per unit of the ground truth, like :meth:`glasshouse.metrics.base.Metric.score`."""
         ...
 
 
 @runtime_checkable
 class NamesNull(Protocol):
-    """A metric that says whom its ``null`` stands for, for the report."""
+    """A metric that names its ``null`` for the report."""
 
     null_name: str
 
 
 def score_field(name: str, metric: Metric, claim: Claim, judge: Judge) -> ScoredMetric:
-    """The field that the metric reads against the private inputs, or the part of the truth that it names.
+    """Score the field that the metric reads against the private inputs, or another named part of the truth.
 
     Raises:
         BadValue: the claim has no such field.
@@ -70,21 +70,21 @@ def score_field(name: str, metric: Metric, claim: Claim, judge: Judge) -> Scored
 
 
 def name_of_null(metric: Metric) -> str:
-    """Who is compared with the attack, in words."""
+    """The name of the null baseline, in words."""
     if not isinstance(metric, HasNull):
         return CHANCE
     return metric.null_name if isinstance(metric, NamesNull) else OWN_NULL
 
 
 def truth_part(metric: Metric, target: Target) -> Tensor:
-    """What the metric is compared with."""
+    """The part of the ground truth that the metric compares with."""
     part = metric.compares_with if isinstance(metric, ComparesWith) else "inputs"
     parts = {"inputs": target.batch.inputs, "labels": target.batch.labels, "owners": target.owners}
     return parts[part]
 
 
 def null_numbers(name: str, metric: Metric, target: Target, judge: Judge, *, count: int) -> Numbers:
-    """What somebody without the update gets on a target.
+    """The null baseline's scores on a target.
 
     Raises:
         Undefined: neither a chance level nor a null adversary is known.

@@ -1,4 +1,4 @@
-"""The walk that most scorers share: over the rounds of a claim, with its null and its exchange."""
+"""The loop shared by most scorers: over the rounds of a claim, with null and exchanged scores."""
 
 from collections.abc import Callable
 
@@ -10,11 +10,11 @@ from glasshouse.audit.scoring.judge import Judge, Target
 from glasshouse.errors import NothingClaimed
 
 Measure = Callable[[Target, Target], Numbers]
-"""The claim against a target, its own or another; then its own."""
+"""(target, the claim's own target) → scores of the claim against the target, its own or another."""
 Null = Callable[[int, Target, Numbers], Numbers]
-"""The null adversary in a round, on the claim's own target; it may need the claim's own numbers."""
+"""(round, the claim's own target, the claim's scores) → scores of the null adversary on that target."""
 Exchange = Callable[[Target], list[float]]
-"""What the claim gets each time its own target is exchanged; empty: that cannot be."""
+"""The claim's mean score for each exchange of its own target; empty: it cannot be exchanged."""
 
 
 def score_rounds(
@@ -26,15 +26,15 @@ def score_rounds(
     claimed: bool,
     exchange: Exchange | None = None,
 ) -> ScoredMetric:
-    """One victim per round of a claim.
+    """Score a claim with one victim per round.
 
     Args:
         about: of the claim.
         judge: of its group.
-        measure: the claim against a target.
-        null: what a null adversary gets.
-        claimed: the claim says anything at all.
-        exchange: how to exchange; None: the claim is measured against other victims.
+        measure: scores the claim against a target.
+        null: scores the null adversary.
+        claimed: the claim is not empty.
+        exchange: scores exchanged targets; None: the claim is measured against other victims.
     """
     values, nulls, exchanged, victims = [], [], [], []
     people: dict[str, frozenset[int]] = {}
@@ -58,7 +58,7 @@ def score_rounds(
 
 
 def _exchange_scores(about: About, number: int, judge: Judge, measure: Measure, own: Target) -> list[float]:
-    """One for each other victim of whom something is claimed."""
+    """The claim's mean score against each other victim with a score."""
     levels = []
     for target in judge.others(about, number):
         try:

@@ -1,4 +1,4 @@
-"""Numbers per victim: what one metric says of one attack, before it becomes a finding."""
+"""Scores per victim: one metric on one attack, before it becomes a finding."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,13 +13,13 @@ Numbers = NDArray[np.float64]
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ClientSample:
-    """What was claimed of the clients of one federation.
+    """Scores of the clients of one federation.
 
     Attributes:
         run: names the federation.
         scores: (N,), the mean over the claims about it.
-        truth: (N,).
-        claims: how many claims were averaged.
+        truth: (N,), whether each client has the property.
+        claims: number of claims averaged.
     """
 
     run: str
@@ -28,7 +28,7 @@ class ClientSample:
     claims: int = 1
 
     def merge(self, other: "ClientSample") -> "ClientSample":
-        """Both as one: a client is one unit however often it was scored."""
+        """Average both samples: a client is one unit however often it was scored."""
         claims = self.claims + other.claims
         scores = (self.scores * self.claims + other.scores * other.claims) / claims
         return replace(self, scores=scores, claims=claims)
@@ -37,19 +37,19 @@ class ClientSample:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ScoredMetric:
-    """One metric of one attack: for each victim its numbers, and those of the null adversary on the same.
+    """One metric of one attack: scores per victim, and those of the null adversary on the same victims.
 
     Attributes:
         values: one array per victim.
         nulls: of the null adversary, shaped like ``values``.
-        exchanged: of the same claims against each of some other victims, (others, images); None: nobody.
-        victims: the private data behind each of ``values``, no two alike; two attacks are paired by it.
-        people: who is in the pictures of a victim, by its name; several pictures of a person are one unit.
+        exchanged: of the same claims against some other victims, (others, images); None: no other victim.
+        victims: unique ids of the private data of each of ``values``; used to pair two attacks.
+        people: the people in the images of a victim, by its id; several images of a person are one unit.
         baseline: name of the null.
-        null_most: the most that the null's share of hits can be, from auxiliary data alone; None: not known.
-        clients: of pooled metrics, one per federation; values are empty then.
-        claimed: victims of whom something was claimed.
-        runs: federations behind the numbers.
+        null_most: upper bound on the null's hit rate, from auxiliary data alone; None: unknown.
+        clients: for pooled metrics, one per federation; values are then empty.
+        claimed: victims with at least one claim.
+        runs: federations in the sample.
     """
 
     values: tuple[Numbers, ...] = ()
@@ -68,7 +68,7 @@ class ScoredMetric:
             object.__setattr__(self, "exchanged", (None,) * len(self.values))
 
     def by_people(self) -> "ScoredMetric":
-        """The same with victims who share a person as one, so that an interval counts people."""
+        """Merge victims that share a person, so that an interval counts people."""
         if not self.people:
             return self
         units: list[tuple[frozenset[int], list[int]]] = []
@@ -93,16 +93,16 @@ class ScoredMetric:
         )
 
     def named(self, baseline: str, *, most: float | None = None) -> "ScoredMetric":
-        """The same with the name of its null, and the most that its share can be."""
+        """A copy with the name of its null, and an upper bound on the null's hit rate."""
         return replace(self, baseline=baseline, null_most=most)
 
     def pool_clients(
         self, *, decisions: bool
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.int64]]:
-        """Scores, truth and number of the run of every client.
+        """Scores, ground truth and run index of every client.
 
         Args:
-            decisions: scores are 0 or 1; a client counts as called where most claims called it.
+            decisions: scores are 0 or 1; a client counts as positive if most claims call it positive.
         """
         runs = {run: number for number, run in enumerate(dict.fromkeys(c.run for c in self.clients))}
         scores = np.concatenate([c.scores for c in self.clients])
@@ -113,7 +113,7 @@ class ScoredMetric:
         )
 
     def with_exchange(self) -> "ScoredMetric | None":
-        """The victims that could be exchanged, with what the exchange gave in place of the null."""
+        """The victims that could be exchanged, with the exchanged scores instead of the null's."""
         rows = [i for i, one in enumerate(self.exchanged) if one is not None]
         if not rows:
             return None
@@ -128,7 +128,7 @@ class ScoredMetric:
 
 
 def join_parts(parts: Sequence[ScoredMetric]) -> ScoredMetric:
-    """Several claims, rounds or seeds together: the same private data twice is one victim (decision 0007)."""
+    """Join several claims, rounds or seeds: equal private data count as one victim (decision 0007)."""
     values: dict[str, list[Numbers]] = {}
     nulls: dict[str, list[Numbers]] = {}
     exchanged: dict[str, list[Numbers | None]] = {}
@@ -157,7 +157,7 @@ def join_parts(parts: Sequence[ScoredMetric]) -> ScoredMetric:
 
 
 def _join_numbers(parts: Sequence[Numbers | None]) -> Numbers | None:
-    """Images of several claims side by side, on as many others as all of them have; None: one has none."""
+    """Concatenate images of several claims, on as many others as all of them have; None: one has none."""
     present = [part for part in parts if part is not None]
     if len(present) < len(parts):
         return None
@@ -166,4 +166,4 @@ def _join_numbers(parts: Sequence[Numbers | None]) -> Numbers | None:
 
 
 Table = Mapping[str, Mapping[str, ScoredMetric]]
-"""Attack → metric → its numbers, of one cell."""
+"""Attack → metric → scores, of one cell."""

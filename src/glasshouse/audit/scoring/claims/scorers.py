@@ -1,7 +1,7 @@
-"""One table: how a metric scores a kind of claim, by the kind and by what the metric reads.
+"""Scorers: how a metric scores a kind of claim, by the kind and by what the metric reads.
 
-A kind of claim or a metric of another package needs no line here: where the metric names the kind as its
-``claim``, it is given the claim's field that it ``reads`` and the private examples (:func:`score_field`).
+A kind of claim or a metric of another package needs no entry here: if the metric names the kind as its
+``claim``, it gets the claim's field that it ``reads`` and the private examples (:func:`score_field`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,14 +26,14 @@ from glasshouse.metrics.base import ComparingMetric, Metric, check_images
 COIN: Final = "coin that knows the prior and how many were called"
 GUESS: Final = "guess among the clients or classes"
 TURNS: Final = 20
-"""How often owners and labels are exchanged; more would only steady the average."""
+"""Number of exchanges of owners and labels; more would only reduce the variance of the mean."""
 
 Scorer = Callable[[str, Metric, Claim, Judge], ScoredMetric | None]
-"""Name of the metric, the metric, one claim, the judge → numbers; None: this claim does not say."""
+"""Name of the metric, the metric, one claim, the judge → scores; None: the claim lacks what is scored."""
 
 
 def scorer_of(kind: type[Claim], metric: Metric) -> Scorer | None:
-    """How ``metric`` scores claims of ``kind``; None: it does not."""
+    """The scorer of ``metric`` for claims of ``kind``; None: it does not score them."""
     if not kind.scored:
         return None
     listed = SCORERS.get((kind.kind, metric.claim, metric.reads))
@@ -41,7 +41,7 @@ def scorer_of(kind: type[Claim], metric: Metric) -> Scorer | None:
 
 
 def score_images(name: str, metric: Metric, claim: Claim, judge: Judge) -> ScoredMetric:
-    """Images against the private ones."""
+    """Score images against the private ones."""
     assert isinstance(claim, Reconstruction)
     most, together = judge.announced_for(claim.about), judge.compared.get(claim, {})
 
@@ -55,9 +55,9 @@ def score_images(name: str, metric: Metric, claim: Claim, judge: Judge) -> Score
 
 
 def compare_together(metric: Metric, claims: Sequence[Claim], judge: Judge) -> None:
-    """Single images against their victims and others of one example, of all claims in few operations.
+    """Compare single images of all claims with their victims and with other victims, in few operations.
 
-    What comes out is kept in ``judge.compared``, in the place of what another metric left there.
+    Only for victims of one example. Stores the results in ``judge.compared``, replacing another metric's.
     """
     judge.compared.clear()
     if not isinstance(metric, ComparingMetric) or scorer_of(Reconstruction, metric) is not score_images:
@@ -81,7 +81,7 @@ def compare_together(metric: Metric, claims: Sequence[Claim], judge: Judge) -> N
 
 
 def score_sentences(name: str, metric: Metric, claim: Claim, judge: Judge) -> ScoredMetric:
-    """Sentences against the private ones."""
+    """Score sentences against the private ones."""
     assert isinstance(claim, Sequences)
     most = judge.announced_for(claim.about)
 
@@ -93,7 +93,7 @@ def score_sentences(name: str, metric: Metric, claim: Claim, judge: Judge) -> Sc
 
 
 def score_tokens(name: str, metric: Metric, claim: Claim, judge: Judge) -> ScoredMetric:
-    """Named tokens against those of the private sentences."""
+    """Score claimed tokens against those of the private sentences."""
     assert isinstance(claim, OccurredTokens)
 
     def measure(target: Target, _: Target) -> Numbers:
@@ -103,12 +103,12 @@ def score_tokens(name: str, metric: Metric, claim: Claim, judge: Judge) -> Score
 
 
 def _allowed_count(most: int, target: Target, own: Target) -> int:
-    """How many candidates count: as many as announced, in proportion for a target of another size."""
+    """Number of candidates that count: as many as announced, in proportion for a target of another size."""
     return max(1, most * len(target.batch) // len(own.batch))
 
 
 def score_counts(name: str, metric: Metric, claim: Claim, judge: Judge) -> ScoredMetric | None:
-    """How many of each class, claimed as such or as the labels of images."""
+    """Score class counts, claimed directly or as the labels of images."""
     assert isinstance(claim, Labels | Reconstruction)
     if isinstance(claim, Reconstruction) and claim.labels is None and len(claim.inputs):
         return None
@@ -137,7 +137,7 @@ def _beside_nulls(
     measure: Measure,
     claimed: bool,
 ) -> ScoredMetric:
-    """With the null adversary that is quoted for batches of that size, on the same victims."""
+    """Score a claim and, on the same victims, the null adversary quoted for batches of their size."""
     quoted: list[str] = []
     most: list[float] = []
 
@@ -145,7 +145,7 @@ def _beside_nulls(
         quoted.append(judge.null(name, metric, len(target.batch)))
         most.extend(x for x in (judge.null_most(name, metric, len(target.batch)),) if x is not None)
         guessed = judge.null_scores(name, metric, target.batch, number=number, client=claim.about.client)
-        # A number about each claim has as many units as there are claims, and a null claims as it likes.
+        # Scores per claim have as many units as claims, and a null may make another number of claims.
         return guessed if len(guessed) == len(values) else np.full(len(values), guessed.mean())
 
     scored = score_rounds(claim.about, judge, measure=measure, null=null, claimed=claimed)
@@ -153,17 +153,17 @@ def _beside_nulls(
 
 
 def score_statements(name: str, metric: Metric, claim: Claim, judge: Judge) -> ScoredMetric:
-    """What a reconstruction says beside the image; the null guesses at chance level on the same examples.
+    """Score the owners or labels in a reconstruction; the null guesses at chance level on the same examples.
 
-    Exchanged are the owners and labels of recovered examples, with those of examples of the whole truth.
+    The exchange replaces the owners or labels of recovered examples by those from the whole ground truth.
     """
     del name
     assert isinstance(claim, Reconstruction)
-    kept = most_confident(claim, judge.announced_for(claim.about))
-    statements = kept.source if metric.reads == "source" else kept.labels
+    candidates = most_confident(claim, judge.announced_for(claim.about))
+    statements = candidates.source if metric.reads == "source" else candidates.labels
 
-    def score(spoken: Tensor | None, target: Target, labels: Tensor) -> Numbers:
-        paired = said_of_recovered(kept.inputs, spoken, target.batch.inputs, context=judge.context)
+    def score(guesses: Tensor | None, target: Target, labels: Tensor) -> Numbers:
+        paired = said_of_recovered(candidates.inputs, guesses, target.batch.inputs, context=judge.context)
         return metric.score(paired, labels, context=judge.context)
 
     def measure(target: Target, _: Target) -> Numbers:
@@ -191,11 +191,11 @@ def _known_labels(metric: Metric, target: Target) -> Tensor:
 
 
 def score_vectors(name: str, metric: Metric, claim: Claim, judge: Judge) -> ScoredMetric:
-    """Representations against those of the private examples; a guess is right with the metric's chance."""
+    """Score representations against those of the private examples; the null is the metric's chance level."""
     del name
     assert isinstance(claim, Representations)
     features = judge.context.features
-    assert features is not None  # every judge rebuilds the model that was sent
+    assert features is not None  # every judge builds the broadcast model
 
     def measure(target: Target, _: Target) -> Numbers:
         return metric.score(claim.vectors, features(target.batch.inputs), context=judge.context)
@@ -209,7 +209,7 @@ def score_vectors(name: str, metric: Metric, claim: Claim, judge: Judge) -> Scor
 
 
 def score_defense(name: str, metric: Metric, claim: Claim, judge: Judge) -> ScoredMetric:
-    """The named defences against those that were on: alike for all victims, so nothing can be exchanged."""
+    """Score the claimed defences against the real ones; the same for all victims, so without exchange."""
     del name
     assert isinstance(claim, DefenseGuess)
     guess = torch.tensor([0 if claim.name == judge.defense else -1])
@@ -228,14 +228,14 @@ def score_defense(name: str, metric: Metric, claim: Claim, judge: Judge) -> Scor
 
 
 def score_clients(name: str, metric: Metric, claim: Claim, judge: Judge) -> ScoredMetric:
-    """Scores or decisions about all clients of one federation."""
+    """Collect scores or decisions about all clients of one federation."""
     del name
     assert isinstance(claim, ClientScores)
     values = claim.scores if metric.reads == "scores" else claim.decisions
-    having = judge.truth.with_property(len(values))
-    apart = len(torch.unique(claim.scores)) > 1 or len(torch.unique(claim.decisions)) > 1
-    clients = frozenset(f"{judge.run} client {i}" for i in range(len(values)) if apart)
-    sample = ClientSample(run=judge.run, scores=values.double().numpy(), truth=having)
+    truth = judge.truth.with_property(len(values))
+    informative = len(torch.unique(claim.scores)) > 1 or len(torch.unique(claim.decisions)) > 1
+    clients = frozenset(f"{judge.run} client {i}" for i in range(len(values)) if informative)
+    sample = ClientSample(run=judge.run, scores=values.double().numpy(), truth=truth)
     return ScoredMetric(clients=(sample,), baseline=COIN, claimed=clients, runs=frozenset({judge.run}))
 
 
@@ -254,4 +254,4 @@ SCORERS: Final[Mapping[tuple[str, str, str], Scorer]] = {
     ("sequences", "sequences", "tokens"): score_sentences,
     ("occurred_tokens", "occurred_tokens", "ids"): score_tokens,
 }
-"""By (kind of the claim, kind that the metric scores, what the metric reads)."""
+"""Scorers by (kind of the claim, kind that the metric scores, what the metric reads)."""

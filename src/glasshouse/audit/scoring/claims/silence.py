@@ -1,4 +1,4 @@
-"""Victims of whom an attack claimed nothing: they are misses, not left out."""
+"""Score victims without a claim: they count as misses and are not left out."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,24 +19,24 @@ SILENT: Final = "nothing was claimed: scored like a guess"
 @final
 @dataclass(frozen=True, kw_only=True)
 class Silence:
-    """Nothing was claimed of a victim where other victims got a claim of this kind."""
+    """A victim without a claim of a kind that the attack made about other victims."""
 
     kind: type[Claim]
     about: About
 
 
 def claimed_kinds(outcomes: Iterable[Outcome]) -> list[type[Claim]]:
-    """The kinds that were claimed and are scored, each once, in order."""
+    """The kinds of claims that were made and are scored, each once, in order."""
     return list(dict.fromkeys(type(c) for o in outcomes for c in o.claims if c.scored))
 
 
 def silences(
     units: Sequence[tuple[Unit, Outcome]], kinds: Sequence[type[Claim]], judge: Judge
 ) -> Iterator[Silence]:
-    """Every victim of every unit without a claim of a kind that the attack claims elsewhere.
+    """Every victim of every unit without a claim of a kind that the attack makes elsewhere.
 
-    The victims of a unit are its update or its rounds; where an attack called for a round or the run names
-    clients, every client of it.
+    The victims of a unit are its update or its rounds; if an attack called for a round or the run makes
+    claims about clients, every client in it.
     """
     for kind in kinds:
         named = any(
@@ -53,7 +53,7 @@ def silences(
 
 
 def score_silence(name: str, metric: Metric, silence: Silence, judge: Judge) -> ScoredMetric | None:
-    """The numbers of a victim of whom nothing was claimed; None: the metric does not score such claims."""
+    """The scores of a victim without a claim; None: the metric does not score claims of this kind."""
     scorer = scorer_of(silence.kind, metric)
     if scorer is None:
         return None
@@ -61,7 +61,7 @@ def score_silence(name: str, metric: Metric, silence: Silence, judge: Judge) -> 
         empty = silence.kind.silence(silence.about, judge.terms)
         if empty is not None:
             return scorer(name, metric, empty, judge)
-    if silence.kind.grows:  # its victims are classes or clients, which only a claim can name
+    if silence.kind.grows:  # its victims are classes or clients, which only a claim names
         return None
 
     def measure(target: Target, _: Target) -> Numbers:
@@ -82,12 +82,12 @@ def _victims(unit: Unit, judge: Judge, *, clients: bool, whole: bool) -> list[Ab
     if unit.client is not None or not clients:
         return [About(rounds=(number,), client=unit.client) for number in rounds]
     announced = [key for key in judge.announced if key[1] is not None]
-    known = {number for number, _ in announced}  # of these rounds it is known who answered
+    known = {number for number, _ in announced}  # rounds with known participants
     keys = [key for key in sorted(judge.truth.used) if key in announced or key[0] not in known]
     return [About(rounds=(number,), client=client) for number, client in keys if number in rounds]
 
 
 def _covers(claimed: About, victim: About) -> bool:
-    """Whether a claim says something of a victim: one of a whole round speaks of all its clients."""
+    """Whether a claim covers a victim: a claim about a whole round covers all its clients."""
     rounds = set(victim.rounds) & set(claimed.rounds)
     return bool(rounds) and claimed.client in (None, victim.client)

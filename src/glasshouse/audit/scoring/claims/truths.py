@@ -1,4 +1,4 @@
-"""The truth with its victims or classes exchanged: what a claim is scored against that must not fit."""
+"""Ground truth with exchanged victims or classes, for negative controls: claims must not match it."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -8,16 +8,16 @@ from glasshouse.wire import Batch
 
 
 def exchange_classes(truth: Truth, *, by: int = 1) -> Truth:
-    """The truth with every private class's images exchanged for those of the class ``by`` places on."""
+    """The ground truth with the images of every private class replaced by those ``by`` classes away."""
     labels = truth.private.labels
     turned = Batch(inputs=truth.private.inputs, labels=(labels + by) % (int(labels.max()) + 1))
     return dataclasses.replace(truth, private=turned)
 
 
 def shift_victims(truth: Truth, units: Mapping[tuple[int, int], tuple[int, int]]) -> Truth:
-    """The truth with each victim's examples exchanged for another's, for a negative control.
+    """The ground truth with each victim's examples replaced by another's, for a negative control.
 
-    Properties move to as many clients that do not have them, as far as there are so many.
+    Properties move to the same number of clients without them, or to all such clients if there are fewer.
     """
     used = {key: truth.used[other] for key, other in units.items()}
     marked = {

@@ -1,1 +1,1 @@
-"""An easy setting in which an attack must succeed, and an unrelated victim on whom it must not."""
+"""Controls: an easy setting in which an attack must succeed, and unrelated victims on which it must not."""

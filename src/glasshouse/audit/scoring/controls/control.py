@@ -1,10 +1,10 @@
-"""Two controls before an attack is believed: it must succeed where it has to, and stay silent where it must.
+"""Positive and negative controls of attacks.
 
-The positive control is an easy setting that the attack's card names (no defence, a model that leaks). The
-attack runs there with exactly the settings that the audit gives it: where they are too weak for the easy
-case, the control fails and the audit says "no power". The negative control scores the same claims against
-another victim's examples: an update unrelated to the victim. Both are small, run on the built-in digits
-unless the card says otherwise, and are cached (decision 0086).
+The positive control is an easy setting named by the attack's card (no defence, a model that leaks). The
+attack runs there with exactly its settings in the audit: if they are too weak for the easy case, the control
+fails and the audit reports "no power". The negative control scores the same claims against another victim's
+examples: an update unrelated to the victim. Both are small, run on the built-in digits unless the card names
+other data, and are cached (decision 0086).
 """
 
 import json
@@ -57,15 +57,15 @@ _FOUND: Final = "control.json"
 @final
 @dataclass(frozen=True, kw_only=True)
 class ControlTask:
-    """One attack to be controlled, as plain data.
+    """The control of one attack, as plain data.
 
     Attributes:
         key: names the attack with its settings.
         attack: registered name.
         arguments: its settings in the audit, as JSON.
-        folder: where the easy setting is simulated and attacked; may be thrown away afterwards.
+        folder: where the easy setting is simulated and attacked; may be deleted afterwards.
         device: where the attack runs.
-        shared: where federations lie that several controls attack; empty: this one simulates its own.
+        shared: folder of federations shared by several controls; empty: this control simulates its own.
     """
 
     key: str
@@ -77,10 +77,10 @@ class ControlTask:
 
 
 def run_control(task: ControlTask) -> str:
-    """Simulate the easy setting and attack it, in a process in which plug-ins run; returns the task's key.
+    """Simulate the easy setting and attack it, in a process that runs plug-ins; return the task's key.
 
-    Nothing runs where the card names no easy setting. A control of the cache is copied to the task's folder:
-    who judges it may be a machine with another cache.
+    Nothing runs if the card names no easy setting. A cached control is copied to the task's folder, because
+    it may be judged on a machine with another cache.
     """
     easy, outcome_file = _easy_setting(task), Path(task.folder) / _FOUND
     if not easy or outcome_file.is_file():
@@ -91,7 +91,7 @@ def run_control(task: ControlTask) -> str:
     try:
         scenario = from_dict(_easy_scenario(task, easy))
     except (BadScenario, BadValue):
-        return task.key  # these settings have no meaning there: no claims, so no power
+        return task.key  # the settings are invalid in the easy setting: no claims, so no power
     attack = attack_of(task.attack, scenario.attacks[0].arguments)
     place = _federation_folder(task, scenario)
     place.mkdir(parents=True, exist_ok=True)
@@ -122,7 +122,7 @@ def run_control(task: ControlTask) -> str:
 
 
 def judge_control(task: ControlTask) -> tuple[str, Control | None]:
-    """Score what :func:`run_control` left, where no plug-in ran; None without an easy setting.
+    """Score the claims of :func:`run_control` in a process that ran no plug-in; None: no easy setting.
 
     Returns:
         Key of the task, and its control.
@@ -142,13 +142,13 @@ def judge_control(task: ControlTask) -> tuple[str, Control | None]:
 
 
 def control(task: ControlTask) -> Control | None:
-    """Both halves in this process: for tools that look at one attack alone."""
+    """Run and judge a control in this process, for tools that examine a single attack."""
     run_control(task)
     return judge_control(task)[1]
 
 
 def _federation_folder(task: ControlTask, scenario: Scenario) -> Path:
-    """Of the easy setting: passive attacks share it where they have the same one."""
+    """The folder of the easy setting's federation, which passive attacks with the same setting share."""
     if not task.shared or attack_of(task.attack, scenario.attacks[0].arguments).needs.changes:
         return Path(task.folder)
     return Path(task.shared) / federation_digest(scenario)[:24]
@@ -195,7 +195,7 @@ def _compare(
 
 
 def _control_without_claims(easy: Mapping[str, Any]) -> Control:
-    """The control of an attack that claimed nothing in the easy setting: it did not pass."""
+    """The failed control of an attack that made no claim in the easy setting."""
     return Control(
         passed=False,
         setting=easy.get("setting", ""),
@@ -205,10 +205,10 @@ def _control_without_claims(easy: Mapping[str, Any]) -> Control:
 
 
 def _easy_setting(task: ControlTask) -> Mapping[str, Any]:
-    """What the card says of the control.
+    """The control as declared by the attack's card.
 
     Raises:
-        BadValue: it has keys that do not exist, such as settings that would replace the audit's.
+        BadValue: it has unknown keys, such as settings that would replace the audit's.
     """
     own = card("attacks", task.attack)
     easy = own.control
@@ -223,7 +223,7 @@ def _easy_setting(task: ControlTask) -> Mapping[str, Any]:
 
 
 def easy_scenario(attack: Plugin) -> Scenario | None:
-    """What the control of an attack with its settings plays; None: there is none, or they do not fit."""
+    """The scenario of an attack's control; None: it has no control, or its settings are invalid there."""
     task = ControlTask(key="", attack=attack.name, arguments=json.dumps(attack.arguments), folder="")
     try:
         return from_dict(_easy_scenario(task, easy)) if (easy := _easy_setting(task)) else None
@@ -232,7 +232,7 @@ def easy_scenario(attack: Plugin) -> Scenario | None:
 
 
 def _easy_scenario(task: ControlTask, easy: Mapping[str, Any]) -> dict[str, Any]:
-    """The audited settings in the easy setting; ``fits`` replaces what has no meaning with its data."""
+    """The easy setting with the audited settings; ``fits`` replaces those without a meaning for its data."""
     scenario = _merge(EASY, easy.get("scenario", {}))
     scenario["attacks"] = [{"name": task.attack, **json.loads(task.arguments)}]
     for path, value in easy.get("fits", {}).items():
@@ -241,7 +241,7 @@ def _easy_scenario(task: ControlTask, easy: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _cached_at(task: ControlTask, easy: Mapping[str, Any]) -> Path:
-    """Where the control lies in the cache: everything that it depends on is in the file's name."""
+    """The control's file in the cache, named by a digest of everything that it depends on."""
     key = {
         "scenario": _easy_scenario(task, easy),
         "metric": easy["metric"],

@@ -1,4 +1,4 @@
-"""One digest of all code that a control depends on: the plug-in's package, ours, and the libraries."""
+"""Digest of all code that a control depends on: the plug-in's package, glasshouse, and the libraries."""
 
 import hashlib
 import sys
@@ -14,9 +14,9 @@ LIBRARIES: Final = ("torch", "numpy", "scipy")
 
 
 def sources_digest(group: str, name: str) -> str:
-    """Changes with any source file of the plug-in's package or of ours, and with the libraries' versions.
+    """Digest of all source files of the plug-in's package and of glasshouse, and of the libraries' versions.
 
-    A plug-in outside every package counts with its own file. What it imports from other packages does not.
+    For a plug-in outside any package, its own file is hashed. Its imports from other packages are not.
 
     Args:
         group: of the registry.
@@ -35,7 +35,7 @@ def sources_digest(group: str, name: str) -> str:
 
 
 def package_digest(package: str) -> str:
-    """SHA-256 of every source file of an imported package, or of a module outside every package."""
+    """SHA-256 of all source files of an imported package, or of a module outside any package."""
     total = hashlib.sha256()
     for path in _files(package):
         total.update(path.name.encode() + b"\0")
@@ -43,7 +43,7 @@ def package_digest(package: str) -> str:
     return total.hexdigest()
 
 
-_digest = cache(package_digest)  # many controls ask for ours
+_digest = cache(package_digest)  # many controls need that of glasshouse
 
 
 def _files(package: str) -> Iterator[Path]:

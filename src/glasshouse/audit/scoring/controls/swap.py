@@ -1,4 +1,4 @@
-"""A run whose victims' examples are exchanged: what ``replay --swap`` shows an attack, and its scores."""
+"""Runs with exchanged victims, for ``replay --swap``, and the scores on them."""
 
 import shutil
 from collections.abc import Mapping
@@ -20,10 +20,10 @@ from glasshouse.truth.record import Truth, read_truth, write_truth
 
 
 def write_swapped(run: Path, copy: Path) -> Path:
-    """Copy ``run`` to ``copy`` with the truth of every group exchanged between victims; returns ``copy``.
+    """Copy ``run`` to ``copy``, exchange the ground truth of every group between victims, return ``copy``.
 
     Raises:
-        BadFile: a group has no truth, or only one victim.
+        BadFile: a group has no ground truth, or only one victim.
     """
     shutil.copytree(run, copy)
     for group in sorted((copy / "cells").glob("*/transcript")):
@@ -40,7 +40,7 @@ def write_swapped(run: Path, copy: Path) -> Path:
 
 
 def swap_victims(truth: Truth) -> Truth:
-    """The truth with every victim's examples exchanged for the next one's.
+    """The ground truth with every victim's examples replaced by the next one's.
 
     Raises:
         BadFile: there is only one victim.
@@ -57,7 +57,7 @@ def swap_victims(truth: Truth) -> Truth:
 
 
 def score_swapped(group: Path, attack: str) -> Mapping[str, Any]:
-    """The first audited metric that has a value, on the true and on exchanged victims; empty: none has."""
+    """The first defined audited metric, on the true and on exchanged victims; empty: none is defined."""
     scenario = read_resolved(group / "scenario.toml")
     outcomes: list[Outcome] = []
     for position, spec in enumerate(scenario.attacks):

@@ -1,1 +1,1 @@
-"""From numbers per victim to findings, verdicts, the family of a run, and the state of a policy."""
+"""Turn scores per victim into findings, verdicts, corrected p-values of a run, and the state of a policy."""

@@ -1,7 +1,7 @@
-"""The most that any attack could get in a cell whose defences prove something, beside what one attack got.
+"""Upper bounds on any attack from the proven guarantees of a cell's defences, added to its findings.
 
-A bound is about one unit. A claim about something else (labels of a batch, where single examples are
-protected) has none; neither has a metric without a finite range.
+A bound protects one unit. Claims about something else (labels of a batch, where single examples are
+protected) have no bound, nor have metrics without a finite range.
 """
 
 import functools
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MEMBERSHIP = "membership"
 EXAMPLES = (Reconstruction.kind, Representations.kind)
-"""Kinds of claims whose own metrics are means over single private examples."""
+"""Kinds of claims whose metrics are means over single private examples."""
 
 
 def with_bound(
@@ -37,15 +37,15 @@ def with_bound(
     marked: frozenset[str],
     rng: Rng,
 ) -> Finding:
-    """The finding with its bound; without one where nothing is proved about what it measures.
+    """The finding with its bound; unchanged if no guarantee covers its metric.
 
     Args:
         finding: about one attack in one cell.
         metric: of the finding.
-        scored: its numbers.
+        scored: its scores.
         guarantee: of the cell's defences over the whole federation.
-        marked: properties that clients were asked about.
-        rng: of the null's interval.
+        marked: properties of clients under audit.
+        rng: for the null's interval.
     """
     if (
         guarantee is None
@@ -58,7 +58,7 @@ def with_bound(
     if scored.clients:
         if not isinstance(metric, BoundedMetric):
             return finding
-        # In and out are both one step away from a client that is not there.
+        # "In" and "out" are both neighbours of a federation without the client: apply the bound twice.
         most = metric.most(lambda rate: ceiling.share(ceiling.share(rate).value).value)
     else:
         chance = _best_guess(metric, scored, chance, rng)
@@ -86,7 +86,7 @@ def _covers(guarantee: Guarantee, metric: Metric, clients_marked: frozenset[str]
 
 
 def _best_guess(metric: Metric, scored: ScoredMetric, chance: float | None, rng: Rng) -> float | None:
-    """The best success without the update: the better of chance and null, or the null's interval's end."""
+    """The best score without the update: the better of chance and null, or the end of the null's interval."""
     nulls = ScoredMetric(values=scored.nulls, nulls=scored.nulls, victims=scored.victims)
     try:
         interval = value_of(nulls, metric, rng=rng)
@@ -100,7 +100,7 @@ def _best_guess(metric: Metric, scored: ScoredMetric, chance: float | None, rng:
 
 @functools.cache
 def _ceiling(noise_multiplier: float, steps: int, rate: float, unit: str) -> "Ceiling":
-    # Imported here: the extra is installed wherever a defence proves something.
+    # Imported here: a defence with a guarantee implies that the extra is installed.
     from glasshouse.privacy.bound import Release, attack_ceiling  # noqa: PLC0415
 
     release = Release(noise_multiplier=noise_multiplier, steps=steps, rate=rate)

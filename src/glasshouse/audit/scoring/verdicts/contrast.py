@@ -1,6 +1,6 @@
-"""Which of two attacks leaks more: the difference on the same victims, with an interval of its own.
+"""Compare two attacks by the paired difference on the same victims, with its own interval.
 
-Two intervals that overlap say little about a difference when both attacks face the same victims; the paired
+If both attacks have the same victims, overlap of their intervals says little about the difference; the paired
 difference does.
 """
 
@@ -20,14 +20,14 @@ from glasshouse.rng import Rng
 from glasshouse.scenario.axes import Cell
 
 RESAMPLES = 1000
-"""Bootstrap samples of clients, for metrics that are no average over them."""
+"""Number of bootstrap samples of clients, for metrics that are not means over clients."""
 
 
 def contrasts(cell: Cell, scored: Mapping[str, Mapping[str, ScoredMetric]]) -> Iterator[Contrast]:
-    """The attack named by ``audit.contrast`` against every other, metric by metric.
+    """Compare the attack named by ``audit.contrast`` with every other, metric by metric.
 
     Args:
-        scored: attack → metric → its numbers. Pairs that were not scored on the same victims are left out.
+        scored: attack → metric → scores. Pairs that were not scored on the same victims are left out.
         cell: the cell that both attacks ran in.
     """
     contrast = cell.scenario.audit.contrast
@@ -42,7 +42,7 @@ def contrasts(cell: Cell, scored: Mapping[str, Mapping[str, ScoredMetric]]) -> I
             stream = Rng.root(cell.scenario.seed, salt="contrast").child(f"{contrast}/{other}/{plugin.name}")
             try:
                 interval = difference(left, right, metric, rng=stream)
-            except Undefined:  # neither attack's own finding is determined either, and that is reported there
+            except Undefined:  # the attacks' own findings are undefined too, and report it
                 continue
             yield Contrast(
                 scenario=cell.scenario.name,
@@ -62,10 +62,10 @@ def contrasts(cell: Cell, scored: Mapping[str, Mapping[str, ScoredMetric]]) -> I
 
 
 def difference(left: ScoredMetric, right: ScoredMetric, metric: Metric, *, rng: Rng) -> Interval:
-    """By how much ``left`` leaks more than ``right``; above 0: it does.
+    """Leakage of ``left`` minus that of ``right``.
 
     Raises:
-        Undefined: fewer than two victims, or the metric is not determined.
+        Undefined: fewer than two victims, or the data do not determine the metric.
     """
     if left.clients:
         return _clients(left, right, metric, rng)
@@ -78,7 +78,7 @@ def difference(left: ScoredMetric, right: ScoredMetric, metric: Metric, *, rng: 
 
 
 def _same_victims(left: ScoredMetric, right: ScoredMetric) -> bool:
-    """Were both scored on the same victims, as many numbers for each, or on the same clients?"""
+    """Whether both were scored on the same victims with equal numbers of scores, or on the same clients."""
     if left.clients or right.clients:
         if not (left.clients and right.clients):
             return False
@@ -89,7 +89,7 @@ def _same_victims(left: ScoredMetric, right: ScoredMetric) -> bool:
 
 
 def _clients(left: ScoredMetric, right: ScoredMetric, metric: Metric, rng: Rng) -> Interval:
-    """Percentile bootstrap over the clients of all runs, both attacks resampled alike."""
+    """Percentile bootstrap over the clients of all runs, with the same resamples for both attacks."""
     if not isinstance(metric, PooledMetric):
         raise Undefined(
             "difference between two attacks on clients",

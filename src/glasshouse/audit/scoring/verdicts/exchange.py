@@ -1,4 +1,4 @@
-"""What an attack gets that does not look at the update: its claims against other victims' truth."""
+"""Exchange control: score claims against other victims' ground truth, as if the update were ignored."""
 
 from dataclasses import dataclass, replace
 from typing import final
@@ -20,11 +20,11 @@ from glasshouse.rng import Rng
 @final
 @dataclass(frozen=True, kw_only=True)
 class ExchangeGain:
-    """A claim's gain over what it gets on other victims.
+    """The gain of claims over the same claims on exchanged victims.
 
     Attributes:
         level: the metric on exchanged victims.
-        gain: of the true pairing over it, signed so that positive is leakage.
+        gain: of the true pairing over the exchanged one, signed so that positive is leakage.
         p: one-sided p-value of "that gain is not above 0".
     """
 
@@ -33,7 +33,7 @@ class ExchangeGain:
     p: float
 
     def record(self) -> Exchange:
-        """For the result."""
+        """The record for the result."""
         gain = self.gain
         return Exchange(value=self.level, gain=gain.value, gain_low=gain.low, gain_high=gain.high, n=gain.n)
 
@@ -46,7 +46,7 @@ def exchange(scored: ScoredMetric, metric: Metric, *, rng: Rng) -> ExchangeGain 
     if other is None:
         return None
     if metric.counts and is_constant(scored):
-        # Every claim meets as many others: for one that is the same for all, the mean is the share itself.
+        # Each claim is compared with equally many others: for a constant claim, the mean is its hit rate.
         level = float(np.concatenate(other.nulls).mean())
         other = replace(other, nulls=tuple(np.full(len(v), level) for v in other.values), baseline=CHANCE)
     try:
@@ -61,7 +61,7 @@ def exchange(scored: ScoredMetric, metric: Metric, *, rng: Rng) -> ExchangeGain 
 
 
 def _compare_pairs(scored: ScoredMetric, metric: Metric, rng: Rng) -> GuessTest | None:
-    """The exact test of real numbers over victims; None where there are too few of them."""
+    """The exact test of real-valued scores over victims; None if there are too few victims."""
     sign = 1 if metric.higher_leaks else -1
     pairs = [(v, e) for v, e in zip(scored.values, scored.exchanged, strict=True) if e is not None]
     own, others = [sign * v.mean() for v, _ in pairs], [sign * e.mean(1) for _, e in pairs]
@@ -69,10 +69,9 @@ def _compare_pairs(scored: ScoredMetric, metric: Metric, rng: Rng) -> GuessTest 
 
 
 def _exchange_clients(scored: ScoredMetric, metric: Metric, rng: Rng) -> ExchangeGain | None:
-    """Against the mean over exchanges of the clients of each run.
+    """The gain over the mean over exchanges of the clients of each run.
 
-    Whether the number is better than exchanged ones is what its gain over the null already tests, so the
-    lower end is that of the gain.
+    The gain over the null already tests whether the score exceeds exchanged ones, so its lower end is used.
     """
     if not isinstance(metric, PooledMetric):
         return None
@@ -80,7 +79,7 @@ def _exchange_clients(scored: ScoredMetric, metric: Metric, rng: Rng) -> Exchang
     truths, weights = exchange_truth(claimed, truth, runs, rng=rng.child("exchange"))
     try:
         level = float(metric.values(claimed, truths) @ weights)
-    except Undefined:  # nobody is called positive, say
+    except Undefined:  # e.g. no client is called positive
         return None
     value = value_of(scored, metric, rng=rng).minus(level)
     gain = value if metric.higher_leaks else value.negated()

@@ -1,4 +1,4 @@
-"""Many findings: which one judges an attack, what they say together, and what each would be undefended."""
+"""Primary metrics of attacks, p-values corrected over a run, and undefended references of findings."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,11 +12,11 @@ from glasshouse.results.records import Finding, Reference
 
 
 def primary_metrics(metrics: Mapping[str, Metric], kinds: Sequence[type[Claim]]) -> dict[str, str]:
-    """By kind of claim the metric by which an attack is judged: the first in order that scores the kind.
+    """The metric by which an attack is judged, for each kind of claim: the first that scores the kind.
 
-    The order is the one that metrics declare, then that of the scenario. Metrics that name the kind come
-    before those that read a part of it. One that is not about private data judges an attack only where none
-    is. Nothing here depends on a score.
+    Sorted by the order that metrics declare, then by that of the scenario. Metrics that name the kind come
+    before those that only read a part of it. Metrics of data that are not private are used only if there is
+    no other. Nothing here depends on a score.
     """
     primary = {}
     for kind in kinds:
@@ -29,7 +29,7 @@ def primary_metrics(metrics: Mapping[str, Metric], kinds: Sequence[type[Claim]])
 
 
 def with_family(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """All findings of a run, with p-values adjusted over the primary ones, and their references."""
+    """All findings of a run with adjusted p-values (over the primary findings) and undefended references."""
     primary = [i for i, f in enumerate(findings) if f.primary and f.p is not None]
     adjusted = dict(zip(primary, holm([findings[i].p or 0.0 for i in primary]), strict=True))
     undefended = {_key(f): f for f in findings if not f.defenses}
@@ -44,7 +44,7 @@ def with_family(findings: Sequence[Finding]) -> tuple[Finding, ...]:
 
 
 def _key(finding: Finding) -> tuple[Any, ...]:
-    """Alike for findings that differ in their defences alone."""
+    """A key that is equal for findings that differ only in their defences."""
     axes = tuple(sorted((k, repr(v)) for k, v in finding.axes.items() if k.split(".")[0] != "defenses"))
     return finding.scenario, finding.attack, finding.metric, finding.claim, axes
 

@@ -1,6 +1,6 @@
-"""From numbers per victim to a finding: value, gain over the null, p-value, verdict.
+"""From scores per victim to a finding: value, gain over the null, p-value, verdict.
 
-Each gain has an interval and a one-sided p-value that agree: the interval lies above 0 where p is below .025.
+The interval and the one-sided p-value of a gain agree: the interval lies above 0 where p is below .025.
 """
 
 import math
@@ -32,17 +32,17 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 SMALL: Final = {"dB": 1.0, "share": 0.1, "": 0.05}
-"""Largest gain that does not matter, by unit; for unbounded metrics, as a share of the null's value."""
+"""Largest negligible gain, by unit; for unbounded metrics, as a fraction of the null's value."""
 KNOWN: Final = frozenset({nulls.CHANCE, GUESS, class_score.GUESS})
-"""Baselines whose score is a chance level in closed form, and so has no uncertainty of its own."""
+"""Baselines whose score is a chance level in closed form, and so has no uncertainty."""
 
 
 FEWEST_PAIRED: Final = 6
-"""Below as many victims no test can tell a paired share from the null's: the null's largest share counts."""
+"""With fewer victims no paired test of rates has power: the upper bound on the null's rate is used."""
 
 
 def within(interval: Interval, bounds: tuple[float, float]) -> Interval:
-    """The interval, cut to what the number can be at all; its value stays inside."""
+    """The interval, clipped to the possible range of the metric; its value stays inside."""
     low, high = bounds
     return replace(
         interval,
@@ -55,12 +55,12 @@ def value_of(scored: ScoredMetric, metric: Metric, *, rng: Rng) -> Interval:
     """The metric over all victims, with its 95 % interval, within the metric's range.
 
     Raises:
-        Undefined: fewer than two victims and no range to say how far the number can be off, or the metric is
-        not determined.
+        Undefined: fewer than two victims and no finite range to bound the error, or the data do not determine
+        the metric.
     """
     if scored.clients:
         return _pooled_interval(scored, metric)
-    if _is_lone(scored, metric) and not (metric.counts and len(scored.values[0]) == 1):
+    if _is_single_victim(scored, metric) and not (metric.counts and len(scored.values[0]) == 1):
         return _whole_range(scored, metric)
     if metric.counts:
         return share_interval(np.concatenate(scored.values), _clusters(scored.values))
@@ -68,17 +68,17 @@ def value_of(scored: ScoredMetric, metric: Metric, *, rng: Rng) -> Interval:
 
 
 def middle(scored: ScoredMetric) -> float:
-    """The median over victims of their means: what a few failures do not move."""
+    """The median over victims of their mean scores, robust to a few failures."""
     return float(np.median(_means(scored.values)))
 
 
 def with_chance(scored: ScoredMetric, metric: Metric, chance: float | None) -> ScoredMetric:
-    """The same numbers; the null is the chance level where the null did worse than that.
+    """The same scores, with the chance level as null if the null scored worse than that.
 
     Args:
         scored: of one attack.
-        metric: of the numbers.
-        chance: what a guess gets in closed form; None where it is not known.
+        metric: of the scores.
+        chance: score of random guessing in closed form; None: unknown.
     """
     if chance is None or scored.clients or not scored.nulls:
         return scored
@@ -100,9 +100,9 @@ def gain_of(scored: ScoredMetric, metric: Metric, *, rng: Rng, chance: float | N
 
     Args:
         scored: of one attack.
-        metric: of the numbers.
-        rng: stream of what is resampled; the same as for :func:`p_of`.
-        chance: what a guess gets in closed form; the null is never worse than that.
+        metric: of the scores.
+        rng: random stream for resampling; the same as for :func:`p_of`.
+        chance: score of random guessing in closed form; the null is never worse.
 
     Raises:
         Undefined: as :func:`value_of`.
@@ -110,7 +110,7 @@ def gain_of(scored: ScoredMetric, metric: Metric, *, rng: Rng, chance: float | N
     if scored.clients:
         return _clients_gain(scored, metric, rng)
     scored = with_chance(scored, metric, chance)
-    if _is_lone(scored, metric):
+    if _is_single_victim(scored, metric):
         gain = _whole_range(scored, metric).minus(_null(scored, metric))
         return gain if metric.higher_leaks else gain.negated()
     if metric.counts:
@@ -130,9 +130,9 @@ def p_of(scored: ScoredMetric, metric: Metric, *, rng: Rng, chance: float | None
 
     Args:
         scored: of one attack.
-        metric: of the numbers.
-        rng: stream of what is resampled; the same as for :func:`gain_of`.
-        chance: what a guess gets in closed form; the null is never worse than that.
+        metric: of the scores.
+        rng: random stream for resampling; the same as for :func:`gain_of`.
+        chance: score of random guessing in closed form; the null is never worse.
 
     Raises:
         Undefined: as :func:`gain_of`.
@@ -140,7 +140,7 @@ def p_of(scored: ScoredMetric, metric: Metric, *, rng: Rng, chance: float | None
     if scored.clients:
         return _test_clients(scored, metric, rng).p
     scored = with_chance(scored, metric, chance)
-    if _is_lone(scored, metric):
+    if _is_single_victim(scored, metric):
         return 1.0
     if metric.counts:
         hits, null, clusters = _outcomes(scored, metric)
@@ -160,22 +160,22 @@ def verdict_of(
     exchange: Interval | None = None,
     finished: bool = True,
 ) -> Verdict:
-    """What the gain means.
+    """The verdict on a gain.
 
     Args:
-        metric: of the numbers.
+        metric: of the scores.
         gain: over the null adversary.
-        null: the null adversary's value, for what counts as a small gain in an unbounded metric.
+        null: the null adversary's value, for the size of a small gain in an unbounded metric.
         control: of the attack; None where it has none or it was not run.
-        exchange: gain over the same claims on other victims' truth; None where the metric has no such
+        exchange: gain over the same claims on other victims' ground truth; None where the metric has no such
         control.
-        finished: no search for a victim stopped above the truth's own loss, as far as that is known.
+        finished: no search for a victim is known to have stopped above the loss of the ground truth.
 
     Returns:
-        ``no power`` where the control failed. ``leaks`` where the gain over the null and the one over the
-        exchange are both above 0. ``no leak found`` where a control passed and one of the two gains is at
-        most small. ``inconclusive`` otherwise, so always where nothing was found without a control, or by an
-        unfinished search.
+        ``no power`` if the control failed. ``leaks`` if the gains over the null and over the exchange are
+        both above 0. ``no leak found`` if a control passed and one of the two gains is at most small.
+        ``inconclusive`` otherwise, so always if no leak is shown and there is no control, or a search is
+        unfinished.
     """
     if control is not None and not control.passed:
         return "no power"
@@ -188,7 +188,7 @@ def verdict_of(
 
 
 def small_gain(metric: Metric, null: float) -> float:
-    """The largest gain that does not matter, in the metric's unit; see ``SMALL``."""
+    """The largest negligible gain, in the metric's unit; see ``SMALL``."""
     size = SMALL.get(metric.unit, SMALL[""])
     relative = metric.unit == "" and not all(math.isfinite(end) for end in metric.range)
     return size * abs(null) if relative else size
@@ -211,16 +211,16 @@ def _null(scored: ScoredMetric, metric: Metric) -> float:
 
 
 def is_constant(scored: ScoredMetric) -> bool:
-    """Whether a share is compared with a constant: known chance, or too few victims to compare in pairs."""
-    few = len(scored.values) < FEWEST_PAIRED and scored.null_most is not None
-    return scored.baseline in KNOWN or few
+    """Whether a rate is compared with a constant: a known chance level, or too few victims for pairing."""
+    too_few = len(scored.values) < FEWEST_PAIRED and scored.null_most is not None
+    return scored.baseline in KNOWN or too_few
 
 
 def _null_share(scored: ScoredMetric, null: Floats) -> float | None:
-    """The constant that a share is tested against; None where it is compared with the null's in pairs.
+    """The constant that a rate is tested against; None if it is compared with the null's in pairs.
 
-    Of a null that is no known chance level: the most that auxiliary data leave possible, and never less than
-    what it got on the victims themselves.
+    For a null without a known chance level: the upper bound from auxiliary data, but at least its rate on the
+    victims themselves.
     """
     if not is_constant(scored):
         return None
@@ -228,8 +228,8 @@ def _null_share(scored: ScoredMetric, null: Floats) -> float | None:
     return mean if scored.baseline in KNOWN else max(mean, scored.null_most or 0.0)
 
 
-def _is_lone(scored: ScoredMetric, metric: Metric) -> bool:
-    """One victim alone, of whose number nothing is known but the range that it lies in."""
+def _is_single_victim(scored: ScoredMetric, metric: Metric) -> bool:
+    """Whether there is only one victim, whose score has no interval but the metric's range."""
     if len(scored.values) != 1 or not all(math.isfinite(end) for end in metric.range):
         return False
     return not (metric.counts and len(scored.values[0]) == 1 and is_constant(scored))
@@ -241,7 +241,7 @@ def _whole_range(scored: ScoredMetric, metric: Metric) -> Interval:
 
 
 def _outcomes(scored: ScoredMetric, metric: Metric) -> tuple[Floats, Floats, NDArray[np.int64]]:
-    """Hits, the null's hits and victims of all examples; misses where a low share is the leak."""
+    """Hits, the null's hits and victim indices of all examples; misses instead if a low rate is the leak."""
     hits, null = np.concatenate(scored.values), np.concatenate(scored.nulls)
     if not metric.higher_leaks:
         hits, null = 1 - hits, 1 - null
@@ -264,14 +264,14 @@ def _pooled_metric(metric: Metric) -> PooledMetric:
 
 
 def _pooled_interval(scored: ScoredMetric, metric: Metric) -> Interval:
-    """Over all clients; runs are clusters where there are enough of them to see how much they differ."""
+    """The metric over all clients; runs are clusters if there are enough to estimate their variance."""
     claimed, truth, runs = scored.pool_clients(decisions=metric.reads == "decisions")
     clusters = runs if len(np.unique(runs)) >= FEW_RUNS else None
     return _pooled_metric(metric).pool(claimed, truth, runs=clusters)
 
 
 def _clients_gain(scored: ScoredMetric, metric: Metric, rng: Rng) -> Interval:
-    """The value's interval less chance; exchanging the truth decides whether it lies above 0."""
+    """The value's interval minus chance; a permutation test decides whether it lies above 0."""
     value = _pooled_interval(scored, metric).minus(_coin(scored, metric))
     gain = value if metric.higher_leaks else value.negated()
     tested = _test_clients(scored, metric, rng).low

@@ -1,4 +1,4 @@
-"""One finding: the numbers of one metric of one attack, with interval, null, exchange and verdict."""
+"""Build a finding from the scores of one metric of one attack: interval, null, exchange and verdict."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -36,10 +36,10 @@ class Measurement:
     Attributes:
         name: of the metric, as registered.
         metric: with its settings.
-        scored: its numbers.
-        claim: kind of the claims behind them.
-        primary: the attack is judged by it.
-        victims: verdicts on single ones.
+        scored: the scores.
+        claim: kind of the claims scored.
+        primary: the attack is judged by this metric.
+        victims: verdicts on single victims.
     """
 
     name: str
@@ -53,10 +53,10 @@ class Measurement:
 def finding_of(
     cell: Cell, attack: Plugin, measured: Measurement, runs: Sequence[Run], *, control: Control | None
 ) -> Finding:
-    """The finding, with what is known of its searches and the bound above it.
+    """The finding, with the certificates of its searches and its upper bound.
 
     Raises:
-        Undefined: too few victims, or the metric is not determined.
+        Undefined: too few victims, or the data do not determine the metric.
     """
     searches = _searches(measured, runs)
     unfinished = sum(not s.finished for s in searches) if searches else None
@@ -129,7 +129,7 @@ def _finding(
 
 
 def _weakest(runs: Sequence[Run]) -> Guarantee | None:
-    """What holds in every federation; None where one of them proves nothing."""
+    """The guarantee that holds in every federation; None if one of them has none."""
     guarantees = [run.guarantee for run in runs if run.guarantee is not None]
     return max(guarantees, key=lambda g: g.epsilon) if len(guarantees) == len(runs) else None
 

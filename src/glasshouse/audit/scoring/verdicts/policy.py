@@ -1,7 +1,7 @@
-"""What a run can say of every limit of a policy: it holds, it is broken, or neither was shown.
+"""Decide for every limit of a policy whether it holds, is broken, or neither was shown.
 
-A policy fails closed. A limit holds only where the whole interval is within it and the attack's controls
-passed. Where the interval crosses the limit, where nothing shows that the attack works, or where nothing was
+A policy fails closed. A limit holds only if the whole interval is within it and the attack's controls
+passed. If the interval crosses the limit, if nothing shows that the attack works, or if nothing was
 measured, the state says so; it never counts as success.
 """
 
@@ -24,7 +24,7 @@ def policy_limits(cells: Sequence[Cell], result: Result) -> tuple[Limit, ...]:
 
     Args:
         cells: every cell of every scenario.
-        result: what the run found in them, with the cards of its attacks and metrics.
+        result: of the run, with the cards of its attacks and metrics.
     """
     return tuple(row for cell in cells for row in (*_gain_rows(cell, result), *_accuracy_rows(cell, result)))
 
@@ -32,7 +32,7 @@ def policy_limits(cells: Sequence[Cell], result: Result) -> tuple[Limit, ...]:
 def state_of_gain(
     finding: Finding, limit: float, victims: Sequence[Victim] | None = None, *, refused: bool = False
 ) -> tuple[State, str]:
-    """What a finding says of the largest tolerated gain, and why where it decides nothing.
+    """The state of a limit on the gain under a finding, with a reason if undecided.
 
     Args:
         finding: about one attack in one cell.
@@ -64,7 +64,7 @@ def state_of_gain(
 
 
 def state_of_accuracy(utility: Utility, least: float) -> tuple[State, str]:
-    """What a held-out accuracy says of the smallest tolerated one, and why where it decides nothing."""
+    """The state of a lower limit on held-out accuracy, with a reason if undecided."""
     if utility.high < least:
         return "broken", ""
     if utility.low < least:
@@ -78,20 +78,22 @@ def _gain_rows(cell: Cell, result: Result) -> Iterator[Limit]:
         card = cards[metric]
         for attack in cell.scenario.attacks:
             label = attack.label or attack.name
-            here = [f for f in _of_cell(result.findings, cell) if f.attack == label and f.metric == metric]
-            for f in here:
+            findings = [
+                f for f in _of_cell(result.findings, cell) if f.attack == label and f.metric == metric
+            ]
+            for f in findings:
                 state = state_of_gain(f, limit, _victims(f, result), refused=_refused(cell, attack, result))
                 yield _gain_row(cell, f, card, limit, title=_title(attack, result), judged=state)
-            if not here and _belongs(label, metric, cell.scenario.name, result):
+            if not findings and _belongs(label, metric, cell.scenario.name, result):
                 yield _missing_row(cell, attack, card, limit, result)
 
 
 def _belongs(label: str, metric: str, scenario: str, result: Result) -> bool:
-    """Whether an attack without a number in this metric should have had one.
+    """Whether an attack without a score in this metric should have had one.
 
-    It should not where the attack was measured in other metrics only and nobody refused this one: it claims
-    something else (labels, say, and the limit is about images). Where no attack at all has a number in the
-    metric, the limit was never checked, and every attack is reported.
+    It should not if the attack was measured in other metrics only and this one was not refused: its claims
+    are about something else (e.g. labels, while the limit is on images). If no attack at all has a score in
+    the metric, the limit was never checked, and every attack is reported.
     """
     of_scenario = [f for f in result.findings if f.scenario == scenario]
     if not any(f.attack == label for f in of_scenario) or not any(f.metric == metric for f in of_scenario):

@@ -1,8 +1,8 @@
-"""One victim is enough: is a private example better matched by the claims about it than held-out ones are?
+"""Verdicts on single victims: do the claims match a private example better than held-out ones?
 
-The claims about a victim are compared with its own example and with M held-out ones alike: each example takes
-the candidate that fits it best. If the claims owe the example nothing, its rank among the held-out ones is as
-good as drawn, and (1 + rank) / (1 + M) is a p-value.
+The claims about a victim are compared in the same way with its own example and with M held-out ones: each
+example is paired with its best candidate. If the claims are independent of the example, its rank among the
+held-out ones is uniformly distributed, and (1 + rank) / (1 + M) is a p-value.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ from glasshouse.metrics.statistics.rank import ALPHA, FEWEST, comparisons_for, r
 from glasshouse.results.records import Victim
 
 MOST: Final = 64
-"""Candidates of one claim that are compared one by one, for metrics without a table."""
+"""Largest number of candidates of one claim that are compared, for metrics without :class:`Pairwise`."""
 
 
 @runtime_checkable
@@ -54,15 +54,15 @@ def can_judge_victims(metric: Metric) -> bool:
 def victims_of(
     name: str, metric: Metric, scored: ScoredMetric, runs: Sequence[Run]
 ) -> tuple[Victim, ...] | SkippedVictims:
-    """A verdict for every private example that something was claimed of, with Holm's correction over all.
+    """A verdict for every private example with a claim about it, with Holm's correction over all.
 
-    The same private data claimed again, in another round or run, are no further victims. Where the metric
-    says yes or no, examples are ranked by their squared error, and the value is the metric's.
+    The same private data in another round or run are not counted again. If the metric is binary, examples are
+    ranked by their squared error, and the value is the metric's.
 
     Args:
         name: of the metric.
         metric: an image metric.
-        scored: its numbers on the same runs.
+        scored: its scores on the same runs.
         runs: the attack's federations.
     """
     ranked = Mse() if metric.counts else metric
@@ -131,7 +131,7 @@ def _of_run(
 
 
 def _claims(run: Run) -> Iterator[tuple[About, int, Tensor]]:
-    """Every round of every claim that shows an image, with the candidates that count."""
+    """Every round of every claim with an image, with the candidates that count."""
     for outcome in run.outcomes:
         for claim in longest_prefix(outcome.claims):
             if isinstance(claim, Reconstruction) and len(claim.inputs):
@@ -141,7 +141,7 @@ def _claims(run: Run) -> Iterator[tuple[About, int, Tensor]]:
 
 
 def best_of(metric: Metric, candidates: Tensor, examples: Tensor, *, context: ScoreContext) -> Numbers:
-    """What the best of the candidates gets with each example, (N,)."""
+    """The best score of any candidate with each example, (N,)."""
     if isinstance(metric, Pairwise):
         table = metric.pairwise(candidates, examples, context=context)
     else:

@@ -1,1 +1,1 @@
-"""What results say in words: cards of plug-ins, threat cards, how numbers were chosen."""
+"""Descriptions of results in words: cards of plug-ins, threat cards, how numbers were chosen."""

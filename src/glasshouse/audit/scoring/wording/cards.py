@@ -1,4 +1,4 @@
-"""How the attacks and metrics of a run describe themselves, for the report."""
+"""Descriptions of the attacks and metrics of a run, for the report."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -30,7 +30,7 @@ def metric_cards(scenarios: Iterable[Scenario]) -> tuple[MetricCard, ...]:
         scenarios: with their axes expanded.
 
     Raises:
-        BadValue: a metric does not describe itself.
+        BadValue: a metric has no description.
     """
     cards: dict[str, MetricCard] = {}
     for scenario in scenarios:

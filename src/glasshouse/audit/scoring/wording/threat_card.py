@@ -1,4 +1,4 @@
-"""Who sees what, and what was given: one card per scenario, in words."""
+"""Threat cards: who sees what, and which grants were given, in words, one card per scenario."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ from glasshouse.settings import Optimizer
 
 
 def threat_card(scenario: Scenario, cells: Sequence[CellResult]) -> ThreatCard:
-    """The card of one scenario; what its policy came to is told limit by limit (``policy``)."""
+    """The card of one scenario; the states of its policy's limits are reported separately (``policy``)."""
     facts = cells[0].facts if cells else None
     attacks = [attack_of(a.name, a.arguments) for a in scenario.attacks]
     return ThreatCard(
@@ -78,7 +78,7 @@ def _adversary(scenario: Scenario) -> str:
 
 
 def _setup(scenario: Scenario) -> str:
-    """Who takes part and what can be seen of it, in a few plain words."""
+    """The federation's size and what is visible of its messages, in a few plain words."""
     f = scenario.federation
     visibility = (
         "only the sum of their messages is seen" if f.secure_sum else "each client's messages are seen"
@@ -87,13 +87,13 @@ def _setup(scenario: Scenario) -> str:
 
 
 def _defenses(scenario: Scenario) -> dict[str, str]:
-    """What each defence of the scenario does; one that another package registers under its own name too."""
+    """What each defence of the scenario does, including those of other packages."""
     names = dict.fromkeys(d.name for cell in expand(scenario) for d in cell.scenario.defenses)
     return {name: registry.card("defenses", name).summary for name in names}
 
 
 def _advice(scenario: Scenario) -> str:
-    """The defence to try first where a scenario has none: the one with a proof for what its clients send."""
+    """The defence to try first in a scenario without one: it has a proof for what the clients send."""
     advice = {
         "logits": "label_only, which sends the most likely class alone",
         "parameters": "dp_sgd, which clips and adds noise while a client trains",

@@ -1,4 +1,4 @@
-"""What a finding says in words: how it was chosen, what was given, which defences were on."""
+"""Words of a finding: how it was chosen, which grants were given, which defences were active."""
 
 from glasshouse.audit.attacking.needs import declared
 from glasshouse.scenario.axes import label_of
