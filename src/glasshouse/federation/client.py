@@ -186,8 +186,8 @@ def apply_defenses(
     for position, defense in enumerate(defenses):
         stream = rng.child(f"defense/{position}")
         if defense.place == "gradient":
-            there = copy_to(update, device), copy_to(batch, device), model.to(device)
-            update = copy_to(defense.gradient(*there, rng=stream), "cpu")
+            inputs = copy_to(update, device), copy_to(batch, device), model.to(device)
+            update = copy_to(defense.gradient(*inputs, rng=stream), "cpu")
             model.to("cpu")
         elif defense.place == "update":
             update = defense.update(update, rng=stream)

@@ -126,10 +126,10 @@ def mitigate(
         more=more,
         behind=examples,
     )
-    found = _find_remedy(case, examples.find_in(update))
+    mitigation = _find_remedy(case, examples.find_in(update))
     if log is not None:
-        append_jsonl(log, _line(found))
-    return found
+        append_jsonl(log, _line(mitigation))
+    return mitigation
 
 
 def _find_remedy(case: Case, before: Preflight) -> Mitigation:
@@ -162,13 +162,13 @@ def _find_remedy(case: Case, before: Preflight) -> Mitigation:
     return Mitigation(update=changed.update, remedy=words, before=before, after=after, trials=tuple(trials))
 
 
-def _line(found: Mitigation) -> dict[str, object]:
+def _line(mitigation: Mitigation) -> dict[str, object]:
     """The log entry: only counts and names."""
     return {
-        "decision": "not sent" if found.update is None else "sent",
-        "remedy": found.remedy,
-        "standing": _standing(found.before),
-        "trials": [[trial.remedy, trial.standing, round(trial.change, 4)] for trial in found.trials],
+        "decision": "not sent" if mitigation.update is None else "sent",
+        "remedy": mitigation.remedy,
+        "standing": _standing(mitigation.before),
+        "trials": [[trial.remedy, trial.standing, round(trial.change, 4)] for trial in mitigation.trials],
     }
 
 

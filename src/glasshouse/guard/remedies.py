@@ -203,5 +203,5 @@ REMEDIES: Final[Mapping[str, Remedy]] = {
 
 def distance(update: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
     """Norm of the difference, relative to the norm of ``update``."""
-    apart = {name: other[name].double() - t.double() for name, t in update.items()}
-    return norm(apart) / max(norm(update), torch.finfo(torch.double).tiny)
+    difference = {name: other[name].double() - t.double() for name, t in update.items()}
+    return norm(difference) / max(norm(update), torch.finfo(torch.double).tiny)

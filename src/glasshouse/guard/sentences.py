@@ -130,8 +130,8 @@ def _look(rows: Tensor, model: ReadsSentences, inputs: Tensor, real: Tensor) -> 
     tokens = len(torch.unique(kinds[real]))
     width = rows.shape[1]
     rank = min(tokens, len(rows), width)
-    there = _stand(rows, rank, model, inputs, real)
-    standing = [i for i in range(len(inputs)) if bool(real[i].any()) and bool((there | ~real)[i].all())]
+    exposed = _stand(rows, rank, model, inputs, real)
+    standing = [i for i in range(len(inputs)) if bool(real[i].any()) and bool((exposed | ~real)[i].all())]
     each, limit = tokens / len(inputs), min(len(rows), width)
     return SentencePreflight(
         sentences=len(inputs),
@@ -140,7 +140,7 @@ def _look(rows: Tensor, model: ReadsSentences, inputs: Tensor, real: Tensor) -> 
         tokens=tokens,
         rank=rank,
         standing=tuple(standing),
-        seen=float(there.sum() / real.sum().clamp_min(1)),
+        seen=float(exposed.sum() / real.sum().clamp_min(1)),
         full_at=math.ceil(limit / each) if each else 0,
         controlled=_control(model, inputs, real),
     )
@@ -170,8 +170,8 @@ def _control(model: ReadsSentences, inputs: Tensor, real: Tensor) -> bool:
     occurs = set(inputs.flatten().tolist()) | model.vocabulary.marks
     others = [t for t in range(model.vocabulary.size) if t not in occurs][-1:]
     strange = inputs.where(~real, torch.tensor(others or [0], device=inputs.device))
-    there = _stand(rows, len(read), model, inputs, real) | ~real
-    return bool(there.all()) and not (others and bool((_stand(rows, len(read), model, strange, real)).any()))
+    shown = _stand(rows, len(read), model, inputs, real) | ~real
+    return bool(shown.all()) and not (others and bool((_stand(rows, len(read), model, strange, real)).any()))
 
 
 def _far(model: ReadsSentences, tokens: Tensor, places: Tensor, basis: Tensor) -> Tensor:

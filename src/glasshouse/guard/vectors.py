@@ -13,7 +13,7 @@ The range is symmetric around zero, not from the smallest to the largest value, 
 vectors that are constant up to a little noise, or scaled down to almost zero, keep a low entropy.
 
 A convolution (of any number of spatial dimensions) has one vector per output channel; a linear layer and a
-bias have one in total. Scales of normalisation layers, and biases of zeros, are left out: in a fresh honest
+bias have one each. Scales of normalisation layers, and biases of zeros, are left out: in a fresh honest
 model they are constant.
 """
 
@@ -186,8 +186,8 @@ def _entropies(rows: Tensor, precision: torch.dtype | None) -> Tensor:
         top = torch.where(rows.isfinite(), rows.abs(), 0).amax(1)
         rows = rows.nan_to_num(nan=1e300, posinf=2e300, neginf=-2e300)  # values that no weight has
     most = reachable(top, precision).clamp_max(size)
-    found = torch.from_numpy(_entropies_of_bins((rows / BIN).round_()))
-    return torch.where(most < 2, 0.0, (found / most.log()).clamp(0, 1))
+    entropies = torch.from_numpy(_entropies_of_bins((rows / BIN).round_()))
+    return torch.where(most < 2, 0.0, (entropies / most.log()).clamp(0, 1))
 
 
 def _entropies_of_bins(bins: Tensor) -> NDArray[np.float64]:

@@ -94,8 +94,8 @@ class _Cluster:
     @property
     def cores(self) -> int:
         """Cores of the largest machine, as a piece runs on a single one."""
-        there = (node["Resources"].get("CPU", 1) for node in self._ray.nodes() if node["Alive"])
-        return min(self.jobs, int(max(there, default=1)))
+        cores = (node["Resources"].get("CPU", 1) for node in self._ray.nodes() if node["Alive"])
+        return min(self.jobs, int(max(cores, default=1)))
 
     @property
     def devices(self) -> frozenset[str]:

@@ -83,8 +83,8 @@ def take(candidates: Tensor, pairing: NDArray[np.int64], *, grey: float) -> Tens
     """
     index = torch.from_numpy(pairing).to(candidates.device)
     filled = candidates.new_full((len(pairing), *candidates.shape[1:]), grey)
-    there = index != UNMATCHED
-    filled[there] = candidates[index[there]]
+    matched = index != UNMATCHED
+    filled[matched] = candidates[index[matched]]
     return filled
 
 

@@ -236,8 +236,8 @@ class Perceptual(Metric):
         total = torch.zeros(len(right), dtype=torch.float64, device=left.device)
         for a, b in pairs:
             _check_features("perceptual", a, b, len(right))
-            apart = (_unit(a.double()) - _unit(b.double())).square().sum(1)  # (B, ...)
-            total += apart.flatten(1).mean(1)
+            distances = (_unit(a.double()) - _unit(b.double())).square().sum(1)  # (B, ...)
+            total += distances.flatten(1).mean(1)
         return as_array(total / len(pairs))
 
 
@@ -276,10 +276,10 @@ class Identification(Hits):
         check_images("identification", claimed, truth)
         check_images("identification", others, truth)
         pairing = assign(mse_table(truth, claimed))
-        there, hits = pairing != UNMATCHED, np.zeros(len(truth))
-        left, right = claimed[torch.from_numpy(pairing[there])], truth[torch.from_numpy(there)]
+        matched, hits = pairing != UNMATCHED, np.zeros(len(truth))
+        left, right = claimed[torch.from_numpy(pairing[matched])], truth[torch.from_numpy(matched)]
         if len(left):
-            hits[there] = self.compare(left.to(right), right, context=context)
+            hits[matched] = self.compare(left.to(right), right, context=context)
         return hits
 
     def compare(self, left: Tensor, right: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:

@@ -41,8 +41,8 @@ def matches(
             got=f"claimed {tuple(claimed.shape)}, true {tuple(truth.shape)}",
             fix="score a claim against the batch that it is about, with the same features",
         )
-    apart = torch.cdist(truth.double(), claimed.double(), compute_mode="donot_use_mm_for_euclid_dist")
-    near = (apart <= tolerance * truth.double().norm(dim=1, keepdim=True)).numpy()
+    distances = torch.cdist(truth.double(), claimed.double(), compute_mode="donot_use_mm_for_euclid_dist")
+    near = (distances <= tolerance * truth.double().norm(dim=1, keepdim=True)).numpy()
     rows, columns = scipy.optimize.linear_sum_assignment(~near)
     hit = near[rows, columns]
     hits, true = np.zeros(len(claimed), dtype=bool), np.zeros(len(truth), dtype=bool)

@@ -83,9 +83,9 @@ class Examiner:
                     honest, longer = (
                         partial(self._range, node, one, examples, steps) for steps in (STEPS, LONGER)
                     )
-                    found = inspect_behaviour(one, *batch, honest=honest(), longer=longer, others=others)
-                    if found.findings:
-                        return list(found.findings)
+                    outcome = inspect_behaviour(one, *batch, honest=honest(), longer=longer, others=others)
+                    if outcome.findings:
+                        return list(outcome.findings)
         except BadValue as error:
             return [str(error)]
         return []

@@ -219,8 +219,8 @@ def _skewness(x: NDArray[np.float64]) -> float:
     correction would cost a fifth of t's power on normal data); that of a larger one is still biased towards
     0, so the weight reaches 2 from n = 20 on.
     """
-    apart = x - x.mean()
-    return float(min(len(x) / 10, 2.0) * (apart**3).mean() / (apart**2).mean() ** 1.5)
+    deviations = x - x.mean()
+    return float(min(len(x) / 10, 2.0) * (deviations**3).mean() / (deviations**2).mean() ** 1.5)
 
 
 def _units(subject: str, values: ArrayLike, level: float) -> NDArray[np.float64]:

@@ -130,18 +130,19 @@ def _list_exchanges(
     """One truth for each way to distribute every run's members over its groups, with its probability."""
     truths, weights = np.zeros((1, clients), dtype=bool), np.ones(1)
     for run, size in zip(groups, members, strict=True):
-        left = np.full(len(truths), size)
+        remaining = np.full(len(truths), size)
         after = sum(map(len, run))
         total = math.comb(after, size)
         for group in run:
             after -= len(group)
             parts = []
             for count in range(len(group) + 1):
-                fits = (left >= count) & (left - count <= after)
+                fits = (remaining >= count) & (remaining - count <= after)
                 extended = truths[fits]
                 extended[:, group[:count]] = True
-                parts.append((extended, weights[fits] * math.comb(len(group), count), left[fits] - count))
-            truths, weights, left = (np.concatenate(part) for part in zip(*parts, strict=True))
+                ways = math.comb(len(group), count)
+                parts.append((extended, weights[fits] * ways, remaining[fits] - count))
+            truths, weights, remaining = (np.concatenate(part) for part in zip(*parts, strict=True))
         weights = weights / total
     return truths, weights
 

@@ -48,10 +48,10 @@ class RougeMetric(SentenceMetric, Protocol):
         return np.array([_one(scorer, self.kind, *pair) for pair in zip(true, pairs, strict=True)])
 
 
-def _one(scorer: Any, kind: str, true: Sequence[int], said: Sequence[int] | None) -> float:
-    if said is None or min(len(true), len(said)) < 2:
-        return float(said is not None and tuple(true) == tuple(said))
-    texts = [" ".join(map(str, tokens)) for tokens in (true, said)]
+def _one(scorer: Any, kind: str, true: Sequence[int], claim: Sequence[int] | None) -> float:
+    if claim is None or min(len(true), len(claim)) < 2:
+        return float(claim is not None and tuple(true) == tuple(claim))
+    texts = [" ".join(map(str, tokens)) for tokens in (true, claim)]
     return float(scorer.score(*texts)[kind].fmeasure)
 
 

@@ -95,17 +95,17 @@ def pair_sentences(truth: list[Sentence], claimed: list[Sentence]) -> list[Sente
     """
     if not claimed:
         return [None] * len(truth)
-    table = np.array([[-likeness(true, said) for said in claimed] for true in truth])
+    table = np.array([[-likeness(true, claim) for claim in claimed] for true in truth])
     return [None if j == UNMATCHED else claimed[j] for j in assign(table)]
 
 
-def _exact(wanted: list[Sentence], there: list[Sentence]) -> NDArray[np.float64]:
-    """1 for each of ``wanted`` that occurs in ``there``, where each element is matched at most once."""
-    left = Counter(there)
+def _exact(wanted: list[Sentence], candidates: list[Sentence]) -> NDArray[np.float64]:
+    """1 for each of ``wanted`` that occurs in ``candidates``, each of which is matched at most once."""
+    remaining = Counter(candidates)
     hits = np.zeros(len(wanted))
     for i, sentence in enumerate(wanted):
-        if left[sentence] > 0 and sentence:
-            left[sentence] -= 1
+        if remaining[sentence] > 0 and sentence:
+            remaining[sentence] -= 1
             hits[i] = 1.0
     return hits
 
@@ -192,11 +192,11 @@ class TokenAccuracy(SentenceMetric):
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         true = words_of("token_accuracy", truth, context)
         pairs = pair_sentences(true, words_of("token_accuracy", claimed, context))
-        return np.array([_placed(one, said or ()) for one, said in zip(true, pairs, strict=True)])
+        return np.array([_placed(one, claim or ()) for one, claim in zip(true, pairs, strict=True)])
 
 
-def _placed(true: Sentence, said: Sentence) -> float:
-    return sum(a == b for a, b in zip(true, said, strict=False)) / len(true) if true else float(not said)
+def _placed(true: Sentence, claim: Sentence) -> float:
+    return sum(a == b for a, b in zip(true, claim, strict=False)) / len(true) if true else float(not claim)
 
 
 @final
@@ -245,14 +245,14 @@ class SentenceIdentification(SentenceHits):
         true = words_of(name, truth, context)
         pairs = pair_sentences(true, words_of(name, claimed, context))
         return np.array(
-            [self._found(*pair, pool) for pair in zip(true, pairs, strict=True)], dtype=np.float64
+            [self._identifies(*pair, pool) for pair in zip(true, pairs, strict=True)], dtype=np.float64
         )
 
-    def _found(self, true: Sentence, said: Sentence | None, pool: list[Sentence]) -> bool:
-        if said is None:
+    def _identifies(self, true: Sentence, claim: Sentence | None, pool: list[Sentence]) -> bool:
+        if claim is None:
             return False
         near = sorted(pool, key=lambda other: abs(len(other) - len(true)))[: self.others]
-        return likeness(true, said) > max(likeness(other, said) for other in near)
+        return likeness(true, claim) > max(likeness(other, claim) for other in near)
 
 
 @final
@@ -309,11 +309,11 @@ class TokensNamedRight(Hits):
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         name = "tokens_named_right"
-        there = {token for sentence in words_of(name, truth, context) for token in sentence}
+        occurring = {token for sentence in words_of(name, truth, context) for token in sentence}
         marks = context.vocabulary.marks if context.vocabulary else frozenset()
         named = [token for token in claimed.tolist() if token not in marks]
         if not named:
             raise NothingClaimed(
                 f"metric '{name}'", needs="at least one named token", got="none", fix="look at 'tokens_named'"
             )
-        return np.array([float(token in there) for token in named])
+        return np.array([float(token in occurring) for token in named])
