@@ -1,4 +1,4 @@
-"""What ``import glasshouse as gh`` offers, and the command line calls: audits, checks, attacks, the guard.
+"""The public functions of ``import glasshouse as gh`` and the command line: audits, checks, attacks, guard.
 
-Each module holds one function with what it takes and returns; nothing is imported by naming this package.
+Each module contains one function with its argument and result types; importing this package imports none.
 """

@@ -1,4 +1,4 @@
-"""One attack on one update that is in memory: no scenario, no files, no score."""
+"""One attack on one update in memory: no scenario, no files, no score."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ from glasshouse.wire import Architecture, Batch, Broadcast, Kind, Refusal, Terms
 __all__ = ["PreparedAttack", "attack", "view"]
 
 SERVER: Final = Threat(sees=frozenset({"broadcast", "update", "own"}))
-"""Who looks at an update in memory: an honest-but-curious server."""
+"""The adversary for an update in memory: an honest-but-curious server."""
 
 
 @final
@@ -47,15 +47,15 @@ class PreparedAttack:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self, view: View, *, seed: int = 0, device: str = "cpu") -> tuple[Claim, ...]:
-        """What the attack claims about the view, checked as in an audit, but not scored.
+        """The attack's claims about the view, checked as in an audit, but not scored.
 
         Args:
-            view: what the adversary sees: of :func:`view`, or cut from a transcript.
+            view: what the adversary sees: from :func:`view`, or extracted from a transcript.
             seed: of the attack's randomness.
             device: where it runs.
 
         Raises:
-            Inapplicable: the attack cannot run on this view; says what it needs.
+            Inapplicable: the attack cannot run on this view; the error names what it needs.
         """
         plugin = attack_of(self.name, self.settings)
         subject = f"attack '{self.name}'"
@@ -83,11 +83,11 @@ def attack(name: str, /, **settings: Any) -> PreparedAttack:
     """The attack registered as ``name`` with its settings, to be called with a view.
 
     Args:
-        name: as ``glasshouse list attacks`` shows it.
-        **settings: its arguments, as ``glasshouse show NAME`` lists them.
+        name: as shown by ``glasshouse list attacks``.
+        **settings: its arguments, as listed by ``glasshouse show NAME``.
 
     Raises:
-        BadScenario: no such attack, or settings that it does not take or refuses.
+        BadScenario: no such attack, or unknown or invalid settings.
 
     Examples:
         >>> net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
@@ -121,24 +121,24 @@ def view(
     auxiliary: tuple[Tensor, Tensor] | None = None,
     labels: Sequence[int] | None = None,
 ) -> View:
-    """What a server sees that sent ``model`` to one client and received ``update`` from it.
+    """The view of a server that sent ``model`` to one client and received ``update`` from it.
 
     Args:
         model: a network, with the weights that the client received.
         update: tensors by parameter name, or in the order of ``model.parameters()``.
         input_shape: (C, H, W) of the client's images; their pixels are in [0, 1].
-        examples: how many examples are behind the update.
+        examples: number of examples behind the update.
         sends: what the update is: the ``gradient`` of the mean loss, the ``delta`` of the parameters after
             local training, or the new ``parameters``.
         batch_size: examples per local step; None: all of them.
         local_epochs: passes of local training.
         learning_rate: of local training.
-        optimizer: how the client steps (:class:`glasshouse.settings.Optimizer`).
+        optimizer: the client's optimizer (:class:`glasshouse.settings.Optimizer`).
         auxiliary: images (N, C, H, W) in [0, 1] and labels (N,) that the adversary has; grant ``auxiliary``.
         labels: the classes behind the update, where the adversary knows them; grant ``labels``.
 
     Raises:
-        BadValue: the network does not take such images, or the update does not fit it.
+        BadValue: the network does not accept such images, or the update does not match it.
     """
     architecture, network = _network(model, input_shape)
     terms = Terms(
@@ -170,7 +170,7 @@ def view(
 
 
 def _network(model: nn.Module, input_shape: tuple[int, int, int]) -> tuple[Architecture, nn.Module]:
-    """A name for the network, and a copy of it that takes such images and can be differentiated twice."""
+    """The registered architecture of the network, and a copy checked on such images (second derivatives)."""
     name = keep(model)
     architecture = Architecture(name=name, input_shape=input_shape, classes=_classes(name, input_shape))
     network = build(architecture)
@@ -183,14 +183,14 @@ def _network(model: nn.Module, input_shape: tuple[int, int, int]) -> tuple[Archi
 
 
 def _classes(name: str, input_shape: tuple[int, int, int]) -> int:
-    """K, from the layer that computes the logits; whether logits come out is checked where it is built."""
+    """K, from the layer that computes the logits; the output itself is checked when the network is built."""
     model = load_model(name)(input_shape, 0)
     linear = {layer: module for layer, module in model.named_modules() if isinstance(module, nn.Linear)}
     return linear.get(getattr(model, "head_name", ""), list(linear.values())[-1]).out_features
 
 
 def _tensors(update: Mapping[str, Any] | Sequence[Any], network: nn.Module) -> dict[str, Tensor]:
-    """The update by parameter name, of the parameters' shapes."""
+    """The update by parameter name, with checked shapes."""
     parameters = dict(network.named_parameters())
     tensors_by_name = (
         dict(update) if isinstance(update, Mapping) else dict(zip(parameters, update, strict=False))

@@ -38,42 +38,42 @@ def audit(
     executor: str = HERE,
     address: str = "",
 ) -> Run:
-    """Simulate, attack, score and report what ``scenario`` asks for.
+    """Simulate, attack, score and report as specified by ``scenario``.
 
     Args:
-        scenario: a preset's name, the path of a TOML file, the tables of one as dictionaries, or a
+        scenario: a preset's name, the path of a TOML file, its tables as dictionaries, or a
             :class:`Scenario`.
         data: (images, labels) in memory, or arrays by their names in an ``npz`` file, in place of
-            ``data.source``. They are written into the run directory, so that ``resume`` finds them.
-        model: a network in memory, in place of the ``[model]`` table, with the weights that it has. The
-            attacks then run in this process, one after the other: no other process can build the network.
-        sets: ``path=value``, as ``--set`` takes them.
+            ``data.source``. They are written to the run directory, so that ``resume`` finds them.
+        model: a network in memory, in place of the ``[model]`` table, with its current weights. The attacks
+            then run in this process, one after the other: no other process can build the network.
+        sets: ``path=value``, as for ``--set``.
         out: the run directory; None: ``runs/<time>-<suite>-<hash>``.
         jobs: worker processes; 0: one per core.
-        resume: go on with the run in ``out``.
+        resume: continue the run in ``out``.
         device: ``auto``, ``cpu``, ``cuda`` or ``mps``.
         show_private: do not blur private images in the report.
-        captured: folder of a captured federation to audit; ``scenario`` states neither it nor the model.
-        executor: where the pieces run (``glasshouse list executors``).
+        captured: folder of a captured federation to audit; ``scenario`` then has no federation and no model.
+        executor: where the tasks run (``glasshouse list executors``).
         address: of the executor's cluster.
 
     Returns:
-        The run: its folder and what was found.
+        The run: its folder and results.
 
     Raises:
         UnknownName: no preset or executor of that name.
-        BadFile: a file cannot be read, or ``out`` holds another run.
-        BadScenario: the scenario cannot be audited; everything that is wrong with it.
-        BadValue: an argument is out of range, or the device is not there.
+        BadFile: a file cannot be read, or ``out`` contains another run.
+        BadScenario: the scenario cannot be audited; lists all its problems.
+        BadValue: an argument is out of range, or the device is not available.
 
-    As ``audit("digits-inversion", out="runs/first").findings.where(metric="psnr")``; ``docs/python.md`` has
-    more, and is run as a test.
+    Example: ``audit("digits-inversion", out="runs/first").findings.where(metric="psnr")``; ``docs/python.md``
+    has more, tested ones.
     """
     _check_jobs(jobs)
     folder = run_folder(scenario, sets, out, captured=captured)
     memory = in_memory(data, model, folder)
     suite = ask(scenario, [*sets, *memory], captured=captured)
-    if memory:  # what was written is not all that was given: the run records, and resumes, what it came to
+    if memory:  # the given scenario lacks data and model from memory: the run records the resolved one
         toml_text = "\n".join(resolved_toml(one) for one in suite.scenarios)
         suite = suite.model_copy(update={"given": toml_text})
     with _one_thread():
@@ -87,10 +87,10 @@ def audit(
 def run_folder(
     scenario: Asked, sets: Sequence[str], out: Path | str | None, *, captured: Path | str | None = None
 ) -> Path:
-    """``out``, or a new folder below ``runs`` that is named by time and scenario.
+    """``out``, or a new folder below ``runs`` named after time and scenario.
 
     Raises:
-        BadValue: ``out`` is an empty text.
+        BadValue: ``out`` is an empty string.
     """
     if out is None:
         suite = ask(scenario, sets, captured=captured)
@@ -107,10 +107,10 @@ def run_folder(
 
 
 def _check_jobs(jobs: int) -> None:
-    """Refuse a number of worker processes that means nothing.
+    """Check the number of worker processes.
 
     Raises:
-        BadValue: below 0.
+        BadValue: it is negative.
     """
     hint = Annotated[Natural, Fix("0 for one per core, or a number of processes")]
     check_value("worker processes", "jobs", jobs, hint)
@@ -118,7 +118,7 @@ def _check_jobs(jobs: int) -> None:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """This process computes as its workers do, and gets its threads back."""
+    """Compute with one thread, as the workers do, and restore the number of threads afterwards."""
     threads = torch.get_num_threads()
     prepare_process()
     try:

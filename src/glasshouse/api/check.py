@@ -1,4 +1,4 @@
-"""What an audit would refuse, and what it will cost, before it is run."""
+"""Validation and cost estimate of an audit before it is run."""
 
 import tempfile
 from collections.abc import Sequence
@@ -29,11 +29,11 @@ _UNITS = {"cpu": "CPU s", "cuda": "GPU s", "mps": "GPU s"}
 @final
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """A suite that can be audited. As text: what ``glasshouse check`` prints.
+    """A valid suite. Its ``str`` is the output of ``glasshouse check``.
 
     Attributes:
-        suite: its scenarios, with every default.
-        networks: what was found in each network of the user's own, in words.
+        suite: its scenarios, with all defaults filled in.
+        networks: a description of each of the user's own networks.
         costs: a row for each part of the audit, the total last.
         refusals: (scenario, refusal) of attacks that will not run in some cell; the report will say why.
     """
@@ -64,22 +64,22 @@ def check(
     probe: bool = True,
     device: str = "cpu",
 ) -> Checked:
-    """Refuse what :func:`audit` would refuse, all of it at once, and say what the audit will cost.
+    """Report all errors that :func:`audit` would raise at once, and estimate the cost of the audit.
 
-    A network of the user's own is built, and one example is sent through it and differentiated.
+    The user's own network is built, and tested with one forward and backward pass.
 
     Args:
         scenario: as for :func:`audit`.
         data: as for :func:`audit`.
         model: as for :func:`audit`.
         sets: as for :func:`audit`.
-        probe: measure a short piece of each attack; False: only count.
+        probe: time a short part of each attack; False: only count.
         device: where attacks are timed: ``auto``, ``cpu``, ``cuda`` or ``mps``.
 
     Raises:
         UnknownName: no preset of that name.
         BadFile: a file cannot be read.
-        BadScenario: everything that is wrong with the scenario.
+        BadScenario: all problems of the scenario.
 
     Examples:
         >>> checked = check("digits-inversion", probe=False)
@@ -98,7 +98,7 @@ def check(
 
 
 def row_words(row: dict[str, Any]) -> str:
-    """Counts and seconds of one row of the costs; of the total, the seconds of each device.
+    """Counts and seconds of one row of the costs; for the total, the seconds of each device.
 
     Examples:
         >>> row_words({"calls": 2, "unit": "steps", "evaluations": 1200, "seconds": 3.2, "device": "cuda"})
@@ -121,7 +121,7 @@ def row_words(row: dict[str, Any]) -> str:
 
 
 def _stopwatch(device: str) -> Any:
-    """Only a probe simulates: a check without one should not wait for the import of what that needs."""
+    """A timer for probes; imported lazily, as only probes simulate and the import is slow."""
     with Local().start() as workers:
         chosen = choose_device(device, workers.devices)
     return import_module("glasshouse.audit.cost.probe").Stopwatch(chosen)

@@ -1,4 +1,4 @@
-"""Are the declared defences really on? Read off what a run's clients sent."""
+"""Check of declared defences against the updates that a run's clients sent."""
 
 import math
 from collections.abc import Sequence
@@ -21,12 +21,12 @@ __all__ = ["CheckedDefenses", "defenses"]
 @final
 @dataclass(frozen=True, kw_only=True)
 class CheckedDefenses:
-    """What one federation shows of its defences.
+    """The checked defences of one federation.
 
     Attributes:
         name: of its folder.
         terms: of the federation.
-        rows: the server's first (client None), then each client's.
+        rows: the server's first (client None), then those of each client.
     """
 
     name: str
@@ -35,7 +35,7 @@ class CheckedDefenses:
 
     @property
     def faults(self) -> tuple[Judged, ...]:
-        """Declared defences that are off, mis-set, on in some updates only, or never bind."""
+        """Declared defences that are off, misconfigured, on in some updates only, or never effective."""
         return tuple(row for row in self.rows if row.ruling in FAULTS)
 
     def plain(self) -> list[dict[str, Any]]:
@@ -46,21 +46,21 @@ class CheckedDefenses:
 def defenses(
     run: str | Path, *, declared: Sequence[str] | None = None, trust_factory: bool = False
 ) -> list[CheckedDefenses]:
-    """Compare the defences that a run declares with what its clients' updates show.
+    """Compare the defences that a run declares with its clients' updates.
 
     Args:
-        run: a run directory, or a folder that holds ``transcript/``.
+        run: a run directory, or a folder that contains ``transcript/``.
         declared: defences in words, as ``"clip norm=4"``, in the order in which they act; ``"server_noise
-            std=0.1"`` is noise that the server adds to the mean. None: what the run's scenario says, else
-            what its grants say.
+            std=0.1"`` is noise that the server adds to the mean. None: those of the run's scenario, else of
+            its grants.
         trust_factory: build an architecture ``module:factory`` that the run names.
 
     Returns:
         One entry per simulated cell, or one.
 
     Raises:
-        BadFile: no transcript is there, or it cannot be read.
-        BadValue: a declaration that cannot be read, or that its defence refuses.
+        BadFile: there is no transcript, or it cannot be read.
+        BadValue: a declaration that cannot be parsed, or has invalid settings.
         Inapplicable: the clients send logits.
     """
     folder = Path(run)

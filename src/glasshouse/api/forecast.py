@@ -1,9 +1,10 @@
-"""How far a search for a client's images would come, foretold by a short one, before the update is sent.
+"""Forecast of how well gradient inversion would recover a client's images, from a short search.
 
-Preflight looks for images that stand in an update, and searches for none. Gradient inversion does: it moves
-images until their gradient is the one received, for thousands of iterations. A client cannot spend that on
-every update. But it knows its images, and so it can tell whether the first iterations move towards them, and
-how much of the update they account for: where noise or pruning leaves little, no search comes far.
+Preflight finds images that can be read directly from an update, without search. Gradient inversion searches:
+it optimises images until their gradient matches the received one, over thousands of iterations. A client
+cannot afford that for every update. But it knows its images, so it can measure whether the first iterations
+approach them, and how much of the update they explain: where noise or pruning leaves little, no search gets
+far.
 """
 
 from collections.abc import Mapping
@@ -27,22 +28,22 @@ __all__ = ["Forecast", "forecast_search"]
 ITERATIONS: Final = 40
 TV: Final = 0.1
 _WINDOW: Final = 5
-"""Pixels over which images are averaged before they are compared: what comes first is coarse."""
-_RANDOM: Final = 3  # images of noise for each of the client's
+"""Side in pixels of the average filter applied before comparison: early reconstructions are coarse."""
+_RANDOM: Final = 3  # batches of random images to compare with
 _TINY: Final = 1e-12
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """How a short search went.
+    """Result of a short search.
 
     Attributes:
-        likeness: of each example, in [0, 1]: the correlation of its coarse picture with the claimed one; a
-            negative one counts as 0.
-        explained: share in [0, 1] of the update's distance from that of random images which the true images
-            take away; 1 without a defence.
-        iterations: of the search.
+        likeness: for each example, in [0, 1]: correlation of its coarse image with the claimed one; negative
+            values count as 0.
+        explained: relative reduction, in [0, 1], of the gradient distance to the update when random images
+            are replaced by the true ones; 1 without a defence.
+        iterations: number of iterations of the search.
     """
 
     likeness: tuple[float, ...]
@@ -74,22 +75,22 @@ def forecast_search(
     tv: float = TV,
     seed: int = 0,
 ) -> Forecast:
-    """Search shortly for a client's images in its update, by ``inverting_gradients``, and judge what comes.
+    """Run ``inverting_gradients`` briefly on a client's update, and compare the result with its images.
 
-    The search is given the labels, which servers mostly infer from small batches. A few images and a small
-    network cost seconds; batches of up to 4 were judged.
+    The search is given the labels, which servers can mostly infer for small batches. A few images and a small
+    network take seconds; batches of up to 4 were evaluated.
 
     Args:
-        update: by name of the parameter, after all defences: the gradient of one step. Of a change of the
-            parameters in one step of plain SGD, its negative: the search does not mind a factor.
+        update: by parameter name, after all defences: the gradient of one step. For the parameter change of
+            one step of plain SGD, pass its negative: the search is invariant to a positive factor.
         model: as received.
         batch: the images behind the update, (B, C, H, W) in [0, 1], and their classes, (B,).
-        iterations: of the search; the forecast was judged with the default.
-        tv: weight of smoothness in the search.
-        seed: of its start, and of random images.
+        iterations: of the search; the forecast was evaluated with the default.
+        tv: weight of the total variation in the search.
+        seed: of the initial images, and of the random images.
 
     Raises:
-        BadValue: what is behind the update are no images in [0, 1], or the update does not fit the model.
+        BadValue: the batch is not of images in [0, 1], or the update does not match the model.
         Inapplicable: the update is zero.
 
     Source:
@@ -127,7 +128,7 @@ def forecast_search(
 
 
 def _likeness(images: Tensor, claimed: Tensor) -> Tensor:
-    """(B,), correlation of what varies within the channels of coarse pictures; of a flat one 0."""
+    """Correlation of coarse images after centring each channel, (B,); 0 for a constant image."""
     claims = claimed[torch.from_numpy(assign(mse_table(images, claimed)))]
     coarse = (
         F.avg_pool2d(t, _WINDOW, 1, _WINDOW // 2, count_include_pad=False)
@@ -138,7 +139,7 @@ def _likeness(images: Tensor, claimed: Tensor) -> Tensor:
 
 
 def _explained(seen: View, images: Tensor, labels: Tensor, *, rng: Rng) -> float:
-    """Share of the distance of random images' gradients from the update that the true ones' does not have."""
+    """Relative reduction of the gradient distance to the update, from random images to the true ones."""
     searched = InvertingGradients(tv=0.0).objective(seen, About(rounds=(0,)), rng=rng)
     noise = torch.rand((_RANDOM, *images.shape), generator=rng.child("random").torch())
     true, *random = (float(searched.loss(one[None].to(images), labels[None])) for one in (images, *noise))

@@ -1,4 +1,4 @@
-"""What a client can see of a model before it trains on it, whatever form the model has."""
+"""Inspection of a received model, in any form, before a client trains on it."""
 
 import copy
 import re
@@ -49,7 +49,7 @@ Received = str | Path | nn.Module | Mapping[str, Any] | Sequence[Any]
 BATCH: Final = 64
 """Examples that a model is tried on."""
 LEARNT_FROM: Final = 512
-"""Examples, at most, on which honest models are trained: as many as where the limits were judged."""
+"""Maximum number of examples on which honest models are trained: as when the limits were evaluated."""
 _POSITION: Final = re.compile(r"arr_(\d+)")  # what numpy.savez calls arrays without names
 
 
@@ -63,24 +63,24 @@ def guard(
     """Inspect a model before training on it: odd weights, odd structure, odd behaviour.
 
     Args:
-        model: as it was received. A list has the order of the agreed architecture's tensors, or, where none
-            is given, only shapes to go by.
-        agreed: the architecture that was agreed on: a network, its state_dict, or in words, as
+        model: as received. A list is in the order of the agreed architecture's tensors; without one, tensors
+            are judged by their shapes only.
+        agreed: the agreed architecture: a network, its state_dict, or in words, as
             ``"mlp 1x8x8 10 hidden=32"``; empty: the structure is not compared.
         reference: an honest model of that architecture; as many odd rows and kernels as it makes likely
-            are no finding. Without ``agreed``, its structure is compared.
-        data: one's own examples, as they enter the model, and their classes. The model is then tried on up to
-            64 of them (1,064 where it is dead for these) and compared with honest ones of its architecture,
-            which are trained for that on up to 512; needs
-            ``agreed`` as a network or in words. Fewer than 6 tell nothing: no finding is then no verdict. A
-            model of sentences (tokens (B, L)) is not tried: the value ``full_at`` says how many of these in
-            one update fill its first attention layer.
+            are not reported. Without ``agreed``, its structure is compared.
+        data: your own examples, as they enter the model, and their classes. The model is then tried on up to
+            64 of them (1,064 if a layer is dead for these) and compared with honest ones of its architecture,
+            which are trained for that on up to 512; needs ``agreed`` as a network or in words. With fewer
+            than 6 examples nothing can be said, so no findings mean no verdict. A model of sentences (tokens
+            (B, L)) is not tried: the value ``full_at`` is the number of such sentences in one update that
+            fill its first attention layer.
 
     Returns:
-        What was seen; ``findings`` holds a sentence for each thing that speaks against training.
+        The inspected model; ``findings`` contains a sentence for each reason not to train on it.
 
     Raises:
-        BadFile: a file cannot be read, or holds no model.
+        BadFile: a file cannot be read, or contains no model.
         BadValue: the model has no weights of convolutions or linear layers, the reference is of another
             architecture, or data are given without one.
 
@@ -95,7 +95,7 @@ def guard(
     honest = None if reference is None else tensors_of(reference, list(expected or ()))
     tensors = tensors_of(model, list(expected or honest or ()))
     if expected is None and honest is not None and not _fits(tensors, honest):
-        tensors = tensors_of(model)  # a file may keep tensors in another order than a list does
+        tensors = tensors_of(model)  # the order of tensors in a file may differ
     try:
         outcome = inspect(tensors, agreed=expected, reference=honest)
         if data is None:
@@ -113,7 +113,7 @@ def _fits(tensors: Mapping[str, Tensor], honest: Mapping[str, Tensor]) -> bool:
 
 
 def named_source(name: str) -> str:
-    """``name`` as a data source: a folder of images, an ``npz`` file, or what is one already."""
+    """``name`` as a data source: a folder of images, an ``npz`` file, or ``name`` itself."""
     kind = "folder:" if Path(name).is_dir() else "npz:" if name.endswith(".npz") and ":" not in name else ""
     return f"{kind}{name}"
 
@@ -121,12 +121,12 @@ def named_source(name: str) -> str:
 def own_examples(
     name: str, architecture: Architecture, *, most: int = BATCH + OTHERS
 ) -> tuple[Tensor, Tensor]:
-    """Images and classes of a folder, an ``npz`` file or a data set, as the architecture takes them.
+    """Images and classes of a folder, an ``npz`` file or a data set, in the architecture's input form.
 
     Raises:
         UnknownName: no such data set.
         BadFile: the data cannot be read.
-        BadValue: they cannot be read, or have more classes than the architecture.
+        BadValue: the architecture reads sentences, or the data have more classes than it.
     """
     if architecture.vocabulary is not None:
         raise BadValue(
@@ -159,16 +159,16 @@ def with_behaviour(
     honest: HonestRanges | None = None,
     reference: Mapping[str, Tensor] | None = None,
 ) -> Seen:
-    """What was seen of the weights, and of what they do; that is not tried if the structure is another.
+    """Add an inspection of behaviour to one of the weights, unless the structure differs from the agreed one.
 
     Args:
-        outcome: of the weights.
+        outcome: inspection of the weights.
         tensors: the model.
-        network: of the agreed architecture; it is overwritten.
-        data: one's own examples and their classes.
-        honest: how far honest models of that architecture go; None: it is learnt here.
-        reference: the last model that was accepted: how well both fit the examples is among the values, if
-            it has all of the network's tensors, and finite ones.
+        network: of the agreed architecture; overwritten.
+        data: your own examples and their classes.
+        honest: ranges of honest models of that architecture; None: they are measured here.
+        reference: the last accepted model: the fit of both models to the examples is added to the values, if
+            it has all of the network's tensors and they are finite.
     """
     if not outcome.fits:
         return outcome
@@ -210,11 +210,11 @@ def _network(agreed: nn.Module | Mapping[str, Tensor] | str) -> nn.Module:
 
 
 def tensors_of(model: Received, names: Sequence[str] = ()) -> dict[str, Tensor]:
-    """The tensors of a model by name; those of a list by ``names`` where there are as many.
+    """The tensors of a model by name; those of a list by ``names`` if their number matches.
 
     Raises:
         BadFile: a file that cannot be read.
-        BadValue: something that is no array of numbers.
+        BadValue: a value that is not an array of numbers.
     """
     if isinstance(model, nn.Module):
         return state(model)
@@ -238,11 +238,11 @@ def architecture(text: str, *, trust_factory: bool = False) -> Architecture:
 
     Args:
         text: the architecture in words, or a path that ends in ``.json``.
-        trust_factory: a file may name ``module:factory``; the user's own words always may.
+        trust_factory: allow ``module:factory`` in a file; in ``text`` it is always allowed.
 
     Raises:
-        BadValue: it is neither of the forms.
-        BadFile: the file cannot be read, describes none, or one that is not registered.
+        BadValue: ``text`` has neither of the forms.
+        BadFile: the file cannot be read, or describes no architecture or an unregistered one.
 
     Examples:
         >>> architecture("mlp 1x8x8 10 hidden=32").arguments
@@ -285,5 +285,5 @@ def _tensor(value: Any, name: str) -> Tensor:
 
 
 def _name(position: int, tensor: Tensor) -> str:
-    """What the rules of the guard go by: several dimensions are a weight, one is a bias."""
+    """A name that the guard's rules recognise: several dimensions are a weight, one is a bias."""
     return f"{position}.{'weight' if tensor.ndim > 1 else 'bias'}"

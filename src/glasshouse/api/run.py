@@ -1,4 +1,4 @@
-"""A finished audit: its folder, and what it found."""
+"""A finished audit: its folder and results."""
 
 from html import escape
 from pathlib import Path
@@ -19,11 +19,11 @@ __all__ = ["Run", "load"]
 
 @final
 class Run:
-    """A finished audit. In a notebook it shows its report.
+    """A finished audit. In a notebook it displays its report.
 
     Attributes:
         folder: the run directory (README: what a run writes).
-        result: everything that ``result.json`` holds.
+        result: the contents of ``result.json``.
     """
 
     def __init__(self, folder: Path, result: Result) -> None:
@@ -36,7 +36,7 @@ class Run:
 
     @property
     def contrasts(self) -> Rows[Contrast]:
-        """By how much one attack leaks more than others on the same victims."""
+        """Differences in leakage between attacks on the same victims."""
         return Rows(self.result.contrasts)
 
     @property
@@ -51,11 +51,11 @@ class Run:
 
     @property
     def verdicts(self) -> dict[tuple[str, str, str], Verdict]:
-        """The verdicts that decide, by (setting, attack, metric): of primary findings."""
+        """The verdicts of the primary findings, by (setting, attack, metric)."""
         return {(setting(f), f.attack, f.metric): f.verdict for f in self.result.findings if f.primary}
 
     def show(self) -> None:
-        """Print the summary, as the command line does, and where the report is."""
+        """Print the summary, as the command line does, and the path of the report."""
         console = Console()
         console.print(summary(self.result))
         console.print(f"report: {self.folder / 'report.html'}", soft_wrap=True)
@@ -64,10 +64,10 @@ class Run:
         """Write ``report.html`` again, and return its path.
 
         Args:
-            show_private: show pictures of private data as they are; else they are blurred.
+            show_private: do not blur pictures of private data.
 
         Raises:
-            BadFile: the folder has no readable ``result.json`` any more.
+            BadFile: the folder no longer has a readable ``result.json``.
         """
         return write_html(self.folder, show_private=show_private)
 
@@ -88,7 +88,7 @@ class Run:
             show_private: do not blur pictures of private data.
 
         Raises:
-            BadValue: no folder is named.
+            BadValue: no folder is given.
             BadFile: a folder cannot be written, or pictures of the run are missing.
         """
         folders = {"csv": csv, "latex": latex, "figures": figures}
@@ -106,10 +106,10 @@ class Run:
 
 
 def load(folder: Path | str) -> Run:
-    """The run in ``folder``, as an audit left it.
+    """Load a finished run from ``folder``.
 
     Raises:
-        BadFile: it holds no readable ``result.json``.
+        BadFile: it contains no readable ``result.json``.
     """
     place = Path(folder)
     return Run(place, read_result(place / "result.json"))

@@ -1,4 +1,4 @@
-"""What may be audited: a scenario by name, file, table or object; data and a network that are in memory."""
+"""The inputs of an audit: a scenario by name, file, table or object; data and a network in memory."""
 
 import hashlib
 import io
@@ -28,7 +28,7 @@ from glasshouse.scenario.suite import Suite
 __all__ = ["Arrays", "Asked", "ask", "in_memory"]
 
 Asked = str | Path | Mapping[str, Any] | Scenario
-"""A preset's name, the path of a TOML file, the tables of one as dictionaries, or a checked scenario."""
+"""A preset's name, the path of a TOML file, its tables as dictionaries, or a checked scenario."""
 
 Arrays = tuple[Any, Any] | Mapping[str, Any]
 """(images, labels), or arrays by their names in an ``npz`` file: ``train_images``, ``test_labels``, ..."""
@@ -44,14 +44,14 @@ def ask(
     inspect: Inspect | None = None,
     captured: Path | str | None = None,
 ) -> Suite:
-    """The suite that ``scenario`` stands for, after ``sets`` (``path=value``), checked.
+    """The checked suite of ``scenario``, after applying ``sets`` (``path=value``).
 
-    ``captured``: folder of a capture, which states the federation in its place.
+    ``captured``: folder of a capture, which replaces the scenario's federation.
 
     Raises:
         UnknownName: no preset of that name.
         BadFile: the file cannot be read.
-        BadScenario: everything else, all at once.
+        BadScenario: all other problems at once.
     """
     tables = {} if captured is None else captured_tables(Path(captured))
     if isinstance(scenario, Scenario):
@@ -62,15 +62,15 @@ def ask(
 
 
 def in_memory(data: Arrays | None, model: nn.Module | None, folder: Path) -> list[str]:
-    """Assignments that put data and a network from memory into a scenario.
+    """Assignments that insert data and a network from memory into a scenario.
 
-    Arrays are written into ``folder``, under a name with their hash. A network takes the place of the
-    ``[model]`` table, with the weights that it has.
+    Arrays are written to ``folder``, under a name that contains their hash. A network replaces the
+    ``[model]`` table, with its current weights.
 
     Raises:
-        BadValue: ``data`` is neither a pair nor a table, or the network cannot be audited.
-        BadFile: the arrays are no images and labels.
-        DiskFull: no room for the arrays.
+        BadValue: ``data`` is neither a pair nor a mapping, or the network cannot be audited.
+        BadFile: the arrays are not images and labels.
+        DiskFull: no disk space for the arrays.
     """
     sets = []
     if data is not None:
@@ -105,7 +105,7 @@ def _save(data: Arrays, folder: Path) -> Path:
 
 
 def _array(name: str, values: Any) -> NDArray[Any]:
-    """Images as an ``npz`` file holds them, channels last; tensors have them first, as torch does."""
+    """An array as stored in an ``npz`` file: images with channels last; tensors have channels first."""
     if isinstance(values, Tensor):
         values = values.detach().cpu()
         values = values.float() if values.is_floating_point() else values

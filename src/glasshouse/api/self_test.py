@@ -1,8 +1,8 @@
-"""``glasshouse guard --self-test``: every shipped attack that alters models, disguised, against the guard.
+"""``glasshouse guard --self-test``: every built-in attack that alters models, disguised, against the guard.
 
-One client with a batch of 64 examples answers with one gradient. The server crafts by a shipped attack's own
-``craft``, disguises the model (:mod:`glasshouse.guard.evasions`), and reads the answer by the attack's own
-``run``. What it reads counts where it fits an example of the batch and not as many examples of others.
+One client with a batch of 64 examples answers with one gradient. The server crafts a model with the attack's
+own ``craft``, disguises it (:mod:`glasshouse.guard.evasions`), and reads the answer with the attack's own
+``run``. The leak is the share of the batch that it matches, minus that of examples that were not used.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -32,13 +32,13 @@ from glasshouse.transcript.view import RoundView, View
 from glasshouse.wire import Architecture, Batch, Broadcast, Terms, Update
 
 MISS: Final = 0.05
-"""A model that passes and gives away this share of a batch more than an honest one, or more, is a miss."""
+"""A model that passes although it leaks at least this share of a batch more than an honest one is a miss."""
 HONEST: Final = "honest model"
-"""In place of an evasion: nothing was crafted."""
+"""Name in place of an evasion: nothing was crafted."""
 SEEN: Final = 10**-1.8
 """Mean squared error of pixels in [0, 1] below which an image counts as recovered: 18 dB."""
 OWN, KNOWN = 256, 400
-"""Examples of the client, and of the server."""
+"""Numbers of examples of the client, and of the server."""
 NEEDED: Final = OWN + 2 * BATCH + KNOWN
 
 
@@ -49,10 +49,10 @@ class Trial:
 
     Attributes:
         case: title of the attack.
-        evasion: of the table ``EVASIONS``.
-        findings: what the guard says, over all rounds; empty: the model passes.
-        leak: share of the batch that the attack read.
-        usual: share that it reads of an honest model's update.
+        evasion: name in ``EVASIONS``.
+        findings: of the guard, over all rounds; empty: the model passes.
+        leak: share of the batch that the attack recovers.
+        usual: share that it recovers from an honest model's update.
         values: numbers behind the findings, of the last round.
     """
 
@@ -65,7 +65,7 @@ class Trial:
 
     @property
     def missed(self) -> bool:
-        """It passed, and leaks more than an honest model; or it is honest and did not pass."""
+        """Whether it passed but leaks more than an honest model, or is honest but did not pass."""
         if self.evasion == HONEST:
             return bool(self.findings)
         return not self.findings and self.leak - self.usual >= MISS
@@ -94,11 +94,11 @@ def run_cases(
     """Every case under every evasion that applies to it, and each case's honest model (evasion "honest").
 
     Args:
-        data: examples, ``NEEDED`` at least; client and server get different ones.
+        data: at least ``NEEDED`` examples; client and server get different ones.
         classes: of the data.
         cases: attacks.
         evasions: by title.
-        seed: of everything that is drawn.
+        seed: of all random draws.
 
     Raises:
         BadValue: too few examples.
@@ -117,7 +117,7 @@ def run_cases(
 
 
 class _Play:
-    """One case: who holds what, and the models that are sent."""
+    """One case: the parties' data, and the models that are sent."""
 
     def __init__(
         self, case: Case, data: Batch, classes: int, ranges: dict[str, HonestRanges], *, seed: int
@@ -165,7 +165,7 @@ class _Play:
         )
 
     def rounds(self, evade: Evasion) -> tuple[tuple[Seen, ...], float] | None:
-        """What the guard sees of each round's model, and the share that is read in all of them."""
+        """The guard's inspection of each round's model, and the share recovered over all rounds."""
         memory: dict[str, Tensor] = {}
         past: list[RoundView] = []
         seen: list[Seen] = []
@@ -197,13 +197,13 @@ class _Play:
         return tuple(seen), max(0.0, float(read.double().mean() - read_of_others.double().mean()))
 
     def view(self, rounds: Any, memory: Mapping[str, Tensor]) -> View:
-        """What the server sees."""
+        """The server's view."""
         return View(
             terms=self.terms, threat=Threat(), rounds=tuple(rounds), grants=self.grants, memory=memory
         )
 
     def disguise(self, sent: Broadcast, evade: Evasion) -> Evaded | None:
-        """The model ``sent``, as it goes out."""
+        """The model ``sent`` after the evasion."""
         honest = {**state(build(sent.architecture, rng=self.rng.child("honest"))), **self.start}
         model = build(sent.architecture)
         load(model, sent.tensors)
@@ -221,13 +221,13 @@ class _Play:
         return evade(material)
 
     def features(self, sent: Broadcast) -> Callable[[Tensor], Tensor]:
-        """What enters the first linear layer of the head, of images."""
+        """A function from images to the inputs of the head's first linear layer."""
         model = build(sent.architecture)
         load(model, sent.tensors)
         return lambda images: _entering(model, _linear(model, "head.")[0][0], images)
 
     def judge(self, tensors: Mapping[str, Tensor], architecture: Architecture) -> Seen:
-        """The guard at its shipped limits."""
+        """The guard's inspection with default limits."""
         agreed = architecture if self.case.agreed else self.terms.architecture
         network = build(agreed)
         data = (self.own.inputs, self.own.labels)
@@ -254,7 +254,7 @@ def _linear(model: nn.Module, prefix: str = "") -> list[tuple[str, nn.Linear]]:
 
 
 def _crafted_layers(model: nn.Module, honest: Mapping[str, Tensor]) -> tuple[str, str]:
-    """Names of the first linear layer that is not the honest one, and of the one that reads it."""
+    """Names of the first linear layer that differs from the honest model, and of the next one."""
     layers = _linear(model)
     for place, (name, layer) in enumerate(layers):
         if not torch.equal(layer.weight, honest[f"{name}.weight"]):
@@ -265,7 +265,7 @@ def _crafted_layers(model: nn.Module, honest: Mapping[str, Tensor]) -> tuple[str
 
 
 def _entering(model: nn.Module, layer: str, images: Tensor) -> Tensor:
-    """What enters ``layer`` of images, (N, D)."""
+    """The inputs of ``layer`` for images, (N, D)."""
     caught: list[Tensor] = []
     hook = model.get_submodule(layer).register_forward_pre_hook(lambda _, inputs: caught.append(inputs[0]))
     try:
@@ -277,7 +277,7 @@ def _entering(model: nn.Module, layer: str, images: Tensor) -> Tensor:
 
 
 def _loaded(sent: Broadcast, evaded: Evaded) -> nn.Module:
-    """The network of a client that trains; tensors under other names are put where they belong."""
+    """The network that the client trains; renamed tensors are assigned by position."""
     model = build(sent.architecture)
     load(model, dict(zip(sent.tensors, evaded.tensors.values(), strict=True)))
     return model.eval()
@@ -290,7 +290,7 @@ def _gradient(model: nn.Module, batch: Batch, trained: str) -> dict[str, Tensor]
 
 
 def _read(claims: tuple[Claim, ...], images: Tensor, features: Callable[[Tensor], Tensor]) -> Tensor:
-    """Which of the images some claim shows, or describes exactly, (B,) bool; each claim counts once."""
+    """Which of the images are matched by a claimed image or feature vector, (B,) bool; each counts once."""
     read = torch.zeros(len(images), dtype=torch.bool)
     for claim in claims:
         if isinstance(claim, Reconstruction) and len(claim.inputs):

@@ -1,4 +1,4 @@
-"""Which shipped attacks ``glasshouse guard --self-test`` tries, in which settings."""
+"""The attacks and settings that ``glasshouse guard --self-test`` tries."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,9 +17,9 @@ class Case:
         model: registered name of the agreed architecture.
         arguments: of the model.
         nested: rows are bins of rising thresholds; see :class:`~glasshouse.guard.evasions.Material`.
-        agreed: the clients agreed to the very structure that the attack sends.
+        agreed: the clients agreed to the structure that the attack sends.
         protocol: of the federation.
-        rounds: on the same batch; a model of any round may be refused.
+        rounds: number of rounds on the same batch; the model of any round may be refused.
     """
 
     title: str

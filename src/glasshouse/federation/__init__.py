@@ -1,1 +1,1 @@
-"""The instrument itself: clients, protocols, defences and the round loop that is recorded."""
+"""Simulated federations: clients, protocols, defences and the recorded round loop."""

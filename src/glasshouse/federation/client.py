@@ -1,7 +1,7 @@
-"""What one client does in a round: train on its own data, defend, answer.
+"""One client's part of a round: train on its own data and apply its defences.
 
-Models stay in ``eval()`` mode: batch norm uses the statistics it received, as in cross-silo practice
-and in the gradient-inversion literature; a protocol that wants dropout switches it on itself.
+Models stay in ``eval()`` mode: batch norm uses the received statistics, as in cross-silo practice and in the
+gradient-inversion literature; a protocol that needs dropout enables it itself.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,16 +26,16 @@ class LocalTraining:
 
     Args:
         kind: what to send; see :class:`glasshouse.wire.Update`.
-        learning_rate: the highest of the schedule; unused for a gradient.
-        optimizer: takes the steps, from a fresh state: clients keep none between rounds, as in FedAvg and in
-            Flower's examples; unused for a gradient.
-        round: where its schedule is.
+        learning_rate: maximum of the schedule; unused for a gradient.
+        optimizer: starts from a fresh state in each round, as in FedAvg and in Flower's examples; unused for
+            a gradient.
+        round: position in the learning-rate schedule.
         epochs: passes over the data; unused for a gradient.
         batch_size: examples per step; a gradient is taken on one batch drawn without replacement.
         trained: prefix of the parameters that are trained; empty for all.
         dropout: run the model in ``train()`` mode.
-        order: rows of every step, as they were once taken; None: they are drawn.
-        device: where it trains; model, data and what is sent lie on the CPU before and after.
+        order: recorded rows of every step, to be repeated; None: they are drawn.
+        device: where it trains; model, data and update are on the CPU before and after.
     """
 
     kind: Kind
@@ -51,7 +51,7 @@ class LocalTraining:
 
     @classmethod
     def of(cls, terms: Terms, *, round: int, device: str = "cpu") -> "LocalTraining":
-        """The trainer that these terms ask for in a round."""
+        """The trainer for a round under these terms."""
         return cls(
             kind=terms.sends,
             batch_size=terms.batch_size,
@@ -96,7 +96,7 @@ class LocalTraining:
         return kind(parameters, lr=self.rate(), betas=how.betas, eps=how.eps, weight_decay=how.weight_decay)
 
     def schedule(self, examples: int, *, rng: Rng) -> Iterator[Tensor]:
-        """For each step the rows of the client's data that it uses."""
+        """The rows of the client's data used in each step."""
         if self.order is not None:
             yield from self.order
             return
@@ -108,7 +108,7 @@ class LocalTraining:
                 yield from torch.split(order, self.batch_size)
 
     def __call__(self, model: nn.Module, data: Batch, *, rng: Rng, ascend: bool = False) -> Trained:
-        """Train; ``ascend`` climbs the loss instead. Changes the model unless a gradient is sent.
+        """Train; ``ascend`` maximises the loss instead. Changes the model unless a gradient is sent.
 
         Raises:
             BadValue: no data, or fewer than one batch for a gradient.
@@ -158,7 +158,7 @@ class LocalTraining:
 
 
 def private(train: Trainer, defenses: Sequence[Defense]) -> Trainer:
-    """``train`` wrapped by the defences that act inside local training."""
+    """``train`` wrapped in the defences that act inside local training."""
     for defense in defenses:
         if defense.place == "local":
             train = defense.local(train)
@@ -174,20 +174,20 @@ def apply_defenses(
     rng: Rng,
     device: str = "cpu",
 ) -> Update:
-    """``update`` after the defences that act on gradients and on what leaves the client, in their order.
+    """``update`` after the defences that act on gradients and on updates, in their order.
 
-    Those that act on gradients look at model and examples, and do so on ``device``.
+    Those that act on gradients use the model and the examples, and run on ``device``.
 
     Raises:
-        BadValue: the update, or what a defence made of it, is not finite.
+        BadValue: the update, before or after a defence, is not finite.
     """
     who = f"update of client {update.client} in round {update.round}"
     check_finite(update.tensors, subject=who)
     for position, defense in enumerate(defenses):
         stream = rng.child(f"defense/{position}")
         if defense.place == "gradient":
-            there = copy_to(update, device), copy_to(batch, device), model.to(device)
-            update = copy_to(defense.gradient(*there, rng=stream), "cpu")
+            inputs = copy_to(update, device), copy_to(batch, device), model.to(device)
+            update = copy_to(defense.gradient(*inputs, rng=stream), "cpu")
             model.to("cpu")
         elif defense.place == "update":
             update = defense.update(update, rng=stream)

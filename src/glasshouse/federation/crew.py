@@ -1,8 +1,8 @@
-"""Clients of one round that train beside each other, each group of them in a process of its own.
+"""Parallel training of the clients of a round in worker processes.
 
-A client's randomness is a stream of its own and sums are added up in the order of the clients, so that the
-result is the same, to the bit, whatever the number of processes. That is not so of clients that remember
-something, as behaviours and guards may: their federations are played in one process.
+Each client has its own random stream and sums are accumulated in client order, so the result is bitwise
+identical for any number of processes. That does not hold for clients that keep state between rounds, as
+behaviours and guards may: their federations run in one process.
 """
 
 import io
@@ -24,14 +24,14 @@ from glasshouse.process import Workers, add_processor_time
 __all__ = ["WORTH", "ProcessCrew"]
 
 WORTH: Final = 5000
-"""Trainings of a federation from which on processes of its own pay: each takes a second or two to begin."""
-_TURNS = 2  # parts of a round for each process: the last one to end is waited for
+"""Client trainings per federation from which worker processes pay off: each takes 1 to 2 s to start."""
+_TURNS = 2  # parts of a round per process, so that less time is spent waiting for the slowest
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class _Part:
-    """Some clients of a round, for a process that knows the federation."""
+    """Some clients of a round, to be run by one worker process."""
 
     number: int
     make: Callable[[Any], Setting]
@@ -44,9 +44,9 @@ class ProcessCrew:
     """A :class:`~glasshouse.federation.setting.Crew` for the length of a ``with`` block.
 
     Args:
-        processes: clients at a time.
-        make: a function of a module that makes the setting anew, once in every process.
-        task: plain data, from which it does.
+        processes: number of worker processes.
+        make: a module-level function that builds the setting, once per process.
+        task: its argument, plain data.
     """
 
     def __init__(self, processes: int, *, make: Callable[[Any], Setting], task: Any) -> None:
@@ -63,11 +63,11 @@ class ProcessCrew:
         self._workers.__exit__(kind, error, trace)
 
     def answers(self, requests: list[Request]) -> Iterator[Answer | None]:
-        """Of each client, in order.
+        """The answers in the order of the requests.
 
         Raises:
-            GlasshouseError: what a client's training raised.
-            WorkerKilled: the system ended one of the processes.
+            GlasshouseError: a client's training raised it.
+            WorkerKilled: the system killed one of the processes.
         """
         size = max(1, -(-len(requests) // (_TURNS * self._processes)))
         parts = [requests[start : start + size] for start in range(0, len(requests), size)]
@@ -87,7 +87,7 @@ class ProcessCrew:
 
 
 def _answer(packed: bytes) -> bytes:
-    """Bytes both ways: tensors as they are would travel through /dev/shm, which containers keep small."""
+    """Run one part. Bytes in and out: tensors would be passed through /dev/shm, small in containers."""
     started = time.process_time()
     part: _Part = pickle.loads(packed)  # noqa: S301 - what our own process sent
     clients = _clients(part.make, part.task)
@@ -96,7 +96,7 @@ def _answer(packed: bytes) -> bytes:
 
 
 class _Pickler(pickle.Pickler):
-    """Tensors travel as arrays: torch's own way makes an archive of each, which costs half of a training."""
+    """Pickles tensors as arrays: torch's own archive per tensor costs half as much time as a training."""
 
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) is Tensor and obj.dtype in _AS_ARRAYS and not obj.requires_grad and obj.is_cpu:

@@ -1,4 +1,4 @@
-"""One party of a logit protocol: a model with its own optimizer, trained on whatever loss a phase asks for.
+"""One party of a logit protocol: a model with its own optimizer, trained on the loss of each phase.
 
 Shape letters: B examples in a step, N examples, K classes.
 """
@@ -24,13 +24,13 @@ CHUNK = 256
 
 @final
 class Learner:
-    """A model and the one Adam state that serves it for the whole run.
+    """A model with an Adam optimizer whose state persists over the whole run.
 
-    Channels-last layout: a step of the paper's model on 64 × 64 images takes half the time, same numbers
-    up to rounding.
+    Uses the channels-last layout: a step of the paper's model on 64 × 64 images takes half the time, with
+    the same numbers up to rounding.
 
     Args:
-        model: as it starts; trained in place, always in ``eval()`` mode.
+        model: initial model; trained in place, always in ``eval()`` mode.
         rate: of Adam.
         decay: of Adam.
         batch_size: examples per step.
@@ -88,7 +88,7 @@ def divergence(student: Tensor, teacher: Tensor) -> Tensor:
 
 
 def authors_divergence(student: Tensor, teacher: Tensor) -> Tensor:
-    """What the code of Takahashi et al. computes instead: roles exchanged, divided by B·K rather than B."""
+    """The divergence in the code of Takahashi et al.: roles exchanged, divided by B·K rather than B."""
     return divergence(teacher, student) / student.shape[1]
 
 
@@ -98,16 +98,16 @@ class PrivateEpochs:
     """The honest trainer of a logit protocol: epochs of cross-entropy on the client's own data.
 
     Attributes:
-        learner: whose optimizer is used.
-        epochs: passes.
+        learner: the model to train and its optimizer.
+        epochs: passes over the data.
     """
 
     learner: Learner
     epochs: int
 
     def __call__(self, model: nn.Module, data: Batch, *, rng: Rng, ascend: bool = False) -> Trained:
-        """Train the learner's model, which ``model`` is."""
-        assert model is self.learner.model  # its optimizer knows no other
+        """Train ``model``, which must be the learner's own."""
+        assert model is self.learner.model  # the optimizer holds this model's parameters
         sign = -1.0 if ascend else 1.0
         loss = hard_loss(data.labels)
         order = self.learner.fit(
@@ -119,7 +119,7 @@ class PrivateEpochs:
 def private_trainer(
     learner: Learner, defenses: Sequence[Defense], *, epochs: int, rate: float, examples: int
 ) -> Trainer:
-    """Training on private data; a defence inside it (DP-SGD) brings its own steps of SGD at ``rate``."""
+    """The trainer on private data; a defence inside training (DP-SGD) uses its own SGD at ``rate``."""
     if not any(d.place == "local" for d in defenses):
         return PrivateEpochs(learner=learner, epochs=epochs)
     size = min(learner.batch_size, examples)

@@ -1,9 +1,9 @@
 """The round loop of protocols that exchange logits on public data (fedmd, fedgems, dsfl).
 
-Before round 0 every client prepares itself and uploads its logits. In round t the server makes a consensus
-of the uploads and broadcasts it; clients learn from it and train on their own data; upload t + 1 follows.
-So T rounds have T + 1 uploads, the last one after the last round. What the server itself knows when an
-upload arrives (its model and its logits) is filed under the upload's round, from 1 on.
+Before round 0 every client trains on public data and uploads its logits. In round t the server computes a
+consensus of the uploads and broadcasts it; clients learn from it and train on their own data; upload t + 1
+follows. So T rounds have T + 1 uploads, the last one after the last round. The server's own state when an
+upload arrives (its model and its logits) is recorded under the upload's round, from 1 on.
 
 Shape letters: P public examples, K classes, T rounds.
 """
@@ -34,7 +34,7 @@ Settings = TypeVar("Settings", bound=_Dataclass)
 
 
 class Scheme(Protocol):
-    """What one protocol does in the phases that the loop has in common."""
+    """The phases of a protocol in the shared round loop."""
 
     @property
     def weight_decay(self) -> float: ...
@@ -43,15 +43,15 @@ class Scheme(Protocol):
     def private_rate(self) -> float: ...
 
     def prepare(self, client: Learner, public: Batch, *, rng: Rng) -> int:
-        """A client's training on public data before the first upload; returns its private epochs then."""
+        """A client's public training before the first upload; returns the private epochs to follow."""
         ...
 
     def consensus(self, uploads: Sequence[Tensor], server: Learner, public: Batch, *, rng: Rng) -> Tensor:
-        """What is broadcast, (P, K): logits, whichever the protocol means by them."""
+        """The broadcast logits, (P, K), as defined by the protocol."""
         ...
 
     def learn(self, client: Learner, public: Batch, consensus: Tensor, *, clients: int, rng: Rng) -> int:
-        """A client's training on the consensus; returns the private epochs that follow."""
+        """A client's training on the consensus; returns the private epochs to follow."""
         ...
 
     def serve(self, server: Learner, public: Batch, consensus: Tensor, *, rng: Rng) -> None:
@@ -62,10 +62,10 @@ class Scheme(Protocol):
 def play(
     setting: Setting, scheme: Scheme, *, recorder: Recorder, rng: Rng, tamper: Tamper | None = None
 ) -> dict[str, Tensor]:
-    """All rounds. See ``FederationProtocol.play``.
+    """Run all rounds. See ``FederationProtocol.play``.
 
     Raises:
-        BadValue: no public data, a sum that hides uploads, partial cohorts, or a malicious server.
+        BadValue: no public data, secure aggregation, partial cohorts, dropout, or a malicious server.
     """
     public = _check_setting(setting, tamper)
     server = _party(setting, scheme, setting.terms.architecture, rng=rng.child("server"))
@@ -133,7 +133,7 @@ def _party(setting: Setting, scheme: Scheme, architecture: Architecture, *, rng:
 
 
 class Clients:
-    """All clients of a setting, each with a model of its own that is never sent."""
+    """All clients of a setting, each with its own model, which is never sent."""
 
     def __init__(self, setting: Setting, scheme: Scheme, *, rng: Rng) -> None:
         self._setting, self._scheme = setting, scheme
@@ -184,6 +184,6 @@ def _used_rows(trained: Trained, examples: int) -> Tensor:
 
 
 def choose_settings(settings: Settings, setting: Setting) -> Settings:
-    """A protocol's settings, changed to what the terms' public options say of them."""
+    """A protocol's settings, overridden by the terms' public options."""
     names = {f.name for f in fields(settings)}
     return replace(settings, **{name: v for name, v in setting.terms.options.items() if name in names})

@@ -17,9 +17,9 @@ from glasshouse.wire import Aggregate, Architecture, Batch, Broadcast, Crafted, 
 def play(
     setting: Setting, *, recorder: Recorder, rng: Rng, tamper: Tamper | None = None
 ) -> dict[str, Tensor]:
-    """All rounds: select, broadcast, train, defend, sum, apply. See ``FederationProtocol.play``.
+    """Run all rounds: select, broadcast, train, defend, sum, apply. See ``FederationProtocol.play``.
 
-    The server broadcasts everything in round 0 and afterwards only what training changes.
+    The server broadcasts all tensors in round 0 and afterwards only those that are trained.
     """
     state = {name: t.detach().clone() for name, t in setting.start.items()}
     clients = Clients(setting)
@@ -46,7 +46,7 @@ def play(
 
 
 def select(setting: Setting, *, rng: Rng) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The cohort, and those of it who answer (at least one)."""
+    """The cohort, and its members that answer (at least one)."""
     order = torch.randperm(setting.terms.clients, generator=rng.child("cohort").torch())
     selected = sorted(order[: setting.terms.cohort].tolist())
     draws = torch.rand(len(selected), generator=rng.child("dropout").torch())
@@ -64,9 +64,9 @@ def one_round(
     recorder: Recorder,
     rng: Rng,
 ) -> Aggregate | None:
-    """Ask the cohort; tell the recorder what the server may see; return the sum to apply.
+    """Train the cohort, record what the server may see, and return the sum to apply.
 
-    None: every client's guard refused.
+    None: no client sent an update.
     """
     options = setting.terms.options
     selected, answering = select(setting, rng=rng)
@@ -120,19 +120,19 @@ def _request(
 
 
 class Clients:
-    """All clients of a setting; one module per architecture is kept and loaded for each in turn."""
+    """All clients of a setting; one module per architecture is reused, with each client's weights loaded."""
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
         self._modules: dict[str, nn.Module] = {}
 
     def answers(self, requests: list[Request]) -> Iterator[Answer | None]:
-        """Of each client, in order: alone, or by the crew, which has no guard to ask."""
+        """The answers in the order of the requests, from this process or from the crew (without guards)."""
         crew = self._setting.crew
         return map(self.answer, requests) if crew is None else crew.answers(requests)
 
     def answer(self, request: Request) -> Answer | None:
-        """What one client does in one round; None: its guard refuses the model."""
+        """The answer of one client in one round; None: its guard refuses the model."""
         number, client, rng = request.round, request.client, request.rng
         architecture, tensors = request.architecture, request.tensors
         model, guard = self._loaded(architecture, tensors), self._setting.guard
@@ -174,7 +174,7 @@ class Clients:
 
 
 def _examples(trained: Trained, data: Batch, terms: Terms) -> int:
-    """The public size: a step of DP-SGD may hold more or fewer examples, and must not tell how many."""
+    """The public size: a step of DP-SGD may use more or fewer examples, whose number must not be revealed."""
     return terms.batch_size if trained.kind == "gradient" else len(data)
 
 

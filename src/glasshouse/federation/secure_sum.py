@@ -1,9 +1,8 @@
-"""What secure aggregation leaves visible: the weighted sum, the sum of weights, and who took part.
+"""The server's view under secure aggregation: the weighted sum, the sum of weights, and who took part.
 
-We reproduce the server's view, not the cryptography: a correct protocol reveals exactly this.
-Quantisation of the masked sum (Bonawitz et al. 2017, arXiv:1611.04482; as deployed, each value is
-clipped, scaled to integers and rounded stochastically) belongs to it and is done per client, before
-the sum, as the protocol does.
+Only the view is simulated, not the cryptography: a correct protocol reveals exactly this. It includes the
+quantisation of the masked sum (Bonawitz et al. 2017, arXiv:1611.04482; as deployed, each value is clipped,
+scaled to integers and rounded stochastically), applied per client before the sum, as in the protocol.
 """
 
 from dataclasses import dataclass, field
@@ -22,12 +21,12 @@ from glasshouse.wire import Aggregate, Update
 @final
 @dataclass(kw_only=True)
 class SecureSum:
-    """A running sum, so that no more than one client's update is held at a time.
+    """A running sum, which needs only one client's update in memory at a time.
 
     Args:
         round: number of the round.
         selected: ids of the cohort.
-        bits: quantise each client's contribution to this many bits; 0: do not.
+        bits: quantise each client's contribution to this many bits; 0: no quantisation.
         bound: values are clipped to [-bound, bound] before quantising, in units of the update.
     """
 
@@ -42,7 +41,7 @@ class SecureSum:
     _last: Update | None = None
 
     def add(self, update: Update, *, weight: float, rng: Rng) -> None:
-        """Add one client's update; it is not kept."""
+        """Add one client's update to the sum."""
         tensors = dict(update.tensors)
         if self.bits:
             tensors = quantize_tensors(tensors, bits=self.bits, bound=self.bound, rng=rng)
@@ -60,7 +59,7 @@ class SecureSum:
         """What the server sees.
 
         Raises:
-            BadValue: nobody answered.
+            BadValue: no client answered.
         """
         if self._last is None:
             raise BadValue(

@@ -1,4 +1,4 @@
-"""One federation, ready to run: what every protocol is given."""
+"""The configuration of one federation, which every protocol receives."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,10 +16,10 @@ __all__ = ["Answer", "Build", "Crew", "FederationProtocol", "Request", "Setting"
 
 
 class Build(Protocol):
-    """Makes a module of an architecture."""
+    """Builds a module from an architecture."""
 
     def __call__(self, architecture: Architecture, *, rng: Rng | None = None) -> nn.Module:
-        """A new module; ``rng`` None: its weights are about to be overwritten."""
+        """A new module; ``rng`` is None where its weights are about to be overwritten."""
         ...
 
 
@@ -29,8 +29,8 @@ class Request:
     """What one client receives in one round.
 
     Attributes:
-        round: its number.
-        client: who is asked.
+        round: number of the round.
+        client: id of the client.
         architecture: of the model.
         tensors: of the model.
         rng: the client's stream in this round.
@@ -49,8 +49,8 @@ class Answer:
     """What one client did in one round.
 
     Attributes:
-        trained: as it trained, which only the truth keeps.
-        behaviour: how it behaved.
+        trained: result of its training, kept in the ground truth only.
+        behaviour: name of its behaviour.
         update: what it sends, after its defences and guard; None: nothing.
     """
 
@@ -60,10 +60,10 @@ class Answer:
 
 
 class Crew(Protocol):
-    """Processes in which several clients of a round train at a time."""
+    """Processes in which several clients of a round train in parallel."""
 
     def answers(self, requests: list[Request]) -> Iterator[Answer | None]:
-        """Of each client, in order, the same as in one process; None: its guard refused."""
+        """The answers in order of the requests, equal to those of one process; None: the guard refused."""
         ...
 
 
@@ -73,19 +73,19 @@ class Setting:
     """A federation to simulate.
 
     Attributes:
-        terms: what is public about it.
-        rounds: how many to run.
-        dropout: chance that a selected client does not answer, in [0, 1).
-        private: pool of all clients' examples.
-        shards: each client's rows of it.
-        start: the server's first parameters and buffers.
+        terms: its public settings.
+        rounds: number of rounds to run.
+        dropout: probability that a selected client does not answer, in [0, 1).
+        private: examples of all clients.
+        shards: each client's rows of ``private``.
+        start: the server's initial parameters and buffers.
         build: architecture → module; the round loop loads the weights.
         defenses: run by every client.
         behaviours: of the clients that deviate, by id.
-        architectures: of clients that run another model than the agreed one (logit protocols), by id.
+        architectures: of clients whose model differs from the agreed one (logit protocols), by id.
         guard: of every client; None: they trust the server.
-        crew: trains several clients at a time, where they have no guard; None: one after the other.
-        device: where clients train; what they send and what is recorded of it lies on the CPU.
+        crew: trains several clients in parallel if they have no guard; None: one after the other.
+        device: where clients train; updates and records are on the CPU.
     """
 
     terms: Terms
@@ -118,10 +118,10 @@ class Setting:
 
 
 class FederationProtocol(Protocol):
-    """A federated learning algorithm: plays the rounds and reports everything to the recorder.
+    """A federated learning algorithm: runs the rounds and reports everything to the recorder.
 
     Attributes:
-        card: what ``glasshouse list`` says of it.
+        card: its description in ``glasshouse list``.
         traits: what it sends, trains and starts from; every field has a default.
     """
 
@@ -129,9 +129,9 @@ class FederationProtocol(Protocol):
     traits: ClassVar[Traits]
 
     def passes(self, rounds: int) -> int | None:
-        """How often a client goes through its private data in a run of ``rounds``, for the accountant.
+        """Number of passes over a client's private data in a run of ``rounds``, for privacy accounting.
 
-        None where that follows from the terms, as in protocols that exchange parameters.
+        None where it follows from the terms, as in protocols that exchange parameters.
         """
         ...
 

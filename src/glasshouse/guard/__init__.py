@@ -1,4 +1,4 @@
-"""What a client can see of a model before it trains on it.
+"""The client's guard: inspection of a received model and of the client's own updates.
 
 ``glasshouse.guard(...)`` calls :func:`glasshouse.api.guard.guard`.
 """

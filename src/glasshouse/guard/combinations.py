@@ -1,4 +1,4 @@
-"""Rows of an update to one linear layer, and combinations of them in which a server may look for inputs.
+"""Rows of an update to one linear layer, and row combinations from which a server may read inputs.
 
 Shape letters: m rows of the weight, n its columns, B examples, v combinations,
 k pairs of a combination and an example.
@@ -16,12 +16,12 @@ from glasshouse.guard.behaviour.trace import LayerTrace
 from glasshouse.guard.contributions import FAINT, Sizes
 
 NEAR_PARALLEL: Final = 0.2
-"""Cosine below which the difference of two rows shows nobody whom one of them does not show."""
+"""Cosine below which the difference of two rows exposes no example that neither row exposes alone."""
 AT_A_TIME: Final = 2**23
-"""Numbers that are gathered at a time."""
+"""Numbers gathered at a time."""
 OWN: Final = 0.2
-"""Share of a vector's length that an example must have contributed: with less, the rest resembles it as
-well."""
+"""Share of a vector's length that an example must have contributed: with less, the remainder resembles it
+too."""
 _TINY: Final = torch.finfo(torch.float).tiny
 
 By = Literal["a row", "several rows", "a difference of two rows", "all rows"]
@@ -30,12 +30,12 @@ By = Literal["a row", "several rows", "a difference of two rows", "all rows"]
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RowCombinations:
-    """Rows, or differences of two: the first less a multiple of the second, which is 0 for rows.
+    """Rows, or differences of two: the first minus a multiple (0 for single rows) of the second.
 
     Attributes:
-        first, second: numbers of rows, (v,).
+        first, second: row indices, (v,).
         multiples: (v,).
-        by: what they are.
+        by: kind of combination.
     """
 
     first: Tensor
@@ -44,7 +44,7 @@ class RowCombinations:
     by: By
 
     def of(self, t: Tensor) -> Tensor:
-        """The same combination of the rows of ``t``, (m, ...); of a run of single rows a view."""
+        """The same combinations of the rows of ``t``, (m, ...); a view for consecutive single rows."""
         if self.by != "a row":
             multiples = self.multiples.reshape(-1, *(1,) * (t.ndim - 1))
             return t[self.first] - multiples * t[self.second]
@@ -52,20 +52,20 @@ class RowCombinations:
         return t[first : last + 1] if last - first < len(self.first) else t[self.first]
 
     def at_most(self, sizes: Tensor) -> Tensor:
-        """(v,), what no entry of a combination exceeds where none of a row exceeds ``sizes``, (m,)."""
+        """Bounds on the entries of combinations, (v,), from bounds ``sizes`` on those of the rows, (m,)."""
         return sizes[self.first] + self.multiples.abs() * sizes[self.second]
 
     def least(self, t: Tensor) -> Tensor:
-        """Of numbers of the rows, (m,), the lesser of each two."""
+        """The smaller one of the two rows' values in ``t``, (m,): (v,)."""
         return torch.minimum(t[self.first], t[self.second])
 
     def pick(self, some: Tensor) -> "RowCombinations":
-        """Those with these numbers, rising."""
+        """The combinations with these indices, in ascending order."""
         first, second, multiples = self.first[some], self.second[some], self.multiples[some]
         return RowCombinations(first=first, second=second, multiples=multiples, by=self.by)
 
     def parts(self, width: int) -> Iterator["RowCombinations"]:
-        """So many at a time that vectors of ``width`` numbers are no burden."""
+        """Parts small enough that their vectors of ``width`` numbers fit in memory."""
         at_a_time = max(1, AT_A_TIME // max(1, width))
         split = (torch.split(t, at_a_time) for t in (self.first, self.second, self.multiples))
         for first, second, multiples in zip(*split, strict=True) if len(self.first) else ():
@@ -75,14 +75,14 @@ class RowCombinations:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pairs:
-    """Vectors and examples that contributed enough to them, k pairs.
+    """k pairs of a vector and an example that contributed enough to it.
 
     Attributes:
-        vectors: numbers of those that are in a pair, rising, (v,).
-        examples: numbers of those that are in a pair, rising, (e,).
-        which: place of each pair's vector among ``vectors``, (k,).
-        who: place of its example among ``examples``, (k,).
-        own: the example's part of its component of the vector, (k,).
+        vectors: indices of the vectors in any pair, ascending, (v,).
+        examples: indices of the examples in any pair, ascending, (e,).
+        which: position of each pair's vector in ``vectors``, (k,).
+        who: position of its example in ``examples``, (k,).
+        own: the example's own contribution to the vector's component along it, (k,).
     """
 
     vectors: Tensor
@@ -93,7 +93,7 @@ class Pairs:
 
 
 def candidates(rows: Tensor, sizes: Sizes, trace: LayerTrace) -> Iterator[RowCombinations]:
-    """What a server may look at: rows, differences that isolate, and those of neighbouring thresholds."""
+    """Combinations that a server may read: rows, isolating differences, and those of adjacent thresholds."""
     yield single(rows)
     top, cosines = sizes.top / sizes.length.clamp_min(FAINT), sizes.cosines
     uneven = (top + cosines * top[:, None]).square() >= UNEVEN * (1 - cosines.square())
@@ -112,13 +112,13 @@ def candidates(rows: Tensor, sizes: Sizes, trace: LayerTrace) -> Iterator[RowCom
 
 
 def single(rows: Tensor) -> RowCombinations:
-    """Each row by itself."""
+    """Each single row."""
     every = torch.arange(len(rows), device=rows.device)
     return RowCombinations(first=every, second=every, multiples=torch.zeros_like(rows[:, 0]), by="a row")
 
 
 def in_order_of_thresholds(rows: Tensor, trace: LayerTrace) -> RowCombinations:
-    """Differences of rows whose units begin to fire one after the other along their own direction."""
+    """Differences of rows whose units are adjacent in the order of activation thresholds."""
     weight, bias = trace.layer.weight.detach(), trace.layer.bias
     offset = torch.zeros(len(weight), device=weight.device) if bias is None else bias.detach()
     order = (-offset / torch.linalg.vector_norm(weight, dim=1).clamp_min(_TINY)).to(rows.device).argsort()
@@ -134,7 +134,7 @@ def in_order_of_thresholds(rows: Tensor, trace: LayerTrace) -> RowCombinations:
 def ask(vectors: RowCombinations, sizes: Sizes, whole: Tensor) -> Pairs | None:
     """The pairs of a vector and an example that contributed at least ``OWN`` of ``whole``, (v,), to it.
 
-    What examples contributed is looked up only for vectors of rows to which one contributed so much.
+    Contributions are computed only for vectors that pass a cheap upper bound.
     """
     some = ((vectors.at_most(sizes.top) >= OWN * whole) & (whole > 0)).nonzero()[:, 0]
     if not len(some):

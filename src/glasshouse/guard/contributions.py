@@ -1,6 +1,6 @@
-"""What each of a client's examples added to the update of one linear layer.
+"""The contribution of each of a client's examples to the update of one linear layer.
 
-Shape letters: m rows of the weight, n its columns, B examples, e of them that are asked for.
+Shape letters: m rows of the weight, n its columns, B examples, e selected ones.
 """
 
 import math
@@ -15,29 +15,29 @@ from torch.nn import functional as F
 from glasshouse.guard.behaviour.trace import LayerTrace
 
 ROUNDED: Final = 1e-3
-"""Share of an example's length below which its contrast is float32's rounding."""
+"""Share of an example's length below which its contrast is float32 rounding."""
 EXPLAINED: Final = 0.95
-"""Cosine of a row and the sum of the contributions from which on nothing else was added to speak of."""
+"""Cosine between a row and the sum of contributions from which on nothing substantial was added."""
 FAINT: Final = 1e-12
-"""Length below which what was contributed to a row has no direction; the largest entry of all rows is 1."""
-_COLUMNS: Final = 64  # of the weight, by which contributions are set to scale
+"""Length below which contributions to a row have no direction; the largest entry of all rows is 1."""
+_COLUMNS: Final = 64  # of the weight, used to fit the scale of contributions
 _TINY: Final = torch.finfo(torch.float).tiny
-_ORDINARY: Final = 1e-6, 1e6  # largest entries of inputs that are left in their units
+_ORDINARY: Final = 1e-6, 1e6  # range of largest entries for which inputs are not rescaled
 
 What = Literal["input", "features"]
 
 
 def largest(t: Tensor) -> Tensor:
-    """The size of the largest entry: squares of what a crafted model leaves of a gradient vanish in float32.
+    """The largest magnitude, for rescaling: tiny gradients of a crafted model underflow when squared.
 
-    Positive: of zeros the least number that float32 holds in full.
+    Positive: for zeros the smallest normal float32 number.
     """
     low, high = t.aminmax()
     return torch.maximum(-low, high).clamp_min(_TINY)
 
 
 def _unit_of(inputs: Tensor) -> float:
-    """A power of two by which ``inputs`` become ordinary; 1 where they are."""
+    """A power of two that scales ``inputs`` to an ordinary range; 1 where they already are."""
     size = float(largest(inputs.detach()))
     low, high = _ORDINARY
     return 1.0 if low <= size <= high else 2.0 ** math.frexp(size)[1]
@@ -46,18 +46,18 @@ def _unit_of(inputs: Tensor) -> float:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Sizes:
-    """How much of each row of an update examples contributed; what follows from it is computed once.
+    """Sizes of the examples' contributions to each row of an update, with cached derived quantities.
 
     Attributes:
-        signed: the size of each contribution, with its sign, (m, B).
-        explained: which rows are the sum of the contributions, up to a factor and what was pruned, (m,).
+        signed: signed size of each contribution, (m, B).
+        explained: which rows are the sum of the contributions, up to a factor and pruned entries, (m,).
     """
 
     signed: Tensor
     explained: Tensor
 
     def per_length(self, lengths: Tensor) -> "Sizes":
-        """The same of the bias: what was contributed to it does not grow with an input's length, (B,)."""
+        """The contributions to the bias, which do not scale with the length of an input, (B,)."""
         return replace(self, signed=self.signed / lengths.clamp_min(_TINY))
 
     @cached_property
@@ -72,13 +72,13 @@ class Sizes:
 
     @cached_property
     def cosines(self) -> Tensor:
-        """Between what was contributed to two rows, of either sign, (m, m); a row's own is 0."""
+        """Absolute cosine between the contributions to two rows, (m, m); 0 on the diagonal."""
         products, known = self._products, self.length.clamp_min(FAINT)
         return (products / known / known[:, None]).abs().fill_diagonal_(0)
 
     @cached_property
     def length(self) -> Tensor:
-        """Of each row of ``signed``, (m,)."""
+        """L2 norm of each row of ``signed``, (m,)."""
         return self._products.diagonal().sqrt()
 
     @cached_property
@@ -89,13 +89,13 @@ class Sizes:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Goals:
-    """Examples that are looked for.
+    """The examples to look for.
 
     Attributes:
-        inputs: what of them entered the layer, (e, n).
+        inputs: their inputs to the layer, (e, n).
         lengths: of the inputs, (e,).
-        contrasts: how far each is from a flat one, or from the mean of all examples, (e,).
-        with_copies: among all examples are turned copies of others.
+        contrasts: distance from a constant input or the mean of all examples, the smaller one, (e,).
+        with_copies: the examples include rotated copies of each other.
     """
 
     inputs: Tensor
@@ -104,12 +104,12 @@ class Goals:
     with_copies: bool
 
     def about(self, origin: Tensor) -> "Goals":
-        """The same, with inputs as they are seen from a flat one of value ``origin``."""
+        """The same, with inputs relative to a constant one of value ``origin``."""
         inputs = self.inputs - origin
         return replace(self, inputs=inputs, lengths=torch.linalg.vector_norm(inputs, dim=1))
 
     def distances(self, directions: Tensor) -> Tensor:
-        """(v, e), the share of each example's contrast that directions of length 1, (v, n), lack."""
+        """Share of each example's contrast that is missing from unit vectors (v, n): (v, e)."""
         energy = (directions @ self.inputs.T).square()
         return (self.lengths.square() - energy).clamp_min(0).sqrt() / self.contrasts
 
@@ -117,17 +117,16 @@ class Goals:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Contributions:
-    """What examples added to one layer's update, whatever became of it afterwards.
+    """The examples' contributions to one layer's update, before defences.
 
     Attributes:
-        trace: the layer's inputs and the pulls on its outputs.
-        what: the inputs are.
-        is_exact: the pulls are those of the steps that made the update; else they are those of the models
-            before and after it.
+        trace: the layer's inputs and the gradients at its outputs ("pulls").
+        what: kind of the inputs.
+        is_exact: the pulls are those of the actual training steps; else those of the models before and after.
         lengths: of the inputs, (B,).
-        with_copies: among the examples are turned copies of others: a row that shows one resembles its
-            copies, which is no excuse.
-        unit: of the trace's inputs; by another than 1 they were divided, so that their squares do not vanish.
+        with_copies: the examples include rotated copies of each other: a row that exposes one resembles its
+            copies, and counts nevertheless.
+        unit: scale by which the trace's inputs were divided, so that their squares do not underflow; often 1.
     """
 
     trace: LayerTrace
@@ -141,7 +140,7 @@ class Contributions:
     def of(
         cls, trace: LayerTrace, what: What, *, is_exact: bool, with_copies: bool = False
     ) -> "Contributions":
-        """Those of one layer."""
+        """The contributions to one layer."""
         unit = _unit_of(trace.inputs)
         if unit != 1:
             trace = replace(trace, inputs=(trace.inputs.double() / unit).to(trace.inputs))
@@ -155,7 +154,7 @@ class Contributions:
         )
 
     def goals(self, who: Tensor) -> Goals:
-        """The examples with these numbers, (e,)."""
+        """The examples with these indices, (e,)."""
         return self._measure(self.trace.inputs[who], self.lengths[who])
 
     @cached_property
@@ -167,8 +166,8 @@ class Contributions:
         """The signed length of each example's contribution in each row of the update, (m, n).
 
         A row that was clipped, or scaled by an optimizer, is a multiple of the sum of contributions; the
-        factor is fitted on some columns, to entries that are not zero: others may be pruned. A row of zeros
-        has none.
+        factor is fitted on some columns, to nonzero entries, as zeros may be pruned. For a row of zeros it
+        is 0.
         """
         every = max(1, rows.shape[1] // _COLUMNS)
         seen, inputs = rows[:, ::every], self.trace.inputs[:, ::every]
@@ -186,7 +185,7 @@ class Contributions:
 
     def _measure(self, inputs: Tensor, lengths: Tensor) -> Goals:
         squares = lengths.square()
-        apart = squares - inputs.sum(1).square() / inputs.shape[1]  # from a flat one
+        apart = squares - inputs.sum(1).square() / inputs.shape[1]  # squared distance from a constant input
         if (b := len(self.lengths)) > 1:  # Bessel's correction: each example is part of the mean
             from_mean = squares - 2 * inputs @ self._mean + self._mean.square().sum()
             apart = torch.minimum(apart, from_mean * b / (b - 1))

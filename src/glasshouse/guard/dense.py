@@ -1,4 +1,4 @@
-"""Tensors as a file may hold them (sparse, quantised, complex, of any precision), as plain ones."""
+"""Conversion of stored tensors (sparse, quantised, complex, of any precision) to dense real ones."""
 
 from collections.abc import Mapping
 
@@ -8,10 +8,10 @@ from glasshouse.errors import BadValue
 
 
 def dense(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """``tensors`` (a state_dict) as strided real ones, each of which ``double()`` can turn into float64.
+    """``tensors`` (a state_dict) as strided real ones that ``double()`` can convert to float64.
 
-    Sparse ones are filled up, quantised ones become what they stand for, of complex ones the real part is
-    taken, which is what a real parameter would keep. All others are as they were, integers included.
+    Sparse tensors become dense, quantised ones are dequantised, and of complex ones the real part is taken,
+    which is what a real parameter would keep. All others are unchanged, integers included.
 
     Raises:
         BadValue: a tensor has no values (device ``meta``), is nested, or is of a type without arithmetic.

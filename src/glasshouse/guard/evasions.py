@@ -1,11 +1,11 @@
-"""Disguises: what a server may do to a crafted model so that a guard overlooks it and it still leaks.
+"""Evasions: changes that disguise a crafted model from the guard while it still leaks.
 
-Each evasion is a function from :class:`Material` to :class:`Evaded`, or None where it does not apply, and
-stands in ``EVASIONS``. They act on the first crafted linear layer and the one behind it, whatever attack made
-them, and most leave what the model computes as it was. They are there to test the guard
-(``glasshouse guard --self-test``) and are no attacks: none makes a model leak that did not leak before.
+Each evasion is a function from :class:`Material` to :class:`Evaded`, or None where it does not apply, and is
+listed in ``EVASIONS``. They act on the first crafted linear layer and the next one, for any attack, and most
+preserve the model's function. They exist to test the guard (``glasshouse guard --self-test``) and are not
+attacks: none makes a model leak that did not leak before.
 
-Shape letters: R rows of the crafted layer, D entries that enter it, K rows of the layer behind, N images.
+Shape letters: R rows of the crafted layer, D its inputs, K rows of the next layer, N images.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,26 +17,26 @@ from torch import Tensor
 
 Tensors = Mapping[str, Tensor]
 SMALL: Final = 1e-3
-"""Factor on a layer that is made small, taken back by the layer behind it."""
+"""Factor by which a layer is scaled down, undone by the next layer."""
 KEPT: Final = 8
-"""One crafted row in so many is kept where they hide among honest ones: 128 of 1,024."""
+"""One crafted row in ``KEPT`` remains where they hide among honest ones: 128 of 1,024."""
 COPIES: Final = 10
-"""Rows that share a threshold where they are crowded; a difference of two of these shows nobody."""
+"""Rows per threshold in ``crowded``; a difference of two of these exposes no example."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Material:
-    """A crafted model, and what its server knows.
+    """A crafted model, and the server's knowledge.
 
     Attributes:
-        tensors: the crafted model's state.
-        honest: that of an honest model of the same architecture.
+        tensors: state of the crafted model.
+        honest: state of an honest model of the same architecture.
         first: name of the crafted linear layer, without ``.weight``.
-        behind: name of the linear layer that reads it; empty: it is the last.
-        inputs: what enters ``first`` of the server's own images, (N, D).
-        nested: rows are ordered by thresholds, and each holds all examples above its own.
-        generator: of what is drawn.
+        behind: name of the next linear layer, which reads it; empty: ``first`` is the last.
+        inputs: inputs of ``first`` for the server's own images, (N, D).
+        nested: rows are ordered by threshold, and each contains all examples above its own.
+        generator: of the random draws.
     """
 
     tensors: Tensors
@@ -64,16 +64,16 @@ class Material:
 
     @property
     def sizes(self) -> Tensor:
-        """Root mean square of every row, (R, 1); of rows of zeros that of the honest layer."""
+        """Root mean square of every row, (R, 1); for zero rows that of the honest layer."""
         size = self.weight.square().mean(1, keepdim=True).sqrt()
         return torch.where(size > 0, size, self.honest[f"{self.first}.weight"].square().mean().sqrt())
 
     def draw(self, *shape: int) -> Tensor:
-        """Normal numbers."""
+        """Standard normal draws."""
         return torch.randn(*shape, generator=self.generator)
 
     def with_rows(self, weight: Tensor, bias: Tensor, columns: Tensor | None = None) -> dict[str, Tensor]:
-        """The model's state with other numbers in ``first``, and in the columns of ``behind``."""
+        """The model's state with other values in ``first``, and in the columns of ``behind``."""
         changed = {f"{self.first}.weight": weight, f"{self.first}.bias": bias}
         if columns is not None:
             changed[f"{self.behind}.weight"] = columns
@@ -90,8 +90,8 @@ class Evaded:
     """A crafted model in disguise.
 
     Attributes:
-        tensors: what is sent.
-        back: from the gradient of the disguised model to one that the attack's own read-out understands.
+        tensors: the state that is sent.
+        back: maps the gradient of the disguised model to one that the attack's own readout understands.
     """
 
     tensors: Tensors
@@ -102,20 +102,20 @@ Evasion = Callable[[Material], Evaded | None]
 
 
 def as_crafted(material: Material) -> Evaded:
-    """Nothing: the crafted model as it is."""
+    """No disguise: the crafted model unchanged."""
     return Evaded(tensors=material.tensors)
 
 
 def noise(material: Material) -> Evaded:
-    """Every weight of the crafted layer moves by 1 % of its row's size."""
+    """Add noise of 1 % of the row's size to every weight of the crafted layer."""
     moved = material.weight + 0.01 * material.sizes * material.draw(*material.weight.shape)
     return Evaded(tensors=material.with_rows(moved, _adjusted(material, moved)))
 
 
 def common_direction(material: Material) -> Evaded:
-    """All rows turn alike, from their mean direction to a random one; each has noise of .01 % of its own.
+    """Rotate all rows from their mean direction towards a random one; add .01 % noise to each row.
 
-    Values are no longer equal within a row (entropy), nor rows up to a factor (rows).
+    Values are then no longer equal within a row (entropy), nor rows equal up to a factor (rows).
     """
     mean = material.weight.double().mean(0)
     mean = mean / mean.norm().clamp_min(1e-12)
@@ -130,9 +130,9 @@ def common_direction(material: Material) -> Evaded:
 
 
 def scaled(material: Material) -> Evaded | None:
-    """Rows are made small, each by another factor, and the layer behind takes it back.
+    """Scale rows down, each by a different factor, and undo it in the next layer.
 
-    Exact where a ReLU stands between the two.
+    Exact if there is a ReLU between the two.
     """
     if not material.behind:
         return None
@@ -148,8 +148,8 @@ def scaled(material: Material) -> Evaded | None:
 
 
 def null_space(material: Material) -> Evaded:
-    """Every row gets a part of its own, as large as itself, in directions in which images hardly differ."""
-    _, _, directions = torch.linalg.svd(material.inputs, full_matrices=False)  # the liveliest first
+    """Add to every row a random part of equal size, in directions in which images hardly vary."""
+    _, _, directions = torch.linalg.svd(material.inputs, full_matrices=False)  # largest variation first
     lively = directions[: max(1, material.inputs.shape[1] * 3 // 4)]
     parts = material.draw(*material.weight.shape)
     parts -= parts @ lively.T @ lively
@@ -159,7 +159,7 @@ def null_space(material: Material) -> Evaded:
 
 
 def hidden(material: Material) -> Evaded | None:
-    """One crafted row in eight, at random places among honest ones."""
+    """Keep one crafted row in eight, at random positions among honest ones."""
     rows = len(material.bias)
     if not material.behind or rows < 2 * KEPT:
         return None
@@ -167,7 +167,7 @@ def hidden(material: Material) -> Evaded | None:
     places = torch.randperm(rows, generator=material.generator)[: len(kept)]
     weight, bias = (material.honest[f"{material.first}.{part}"].clone() for part in ("weight", "bias"))
     columns = material.honest[f"{material.behind}.weight"].clone()
-    columns[:, _without(every, places)] = columns[:, _without(every, kept)]  # none of them twice
+    columns[:, _without(every, places)] = columns[:, _without(every, kept)]  # no column occurs twice
     weight[places], bias[places] = material.weight[kept], material.bias[kept]
     columns[:, places] = material.columns[:, kept]
 
@@ -188,7 +188,7 @@ def hidden(material: Material) -> Evaded | None:
 
 
 def renamed(material: Material) -> Evaded:
-    """The crafted layer under another name."""
+    """Rename the crafted layer."""
     old, new = f"{material.first}.", f"{material.first}_."
     return Evaded(
         tensors={
@@ -199,7 +199,7 @@ def renamed(material: Material) -> Evaded:
 
 
 def bf16(material: Material) -> Evaded:
-    """All values rounded to bfloat16."""
+    """Round all values to bfloat16."""
     return Evaded(
         tensors={
             name: t.bfloat16().to(t.dtype) if t.is_floating_point() else t
@@ -209,7 +209,7 @@ def bf16(material: Material) -> Evaded:
 
 
 def permuted(material: Material) -> Evaded | None:
-    """Rows in another order, and the columns behind them with them."""
+    """Permute the rows, and the columns of the next layer accordingly."""
     if not material.behind:
         return None
     order = torch.randperm(len(material.bias), generator=material.generator)
@@ -224,9 +224,9 @@ def permuted(material: Material) -> Evaded | None:
 
 
 def crowded(material: Material) -> Evaded | None:
-    """One threshold in ten, each in ten rows that differ a little, after all have got a common direction.
+    """Keep one threshold in ten, each in ten slightly different rows, after ``common_direction``.
 
-    Rows most like one another then have the same threshold, so that only their mean tells of an example.
+    The most similar rows then share a threshold, so that only their mean is informative about an example.
     """
     rows = len(material.bias)
     if not material.nested or not material.behind or rows < 2 * COPIES:
@@ -251,7 +251,7 @@ def crowded(material: Material) -> Evaded | None:
 
 
 def all_at_once(material: Material) -> Evaded | None:
-    """A common direction, other scales and honest rows between the crafted ones, one after the other."""
+    """Apply ``common_direction``, ``scaled`` and ``hidden`` in sequence."""
     evaded = Evaded(tensors=material.tensors)
     for step in (common_direction, scaled, hidden):
         further = step(replace(material, tensors=evaded.tensors))
@@ -274,7 +274,7 @@ EVASIONS: Final[Mapping[str, Evasion]] = {
     "10 rows per threshold, direction": crowded,
     "direction, scales, honest rows": all_at_once,
 }
-"""By the words of the table."""
+"""By their names in the table."""
 
 
 def _without(every: Tensor, some: Tensor) -> Tensor:
@@ -282,9 +282,9 @@ def _without(every: Tensor, some: Tensor) -> Tensor:
 
 
 def _adjusted(material: Material, weight: Tensor) -> Tensor:
-    """Biases with which the rows of ``weight`` fire for about the images for which the crafted ones do.
+    """Biases for which the rows of ``weight`` activate on about the same images as the crafted ones.
 
-    Thresholds keep their distance from the mean of what a row measures, in its standard deviations.
+    Thresholds keep their distance from the mean pre-activation, in its standard deviations.
     """
     inputs = material.inputs.double()
     before, after = (inputs @ w.double().T for w in (material.weight, weight))

@@ -1,14 +1,14 @@
-"""What of a client's examples would stand in a secure sum, looked up before the update is sent.
+"""Which of a client's examples would be exposed in a secure sum, checked before the update is sent.
 
-Under secure aggregation the server sees the sum of all updates. A client knows its own alone, so the other
-clients are stood in for: further examples are dealt into as many stand-ins, each with as many examples as
-the client, and their updates are computed and added. Preflight then looks at the sum, knowing what each
-example of every client contributed to it, and the client's own are counted. One that is found in the sum of
-the others as well does not count: it resembles an example of theirs.
+Under secure aggregation the server sees the sum of all updates. A client knows only its own, so the other
+clients are simulated: further examples are split among simulated clients, each with as many examples as the
+client, and their updates are computed and added. Preflight then checks the sum, using the contribution of
+each example of every client, and counts the client's own. An example that is also found in the sum of the
+others does not count: it resembles one of theirs.
 
-This says what a sum hides if the others received the same model, hold examples like these and take part. A
-server can break each of these: it sends models by client, invents clients, or leaves others out. The update
-by itself, which is the sum if the others send nothing, is what it can come down to.
+The result shows what a sum hides if the others received the same model, hold similar examples and take part.
+A server can violate each assumption: send different models, invent clients, or leave others out. In the worst
+case the sum is the update alone, if the others send nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,20 +29,20 @@ from glasshouse.wire import Kind
 __all__ = ["SumPreflight", "preflight_in_sum"]
 
 SAME: Final = 0.05
-"""Share of its length by which a gradient that is sent may differ from the one that is computed here."""
+"""Relative difference allowed between the gradient that is sent and the one computed here."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class SumPreflight:
-    """What stands in a secure sum.
+    """What is exposed in a secure sum.
 
     Attributes:
-        clients: in the sum, this one included.
-        alone: what stands in the update: the sum if the others send nothing.
-        leaks: of the client's own examples in the sum if the others send as much, one for each example and
-            kind that stands there, the clearest.
-        controlled: in an update of one example of a client it was found, and no other.
+        clients: number of clients in the sum, this one included.
+        alone: what is exposed in the update alone: the sum if the others send nothing.
+        leaks: the clearest leak for each of the client's own exposed examples and kind, if the others send as
+            much.
+        controlled: the control passed: in an update of a single example, that one was found and no other.
     """
 
     clients: int
@@ -52,7 +52,7 @@ class SumPreflight:
 
     @property
     def standing(self) -> tuple[int, ...]:
-        """Numbers of the client's examples whose inputs, or features, stand in the sum."""
+        """Indices of the client's examples whose inputs, or features, are exposed in the sum."""
         return tuple(dict.fromkeys(leak.example for leak in self.leaks))
 
     @property
@@ -83,19 +83,19 @@ def preflight_in_sum(
 
     Args:
         update: of the client, as in :func:`~glasshouse.guard.preflight.preflight`.
-        model: as received, in the mode in which it is trained; it is left as it was.
-        batch: all examples behind the update, (B, ...), their classes, (B,), and, where it was watched, the
+        model: as received, in the mode in which it is trained; not modified.
+        batch: all examples behind the update, (B, ...), their classes, (B,), and, if it was recorded, the
             training.
-        others: examples like those of the other clients and their classes: own ones that are not behind this
-            update, or public ones; at least ``clients - 1`` times B. They are dealt in their order.
-        clients: in the sum, this one included; at least 2.
+        others: examples similar to the other clients' and their classes: own ones not used for this update,
+            or public ones; at least ``clients - 1`` times B. They are assigned in order.
+        clients: number of clients in the sum, this one included; at least 2.
         kind: ``gradient`` or ``delta``.
-        train: makes the update of other examples as this client made its own, defences included; for an
-            undefended gradient there is one.
+        train: computes the update of other examples as this client computed its own, defences included; has
+            a default for an undefended gradient.
 
     Raises:
-        BadValue: fewer than 2 clients, too few other examples, some that are behind this update, no ``train``
-            where one is needed, or as :func:`~glasshouse.guard.preflight.preflight`.
+        BadValue: fewer than 2 clients, too few other examples, some that were used for this update, no
+            ``train`` where it is needed, or as :func:`~glasshouse.guard.preflight.preflight`.
 
     Examples:
         >>> _ = torch.manual_seed(0)
@@ -130,12 +130,12 @@ def preflight_in_sum(
 
 
 def _add(updates: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Their sum."""
+    """The sum of updates."""
     return {name: torch.stack([one[name].double() for one in updates]).sum(0) for name in updates[0]}
 
 
 def _check_cohort(inputs: Tensor, others: Tensor, clients: int) -> None:
-    """There are other clients, and examples for each of them, which are not this client's."""
+    """Raise unless there are other clients, with enough examples that are not this client's."""
     if clients < 2:
         raise BadValue(
             "preflight in a sum",
@@ -173,7 +173,7 @@ def _training(
     kind: Kind,
     train: Train | None,
 ) -> Train:
-    """How the others' updates are made: as this client's was."""
+    """The function that computes the others' updates in the same way as this client's."""
     if train is not None:
         return train
     apart = "a change of the parameters"
@@ -191,7 +191,7 @@ def _training(
 
 
 def _join(parts: Sequence[Examples], updates: Sequence[Mapping[str, Tensor]]) -> Examples:
-    """The examples of all clients, and what they contributed to the sum of the updates."""
+    """The examples of all clients, and their contributions to the sum of the updates."""
     own = parts[0]
     if own.sentences is not None:
         tokens = torch.cat([one.sentences[1] for one in parts if one.sentences is not None])
@@ -214,10 +214,10 @@ def _join(parts: Sequence[Examples], updates: Sequence[Mapping[str, Tensor]]) ->
 def _join_layer(
     contributions: Sequence[Contributions], updates: Sequence[Mapping[str, Tensor]]
 ) -> Contributions:
-    """What every client's examples contributed to one layer, in the units of the updates.
+    """The contributions of every client's examples to one layer, in the units of the updates.
 
-    Pulls of clients that were watched, clipped or stepped otherwise have other units; so each client's are
-    set to the scale of its own update, row by row, before they stand beside the others'.
+    The output gradients have different scales for clients whose training was recorded, clipped or used
+    another step size; so each client's are rescaled to its own update, row by row, before they are joined.
     """
     own, pulls = contributions[0], []
     for one, update in zip(contributions, updates, strict=True):

@@ -1,4 +1,4 @@
-"""All rules on one model, and the numbers behind them."""
+"""Inspection of one model by all rules, with the underlying numbers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,13 +28,13 @@ class Seen:
     """One inspected model.
 
     Attributes:
-        vectors: its weight vectors that were measured.
-        apart: names of the weights, biases and other floating tensors that are in no vector: of these the
-            rules say only whether they are finite.
-        fits: its tensors are those of the agreed architecture; True where none was given.
-        inspection: findings, and of the entropies ``minimum``, ``percentile_3`` and ``median`` (not there if
-            no vector was measured); ``vectors`` and ``skipped`` count what was measured, and what was too
-            small for it, ``apart`` the tensors in no vector.
+        vectors: its measured weight vectors.
+        apart: names of the weights, biases and other floating tensors that are in no vector: these are only
+            checked for being finite.
+        fits: its tensors match the agreed architecture; True if none was given.
+        inspection: findings, and ``minimum``, ``percentile_3`` and ``median`` of the entropies (absent if no
+            vector was measured); ``vectors`` and ``skipped`` count the measured vectors and those too small
+            to measure, ``apart`` the tensors in no vector.
     """
 
     vectors: tuple[Vectors, ...]
@@ -44,12 +44,12 @@ class Seen:
 
     @property
     def findings(self) -> tuple[str, ...]:
-        """A plain sentence for each thing that speaks against training on it; empty: nothing was found."""
+        """One sentence for each reason not to train on the model; empty: nothing was found."""
         return self.inspection.findings
 
     @property
     def entropies(self) -> NDArray[np.float64]:
-        """Of all vectors, in order; empty if none was measured."""
+        """Entropies of all vectors, in order; empty if none was measured."""
         values: NDArray[np.float64] = np.concatenate([np.empty(0), *(v.entropies for v in self.vectors)])
         return values
 
@@ -60,13 +60,13 @@ def inspect(
     agreed: Mapping[str, Tensor] | None = None,
     reference: Mapping[str, Tensor] | None = None,
 ) -> Seen:
-    """Look at a model as a client received it.
+    """Inspect a model as a client received it.
 
     Args:
         tensors: its state_dict.
-        agreed: the state_dict (any values) of the architecture that was agreed on.
-        reference: the state_dict of an honest model of that architecture: as much as it makes likely is no
-            finding. Without ``agreed``, its structure is the one agreed on.
+        agreed: the state_dict (any values) of the agreed architecture.
+        reference: the state_dict of an honest model of that architecture: oddities that it makes likely are
+            not reported. Without ``agreed``, its structure is the agreed one.
 
     Raises:
         BadValue: no weight of a convolution or linear layer among ``tensors``, a tensor cannot be read, or
@@ -109,7 +109,7 @@ def inspect(
 
 
 def _entropies(vectors: Sequence[Vectors]) -> dict[str, float]:
-    """How many vectors were measured and how many left out, and how even the measured ones are."""
+    """Numbers of measured and skipped vectors, and a summary of the entropies."""
     every = torch.cat([v.entropies for v in vectors]).numpy()
     counts = {
         "vectors": float(len(every)),

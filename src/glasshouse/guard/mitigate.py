@@ -1,11 +1,11 @@
-"""Close the leak of one update: the remedy that changes it least and leaves nothing that preflight finds.
+"""Mitigation: the remedy that changes an update least and leaves nothing that preflight finds.
 
-Rows that show an example are dropped, examples clipped, the batch grown, turned copies mixed in, or noise
-added (:mod:`glasshouse.guard.remedies`); a remedy that is not enough is followed by dropping. Where nothing
-helps, or what would be left is another update, the client is told not to send. It happens on the client and
-nothing of the data leaves; a decision may be written to a file of the client's own.
+Remedies (:mod:`glasshouse.guard.remedies`) drop rows that expose an example, clip examples, grow the batch,
+add rotated copies, or add noise; if one is not sufficient, exposing rows are dropped as well. If nothing
+helps, or the update would change too much, the client is advised not to send it. All this happens on the
+client and no data leave it; the decision may be written to a file of the client's own.
 
-What preflight does not look for (gradient inversion, weights of convolutions, labels) is not closed.
+Leaks that preflight does not check (gradient inversion, weights of convolutions, labels) are not mitigated.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ from glasshouse.wire import Kind
 __all__ = ["Mitigation", "Trial", "mitigate"]
 
 CHEAP: Final = 0.05
-"""A remedy that changes the update by less of its length is taken at once."""
+"""A remedy that changes the update by less than this share of its norm is accepted at once."""
 
 
 @final
@@ -34,8 +34,8 @@ class Trial:
 
     Attributes:
         remedy: what was done, in words.
-        standing: examples that still stand in the update.
-        change: length of the change, in lengths of the update as it was computed.
+        standing: number of examples still exposed in the update.
+        change: norm of the change, relative to that of the original update.
     """
 
     remedy: str
@@ -49,11 +49,11 @@ class Mitigation:
     """What may be sent instead of an update.
 
     Attributes:
-        update: to be sent; None: nothing helps, do not send.
+        update: the one to send; None: no remedy helps, do not send.
         remedy: what was done; empty: nothing was needed, or nothing helps.
-        before: what stood in the update as it was computed.
-        after: what stands in ``update``; None: it is not to be sent.
-        trials: all that was tried.
+        before: what is exposed in the original update.
+        after: what is exposed in ``update``; None: nothing is to be sent.
+        trials: all remedies that were tried.
     """
 
     update: Mapping[str, Tensor] | None
@@ -83,19 +83,19 @@ def mitigate(
     more: tuple[Tensor, Tensor] | None = None,
     log: Path | None = None,
 ) -> Mitigation:
-    """Change an update as little as possible so that none of the client's examples stands in it.
+    """Change an update as little as possible so that none of the client's examples is exposed in it.
 
-    Of sentences only the batch is grown: every layer shows them, and preflight looks at the first.
+    For sentences the only remedy is a larger batch: every layer exposes them, and preflight checks the first.
 
     Args:
         update: as in :func:`~glasshouse.guard.preflight.preflight`.
-        model: as received, in the mode in which it is trained; it is left as it was.
-        batch: all examples behind the update, (B, ...), their classes, (B,), and, where it was watched, the
+        model: as received, in the mode in which it is trained; not modified.
+        batch: all examples behind the update, (B, ...), their classes, (B,), and, if it was recorded, the
             training.
         kind: ``gradient`` or ``delta``.
-        train: makes the update of other examples, for remedies that need that; for a gradient there is one.
+        train: computes the update of other examples, for remedies that need it; has a default for gradients.
         more: further examples of the client and their classes, to grow the batch with.
-        log: a file of the client's own, to which the decision is added as a line of JSON.
+        log: a file of the client's own, to which the decision is appended as a line of JSON.
 
     Raises:
         BadValue: as :func:`~glasshouse.guard.preflight.preflight`.
@@ -126,10 +126,10 @@ def mitigate(
         more=more,
         behind=examples,
     )
-    found = _find_remedy(case, examples.find_in(update))
+    mitigation = _find_remedy(case, examples.find_in(update))
     if log is not None:
-        append_jsonl(log, _line(found))
-    return found
+        append_jsonl(log, _line(mitigation))
+    return mitigation
 
 
 def _find_remedy(case: Case, before: Preflight) -> Mitigation:
@@ -162,13 +162,13 @@ def _find_remedy(case: Case, before: Preflight) -> Mitigation:
     return Mitigation(update=changed.update, remedy=words, before=before, after=after, trials=tuple(trials))
 
 
-def _line(found: Mitigation) -> dict[str, object]:
-    """Counts and names alone."""
+def _line(mitigation: Mitigation) -> dict[str, object]:
+    """The log entry: only counts and names."""
     return {
-        "decision": "not sent" if found.update is None else "sent",
-        "remedy": found.remedy,
-        "standing": _standing(found.before),
-        "trials": [[trial.remedy, trial.standing, round(trial.change, 4)] for trial in found.trials],
+        "decision": "not sent" if mitigation.update is None else "sent",
+        "remedy": mitigation.remedy,
+        "standing": _standing(mitigation.before),
+        "trials": [[trial.remedy, trial.standing, round(trial.change, 4)] for trial in mitigation.trials],
     }
 
 

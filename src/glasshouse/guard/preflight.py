@@ -1,23 +1,24 @@
-"""What of a client's own examples stands in its update, looked up before the update is sent.
+"""Preflight: which of a client's own examples are exposed in its update, checked before it is sent.
 
-A server reads inputs of linear layers off rows of an update, or off differences of two rows, and must guess
+A server reads inputs of linear layers from rows of an update, or from differences of two rows, and must guess
 which rows those are (attacks.parts.readout). The client need not guess: it has the examples. It compares the
-rows of the very tensors that it is about to send, after clipping, noise or pruning, with what entered the
-layer. An example stands in the update if one of these comes so near to it, at the best scale, that less than
-``RECOGNISED`` of its contrast is missing, and would not without what the example itself contributed:
+rows of the tensors that it is about to send, after clipping, noise or pruning, with the layer's inputs. An
+example is exposed ("stands") in the update if one of the following matches it, at the best scale, with less
+than ``RECOGNISED`` of its contrast missing, and would not match without the example's own contribution:
 
 - a row of the weight;
-- the rows in which it stands alone, added up so that noise averages out;
-- the difference of two rows that most other examples enter alike.
+- the sum of the rows that only this example contributes to, where noise averages out;
+- the difference of two rows to which most other examples contribute equally.
 
-What each example contributed is known of the training itself, where that was watched
-(:mod:`glasshouse.guard.watch`), or of a pass of the examples through the model as it was received (and, after
-several steps, as it is then).
+The contribution of each example is known from the training itself, if it was recorded
+(:mod:`glasshouse.guard.watch`), or from a pass of the examples through the received model (and, after several
+steps, through the updated one).
 
-Of a model that reads sentences, see :mod:`glasshouse.guard.sentences`: a sentence that stands in the update
-is a leak of the first attention layer.
+For models of sentences, see :mod:`glasshouse.guard.sentences`: a sentence exposed in the update is a leak of
+the first attention layer.
 
-It does not search: what gradient inversion, or a network trained for the purpose, would read is not covered.
+The check does not search: what gradient inversion, or a network trained to read updates, would recover is not
+covered.
 """
 
 import copy
@@ -42,7 +43,7 @@ from glasshouse.wire import Kind
 __all__ = ["RECOGNISED", "Examples", "Leak", "Preflight", "preflight"]
 
 _SAME_AS_INPUT: Final = 0.999
-"""Correlation from which on what enters a layer is the input itself, normalised or not."""
+"""Correlation from which on a layer's input counts as the model's input, normalised or not."""
 
 _PART: Final = 256  # examples passed at a time
 _CONTROLLED: Final = 512  # entries of an example in the controls
@@ -51,17 +52,17 @@ _CONTROLLED: Final = 512  # entries of an example in the controls
 @final
 @dataclass(frozen=True, kw_only=True)
 class Preflight:
-    """What stands in one update.
+    """What is exposed in one update.
 
     Attributes:
-        examples: behind it.
-        leaks: one for each example and kind that stands there, the clearest.
-        labels: numbers of the examples whose class the head's signs name; none where all classes are held,
-            or named: which are, is no secret then.
-        wrong_classes: classes that they name and nobody has.
-        controlled: in an update of one example of these it was found, and no other.
-        unseen: weights that are no linear layer's on vectors: nothing was looked for there.
-        sentences: what was looked at where the model reads sentences; None: it reads something else.
+        examples: number of examples behind it.
+        leaks: the clearest leak for each exposed example and kind.
+        labels: indices of the examples whose class the signs in the head reveal; empty if all classes are
+            present or indicated, as the signs then reveal nothing.
+        wrong_classes: number of classes that the signs indicate and no example has.
+        controlled: the control passed: in an update of a single example, that one was found and no other.
+        unseen: weights that were not checked, as they are not of linear layers on vectors.
+        sentences: the result for a model of sentences; None for other models.
     """
 
     examples: int
@@ -73,12 +74,12 @@ class Preflight:
     sentences: SentencePreflight | None = None
 
     def standing(self, what: What) -> tuple[int, ...]:
-        """Numbers of the examples whose inputs, or features, stand in the update."""
+        """Indices of the examples whose inputs, or features, are exposed in the update."""
         return tuple(leak.example for leak in self.leaks if leak.what == what)
 
     @property
     def summary(self) -> str:
-        """One sentence; two where the model reads sentences."""
+        """One sentence; two for a model of sentences."""
         if not self.controlled:
             return "Nothing can be said: an update of one of your examples did not show it, or showed others."
         if self.sentences is not None:
@@ -106,18 +107,18 @@ def preflight(
     """Look for a client's examples in the update that it is about to send.
 
     Args:
-        update: by name of the parameter, after all defences: a gradient, or what the parameters changed by.
-        model: as received, in the mode in which it is trained; it is left as it was.
-        inputs: all examples that the update was computed from, (B, ...), as they enter the model; of a model
-            that reads sentences their tokens, (B, L).
+        update: by parameter name, after all defences: a gradient, or the change of the parameters.
+        model: as received, in the mode in which it is trained; not modified.
+        inputs: all examples that the update was computed from, (B, ...), as they enter the model; for a model
+            of sentences their tokens, (B, L).
         labels: their classes, (B,).
         kind: ``gradient`` or ``delta``.
-        recognised: share of an example's contrast that may be missing where it counts as standing there.
-        watched: the training (:func:`~glasshouse.guard.watch.watch`): no pass is needed then, and what an
-            example added in each step is known.
+        recognised: share of an exposed example's contrast that may be missing.
+        watched: the recorded training (:func:`~glasshouse.guard.watch.watch`): no extra pass is then needed,
+            and the contribution of each example in each step is known.
 
     Raises:
-        BadValue: another kind, no weight of ``model`` in the update, or inputs that do not fit it.
+        BadValue: another kind, no weight of ``model`` in the update, or inputs that do not match it.
 
     Examples:
         >>> model = nn.Linear(4, 2)
@@ -136,16 +137,16 @@ def preflight(
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Examples:
-    """A client's examples, and what they contributed to an update, whatever is then done to it.
+    """A client's examples and their contributions to an update, before defences are applied to it.
 
     Attributes:
         labels: their classes, (B,).
         kind: of the update.
-        layers: contributions to each layer that can be looked at.
-        head: the layer in front of the output.
+        layers: contributions to each layer that can be checked.
+        head: the last layer, before the output.
         weights: names of the parameters with several dimensions.
-        controlled: in an update of one of them it is found, and no other.
-        sentences: the model and its tokens, where it reads sentences; all else is empty then.
+        controlled: the control passed: in an update of one of them only that one is found.
+        sentences: the model and its tokens, for a model of sentences; all else is then empty.
     """
 
     labels: Tensor
@@ -168,7 +169,7 @@ class Examples:
         watched: Watched | None = None,
         with_copies: bool = False,
     ) -> "Examples":
-        """Those behind ``update``: see :func:`preflight`; ``with_copies``: some are turned ones of others."""
+        """The examples behind ``update``: see :func:`preflight`; ``with_copies``: some are rotated copies."""
         parameters = dict(model.named_parameters())
         if kind not in ("gradient", "delta") or not any(name in update for name in parameters):
             raise BadValue(
@@ -200,10 +201,10 @@ class Examples:
         )
 
     def find_in(self, update: Mapping[str, Tensor], *, recognised: float = RECOGNISED) -> Preflight:
-        """What stands in ``update``.
+        """What is exposed in ``update``.
 
         Raises:
-            BadValue: it holds a number that is not finite.
+            BadValue: it contains a value that is not finite.
         """
         if broken := not_finite(update):
             raise BadValue(
@@ -236,7 +237,7 @@ class Examples:
 def _pass_through(
     update: Mapping[str, Tensor], model: nn.Module, inputs: Tensor, labels: Tensor, kind: Kind
 ) -> list[LayerTrace]:
-    """Traces of the model as received; after several steps pulls are the mean of those before and after."""
+    """Traces of the received model; after several steps, output gradients are averaged over both models."""
     before = _trace_linear(model, inputs, labels, kind)
     if kind == "gradient":
         return before
@@ -245,7 +246,7 @@ def _pass_through(
 
 
 def _of_sentences(update: Mapping[str, Tensor], model: nn.Module, tokens: Tensor) -> Preflight:
-    """What stands in the first attention layer; the other weights were not looked at."""
+    """What is exposed in the first attention layer; the other weights are not checked."""
     assert isinstance(model, ReadsSentences)
     seen = preflight_sentences(update, model, tokens)
     module, _ = model.anatomy.blocks[0].projections()["value"]
@@ -269,9 +270,9 @@ def _of_sentences(update: Mapping[str, Tensor], model: nn.Module, tokens: Tensor
 
 
 def _trace_linear(model: nn.Module, inputs: Tensor, labels: Tensor, kind: Kind) -> list[LayerTrace]:
-    """Traces of the linear layers alone, if there are any: nothing is kept of what lies in front of them.
+    """Traces of the linear layers only, if there are any: no gradients are stored for the layers before them.
 
-    Examples behind several steps were never one batch, and are passed in parts.
+    Examples of several steps were not one batch, and are passed in parts.
     """
     work = copy.deepcopy(model)
     linear = [layer for layer in work.modules() if isinstance(layer, nn.Linear)]
@@ -295,7 +296,7 @@ def _trace_linear(model: nn.Module, inputs: Tensor, labels: Tensor, kind: Kind) 
 
 
 def _is_input(seen: Tensor, inputs: Tensor) -> bool:
-    """Whether what enters a layer, (B, n), is the input itself up to scale and shift."""
+    """Whether a layer's input, (B, n), is the model's input up to scale and shift."""
     flat = inputs.flatten(1)
     if seen.shape != flat.shape:
         return False
@@ -305,7 +306,7 @@ def _is_input(seen: Tensor, inputs: Tensor) -> bool:
 
 
 def _named_classes(update: Mapping[str, Tensor], head: LayerTrace, labels: Tensor, kind: Kind) -> set[int]:
-    """The classes that the signs of the head's bias, or of its rows, call present; none if all are."""
+    """The classes that the signs of the head's bias, or of its rows, reveal; empty if all are present."""
     for part in ("bias", "weight"):
         sums = update.get(head.named(part))
         if sums is not None and bool(sums.any()) and len(sums) > int(labels.max()):
@@ -317,7 +318,7 @@ def _named_classes(update: Mapping[str, Tensor], head: LayerTrace, labels: Tenso
 
 
 def _moved(model: nn.Module, update: Mapping[str, Tensor]) -> nn.Module:
-    """A copy of ``model`` after the update."""
+    """A copy of ``model`` with the update applied."""
     after = copy.deepcopy(model)
     with torch.no_grad():
         for name, p in after.named_parameters():
@@ -327,7 +328,7 @@ def _moved(model: nn.Module, update: Mapping[str, Tensor]) -> nn.Module:
 
 
 def _control(inputs: Tensor) -> bool:
-    """In the gradient of the first example alone it is found, and none of the others is."""
+    """Positive control: in the gradient of the first example only, it is found and no other."""
     vectors = inputs[:8].flatten(1).detach().float().cpu()
     vectors = vectors[:, :: max(1, vectors.shape[1] // _CONTROLLED)]
     return _finds_first(vectors.numpy().tobytes(), len(vectors))
@@ -335,7 +336,7 @@ def _control(inputs: Tensor) -> bool:
 
 @lru_cache(maxsize=16)
 def _finds_first(vectors: bytes, count: int) -> bool:
-    """The same of vectors in float32; a client has the same first examples in every round."""
+    """The control on float32 vectors; cached, as a client has the same first examples in every round."""
     inputs = torch.frombuffer(bytearray(vectors), dtype=torch.float).reshape(count, -1)
     pulls = torch.zeros(count, 2)
     pulls[0] = torch.tensor([1.0, -0.5])

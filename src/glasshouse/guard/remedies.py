@@ -1,6 +1,6 @@
-"""What a client can do to an update that shows its examples, before it is sent: one function each.
+"""Remedies for an update that exposes examples, applied before it is sent: one function each.
 
-A remedy gives the update that would be sent instead, and all examples behind it; None: it cannot be applied.
+A remedy returns the update to send instead, with all examples behind it; None: it cannot be applied.
 """
 
 import copy
@@ -19,33 +19,33 @@ from glasshouse.tensors import norm
 from glasshouse.wire import Batch, Kind
 
 Train = Callable[[Tensor, Tensor], Mapping[str, Tensor]]
-"""Gives the update that training on these examples makes, from the received model."""
+"""Computes the update from training the received model on these examples."""
 
 MOST: Final = 0.5
-"""A remedy that changes the update by more of its length leaves another update, not worth sending."""
+"""A remedy that changes the update by more than this share of its norm makes it not worth sending."""
 HIDDEN: Final = 0.7
-"""Share of an example's contrast that must be missing of what is sent: more than preflight asks for."""
+"""Share of an example's contrast that must be missing from what is sent: stricter than preflight."""
 PASSES: Final = 6
-"""How often rows are dropped: without some, others may show an example."""
+"""Maximum number of passes that drop rows: once some are gone, others may expose an example."""
 STRENGTHS: Final = tuple(2.0**k for k in range(-5, 5))
-"""Standard deviations of the noise that are tried, in root mean squares of the tensor."""
+"""Candidate standard deviations of the noise, relative to the root mean square of the tensor."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """An update that may show examples, and what it was made of.
+    """An update that may expose examples, and what it was computed from.
 
     Attributes:
-        update: by name of the parameter.
+        update: by parameter name.
         model: as received.
         inputs: of all examples behind the update, (B, ...).
         labels: their classes, (B,).
         kind: ``gradient`` or ``delta``.
-        train: makes the update of other examples; None: it cannot be made again.
+        train: computes the update of other examples; None: it cannot be recomputed.
         more: further examples of the client, and their classes.
-        behind: what the examples contributed to the update; None: a pass tells.
-        with_copies: among the examples are turned copies of others.
+        behind: the examples' contributions to the update; None: they are computed by a pass.
+        with_copies: the examples include rotated copies of each other.
     """
 
     update: Mapping[str, Tensor]
@@ -59,7 +59,7 @@ class Case:
     with_copies: bool = False
 
     def check(self) -> Preflight:
-        """What stands in the update, or nearly does."""
+        """What is exposed, or nearly exposed, in the update."""
         return self.examples().find_in(self.update, recognised=HIDDEN)
 
     def passes(self) -> bool:
@@ -67,7 +67,7 @@ class Case:
         return not self._by_a_pass().find_in(self.update).leaks
 
     def examples(self) -> Examples:
-        """What the examples contributed to the update as it was computed."""
+        """The examples' contributions to the original update."""
         return self._by_a_pass() if self.behind is None else self.behind
 
     def _by_a_pass(self) -> Examples:
@@ -81,23 +81,23 @@ class Case:
         )
 
     def _again(self, inputs: Tensor, labels: Tensor) -> "Case | None":
-        """The case of an update that is made of these examples."""
+        """The case of an update recomputed from these examples."""
         if self.train is None:
             return None
         update = {name: t.detach() for name, t in self.train(inputs, labels).items()}
         return replace(self, update=update, inputs=inputs, labels=labels, behind=None).known()
 
     def known(self) -> "Case":
-        """The case with what its examples contributed, found out once for all that is then done to it."""
+        """The case with its examples' contributions, computed once before remedies change the update."""
         return replace(self, behind=self.examples())
 
 
 def gradient_of(
     model: nn.Module, inputs: Tensor, labels: Tensor, weights: Tensor | None = None
 ) -> dict[str, Tensor]:
-    """The gradient of the mean loss, each example's part times its weight, (B,).
+    """The gradient of the mean loss, with examples weighted by ``weights``, (B,).
 
-    ``model`` is left as it was, running statistics included.
+    ``model`` is not modified, including its running statistics.
     """
     work = copy.deepcopy(model)
     trained = {name: p for name, p in work.named_parameters() if p.requires_grad}
@@ -110,7 +110,7 @@ def gradient_of(
 
 
 def drop_rows(case: Case) -> Case | None:
-    """Zeros in place of the rows that show an example, and of their biases; others are as they were."""
+    """Zero the rows that expose an example, and their biases; other rows are unchanged."""
     update = {name: t.clone() for name, t in case.update.items()}
     for _ in range(PASSES):
         case = replace(case, update=update)
@@ -125,7 +125,7 @@ def drop_rows(case: Case) -> Case | None:
 
 
 def clip_examples(case: Case) -> Case | None:
-    """No example's gradient is longer than the median one; only for the gradient of one step."""
+    """Clip each example's gradient to the median norm; only for the gradient of one step."""
     if case.kind != "gradient":
         return None
     layers = trace(case.model, case.inputs, case.labels)
@@ -136,10 +136,10 @@ def clip_examples(case: Case) -> Case | None:
 
 
 def add_copies(case: Case) -> Case | None:
-    """Turned and mirrored copies of images are trained on as well, so that units answer to several pictures.
+    """Also train on rotated and mirrored copies of images, so that units respond to several pictures.
 
     Source: Jeter et al. 2023, "OASIS: Offsetting Active Reconstruction Attacks in Federated Learning",
-    arXiv:2311.13739. A copy that stands in the update counts like the image itself.
+    arXiv:2311.13739. A copy that is exposed in the update counts like the image itself.
     """
     images = case.inputs
     if images.ndim != 4 or images.shape[2] != images.shape[3]:
@@ -149,7 +149,7 @@ def add_copies(case: Case) -> Case | None:
 
 
 def grow_batch(case: Case) -> Case | None:
-    """Further examples of the client are trained on as well."""
+    """Also train on further examples of the client."""
     if case.more is None:
         return None
     inputs, labels = case.more
@@ -157,12 +157,12 @@ def grow_batch(case: Case) -> Case | None:
 
 
 def add_noise(case: Case) -> Case | None:
-    """Gaussian noise on the layers that show an example, somewhat more than hides them.
+    """Add Gaussian noise to the layers that expose an example, with a margin.
 
-    A server that knows all rows which show an example averages noise out over them: the least strength that
-    hides all from preflight is multiplied by the root of the largest number of such rows. None: what hides
-    them changes the update by more than ``MOST``. The seed is the operating system's: noise that a server
-    could draw again it could take off.
+    A server that knows all rows that expose an example can average the noise over them: the smallest strength
+    that hides all from preflight is multiplied by the square root of the largest number of such rows. None:
+    the required noise changes the update by more than ``MOST``. The seed comes from the operating system, as
+    a server could subtract noise that it can reproduce.
     """
     leaks = case.check().leaks
     if not leaks:
@@ -202,6 +202,6 @@ REMEDIES: Final[Mapping[str, Remedy]] = {
 
 
 def distance(update: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
-    """Length of the difference, in lengths of ``update``."""
-    apart = {name: other[name].double() - t.double() for name, t in update.items()}
-    return norm(apart) / max(norm(update), torch.finfo(torch.double).tiny)
+    """Norm of the difference, relative to the norm of ``update``."""
+    difference = {name: other[name].double() - t.double() for name, t in update.items()}
+    return norm(difference) / max(norm(update), torch.finfo(torch.double).tiny)

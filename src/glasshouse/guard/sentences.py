@@ -1,18 +1,18 @@
-"""Which of a client's own sentences stand in the update of a language model, looked up before it is sent.
+"""Which of a client's own sentences are exposed in the update of a language model, checked before sending.
 
-Every row of the gradient of an attention layer's projections is a weighted sum of what the layer read at
-the client's places (DAGER, Petrov et al. 2024, arXiv:2405.15586). As long as there are fewer places than
-the layer is wide, the span of these rows tells who was among them: a server tries every token of the
-vocabulary. The client need not try: it knows its tokens, and how many there are. A token stands in the
-update if it is nearer to the span of as many of the largest directions as there are tokens than half the
-nearest of many tokens that do not occur at that place. That holds after clipping, noise or pruning as well.
-Where there are as many different tokens as the layer is wide, the span is everything and says nothing.
+Every row of the gradient of an attention layer's projections is a weighted sum of the layer's inputs at the
+client's token positions (DAGER, Petrov et al. 2024, arXiv:2405.15586). While there are fewer positions than
+the layer's width, the span of these rows reveals the tokens: a server tests every token of the vocabulary.
+The client need not search: it knows its tokens and their number. A token is exposed ("stands") in the update
+if its distance to the span of the largest directions, as many as there are tokens, is less than half that of
+the nearest of many tokens that do not occur. This applies after clipping, noise or pruning as well. Where
+there are as many distinct tokens as the layer is wide, the span is the whole space and reveals nothing.
 
-Looked at is the first layer, where a server begins. What it would need beyond that (the order of the
-tokens, by the second layer) is not tried: a sentence counts if every word of it stands there, at its place
-where positions are in the embedding.
+Only the first layer is checked, where a server begins. Its next step (the order of the tokens, from the
+second layer) is not tested: a sentence counts if all its tokens are exposed, at their positions where the
+embedding contains positions.
 
-Shape letters: B sentences, L tokens, D width, R rows, T places.
+Shape letters: B sentences, L tokens, D width, R rows, T positions.
 """
 
 import math
@@ -29,21 +29,21 @@ from glasshouse.tokens.vocabulary import Vocabulary
 __all__ = ["ReadsSentences", "SentencePreflight", "preflight_sentences"]
 
 STRANGERS: Final = 200
-"""Tokens that do not occur, compared with at every place."""
+"""Number of tokens that do not occur ("strangers"), used for comparison at every position."""
 NEARER: Final = 0.5
-"""A token stands in the span if its distance is below this share of the nearest stranger's."""
+"""A token is exposed if its distance to the span is below this share of the nearest stranger's."""
 
 
 @runtime_checkable
 class ReadsSentences(Protocol):
-    """What is asked of a model: see :class:`glasshouse.models.text.base.TextModel`."""
+    """The required interface of a model: see :class:`glasshouse.models.text.base.TextModel`."""
 
     vocabulary: Vocabulary
     anatomy: Any
     task: str
 
     def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """What enters the first layer, (B, L, D)."""
+        """Inputs of the first layer, (B, L, D)."""
         ...
 
     def input_rows(self, layer: int, tensors: Mapping[str, Tensor]) -> Tensor:
@@ -54,20 +54,20 @@ class ReadsSentences(Protocol):
 @final
 @dataclass(frozen=True, kw_only=True)
 class SentencePreflight:
-    """What stands in one update.
+    """What is exposed in one update.
 
     Attributes:
-        sentences: behind it.
+        sentences: number of sentences behind it.
         width: D of the first attention layer.
-        rows: of the update that were looked at; 0: nothing of that layer is sent.
-        tokens: different tokens (at different places) that it read with a loss.
-        rank: directions that these tokens can span in the rows that are sent.
-        standing: numbers of the sentences of which every token stands there.
-        seen: share of all those tokens that do.
-        full_at: sentences like these in one update, of one batch or of batches that are accumulated, from
-            which on the span is everything; 0: not known.
-        controlled: in sums of what the layer reads of one of the sentences that one was found, and none of
-            words that do not occur.
+        rows: number of rows of the update that were checked; 0: nothing of that layer is sent.
+        tokens: distinct tokens (at distinct positions) with a loss.
+        rank: dimensions that these tokens can span in the rows that are sent.
+        standing: indices of the sentences whose tokens are all exposed.
+        seen: share of all tokens that are exposed.
+        full_at: number of similar sentences in one update, of one batch or of accumulated batches, from which
+            on the span is the whole space; 0: not known.
+        controlled: the control passed: in mixtures of the layer's inputs of one sentence, that sentence was
+            found, and tokens that do not occur were not.
     """
 
     sentences: int
@@ -101,12 +101,12 @@ def preflight_sentences(
     """Look for a client's sentences in the update that it is about to send.
 
     Args:
-        update: by name of the parameter, after all defences: a gradient, or what the parameters changed by.
+        update: by parameter name, after all defences: a gradient, or the change of the parameters.
         model: as received.
         inputs: tokens of all sentences behind the update, (B, L).
 
     Raises:
-        BadValue: no sentences, or tokens that the vocabulary does not have.
+        BadValue: no sentences, or tokens that are not in the vocabulary.
     """
     words = model.vocabulary
     if inputs.ndim != 2 or not len(inputs) or int(inputs.min()) < 0 or int(inputs.max()) >= words.size:
@@ -130,8 +130,8 @@ def _look(rows: Tensor, model: ReadsSentences, inputs: Tensor, real: Tensor) -> 
     tokens = len(torch.unique(kinds[real]))
     width = rows.shape[1]
     rank = min(tokens, len(rows), width)
-    there = _stand(rows, rank, model, inputs, real)
-    standing = [i for i in range(len(inputs)) if bool(real[i].any()) and bool((there | ~real)[i].all())]
+    exposed = _stand(rows, rank, model, inputs, real)
+    standing = [i for i in range(len(inputs)) if bool(real[i].any()) and bool((exposed | ~real)[i].all())]
     each, limit = tokens / len(inputs), min(len(rows), width)
     return SentencePreflight(
         sentences=len(inputs),
@@ -140,14 +140,14 @@ def _look(rows: Tensor, model: ReadsSentences, inputs: Tensor, real: Tensor) -> 
         tokens=tokens,
         rank=rank,
         standing=tuple(standing),
-        seen=float(there.sum() / real.sum().clamp_min(1)),
+        seen=float(exposed.sum() / real.sum().clamp_min(1)),
         full_at=math.ceil(limit / each) if each else 0,
         controlled=_control(model, inputs, real),
     )
 
 
 def _stand(rows: Tensor, rank: int, model: ReadsSentences, inputs: Tensor, real: Tensor) -> Tensor:
-    """Which tokens (B, L) stand in the largest ``rank`` directions of rows (R, D)."""
+    """Which tokens (B, L) are exposed in the span of the ``rank`` largest directions of rows (R, D)."""
     if not rank:
         return torch.zeros_like(real)
     basis = torch.linalg.svd(rows, full_matrices=False)[2][:rank]
@@ -158,7 +158,7 @@ def _stand(rows: Tensor, rank: int, model: ReadsSentences, inputs: Tensor, real:
 
 
 def _control(model: ReadsSentences, inputs: Tensor, real: Tensor) -> bool:
-    """In sums of what is read of the longest sentence it is found, and one of other words is not."""
+    """In mixtures of the inputs of the longest sentence it is found, and one of other tokens is not."""
     longest = int(real.sum(1).argmax())
     inputs, real = inputs[longest : longest + 1], real[longest : longest + 1]
     places = torch.arange(inputs.shape[1], device=inputs.device)[None]
@@ -170,12 +170,12 @@ def _control(model: ReadsSentences, inputs: Tensor, real: Tensor) -> bool:
     occurs = set(inputs.flatten().tolist()) | model.vocabulary.marks
     others = [t for t in range(model.vocabulary.size) if t not in occurs][-1:]
     strange = inputs.where(~real, torch.tensor(others or [0], device=inputs.device))
-    there = _stand(rows, len(read), model, inputs, real) | ~real
-    return bool(there.all()) and not (others and bool((_stand(rows, len(read), model, strange, real)).any()))
+    shown = _stand(rows, len(read), model, inputs, real) | ~real
+    return bool(shown.all()) and not (others and bool((_stand(rows, len(read), model, strange, real)).any()))
 
 
 def _far(model: ReadsSentences, tokens: Tensor, places: Tensor, basis: Tensor) -> Tensor:
-    """Distance of what the first layer reads from the span, relative to its norm, (B, L)."""
+    """Distance of the first layer's inputs from the span, relative to their norms, (B, L)."""
     x = model.anatomy.blocks[0].attended(model.embed(tokens, places)).double()
     beside: Tensor = x - x @ basis.T @ basis
     far: Tensor = beside.norm(dim=2) / x.norm(dim=2).clamp_min(1e-12)
@@ -183,7 +183,7 @@ def _far(model: ReadsSentences, tokens: Tensor, places: Tensor, basis: Tensor) -
 
 
 def _nearest_strangers(model: ReadsSentences, inputs: Tensor, basis: Tensor) -> Tensor:
-    """The smallest distance of tokens that occur nowhere, by place, (L,)."""
+    """The smallest distance among tokens that do not occur, for each position, (L,)."""
     occurs = set(inputs.flatten().tolist()) | model.vocabulary.marks
     others: Sequence[int] = [t for t in range(model.vocabulary.size) if t not in occurs]
     step = max(1, len(others) // STRANGERS)

@@ -1,10 +1,9 @@
-"""Which examples stand in the rows of an update to one linear layer.
+"""Which examples are exposed in the rows of an update to one linear layer.
 
-A row of the update is a sum of contributions, one of each example along what of it entered the layer. The
-client knows them all, and so it can ask what would be left of a row without one of its examples: only where
-an example's own contribution makes a row resemble it does it stand there. An example contributes little to
-most rows, and rows to which it contributed less than ``OWN`` of their length cannot stand for it: they are
-never compared.
+A row of the update is a sum of contributions, one per example, each along the example's input to the layer.
+The client knows them all, so it can compute what remains of a row without one of its examples: an example is
+exposed only where its own contribution makes the row resemble it. An example contributes little to most rows,
+and rows to which it contributed less than ``OWN`` of their length cannot expose it: they are never compared.
 
 Shape letters: m rows of the weight, n its columns, B examples, k pairs of a vector and an example.
 """
@@ -35,39 +34,39 @@ from glasshouse.guard.contributions import Contributions, Goals, Sizes, What, la
 CLEAR: Final = 0.5
 """Share of an example's contrast that may be missing; 18 dB of PSNR for an image of ordinary contrast."""
 RECOGNISED: Final = 0.6
-"""The same where no other example is as near: what a server reads has its own scale, offset and contrast."""
+"""The same where no other example is as close: a server's reading has its own scale, offset and contrast."""
 MOST: Final = 0.35
-"""Share of it from which on that need not be asked, where the example is recognised."""
+"""Own share of a vector's length from which on no test without it is needed, below ``RECOGNISED``."""
 HALF: Final = 0.5
-"""The same where it nearly is."""
+"""The same where more is missing."""
 STRANGE: Final = CLEAR / (1 - OWN)
-"""Share of its contrast that must be missing where its own contribution is taken out."""
+"""Share of an example's contrast that must be missing once its own contribution is removed."""
 APART: Final = 1.5
-"""Where contributions are only estimated, a row that is so many times as near to one example as to any other
-shows it: in one of several steps it may have had a row to itself that it shares before and after."""
+"""Where contributions are only estimated, a row this many times closer to one example than to any other
+exposes it: in one of several steps it may have had the row to itself that it shares before and after."""
 CLOSER: Final = 0.2
-"""Where so much less is missing than may be, it does not matter who else resembles the row."""
+"""Where this much less is missing than the limit, other examples that resemble the row do not matter."""
 BESIDE: Final = 1.2
-"""Where more than ``CLEAR`` is missing, every other example is so many times as far away."""
+"""Where more than ``CLEAR`` is missing, every other example must be this many times farther away."""
 UNEXPLAINED: Final = 0.1
-"""Share of a bias that may be other than what the examples contributed."""
+"""Share of a bias that may differ from the examples' contributions."""
 ALIKE: Final = 0.9
-"""Cosine of what two examples differ by from the mean from which on they are one picture."""
+"""Cosine between two mean-centred examples from which on they count as the same picture."""
 _TINY: Final = torch.finfo(torch.float).tiny
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Leak:
-    """One example that stands in the update.
+    """One example that is exposed in the update.
 
     Attributes:
-        example: its number among the client's.
-        what: the input itself, or what the layers in front made of it.
+        example: its index among the client's examples.
+        what: the input itself, or the features computed from it by earlier layers.
         layer: name of the layer.
-        by: where in the layer's weight.
-        missing: share of its contrast that is not there, below ``RECOGNISED``.
-        rows: all rows of the weight that show it, alone, together or two by two.
+        by: the kind of row combination that exposes it.
+        missing: share of its contrast that is missing, below ``RECOGNISED``.
+        rows: all rows of the weight that expose it, alone, in sums or in pairs.
     """
 
     example: int
@@ -81,13 +80,13 @@ class Leak:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Shown:
-    """Pairs of a vector and the example that it shows, k in number.
+    """k pairs of a vector and the example that it exposes.
 
     Attributes:
         examples: (k,).
-        missing: (k,).
-        rows: two of each vector, or one twice, (k, 2).
-        by: what the vectors are.
+        missing: share of contrast missing, (k,).
+        rows: the two rows of each vector, or one twice, (k, 2).
+        by: kind of the vectors.
     """
 
     examples: Tensor
@@ -99,14 +98,14 @@ class _Shown:
 def find_examples(
     rows: Tensor, of: Contributions, *, bias: Tensor | None = None, recognised: float = RECOGNISED
 ) -> list[Leak]:
-    """The examples that stand in ``rows``.
+    """The examples that are exposed in ``rows``.
 
     Args:
         rows: of the update, (m, n).
-        of: what the examples contributed to them.
-        bias: of the update, (m,): tells a server the scale of an input.
-        recognised: share of an input's contrast that may be missing; at most ``CLEAR`` of features, and where
-            something else was added to the rows.
+        of: the examples' contributions to them.
+        bias: of the update, (m,): reveals the scale of an input.
+        recognised: share of an input's contrast that may be missing; at most ``CLEAR`` for features, and for
+            rows to which something else was added.
     """
     rows, scale = rows.detach(), largest(rows.detach())
     rows = (rows / scale).to(of.trace.inputs.dtype)
@@ -160,17 +159,17 @@ def _compare_quotients(
     of: Contributions,
     limits: Tensor,
 ) -> _Shown | None:
-    """The same of what a server makes of vectors: divided by the bias, and cut to the range of inputs.
+    """As :func:`_compare`, for what a server reads: vectors divided by the bias, clamped to the input range.
 
-    Scale and offset are right then, and what pruning took from one of two rows is cut off.
+    Scale and offset are then right, and errors from pruning one of two rows are clamped.
 
     Args:
         vectors: of the update.
         rows: of the update.
         bias: of the update, in the units of ``rows``.
-        sizes: what the bias would be of each example.
+        sizes: contribution of each example to the bias.
         of: the contributions.
-        limits: of each row, what may be missing.
+        limits: share that may be missing, for each row.
     """
     total = vectors.of(bias)
     explained = (vectors.of(sizes.total) / total - 1).abs() <= UNEXPLAINED
@@ -188,7 +187,7 @@ def _compare_quotients(
 
 
 def _shown(vectors: RowCombinations, pairs: Pairs, missing: Tensor) -> _Shown:
-    """Those of the pairs of which not all is missing."""
+    """The pairs in which the example is recognised (``missing`` is finite)."""
     kept = missing.isfinite()
     numbers = torch.stack([vectors.first, vectors.second], dim=1)
     return _Shown(
@@ -200,15 +199,15 @@ def _shown(vectors: RowCombinations, pairs: Pairs, missing: Tensor) -> _Shown:
 
 
 def _recognise(vectors: Tensor, pairs: Pairs, goals: Goals, limits: Tensor) -> Tensor:
-    """(k,), the share of an example's contrast that a vector lacks; infinite where it is not recognised.
+    """Share of an example's contrast that is missing from a vector, (k,); infinite if it is not recognised.
 
-    Where others that contributed resemble it far better, it shows them.
+    Where another contributing example matches a vector far better, the vector exposes only that one.
 
     Args:
         vectors: of the pairs, (v, n).
         pairs: to be compared.
         goals: examples of the pairs.
-        limits: share that may be missing of each vector, (v,).
+        limits: share that may be missing, for each vector, (v,).
     """
     which, length = pairs.which, torch.linalg.vector_norm(vectors, dim=1)
     missing = _missing(_inner(vectors, pairs, goals), length[which].clamp_min(_TINY), pairs, goals)
@@ -218,7 +217,7 @@ def _recognise(vectors: Tensor, pairs: Pairs, goals: Goals, limits: Tensor) -> T
 
 
 def _inner(vectors: Tensor, pairs: Pairs, goals: Goals) -> Tensor:
-    """(k,), components of vectors (v, n) along the examples that go with them."""
+    """Components of vectors (v, n) along their paired examples, (k,)."""
     which, who, inputs = pairs.which, pairs.who, goals.inputs
     if len(who) * 8 > len(vectors) * len(inputs):
         products = (vectors @ inputs.T)[which, who]
@@ -230,7 +229,7 @@ def _inner(vectors: Tensor, pairs: Pairs, goals: Goals) -> Tensor:
 
 
 def _missing(inner: Tensor, length: Tensor, pairs: Pairs, goals: Goals) -> Tensor:
-    """(k,), the share of an example's contrast that a vector lacks; infinite if it has it from others.
+    """Missing share of an example's contrast, (k,); infinite if the match is due to other examples.
 
     Args:
         inner: component of each vector along the example, (k,).
@@ -249,17 +248,17 @@ def _missing(inner: Tensor, length: Tensor, pairs: Pairs, goals: Goals) -> Tenso
 
 
 def _several_rows(rows: Tensor, sizes: Sizes, of: Contributions, limits: Tensor) -> _Shown | None:
-    """Examples in the sum of the rows that are their own, so that noise averages out."""
-    mine = (sizes.top >= OWNED * sizes.length.clamp_min(_TINY)).nonzero()[:, 0]  # the sum is no less
+    """Examples exposed in the sum of the rows that they dominate, in which noise averages out."""
+    mine = (sizes.top >= OWNED * sizes.length.clamp_min(_TINY)).nonzero()[:, 0]  # cheap necessary condition
     mine = mine[sizes.top[mine] >= OWNED * sizes.signed[mine].abs().sum(1).clamp_min(_TINY)]
     if len(mine) < 2:
         return None
     whose = sizes.signed[mine].abs().argmax(1)
     who, place = torch.unique(whose, return_inverse=True)
-    if len(who) == len(mine):  # nobody has two
+    if len(who) == len(mine):  # no example has two rows
         return None
     strongest = rows.new_zeros(len(who)).scatter_reduce(0, place, rows[mine].abs().amax(1), "amax")
-    scale = strongest.clamp_min(_TINY)[place]  # squares of faint rows vanish
+    scale = strongest.clamp_min(_TINY)[place]  # squares of tiny rows underflow
     weights = sizes.signed[mine, whose] / scale
     summands = weights[:, None] * (rows[mine] / scale[:, None])
     total = rows.new_zeros(len(who), rows.shape[1]).index_add_(0, place, summands)
@@ -274,7 +273,7 @@ def _several_rows(rows: Tensor, sizes: Sizes, of: Contributions, limits: Tensor)
 
 
 def _clearly_nearest(rows: Tensor, of: Contributions, recognised: float) -> Iterator[_Shown]:
-    """Rows, and differences in the order of thresholds, that come near to a single example."""
+    """Rows, and differences of rows adjacent in threshold order, that are close to only one example."""
     goals = of.every_goal
     if len(goals.inputs) < 2:
         return
@@ -292,7 +291,7 @@ def _clearly_nearest(rows: Tensor, of: Contributions, recognised: float) -> Iter
 
 
 def _collect(shown: Sequence[_Shown], of: Contributions) -> list[Leak]:
-    """One leak for each example, by the vector that shows it most clearly."""
+    """One leak per example, from the vector that exposes it most clearly."""
     leaks = []
     examples = torch.cat([torch.empty(0, dtype=torch.long), *(one.examples.cpu() for one in shown)])
     for example in torch.unique(examples).tolist():
@@ -314,7 +313,7 @@ def _collect(shown: Sequence[_Shown], of: Contributions) -> list[Leak]:
 
 
 def _leave_out_lookalikes(leaks: list[Leak], of: Contributions) -> list[Leak]:
-    """Those that are clear, or of examples from which every other one is ``BESIDE`` times as far away."""
+    """The leaks that are clear, or of distinct examples: all others are ``BESIDE`` times farther away."""
     unclear = [leak for leak in leaks if leak.missing >= CLEAR]
     if not unclear or of.with_copies:
         return leaks

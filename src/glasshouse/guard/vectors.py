@@ -1,19 +1,19 @@
-"""The weight vectors of a model, and how disordered each of them is.
+"""The weight vectors of a model, and their normalised entropies.
 
-Source: Dabholkar et al. 2025 (Maui), section 3.2: values are put into bins of 1e-6, and the entropy of the
-bins' shares is divided by the logarithm of the vector's size: 0 where all values are alike, 1 where all
+Source: Dabholkar et al. 2025 (Maui), section 3.2: values are binned with width 1e-6, and the entropy of the
+bin frequencies is divided by the logarithm of the vector's size: 0 where all values are equal, 1 where all
 differ.
 
-Where we differ: a vector of n values cannot fill n bins if fewer are within its reach. The 12.8 million
-weights of a fresh ``Linear(25088, 512)`` lie within ±0.0063, in 12,600 bins: the paper's number is 0.58
-however random they are, and 0.42 in bfloat16, which has fewer values still. We divide by the logarithm of the
-smaller of two numbers: n, and the bins between the largest absolute value and its negative that hold a value
-of the vector's precision (:func:`reachable`). Where n is the smaller one, the number is the paper's. The
-range is taken around zero, not between the smallest and the largest value, and never below ±``NARROWEST``:
-values that are alike up to a little noise, or shrunk to almost nothing, stay orderly.
+Where we differ: a vector of n values cannot fill n bins if its range contains fewer. The 12.8 million weights
+of a fresh ``Linear(25088, 512)`` lie within ±0.0063, in 12,600 bins: the paper's number is 0.58 however
+random they are, and 0.42 in bfloat16, which has even fewer values. We divide by the logarithm of the smaller
+of two numbers: n, and the number of bins between the largest absolute value and its negative that contain a
+value of the vector's precision (:func:`reachable`). Where n is the smaller one, the number is the paper's.
+The range is symmetric around zero, not from the smallest to the largest value, and at least ±``NARROWEST``:
+vectors that are constant up to a little noise, or scaled down to almost zero, keep a low entropy.
 
-A convolution (of any number of spatial dimensions) has one vector per output channel, a linear layer one in
-all, and so has a bias. Scales of normalisation layers, and biases of zeros, are left out: in a fresh honest
+A convolution (of any number of spatial dimensions) has one vector per output channel; a linear layer and a
+bias have one each. Scales of normalisation layers, and biases of zeros, are left out: in a fresh honest
 model they are constant.
 """
 
@@ -30,13 +30,13 @@ from torch import Tensor
 from glasshouse.errors import BadValue
 
 BIN: Final = 1e-6
-"""Values nearer than this are the same."""
+"""Bin width: values closer than this count as equal."""
 NARROWEST: Final = 1e-3
-"""What a vector's range is taken for at least; a fresh linear layer has less from a million inputs on."""
+"""Minimum range assumed for a vector; a fresh linear layer is narrower only from a million inputs on."""
 SMALLEST: Final = 8
-"""Vectors with fewer entries say nothing."""
+"""Vectors with fewer entries are not measured."""
 _FIRST: Final = 1024
-_WIDE: Final = 16  # bins for each value, up to which they are counted without sorting
+_WIDE: Final = 16  # bins per value up to which counting without sorting is used
 
 
 Kind = Literal["convolution", "linear", "bias"]
@@ -48,12 +48,12 @@ class Vectors:
     """The weight, or the bias, of one layer.
 
     Attributes:
-        layer: its name.
+        layer: name of the layer.
         kind: of the weight, or ``bias``.
-        weight: (rows, ...), in the precision received.
-        count: vectors: rows of a convolution, 1 of a linear layer or a bias; 0 of an empty tensor.
+        weight: (rows, ...), in the received precision.
+        count: number of vectors: rows of a convolution, 1 for a linear layer or a bias, 0 if empty.
         entropies: (count,), each in [0, 1]; (0,) where a vector has fewer than ``SMALLEST`` entries. Values
-            that are not finite count as alike.
+            that are not finite count as equal.
     """
 
     layer: str
@@ -68,7 +68,7 @@ def normalized_entropy(values: Tensor, *, precision: torch.dtype | None = None) 
 
     Args:
         values: any shape.
-        precision: of the numbers that they were drawn from; None: all real numbers.
+        precision: floating type of the values; None: all real numbers.
 
     Raises:
         BadValue: fewer than 2 values, or one that is not finite.
@@ -91,10 +91,10 @@ def normalized_entropy(values: Tensor, *, precision: torch.dtype | None = None) 
 
 
 def reachable(top: Tensor, precision: torch.dtype | None) -> Tensor:
-    """How many bins between ``-top`` and ``top`` hold a number of ``precision`` (floating); None: all bins.
+    """Number of bins between ``-top`` and ``top`` that contain a value of ``precision``; None: all bins.
 
-    ``top`` counts as ``NARROWEST`` if it is less. Numbers of 32 or more bits are taken to be in every bin, as
-    they are below 8.
+    ``top`` counts as ``NARROWEST`` if it is less. Types of 32 or more bits are assumed to reach every bin,
+    which is true below 8.
 
     Examples:
         >>> reachable(torch.tensor(0.0), None), reachable(torch.tensor(0.0063), torch.bfloat16)
@@ -107,11 +107,10 @@ def reachable(top: Tensor, precision: torch.dtype | None) -> Tensor:
 
 
 def vectors_of(tensors: Mapping[str, Tensor]) -> list[Vectors]:
-    """All weight vectors among ``tensors`` (a state_dict, dense), in their order; told by name and shape.
+    """All weight vectors in ``tensors`` (a dense state_dict), in order; recognised by name and shape.
 
     ``*.weight`` with 3 or more dimensions is a convolution's, with 2 a linear layer's; ``*.bias`` with 1 is a
-    bias, left out where it is zero. Whatever the type of the numbers, and wherever they lie: a model casts
-    them to its own.
+    bias, left out where it is zero. Any dtype and device is accepted, as a model casts what it loads.
     """
     vectors = []
     for name in tensors:
@@ -134,9 +133,9 @@ def vectors_of(tensors: Mapping[str, Tensor]) -> list[Vectors]:
 
 
 def not_looked_at(tensors: Mapping[str, Tensor]) -> tuple[str, ...]:
-    """Names of the weights, biases and other floating tensors that are in no weight vector.
+    """Names of the weights, biases and other floating tensors that are not measured as vectors.
 
-    Scales and statistics of normalisation layers are among them: the rules say only whether they are finite.
+    They include scales and statistics of normalisation layers, which are only checked for being finite.
     """
     return tuple(
         name
@@ -156,15 +155,14 @@ def _kind(name: str, tensors: Mapping[str, Tensor]) -> Kind | None:
         return "bias" if len(shape) == 1 else None
     bias = tensors.get(name.removesuffix("weight") + "bias")
     if part != "weight" or len(shape) < 2 or (bias is not None and bias.shape == shape):
-        return None  # a normalisation layer's scale has its bias's shape, also where it has many dimensions
+        return None  # a normalisation layer's scale has the shape of its bias, in any number of dimensions
     return "linear" if len(shape) == 2 else "convolution"
 
 
 def _precision(t: Tensor) -> torch.dtype | None:
-    """The type of ``t`` if floating and of 16 bits or less, or the 16-bit one that holds all its values.
+    """The type of ``t`` if floating with at most 16 bits, or the 16-bit type that represents all its values.
 
-    A cast adds no values. Integers have no type of their own here: few of them are orderly, as in a float.
-    None: more than 16 bits.
+    Casting to a wider type adds no distinct values. Integers are treated alike. None: more than 16 bits.
     """
     if t.is_floating_point() and t.dtype.itemsize <= 2:
         return t.dtype
@@ -172,7 +170,7 @@ def _precision(t: Tensor) -> torch.dtype | None:
 
 
 def _holds(narrow: torch.dtype, t: Tensor) -> bool:
-    """Whether all finite values of ``t`` are of a type; most tensors tell by their first values."""
+    """Whether ``narrow`` represents all finite values of ``t``; usually decided by the first values."""
     numbers = t.flatten() if t.is_floating_point() else t.flatten().double()
     return not any(
         bool(some[some.to(narrow) != some].isfinite().any()) for some in (numbers[:_FIRST], numbers)
@@ -180,20 +178,20 @@ def _holds(narrow: torch.dtype, t: Tensor) -> bool:
 
 
 def _entropies(rows: Tensor, precision: torch.dtype | None) -> Tensor:
-    """Of rows (r, n) in float64: (r,)."""
+    """Normalised entropies of rows (r, n) in float64: (r,)."""
     if not rows.numel():
         return torch.empty(0, dtype=torch.float64)
     size, top = rows.shape[1], rows.abs().amax(1)
     if not bool(top.isfinite().all()):
         top = torch.where(rows.isfinite(), rows.abs(), 0).amax(1)
-        rows = rows.nan_to_num(nan=1e300, posinf=2e300, neginf=-2e300)  # three that no weight has
+        rows = rows.nan_to_num(nan=1e300, posinf=2e300, neginf=-2e300)  # values that no weight has
     most = reachable(top, precision).clamp_max(size)
-    found = torch.from_numpy(_entropies_of_bins((rows / BIN).round_()))
-    return torch.where(most < 2, 0.0, (found / most.log()).clamp(0, 1))
+    entropies = torch.from_numpy(_entropies_of_bins((rows / BIN).round_()))
+    return torch.where(most < 2, 0.0, (entropies / most.log()).clamp(0, 1))
 
 
 def _entropies_of_bins(bins: Tensor) -> NDArray[np.float64]:
-    """Of each row (r, n) of bins; not sorted if that is cheaper. Few counts differ: those are counted."""
+    """Entropy of each row (r, n) of bins; avoids sorting where that is cheaper, and groups equal counts."""
     size, (low, high) = bins.shape[1], bins.aminmax()
     if len(bins) == 1 and float(high - low) < _WIDE * size:
         counts, row = np.bincount((bins[0] - low).long().numpy()), None
@@ -213,7 +211,7 @@ def _entropies_of_bins(bins: Tensor) -> NDArray[np.float64]:
 
 @cache
 def _bins_of(precision: torch.dtype) -> Tensor:
-    """The bins that hold an absolute value of a floating type of 8 or 16 bits; sorted float64."""
+    """The bins that contain an absolute value of a floating type of 8 or 16 bits; sorted float64."""
     bits = torch.arange(2 ** (8 * precision.itemsize), dtype=torch.int32)
     numbers = bits.to(torch.uint8 if precision.itemsize == 1 else torch.uint16).view(precision).double()
     occupied_bins: Tensor = torch.unique((numbers[numbers.isfinite()].abs() / BIN).round())

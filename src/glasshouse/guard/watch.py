@@ -1,8 +1,8 @@
-"""What training itself shows of a client's examples; the check before sending then needs no pass of its own.
+"""Record local training, so that the check before sending needs no extra pass over the examples.
 
-Every linear layer's inputs, and the pulls of the loss on its outputs, pass by while a client trains. Kept,
-they say exactly what each example added to each row of the update, step by step; a pass afterwards costs a
-third of an epoch, and knows only the models before and after.
+The inputs of every linear layer, and the gradients of the loss at its outputs ("pulls"), are computed anyway
+while a client trains. Stored, they give the exact contribution of each example to each row of the update, in
+every step; a pass afterwards costs a third of an epoch, and uses only the models before and after.
 """
 
 import math
@@ -21,19 +21,19 @@ from glasshouse.guard.behaviour.trace import LayerTrace
 
 __all__ = ["Watched", "watch"]
 
-_RUNS, _RUN = 3, 32  # of an example, by which it is known again, and entries of each: as wide as a digit
+_RUNS, _RUN = 3, 32  # runs of entries that identify an example, and entries per run: as wide as a digit
 _NEAR: Final = 1e-9
 
 
 @final
 @dataclass(kw_only=True, slots=True)
 class _Call:
-    """One step of one layer.
+    """One forward pass of one layer.
 
     Attributes:
-        step: its number.
-        inputs: (b, n); None where they are what entered the network.
-        pulls: (b, m); None: nothing pulled on this step.
+        step: number of the training step.
+        inputs: (b, n); None if they are the network's inputs.
+        pulls: gradients at the outputs, (b, m); None if no gradient arrived.
     """
 
     step: int
@@ -41,7 +41,7 @@ class _Call:
     pulls: Tensor | None = None
 
     def add(self, pulls: Tensor) -> None:
-        """Called in every backward pass that reaches the layer: several losses may pull on one step."""
+        """Called in every backward pass that reaches the layer; gradients of several losses are summed."""
         pulls = pulls.detach() if pulls.requires_grad else pulls
         self.pulls = pulls if self.pulls is None else self.pulls + pulls
 
@@ -49,11 +49,11 @@ class _Call:
 @final
 @dataclass(kw_only=True)
 class Watched:
-    """The steps of one local training.
+    """The recorded steps of one local training.
 
     Attributes:
-        marks: some entries of the examples of every step, (b, ...) each.
-        calls: of each linear layer, by its name.
+        marks: some entries of the examples of every step, (b, ...) each, to identify them.
+        calls: forward passes of each linear layer, by name.
     """
 
     marks: list[Tensor] = field(default_factory=list)
@@ -66,12 +66,12 @@ class Watched:
     _is_copy: bool = False
 
     def __deepcopy__(self, memo: object) -> "Watched":
-        """Hooks are copied with a network: those of the copy see nothing, it trains for somebody else."""
+        """Hooks are copied with a network: those of the copy record nothing, as its training is another."""
         del memo
         return Watched(_is_copy=True)
 
     def follow(self, model: nn.Module) -> list[RemovableHandle]:
-        """Hooks on ``model`` and its linear layers."""
+        """Register hooks on ``model`` and its linear layers."""
         layers = [(name, m) for name, m in model.named_modules() if isinstance(m, nn.Linear)]
         return [
             model.register_forward_pre_hook(self.enter),
@@ -80,8 +80,8 @@ class Watched:
         ]
 
     def enter(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
-        """Before the network runs: note its examples."""
-        if self._is_copy or torch.compiler.is_compiling():  # a pass has to tell
+        """Record the examples before the network's forward pass."""
+        if self._is_copy or torch.compiler.is_compiling():  # not recorded: a separate pass is needed
             return
         if model.training and torch.is_grad_enabled() and inputs and isinstance(inputs[0], Tensor):
             self.settle()
@@ -95,7 +95,7 @@ class Watched:
             self._entered = None
 
     def _leave_layer(self, name: str, _: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
-        """Keep what entered a linear layer, and ask for the pull on what came out."""
+        """Store the input of a linear layer, and request the gradient at its output."""
         if (entered := self._entered) is None or torch.compiler.is_compiling():
             return
         seen = inputs[0]
@@ -111,19 +111,19 @@ class Watched:
         self._asked.append((name, call, output, output._version, is_retained))
 
     def _is_entered(self, name: str, seen: Tensor, entered: Tensor) -> bool:
-        """Whether what enters a layer is what entered the network; not asked again where it was not."""
+        """Whether a layer's input is the network's; once it was not, the layer is not compared again."""
         if seen.numel() != entered.numel() or not self._takes_inputs.get(name, True):
             return False
         self._takes_inputs[name] = bool((seen.flatten() == entered.flatten()).all())
         return self._takes_inputs[name]
 
     def settle(self) -> None:
-        """Take the pulls of the last step that torch retained, and let go of its graph.
+        """Collect the retained output gradients of the last step, and release its graph.
 
-        That is cheaper than a hook, but what is overwritten afterwards (by a ReLU in place) retains the pull
-        on what it became. So every layer is hooked at first, and only those whose outputs are left alone
-        retain. Where no pull came yet (one backward pass of several steps), a hook waits for it; where one
-        did, what pulls on the same step later is not seen.
+        Retaining is cheaper than a hook, but an output modified in place afterwards (by a ReLU) retains the
+        gradient of its modified value. So every layer is hooked at first, and only layers whose outputs are
+        not modified use retained gradients. If no gradient has arrived yet (one backward pass over several
+        steps), a hook waits for it; if one has, later gradients of the same step are missed.
         """
         for name, call, output, version, is_retained in self._asked:
             is_alone = output._version == version
@@ -138,9 +138,9 @@ class Watched:
         self._asked.clear()
 
     def layers(self, model: nn.Module, inputs: Tensor) -> list[LayerTrace] | None:
-        """What the examples did to the linear layers of ``model``, each example summed over its steps.
+        """Traces of the linear layers of ``model``, with each example's output gradients summed over steps.
 
-        None: training passed other examples, or another network, and a pass has to tell.
+        None: training used other examples, or another network, and a separate pass is needed.
         """
         self.settle()
         order = self._numbers(inputs)
@@ -166,7 +166,7 @@ class Watched:
         return traces or None
 
     def _numbers(self, inputs: Tensor) -> list[Tensor] | None:
-        """Of the examples of every step among ``inputs``; None if one of them is not there."""
+        """Indices in ``inputs`` of the examples of every step; None if one of them is not among them."""
         if len({t.shape[1:] for t in self.marks}) != 1:
             return None
         known, places = _number(_some_entries(inputs)).sort()
@@ -180,12 +180,12 @@ class Watched:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Rows:
-    """Whose rows those are that some steps passed through a layer, one step after the other.
+    """Which example each row belongs to, for the concatenated rows of several steps of a layer.
 
     Attributes:
-        who: of each row the example, (r,).
-        count: of the examples.
-        places: of each example its only row, (count,); None: some have none, or several.
+        who: example of each row, (r,).
+        count: number of examples.
+        places: the only row of each example, (count,); None if some have none, or several.
     """
 
     who: Tensor
@@ -194,7 +194,7 @@ class _Rows:
 
     @classmethod
     def of(cls, order: Sequence[Tensor], count: int) -> "_Rows":
-        """Of steps, each with the numbers of its examples."""
+        """From the indices of the examples in each step."""
         who = torch.cat(list(order))
         places = None
         if len(who) == count:
@@ -205,7 +205,7 @@ class _Rows:
         return cls(who=who, count=count, places=places)
 
     def sums(self, parts: Sequence[Tensor]) -> Tensor | None:
-        """(count, k), of each example the sum of its rows; None: the layer changed its width."""
+        """The sum of each example's rows, (count, k); None: the layer changed its width."""
         rows = _cat(parts)
         if rows is None:
             return None
@@ -214,7 +214,7 @@ class _Rows:
         return rows.new_zeros(self.count, rows.shape[1]).index_add_(0, self.who, rows)
 
     def last(self, parts: Sequence[Tensor]) -> Tensor | None:
-        """(count, n), of each example the row that came last; None: the layer changed its width."""
+        """The last row of each example, (count, n); None: the layer changed its width."""
         rows = _cat(parts)
         if rows is None:
             return None
@@ -226,12 +226,12 @@ class _Rows:
 
 
 def _cat(parts: Sequence[Tensor]) -> Tensor | None:
-    """All rows below each other; None: some are wider than others."""
+    """All rows concatenated; None: their widths differ."""
     return torch.cat(list(parts)) if len({t.shape[1] for t in parts}) == 1 else None
 
 
 def _retain(output: Tensor) -> bool:
-    """Have the pull on it retained; inside of a transform of ``torch.func`` that cannot be."""
+    """Retain the gradient of ``output``; False inside ``torch.func`` transforms, where that is impossible."""
     try:
         output.retain_grad()
     except RuntimeError:
@@ -240,7 +240,7 @@ def _retain(output: Tensor) -> bool:
 
 
 def _some_entries(inputs: Tensor) -> Tensor:
-    """(B, ...), of each example a few runs: what stands side by side is read at once, by few calls."""
+    """A few runs of adjacent entries of each example, (B, ...): adjacent entries are fast to read."""
     inputs = inputs.contiguous()
     width = math.prod(inputs.shape[1:])
     apart = width // _RUNS
@@ -251,7 +251,7 @@ def _some_entries(inputs: Tensor) -> Tensor:
 
 
 def _number(entries: Tensor) -> Tensor:
-    """(B,), a number of each example."""
+    """A number that identifies each example, (B,)."""
     rows = entries.flatten(1).double()
     weights = torch.arange(1, rows.shape[1] + 1, dtype=torch.double, device=rows.device).sin()
     return rows @ weights
@@ -259,10 +259,10 @@ def _number(entries: Tensor) -> Tensor:
 
 @contextmanager
 def watch(model: nn.Module | None = None) -> Iterator[Watched]:
-    """Watch the training in this block, for :func:`~glasshouse.guard.preflight.preflight`.
+    """Record the training in this block, for :func:`~glasshouse.guard.preflight.preflight`.
 
     Args:
-        model: that is trained; None: the first network with linear layers that runs in training mode.
+        model: the trained model; None: the first network with linear layers that runs in training mode.
 
     Examples:
         >>> model, images = nn.Linear(4, 2), torch.rand(3, 4)

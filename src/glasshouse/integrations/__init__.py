@@ -1,1 +1,1 @@
-"""Adapters to frameworks with which real federations run. Nothing else of Glasshouse imports them."""
+"""Adapters to frameworks of real federations. No other part of Glasshouse imports them."""

@@ -1,7 +1,7 @@
-"""Pieces of an audit as tasks of a Ray cluster: every machine reads and writes the same folders.
+"""Pieces of an audit as tasks of a Ray cluster: all machines read and write the same folders.
 
-A task that is lost with its process or its machine is started again elsewhere, a few times. Every room has
-worker processes of its own: Ray gives tasks with different environment variables different processes.
+A task that is lost with its process or machine is restarted elsewhere, a few times. Every room has its own
+worker processes: Ray runs tasks with different environment variables in different processes.
 """
 
 import os
@@ -22,7 +22,7 @@ from glasshouse.registry import Card
 __all__ = ["Ray"]
 
 RETRIES: Final = 3
-"""How often a piece is started again whose process or machine was lost."""
+"""Maximum number of restarts of a piece whose process or machine was lost."""
 _OURS: Final = "GLASSHOUSE_"
 _SILENT: Final = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
 
@@ -30,12 +30,12 @@ _SILENT: Final = {"include_dashboard": False, "log_to_driver": False, "logging_l
 @final
 @dataclass(frozen=True, kw_only=True)
 class Ray:
-    """Tasks on a Ray cluster; on a machine that belongs to none, a cluster of this machine alone.
+    """Tasks on a Ray cluster; without one, on a new cluster of this machine only.
 
     Attributes:
-        jobs: pieces at a time; 0: as many as the cluster has processors, and on each GPU four.
-        address: of the cluster: ``host:port``, ``ray://host:port``, ``auto`` or ``local``; empty: of the
-            environment's ``RAY_ADDRESS``, else of the cluster that runs on this machine, else a new one.
+        jobs: concurrent pieces; 0: as many as the cluster has processors, and four per GPU.
+        address: of the cluster: ``host:port``, ``ray://host:port``, ``auto`` or ``local``; empty: from
+            ``RAY_ADDRESS``, else the cluster that runs on this machine, else a new one.
     """
 
     jobs: int = 0
@@ -60,7 +60,7 @@ class Ray:
         if ours:
             try:
                 with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", FutureWarning)  # of what Ray will do about GPUs some day
+                    warnings.simplefilter("ignore", FutureWarning)  # about future GPU behaviour of Ray
                     ray.init(address=self.address or None, **_SILENT)
             except (ConnectionError, RuntimeError, ValueError) as error:
                 raise BadValue(
@@ -93,9 +93,9 @@ class _Cluster:
 
     @property
     def cores(self) -> int:
-        """Of the largest machine: a piece is on one."""
-        there = (node["Resources"].get("CPU", 1) for node in self._ray.nodes() if node["Alive"])
-        return min(self.jobs, int(max(there, default=1)))
+        """Cores of the largest machine, as a piece runs on a single one."""
+        cores = (node["Resources"].get("CPU", 1) for node in self._ray.nodes() if node["Alive"])
+        return min(self.jobs, int(max(cores, default=1)))
 
     @property
     def devices(self) -> frozenset[str]:
@@ -118,7 +118,7 @@ class _Cluster:
             raise interrupted("audit") from error
 
     def _fill(self) -> None:
-        """Hand over pieces in their order; all of them, or as many at a time as were asked for."""
+        """Submit pieces in order; all of them, or up to ``jobs`` at a time."""
         while self._queue and self._fits(self._queue[0]):
             piece = self._queue.pop(0)
             task = self._work.options(
@@ -131,12 +131,12 @@ class _Cluster:
             self._running[task.remote(piece, str(Path.cwd()))] = piece
 
     def _fits(self, piece: Piece) -> bool:
-        """Beside those that run; alone at least, however many processes it has."""
+        """Whether the piece fits beside the running ones; if none runs, it always does."""
         busy = sum(one.processes for one in self._running.values())
         return not self._limit or not busy or busy + piece.processes <= self._limit
 
     def _share(self) -> float:
-        """Of a GPU, for one piece: all GPUs divided by the pieces at a time, one at most; else of four."""
+        """Share of a GPU for one piece: GPUs divided by ``jobs``, at most 1; a fourth if ``jobs`` is 0."""
         return min(1.0, self._there.get("GPU", 1.0) / self._limit) if self._limit else 1 / SHARING
 
     def _answer(self, reference: Any) -> Answer:
@@ -168,7 +168,7 @@ def _run_there(piece: Piece, folder: str) -> Answer:
 
 
 def _environment(room: str) -> dict[str, str]:
-    """Of a piece's process: one thread, our own variables, and the room, which keeps processes apart."""
+    """Environment of a piece's process: one thread, our own variables, and the room, which separates them."""
     own = {name: value for name, value in os.environ.items() if name.startswith(_OURS)}
     return {**own, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GLASSHOUSE_ROOM": room}
 

@@ -1,1 +1,1 @@
-"""Numbers for claims: pure functions of tensors, without files, scenarios or attacks."""
+"""Metrics that score claims: pure functions of tensors, independent of files, scenarios and attacks."""

@@ -1,8 +1,8 @@
-"""What a reconstruction says beside the image: whose it was, of which class; whose a private class is.
+"""Attribution metrics: the owner and label of recovered examples, and the owner of a private class.
 
-The first two are judged on recovered examples alone (paired by least error, each once, above ``THRESHOLD``
-dB): to name the owner of an image that was not recovered is no leak. Shape letters: B private examples of a
-claim.
+The first two are scored on recovered examples only (paired by least error, each once, above ``THRESHOLD``
+dB): naming the owner of an image that was not recovered is not a leak. Shape letters: B private examples of
+a claim.
 """
 
 from dataclasses import dataclass
@@ -22,18 +22,18 @@ from glasshouse.metrics.match import UNMATCHED, assign, mse_table, take
 from glasshouse.registry import Card
 
 THRESHOLD = 18.0
-"""PSNR above which an example counts as recovered, dB; as in ``rate_blind``."""
+"""PSNR above which an example counts as recovered, in dB; as in ``rate_blind``."""
 UNSAID, NOT_RECOVERED = -1, -2
 
 
 def said_of_recovered(
     images: Tensor, guesses: Tensor | None, originals: Tensor, *, context: ScoreContext
 ) -> Tensor:
-    """What was said, (R,), of each of the B originals: (B,) int64, ``UNSAID`` or ``NOT_RECOVERED`` among it.
+    """The guess for each original, (B,) int64, with ``UNSAID`` and ``NOT_RECOVERED`` where there is none.
 
     Args:
         images: (R, C, H, W) reconstructions.
-        guesses: (R,) of each, or None.
+        guesses: (R,), one per reconstruction, or None.
         originals: (B, C, H, W).
         context: declares the image range.
     """
@@ -50,9 +50,9 @@ def said_of_recovered(
 @final
 @dataclass(frozen=True, kw_only=True)
 class Attribution(Hits):
-    """Share of recovered examples whose owner was named. Up is worse; 1 / clients of the round is chance.
+    """Share of recovered examples whose owner was named. Up is worse; chance is 1 / clients of the round.
 
-    An attack that names nobody scores chance by definition ("privacy by shuffling").
+    An attack that names no clients scores chance by definition ("privacy by shuffling").
     """
 
     card: ClassVar[Card] = Card(
@@ -78,7 +78,7 @@ class Attribution(Hits):
 @final
 @dataclass(frozen=True, kw_only=True)
 class LeakedLabels(Hits):
-    """Share of recovered examples whose label is right. Up is worse; 1 / K is chance for balanced classes."""
+    """Share of recovered examples whose label is right. Up is worse; chance is 1 / K for balanced classes."""
 
     card: ClassVar[Card] = Card(
         summary="share of recovered examples that come with their right label",
@@ -110,10 +110,10 @@ class LeakedLabels(Hits):
 
 
 def _share(name: str, claimed: Tensor, truth: Tensor, *, chance: float) -> NDArray[np.float64]:
-    """1, 0, or ``chance`` where nothing was said, per recovered example.
+    """Per recovered example: 1, 0, or ``chance`` where no guess was made.
 
     Raises:
-        BadValue: not one claim per example.
+        BadValue: the number of claims differs from the number of examples.
         NothingClaimed: nothing was recovered.
     """
     if claimed.shape != truth.shape or claimed.ndim != 1:

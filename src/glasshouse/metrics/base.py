@@ -1,8 +1,9 @@
-"""What a metric is, so that the audit can look one up by its name.
+"""The metric interfaces, and the context and the wording that all metrics use.
 
-A metric is a frozen dataclass whose fields are its settings. It gets the part of a claim that it ``reads``,
-the matching truth, and a context; it returns numbers per unit. Averages, intervals and gains are made
-elsewhere (``interval``), because they need all victims at once; a ``PooledMetric`` is no average at all.
+A metric is a frozen dataclass whose fields are its settings. It receives the part of a claim named by
+``reads``, the matching ground truth and a context, and returns one number per unit. Means, intervals and
+gains are computed elsewhere (``interval``), because they need all victims at once; a ``PooledMetric`` is not
+a mean.
 
 Shape letters: B private examples, R reconstructions, C channels, H and W pixels, K classes, D features,
 N clients, M images among which one is identified.
@@ -46,11 +47,11 @@ ClaimKind = str
 """Registered name of a kind of claim: ``reconstruction``, ``labels``, ``clients``, ``class_representatives``,
 ``representations``, ``defense``, ``sequences``, ``occurred_tokens``, or another package's."""
 Reads = str
-"""A tensor of the claim, or what the audit makes of one for its own metrics: ``inputs``, ``counts``,
+"""A tensor of the claim, or what the audit derives from one for its own metrics: ``inputs``, ``counts``,
 ``vectors``, ``scores``, ``decisions``, ``source``, ``labels``, ``names``, ``tokens``, ``ids``."""
 
 Requirement = Literal["distractors", "stand_in"]
-"""What the score context must hold: other images, or a network trained on auxiliary data."""
+"""What the score context must contain: other images, or a network trained on auxiliary data."""
 
 Features = Callable[[Tensor], Tensor]
 """Images (B, C, H, W) in [0, 1] to vectors (B, D)."""
@@ -61,20 +62,20 @@ Layers = Callable[[Tensor], Sequence[Tensor]]
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ScoreContext:
-    """What some metrics need beside claim and truth; all of it lives on the scoring side of the wall.
+    """What some metrics need besides claim and truth; available to the scorer only, never to an attack.
 
     Attributes:
-        distractors: (M - 1, C, H, W), other images of the private examples' distribution, none of them a
-            private example of this claim; for identification.
+        distractors: (M - 1, C, H, W), other images from the distribution of the private examples, none of
+            them a private example of this claim; for identification.
         features: for ``mse_r``.
         perceptual: for ``perceptual``; a network that no attack of the run has used.
         classes: K.
-        prior: share of positives that a coin would assume, in (0, 1).
-        called: share of the clients that the claim calls positive, in [0, 1]; a coin may call as many.
-        image_range: declared smallest and largest pixel.
+        prior: share of positives that random guessing assumes, in (0, 1).
+        called: share of the clients that the claim calls positive, in [0, 1]; a guess may call as many.
+        image_range: declared smallest and largest pixel value.
         gallery: mean images of classes.
         classify: images to classes (B,), by a network that no attack has used.
-        vocabulary: of sentences; None: the audit is one of images.
+        vocabulary: for sentences; None in an audit of images.
     """
 
     distractors: Tensor | None = None
@@ -107,7 +108,7 @@ class ScoreContext:
 
     @property
     def grey(self) -> float:
-        """Middle of the image range: what stands in for an original that nothing was paired with."""
+        """Middle of the image range: the reconstruction assumed for an original without a pair."""
         return (self.image_range[0] + self.image_range[1]) / 2
 
 
@@ -120,13 +121,13 @@ class Wording:
         label: for tables and axes.
         sentence: what the attack did, with one ``{}`` for the value ("rebuilt private images at PSNR {}").
         explanation: one line for a lay reader: what it is, which direction is worse, what guessing reaches.
-        display: ``rate`` as a percentage, ``level`` in decibels, ``plain`` as it is.
-        severity: what kind of private thing came out; the report orders by it.
-        order: among metrics of one severity, small ones are quoted first.
-        note: what a reader must know who compares the number with a paper's.
+        display: ``rate`` as a percentage, ``level`` in decibels, ``plain`` unformatted.
+        severity: the kind of private information that leaked; the report orders by it.
+        order: position among metrics of the same severity; smaller ones are quoted first.
+        note: what to know when comparing the number with one in a paper.
         private: the number is about private data; where False, it is never a headline.
-        landmarks: numbers and what they mean, of a metric of images that needs no context; the report shows
-            a picture of each.
+        landmarks: example values and their meaning, for an image metric that needs no context; the report
+            shows a picture of each.
     """
 
     label: str
@@ -150,18 +151,18 @@ class Wording:
 
 
 class Metric(Protocol):
-    """A metric that is a number per unit, to be averaged over units. Defaults are those for images.
+    """A metric with one number per unit, to be averaged over units. The defaults are those for images.
 
     Class attributes:
         card: summary, source, and ``details`` with ``direction`` and ``chance`` in words.
         wording: how a report shows it.
-        requires: what it needs of its context; the audit provides just that.
+        requires: what it needs from the context; the audit provides only that.
         claim: kind of claim that it scores.
-        reads: the part of the claim that ``score`` gets first.
-        higher_leaks: larger means that more came out.
+        reads: the part of the claim that is the first argument of ``score``.
+        higher_leaks: a larger number means more leakage.
         unit: of the numbers, ``"dB"``, ``"share"`` or ``""``.
-        counts: numbers are 0 or 1 per unit, so that a mean is a share and its interval is exact.
-        range: smallest and largest number that is possible at all; infinite where it is unbounded.
+        counts: numbers are 0 or 1 per unit, so that the mean is a share and its interval is exact.
+        range: smallest and largest possible number; infinite where it is unbounded.
     """
 
     card: ClassVar[Card]
@@ -175,7 +176,7 @@ class Metric(Protocol):
     range: ClassVar[tuple[float, float]] = (-math.inf, math.inf)
 
     def chance(self, context: ScoreContext) -> float | None:
-        """What a guess without any information gets, where that is known in closed form; else None."""
+        """Expected score of an uninformed guess, where it is known in closed form; else None."""
         del context
         return None
 
@@ -185,7 +186,7 @@ class Metric(Protocol):
         Units are private examples for reconstructions and labels; a pooled metric returns a single number.
 
         Raises:
-            BadValue: shapes do not fit, or something is not finite.
+            BadValue: shapes do not match, or a value is not finite.
             Undefined: the data or the context do not determine the number.
         """
         ...
@@ -214,7 +215,7 @@ class PooledMetric(Protocol):
         """The metric over all N clients with its interval.
 
         Args:
-            claimed: (N,) scores or decisions (0 or 1), as ``reads`` says.
+            claimed: (N,) scores or decisions (0 or 1), as declared by ``reads``.
             truth: (N,).
             runs: (N,), which run (seed) a client belongs to; None treats clients as independent.
             level: coverage of the interval.
@@ -222,11 +223,11 @@ class PooledMetric(Protocol):
         ...
 
     def values(self, claimed: NDArray[np.float64], truths: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """The metric against each of several truths: the basis of the test against guessing.
+        """The metric against each of several truths, for the permutation test against guessing.
 
         Args:
             claimed: (N,) scores or decisions.
-            truths: (D, N), the true one or exchanges of it.
+            truths: (D, N), the true one or permutations of it.
 
         Returns:
             (D,) numbers.
@@ -239,10 +240,10 @@ class PooledMetric(Protocol):
 
 @runtime_checkable
 class ComparingMetric(Protocol):
-    """A metric that pairs claimed images with originals and compares each pair by itself."""
+    """A metric that pairs claimed images with originals and compares each pair on its own."""
 
     def compare(self, left: Tensor, right: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
-        """One number per pair, (B,): of many claims together the same as of one after the other.
+        """One number per pair, (B,); scoring many claims in one batch gives the same numbers as one by one.
 
         Args:
             left: claimed images, (B, C, H, W).
@@ -254,23 +255,23 @@ class ComparingMetric(Protocol):
 
 @runtime_checkable
 class BoundedMetric(Protocol):
-    """A metric over clients whose largest value follows from a bound on the success of single guesses."""
+    """A metric over clients whose maximum follows from a bound on the success of single guesses."""
 
     def most(self, share: Callable[[float], float]) -> float:
-        """The most that any attack reaches.
+        """Upper bound for any attack.
 
         Args:
-            share: from the share of the others that are accused to the most of the clients in question that
-                can be found; concave and never falling.
+            share: maps a false-positive rate to the highest true-positive rate possible at it (a bound on the
+                ROC curve); concave and non-decreasing.
         """
         ...
 
 
 def check_images(name: str, claimed: Tensor, truth: Tensor) -> None:
-    """Raise unless both are finite batches of images of one size (their numbers may differ).
+    """Raise unless both are finite batches of images of one size (the batch sizes may differ).
 
     Raises:
-        BadValue: says which of the two offends, and how.
+        BadValue: names the invalid one of the two, and why.
     """
     for word, x in (("claimed", claimed), ("true", truth)):
         if x.ndim != 4 or x.shape[1:].numel() == 0 or not all_finite(x):

@@ -1,10 +1,10 @@
-"""Numbers about claimed images of private classes: whose mean image are they most like?
+"""Metrics of claimed images of private classes: which class's mean image is each most similar to?
 
-All compare by SSIM on the rows that count: for masked domains the hidden half alone, but the whole picture
-where the name says so. ``truth`` is the labels of the claimed images; the unit is a private class.
+All compare by SSIM on the scored rows: for masked domains only the hidden half, or the whole picture where
+the name says so. ``truth`` contains the labels of the claimed images; the unit is a private class.
 
 Source: Takahashi et al. 2023, "Breaching FedMD", CVPR, section 4.1 (attack accuracy). Where we differ: the
-authors' code takes SSIM with a data range twice as wide as its images; here the range is the declared one.
+authors' code computes SSIM with a data range twice as wide as its images; here the declared range is used.
 
 Shape letters: B claimed images, J classes, L private ones.
 """
@@ -49,10 +49,10 @@ class ClassMetric(Hits, Protocol):
 
     @abstractmethod
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
-        """One number per claimed image, of the class ``labels`` says."""
+        """One number per claimed image, for the class given by ``labels``."""
 
     def guess(self, gallery: Gallery) -> float | None:
-        """What a guess gets; None: it depends on the means, so null images are scored instead."""
+        """Expected score of a guess; None: it depends on the means, so null images are scored instead."""
         del gallery
         return None
 
@@ -71,7 +71,7 @@ class ClassMetric(Hits, Protocol):
 
 
 class ClassSimilarity(ClassMetric, Protocol):
-    """The same, a number per class that is no share."""
+    """Base class of metrics with a real number per class, rather than a hit or a miss."""
 
     unit: ClassVar[str] = ""
     counts: ClassVar[bool] = False
@@ -84,7 +84,7 @@ def _own(table: Tensor, labels: Tensor) -> Tensor:
 def sides(
     claimed: Tensor, labels: Tensor, gallery: Gallery, *, whole: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """SSIM with: the own private mean; the best other candidate of the paper; the own public mean."""
+    """SSIM with the own private mean, the most similar other candidate of the paper, the own public mean."""
     table, classes, targets = gallery.alike(claimed, whole=whole), len(gallery.people), gallery.targets
     private, public = table[:, :targets], table[:, classes:]
     others = torch.cat([side.scatter(1, labels[:, None], -np.inf) for side in (private, public)], 1)
@@ -93,7 +93,7 @@ def sides(
 
 @dataclass(frozen=True, kw_only=True)
 class AttackAccuracy(ClassMetric):
-    """The paper's success: strictly nearer to its own private mean than to any other mean."""
+    """The paper's success criterion: strictly nearer to its own private mean than to any other mean."""
 
     card: ClassVar[Card] = Card(
         summary="share of private classes whose image is nearest to their own private mean",
@@ -169,7 +169,7 @@ class IdentityMatch(ClassMetric):
 def points_to(
     claimed: Tensor, labels: Tensor, gallery: Gallery, candidates: int, *, whole: bool = False
 ) -> Tensor:
-    """Where the own private-domain mean is strictly nearer than the other first candidates'."""
+    """Whether the own private-domain mean is strictly nearer than those of the other first ``candidates``."""
     table = gallery.alike(claimed, whole=whole)[:, : len(gallery.people)].masked_fill(~gallery.known, -np.inf)
     table = table[:, :candidates]
     others = table.scatter(1, labels[:, None], -np.inf).amax(1)
@@ -178,7 +178,7 @@ def points_to(
 
 @dataclass(frozen=True, kw_only=True)
 class ClassIdentification(ClassMetric):
-    """Nearest, among the private-domain means of all people, to its own: public means take no part."""
+    """Nearest to its own among the private-domain means of all people; public means are not candidates."""
 
     card: ClassVar[Card] = Card(
         summary="share of private classes whose image points to them among all people",
@@ -205,7 +205,7 @@ class ClassIdentification(ClassMetric):
 @final
 @dataclass(frozen=True, kw_only=True)
 class TargetIdentification(ClassMetric):
-    """Nearest to its own among the private means alone: does it tell one private class from another?"""
+    """Nearest to its own among the private means only: are private classes told apart?"""
 
     card: ClassVar[Card] = Card(
         summary="share of private classes whose image points to them among the private classes",
@@ -231,7 +231,7 @@ class TargetIdentification(ClassMetric):
 @final
 @dataclass(frozen=True, kw_only=True)
 class SsimPrivate(ClassSimilarity):
-    """SSIM with the own private mean, on the rows that count."""
+    """SSIM with the own private mean, on the scored rows."""
 
     card: ClassVar[Card] = Card(
         summary="SSIM of the image of a private class with the class's private mean",
@@ -255,7 +255,7 @@ class SsimPrivate(ClassSimilarity):
 @final
 @dataclass(frozen=True, kw_only=True)
 class SsimPublic(ClassSimilarity):
-    """SSIM with the own public mean, on the rows that count."""
+    """SSIM with the own public mean, on the scored rows."""
 
     card: ClassVar[Card] = Card(
         summary="SSIM of the image of a private class with the class's public mean",
@@ -279,7 +279,7 @@ class SsimPublic(ClassSimilarity):
 @final
 @dataclass(frozen=True, kw_only=True)
 class SsimGap(ClassSimilarity):
-    """SSIM with the own private mean minus SSIM with the own public mean, on the rows that count."""
+    """SSIM with the own private mean minus SSIM with the own public mean, on the scored rows."""
 
     card: ClassVar[Card] = Card(
         summary="how much nearer to its private than to its public mean an image is",
@@ -304,7 +304,7 @@ class SsimGap(ClassSimilarity):
 @final
 @dataclass(frozen=True, kw_only=True)
 class AttackAccuracyWhole(AttackAccuracy):
-    """The paper's success on the whole picture: nearer to its own private mean than to any other mean."""
+    """The paper's success criterion on the whole picture: nearest to its own private mean."""
 
     card: ClassVar[Card] = Card(
         summary="share of private classes whose whole image is nearest to their own private mean",
@@ -325,7 +325,7 @@ class AttackAccuracyWhole(AttackAccuracy):
 @final
 @dataclass(frozen=True, kw_only=True)
 class ClassIdentificationWhole(ClassIdentification):
-    """Nearest, on the whole picture, among the private-domain means of all people, to its own."""
+    """On the whole picture, nearest to its own among the private-domain means of all people."""
 
     card: ClassVar[Card] = Card(
         summary="share of private classes whose whole image points to them among all people",

@@ -1,4 +1,4 @@
-"""The metrics over clients, as plug-ins; what they compute is in ``membership``."""
+"""The metrics over clients, as plug-ins; the computations are in ``membership``."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -34,7 +34,7 @@ class ClientMetric(Metric, Protocol):
     def pool(
         self, claimed: Floats, truth: Bools, *, runs: Ints | None = None, level: float = 0.95
     ) -> Interval:
-        """Over clients (L,) of the runs that ``runs`` numbers, with its interval."""
+        """The metric over all clients (N,) with its interval; ``runs`` gives the run of each client."""
         return self.interval(claimed, truth, runs=runs, level=level)
 
     @abstractmethod
@@ -42,11 +42,11 @@ class ClientMetric(Metric, Protocol):
         """The number alone, (D,), for the claim (N,) against each of several truths (D, N)."""
 
     def chance(self, context: ScoreContext) -> float | None:
-        """Of a coin with the known share of positives; None where the share is not known."""
+        """Expected value of guessing with the known share of positives; None where it is not known."""
         return context.prior
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Floats:
-        """Of a single run, as an array of one number.
+        """The metric of a single run, as an array of one number.
 
         Raises:
             BadValue: ``truth`` is not one bool per client.
@@ -81,7 +81,7 @@ class F1(ClientMetric):
     unit: ClassVar[str] = ""
 
     def chance(self, context: ScoreContext) -> float | None:
-        """Of the better of two coins: one calls the known share φ, one the share s that the claim calls."""
+        """The better of two random guesses: calling the known share φ positive, or the claim's share s."""
         if context.prior is None or not context.called:
             return context.prior
         return max(context.prior, 2 * context.prior * context.called / (context.prior + context.called))
@@ -96,7 +96,7 @@ class F1(ClientMetric):
 @final
 @dataclass(frozen=True, kw_only=True)
 class Precision(ClientMetric):
-    """Share of the clients called positive that are."""
+    """Share of the clients called positive that are positive."""
 
     interval = staticmethod(membership.precision)
     card: ClassVar[Card] = Card(
@@ -122,7 +122,7 @@ class Precision(ClientMetric):
 @final
 @dataclass(frozen=True, kw_only=True)
 class Recall(ClientMetric):
-    """Share of the positive clients that are called so."""
+    """Share of the positive clients that are called positive."""
 
     interval = staticmethod(membership.recall)
     card: ClassVar[Card] = Card(
@@ -140,7 +140,7 @@ class Recall(ClientMetric):
     )
 
     def chance(self, context: ScoreContext) -> float | None:
-        """Of a coin that calls as many clients positive; of the known share where that is not known."""
+        """Random calls of the claim's own share of positives; of the known share where that is None."""
         return context.prior if context.called is None else context.called
 
     def values(self, claimed: Floats, truths: Bools) -> Floats:
@@ -176,7 +176,7 @@ class Auc(ClientMetric):
         return 0.5
 
     def most(self, share: Callable[[float], float]) -> float:
-        """At the midpoints of 200 rates of false alarms: never below the integral of a concave curve."""
+        """Midpoint rule at 200 false-positive rates: an upper bound on the area under a concave curve."""
         return float(np.mean([share((i + 0.5) / 200) for i in range(200)]))
 
     def values(self, claimed: Floats, truths: Bools) -> Floats:
@@ -190,10 +190,10 @@ class Auc(ClientMetric):
 @final
 @dataclass(frozen=True, kw_only=True)
 class TprAtFpr(ClientMetric):
-    """Share of the positive clients found while at most ``fpr`` of the others are accused.
+    """Share of the positive clients detected at a false-positive rate of at most ``fpr``.
 
     Args:
-        fpr: tolerated share of false alarms, in (0, 1].
+        fpr: tolerated false-positive rate, in (0, 1].
     """
 
     interval = staticmethod(membership.tpr_at_fpr)

@@ -1,4 +1,4 @@
-"""Mean images of classes, and how alike a claimed image is to each: what class representatives are judged by.
+"""Mean images of classes and a claimed image's similarity to each, for scoring class representatives.
 
 Shape letters: B claimed images, J classes, L private ones, M candidates, C channels, H and W pixels.
 """
@@ -19,14 +19,14 @@ PRIOR: Final = "mean of the public images of the private domain"
 OWN_PRIOR: Final = "the attack's own prior image"
 PUBLIC: Final = "public mean of the class itself"
 _CANDIDATES: Final = 16
-"""Compared at a time: more than a processor's cache holds take twice as long."""
+"""Candidates compared at a time: batches larger than the processor's cache take twice as long."""
 
 
 @final
 class SsimTable:
-    """SSIM of any image with each of M candidates, whose means and variances are computed once.
+    """SSIM of any image with each of M candidates, whose means and variances are computed only once.
 
-    The same number as :func:`glasshouse.images.ssim`; the Gaussian filter is two matrix products.
+    Equal to :func:`glasshouse.images.ssim`; the Gaussian filter is two matrix products.
 
     Args:
         candidates: (M, C, H, W).
@@ -79,18 +79,18 @@ class SsimTable:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Gallery:
-    """What class representatives are compared with; lives on the scoring side of the wall.
+    """What class representatives are compared with; available to the scorer only, never to an attack.
 
     Attributes:
         people: mean private-domain image of every class, (J, C, H, W); the L private classes first.
         known: which classes have one, (J,).
         public: mean public image of every class, both domains together.
         targets: L.
-        rows: first, and one past the last, row that counts.
+        rows: first scored row, and one past the last.
         data_range: of the pixels.
         prior: mean public image of the private domain, (1, C, H, W).
         owners: the client that holds each private class, (L,).
-        classes: what the source calls each private class, (L,): the same person in every seed.
+        classes: the data source's id of each private class, (L,): the same person in every seed.
     """
 
     people: Tensor
@@ -106,11 +106,11 @@ class Gallery:
     _seen: dict[str, Tensor] = field(default_factory=dict)
 
     def alike(self, images: Tensor, *, whole: bool = False) -> Tensor:
-        """SSIM with every class mean, (B, 2 J): first ``people``, then ``public``. Kept for the next metric.
+        """SSIM with every class mean, (B, 2 J): first ``people``, then ``public``. Cached for other metrics.
 
         Args:
             images: (B, C, H, W).
-            whole: look at the whole pictures, not only at the rows that count.
+            whole: compare the whole pictures, not only the scored rows.
         """
         top, bottom = rows = (0, images.shape[2]) if whole else self.rows
         if rows not in self._tables:
@@ -122,7 +122,7 @@ class Gallery:
         return self._seen[key]
 
     def holding(self, private: Batch, shards: Mapping[int, Sequence[int]]) -> "Gallery":
-        """The same with other private examples behind the private classes, and so with other owners."""
+        """A copy with other private examples for the private classes, and hence other means and owners."""
         means = [private.inputs[private.labels == j].mean(0) for j in range(self.targets)]
         return replace(
             self,
@@ -142,12 +142,12 @@ def owners_of(private: Batch, shards: Mapping[int, Sequence[int]], targets: int)
 
 
 def null_images(gallery: Gallery, labels: Tensor, prior: Tensor | None) -> dict[str, Tensor]:
-    """What each null adversary shows for every class, by its name.
+    """The images that each null adversary, by name, claims for every class.
 
     Args:
         gallery: mean images of classes.
         labels: of the classes, (L,).
-        prior: the attack's own prior image of every class, (J, C, H, W); None where it has none.
+        prior: the attack's own prior image of every class, (J, C, H, W); None if it has none.
     """
     images = {PRIOR: gallery.prior.expand(len(labels), -1, -1, -1), PUBLIC: gallery.public[labels]}
     return images if prior is None else {**images, OWN_PRIOR: prior[labels]}

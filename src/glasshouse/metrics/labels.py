@@ -1,4 +1,4 @@
-"""How many of a batch's labels an attack knew. K classes, B private examples."""
+"""Accuracy of the labels that an attack infers for a batch. K classes, B private examples."""
 
 from dataclasses import dataclass
 from typing import ClassVar, final
@@ -18,9 +18,9 @@ from glasshouse.registry import Card
 class LabelAccuracy(Hits):
     """Share of the batch's labels that the claim contains, as multisets: order does not matter.
 
-    Overlap ``Σ min(claimed, true)`` over classes, over B: the first overlap-many of the B numbers returned
-    are 1, the rest 0 (which example has which label is not claimed). A claim of R > B labels is scaled:
-    each hit counts B / R, so that claiming every class gains nothing.
+    The overlap is ``Σ min(claimed, true)`` over classes, divided by B. Of the B numbers returned the first
+    ones, as many as the overlap, are 1, the rest 0 (a claim does not assign labels to examples). With R > B
+    claimed labels each hit counts B / R, so that claiming every class gains nothing.
     """
 
     card: ClassVar[Card] = Card(

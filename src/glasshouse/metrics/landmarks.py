@@ -1,4 +1,4 @@
-"""What a number of an image metric looks like: a photograph, and noisy copies of it that have that number."""
+"""Illustrations of image metrics: noisy copies of a photograph at given metric values."""
 
 import base64
 import io
@@ -18,14 +18,14 @@ __all__ = ["landmarks"]
 
 SIDE: Final = 64
 STEPS: Final = 14
-"""Halvings of the share of noise; the number of the copy is then within 0.001 of the one asked for."""
+"""Bisection steps on the share of noise; the metric of the copy is then within 0.001 of the target."""
 
 
 def landmarks(metric: Metric) -> list[tuple[float, str, str]]:
-    """(number, its meaning in words, a picture as ``data:`` address) for every landmark of the wording.
+    """(value, its meaning in words, a picture as ``data:`` URL) for every landmark of the wording.
 
-    The copy is the photograph blended with noise until the metric itself gives the number, so the picture
-    is right whatever the metric is; it must need no context and move one way as the noise grows.
+    Each picture is the photograph blended with noise until the metric reaches the value, so this works for
+    any metric that needs no context and is monotonic in the share of noise.
 
     Examples:
         >>> from glasshouse.metrics.reconstruction import Ssim
@@ -49,7 +49,7 @@ def _copy(metric: Metric, number: float) -> Tensor:
 
 @cache
 def _photograph() -> Tensor:
-    """(1, 3, H, W) in [0, 1]: a flower that scikit-learn ships; flickr.com/photos/vultilion, CC BY 2.0."""
+    """scikit-learn's photo of a flower, (1, 3, H, W) in [0, 1]; flickr.com/photos/vultilion, CC BY 2.0."""
     spec = find_spec("sklearn")
     assert spec is not None
     assert spec.origin is not None

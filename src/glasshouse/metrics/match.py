@@ -1,10 +1,10 @@
-"""Which reconstruction belongs to which original. An attack on a batch does not say; the scorer must decide.
+"""Pairing of reconstructions with originals: an attack on a batch does not say which is which.
 
 Shape letters: B originals, R reconstructions (candidates), C channels, H and W pixels.
 
 The headline pairs by **optimal assignment**: each original and each candidate once, so that one good image
-cannot be counted for several originals. The papers' convention, **best candidate**, compares every original
-with whichever candidate is nearest, reuse allowed; it stands beside, under its own name.
+cannot count for several originals. The papers' convention, **best candidate**, compares every original with
+the nearest candidate, with reuse; it is reported separately, under its own name.
 """
 
 import numpy as np
@@ -21,10 +21,10 @@ UNMATCHED = -1
 def mse_table(originals: Tensor, candidates: Tensor) -> NDArray[np.float64]:
     """Mean squared difference of every original and every candidate, ``(B, R)``, in float64.
 
-    Of groups (N, B, C, H, W) and (N, R, C, H, W) a table each, (N, B, R).
+    Groups (N, B, C, H, W) and (N, R, C, H, W) give one table each, (N, B, R).
 
-    From inner products, so that 1,024 × 1,024 images fit in memory; entries are right to about 1e-14 of the
-    mean square of the images, which decides no pairing that matters. Scores are computed from the images.
+    Computed from inner products, so that 1,024 × 1,024 images fit in memory; the error is about 1e-14 of the
+    mean square of the images, too small to affect the pairing. Scores are computed from the images.
     """
     left, right = originals.double().flatten(-3), candidates.double().flatten(-3)
     own = left.square().sum(-1)[..., :, None] + right.square().sum(-1)[..., None, :]
@@ -39,8 +39,8 @@ def assign(cost: NDArray[np.float64]) -> NDArray[np.int64]:
         cost: ``(B, R)``, finite; lower is a better pair.
 
     Returns:
-        ``(B,)``: the candidate of each original, ``UNMATCHED`` (-1) where there are fewer candidates than
-        originals and this one was left over. With more candidates than originals, candidates are left over.
+        ``(B,)``: the candidate of each original, or ``UNMATCHED`` (-1) for originals left over when there are
+        fewer candidates than originals. With more candidates than originals, candidates are left over.
 
     Raises:
         BadValue: ``cost`` is not a finite table.
@@ -60,9 +60,9 @@ def assign(cost: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def best(cost: NDArray[np.float64]) -> NDArray[np.int64]:
-    """The nearest candidate of each original, ``(B,)``, one candidate as often as it is nearest.
+    """The nearest candidate of each original, ``(B,)``; a candidate may be used several times.
 
-    The papers' convention. It flatters: a single image may stand for a whole batch.
+    The papers' convention. It is optimistic: a single image may match a whole batch.
 
     Examples:
         >>> best(np.array([[0.0, 1.0], [0.1, 5.0]])).tolist()
@@ -77,24 +77,24 @@ def best(cost: NDArray[np.float64]) -> NDArray[np.int64]:
 def take(candidates: Tensor, pairing: NDArray[np.int64], *, grey: float) -> Tensor:
     """The candidate of each original, ``(B, C, H, W)``; constant ``grey`` images where there is none.
 
-    A missing reconstruction must cost something, or an attack would gain by silence where it is unsure, and
-    leaving the original out would change n from attack to attack. Mid-grey is the constant of least
-    worst-case squared error: what an adversary would hand in who knows the image range and nothing else.
+    A missing reconstruction must cost something, or an attack would gain by claiming nothing where it is
+    unsure, and leaving out the original would make n differ between attacks. Mid-grey is the constant with
+    the least worst-case squared error: the best guess of an adversary who knows only the image range.
     """
     index = torch.from_numpy(pairing).to(candidates.device)
     filled = candidates.new_full((len(pairing), *candidates.shape[1:]), grey)
-    there = index != UNMATCHED
-    filled[there] = candidates[index[there]]
+    matched = index != UNMATCHED
+    filled[matched] = candidates[index[matched]]
     return filled
 
 
 def pair_groups(originals: Tensor, candidates: Tensor, *, count: int) -> Tensor:
-    """The candidate of each original, where the first ``count`` of both belong together, the next, and so on.
+    """The candidate of each original, paired within consecutive groups of ``count`` images.
 
     Args:
         originals: (N * count, C, H, W).
-        candidates: as many.
-        count: of a group; each is paired by itself, as :func:`assign` does.
+        candidates: same shape.
+        count: images per group; each group is paired on its own, as :func:`assign` does.
 
     Examples:
         >>> four = torch.tensor([1.0, 2.0, 3.0, 4.0]).reshape(4, 1, 1, 1)

@@ -1,8 +1,9 @@
-"""Numbers about who took part or who has a property. Pure functions of scores, decisions and truth.
+"""Metrics of membership and property inference. Pure functions of scores, decisions and ground truth.
 
-The unit is the client, pooled over runs (seeds); N clients. All of these go up when privacy gets worse.
-Clients of one run share a detector and a federation: give ``runs`` to have the intervals account for it. How
-much runs differ cannot be seen in one run, nor well in a few: a single run is treated like no ``runs``.
+The unit is the client, pooled over runs (seeds); N clients. All of them increase as privacy gets worse.
+Clients of one run share a detector and a federation: pass ``runs`` to make the intervals account for it. The
+variance between runs cannot be estimated from one run, nor well from a few: a single run is treated as if
+``runs`` were None.
 """
 
 import math
@@ -25,14 +26,14 @@ Ints = NDArray[np.int64]
 def tpr_at_fpr(
     scores: Floats, member: Bools, *, fpr: float, runs: Ints | None = None, level: float = 0.95
 ) -> Interval:
-    """Share of members caught by "score > τ", where strangers exceed τ at most ``fpr`` of the time.
+    """Share of members with "score > τ", where a new non-member exceeds τ with probability at most ``fpr``.
 
-    τ is the k-th highest score of the non-members, with k = ⌊fpr (M + 1)⌋ of M: a non-member that had no
-    part in choosing τ then lies above it with probability k / (M + 1). The lowest τ with at most ``fpr``
-    false alarms *among the non-members that chose it* (the ROC curve) promises less than it says: at 100
-    non-members and fpr .01, twice as many strangers lie above it. Splitting the non-members in two would be
-    as honest and waste half of them. Chance is about ``fpr``. Only the order of scores matters. A member
-    that ties with τ is not caught.
+    τ is the k-th highest score of the M non-members, with k = ⌊fpr (M + 1)⌋: a non-member that was not used
+    to choose τ then exceeds it with probability k / (M + 1). The lowest τ with at most ``fpr`` false alarms
+    *among the non-members used to choose it* (the ROC curve) is too optimistic: with 100 non-members and
+    fpr .01, twice as many new non-members exceed it. Splitting the non-members in two would be unbiased too,
+    but waste half of them. Chance is about ``fpr``. Only the order of scores matters. A member that ties
+    with τ does not count as detected.
 
     Args:
         scores: ``(N,)``, any unit, higher is more likely a member; finite.
@@ -42,12 +43,12 @@ def tpr_at_fpr(
         level: coverage, in (0, 1).
 
     Returns:
-        The share and its exact interval over members; τ is held fixed, so the luck of the
-        non-members that set it is not covered: ``permutation`` does that for the gain.
+        The share and its exact interval over members; τ is held fixed, so the sampling error of the
+        non-members that determine it is not covered: ``permutation`` covers it for the gain.
 
     Raises:
         BadValue: shapes differ, a score is not finite, or ``fpr`` or ``level`` is out of range.
-        Undefined: no members, or too few non-members to see ``fpr`` at all.
+        Undefined: no members, or too few non-members to resolve ``fpr``.
 
     Source:
         Carlini et al. 2022, arXiv:2112.03570, Section III (why low false-positive rates); Vovk et al. 2005,
@@ -75,13 +76,13 @@ def tpr_at_fpr(
 
 
 def tolerated_rank(fpr: float, others: int) -> int:
-    """Rank of the non-member whose score is the threshold, 1 for the highest; 0: there are too few."""
-    # Slack, because 0.29 of 100 people is 29 of them although 0.29 * 100 < 29 in floating point.
+    """Rank of the non-member whose score is the threshold, 1 for the highest; 0: too few non-members."""
+    # The slack makes up for rounding: 0.29 * 100 < 29 in floating point.
     return math.floor(fpr * (others + 1) + 1e-9)
 
 
 def auc(scores: Floats, member: Bools, *, runs: Ints | None = None, level: float = 0.95) -> Interval:
-    """Probability that a random member scores above a random non-member, ties half; chance 0.5.
+    """Probability that a random member scores above a random non-member, ties counting half; chance 0.5.
 
     Args:
         scores: ``(N,)``, higher is more likely a member; finite.
@@ -141,7 +142,7 @@ def precision(
 
     Raises:
         BadValue: shapes differ, or a decision is neither 0 nor 1.
-        Undefined: nobody was called a member.
+        Undefined: no client was called a member.
 
     Examples:
         >>> precision(np.array([1.0, 1.0, 0.0]), np.array([True, False, True])).value
@@ -182,12 +183,12 @@ def recall(
 def f1(
     decisions: Floats | Bools, member: Bools, *, runs: Ints | None = None, level: float = 0.95
 ) -> Interval:
-    """Harmonic mean of precision and recall; a coin that knows the share φ of members gets about φ.
+    """Harmonic mean of precision and recall; guessing with the known share φ of members gets about φ.
 
-    ``2 TP / (2 TP + FP + FN)``, which equals ``2 J / (1 + J)`` with ``J = TP / (TP + FP + FN)``. Given how
-    many clients are members or called so, TP is binomial with probability J when clients are independent; so
-    the exact interval of J, mapped, is an exact interval of F1. A bootstrap over clients approximates the
-    same and has width 0 for a perfect attack.
+    ``2 TP / (2 TP + FP + FN)``, which equals ``2 J / (1 + J)`` with ``J = TP / (TP + FP + FN)``. Given the
+    number of clients that are members or called members, TP is binomial with probability J when clients are
+    independent; so the exact interval of J, transformed, is an exact interval of F1. A bootstrap over clients
+    approximates it, but has width 0 for a perfect attack.
 
     Args:
         decisions: ``(N,)``, 0 or 1.
@@ -196,11 +197,11 @@ def f1(
         level: coverage.
 
     Returns:
-        F1 and its interval; ``n`` counts clients that are members or were called so (runs, where given).
+        F1 and its interval; ``n`` counts clients that are members or were called members (or runs, if given).
 
     Raises:
         BadValue: shapes differ, or a decision is neither 0 nor 1.
-        Undefined: there are no members and nobody was called one.
+        Undefined: there are no members and no client was called one.
 
     Examples:
         >>> f1(np.array([1.0, 1.0, 0.0]), np.array([True, False, True])).value
@@ -233,7 +234,7 @@ def _several(runs: Ints | None) -> Ints | None:
 
 
 def _design_effect(centred: Floats, member: Bools, runs: Ints) -> float:
-    """How many times larger the AUC's variance is with runs as units than with clients; at least 1."""
+    """Variance of the AUC with runs as units, divided by that with clients as units; at least 1."""
     parts = np.empty(len(member))
     parts[member] = centred.mean(1) / centred.shape[0]
     parts[~member] = centred.mean(0) / centred.shape[1]
@@ -249,7 +250,7 @@ def _newcombe(value: float, members: float, others: float, level: float) -> tupl
     pairs, extra = members * others, max((members + others) / 2 - 1, 0.0)
 
     def excess(theta: float) -> float:
-        """Distance of theta from the estimate, less what its own standard error allows."""
+        """Distance of theta from the estimate, minus the quantile times theta's own standard error."""
         spread = 1 + extra * ((1 - theta) / (2 - theta) + theta / (1 + theta))
         return abs(value - theta) - quantile * math.sqrt(theta * (1 - theta) * spread / pairs)
 

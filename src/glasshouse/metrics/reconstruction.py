@@ -1,9 +1,8 @@
-"""Numbers about reconstructed images: how near they are, and whether they are the right ones.
+"""Metrics of reconstructed images: how close they are, and whether they show the right originals.
 
-Every metric here pairs reconstructions with originals by least total squared error, each once
-(``match.assign``), and returns one number per original. An original that nothing was paired with is compared
-with a mid-grey image (``match.take``) by the distances, and is a miss for the shares. Shape letters as in
-``base``.
+Every metric here pairs reconstructions with originals by least total squared error, each used once
+(``match.assign``), and returns one number per original. An original without a pair is compared with a
+mid-grey image (``match.take``) by the distances, and is a miss for the shares. Shape letters as in ``base``.
 """
 
 import math
@@ -25,7 +24,7 @@ from glasshouse.registry import Card
 UP = "up is worse for privacy"
 DOWN = "down is worse for privacy"
 ROUNDING = 1e-9
-"""Share of the images' mean square below which two distances in a table may be equal."""
+"""Tolerance for ties, relative to the images' mean square: closer distances in a table may be equal."""
 NO_CHANCE = "depends on the data: see the null baseline"
 
 
@@ -33,7 +32,7 @@ def pair_images(name: str, claimed: Tensor, truth: Tensor, context: ScoreContext
     """The reconstruction of each original, and the originals, both ``(B, C, H, W)`` in float64.
 
     Raises:
-        BadValue: shapes do not fit or something is not finite; ``name`` is the metric that asked.
+        BadValue: shapes do not match or a value is not finite; ``name`` is the calling metric.
     """
     check_images(name, claimed, truth)
     claimed, truth = claimed.double(), truth.double().to(claimed.device)
@@ -43,14 +42,14 @@ def pair_images(name: str, claimed: Tensor, truth: Tensor, context: ScoreContext
 
 
 def as_array(x: Tensor) -> NDArray[np.float64]:
-    """A tensor's numbers in float64."""
+    """A tensor as a float64 array."""
     return np.asarray(x.detach().double().cpu().numpy(), dtype=np.float64)
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Mse(Metric):
-    """Mean squared error per original; 0 is exact, pixel units squared."""
+    """Mean squared error per original, in squared pixel units; 0 is an exact copy."""
 
     card: ClassVar[Card] = Card(
         summary="mean squared error of the paired reconstruction, on the declared image range",
@@ -84,7 +83,7 @@ class Mse(Metric):
 @final
 @dataclass(frozen=True, kw_only=True)
 class Psnr(Metric):
-    """Peak signal-to-noise ratio per original, dB, capped at 100 dB; peak is the width of the image range."""
+    """Peak signal-to-noise ratio per original, dB, at most 100; the peak is the width of the image range."""
 
     card: ClassVar[Card] = Card(
         summary="peak signal-to-noise ratio of the paired reconstruction, peak 1 on [0, 1], at most 100 dB",
@@ -202,8 +201,8 @@ class Perceptual(Metric):
 
     At every position of every layer the channel vectors are scaled to length 1; the squared differences are
     summed over channels and averaged over positions, then over layers. LPIPS does the same but weights the
-    channels by numbers fitted to human judgements; here every channel counts the same, so values are in
-    [0, 4] and compare with each other only, for one network.
+    channels by values fitted to human judgements; here all channels weigh the same, so values lie in [0, 4]
+    and are comparable only within one network.
     """
 
     card: ClassVar[Card] = Card(
@@ -237,19 +236,19 @@ class Perceptual(Metric):
         total = torch.zeros(len(right), dtype=torch.float64, device=left.device)
         for a, b in pairs:
             _check_features("perceptual", a, b, len(right))
-            apart = (_unit(a.double()) - _unit(b.double())).square().sum(1)  # (B, ...)
-            total += apart.flatten(1).mean(1)
+            distances = (_unit(a.double()) - _unit(b.double())).square().sum(1)  # (B, ...)
+            total += distances.flatten(1).mean(1)
         return as_array(total / len(pairs))
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Identification(Hits):
-    """1 where the image nearest to a reconstruction is its original, among M - 1 distractors and it; else 0.
+    """1 if, among the original and M - 1 distractors, the original is nearest to its reconstruction; else 0.
 
     Nearest by mean squared error. A tie counts against the attack, so a constant image over equal distractors
-    identifies nobody. Chance is 1/M for a reconstruction that knows nothing of the original; a good *average*
-    image has no advantage here, which is why this metric stands beside the distances.
+    identifies nothing. Chance is 1/M for a reconstruction that is independent of the original; a good *mean*
+    image has no advantage here, which is why this metric complements the distances.
     """
 
     card: ClassVar[Card] = Card(
@@ -277,10 +276,10 @@ class Identification(Hits):
         check_images("identification", claimed, truth)
         check_images("identification", others, truth)
         pairing = assign(mse_table(truth, claimed))
-        there, hits = pairing != UNMATCHED, np.zeros(len(truth))
-        left, right = claimed[torch.from_numpy(pairing[there])], truth[torch.from_numpy(there)]
+        matched, hits = pairing != UNMATCHED, np.zeros(len(truth))
+        left, right = claimed[torch.from_numpy(pairing[matched])], truth[torch.from_numpy(matched)]
         if len(left):
-            hits[there] = self.compare(left.to(right), right, context=context)
+            hits[matched] = self.compare(left.to(right), right, context=context)
         return hits
 
     def compare(self, left: Tensor, right: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:

@@ -1,7 +1,7 @@
-"""How many of the private examples were recovered: shares at a threshold of PSNR.
+"""Recovery rates: the share of private examples reconstructed above a PSNR threshold.
 
 ``RateBlind`` pairs by least total squared error, each once; ``RatePaper`` uses the papers' convention. An
-original that nothing was paired with is a miss. Shape letters as in ``base``.
+original without a pair is a miss. Shape letters as in ``base``.
 """
 
 from dataclasses import dataclass
@@ -53,10 +53,10 @@ class RateBlind(Hits):
 @final
 @dataclass(frozen=True, kw_only=True)
 class RatePaper(Hits):
-    """As ``rate_blind``, but every original may use the best candidate, also one used before.
+    """As ``rate_blind``, but every original is paired with its best candidate, with reuse.
 
-    The convention of the linear-leakage papers, for comparison with their tables. It is an upper bound of
-    what a blind attacker can claim: two originals that fell into one bin may both count.
+    The convention of the linear-leakage papers, for comparison with their tables. It is an upper bound on
+    what a blind attacker can claim: two originals that fell into the same bin may both count.
 
     Args:
         threshold: PSNR above which (not at which) an image counts as recovered, dB.

@@ -1,4 +1,4 @@
-"""Whether the features that an attack read are those of the private examples.
+"""Metrics of claimed feature vectors: are they those of the private examples?
 
 Shape letters: B private examples, R vectors claimed, D features.
 """
@@ -17,16 +17,16 @@ from glasshouse.metrics.base import ClaimKind, Hits, Reads, ScoreContext, Wordin
 from glasshouse.registry import Card
 
 SAME = 1e-2
-"""Relative distance below which a claimed vector is that of a private example."""
+"""Relative distance below which a claimed vector counts as that of a private example."""
 
 
 def matches(
     claimed: Tensor, truth: Tensor, *, tolerance: float
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which claimed vectors (R,), and which private examples (B,), belong together; each at most once.
+    """Masks of the claimed vectors (R,) and the private examples (B,) that match, each at most once.
 
     Raises:
-        BadValue: shapes do not fit, or something is not finite.
+        BadValue: shapes do not match, or a value is not finite.
 
     Examples:
         >>> claimed, truth = torch.tensor([[1.0, 0.0], [1.0, 0.0], [5.0, 5.0]]), torch.tensor([[1.0, 0.0]])
@@ -41,8 +41,8 @@ def matches(
             got=f"claimed {tuple(claimed.shape)}, true {tuple(truth.shape)}",
             fix="score a claim against the batch that it is about, with the same features",
         )
-    apart = torch.cdist(truth.double(), claimed.double(), compute_mode="donot_use_mm_for_euclid_dist")
-    near = (apart <= tolerance * truth.double().norm(dim=1, keepdim=True)).numpy()
+    distances = torch.cdist(truth.double(), claimed.double(), compute_mode="donot_use_mm_for_euclid_dist")
+    near = (distances <= tolerance * truth.double().norm(dim=1, keepdim=True)).numpy()
     rows, columns = scipy.optimize.linear_sum_assignment(~near)
     hit = near[rows, columns]
     hits, true = np.zeros(len(claimed), dtype=bool), np.zeros(len(truth), dtype=bool)
@@ -51,13 +51,13 @@ def matches(
 
 
 class RepresentationMetric(Hits, Protocol):
-    """What metrics of claimed feature vectors have in common."""
+    """Base class of metrics of claimed feature vectors."""
 
     claim: ClassVar[ClaimKind] = "representations"
     reads: ClassVar[Reads] = "vectors"
 
     def chance(self, context: ScoreContext) -> float | None:
-        """Nobody guesses a vector of hundreds of numbers."""
+        """0: a vector of hundreds of numbers cannot be guessed."""
         del context
         return 0.0
 
@@ -65,11 +65,11 @@ class RepresentationMetric(Hits, Protocol):
 @final
 @dataclass(frozen=True, kw_only=True)
 class Leakage(RepresentationMetric):
-    """Share of the private examples whose representation was read: 1 per example that was, else 0.
+    """Share of the private examples whose representation was recovered: 1 per recovered example, else 0.
 
     Args:
-        tolerance: relative distance up to which two vectors are the same; one example's own vector comes
-            back within float32's rounding, another's is hardly ever nearer than 0.1.
+        tolerance: relative distance up to which two vectors count as equal; an example's own vector is
+            recovered up to float32 rounding, another's is hardly ever closer than 0.1.
     """
 
     card: ClassVar[Card] = Card(
@@ -103,10 +103,10 @@ class LeakagePrecision(RepresentationMetric):
     """Share of the claimed representations that are a private example's: 1 per vector that is, else 0.
 
     Args:
-        tolerance: as of ``leakage``.
+        tolerance: as for ``leakage``.
 
     Raises:
-        NothingClaimed: just that.
+        NothingClaimed: no vector was claimed.
     """
 
     card: ClassVar[Card] = Card(

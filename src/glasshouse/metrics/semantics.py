@@ -1,4 +1,4 @@
-"""What an attack learnt that is no pixel: which defence ran, and what a bystander would see in the image.
+"""Metrics beyond pixels: which defence was on, and whether a classifier sees the same class in an image.
 
 Shape letters: B private examples, R reconstructions, C channels, H and W pixels.
 """
@@ -22,10 +22,10 @@ from glasshouse.registry import Card
 @final
 @dataclass(frozen=True, kw_only=True)
 class DefenseNamed(Hits):
-    """1 where the attack named the defences that were on, all of them and in their order; else 0.
+    """1 where the attack named exactly the defences that were on, in their order; else 0.
 
     Args:
-        choices: names that a guess without the update chooses from; 8: nothing, seven registered defences.
+        choices: number of options for an uninformed guess; 8: no defence, or one of seven registered ones.
     """
 
     card: ClassVar[Card] = Card(
@@ -55,7 +55,7 @@ class DefenseNamed(Hits):
         return 1 / self.choices
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
-        """Numbers of the names, (n,) each, -1 for a name that no registered defence has.
+        """1 per correct guess; both arguments are ids of names, (n,), -1 for an unregistered name.
 
         Raises:
             BadValue: the two differ in length.
@@ -80,9 +80,9 @@ class DefenseNamed(Hits):
 class AttributeAgreement(Hits):
     """1 where a public classifier sees the same class in the reconstruction as in its original; else 0.
 
-    The classifier is the perceptual stand-in, trained on auxiliary images only; what it calls a face that it
-    has never seen is an attribute (whom of the known people it resembles), not an identity. An average image
-    is called one class, so read the gain over the null.
+    The classifier is the perceptual stand-in, trained on auxiliary images only; the class that it assigns to
+    an unseen face is an attribute (which of the known people it resembles), not an identity. A mean image
+    is assigned to some class too, so read the gain over the null baseline.
 
     Source: after Li et al. 2022 (GGL), arXiv:2203.15696, who compare predicted attributes of faces.
     """

@@ -1,4 +1,4 @@
-"""What a defence costs: how well the federation's model does its work."""
+"""Utility cost of a defence: accuracy of the federation's model."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ def accuracy(predictions: Tensor, labels: Tensor, *, level: float = 0.95) -> Int
     Args:
         predictions: ``(n,)`` class numbers; take the arg max of logits first.
         labels: ``(n,)`` class numbers; take the arg max of logits first.
-        level: coverage, in (0, 1). It covers the luck of the test examples, not that of the training run.
+        level: coverage, in (0, 1). It covers the sampling of test examples, not the randomness of training.
 
     Raises:
         BadValue: shapes differ, or numbers are not whole.
@@ -33,7 +33,7 @@ def accuracy(predictions: Tensor, labels: Tensor, *, level: float = 0.95) -> Int
 
 
 def constant_accuracy(labels: Tensor) -> float:
-    """Accuracy of always answering the most common class; a model that does no better has learnt nothing.
+    """Accuracy of always predicting the most common class; a model that does no better has learnt nothing.
 
     Args:
         labels: ``(n,)`` class numbers, n > 0.

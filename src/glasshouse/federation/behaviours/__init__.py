@@ -1,1 +1,1 @@
-"""How clients deviate, one file each; registered in the group ``glasshouse.behaviours``."""
+"""Deviating client behaviours, one file each; registered in the group ``glasshouse.behaviours``."""

@@ -1,4 +1,4 @@
-"""What the behaviours share: reading the trainer's settings, and changing what it sends."""
+"""Shared helpers of the behaviours: reading the trainer's settings, and changing what it sends."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ class WrappedTrainer(Protocol):
 
 
 class NamedBehaviour(Protocol):
-    """Base class of our own behaviours: settings with declared ranges."""
+    """Base class of the built-in behaviours: settings with declared ranges."""
 
     name: ClassVar[str]
 
@@ -34,10 +34,10 @@ class NamedBehaviour(Protocol):
 
 
 def settings_of(train: Trainer, *, name: str) -> LocalTraining:
-    """The federation's own trainer below all wrappers.
+    """The federation's own trainer, inside all wrappers.
 
     Raises:
-        Inapplicable: the protocol trains in another way, which behaviour ``name`` cannot imitate.
+        Inapplicable: the protocol trains differently, which behaviour ``name`` cannot imitate.
     """
     while isinstance(train, WrappedTrainer):
         train = train.inner
@@ -52,15 +52,15 @@ def settings_of(train: Trainer, *, name: str) -> LocalTraining:
 
 
 def copy_parameters(model: nn.Module) -> dict[str, Tensor]:
-    """The parameters as they came, kept apart from what training does to them."""
+    """A copy of the received parameters, which training does not change."""
     return {name: p.detach().clone() for name, p in model.named_parameters()}
 
 
 def replace_change(trained: Trained, before: Mapping[str, Tensor], change: Change, *, name: str) -> Trained:
-    """``trained`` with its change of the model replaced; new parameters are altered relative to ``before``.
+    """``trained`` with ``change`` applied to its model change; new parameters are relative to ``before``.
 
     Raises:
-        Inapplicable: it holds logits.
+        Inapplicable: it contains logits.
     """
     if trained.kind == "logits":
         raise Inapplicable(
@@ -77,6 +77,6 @@ def replace_change(trained: Trained, before: Mapping[str, Tensor], change: Chang
 
 
 def clip_to_radius(tensors: Mapping[str, Tensor], radius: float | None) -> Mapping[str, Tensor]:
-    """Scaled into the L2 ball of ``radius`` over all tensors; None: as they are."""
+    """The tensors, scaled to an L2 norm of at most ``radius`` over all of them; None: unchanged."""
     size = norm(tensors)
     return tensors if radius is None or size <= radius else scale_tensors(tensors, radius / size)

@@ -1,6 +1,6 @@
-"""Answer without training: take the model, contribute nothing.
+"""Answer without training: receive the model, contribute nothing.
 
-Source: Fraboni et al. 2021, arXiv:2006.11901 (plain free riders return the model as it came, disguised ones
+Source: Fraboni et al. 2021, arXiv:2006.11901 (plain free riders return the received model, disguised ones
 add noise); Lin et al. 2019, arXiv:1911.12560 (repeating the last change of the global model).
 """
 
@@ -24,10 +24,10 @@ from glasshouse.wire import Batch, Trained
 @final
 @dataclass(frozen=True, kw_only=True)
 class FreeRider(NamedBehaviour):
-    """Send no change, or the last change of the global model, either with noise; private data stay unused.
+    """Send no change or the last change of the global model, optionally with noise; no data are used.
 
-    Riders of one instance tell each other what they received, so a rider knows the global model of every
-    earlier round in which any of them took part. In the first of these rounds there is nothing to repeat.
+    Free riders of one instance share what they received, so each knows the global model of every earlier
+    round in which any of them took part. In the first of these rounds the change is zero.
 
     Args:
         sends: ``zero`` or ``repeat``.
@@ -52,7 +52,7 @@ class FreeRider(NamedBehaviour):
         return Idle(inner=train, rider=self, round=round)
 
     def change(self, now: Mapping[str, Tensor], *, round: int) -> dict[str, Tensor]:
-        """The change of parameters to pretend, before noise; remembers ``now`` for later rounds."""
+        """The parameter change to send, before noise; stores ``now`` for later rounds."""
         last = max((r for r in self._seen if r < round), default=None)
         before = now if last is None or self.sends == "zero" else self._seen[last]
         for old in [r for r in self._seen if last is not None and r < last]:
@@ -64,7 +64,7 @@ class FreeRider(NamedBehaviour):
 @final
 @dataclass(frozen=True, kw_only=True)
 class Idle:
-    """Reports as many steps as honest training takes, and no order: no example was used."""
+    """Trainer that reports as many steps as honest training takes, and no order, as no example was used."""
 
     inner: Trainer
     rider: FreeRider
@@ -87,7 +87,7 @@ class Idle:
 def _as(
     settings: LocalTraining, now: Mapping[str, Tensor], change: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """A change of parameters, written as the update that would cause it."""
+    """The update, of the kind in ``settings``, that would cause a change of parameters."""
     if settings.kind == "gradient":
         return scale_tensors(change, -1 / settings.rate())
     if settings.kind == "parameters":

@@ -1,7 +1,7 @@
-"""Climb the loss instead of descending: an untargeted poisoning of the model.
+"""Maximise the loss instead of minimising it: untargeted model poisoning.
 
 Source: Kerkouche et al. 2023, arXiv:2303.03908, section 4 (gradient ascent attack: w + η·∇). Where we
-differ: their code also clips the gradient of every local step, of honest clients as well; that is a
+differ: their code also clips the gradient of every local step, for honest clients as well; that is a
 setting of training, not of the attack, so ``clip_norm`` here bounds what is sent.
 """
 
@@ -26,10 +26,10 @@ from glasshouse.wire import Batch, Trained
 @final
 @dataclass(frozen=True, kw_only=True)
 class GradientAscent(NamedBehaviour):
-    """Train with the sign of the loss reversed. With one local step the same as ``gradient_inversion``.
+    """Train with the sign of the loss reversed. With one local step this equals ``gradient_inversion``.
 
     Args:
-        clip_norm: L2 bound on the change that is sent, so as not to stand out; None: no bound.
+        clip_norm: L2 bound on the change that is sent, to be less conspicuous; None: no bound.
     """
 
     card: ClassVar[Card] = Card(
@@ -40,7 +40,7 @@ class GradientAscent(NamedBehaviour):
     clip_norm: Annotated[Positive, Fix("try 2")] | None = None
 
     def deviate(self, train: Trainer, *, round: int, rng: Rng) -> Trainer:
-        """The climbing trainer; the same in every round."""
+        """The ascending trainer; the same in every round."""
         del round, rng  # always the same
         return Ascending(inner=train, clip_norm=self.clip_norm)
 
@@ -48,13 +48,13 @@ class GradientAscent(NamedBehaviour):
 @final
 @dataclass(frozen=True, kw_only=True)
 class Ascending:
-    """``inner``, climbing."""
+    """``inner`` with the sign of the loss reversed."""
 
     inner: Trainer
     clip_norm: float | None
 
     def __call__(self, model: nn.Module, data: Batch, *, rng: Rng, ascend: bool = False) -> Trained:
-        """Train upwards (downwards when asked to ascend)."""
+        """Train by gradient ascent (by descent if ``ascend``)."""
         before = copy_parameters(model)
         trained = self.inner(model, data, rng=rng, ascend=not ascend)
         return replace_change(

@@ -1,4 +1,4 @@
-"""Train honestly, then send the opposite: an untargeted poisoning of the model.
+"""Train honestly, then send the opposite: untargeted model poisoning.
 
 Source: Kerkouche et al. 2023, arXiv:2303.03908, section 4 (gradient inversion attack: −Δw; their code sends
 −0.5·Δw and trains its detector on −Δw). Not to be confused with inverting gradients, an attack on privacy.
@@ -50,14 +50,14 @@ class GradientInversion(NamedBehaviour):
 @final
 @dataclass(frozen=True, kw_only=True)
 class Inverting:
-    """``inner``, and then the opposite of what it found."""
+    """``inner``, with its change negated and scaled."""
 
     inner: Trainer
     scale: float
     clip_norm: float | None
 
     def __call__(self, model: nn.Module, data: Batch, *, rng: Rng, ascend: bool = False) -> Trained:
-        """Train, then turn the change around."""
+        """Train, then negate the change."""
         before = copy_parameters(model)
         trained = self.inner(model, data, rng=rng, ascend=ascend)
         return replace_change(

@@ -1,4 +1,4 @@
-"""Misbehave in some rounds only, so as to be harder to find.
+"""Misbehave only in some rounds, to be harder to detect.
 
 Source: Kerkouche et al. 2023, arXiv:2303.03908, discussion (a client that poisons selectively is
 harder to detect, and poisons less).
@@ -23,10 +23,10 @@ from glasshouse.wire import Value
 @final
 @dataclass(frozen=True, kw_only=True)
 class Intermittent:
-    """In each round, with the given chance, the named behaviour; else honest training.
+    """The named behaviour with the given probability in each round; else honest training.
 
     Args:
-        probability: chance of misbehaving in a round in which the client takes part, in [0, 1].
+        probability: of misbehaving in a round in which the client takes part, in [0, 1].
         behaviour: name of a registered behaviour.
         arguments: its settings.
     """

@@ -1,4 +1,4 @@
-"""Train on wrong labels: poisoning by data.
+"""Train on wrong labels: data poisoning.
 
 Source: Tolpegin et al. 2020, arXiv:2007.08432 (label flipping by malicious participants).
 """
@@ -24,8 +24,8 @@ class LabelFlip(NamedBehaviour):
     """Every label y becomes ``to``, or y + ``shift`` modulo the number of classes.
 
     Args:
-        shift: added to the label, >= 1; unused where ``to`` is given.
-        to: the class that all examples are given; None: shift instead.
+        shift: added to the label, >= 1; unused if ``to`` is given.
+        to: the label given to all examples; None: shift labels instead.
     """
 
     card: ClassVar[Card] = Card(
@@ -38,7 +38,7 @@ class LabelFlip(NamedBehaviour):
     to: Natural | None = None
 
     def deviate(self, train: Trainer, *, round: int, rng: Rng) -> Trainer:
-        """The misled trainer; the same in every round."""
+        """The trainer on wrong labels; the same in every round."""
         del round, rng  # always the same
         return MislabellingTrainer(inner=train, flip=self)
 
@@ -46,7 +46,7 @@ class LabelFlip(NamedBehaviour):
         """The wrong labels.
 
         Raises:
-            BadValue: there is no class ``to``, or the shift leads back to every label.
+            BadValue: there is no class ``to``, or the shift leaves every label unchanged.
         """
         if (self.to is not None and self.to >= classes) or (self.to is None and self.shift % classes == 0):
             raise BadValue(

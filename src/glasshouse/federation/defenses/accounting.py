@@ -21,7 +21,7 @@ except ImportError as error:
 
 Accountant = Literal["pld", "rdp"]
 Neighbours = Literal["example", "update"]
-"""``example``: one example more or less. ``update``: the client's update, or zeros in its place."""
+"""``example``: add or remove one example. ``update``: replace the client's update by zeros."""
 
 _RELATIONS = {
     "example": dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
@@ -44,12 +44,12 @@ def spent_epsilon(
     Args:
         noise_multiplier: standard deviation ÷ sensitivity; > 0.
         delta: in (0, 1).
-        rate: chance of each record to be in a step (Poisson sampling), in (0, 1]; 1: in all.
+        rate: probability of each record to be in a step (Poisson sampling), in (0, 1]; 1: in all steps.
         steps: number of adaptive compositions, >= 1.
-        neighbours: what "one record more or less" means.
+        neighbours: the neighbouring relation.
         accountant: ``pld`` is tight (exact for rate 1); ``rdp`` is an upper bound.
     """
-    if rate == 1 and accountant == "pld":  # T Gaussians are one, with standard deviation over √T
+    if rate == 1 and accountant == "pld":  # T Gaussians compose to one with standard deviation σ / √T
         return float(dp_accounting.get_epsilon_gaussian(noise_multiplier / math.sqrt(steps), delta))
     ledger = _accountant(accountant, neighbours, noise_multiplier)
     return float(ledger.compose(_event(noise_multiplier, rate, steps)).get_epsilon(delta))
@@ -86,6 +86,6 @@ def _event(sigma: float, rate: float, steps: int) -> Any:  # dp-accounting ships
 def _accountant(name: Accountant, neighbours: Neighbours, sigma: float) -> Any:
     if name == "rdp":
         return RdpAccountant(neighboring_relation=_RELATIONS[neighbours])
-    # The loss of one step spreads over about 1/σ² + 10/σ. This grid cost < 0.1 % of ε where measured.
+    # The privacy loss of one step spans about 1/σ² + 10/σ. This grid costs < 0.1 % of ε where measured.
     spread = 1 / sigma**2 + 10 / sigma
     return PLDAccountant(_RELATIONS[neighbours], value_discretization_interval=5e-5 * spread)

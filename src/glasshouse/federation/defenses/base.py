@@ -1,4 +1,4 @@
-"""What the defences share: base classes, the kinds of update they accept, and one mask."""
+"""Base classes of the defences, the kinds of update they accept, and a mask of the smallest entries."""
 
 import dataclasses
 import math
@@ -16,13 +16,13 @@ from glasshouse.tensors import check_finite
 from glasshouse.wire import Kind, Mechanism, Update, Value
 
 CHANGES: frozenset[Kind] = frozenset({"gradient", "delta"})
-"""Kinds around zero: scaling or dropping entries of new *parameters* would damage the model itself."""
+"""Kinds centred on zero: scaling or dropping entries of new *parameters* would damage the model itself."""
 
 ALL: frozenset[Kind] = frozenset({"gradient", "delta", "parameters", "logits"})
 
 
 class NamedDefense(Protocol):
-    """Base class of our own defences: settings with declared ranges, and a description made of them."""
+    """Base class of the built-in defences: settings with declared ranges, and a description from them."""
 
     name: ClassVar[str]
 
@@ -37,14 +37,14 @@ class NamedDefense(Protocol):
 
 
 class RewritingDefense(NamedDefense, Protocol):
-    """Base class of those that rewrite what leaves the client."""
+    """Base class of defences that rewrite the update before it is sent."""
 
     place: ClassVar[Literal["update"]] = "update"
     kinds: ClassVar[frozenset[Kind]] = CHANGES
 
     @abstractmethod
     def rewrite(self, update: Update, rng: Rng, /) -> Mapping[str, Tensor]:
-        """What is sent instead of the update's tensors."""
+        """The tensors to send instead of the update's."""
 
     def update(self, update: Update, *, rng: Rng) -> Update:
         """A rewritten copy.
@@ -58,11 +58,11 @@ class RewritingDefense(NamedDefense, Protocol):
 
 
 class TensorDefense(RewritingDefense, Protocol):
-    """Base class of those that rewrite each tensor by itself."""
+    """Base class of defences that rewrite each tensor on its own."""
 
     @abstractmethod
     def change(self, tensor: Tensor, rng: Rng, /) -> Tensor:
-        """What is sent instead of one tensor; the stream is this tensor's own, whatever their order."""
+        """The tensor to send instead; each tensor has its own stream, independent of their order."""
 
     def rewrite(self, update: Update, rng: Rng, /) -> Mapping[str, Tensor]:
         return {name: self.change(t, rng.child(name)) for name, t in update.tensors.items()}

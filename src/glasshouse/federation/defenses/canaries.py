@@ -1,8 +1,8 @@
-"""Canaries: examples or clients made for an audit, each in by its own coin.
+"""Canaries: examples or clients crafted for an audit, each included at random, independently.
 
-A canary is the largest contribution that the defence lets through, all in one entry of the update. No two
-share an entry, so none covers another. Source: Steinke, Nasr & Jagielski 2023, arXiv:2305.08846 (coins);
-Nasr et al. 2023, arXiv:2302.07956 (one entry: the Dirac canary).
+A canary is the largest contribution that the defence admits, concentrated in one entry of the update. No two
+share an entry, so they do not interfere. Source: Steinke, Nasr & Jagielski 2023, arXiv:2305.08846 (random
+inclusion); Nasr et al. 2023, arXiv:2302.07956 (one entry: the Dirac canary).
 """
 
 import dataclasses
@@ -26,8 +26,8 @@ class ClientCanary:
     """A behaviour: instead of training, send ``size`` in one entry, or nothing at all.
 
     Attributes:
-        place: of the entry, over all tensors of the update in their order.
-        size: what is sent there; 0: this canary is out.
+        place: index of the entry, over all tensors of the update in their order.
+        size: value of the entry; 0: this canary is excluded.
     """
 
     place: int
@@ -74,7 +74,7 @@ class ExampleCanaries:
     """A behaviour: train as DP-SGD does, with canaries among the examples.
 
     Attributes:
-        places: of the entries of the canaries that are in.
+        places: indices of the entries of the included canaries.
     """
 
     places: Tensor

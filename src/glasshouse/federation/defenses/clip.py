@@ -1,7 +1,7 @@
-"""Scale an update into a ball: L2 norm over all tensors together.
+"""Clip the L2 norm of an update over all tensors together.
 
-Source: McMahan et al. 2018, arXiv:1710.06963, section 2 (flat clipping). Li et al. 2022 write
-clipping per layer (arXiv:2203.15696, section 3.3); their code clips globally, as here.
+Source: McMahan et al. 2018, arXiv:1710.06963, section 2 (flat clipping). Li et al. 2022 describe clipping per
+layer (arXiv:2203.15696, section 3.3); their code clips globally, as here.
 """
 
 from collections.abc import Mapping
@@ -36,6 +36,6 @@ class Clip(RewritingDefense):
     norm: Annotated[Positive, Fix("try 4")]
 
     def rewrite(self, update: Update, _: Rng, /) -> Mapping[str, Tensor]:
-        """Scaled; unchanged inside the ball."""
+        """The scaled tensors; unchanged if the norm is within the radius."""
         size = norm(update.tensors)
         return update.tensors if size <= self.norm else scale_tensors(update.tensors, self.norm / size)

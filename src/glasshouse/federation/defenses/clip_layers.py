@@ -1,4 +1,4 @@
-"""Scale each tensor of an update into a ball of its own.
+"""Clip the L2 norm of each tensor of an update.
 
 Source: McMahan et al. 2018, arXiv:1710.06963, section 2 (per-layer clipping), with one radius for all
 tensors; weight and bias of a layer are two tensors here, as in Li et al. 2022
@@ -34,6 +34,6 @@ class ClipLayers(TensorDefense):
     norm: Annotated[Positive, Fix("try 1")]
 
     def change(self, tensor: Tensor, _: Rng, /) -> Tensor:
-        """Inside its ball."""
+        """The tensor, scaled if its norm is too large."""
         size = float(tensor.double().norm())
         return tensor if size <= self.norm else tensor * (self.norm / size)

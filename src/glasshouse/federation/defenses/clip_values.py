@@ -1,7 +1,7 @@
 """Clamp every entry of an update to [-bound, bound].
 
-Our own entry in the list: common in practice as "gradient value clipping"; it changes the direction of
-the update, which the two norm clippings keep.
+Not from a paper: common in practice as "gradient value clipping". Unlike the two norm clippings it changes
+the direction of the update.
 """
 
 from dataclasses import dataclass
@@ -30,5 +30,5 @@ class ClipValues(TensorDefense):
     bound: Annotated[Positive, Fix("try 0.01")]
 
     def change(self, tensor: Tensor, _: Rng, /) -> Tensor:
-        """Clamped."""
+        """The clamped tensor."""
         return tensor.clamp(-self.bound, self.bound)

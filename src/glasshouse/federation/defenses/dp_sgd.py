@@ -1,11 +1,11 @@
-"""DP-SGD in local training: clip each example's gradient, add noise to every step. By Opacus.
+"""DP-SGD in local training with Opacus: clip each example's gradient and add noise to every step.
 
 Source: Abadi et al. 2016, arXiv:1607.00133, Algorithm 1; Yousefpour et al. 2021, arXiv:2109.12298 (Opacus).
-As in Algorithm 1, each step takes every example with a fixed chance (Poisson sampling), since the accounting
-is wrong for shuffled batches (Chua et al. 2024, arXiv:2403.17673): a step may see more or fewer examples than
-``batch_size``, or none. The sum is divided by the expected size.
+As in Algorithm 1, each step includes every example with a fixed probability (Poisson sampling), since the
+accounting is wrong for shuffled batches (Chua et al. 2024, arXiv:2403.17673): a step may use more or fewer
+examples than ``batch_size``, or none. The sum is divided by the expected size.
 
-Neighbouring: one example of the client more or less. How many examples it has counts as public.
+Neighbouring relation: one example of the client more or less. The number of examples is public.
 """
 
 import math
@@ -45,7 +45,7 @@ class DpSgd(NamedDefense):
         clip: L2 bound of one example's gradient over all trained tensors; > 0.
         delta: of the guarantee, in (0, 1).
         noise_multiplier: standard deviation of the noise on the *sum* of clipped gradients ÷ ``clip``; > 0.
-        epsilon: give this instead, and the noise follows from the client's data, its steps and ``rounds``.
+        epsilon: alternative: the noise then follows from the client's data, its steps and ``rounds``.
         rounds: rounds that ``epsilon`` must cover, >= 1.
     """
 
@@ -89,10 +89,10 @@ class DpSgd(NamedDefense):
         return describe_mechanism(self, note=note)
 
     def local(self, train: Trainer) -> Trainer:
-        """The private twin of the honest trainer.
+        """The private version of the honest trainer.
 
         Raises:
-            Inapplicable: ``train`` is already wrapped, so that what it computes per example is unknown.
+            Inapplicable: ``train`` is already wrapped, so its per-example computation is unknown.
         """
         if not isinstance(train, LocalTraining):
             raise Inapplicable(
@@ -128,9 +128,9 @@ class PrivateTraining:
     """``inner``, with every step clipped per example and noised.
 
     Attributes:
-        inner: the honest trainer; its settings are followed, its batches are not.
+        inner: the honest trainer, whose settings are used, except for its batches.
         defense: clip and noise.
-        canaries: entries of the update, (k,), each the gradient of a further example; for audits.
+        canaries: indices of update entries, (k,), each the gradient of an additional example; for audits.
     """
 
     inner: LocalTraining
@@ -138,7 +138,7 @@ class PrivateTraining:
     canaries: Tensor | None = None
 
     def exposure(self, examples: int, *, rounds: int = 1) -> Exposure:
-        """How a client with so many examples is used: what its guarantee is computed for."""
+        """How often a client with this many examples is used, for its guarantee."""
         size = min(self.inner.batch_size, examples)
         steps = 1 if self.inner.kind == "gradient" else self.inner.epochs * math.ceil(examples / size)
         return Exposure(rounds=rounds, steps=steps, batch_rate=size / examples)
@@ -189,7 +189,7 @@ class PrivateTraining:
         )
 
     def _drawn_canaries(self, exposure: Exposure, *, rng: Rng) -> Iterator[Tensor] | None:
-        """For each step the canaries in it, sampled as examples are."""
+        """The canaries in each step, sampled like examples."""
         if self.canaries is None:
             return None
         places = self.canaries
@@ -210,7 +210,7 @@ class PrivateTraining:
 
 
 def _append_canaries(parameters: Mapping[str, nn.Parameter], places: Tensor, *, size: float) -> None:
-    """Further rows of ``grad_sample``: each ``size`` at one of ``places``, counted over all parameters."""
+    """Append rows to ``grad_sample``, each ``size`` at one of ``places`` (indices over all parameters)."""
     start = 0
     for p in parameters.values():
         rows = p.new_zeros((len(places), p.numel()))
@@ -222,7 +222,7 @@ def _append_canaries(parameters: Mapping[str, nn.Parameter], places: Tensor, *, 
 
 
 def poisson(examples: int, rate: float, steps: int, *, rng: Rng) -> tuple[Tensor, ...]:
-    """For each step the rows that it uses: each example independently with chance ``rate``."""
+    """The rows used in each step: every example independently with probability ``rate``."""
     draws = torch.rand(steps, examples, generator=rng.torch())
     return tuple((row < rate).nonzero().flatten() for row in draws)
 
@@ -230,16 +230,16 @@ def poisson(examples: int, rate: float, steps: int, *, rng: Rng) -> tuple[Tensor
 def _per_example_gradients(
     hooked: GradSampleModule, parameters: Mapping[str, nn.Parameter], batch: Batch, *, sign: float
 ) -> None:
-    """Fill ``grad_sample`` (B, *shape) of every parameter; of an empty batch only noise is sent."""
+    """Fill ``grad_sample`` (B, *shape) of every parameter; for an empty batch only noise is sent."""
     if len(batch) == 0:
         for p in parameters.values():
             p.grad_sample = p.new_zeros((0, *p.shape))  # type: ignore[attr-defined]  # Opacus's attribute
         return
     inputs = batch.inputs.clone()
     if inputs.is_floating_point():
-        inputs.requires_grad_(True)  # backward hooks want an input that needs a gradient
+        inputs.requires_grad_(True)  # backward hooks need an input that requires a gradient
     work: nn.Module = hooked._module  # the hooks are on its layers
     step = Batch(inputs=inputs, labels=batch.labels)
-    with warnings.catch_warnings():  # tokens have no gradient, and the hooks need none of theirs
+    with warnings.catch_warnings():  # tokens have no gradient, and the hooks do not need it
         warnings.filterwarnings("ignore", message="Full backward hook is firing")
         torch.autograd.backward(sign * losses_of(work, step).sum())

@@ -1,12 +1,12 @@
 """Differential privacy of one client's update: clip it, add Gaussian noise, account for all rounds.
 
 Source: McMahan et al. 2018, arXiv:1710.06963 (the user's update as the unit); Balle & Wang 2018,
-arXiv:1805.06530 (the exact noise of one release). Where we differ: the noise is added by the client (local
-model), so the guarantee holds against the server itself, with no trust in it.
+arXiv:1805.06530 (the exact noise of one release). Where we differ: the client adds the noise (local model),
+so the guarantee holds against the server too, without trusting it.
 
-Neighbouring: the client's update, or zeros in its place; the sensitivity is then ``clip``. Against an
-adversary who compares *any two* updates of that client the sensitivity is ``2·clip`` and the same noise
-proves less: ask for half the clip, or read the noise multiplier as half.
+Neighbouring relation: the client's update, or zeros in its place; the sensitivity is then ``clip``. For *any
+two* updates of that client the sensitivity is ``2·clip`` and the same noise gives a weaker guarantee: use
+half the clip, or read the noise multiplier as half.
 """
 
 from dataclasses import dataclass
@@ -35,8 +35,8 @@ class GaussianMechanism(NamedDefense):
         delta: budget of one client over all ``rounds``; epsilon in (0, 1e6], delta in (0, 1).
         clip: L2 radius over all tensors together, in units of the update; > 0.
         rounds: releases of this client that the budget must cover, >= 1; 1 means "per round".
-        sampling: chance that the client is in a round's cohort, in (0, 1]. Below 1 it counts on the adversary
-            not knowing who took part (Poisson sampling): never true of the server.
+        sampling: probability that the client is in a round's cohort, in (0, 1]. Below 1 it assumes that the
+            adversary does not know who took part (Poisson sampling), which never holds for the server.
     """
 
     card: ClassVar[Card] = Card(
@@ -76,7 +76,7 @@ class GaussianMechanism(NamedDefense):
         return GaussianNoise(std=self.noise_multiplier * self.clip).update(clipped, rng=rng)
 
     def spent(self, exposure: Exposure) -> Guarantee:
-        """The budget that this noise uses up over ``exposure``; local steps do not matter to it."""
+        """The budget that this noise spends over ``exposure``, whatever the number of local steps."""
         epsilon = spent_epsilon(
             self.noise_multiplier,
             delta=self.delta,

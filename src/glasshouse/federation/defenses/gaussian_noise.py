@@ -1,7 +1,7 @@
 """Add independent Gaussian noise to every entry.
 
 Source: Zhu et al. 2019, "Deep Leakage from Gradients", arXiv:1906.08935, section 5.1. Without a bound on
-the update it guarantees nothing: for a guarantee use ``gaussian_mechanism``.
+the update it gives no guarantee: use ``gaussian_mechanism`` for one.
 """
 
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class GaussianNoise(TensorDefense):
     std: Annotated[NotNegative, Fix("try 0.1")]
 
     def change(self, tensor: Tensor, rng: Rng, /) -> Tensor:
-        """Noisy."""
+        """The noisy tensor."""
         draws, kind = rng.torch(tensor.device), tensor.dtype
         noise = torch.randn(tensor.shape, generator=draws, dtype=kind, device=tensor.device)
         return tensor + self.std * noise

@@ -1,4 +1,4 @@
-"""What differential privacy a chain of defences proves, if any."""
+"""The differential-privacy guarantee of a chain of defences, if any."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ from glasshouse.limits import Count, Fraction, check_ranges
 @final
 @dataclass(frozen=True, kw_only=True)
 class Exposure:
-    """How often a client's data are used; what a guarantee is computed for.
+    """How often a client's data are used; the input of privacy accounting.
 
     Attributes:
         rounds: rounds of the federation, >= 1.
-        sampling: chance that a round's cohort holds the client, in (0, 1]. Leave it at 1 unless the adversary
-            cannot see who takes part; a server always can.
+        sampling: probability that the client is in a round's cohort, in (0, 1]. Leave it at 1 unless the
+            adversary cannot see who takes part; a server always can.
         steps: local optimizer steps per round, >= 1.
         batch_rate: expected share of the client's examples in one step, in (0, 1].
     """
@@ -35,17 +35,17 @@ class Exposure:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Guarantee:
-    """(ε, δ)-differential privacy of all that one client sends.
+    """(ε, δ)-differential privacy of everything that one client sends.
 
     Attributes:
         epsilon: the budget over the whole exposure.
         delta: the budget over the whole exposure.
         neighbours: ``update``: the client takes part, or sends zeros; ``example``: one example more or less.
-        defense: name of the defence that proves it.
-        noise_multiplier: of its Gaussian releases: standard deviation ÷ sensitivity of one unit.
-        steps: how many releases there are.
+        defense: name of the defence that provides it.
+        noise_multiplier: of its Gaussian releases: standard deviation ÷ sensitivity to one unit.
+        steps: number of releases.
         clip: norm of the largest contribution of one unit.
-        rate: chance of a unit to be in one of them, where the adversary cannot see that.
+        rate: probability of a unit to be in a release, where the adversary cannot see that.
     """
 
     epsilon: float
@@ -60,7 +60,7 @@ class Guarantee:
 
 @runtime_checkable
 class Private(Protocol):
-    """A defence that proves something."""
+    """A defence with a differential-privacy guarantee."""
 
     def spent(self, exposure: Exposure) -> Guarantee:
         """Its guarantee over ``exposure``."""
@@ -68,13 +68,14 @@ class Private(Protocol):
 
 
 def guarantee(defenses: Sequence[Defense], exposure: Exposure) -> Guarantee | None:
-    """The guarantee of a chain, or None where it proves nothing.
+    """The guarantee of a chain of defences, or None if it has none.
 
-    What only transforms a private result keeps its guarantee. A defence that looks at the private batch
-    afterwards (place ``gradient``, such as Soteria) voids it. Of two guarantees, the one about whole updates
-    is returned: it covers every example. It holds for clients that follow the protocol.
+    Post-processing of a private result keeps its guarantee. A later defence that uses the private batch
+    (place ``gradient``, such as Soteria) voids it. Of two guarantees, the one about whole updates is
+    returned: it covers every example. It holds for clients that follow the protocol.
 
-    Under ``subsample`` a step takes a larger share of fewer examples; that the others sit out is not counted.
+    Under ``subsample`` a step uses a larger share of fewer examples; amplification by the subsampling itself
+    is not counted.
     """
     for defense in defenses:
         if isinstance(defense, Subsample):

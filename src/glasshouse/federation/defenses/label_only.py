@@ -1,7 +1,7 @@
-"""Send which class is the most likely, and nothing else.
+"""Send only the most likely class.
 
 Source: Choquette-Choo et al. 2021, arXiv:2007.14321 (label-only access). A protocol that averages logits
-needs numbers, so the label is written as a row of logits with a fixed, public confidence.
+needs numbers, so the label is encoded as a row of logits with a fixed, public confidence.
 """
 
 import math
@@ -24,8 +24,8 @@ class LabelOnly(LogitDefense):
     """Rows with two values, of mean 0, whose softmax gives the most likely class ``confidence``.
 
     Args:
-        confidence: probability that every row states, in (1/K, 1). Public: it carries no information. Of
-            equal logits the first class is named.
+        confidence: probability of the named class in every row, in (1/K, 1). Public, so it carries no
+            information. Among equal logits the first class is named.
     """
 
     card: ClassVar[Card] = Card(
@@ -36,7 +36,7 @@ class LabelOnly(LogitDefense):
     confidence: Annotated[Probability, Fix("try 0.9")] = 0.9
 
     def change(self, tensor: Tensor, _: Rng, /) -> Tensor:
-        """One class per row.
+        """Logits that name one class per row.
 
         Raises:
             BadValue: the stated confidence is not above chance for this number of classes.

@@ -2,7 +2,7 @@
 
 Source: Zhu et al. 2019, arXiv:1906.08935, section 5.1 (as a defence against inversion); Dwork et al. 2006,
 "Calibrating Noise to Sensitivity in Private Data Analysis" (the distribution). Without a bound on the
-update it guarantees nothing.
+update it gives no guarantee.
 """
 
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class LaplaceNoise(TensorDefense):
     scale: Annotated[NotNegative, Fix("try 0.1")]
 
     def change(self, tensor: Tensor, rng: Rng, /) -> Tensor:
-        """Noisy. The difference of two exponentials is Laplace, and never infinite."""
+        """The noisy tensor. The noise, a difference of two exponentials, is Laplace and always finite."""
         generator = rng.torch(tensor.device)
         up = torch.empty_like(tensor).exponential_(generator=generator)
         down = torch.empty_like(tensor).exponential_(generator=generator)

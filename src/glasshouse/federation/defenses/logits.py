@@ -1,4 +1,4 @@
-"""What the defences on logits share: the updates they accept."""
+"""Base class of the defences on logits."""
 
 from collections.abc import Mapping
 from typing import ClassVar, Protocol
@@ -12,7 +12,7 @@ from glasshouse.wire import Kind, Update
 
 
 class LogitDefense(TensorDefense, Protocol):
-    """Base class of those that rewrite an upload of logits, (P, K)."""
+    """Base class of defences that rewrite an upload of logits, (P, K)."""
 
     kinds: ClassVar[frozenset[Kind]] = frozenset({"logits"})
 

@@ -1,4 +1,4 @@
-"""Make every example of a batch have its own gradient, as DP-SGD needs, and change nothing else."""
+"""Prepare a model for per-example gradients, as DP-SGD needs, without changing its function."""
 
 import copy
 from collections.abc import Collection
@@ -15,7 +15,7 @@ _IN_PLACE = (nn.Threshold, nn.ReLU, nn.RReLU, nn.Hardtanh, nn.ELU, nn.SELU, nn.C
 
 @final
 class FrozenNorm(nn.Module):
-    """Batch norm with the statistics it received: a fixed affine map per channel. Same parameter names."""
+    """Batch norm with the received statistics: a fixed affine map per channel. Same parameter names."""
 
     def __init__(self, norm: nn.modules.batchnorm._BatchNorm) -> None:
         super().__init__()
@@ -36,14 +36,14 @@ class FrozenNorm(nn.Module):
 
 
 def prepare_model(model: nn.Module, *, trained: Collection[str], dropout: bool) -> nn.Module:
-    """A copy that computes the same, with per-example gradients for the parameters in ``trained``.
+    """A copy with the same function and per-example gradients for the parameters in ``trained``.
 
-    Opacus records only layers in ``train()`` mode and cannot follow in-place activations; batch norm in
-    that mode would mix examples. So layers with trained parameters are in that mode and no others (drop-out:
-    where ``dropout`` says so), batch norm is frozen to its received statistics, and nothing works in place.
+    Opacus records only layers in ``train()`` mode and does not support in-place activations; batch norm in
+    that mode would mix examples. So only layers with trained parameters are in that mode (dropout layers
+    only if ``dropout``), batch norm is frozen to its received statistics, and activations are not in place.
 
     Raises:
-        Inapplicable: a trained layer keeps statistics of whole batches.
+        Inapplicable: a trained layer uses statistics of whole batches.
     """
     work = copy.deepcopy(model)
     for name, p in work.named_parameters():

@@ -1,9 +1,9 @@
 """Percentile privacy: send only the largest changes of the whole update, clamped.
 
 Source: Shokri & Shmatikov 2015, "Privacy-Preserving Deep Learning", CCS, section 5 (share the largest
-changes); the rule as NVIDIA FLARE's filter ``PercentilePrivacy`` has it: one cutoff over all tensors
-together, both settings per local step. Where we differ: a percentile or bound out of range is refused, where
-the filter silently does nothing. A tensor with a single number and no dimension is sent as it is, as there.
+changes); the rule is that of NVIDIA FLARE's filter ``PercentilePrivacy``: one cutoff over all tensors
+together, both settings per local step. Where we differ: a percentile or bound out of range raises, where
+the filter silently does nothing. A zero-dimensional tensor is sent unchanged, as in the filter.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ class Percentile(RewritingDefense):
     """Zero every entry below a percentile of all magnitudes; clamp the others.
 
     Args:
-        percentile: of the magnitudes of all entries together, in [0, 100); what lies below becomes zero.
+        percentile: of the magnitudes of all entries together, in [0, 100); entries below it become zero.
         bound: largest magnitude that leaves the client, per local step, in units of the update; > 0.
     """
 
@@ -42,7 +42,7 @@ class Percentile(RewritingDefense):
     bound: Annotated[Positive, Fix("try 0.01")] = 0.01
 
     def rewrite(self, update: Update, _: Rng, /) -> Mapping[str, Tensor]:
-        """Sparse and clamped."""
+        """The sparse, clamped tensors."""
         magnitudes = np.concatenate([t.abs().flatten().cpu().numpy() for t in update.tensors.values()])
         cutoff, bound = float(np.percentile(magnitudes, self.percentile)), self.bound * update.steps
 

@@ -2,8 +2,8 @@
 
 Source: Aji & Heafield 2017, "Sparse Communication for Distributed Gradient Descent", arXiv:1704.05021; as
 a defence Zhu et al. 2019, arXiv:1906.08935, section 5.2. Li et al. 2022 keep entries above the share-quantile
-of each tensor; we zero an exact count, which also decides ties. There is no error feedback: what is
-not sent is lost.
+of each tensor; we zero an exact count, which also resolves ties. There is no error feedback: entries that
+are not sent are lost.
 """
 
 from dataclasses import dataclass
@@ -35,5 +35,5 @@ class Prune(TensorDefense):
     share: Annotated[Share, Fix("0.9 prunes 90 %")]
 
     def change(self, tensor: Tensor, _: Rng, /) -> Tensor:
-        """Sparse; of entries with equal magnitude the first are zeroed first."""
+        """The sparse tensor; among entries of equal magnitude the first are zeroed first."""
         return tensor.masked_fill(smallest(tensor.abs(), self.share), 0.0)

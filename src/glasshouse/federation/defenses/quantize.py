@@ -1,4 +1,4 @@
-"""Stochastic uniform quantisation: round every entry at random to one of few levels, without bias.
+"""Stochastic uniform quantisation: unbiased random rounding of every entry to one of few levels.
 
 Source: Alistarh et al. 2017, "QSGD", arXiv:1610.02132, section 3.1. Where we differ: levels are spread over
 [-m, m] with m the largest magnitude of the tensor, as in the paper's experiments, instead of over its L2
@@ -21,7 +21,7 @@ from glasshouse.rng import Rng
 @final
 @dataclass(frozen=True, kw_only=True)
 class Quantize(TensorDefense):
-    """A sign and ``2**(bits - 1) - 1`` magnitudes above zero per tensor; unbiased: the mean is the entry.
+    """A sign and ``2**(bits - 1) - 1`` magnitudes above zero per tensor; unbiased in expectation.
 
     Args:
         bits: per entry, sign included; in 2..16. Two bits send -m, 0 or m.
@@ -36,7 +36,7 @@ class Quantize(TensorDefense):
     bits: Annotated[int, Ge(2), Le(16), Fix("one bit is 'sign'")]
 
     def change(self, tensor: Tensor, rng: Rng, /) -> Tensor:
-        """On the grid; no entry moves by a whole level or more."""
+        """The tensor on the grid; every entry changes by less than one level."""
         t, largest = tensor, tensor.abs().max()
         if largest == 0:
             return t

@@ -20,10 +20,10 @@ from glasshouse.rng import Rng
 @final
 @dataclass(frozen=True, kw_only=True)
 class RoundLogits(LogitDefense):
-    """Every logit rounded, halves to even.
+    """Every logit rounded, half to even.
 
     Args:
-        decimals: kept after the point, in 0..6; 0 sends whole numbers.
+        decimals: decimal places to keep, in 0..6; 0 sends whole numbers.
     """
 
     card: ClassVar[Card] = Card(
@@ -35,5 +35,5 @@ class RoundLogits(LogitDefense):
     decimals: Annotated[int, Ge(0), Le(6), Fix("try 0")]
 
     def change(self, tensor: Tensor, _: Rng, /) -> Tensor:
-        """Rounded."""
+        """The rounded logits."""
         return torch.round(tensor, decimals=self.decimals)

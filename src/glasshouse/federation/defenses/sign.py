@@ -26,5 +26,5 @@ class Sign(TensorDefense):
     name: ClassVar[str] = "sign"
 
     def change(self, tensor: Tensor, _: Rng, /) -> Tensor:
-        """At most three values; the L1 norm of a tensor without zeros is kept."""
+        """A tensor of at most three values; the L1 norm of a tensor without zeros is preserved."""
         return tensor.sign() * tensor.abs().mean()

@@ -1,22 +1,22 @@
-"""Soteria: hide the parts of the last representation that tell most about the input.
+"""Soteria: hide the features of the last representation that reveal most about the input.
 
 Source: Sun et al. 2021, "Soteria: Provable Defense against Privacy Leakage in Federated Learning from
 Representation Perspective", arXiv:2012.06043; as used by Li et al. 2022, arXiv:2203.15696, section 3.3.
 
-The representation r(x) is the input of the model's last linear layer. The solution of their problem is
-to prune the features f with the largest |r_f| / |∂r_f/∂x|₂, hence the smallest score
+The representation r(x) is the input of the model's last linear layer. The paper's solution is to prune the
+features f with the largest |r_f| / |∂r_f/∂x|₂, hence the smallest score
 
     score_f = |∂r_f/∂x|₂ / (|r_f| + 1e-10),
 
-and, since the loss is not computed anew, to zero the columns of these features in the gradient of that
-layer's weight. Where we differ: an exact count of columns instead of those below a quantile (the same up
-to one column and ties); |r_f| also where the authors' code takes r_f, which differs for negative features
-only; several examples are scored by the mean over them (the paper has one). Pixels are in [0, 1]: a
-model that normalises channels by different scales weighs them alike here.
+and, since the loss is not recomputed, to zero the columns of these features in the gradient of that layer's
+weight. Where we differ: an exact count of columns instead of those below a quantile (the same up to one
+column and ties); |r_f| where the authors' code uses r_f, which differs for negative features only; several
+examples are scored by their mean (the paper has one). Pixels are in [0, 1]: channels that the model
+normalises by different scales have equal weight here.
 
-Breaks when: the last linear layer is not in the update; features come from drop-out or from batch
-statistics (scores are taken in ``eval()`` mode). For the change after several local steps the scores are
-those at the received model, as a client would have to compute them beforehand.
+Breaks when: the last linear layer is not in the update; features depend on dropout or batch statistics
+(scores are computed in ``eval()`` mode). For a parameter change over several local steps the scores are those
+of the received model, since a client has to compute them beforehand.
 """
 
 import copy
@@ -41,13 +41,13 @@ from glasshouse.wire import Batch, Update
 LOG = logging.getLogger("glasshouse")
 
 _ROWS = 16
-"""Features per backward pass: the fastest of 8 to 64 on ResNet-18, one thread."""
+"""Features per backward pass: the fastest value from 8 to 64 on ResNet-18 with one thread."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Soteria(NamedDefense):
-    """Zero the columns of the ``floor(share * F)`` features of smallest score, of F, in the defended layer.
+    """Zero the columns of the ``floor(share * F)`` of F features with the smallest score in the layer.
 
     Args:
         share: part of the features that is hidden, in [0, 1]; the paper's settings are 0.4 and 0.8.
@@ -65,9 +65,9 @@ class Soteria(NamedDefense):
     layer: str = ""
 
     def gradient(self, update: Update, batch: Batch, model: nn.Module, *, rng: Rng) -> Update:
-        """A copy in which one tensor, the weight of the defended layer, has columns of zeros.
+        """A copy in which the weight of the defended layer has columns of zeros.
 
-        Nothing is changed where no example was used (an empty Poisson step).
+        The update is unchanged where no example was used (an empty Poisson step).
 
         Raises:
             Inapplicable: the model has no such linear layer, or the update does not hold its weight.
@@ -91,10 +91,10 @@ class Soteria(NamedDefense):
 
 
 def defended_layer(model: nn.Module, name: str = "") -> str:
-    """Name of the linear layer ``name``, checked, or of the last one of the model.
+    """The checked name of a linear layer; empty ``name``: that of the model's last one.
 
     Raises:
-        Inapplicable: there is none.
+        Inapplicable: the model has no such layer.
     """
     linear = [n for n, m in model.named_modules() if isinstance(m, nn.Linear)]
     layer = name or (linear[-1] if linear else "")
@@ -109,11 +109,11 @@ def defended_layer(model: nn.Module, name: str = "") -> str:
 
 
 def feature_scores(model: nn.Module, name: str, inputs: Tensor) -> Tensor:
-    """``score_f`` of every feature that enters the layer called ``name``, averaged over the examples.
+    """``score_f`` of every input feature of the layer called ``name``, averaged over the examples.
 
-    Each example is repeated ``_ROWS`` times in one forward pass; then one backward pass serves as many
+    Each example is repeated ``_ROWS`` times in one forward pass; one backward pass then covers as many
     features, which is faster than batching the backward pass of a single copy (see benchmarks/soteria.py).
-    Batch norm, in ``eval()`` mode a scale and a shift, is first made part of the convolution before it.
+    Batch norm, in ``eval()`` mode a scale and a shift, is first folded into the preceding convolution.
 
     Args:
         inputs: (B, C, H, W), B >= 1.
@@ -131,17 +131,17 @@ def feature_scores(model: nn.Module, name: str, inputs: Tensor) -> Tensor:
 
 
 class _Tracer(fx.Tracer):
-    """Follows ``forward`` down to linear layers, a subclass of them included: one of them is defended."""
+    """Traces ``forward`` with linear layers, subclasses included, as leaves: one of them is defended."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return isinstance(m, nn.Linear) or super().is_leaf_module(m, module_qualified_name)
 
 
 def _fold_batch_norm(model: nn.Module) -> nn.Module:
-    """The same function without batch norm behind convolutions; ``model`` where it cannot be traced."""
+    """The model with batch norm folded into the preceding convolutions, or ``model`` if tracing fails."""
     try:
         traced = fx.GraphModule(model, _Tracer().trace(model))
-    except Exception as error:  # noqa: BLE001 - the forward() of a user may raise anything when it meets a symbol
+    except Exception as error:  # noqa: BLE001 - a user's forward() may raise anything on symbolic inputs
         LOG.debug("Soteria: batch norm stays where it is, as the model cannot be traced: %s", error)
         return model
     modules = dict(traced.named_modules())
@@ -175,7 +175,7 @@ def _scores_of_one(model: nn.Module, layer: nn.Module, x: Tensor) -> Tensor:
 
 
 def _entering(model: nn.Module, layer: nn.Module, x: Tensor) -> Tensor:
-    """What ``layer`` receives when the model sees ``x``: (B, F)."""
+    """The input of ``layer`` when the model receives ``x``: (B, F)."""
     layer_inputs: list[Tensor] = []
     with layer.register_forward_pre_hook(lambda _, inputs: layer_inputs.append(inputs[0])):
         model(x)

@@ -1,12 +1,12 @@
-"""The sparse vector technique: send a noisy choice of the changes above a noisy threshold, with noise.
+"""The sparse vector technique: send a noisy random selection of the entries above a noisy threshold.
 
 Source: Shokri & Shmatikov 2015, "Privacy-Preserving Deep Learning", CCS, section 5.3, and Dwork & Roth 2014,
-"The Algorithmic Foundations of Differential Privacy", section 3.6; the rule as NVIDIA FLARE's filter
-``SVTPrivacy`` has it, its settings per local step.
+"The Algorithmic Foundations of Differential Privacy", section 3.6; the rule is that of NVIDIA FLARE's filter
+``SVTPrivacy``, with its settings per local step.
 
 No guarantee is computed. Lyu, Su & Li 2017 (VLDB, arXiv:1603.01699) show that variants of the technique spend
-more than they state: here the threshold is not drawn anew after a hit, and the clamp, not the sensitivity of
-training, sets the noise.
+more budget than they state: here the threshold is not redrawn after a hit, and the noise is set by the clamp,
+not by the sensitivity of training.
 """
 
 import math
@@ -35,7 +35,7 @@ class SparseVector(RewritingDefense):
         noise: sets the noise of what is sent, Laplace of scale 2·bound / noise; > 0.
         bound: largest magnitude that leaves the client, per local step, in units of the update; > 0.
         threshold: magnitude that an entry must reach, before noise; >= 0.
-        replace: draw the entries to send with replacement, as the filter does by default: fewer are sent.
+        replace: sample the entries to send with replacement, as the filter does by default: fewer are sent.
     """
 
     card: ClassVar[Card] = Card(
@@ -52,7 +52,7 @@ class SparseVector(RewritingDefense):
     replace: bool = True
 
     def rewrite(self, update: Update, rng: Rng, /) -> Mapping[str, Tensor]:
-        """Sparse and noisy."""
+        """The sparse, noisy tensors."""
         names = list(update.tensors)
         flat = torch.cat([update.tensors[name].flatten().double() for name in names]).cpu() / update.steps
         positions = self._choose(flat, rng)
@@ -66,7 +66,7 @@ class SparseVector(RewritingDefense):
         }
 
     def _choose(self, flat: Tensor, rng: Rng) -> Tensor:
-        """Indices of what is sent, each once."""
+        """Indices of the entries to send, without repetition."""
         count = math.ceil(self.fraction * len(flat))
         threshold = self.threshold + float(_laplace(1, 2 * self.bound / self.epsilon, rng.child("threshold")))
         scale = 4 * self.bound * count / (self.epsilon * (2 * count) ** (2 / 3))
@@ -74,7 +74,7 @@ class SparseVector(RewritingDefense):
         open_ = torch.ones(len(flat), dtype=torch.bool)
         draws = rng.child("comparisons")
         turn = 0
-        while int((~open_).sum()) < count:  # every entry passes in time: the noise has no upper end
+        while int((~open_).sum()) < count:  # every entry passes eventually: the noise is unbounded
             passed = clamped + _laplace(len(flat), scale, draws.child(str(turn))) >= threshold
             open_ &= ~passed
             turn += 1

@@ -1,8 +1,8 @@
-"""Train on a fresh random part of one's data in every round.
+"""Train on a fresh random subset of the client's data in every round.
 
 Source: Kerkouche et al. 2023, "Client-specific Property Inference against Secure Aggregation in Federated
-Learning", arXiv:2303.03908, names it among the countermeasures in its discussion: an update then tells less
-about what the client holds. It costs convergence where clients are small.
+Learning", arXiv:2303.03908, names it among the countermeasures in its discussion: an update then reveals less
+about the client's data. It slows convergence where clients are small.
 """
 
 import dataclasses
@@ -24,9 +24,9 @@ from glasshouse.wire import Batch, Trained
 @final
 @dataclass(frozen=True, kw_only=True)
 class Subsample(NamedDefense):
-    """Each round sees ``ceil(share * n)`` of the client's n examples, drawn without replacement.
+    """Each round uses ``ceil(share * n)`` of the client's n examples, sampled without replacement.
 
-    The client's weight stays that of all its data. List it after ``dp_sgd`` where both are wanted.
+    The client's weight remains that of all its data. List it after ``dp_sgd`` if both are used.
 
     Args:
         share: part of the client's data used in a round, in (0, 1].
@@ -42,14 +42,14 @@ class Subsample(NamedDefense):
     share: Annotated[Fraction, Fix("try 0.5")]
 
     def local(self, train: Trainer) -> Trainer:
-        """``train`` on a part of the data."""
+        """``train`` on a subset of the data."""
         return SubsampledTraining(inner=train, share=self.share)
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class SubsampledTraining:
-    """``inner`` on a random share of the data. ``order`` still counts rows of all the client's data."""
+    """``inner`` on a random subset of the data. ``order`` still refers to rows of all the client's data."""
 
     inner: Trainer
     share: float

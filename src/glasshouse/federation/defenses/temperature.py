@@ -1,8 +1,8 @@
-"""Divide the logits by a temperature: softer predictions, a smaller gap between confident and unsure.
+"""Divide the logits by a temperature: softer predictions, and less contrast between high and low confidence.
 
 Source: Hinton et al. 2015, arXiv:1503.02531, section 2 (the temperature); Shokri et al. 2017,
-arXiv:1610.05820 (raising it as a defence). Nothing is lost to who knows the temperature and
-receives all decimals: it protects against attacks that take logits at face value.
+arXiv:1610.05820 (raising it as a defence). An adversary who knows the temperature and receives all decimals
+can undo it: it protects only against attacks that use the logits as they are.
 """
 
 from dataclasses import dataclass
@@ -33,5 +33,5 @@ class Temperature(LogitDefense):
     value: Annotated[Positive, Fix("try 3")]
 
     def change(self, tensor: Tensor, _: Rng, /) -> Tensor:
-        """Softened."""
+        """The scaled logits."""
         return tensor / self.value

@@ -1,8 +1,8 @@
 """Send the k largest logits of each example; give all others one common value.
 
 Source: Shokri et al. 2017, arXiv:1610.05820 (restricting the prediction vector to the top
-k classes). A protocol that averages logits needs a value for every class, so the others get the one that
-leaves the softmax probabilities of the k classes as they are.
+k classes). A protocol that averages logits needs a value for every class, so the others get the common value
+that preserves the softmax probabilities of the k classes.
 """
 
 import math
@@ -21,10 +21,10 @@ from glasshouse.rng import Rng
 @final
 @dataclass(frozen=True, kw_only=True)
 class TopK(LogitDefense):
-    """The k largest logits as they are; the others share their probability equally.
+    """The k largest logits unchanged; the others share their probability equally.
 
     Args:
-        k: logits kept per example, in 1..K - 1. Of equal ones the first class is kept.
+        k: logits kept per example, in 1..K - 1. Among equal ones the first class is kept.
     """
 
     card: ClassVar[Card] = Card(
@@ -36,10 +36,10 @@ class TopK(LogitDefense):
     k: Annotated[Count, Fix("try 3")]
 
     def change(self, tensor: Tensor, _: Rng, /) -> Tensor:
-        """At most k + 1 different values per row.
+        """A row of at most k + 1 distinct values per example.
 
         Raises:
-            BadValue: there are no more than k classes, so that nothing would be hidden.
+            BadValue: there are at most k classes, so that nothing would be hidden.
         """
         if tensor.shape[1] <= self.k:
             raise BadValue(

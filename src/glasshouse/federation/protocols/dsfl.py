@@ -1,7 +1,7 @@
 """DS-FL: distillation on unlabelled public data, with the averaged predictions sharpened.
 
 Source: Itahara et al. 2021, arXiv:2008.06180; Takahashi et al. 2023, Algorithm S-3. Clients upload logits
-here and the server takes their softmax, so that defences on logits act alike in all three protocols.
+here and the server takes their softmax, so that defences on logits work the same in all three protocols.
 """
 
 from collections.abc import Sequence
@@ -24,16 +24,16 @@ from glasshouse.wire import Batch
 @final
 @dataclass(frozen=True, kw_only=True)
 class DsFl:
-    """Entropy-reduction aggregation: softmax(mean probability ÷ temperature); everybody distils from it.
+    """Entropy-reduction aggregation: softmax(mean probability ÷ temperature); all parties distil from it.
 
     The fields are the protocol's public settings, read from ``Terms.options``. The public data have no
-    labels, so the models know the private classes alone.
+    labels, so the models learn the private classes only.
 
     Args:
         private_epochs: on private data, before every upload.
         distil_epochs: on the consensus, per round.
-        server_epochs: likewise, of the server's model.
-        temperature: of the sharpening; small is sharp.
+        server_epochs: on the consensus, per round, of the server's model.
+        temperature: of the sharpening; lower is sharper.
         weight_decay: of every Adam.
         private_rate: of SGD where a defence acts inside private training.
         variant: ``authors`` lets a single client skip the distillation, as the code of Takahashi et al. does.
@@ -61,7 +61,7 @@ class DsFl:
         return logit_rounds.play(setting, scheme, recorder=recorder, rng=rng, tamper=tamper)
 
     def passes(self, rounds: int) -> int:
-        """How often a client goes through its private data in a run."""
+        """Number of passes over a client's private data in a run."""
         return (rounds + 1) * self.private_epochs
 
     def prepare(self, client: Learner, public: Batch, *, rng: Rng) -> int:
@@ -70,17 +70,17 @@ class DsFl:
         return self.private_epochs
 
     def consensus(self, uploads: Sequence[Tensor], server: Learner, public: Batch, *, rng: Rng) -> Tensor:
-        """Logarithms of the sharpened mean probabilities: their softmax is the consensus."""
+        """Log-probabilities of the sharpened mean prediction: their softmax is the consensus."""
         del server, public, rng
         mean = torch.stack([F.softmax(upload, 1) for upload in uploads]).mean(0)
         return F.log_softmax(mean / self.temperature, 1)
 
     def learn(self, client: Learner, public: Batch, consensus: Tensor, *, clients: int, rng: Rng) -> int:
-        """Cross-entropy with the consensus."""
+        """Distil from the consensus by cross-entropy."""
         if clients > 1 or self.variant == "paper":
             client.fit(public.inputs, soft_loss(F.softmax(consensus, 1)), epochs=self.distil_epochs, rng=rng)
         return self.private_epochs
 
     def serve(self, server: Learner, public: Batch, consensus: Tensor, *, rng: Rng) -> None:
-        """The same for the server's model."""
+        """Distil the server's model from the consensus."""
         server.fit(public.inputs, soft_loss(F.softmax(consensus, 1)), epochs=self.server_epochs, rng=rng)

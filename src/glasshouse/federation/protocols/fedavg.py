@@ -1,4 +1,4 @@
-"""FedAvg: each selected client trains for some epochs and sends what changed (or its new parameters).
+"""FedAvg: each selected client trains for some epochs and sends its parameter change (or new parameters).
 
 Source: McMahan et al. 2017, arXiv:1602.05629, Algorithm 1.
 """

@@ -21,7 +21,7 @@ from glasshouse.rng import Rng
 from glasshouse.wire import Batch
 
 LARGEST = 100.0
-"""Weight of an expert before the softmax at most: 1 / entropy has no limit of its own."""
+"""Cap on an expert's weight before the softmax: 1 / entropy is unbounded."""
 
 
 @final
@@ -35,12 +35,12 @@ class FedGems:
         private_epochs: of each client per round.
         public_epochs: of each client per round.
         server_epochs: of the server per round.
-        hard: weight of true labels against the teacher's predictions, the paper's ε, in [0, 1].
+        hard: weight of true labels relative to the teacher's predictions, the paper's ε, in [0, 1].
         weight_decay: of every Adam.
         private_rate: of SGD where a defence acts inside private training.
-        variant: ``authors`` takes the divergence with its roles exchanged and divided by B·K, adds the means
-            of the three groups instead of averaging over examples, and sends logits as they were right
-            after each step instead of those of the trained model.
+        variant: ``authors`` exchanges the roles in the divergence and divides it by B·K, adds the means of
+            the three groups instead of averaging over examples, and sends the logits computed in each step
+            of the server's training instead of those of the trained model.
     """
 
     card: ClassVar[Card] = Card(
@@ -65,7 +65,7 @@ class FedGems:
         return logit_rounds.play(setting, scheme, recorder=recorder, rng=rng, tamper=tamper)
 
     def passes(self, rounds: int) -> int:
-        """How often a client goes through its private data in a run."""
+        """Number of passes over a client's private data in a run."""
         return (rounds + 1) * self.private_epochs
 
     @property
@@ -77,7 +77,7 @@ class FedGems:
 @final
 @dataclass(frozen=True, kw_only=True)
 class _Fusion:
-    """One run: the settings, and the pool of logits that the server once got right, by public example."""
+    """One run: the settings, and the pool of logits by public example that the server once got right."""
 
     settings: FedGems
     pool: dict[int, Tensor] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class _Fusion:
         return self.settings.private_rate
 
     def prepare(self, client: Learner, public: Batch, *, rng: Rng) -> int:
-        """Private data alone."""
+        """No public training: clients first train on private data only."""
         del client, public, rng
         return self.settings.private_epochs
 
@@ -129,7 +129,7 @@ class _Fusion:
         return torch.stack([share * value for share, value in zip(shares, losses, strict=True)]).sum()
 
     def learn(self, client: Learner, public: Batch, consensus: Tensor, *, clients: int, rng: Rng) -> int:
-        """True labels and the server's logits, ε to 1 - ε."""
+        """Train on true labels with weight ε and on the server's logits with weight 1 - ε."""
         del clients
         hard, kl = self.settings.hard, self.settings.kl
 
@@ -141,12 +141,12 @@ class _Fusion:
         return self.settings.private_epochs
 
     def serve(self, server: Learner, public: Batch, consensus: Tensor, *, rng: Rng) -> None:
-        """Nothing more: it trained before the broadcast."""
+        """No further training: the server trained before the broadcast."""
         del server, public, consensus, rng
 
 
 def experts(uploads: Sequence[Tensor], labels: Tensor) -> Tensor:
-    """The clients' logits (P, K), each weighted by softmax over 1/entropy where it is right, 0 where not.
+    """Weighted sum of the clients' logits (P, K): softmax over clients of 1/entropy if right, else of 0.
 
     Examples:
         >>> sure, wrong = torch.tensor([[9.0, 0.0]]), torch.tensor([[0.0, 1.0]])

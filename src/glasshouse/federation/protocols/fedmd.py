@@ -1,4 +1,4 @@
-"""FedMD: clients digest the mean of everybody's logits on public data, then revisit their own.
+"""FedMD: clients distil from the mean of all logits on public data, then train on their own data.
 
 Source: Li & Wang 2019, arXiv:1910.03581; Takahashi et al. 2023, Algorithm S-1 (with a server model trained on
 the labelled public data, which FedMD itself does not have).
@@ -28,7 +28,7 @@ class FedMd:
     The fields are the protocol's public settings, read from ``Terms.options``.
 
     Args:
-        transfer_epochs: on public, then on private data, before the first upload.
+        transfer_epochs: on public data, then on private data, before the first upload.
         consensus_epochs: on the consensus, per round.
         revisit_epochs: on private data afterwards.
         server_epochs: of the server's model on public labels, per round.
@@ -60,11 +60,11 @@ class FedMd:
         return logit_rounds.play(setting, scheme, recorder=recorder, rng=rng, tamper=tamper)
 
     def passes(self, rounds: int) -> int:
-        """How often a client goes through its private data in a run."""
+        """Number of passes over a client's private data in a run."""
         return self.transfer_epochs + rounds * self.revisit_epochs
 
     def prepare(self, client: Learner, public: Batch, *, rng: Rng) -> int:
-        """Transfer learning: all of the public data, then all of the private."""
+        """Transfer learning: first on the public data, then on the private data."""
         client.fit(public.inputs, hard_loss(public.labels), epochs=self.transfer_epochs, rng=rng)
         return self.transfer_epochs
 
@@ -74,7 +74,7 @@ class FedMd:
         return torch.stack(list(uploads)).mean(0)
 
     def learn(self, client: Learner, public: Batch, consensus: Tensor, *, clients: int, rng: Rng) -> int:
-        """Mean absolute difference to the consensus."""
+        """Minimise the mean absolute difference to the consensus."""
         if clients > 1 or self.variant == "paper":
             client.fit(
                 public.inputs,
@@ -85,6 +85,6 @@ class FedMd:
         return self.revisit_epochs
 
     def serve(self, server: Learner, public: Batch, consensus: Tensor, *, rng: Rng) -> None:
-        """The server's model sees public labels alone."""
+        """Train the server's model on public labels only."""
         del consensus
         server.fit(public.inputs, hard_loss(public.labels), epochs=self.server_epochs, rng=rng)

@@ -1,8 +1,8 @@
 """FedSGD: each selected client sends one gradient; the server takes one step.
 
 Source: McMahan et al. 2017, "Communication-Efficient Learning of Deep Networks from Decentralized
-Data", arXiv:1602.05629, section 2. Where we differ: a client's gradient is of one mini-batch of
-``batch_size`` examples, as in the gradient-inversion literature, not necessarily of all its data.
+Data", arXiv:1602.05629, section 2. Where we differ: a client's gradient is computed on one mini-batch of
+``batch_size`` examples, as in the gradient-inversion literature, not necessarily on all its data.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What protocols share whose clients send gradients or parameters: settings, and the loop over rounds."""
+"""Base class of protocols whose clients send gradients or parameters: settings, and the round loop."""
 
 from dataclasses import dataclass
 
@@ -15,9 +15,9 @@ class ParameterRounds:
     """The fields are the protocol's public settings; the round loop reads them from ``Terms.options``.
 
     Args:
-        dropout: clients train with dropout switched on.
+        dropout: clients train with dropout enabled.
         sum_bits: bits of each contribution to a secure sum; 0: not quantised.
-        sum_bound: clips it first.
+        sum_bound: bound to which contributions are clipped before quantisation.
     """
 
     dropout: bool = False
@@ -31,4 +31,4 @@ class ParameterRounds:
         return rounds.play(setting, recorder=recorder, rng=rng, tamper=tamper)
 
     def passes(self, rounds: int) -> None:
-        """Nothing to add: the terms say how often a client goes through its data."""
+        """None: the number of passes over the data follows from the terms."""

@@ -1,4 +1,4 @@
-"""Federated transfer learning: public features, broadcast once and frozen; clients train the head alone.
+"""Federated transfer learning: public features, broadcast once and frozen; clients train only the head.
 
 Source: Dabholkar et al. 2025, section 2.1, and the works it follows: Nguyen et al. 2023 (starting from
 a pre-trained model), Legate et al. 2023, arXiv:2302.01297 (the last layers alone). Round 0 broadcasts

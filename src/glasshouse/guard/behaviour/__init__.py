@@ -1,1 +1,1 @@
-"""What a received model does to a client's own batch: weights can be disguised, behaviour cannot."""
+"""Inspection of a received model's behaviour on the client's own batch, which is hard to disguise."""

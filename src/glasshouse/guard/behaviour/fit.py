@@ -1,4 +1,4 @@
-"""How well a received model fits a client's own examples, beside the last one that the client accepted."""
+"""How well a received model fits a client's own examples, compared with the last accepted model."""
 
 from dataclasses import dataclass
 from typing import Self, final
@@ -15,15 +15,15 @@ __all__ = ["Fit"]
 @final
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """A model on some examples.
+    """Accuracy and loss of a model on some examples.
 
-    It is no finding: federations get worse by chance, by other people's data, and by defences. A model that
-    suddenly knows nothing, or one class, is worth a question to the server.
+    Not a finding: models get worse by chance, through other clients' data, and through defences. A model that
+    is suddenly at chance, or predicts one class, is worth a question to the server.
 
     Attributes:
         accuracy: share of the examples that it classifies correctly, in [0, 1].
-        loss: mean cross-entropy of the examples, in nats; 0 and above.
-        examples: how many.
+        loss: mean cross-entropy of the examples, in nats, >= 0.
+        examples: number of examples.
     """
 
     accuracy: float
@@ -32,7 +32,7 @@ class Fit:
 
     @classmethod
     def of(cls, model: nn.Module, inputs: Tensor, labels: Tensor) -> Self:
-        """``model`` in evaluation mode on inputs (B, ...) with classes (B,); it is left as it was.
+        """Evaluate ``model`` in evaluation mode on inputs (B, ...) with classes (B,), without modifying it.
 
         Examples:
             >>> Fit.of(nn.Flatten(), torch.tensor([[0.0, 9.0], [9.0, 0.0]]), torch.tensor([1, 1])).accuracy
@@ -47,6 +47,6 @@ class Fit:
         )
 
     def sentence(self, last: Self | None = None) -> str:
-        """In words; ``last``: the same of the last accepted model."""
+        """In words; ``last``: the fit of the last accepted model."""
         before = f"; the last accepted one: {last.accuracy:.0%}, {last.loss:.2f}" if last is not None else ""
         return f"right on {self.accuracy:.0%} of your {self.examples} examples, loss {self.loss:.2f}{before}"

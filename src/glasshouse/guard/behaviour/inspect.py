@@ -1,4 +1,4 @@
-"""Is a received model like honest ones, in what it does to a client's own batch?"""
+"""Comparison of a received model with honest ones, by its behaviour on the client's own batch."""
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
@@ -19,29 +19,29 @@ from glasshouse.wire import Inspection
 
 NAME = "behaviour"
 STEPS = (0, 2, 8, 32)
-"""Steps of training after which honest models are measured."""
+"""Training steps after which honest models are measured."""
 LONGER = (*STEPS, 64, 128)
-"""The same where a model isolates more examples than those do."""
+"""The same, used if a model isolates more examples than those do."""
 FRESH = 12
-"""Honest models that are measured as they were initialised; as many as there are recipes are also trained."""
+"""Honest models that are measured as initialised; as many as there are recipes are also trained."""
 CHANCE = 1e-5
-"""Share of honest models in which more examples of a layer may stand alone than the limit allows."""
+"""False-positive rate: share of honest models in which more examples are isolated than the limit allows."""
 MORE_ISOLATED = 0.05
-"""Share of the batch by which more examples may stand alone than under any honest model that was measured."""
+"""Margin over all measured honest models: share of the batch by which more examples may be isolated."""
 MANY = 64
-"""Examples of which that share is taken at least: in smaller batches one example more says nothing."""
+"""Minimum batch size assumed for that margin: in smaller batches one example more is not significant."""
 FEWEST = 6
-"""Examples below which nothing is told: all of them may stand alone, and one alone is a fifth of them."""
+"""Minimum number of examples: in smaller batches all may be isolated, and one is a fifth of the batch."""
 MORE_NARROW = 0.1
-"""Narrowness beyond that of honest models from which on that is all that more may stand alone."""
+"""Excess narrowness over honest models from which on only that margin is allowed."""
 MORE_ALIKE, FEW_UNITS = 0.05, 6
-"""Share of a layer's units, and units at least, by which more may be alike than in any honest model."""
+"""Margin over honest models for units that are alike: share of a layer's units, and minimum number."""
 COUNTS = ("isolated", "paired", "alike")
-"""Names of the values that count examples that stand alone, and units that are alike."""
+"""Names of the values for isolated examples and units that are alike."""
 OTHERS = 1000
-"""Further examples, at most, that are asked whether they reach a layer that is dead for the batch."""
+"""Maximum number of further examples that are tried on a layer that is dead for the batch."""
 FEWER = 1 / 5
-"""A layer's update may be as if this part of the examples had been used that honest models use at least."""
+"""The effective share of examples in a layer's update may be this fraction of the least in honest models."""
 
 
 @final
@@ -51,7 +51,7 @@ class Recipe:
 
     Attributes:
         optimizer: of its parameters.
-        every: only every so manieth class is known to it; 1: all are.
+        every: train only on every ``every``-th class; 1: on all.
     """
 
     optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer]
@@ -68,12 +68,12 @@ RECIPES = (
 @final
 @dataclass(frozen=True, kw_only=True)
 class HonestLayer:
-    """How far one layer of honest models goes.
+    """Range of one layer in honest models.
 
     Attributes:
         most: the largest value of each measure.
-        isolated_limit: share beyond which a model is refused.
-        paired_limit: likewise, of examples in differences.
+        isolated_limit: share of isolated examples beyond which a model is refused.
+        paired_limit: the same for examples isolated in differences of two rows.
     """
 
     most: LayerBehaviour
@@ -82,7 +82,7 @@ class HonestLayer:
 
     @property
     def alike_limit(self) -> float:
-        """Share of the units beyond which a model is refused; 1 and above: it never is."""
+        """Share of units that are alike beyond which a model is refused; 1 and above: never."""
         return self.most.alike + max(MORE_ALIKE, FEW_UNITS / self.most.units)
 
 
@@ -93,24 +93,23 @@ HonestRange = dict[str, HonestLayer]
 def learn_honest_range(
     model: nn.Module, inputs: Tensor, labels: Tensor, *, batch: int, steps: Sequence[int] = STEPS
 ) -> HonestRange:
-    """How far honest models of the same architecture go: fresh ones, and some that are trained a little.
+    """Measure the range of honest models of the same architecture: fresh ones, and briefly trained ones.
 
-    How many examples stand alone varies between honest models as a count does, or more. The limit is the
-    count that a share of ``CHANCE`` of fresh ones exceeds (Poisson, overdispersed as those are that were
-    measured; the predictive distribution under Jeffreys's prior; in differences of two rows of all, because
-    units come to answer alike in training), and at least ``MORE_ISOLATED`` more than
-    any model showed (of a batch below ``MANY``: as many examples as of one that large).
+    The number of isolated examples varies between honest models like a Poisson count, or more. The limit is
+    the count that a share of ``CHANCE`` of fresh models exceeds (the predictive distribution under Jeffreys's
+    prior, with the measured overdispersion; for differences of two rows of all models, because units become
+    more alike in training), and at least ``MORE_ISOLATED`` above every measured model (for a batch below
+    ``MANY``: the same number of examples as in a batch of ``MANY``).
 
     Args:
-        model: its weights are not read; all layers that can be initialised again are.
+        model: its weights are not used; all layers that can be reinitialised are.
         inputs: the client's own examples, or public ones like them.
         labels: their classes.
         batch: examples in a batch.
         steps: of training after which models are measured, rising from 0.
 
     Returns:
-        By layer; empty where nothing is tried: the model reads sentences, or the batch has fewer than
-        ``FEWEST`` examples.
+        By layer; empty if the model reads sentences, or the batch has fewer than ``FEWEST`` examples.
     """
     if isinstance(model, ReadsSentences) or batch < FEWEST:
         return {}
@@ -137,10 +136,10 @@ def learn_honest_range(
 
 
 def widen(honest: HonestRange, longer: HonestRange) -> HonestRange:
-    """``honest``, but as many examples may stand alone, and units be alike, as in models trained longer.
+    """``honest``, with the limits on isolated examples and similar units extended to models trained longer.
 
-    How narrow units are, and how few examples an update may be, stays as it is: crafted models that are
-    narrow or fish for one example would hide behind models that fit the client's examples by heart.
+    The limits on narrowness and concentration are unchanged: otherwise crafted models that are narrow or fish
+    for one example could pass as models that memorised the client's examples.
     """
     return {
         name: HonestLayer(
@@ -158,12 +157,12 @@ def widen(honest: HonestRange, longer: HonestRange) -> HonestRange:
 
 
 def _margin(batch: int) -> float:
-    """``MORE_ISOLATED``, but never fewer examples than that is of ``MANY``."""
+    """``MORE_ISOLATED``, but at least as many examples as in a batch of ``MANY``."""
     return MORE_ISOLATED * max(batch, MANY) / batch
 
 
 def _predict_most(shares: Sequence[float], batch: int) -> float:
-    """The share of a batch that a share of ``CHANCE`` of further models exceeds."""
+    """The share of a batch that only a share of ``CHANCE`` of further models exceeds."""
     counts = batch * np.array(shares)
     binomial = counts.mean() * (1 - counts.mean() / batch)
     dispersion = max(1.0, float(counts.var(ddof=1) / binomial)) if binomial > 0 else 1.0
@@ -174,7 +173,7 @@ def _predict_most(shares: Sequence[float], batch: int) -> float:
 def watch_honest_models(
     model: nn.Module, inputs: Tensor, labels: Tensor, *, batch: int, steps: Sequence[int] = STEPS
 ) -> dict[int, list[Behaviour]]:
-    """What honest models do with a batch, by the number of steps for which they were trained.
+    """The behaviour of honest models on a batch, by their number of training steps.
 
     Args:
         model: as in :func:`learn_honest_range`.
@@ -207,26 +206,26 @@ def inspect_behaviour(
     longer: Callable[[], HonestRange] | None = None,
     others: tuple[Tensor, Tensor] | None = None,
 ) -> Inspection:
-    """Findings: one sentence for each way in which ``model`` goes beyond ``honest``, for the worst layer.
+    """Findings: one sentence for each limit of ``honest`` that ``model`` exceeds, for the worst layer.
 
     Args:
         model: as received.
         inputs: one batch of the client's own examples.
         labels: their classes.
         honest: of the same architecture and batch size.
-        longer: learns the range of models that are trained longer (``LONGER``); asked where more examples
-            stand alone than ``honest`` allows.
-        others: further examples of the client, and their classes. Where none of the batch adds to a layer, up
-            to ``OTHERS`` of these are tried as well, and the layer is judged by all if some do.
+        longer: measures models that are trained longer (``LONGER``); called if more examples are isolated, or
+            units alike, than ``honest`` allows.
+        others: further examples of the client, and their classes. If no example of the batch contributes to a
+            layer, up to ``OTHERS`` of these are tried as well, and the layer is judged by all of them.
 
     Returns:
-        Findings, and the numbers behind them. ``unreached`` counts layers that none of ``tried`` examples
-        adds to, though in honest models some do: no finding, for nothing of these examples can be read there,
-        and of others nothing is told; if no layer is left, ``concentration`` is 0.
-        Of fewer than ``FEWEST`` examples no findings and no values: nothing can be told. Of a model that
-        reads sentences no findings, for honest ones give whole sentences away as well; its value ``full_at``
-        is how many of these in one update fill the first attention layer, so that it says nothing
-        (:mod:`glasshouse.guard.sentences`).
+        Findings, and the underlying numbers. ``unreached`` counts layers to which none of ``tried`` examples
+        contributes, though in honest models some do. That is no finding, since none of these examples can be
+        read there and nothing is known about others; if no layer is left, ``concentration`` is 0.
+        For fewer than ``FEWEST`` examples there are no findings and no values. For a model that reads
+        sentences there are no findings, because honest ones expose whole sentences too; its value ``full_at``
+        is the number of such sentences in one update that fill the first attention layer, so that it reveals
+        nothing (:mod:`glasshouse.guard.sentences`).
     """
     if isinstance(model, ReadsSentences):
         seen = preflight_sentences(
@@ -308,13 +307,13 @@ def _sentence(layer: str, where: str, shares: tuple[float, float], examples: int
 
 
 def _limit(one: LayerBehaviour, honest: HonestLayer, batch: int) -> float:
-    """Honest models that isolate more than others do so by chance, in units as wide as theirs."""
+    """The limit on isolated examples; stricter for narrow units, as honest models isolate by chance only."""
     is_narrow = one.narrowness > honest.most.narrowness + MORE_NARROW
     return honest.most.isolated + _margin(batch) if is_narrow else honest.isolated_limit
 
 
 def initialise_again(model: nn.Module, *, seed: int) -> nn.Module:
-    """A copy of ``model`` with new weights in all layers that can draw them."""
+    """A copy of ``model`` with new weights in all layers that have ``reset_parameters``."""
     fresh = copy.deepcopy(model)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
@@ -328,7 +327,7 @@ def initialise_again(model: nn.Module, *, seed: int) -> nn.Module:
 def _train(
     model: nn.Module, inputs: Tensor, labels: Tensor, *, recipe: Recipe, steps: Sequence[int]
 ) -> Iterator[nn.Module]:
-    """``model`` after each of ``steps`` on batches of ``MANY``; it ends where the training diverges."""
+    """Yield ``model`` after each of ``steps`` on batches of ``MANY``; stop if training diverges."""
     weights = [p for p in model.parameters() if p.requires_grad]
     optimizer = recipe.optimizer(weights)
     generator = torch.Generator().manual_seed(0)

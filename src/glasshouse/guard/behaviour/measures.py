@@ -1,4 +1,4 @@
-"""What in a trace would let a server tell one example from the others."""
+"""Measures of how well a server could separate single examples, computed from a trace."""
 
 from dataclasses import dataclass
 from typing import final
@@ -10,34 +10,34 @@ from torch.nn import functional as F
 from glasshouse.guard.behaviour.trace import LayerTrace
 
 OWNED = 0.9
-"""Share of a row's gradient from which on the row shows one example."""
+"""Share of a row's gradient from which on the row exposes one example."""
 ROUNDING = 1e-5
-"""A difference below this share of the rows that it is taken from drowns in float32's rounding."""
+"""A difference below this share of its rows is lost in float32 rounding."""
 SAME = 1 - 1e-9
-"""Cosine from which on two rows say the same: they differ by less than ``ROUNDING`` or little more."""
+"""Cosine from which on two rows count as equal: they differ by about ``ROUNDING`` or less."""
 NEIGHBOURS = 8
-"""Most similar rows that a row is compared with."""
+"""Number of most similar rows that a row is compared with."""
 WITNESSES = 2
-"""Other examples that must agree on the factor between two rows: one that fits a single batch is luck."""
+"""Other examples that must agree on the factor between two rows: a single agreement may be chance."""
 AGREEMENT = 0.01
 UNEVEN = 0.2
-"""Share of a difference's energy that one example must have where it may stand alone; cheap to ask."""
+"""Share of a difference's energy that an isolated example must have at least; a cheap test."""
 ALIKE = 0.9999
-"""Correlation, of either sign, from which on two units follow one direction of the examples.
+"""Absolute correlation from which on two units follow the same direction of the examples.
 
-At the same threshold one of them fires and the other does not for arccos(.9999) / π = .5 % of the examples.
+At the same threshold only one of them activates for arccos(.9999) / π = .5 % of the examples.
 """
 ALIKE_AMONG = 16
-"""Examples below which units are alike by chance."""
+"""Number of examples below which units are alike by chance."""
 _NUMBERS = 2**22  # compared at a time
-_DISTINCT = 256  # rows, likewise
+_DISTINCT = 256  # rows compared at a time
 
 
 def isolated(one: LayerTrace) -> Tensor:
-    """Which examples stand alone in a row of the layer's gradient.
+    """Which examples are isolated in a row of the layer's gradient.
 
-    A row shows one example where its unit answers to that example alone (trap weights, trained heads, and
-    rarely firing units of honest models).
+    A row isolates an example if its unit responds to that example only (trap weights, trained heads, and
+    rarely active units of honest models).
 
     Returns:
         (B,) of bool.
@@ -48,9 +48,9 @@ def isolated(one: LayerTrace) -> Tensor:
 
 
 def paired(one: LayerTrace) -> Tensor:
-    """Which examples stand alone in the difference of two rows: both units answer alike to every other one.
+    """Which examples are isolated in the difference of two rows whose units respond alike to all others.
 
-    Bins of thresholds do that, honest units hardly ever. It is looked for where units fire once per example.
+    Bins of thresholds cause that, honest units hardly ever. Only for layers that are ``is_flat``.
 
     Returns:
         (B,) of bool.
@@ -70,13 +70,13 @@ def _marked(examples: Tensor, *, like: Tensor) -> Tensor:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Differences:
-    """Differences of two rows that most examples leave empty, D in number.
+    """D differences of two rows in which most examples cancel out.
 
     Attributes:
         rows: of the layer's weight, (D,).
-        others: the rows that a multiple of is taken off them, (D,).
-        multiples: how much of them, (D,).
-        examples: the only one that the rest shows, (D,); -1: it mixes several.
+        others: the rows of which a multiple is subtracted, (D,).
+        multiples: the factors, (D,).
+        examples: the only example in the remainder, (D,); -1: it mixes several.
     """
 
     rows: Tensor
@@ -86,17 +86,17 @@ class Differences:
 
 
 def differences(signed_sizes: Tensor, *, like: float = -1.0, opposite: bool = False) -> Differences:
-    """Differences of similar rows that all examples enter alike, but for one or a few.
+    """Differences of similar rows to which all examples contribute equally, except for one or a few.
 
     Args:
-        signed_sizes: how each example adds to the gradient of each row, (B, rows), with its sign.
-        like: cosine of two rows below which their difference is not looked at.
-        opposite: rows that are similar but for their sign are looked at, too.
+        signed_sizes: signed contribution of each example to the gradient of each row, (B, rows).
+        like: cosine of two rows below which their difference is not considered.
+        opposite: also consider rows that are similar up to their sign.
     """
     every = signed_sizes.T
     numbers = every.any(1).nonzero()[:, 0]
     rows = every[numbers].double()
-    directions = F.normalize(rows / rows.abs().amax(1, keepdim=True), dim=1)  # however faint rows are
+    directions = F.normalize(rows / rows.abs().amax(1, keepdim=True), dim=1)  # also for tiny rows
     first = _is_first(directions)
     if not bool(first.all()):
         numbers, rows, directions = numbers[first], rows[first], directions[first]
@@ -132,17 +132,17 @@ def differences(signed_sizes: Tensor, *, like: float = -1.0, opposite: bool = Fa
 def _uneven(
     directions: Tensor, places: Tensor, neighbours: Tensor, cosine: Tensor, like: float
 ) -> tuple[Tensor, Tensor]:
-    """The pairs of rows whose difference, at the least squares' factor, some example shapes more than others.
+    """The pairs of rows whose least-squares difference is dominated by some example.
 
     Args:
         directions: of all rows, (m, B).
-        places: of the rows, (r,).
-        neighbours: of each, (r, k).
+        places: indices of the rows, (r,).
+        neighbours: of each row, (r, k).
         cosine: between them, (r, k).
-        like: its size below which a pair is left out.
+        like: absolute cosine below which a pair is left out.
 
     Returns:
-        Numbers of the rows and of the others, (pairs,) each.
+        Indices of the rows and of their neighbours, (pairs,) each.
     """
     few = directions.float()
     top = few.abs().amax(1)
@@ -155,7 +155,7 @@ def _uneven(
 
 
 def _is_first(directions: Tensor) -> Tensor:
-    """Which rows of length 1 are not the same as an earlier one."""
+    """Which unit-norm rows do not equal an earlier one."""
     if not len(directions):
         return torch.ones(0, dtype=torch.bool, device=directions.device)
     parts = torch.split(directions, _DISTINCT)
@@ -164,12 +164,12 @@ def _is_first(directions: Tensor) -> Tensor:
 
 
 def concentration(*parts: LayerTrace) -> float:
-    """How few examples shape the layer's gradient: 0 if all do alike, towards 1 if one of many does.
+    """Concentration of the layer's gradient on few examples: 0 if all contribute equally, up to 1.
 
-    1 if no example reaches the layer. Where some do, and what they add vanishes, as if it were one of them.
+    1 if no example reaches the layer. If some do, but their contributions underflow, as for a single one.
 
     Args:
-        parts: of the same layer, each of other examples.
+        parts: traces of the same layer, each for other examples.
     """
     lengths = torch.cat([one.sizes.norm(dim=1) for one in parts])
     if not lengths.any():
@@ -178,9 +178,9 @@ def concentration(*parts: LayerTrace) -> float:
 
 
 def narrowness(one: LayerTrace) -> float:
-    """How few examples shape the gradient of one unit, on average over the units that any example reaches.
+    """Concentration of each unit's gradient on few examples, averaged over the units that are reached.
 
-    0 if all do alike in every unit, towards 1 if one of many does in each; 0 if no unit is reached.
+    0 if all contribute equally in every unit, towards 1 if one of many does in each; 0 if no unit is reached.
     """
     sizes = one.sizes
     sizes = sizes[:, sizes.any(0)]
@@ -188,11 +188,11 @@ def narrowness(one: LayerTrace) -> float:
 
 
 def alike(one: LayerTrace) -> float:
-    """Share of the units that follow, over the examples, the direction of another one: bins of thresholds.
+    """Share of the units that follow the same direction as another one over the examples: threshold bins.
 
-    Their pre-activations are each other's up to a factor and a shift, whatever the layers behind them do.
-    Looked for where units fire once per example, and in ``ALIKE_AMONG`` examples or more. What units with
-    random weights show of the same inputs, as where all but one or two of these are dead, is taken off.
+    Their pre-activations are equal up to a factor and a shift, whatever later layers do. Only for layers that
+    are ``is_flat``, and for at least ``ALIKE_AMONG`` examples. The share of random units on the same inputs,
+    which is positive if all but one or two inputs are dead, is subtracted.
     """
     if one.outputs is None or not one.is_flat or len(one.outputs) < ALIKE_AMONG:
         return 0.0
@@ -204,7 +204,7 @@ def alike(one: LayerTrace) -> float:
 
 
 def _alike_share(outputs: Tensor) -> float:
-    """Of all units, (B, m), those that vary and do so with another one."""
+    """Share of all units, (B, m), that vary over the examples together with another one."""
     centred = outputs.double() - outputs.double().mean(0)
     sizes = torch.linalg.vector_norm(centred, dim=0)
     varies = sizes > ROUNDING * torch.linalg.vector_norm(outputs, dim=0, dtype=torch.double)

@@ -1,8 +1,8 @@
-"""A model in both of its modes: what is harmless in training may leak where statistics are frozen.
+"""Inspection in both modes of a model: one that is harmless in training mode may leak in evaluation mode.
 
-Batch normalisation by the batch moves what enters the layers behind it, so that thresholds that a server
-set there are off; by the statistics that came with the model it does not. The server knows which of the two
-the clients use. The guard tries both.
+Batch normalisation with batch statistics shifts the inputs of later layers, so that thresholds that a server
+set there miss; with the statistics sent with the model they hit. The server knows which mode the clients use.
+The guard tries both.
 """
 
 import copy
@@ -29,11 +29,11 @@ TRAINING, EVALUATION = "train", "eval"
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HonestRanges:
-    """How far honest models go, by mode.
+    """Ranges of honest models, by mode.
 
     Attributes:
-        known: of models that are fresh, or trained a little.
-        learn: the range of models that are trained longer, of a mode.
+        known: for fresh and briefly trained models.
+        learn: measures the range of models that are trained longer, in a mode.
     """
 
     known: Mapping[str, HonestRange]
@@ -41,14 +41,14 @@ class HonestRanges:
     _learnt: dict[str, HonestRange] = field(default_factory=dict)
 
     def longer(self, mode: str) -> HonestRange:
-        """Of models that are trained longer; learnt once."""
+        """The range of models that are trained longer; measured once per mode."""
         if mode not in self._learnt:
             self._learnt[mode] = self.learn(mode)
         return self._learnt[mode]
 
 
 def modes_of(model: nn.Module) -> tuple[str, ...]:
-    """The modes in which ``model`` may compute different things: training alone where there is one."""
+    """The modes in which ``model`` may behave differently; only training mode if it has none."""
     two = any(isinstance(part, (_NormBase, _DropoutNd)) for part in model.modules())
     return (TRAINING, EVALUATION) if two else (TRAINING,)
 
@@ -57,7 +57,7 @@ def learn_honest_ranges(model: nn.Module, inputs: Tensor, labels: Tensor, *, bat
     """What :func:`~glasshouse.guard.behaviour.inspect.learn_honest_range` learns, in each mode.
 
     Args:
-        model: as there; it is left as it was.
+        model: as there; not modified.
         inputs: as there.
         labels: as there.
         batch: as there.
@@ -87,7 +87,7 @@ def inspect_each_mode(
     """What :func:`~glasshouse.guard.behaviour.inspect.inspect_behaviour` finds, by mode, training first.
 
     Args:
-        model: as received; it is left as it was.
+        model: as received; not modified.
         inputs: one batch of the client's own examples.
         labels: their classes.
         honest: from :func:`learn_honest_ranges`.

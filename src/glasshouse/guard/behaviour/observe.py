@@ -1,4 +1,4 @@
-"""What the layers of a model do with a client's own examples."""
+"""Measurement of each layer's behaviour on a client's own examples."""
 
 import math
 from collections.abc import Collection
@@ -18,21 +18,21 @@ from glasshouse.guard.behaviour.measures import (
 from glasshouse.guard.behaviour.trace import LayerTrace, trace
 
 AT_A_TIME = 64
-"""Examples that are passed at once where there are many."""
+"""Examples per pass where there are many."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class LayerBehaviour:
-    """What one layer did with a batch.
+    """Measures of one layer on a batch.
 
     Attributes:
-        isolated: share of the examples that stand alone in a row of its gradient.
-        paired: share of those that stand alone in a difference of two rows.
-        concentration: how few of the examples shape its gradient, from 0 (all alike) to 1.
-        narrowness: how few shape the gradient of one of its units, on average.
-        alike: share of its units that follow one direction of the examples with another unit.
-        units: how many it has.
+        isolated: share of the examples that are isolated in a row of its gradient.
+        paired: share of the examples that are isolated in a difference of two rows.
+        concentration: of its gradient on few examples, from 0 (all contribute equally) to 1.
+        narrowness: the same for the gradient of one unit, on average.
+        alike: share of its units that follow the same direction of the examples as another unit.
+        units: number of its units.
     """
 
     isolated: float
@@ -44,7 +44,7 @@ class LayerBehaviour:
 
     @property
     def is_reached(self) -> bool:
-        """Some example adds to its gradient; where none does, nothing of these examples can be read there."""
+        """Whether any example contributes to its gradient; else none of these examples can be read there."""
         return self.concentration < 1
 
 
@@ -53,10 +53,10 @@ Behaviour = dict[str, LayerBehaviour]
 
 
 def observe(model: nn.Module, inputs: Tensor, labels: Tensor) -> Behaviour:
-    """What each layer of ``model`` does with a batch, if every example pulls alike on the logits.
+    """Measure each layer of ``model`` on a batch, with logit gradients of equal norm for every example.
 
     Raises:
-        BadValue: as :func:`~glasshouse.guard.behaviour.trace.trace`, or lengths overflow float64.
+        BadValue: as :func:`~glasshouse.guard.behaviour.trace.trace`, or norms overflow float64.
     """
     observed = {
         one.name: LayerBehaviour(
@@ -83,7 +83,7 @@ def observe(model: nn.Module, inputs: Tensor, labels: Tensor) -> Behaviour:
 def concentrations(
     model: nn.Module, inputs: Tensor, labels: Tensor, *, layers: Collection[str]
 ) -> dict[str, float]:
-    """How few of many examples shape the gradients of some layers, passed in parts of about ``AT_A_TIME``.
+    """Concentration of some layers on many examples, passed in parts of about ``AT_A_TIME``.
 
     Raises:
         BadValue: as :func:`~glasshouse.guard.behaviour.trace.trace`.

@@ -1,4 +1,4 @@
-"""One pass of a batch through a model: what went into each layer, and how the loss pulled on its outputs."""
+"""One pass of a batch through a model: each layer's inputs, and the gradients at its outputs ("pulls")."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,24 +15,24 @@ from glasshouse.errors import BadValue
 Layer = nn.Linear | nn.Conv1d | nn.Conv2d
 
 CHUNK = 8
-"""Examples whose gradients are held at a time."""
-_NUMBERS = 2**18  # of patches that are copied at a time, where they are small
+"""Examples whose gradients are in memory at a time."""
+_NUMBERS = 2**18  # numbers of small patches that are copied at a time
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class LayerTrace:
-    """What one layer saw of a batch of B examples.
+    """The inputs and output gradients of one layer for a batch of B examples.
 
     The gradient of its weight is the sum over examples of contributions, pulls times inputs.
 
     Attributes:
         name: of the layer in the model.
         layer: the layer itself.
-        inputs: what went in, (B, ...).
-        pulls: derivatives of the loss by what came out, (B, ...).
-        outputs: what came out, before an activation changed it in place, (B, m); None where units fire more
-            than once per example, or nobody recorded it.
+        inputs: of the layer, (B, ...).
+        pulls: gradients of the loss with respect to the outputs, (B, ...).
+        outputs: before an activation changed them in place, (B, m); None where units are evaluated more than
+            once per example, or if not recorded.
     """
 
     name: str
@@ -43,13 +43,13 @@ class LayerTrace:
 
     @property
     def is_reached(self) -> bool:
-        """Of some example neither what went in nor how the loss pulled is all zero."""
+        """Whether any example has both a nonzero input and a nonzero output gradient."""
         entered, pulled = self.inputs.flatten(1).any(1), self.pulls.flatten(1).any(1)
         return bool((entered & pulled).any())
 
     @property
     def is_flat(self) -> bool:
-        """Each unit fires once per example: a linear layer on vectors."""
+        """Whether each unit is evaluated once per example: a linear layer on vectors."""
         return self.inputs.ndim == 2
 
     def named(self, part: str) -> str:
@@ -57,15 +57,15 @@ class LayerTrace:
         return f"{self.name}.{part}".removeprefix(".")
 
     def contributions(self) -> Iterator[Tensor]:
-        """Of some examples at a time, (b, m, n): what each adds to the gradient of each of the m units."""
+        """Contribution of each example to the gradient of each of the m units, in chunks (b, m, n)."""
         for inputs, pulls in self._positions():
             yield torch.einsum("bgnp,bgmp->bgmn", inputs, pulls).flatten(1, 2)
 
     @cached_property
     def sizes(self) -> Tensor:
-        """(B, m), how much each example adds to the gradient of each unit: lengths of the contributions.
+        """Norm of each example's contribution to the gradient of each unit, (B, m).
 
-        In float64: float32 holds no squares of what a server scaled down in one layer and up in the next.
+        In float64: squares of values that a server scaled down in one layer underflow in float32.
         """
         if self.is_flat:
             return self.signed_sizes.abs()
@@ -77,13 +77,13 @@ class LayerTrace:
 
     @property
     def signed_sizes(self) -> Tensor:
-        """(B, m), the same with the sign of the pull, where each unit fires once per example."""
+        """The same with the sign of the pull, (B, m), for layers that are ``is_flat``."""
         lengths = torch.linalg.vector_norm(self.inputs, dim=1, keepdim=True, dtype=torch.double)
         signed: Tensor = self.pulls.double() * lengths
         return signed
 
     def _positions(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Of some examples at a time, what entered each group of units and its pull: (b, g, n or m, P)."""
+        """Inputs and output gradients of each group of units, in chunks of examples: (b, g, n or m, P)."""
         for seen, pulls in zip(torch.split(self.inputs, CHUNK), torch.split(self.pulls, CHUNK), strict=True):
             if isinstance(self.layer, nn.Linear):
                 yield _tokens(seen).mT[:, None], _tokens(pulls).mT[:, None]
@@ -99,18 +99,18 @@ def trace(
     """Pass a batch through ``model`` forward and backward, as a step of training would.
 
     Args:
-        model: in the mode (train or eval) in which clients use it; it is left as it was.
+        model: in the mode (train or eval) in which clients use it; not modified.
         inputs: (B, ...).
         labels: classes, (B,).
-        balanced: every example pulls on the logits with the same force, however well the model fits it; what
-            is uneven then is the model's doing. Otherwise each pulls as in the mean cross-entropy.
+        balanced: the gradients at the logits have norm 1 for every example, however well the model fits it,
+            so that unevenness is due to the model. Otherwise they are those of the mean cross-entropy.
 
     Returns:
-        The layers that were used and can be taken apart, in their order.
+        The linear and convolutional layers that were used, in their order.
 
     Raises:
-        BadValue: the batch is empty, the logits are not one row of finite numbers per example, what went into
-            a layer or pulled on it is not finite, or no layer can be taken apart.
+        BadValue: the batch is empty, the logits are not one row of finite numbers per example, a layer's
+            inputs or output gradients are not finite, or there is no linear or convolutional layer.
     """
     with _recording(model) as calls, _left_as_it_was(model), torch.enable_grad():
         logits = model(inputs)
@@ -142,8 +142,8 @@ class _Call(NamedTuple):
     name: str
     layer: Layer
     inputs: Tensor
-    output: Tensor  # of which the loss is derived
-    kept: Tensor | None  # its values, where they are few
+    output: Tensor  # differentiated with respect to
+    kept: Tensor | None  # a copy of its values, if two-dimensional
 
 
 @contextmanager
@@ -173,7 +173,7 @@ def _recording(model: nn.Module) -> Iterator[list[_Call]]:
 
 @contextmanager
 def _left_as_it_was(model: nn.Module) -> Iterator[None]:
-    """Running statistics and the state of the random numbers are put back."""
+    """Restore running statistics and the random state afterwards."""
     before = [(t, t.clone()) for t in model.buffers()]
     try:
         with torch.random.fork_rng(devices=[]):
@@ -211,7 +211,7 @@ def _check_finite(calls: Sequence[_Call], pulls: Sequence[Tensor | None]) -> Non
 
 
 def _unit_force(logits: Tensor, labels: Tensor) -> Tensor:
-    """Each example's derivative of the loss by the logits, at length 1; if it vanished, towards the label."""
+    """Each example's loss gradient at the logits, with norm 1; if it vanished, towards the label."""
     label = F.one_hot(labels, logits.shape[1]).to(logits)
     force = logits.softmax(1) - label
     vanished = force.norm(dim=1, keepdim=True) < 1e-6
@@ -219,9 +219,9 @@ def _unit_force(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _lengths(seen: Tensor, pulls: Tensor) -> Tensor:
-    """(b, g · m), lengths of the products of (b, g, n, P) and (b, g, m, P) over P.
+    """Norms, (b, g · m), of the products of (b, g, n, P) and (b, g, m, P) over P.
 
-    Where it is cheaper, by inner products of positions: no gradient is formed (Goodfellow 2015,
+    Where it is cheaper, from inner products of positions, without forming gradients (Goodfellow 2015,
     arXiv:1510.01799).
     """
     (n, positions), units = seen.shape[2:], pulls.shape[2]
@@ -234,12 +234,12 @@ def _lengths(seen: Tensor, pulls: Tensor) -> Tensor:
 
 
 def _is_cheaper_by_positions(positions: int, n: int, units: int) -> bool:
-    """Whether inner products of positions take fewer steps than gradients of ``units`` rows of n."""
+    """Whether inner products of positions need fewer operations than gradients of ``units`` rows of n."""
     return positions * (n + units) < n * units
 
 
 def _conv_lengths(layer: nn.Conv2d, inputs: Tensor, pulls: Tensor) -> Tensor:
-    """(B, m), the same of a convolution, row by row of its kernels: patches are copied as wide, not as high.
+    """The same for a convolution, (B, m), one kernel row at a time, which copies smaller patches.
 
     Args:
         layer: the convolution.
@@ -265,7 +265,7 @@ def _conv_lengths(layer: nn.Conv2d, inputs: Tensor, pulls: Tensor) -> Tensor:
 def _bands(layer: nn.Conv2d, inputs: Tensor) -> Tensor:
     """(b, C, H, W) → (b, g, C / g · kernel's width, stride, rows · wide): every row as wide as the output.
 
-    Of a stride in height s, rows 0, s, 2 s... stand side by side, then rows 1, s + 1, and so on.
+    With a vertical stride s, rows 0, s, 2 s... come first, then rows 1, s + 1, and so on.
     """
     inputs, stride = _pad(layer, inputs), layer.stride[0]
     if lacking := -inputs.shape[2] % stride:

@@ -1,1 +1,1 @@
-"""What marks a model that was made to leak: one rule per file, each a function that returns sentences."""
+"""Rules that detect models crafted to leak: one per file, each a function that returns sentences."""

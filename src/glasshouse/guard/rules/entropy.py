@@ -1,4 +1,4 @@
-"""Weight vectors that are too orderly to have been trained, or drawn."""
+"""Weight vectors with too little entropy to be trained or randomly initialised."""
 
 from collections.abc import Sequence
 
@@ -10,9 +10,10 @@ LEAST = 0.5
 
 
 def low_entropy(vectors: Sequence[Vectors], reference: Sequence[Vectors] = ()) -> list[str]:
-    """Layers with vectors below ``LEAST``, or below half of what the same vector has in ``reference``.
+    """Layers with vectors below ``LEAST``, or below half the entropy of the same vector in ``reference``.
 
-    Kernels of a pruned ``reference`` lose their entries by chance: how many are below ``LEAST`` is compared.
+    Which kernels of a pruned model lose their entries is random, so the number of kernels below ``LEAST`` is
+    compared with that in ``reference``.
     """
     honest = {(v.layer, v.kind): v for v in reference}
     sentences = []

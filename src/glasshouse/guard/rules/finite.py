@@ -1,4 +1,4 @@
-"""Values that no training leaves in a model that works."""
+"""Values that are not finite, which no working model has."""
 
 from collections.abc import Mapping
 
@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 def not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
-    """Tensors (weights, biases, statistics) with values that are infinite or no number."""
+    """Tensors (weights, biases, statistics) with infinite or NaN values."""
     sentences = []
     for name, t in tensors.items():
         if not t.is_floating_point():

@@ -1,4 +1,4 @@
-"""Convolution kernels that pass an image through untouched, or stop it."""
+"""Convolution kernels that pass an image through unchanged, or block it."""
 
 from collections.abc import Sequence
 
@@ -9,10 +9,10 @@ from glasshouse.guard.vectors import BIN, Vectors
 
 
 def odd_kernels(vectors: Sequence[Vectors], reference: Sequence[Vectors] = ()) -> list[str]:
-    """Layers with kernels that are zero everywhere, or everywhere but in one place.
+    """Layers with kernels that are zero everywhere, or everywhere except for one entry.
 
-    Of any number of spatial dimensions and entries; a kernel of one entry says nothing. Where ``reference``
-    is pruned, so many as its share of zeros makes likely are no finding.
+    For any number of spatial dimensions; kernels with a single entry are skipped. Where ``reference`` is
+    pruned, as many as its share of zeros makes likely are not reported.
     """
     pruned = {v.layer: v.weight for v in reference if v.kind == "convolution"}
     sentences = []
@@ -31,5 +31,5 @@ def odd_kernels(vectors: Sequence[Vectors], reference: Sequence[Vectors] = ()) -
 
 
 def _filled(weight: Tensor) -> Tensor:
-    """Entries of each kernel that are not zero; what is not a number is not zero."""
+    """Number of nonzero entries of each kernel; NaN counts as nonzero."""
     return (~(weight.double().flatten(1).abs() <= BIN)).sum(1)

@@ -1,4 +1,4 @@
-"""Linear layers whose units all measure the same."""
+"""Linear layers with repeated or zero rows or columns."""
 
 from collections.abc import Sequence
 
@@ -8,16 +8,16 @@ from torch import Tensor
 from glasshouse.guard.rules.sparse import most_by_sparsity
 from glasshouse.guard.vectors import BIN, SMALLEST, Vectors
 
-_SOME = 3  # entries of a row, by which most are told apart
-_DIGITS = 5  # of a row scaled to largest entry 1: the same measurement at another strength is the same
+_SOME = 3  # entries of a row that distinguish most rows
+_DIGITS = 5  # precision of rows scaled to largest entry 1: rows equal up to a factor count as equal
 
 
 def identical_rows(vectors: Sequence[Vectors], reference: Sequence[Vectors] = ()) -> list[str]:
-    """Layers with rows, or columns, that occur twice up to a factor; zero ones are named apart.
+    """Layers with rows, or columns, that occur twice up to a factor; zero ones are reported separately.
 
-    Below ``SMALLEST`` entries they are not compared: two numbers up to a factor are one, and agree by chance.
-    Rows with a value that is not finite are left to their own rule. Where ``reference`` is pruned, so many as
-    its share of zeros makes likely are no finding.
+    Rows of fewer than ``SMALLEST`` entries are not compared, as short ones agree up to a factor by chance.
+    Rows with a value that is not finite have their own rule. Where ``reference`` is pruned, as many as its
+    share of zeros makes likely are not reported.
     """
     honest = {v.layer: v.weight for v in reference if v.kind == "linear"}
     sentences = []
@@ -40,7 +40,7 @@ def identical_rows(vectors: Sequence[Vectors], reference: Sequence[Vectors] = ()
 
 
 def _more_than_usual(found: tuple[int, int], honest: Tensor | None) -> tuple[int, int]:
-    """The numbers of zero and of repeated rows; 0 where an honest weight makes as many likely."""
+    """The numbers of zero and of repeated rows; 0 where the honest weight makes as many likely."""
     if honest is None or not any(found):
         return found
     usual = _repeated(honest)
@@ -49,7 +49,7 @@ def _more_than_usual(found: tuple[int, int], honest: Tensor | None) -> tuple[int
 
 
 def _repeated(matrix: Tensor) -> tuple[int, int]:
-    """How many rows are zero, and how many others repeat an earlier one."""
+    """Number of zero rows, and number of other rows that repeat an earlier one."""
     m = matrix if matrix.dtype in (torch.float32, torch.float64) else matrix.double()
     top = m.abs().amax(1).double()
     empty = top <= BIN
@@ -58,7 +58,7 @@ def _repeated(matrix: Tensor) -> tuple[int, int]:
     some = (m[:, :: max(1, m.shape[1] // 2)][:, :_SOME].abs().double() / top * 10**_DIGITS).round()
     number = some @ (10.0**_DIGITS + 1) ** torch.arange(some.shape[1], dtype=torch.double)  # below 2**53
     _, group, size = torch.unique(number, return_inverse=True, return_counts=True)
-    alike = size[group] > 1  # rows that repeat another are among those that do so in some entries
+    alike = size[group] > 1  # candidates: rows that agree in these entries
     rows = m[alike].double() / top[alike]
     if not len(rows):
         return int(empty.sum()), 0

@@ -1,4 +1,4 @@
-"""What a federation that prunes, or rounds to few levels, shows in every model."""
+"""Allowance for federations that prune, or round to few levels: their honest models look odd too."""
 
 from scipy.stats import nbinom
 from torch import Tensor
@@ -6,18 +6,18 @@ from torch import Tensor
 from glasshouse.guard.vectors import BIN
 
 CHANCE = 1e-5
-"""Share of honest models of a federation in which more is odd than the limit allows."""
+"""False-positive rate: share of honest models of a federation that exceed the limit."""
 SPARSE = 1e-3
-"""Share of entries that must be zero: of a dense weight a few in 100,000 are, by chance."""
+"""Share of zero entries from which on a weight counts as sparse; dense ones have a few in 100,000."""
 CAP = 8
-"""At most one row in so many more than the honest model has: crafted ones are many."""
+"""At most one row in ``CAP`` more than in the honest model is allowed: crafted models have many."""
 
 
 def most_by_sparsity(count: int, weight: Tensor) -> int:
-    """How many odd rows or kernels one may expect where an honest ``weight`` has ``count``.
+    """Largest expected number of odd rows or kernels where an honest ``weight`` has ``count``.
 
-    None, if the weight is dense. Otherwise they are counts of what lost all its entries by chance: the
-    predictive distribution under Jeffreys's prior says how many more the next model may have.
+    0 if the weight is dense. Otherwise rows lose all their entries by chance, and the predictive distribution
+    under Jeffreys's prior bounds the number in the next model.
     """
     if float((weight.double().abs() <= BIN).double().mean()) < SPARSE:
         return 0

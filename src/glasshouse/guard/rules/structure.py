@@ -1,4 +1,4 @@
-"""A model that is not the one that was agreed on."""
+"""Models whose structure differs from the agreed one."""
 
 from collections.abc import Mapping
 
@@ -10,9 +10,9 @@ _SHOWN = 4
 
 
 def other_structure(tensors: Mapping[str, Tensor], agreed: Mapping[str, Tensor]) -> list[str]:
-    """Tensors that the agreed model lacks, that are missing, or have another shape or kind of numbers.
+    """Tensors that are unexpected, missing, or of another shape or kind of numbers than agreed.
 
-    A model casts what it loads: integers in place of weights would be weights. Precisions may differ.
+    A model casts what it loads, so integers in place of weights would become weights. Precisions may differ.
     """
     more = [name for name in tensors if name not in agreed]
     less = [name for name in agreed if name not in tensors]
@@ -36,10 +36,10 @@ def other_structure(tensors: Mapping[str, Tensor], agreed: Mapping[str, Tensor])
 
 
 def check_related(reference: Mapping[str, Tensor], model: Mapping[str, Tensor]) -> None:
-    """Refuse a reference that shares less than half of its tensors, by name and shape, with the model.
+    """Reject a reference that shares less than half of its tensors, by name and shape, with the model.
 
     Raises:
-        BadValue: it is of another architecture.
+        BadValue: the reference has another architecture.
     """
     alike = sum(name in model and model[name].shape == t.shape for name, t in reference.items())
     if 2 * alike < len(reference):

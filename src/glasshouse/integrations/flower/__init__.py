@@ -1,4 +1,4 @@
-"""Flower: capture a federation that runs, audit it, and guard its clients. Needs the extra ``flower``."""
+"""Flower: capture a running federation, audit it, and guard its clients. Needs the extra ``flower``."""
 
 from glasshouse.errors import NotInstalled
 

@@ -1,9 +1,9 @@
-"""Capture what a Flower server sees: one line around a ``ServerApp``.
+"""Capture of a Flower server's view, by one line around a ``ServerApp``.
 
-Everything that a server sends and receives passes through its ``Grid``, whatever the strategy, in a
-simulation and in a deployment alike. :func:`capture` puts a grid in between that writes a transcript
-(docs/transcript.md), message by message. Only what secure aggregation reveals is computed above the grid, in
-the strategy: :func:`watch` sees it there.
+Everything that a server sends and receives passes through its ``Grid``, for any strategy, in simulations and
+deployments alike. :func:`capture` inserts a grid that writes a transcript (docs/transcript.md), message by
+message. Only the sum that secure aggregation reveals is computed above the grid, in the strategy, where
+:func:`watch` records it.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,9 +29,9 @@ from glasshouse.wire import Architecture, Terms
 __all__ = ["MOST_BYTES", "capture", "watch"]
 
 MOST_BYTES: Final = 20 * 2**30
-"""What a capture stores at most, unless told otherwise: 20 GiB."""
+"""Default maximum size of a capture: 20 GiB."""
 _CONFIG: Final = ("batch-size", "local-epochs", "learning-rate")
-"""Settings of a run that are terms; so they are called in the apps that ``flwr new`` makes."""
+"""Settings of a run that are terms, under the names used in the apps that ``flwr new`` generates."""
 
 Pixels = tuple[float | Sequence[float], float | Sequence[float]]
 
@@ -46,27 +46,26 @@ def capture(
     keep: Keep | None = None,
     most_bytes: int = MOST_BYTES,
 ) -> ServerApp:
-    """``app``, with everything that its server sees written below ``folder`` while it runs.
+    """``app``, with its server's view written to ``folder`` while it runs.
 
     Args:
         app: of the Message API, with ``server_fn``, or with a workflow (secure sums need :func:`watch` too).
-        folder: new or empty; receives ``transcript/`` and ``nodes.json``, which says who is which client.
-        model: the network that the clients train: its class (or a function that makes it, or the name of a
+        folder: new or empty; receives ``transcript/`` and ``nodes.json``, which maps nodes to clients.
+        model: the network that the clients train: its class (or a function that builds it, or the name of a
             registered one), the shape (C, H, W) of its images, and the number of classes.
-        normalize: mean and standard deviation that the clients normalise pixels in [0, 1] with, before these
+        normalize: mean and standard deviation with which the clients normalise pixels in [0, 1] before they
             enter the network; None: they do not, or the network does it itself.
-        terms: fields of :class:`glasshouse.wire.Terms` about local training, as clients are told to do it:
-            ``batch_size`` at least, ``local_epochs``, ``learning_rate``, ``optimizer``. Those that are not
-            given are taken from the run's configuration, where it has ``batch-size``, ``local-epochs`` and
-            ``learning-rate``. Nobody sees these on
-            the wire; an audit checks them against what test clients recorded. How many clients there are,
-            and whether sums are secure, is observed.
+        terms: fields of :class:`glasshouse.wire.Terms` about the clients' local training: at least
+            ``batch_size``; ``local_epochs``, ``learning_rate``, ``optimizer``. Missing ones are taken from
+            ``batch-size``, ``local-epochs`` and ``learning-rate`` of the run's configuration, if present.
+            They cannot be observed in messages; an audit checks them against the records of test clients.
+            The number of clients, and whether sums are secure, is observed.
         keep: what to store; None: everything.
-        most_bytes: of tensors to store; recording ends there, the federation goes on.
+        most_bytes: maximum size of stored tensors; recording stops there, the federation continues.
 
     Raises:
-        BadValue: the model or the terms contradict themselves; at the start of a run, no batch size is known.
-        BadFile: ``folder`` holds a capture.
+        BadValue: the model or the terms are inconsistent; at the start of a run, no batch size is known.
+        BadFile: ``folder`` contains a capture.
     """
     architecture = _architecture(model, normalize)
     network = models.build(architecture)
@@ -93,14 +92,14 @@ def watch(strategy: Strategy, grid: Grid) -> Strategy:
 
     Args:
         strategy: as given to ``LegacyContext`` for a ``SecAggPlusWorkflow``.
-        grid: the one that ``main`` was called with; one that nobody captures leaves ``strategy`` as it is.
+        grid: the one passed to ``main``; if it is not captured, ``strategy`` is returned unchanged.
     """
     return _WatchedStrategy(strategy, grid.recording) if isinstance(grid, CapturingGrid) else strategy
 
 
 @final
 class _CapturedApp(ServerApp):
-    """A ``ServerApp`` whose grid writes down what passes."""
+    """A ``ServerApp`` whose grid is recorded."""
 
     def __init__(self, app: ServerApp, start: Any) -> None:
         super().__init__()
@@ -118,14 +117,14 @@ class _CapturedApp(ServerApp):
 
 @final
 class CapturingGrid(Grid):
-    """A grid that shows a :class:`Recording` whatever passes through ``grid``."""
+    """A grid that records everything that passes through ``grid`` in a :class:`Recording`."""
 
     def __init__(self, grid: Grid, recording: Recording) -> None:
         self._grid = grid
         self.recording = recording
 
     def __getattr__(self, name: str) -> Any:
-        """What other versions of Flower have besides."""
+        """Forward further attributes, which differ between versions of Flower."""
         return getattr(self._grid, name)
 
     def set_run(self, *args: Any, **kwargs: Any) -> None:
@@ -178,7 +177,7 @@ class CapturingGrid(Grid):
 
 @final
 class _WatchedStrategy(Strategy):
-    """A strategy that shows a :class:`Recording` what it is given to aggregate."""
+    """A strategy that records the results it aggregates in a :class:`Recording`."""
 
     def __init__(self, strategy: Strategy, recording: Recording) -> None:
         self._strategy = strategy
@@ -194,7 +193,7 @@ class _WatchedStrategy(Strategy):
         results: list[tuple[ClientProxy, FitRes]],
         failures: list[tuple[ClientProxy, FitRes] | BaseException],
     ) -> tuple[Parameters | None, dict[str, Scalar]]:
-        """As of the strategy. Under secure aggregation every result holds the mean of all."""
+        """As of the strategy. Under secure aggregation every result contains the mean of all."""
         examples = {int(proxy.cid): result.num_examples for proxy, result in results}
         if results:
             self._recording.summed(server_round - 1, examples, _record(results[0][1].parameters))
@@ -235,10 +234,10 @@ def _architecture(
     model: Architecture | tuple[str | Callable[..., nn.Module], tuple[int, int, int], int],
     normalize: Pixels | None,
 ) -> Architecture:
-    """What an audit builds the network from, in another process.
+    """The architecture from which an audit builds the network in another process.
 
     Raises:
-        BadValue: another process could not find the network, or its normalisation is not one number each.
+        BadValue: another process cannot import the network, or mean or deviation differ between channels.
     """
     if isinstance(model, tuple):
         name = model[0] if isinstance(model[0], str) else _name_of(model[0])
@@ -271,7 +270,7 @@ def _name_of(factory: Callable[..., nn.Module]) -> str:
 
 
 def _check_known(declared: Mapping[str, Any]) -> None:
-    """Refuse fields that terms do not have."""
+    """Reject fields that terms do not have."""
     known = {f.name for f in fields(Terms)} - {"architecture", "sends", "secure_sum", "public"}
     if unknown := sorted(declared.keys() - known):
         raise BadValue(
@@ -283,7 +282,7 @@ def _check_known(declared: Mapping[str, Any]) -> None:
 
 
 def _terms(model: Architecture, declared: Mapping[str, Any]) -> Terms:
-    """Declared terms, completed with what is observed later.
+    """Declared terms; the observed ones are filled in later.
 
     Raises:
         BadValue: the batch size is missing.

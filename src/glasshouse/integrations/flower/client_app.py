@@ -1,4 +1,4 @@
-"""Client apps that look before they train and before they send, made by one changed line."""
+"""Client apps with guards before training and before sending, by changing one line."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,15 +21,15 @@ _MASKING: Final = (secagg_mod, secaggplus_mod)
 
 @final
 class GuardedClientApp(ClientApp):
-    """A ``ClientApp`` that guards its node; imported in place of Flower's, it is all that a file changes.
+    """A ``ClientApp`` that guards its node; importing it in place of Flower's is the only change to a file.
 
-    Nothing is handed over. The network is the module in which the received tensors stand when it is called
-    with gradients, and the node's examples are what enters it. There and then, before any step, its weights
-    are examined. Its behaviour is as soon as 64 examples are known: before the first step if a batch has as
-    many, if an earlier round of this process had, or if ``data`` gives them; else after some steps, and at
-    the latest before anything is sent. A refusal stops the training, also of an app that catches exceptions.
+    No arguments are needed. The network is the module that contains the received tensors when it is called
+    with gradients enabled, and its inputs are the node's examples. Its weights are examined then, before any
+    step. Its behaviour is examined as soon as 64 examples are known: before the first step if a batch has as
+    many, if an earlier round of this process had, or if ``data`` provides them; else after some steps, and at
+    the latest before anything is sent. A refusal stops the training, even if the app catches exceptions.
 
-    What cannot be examined is refused, too: a training without a module that holds all received tensors
+    What cannot be examined is refused, too: training without a module that contains all received tensors
     (NumPy, other threads, ``module.compile()``); a network of several inputs, or that returns no logits; a
     loss that is neither cross-entropy nor one of torch's modules, unless the loop calls
     :func:`~glasshouse.integrations.flower.used`.
@@ -37,13 +37,13 @@ class GuardedClientApp(ClientApp):
     Args:
         client_fn: as of ``ClientApp``.
         mods: as of ``ClientApp``. The guard goes before all of them; updates are checked right before they
-            are masked, and so after noise that is added by mods which follow, or by those of one function.
+            are masked, so after noise added by later mods, or by mods that one function wraps.
         data: the node's own examples.
         reports: folder of the clients' reports.
-        most: examples that may stand in an update that is sent.
-        mitigated: where more stand, rows that show them are left out, or made noisy, if that hides them all
-            and leaves half of the update; otherwise it is not sent.
-        unchecked: train on models that could not be examined, and send; the report says so.
+        most: maximum number of examples exposed in an update that is sent.
+        mitigated: if more are exposed, drop the exposing rows or add noise to them, if that hides all and
+            changes at most half of the update; otherwise the update is not sent.
+        unchecked: train and send although the model could not be examined; the report says so.
     """
 
     def __init__(
@@ -75,14 +75,14 @@ def guarded(
     most: int = 0,
     unchecked: bool = False,
 ) -> ClientApp:
-    """``app`` behind :func:`guard_mod` and :func:`preflight_mod`, out of reach of the app itself.
+    """``app`` wrapped in :func:`guard_mod` and :func:`preflight_mod`, which the app cannot change.
 
-    From here an update under SecAgg+ is already masked: its terms are checked, the update is not, and the
-    report says so.
+    Outside the app an update under SecAgg+ is already masked: its terms are checked, the update is not, and
+    the report says so.
 
     Args:
         app: of the researcher.
-        model: the network that was agreed on; None: the one that is seen to be trained.
+        model: the agreed network; None: the one observed in training.
         data: the node's own examples.
         reports: folder of the clients' reports.
         most: as in :func:`preflight_mod`.
@@ -97,7 +97,7 @@ def guarded(
 
 @final
 class _AppInside(ClientApp):
-    """A ``ClientApp`` inside of mods that it does not know of."""
+    """A ``ClientApp`` inside mods that it does not know about."""
 
     def __init__(self, app: ClientApp, mods: tuple[Mod, Mod]) -> None:
         super().__init__()

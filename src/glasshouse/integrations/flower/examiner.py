@@ -1,4 +1,4 @@
-"""Whether a received model is one that a client trains on: its weights, and what it does to own examples."""
+"""Examination of a received model before training: its weights, and its behaviour on own examples."""
 
 import hashlib
 from collections.abc import Mapping
@@ -28,10 +28,10 @@ from glasshouse.store import read_json, write_json
 __all__ = ["BATCH", "Examiner", "Examples"]
 
 BATCH: Final = 64
-"""Examples of the client's own on which a received model is tried."""
+"""Number of the client's own examples on which a received model is tried."""
 
 Examples = tuple[Tensor, Tensor]
-"""As they enter the network, (B, ...), and their classes, (B,)."""
+"""Examples as they enter the network, (B, ...), and their classes, (B,)."""
 
 
 @final
@@ -40,9 +40,9 @@ class Examiner:
     """Examines models for the nodes of one process.
 
     Attributes:
-        folder: of the clients' reports; what honest models do is kept there.
-        kept: examples of a node from an earlier round. They are never written to a file.
-        accepted: how well the last model that was trained on fitted a node's examples.
+        folder: of the clients' reports; ranges of honest models are cached there.
+        kept: a node's examples from an earlier round. They are never written to a file.
+        accepted: fit of the last accepted model to a node's examples.
     """
 
     folder: Path
@@ -53,7 +53,7 @@ class Examiner:
     def examine_weights(
         self, tensors: Mapping[str, Tensor], *, agreed: Mapping[str, Tensor] | None = None
     ) -> list[str]:
-        """What speaks against a model, from its tensors alone."""
+        """Findings against a model, from its tensors only."""
         try:
             return list(inspect(tensors, agreed=agreed).inspection.findings)
         except BadValue as error:
@@ -62,18 +62,18 @@ class Examiner:
     def examine_behaviour(
         self, node: int, model: nn.Module, examples: Examples, *, is_mode_known: bool = True
     ) -> list[str]:
-        """What speaks against ``model``, as received, from what it does to the first ``BATCH`` examples.
+        """Findings against the received ``model``, from its behaviour on the first ``BATCH`` examples.
 
-        Others are tried where it is dead for these.
+        Other examples are tried if a layer is dead for these.
 
-        Honest models are trained for that on all ``examples``, once for a node, its network, its mode and the
-        number of examples; no random number that the client's training would draw is used up.
+        Honest models are trained for this on all ``examples``, once per node, network, mode and number of
+        examples; the random state of the client's training is not affected.
 
         Args:
-            node: whose examples.
+            node: id of the node.
             model: as received.
             examples: the node's own.
-            is_mode_known: the client trains it in the mode in which it is; else every mode is tried.
+            is_mode_known: the client trains the model in its current mode; else every mode is tried.
         """
         batch = examples[0][:BATCH], examples[1][:BATCH]
         others = examples[0][BATCH:], examples[1][BATCH:]
@@ -83,15 +83,15 @@ class Examiner:
                     honest, longer = (
                         partial(self._range, node, one, examples, steps) for steps in (STEPS, LONGER)
                     )
-                    found = inspect_behaviour(one, *batch, honest=honest(), longer=longer, others=others)
-                    if found.findings:
-                        return list(found.findings)
+                    outcome = inspect_behaviour(one, *batch, honest=honest(), longer=longer, others=others)
+                    if outcome.findings:
+                        return list(outcome.findings)
         except BadValue as error:
             return [str(error)]
         return []
 
     def fit_of(self, node: int, model: nn.Module, examples: Examples) -> str:
-        """How well ``model`` fits the first ``BATCH`` examples, beside the last one that was accepted."""
+        """Fit of ``model`` to the first ``BATCH`` examples, compared with the last accepted model."""
         now = Fit.of(model, examples[0][:BATCH], examples[1][:BATCH])
         last, self.accepted[node] = self.accepted.get(node), now
         return now.sentence(last)
@@ -100,7 +100,7 @@ class Examiner:
         size = min(BATCH, len(examples[1]))
         layout = [(name, tuple(t.shape)) for name, t in model.state_dict().items()]
         modes = [part.training for part in model.modules()]  # batch norm may be frozen
-        measured = [field.name for field in fields(LayerBehaviour)]  # ranges of another version lack some
+        measured = [field.name for field in fields(LayerBehaviour)]  # cached ranges of old versions lack some
         digest = hashlib.sha256(repr([size, layout, modes, steps, measured]).encode()).hexdigest()[:8]
         name = f"{node}.{digest}.honest.json"
         if name not in self._honest and (self.folder / name).exists():

@@ -1,9 +1,9 @@
 """Guards in a Flower client: refuse a crafted model before training, and a leaking update before it is sent.
 
-A refusal goes to the server as an error with the kind of reason and no number (numbers would tell an attacker
-how to pass); what was found stands in the client's own report, a line of JSON for each message, and the run
-goes on without this client's update. Mods lie in the app that is run: a platform that wants them whatever the
-app wraps it by :func:`guarded`.
+A refusal is sent to the server as an error with the kind of reason but no numbers (which would help an
+attacker to pass); the findings are written to the client's own report, a line of JSON per message, and the
+run continues without this client's update. Mods are part of the app: a platform that requires them for every
+app wraps it with :func:`guarded`.
 """
 
 from dataclasses import dataclass, field
@@ -49,21 +49,21 @@ def guard_mod(
     reports: str | Path = "guard",
     unchecked: bool = False,
 ) -> Mod:
-    """A client mod, the first of all, that refuses crafted models and terms of SecAgg+ that hide nobody.
+    """A client mod that refuses crafted models, and SecAgg+ terms that protect no client; it goes first.
 
-    Metrics and counts of examples that travel in clear beside a secure sum are taken out of the reply, and
-    the counts from those of evaluations, too.
+    Metrics and example counts sent in clear text beside a secure sum are removed from the reply; from
+    evaluation replies the counts are removed as well.
 
-    A model is judged by its tensors and by what it does to 64 of the node's examples, against honest models
-    of its architecture, which the client trains for that once, for some steps.
+    A model is judged by its tensors and by its behaviour on 64 of the node's examples, compared with honest
+    models of its architecture, which the client trains once for this, for a few steps.
 
     Args:
-        model: the network that was agreed on; its weights are not used. None: the one that is seen to be
-            trained (:class:`glasshouse.integrations.flower.GuardedClientApp` says what that can miss).
-        data: the node's own examples, tried before training. None: those that are seen to be trained on, as
-            soon as there are 64, or before sending.
+        model: the agreed network; its weights are not used. None: the network observed in training
+            (:class:`glasshouse.integrations.flower.GuardedClientApp` describes what that can miss).
+        data: the node's own examples, tried before training. None: those observed in training, as soon as
+            there are 64, or before sending.
         reports: folder of the clients' reports.
-        unchecked: where ``model`` is None, train and send even if no network was seen.
+        unchecked: where ``model`` is None, train and send even if no network was observed.
     """
     return _Guard(
         network=build_network(model), data=data, settings=Settings(reports=reports, unchecked=unchecked)
@@ -73,7 +73,7 @@ def guard_mod(
 @final
 @dataclass(kw_only=True)
 class _Guard:
-    """What :func:`guard_mod` makes."""
+    """The mod returned by :func:`guard_mod`."""
 
     network: nn.Module | None
     data: Data | None
@@ -81,12 +81,12 @@ class _Guard:
     _examiners: dict[Path, Examiner] = field(default_factory=dict)
 
     def __call__(self, message: Message, context: Context, call_next: Next) -> Message:
-        """Check what came, pass it on, and hide what the reply says in clear."""
+        """Check the message, pass it on, and remove clear-text information from the reply."""
         settings = self.settings.at(context)
         report = Report(settings.folder, message, context)
         if stage_of(message) != "train" or not message.has_content():
             reply = call_next(message, context)
-            if is_in_sum(context) and reply.has_content():  # would say how many examples are in the sum
+            if is_in_sum(context) and reply.has_content():  # counts would reveal the examples in the sum
                 report.add("hidden", hide_counts(reply))
             return reply
         secure = is_secure(message)
@@ -103,7 +103,7 @@ class _Guard:
         return reply
 
     def _findings(self, message: Message, context: Context, examiner: Examiner) -> list[str]:
-        """What speaks against the model before the app is called at all."""
+        """Findings against the model before the app is called."""
         arrays = arrays_of(message.content)
         if arrays is None or self.network is None:
             return []
@@ -120,7 +120,7 @@ class _Guard:
     def _watched(
         self, message: Message, context: Context, call_next: Next, tools: tuple[Settings, Report, Examiner]
     ) -> Message:
-        """Run the app, and refuse what shows only then."""
+        """Run the app under observation, and refuse what is found during training."""
         settings, report, examiner = tools
         arrays = arrays_of(message.content)
         examined = self.network is not None and self.data is not None
@@ -136,7 +136,7 @@ class _Guard:
             with watching(lookout):
                 reply = call_next(message, context)
             lookout.finish()
-        except Exception:  # whatever an app makes of a refusal in its training
+        except Exception:  # an app may turn a refusal in its training into any exception
             if not lookout.findings and lookout.refusal is None:
                 raise
         if lookout.refusal is not None:

@@ -1,7 +1,6 @@
 """A federation of Flower apps in one process, without Ray, ports or waiting: for tests and measurements.
 
-The messages are those of a deployment; they are copied instead of serialised, and nodes answer one after the
-other.
+Messages are the same as in a deployment, but copied instead of serialised; nodes answer one after the other.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,14 +24,14 @@ _APP_FAILED = 2
 @final
 @dataclass(kw_only=True)
 class InProcessGrid(Grid):
-    """A grid whose nodes run a ``ClientApp`` each, where and when a message is pushed.
+    """A grid whose nodes each run a ``ClientApp`` as soon as a message is pushed.
 
     Args:
         apps: by node.
         configs: of the nodes (``context.node_config``), by node; ``partition-id`` and ``num-partitions`` are
-            there anyway, as in Flower's simulations.
+            always set, as in Flower's simulations.
         run_config: of the app.
-        offline: whether a node does not answer a message; None: all answer.
+        offline: returns whether a node fails to answer a message; None: all answer.
     """
 
     apps: Mapping[int, ClientApp]
@@ -59,12 +58,12 @@ class InProcessGrid(Grid):
             )
 
     def set_run(self, run: Run) -> None:
-        """Nothing depends on the run."""
+        """Store the run, which has no effect."""
         self._run = run
 
     @property
     def run(self) -> Run:
-        """Run number 1."""
+        """The run; by default an empty one with number 1."""
         return self._run or Run.create_empty(1)
 
     def create_message(
@@ -75,7 +74,7 @@ class InProcessGrid(Grid):
         group_id: str,
         ttl: float | None = None,
     ) -> Message:
-        """A message, as its constructor makes it."""
+        """A new message."""
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> Sequence[int]:
@@ -83,11 +82,11 @@ class InProcessGrid(Grid):
         return list(self.apps)
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Run each node's app; the replies wait to be pulled."""
+        """Run each node's app, and store the replies until they are pulled."""
         return [self._push(message) for message in messages]
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """The replies that are there."""
+        """The available replies."""
         return [self._replies.pop(one) for one in message_ids if one in self._replies]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
@@ -108,7 +107,7 @@ class InProcessGrid(Grid):
 
 
 def run_in_process(app: ServerApp, grid: InProcessGrid) -> None:
-    """Run ``app`` on ``grid`` to its end."""
+    """Run ``app`` on ``grid`` to completion."""
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 0
     context = Context(
         run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config=dict(grid.run_config)

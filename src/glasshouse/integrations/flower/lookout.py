@@ -1,8 +1,8 @@
-"""Which network a client's own code trains, and on what, found by watching it.
+"""Detection of the network and the examples that a client's own code trains on, by observing it.
 
-The network is the module in which the received tensors stand when it is called with gradients. It is copied
-there, as received, before anything is trained; what enters it, with the classes that its loss names, are the
-examples. Both are what a guard needs and nobody had to hand over.
+The network is the module that contains the received tensors when it is called with gradients enabled. It is
+copied then, as received, before any training; its inputs, with the classes passed to the loss, are the
+examples. So the guard gets both without any argument.
 """
 
 import copy
@@ -24,29 +24,29 @@ from glasshouse.models import build as models
 __all__ = ["Lookout", "RefusedModel"]
 
 _ODD: Final = (RuntimeError, ValueError, TypeError, LookupError, AttributeError)
-"""What a network that is no plain classifier of one tensor raises where it is copied or tried."""
+"""Errors raised when a network that is not a plain classifier of one tensor is copied or tried."""
 
 
 class RefusedModel(Exception):
-    """Stops the training; whoever catches it meets it again, and the reply is a refusal anyway."""
+    """Stops the training; if caught, it is raised again, and the reply is a refusal in any case."""
 
 
 @final
 @dataclass(kw_only=True)
 class Lookout:
-    """Watches one round of training of one node.
+    """Observes one round of training of one node.
 
     Attributes:
-        node: whose.
+        node: id of the node.
         received: the tensors of the broadcast.
         examiner: of the model; None: it is not examined here.
-        network: a copy of what is trained, as received; None: nothing that was received was seen to train.
+        network: a copy of the trained network, as received; None: no module with the received tensors ran.
         findings: against the model.
-        refusal: the reply, where what would be sent is refused.
+        refusal: the reply, if the update is refused.
         unable: why the model could not be examined.
-        tried: when its behaviour was, in words; empty: it was not.
-        fit: how well it fits the client's examples, in words; empty: it was not tried, or not accepted.
-        decided: somebody inside has said what becomes of the reply.
+        tried: on which examples and when its behaviour was tried, in words; empty: not tried.
+        fit: its fit to the client's examples, in words; empty: it was not tried, or not accepted.
+        decided: another mod has already decided about the reply.
     """
 
     node: int
@@ -69,14 +69,14 @@ class Lookout:
 
     @property
     def examples(self) -> Examples | None:
-        """What was trained on, each example once; None: nothing was seen."""
+        """The examples trained on, without duplicates; None: none were observed."""
         if not self._rows:
             return None
         inputs, labels = zip(*self._rows.values(), strict=True)
         return torch.stack(inputs), torch.stack(labels)
 
     def enter(self, module: nn.Module, inputs: tuple[Any, ...], *, depth: int) -> None:
-        """Recognise the network, and note what enters it."""
+        """Recognise the network, and store its inputs."""
         if self.findings:
             raise RefusedModel("; ".join(self.findings))
         if not torch.is_grad_enabled():
@@ -88,12 +88,12 @@ class Lookout:
             self._pending = inputs[0]
 
     def loss(self, labels: Tensor) -> None:
-        """The classes of what entered the network before."""
+        """Record the classes of the network's last inputs."""
         if self._pending is not None:
             self.told(self._pending, labels)
 
     def told(self, inputs: Tensor, labels: Tensor) -> None:
-        """One more batch."""
+        """Record one more batch, and try the model once there are enough examples."""
         self._pending = None
         self._batches += 1
         classes = labels.argmax(1) if labels.is_floating_point() and labels.ndim == 2 else labels
@@ -113,7 +113,7 @@ class Lookout:
                 raise RefusedModel("; ".join(self.findings))
 
     def finish(self) -> None:
-        """The training is over: try the model now, if there never were as many examples as wanted."""
+        """After the training, try the model now if there were too few examples before."""
         self._try("before sending")
         examples = self.examples
         if self.examiner is not None and examples is not None:
@@ -121,12 +121,12 @@ class Lookout:
 
     @property
     def summary(self) -> str:
-        """What was checked, in a sentence."""
+        """The checks that were made, in a sentence."""
         fit = f" It was {self.fit}." if self.fit else ""
         return f"The model's weights were checked, and its behaviour on {self.tried}.{fit}"
 
     def _recognise(self, module: nn.Module, depth: int) -> None:
-        """By the names of its tensors wherever it is called, or else by their order where it is outermost."""
+        """Recognise the network by its tensors' names at any depth, or by their order if it is outermost."""
         own = module.state_dict()
         named = self.received
         exact = bool(named) and all(name in own and own[name].shape == t.shape for name, t in named.items())
@@ -142,7 +142,7 @@ class Lookout:
             self._copy(module)
 
     def _copy(self, module: nn.Module) -> None:
-        """The network as received, on the CPU; its weights are examined."""
+        """Copy the received network to the CPU, and examine its weights."""
         try:
             with paused():
                 self.network = copy.deepcopy(getattr(module, "_orig_mod", module)).cpu().float()
@@ -182,7 +182,7 @@ class Lookout:
 
 
 def _stand_in(received: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> bool:
-    """At least half of the received numbers stand in a module (it may keep statistics of its own)."""
+    """Whether a module contains at least half of the received numbers (it may have its own statistics)."""
     total = sum(t.numel() for t in received.values())
     same = sum(
         t.numel()

@@ -1,4 +1,4 @@
-"""A Flower client that looks at its update before it is sent."""
+"""A Flower client mod that checks the update before it is sent."""
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
@@ -28,7 +28,7 @@ __all__ = ["Data", "Mod", "Next", "build_network", "load_received", "pass_unexam
 Next = Callable[[Message, Context], Message]
 Mod = Callable[[Message, Context, Next], Message]
 Data = Callable[[Context], Examples]
-"""Gives a node its own examples: as they enter the network, and their classes."""
+"""Returns a node's own examples, as they enter the network, and their classes."""
 
 
 def preflight_mod(
@@ -40,17 +40,17 @@ def preflight_mod(
     mitigated: bool = False,
     unchecked: bool = False,
 ) -> Mod:
-    """A client mod that refuses to send an update in which examples of the client stand.
+    """A client mod that refuses to send an update that exposes examples of the client.
 
-    It goes after ``secaggplus_mod``, if that is there: a masked update cannot be checked.
+    It goes after ``secaggplus_mod``, if present: a masked update cannot be checked.
 
     Args:
-        model: the network that is trained; None: the one that is seen to be.
-        data: the node's own examples; None: those that were seen to be trained on.
+        model: the network that is trained; None: the one observed in training.
+        data: the node's own examples; None: those observed in training.
         reports: folder of the clients' reports.
-        most: examples whose input or features may stand in an update that is sent.
-        mitigated: where more stand, send it without the rows that show them, or with noise on these, if that
-            hides them all and leaves half of the update (:func:`glasshouse.guard.mitigate.mitigate`).
+        most: maximum number of examples exposed in an update that is sent.
+        mitigated: if more are exposed, send it without the exposing rows, or with noise on them, if that
+            hides all and changes at most half of the update (:func:`glasshouse.guard.mitigate.mitigate`).
         unchecked: as in :func:`guard_mod`.
     """
     settings = Settings(reports=reports, most=most, mitigated=mitigated, unchecked=unchecked)
@@ -60,14 +60,14 @@ def preflight_mod(
 @final
 @dataclass(kw_only=True)
 class _Preflight:
-    """What :func:`preflight_mod` makes."""
+    """The mod returned by :func:`preflight_mod`."""
 
     network: nn.Module | None
     data: Data | None
     settings: Settings
 
     def __call__(self, message: Message, context: Context, call_next: Next) -> Message:
-        """Train, then look at what would be sent."""
+        """Train, then check what would be sent."""
         arrays = arrays_of(message.content) if message.has_content() else None
         if stage_of(message) != "train" or arrays is None:
             return call_next(message, context)
@@ -90,7 +90,7 @@ class _Preflight:
     def _checked(
         self, reply: Message, sent: ArrayRecord, lookout: Lookout, layers: Watched, report: Report
     ) -> Message:
-        """``reply``, what may be sent of it, or a refusal."""
+        """``reply``, a mitigated version of it, or a refusal."""
         settings = self.settings.at(report.context)
         network = self.network
         if network is None:
@@ -108,7 +108,7 @@ class _Preflight:
         update = difference({n: trained[n] for n in parameters}, {n: received[n] for n in parameters})
         try:
             outcome = preflight(update, network, *examples, watched=layers)
-        except BadValue as error:  # what overflows cannot be checked
+        except BadValue as error:  # an update that overflows cannot be checked
             return report.refuse("the update cannot be checked", [str(error)])
         standing = {leak.example for leak in outcome.leaks}
         also = [lookout.summary] if lookout.tried else []
@@ -125,7 +125,7 @@ class _Preflight:
         return report.refuse("the update would show examples", [outcome.summary, *where])
 
     def _used(self, context: Context, lookout: Lookout) -> Examples:
-        """All examples behind the update, each once."""
+        """All examples behind the update, without duplicates."""
         if self.data is not None:
             return self.data(context)
         if lookout.examples is None:
@@ -139,7 +139,7 @@ class _Preflight:
 
 
 def pass_unexamined(reply: Message, lookout: Lookout, settings: Settings, report: Report) -> Message:
-    """What becomes of a reply although the model could not be examined."""
+    """Send or refuse a reply whose model could not be examined."""
     sent = arrays_of(reply.content)
     if sent is not None and _are_equal(tensors_of(sent), lookout.received):
         report.add("sent", ["nothing was trained: what is sent is what was received"])
@@ -156,7 +156,7 @@ def _are_equal(sent: Mapping[str, Tensor], received: Mapping[str, Tensor]) -> bo
 
 @contextmanager
 def _shared_lookout(node: int, received: Mapping[str, Tensor]) -> Iterator[Lookout]:
-    """The guard's, where one watches already."""
+    """The guard's lookout if one is active, else a new one."""
     known = [watcher for watcher in current() if isinstance(watcher, Lookout)]
     if known:
         yield known[0]
@@ -167,7 +167,7 @@ def _shared_lookout(node: int, received: Mapping[str, Tensor]) -> Iterator[Looko
 
 
 def build_network(model: nn.Module | Architecture | None) -> nn.Module | None:
-    """The network that was agreed on, of a mod's own; None: none was."""
+    """A copy of the agreed network for a mod; None if there is none."""
     if model is None:
         return None
     return copy.deepcopy(model) if isinstance(model, nn.Module) else models.build(model)

@@ -1,4 +1,4 @@
-"""What a server sees of a federation, written to disk as it happens."""
+"""Recording of a server's view of a federation, written to disk as it happens."""
 
 import logging
 import math
@@ -29,19 +29,19 @@ from glasshouse.transcript.writer import TranscriptWriter
 from glasshouse.wire import Aggregate, Broadcast, ClientMetrics, Dropout, Stage, Terms, Update
 
 NODES: Final = "nodes.json"
-"""The file beside the transcript that says which client is which node."""
+"""The file beside the transcript that maps nodes to clients."""
 _LOG = logging.getLogger(__name__)
 
 
 @final
 @dataclass(kw_only=True)
 class _Round:
-    """What is open of one round.
+    """State of a round in progress.
 
     Attributes:
-        sent: what everybody was sent, array by array; to compare with what one client is sent.
-        asked: clients that were sent something.
-        missing: those of whom nothing was stored yet, with the error that came back instead.
+        sent: arrays of the broadcast to all, for comparison with what each client is sent.
+        asked: clients that received an instruction.
+        missing: clients with no stored answer yet, with the error that they returned instead.
         secure: single updates are masked.
     """
 
@@ -54,14 +54,14 @@ class _Round:
 @final
 @dataclass(kw_only=True)
 class Recording:
-    """Turns Flower's messages into a transcript. Masked vectors are not looked at.
+    """Converts Flower's messages to a transcript. Masked vectors are ignored.
 
     Args:
         folder: of the capture.
-        terms: as declared; what can be observed (clients, cohort, secure sums) is kept up to date.
-        network: gives tensors their names.
+        terms: as declared; observable ones (clients, cohort, secure sums) are kept up to date.
+        network: provides the names of tensors.
         keep: what to store.
-        most_bytes: of tensors that are stored; nothing is recorded of what comes after.
+        most_bytes: maximum size of stored tensors; nothing is recorded after that.
     """
 
     folder: Path
@@ -81,12 +81,12 @@ class Recording:
         self._writer = TranscriptWriter(folder=self.folder / "transcript", durable=True)
 
     def available(self, nodes: Iterable[int]) -> None:
-        """Note which nodes take part in the federation."""
+        """Record which nodes take part in the federation."""
         with self._lock:
             self._nodes |= set(nodes)
 
     def asked(self, messages: Iterable[Message]) -> None:
-        """File what the server sends: one broadcast to all, and one to each that is sent something else."""
+        """Record what the server sends: one broadcast to all, and one to each client sent something else."""
         with self._lock:
             for message in messages:
                 stage, node = stage_of(message), message.metadata.dst_node_id
@@ -98,7 +98,7 @@ class Recording:
                     self._broadcast(number, self._client(node), message)
 
     def answered(self, messages: Iterable[Message]) -> None:
-        """File what clients send back."""
+        """Record the clients' replies."""
         with self._lock:
             for message in messages:
                 node, stage = message.metadata.src_node_id, stage_of(message)
@@ -106,12 +106,12 @@ class Recording:
                     self._answer(number, self._client(node), stage, message)
 
     def summed(self, number: int, examples: Mapping[int, int], mean: ArrayRecord) -> None:
-        """File the sum that a secure aggregation reveals; nothing where the round was none.
+        """Record the sum that secure aggregation reveals; does nothing for other rounds.
 
         Args:
             number: of the round, from 0.
-            examples: of each node that is in the sum.
-            mean: of their parameters, weighted by the examples.
+            examples: number of examples of each node in the sum.
+            mean: of their parameters, weighted by examples.
         """
         with self._lock:
             this = self._rounds.get(number)
@@ -135,12 +135,12 @@ class Recording:
             )
 
     def close(self) -> None:
-        """File what is still open: dropouts of the last round."""
+        """Record the dropouts of the last round."""
         with self._lock:
             self._close_before(math.inf)
 
     def _number_of(self, message: Message, stage: Stage) -> int:
-        """The round that the message states; else the last one, or the next where it asks again."""
+        """The round stated in the message; else the last one, or the next if the client was already asked."""
         stated = round_of(message)
         if stated is not None:
             return stated
@@ -218,10 +218,10 @@ class Recording:
             for client, reason in this.missing.items():
                 self._store(Dropout(round=open_, client=client, reason=reason))
             this.missing.clear()
-            this.sent = None  # as large as the model
+            this.sent = None  # frees memory of the model's size
 
     def _update_terms(self, this: _Round) -> None:
-        """Write the terms again where something else than before is observed."""
+        """Rewrite the terms if the observed ones have changed."""
         terms = replace(
             self.terms,
             clients=max(self.terms.clients, len(self._nodes)),

@@ -1,8 +1,8 @@
-"""What Flower's messages hold, in the words of the wire.
+"""Conversion of Flower's messages to the types of ``glasshouse.wire``.
 
-Two generations of apps send different records: the Message API an ``ArrayRecord`` with the names of the
-``state_dict``, and a ``ConfigRecord`` with ``server-round``; legacy strategies and ``NumPyClient`` lists of
-arrays, whose names the model gives back, and the round as the group of the message.
+Two generations of apps send different records: the Message API sends an ``ArrayRecord`` with the names of the
+``state_dict``, and a ``ConfigRecord`` with ``server-round``; legacy strategies and ``NumPyClient`` send lists
+of arrays, whose names come from the model, and the round as the message's group.
 """
 
 import math
@@ -17,13 +17,13 @@ from glasshouse.outside import limits
 from glasshouse.wire import Stage, Value
 
 COUNTS = ("num-examples", "num_examples")
-"""Names under which clients say how many examples are behind what they send."""
+"""Names under which clients report their number of examples."""
 _PROTOCOL = (RECORD_KEY_CONFIGS, "fitres.status", "evaluateres.status")
-"""Records that a protocol sends for itself; masked vectors and shares of keys are among them."""
+"""Internal records of a protocol, such as masked vectors and key shares."""
 
 
 def stage_of(message: Message) -> Stage | None:
-    """What the client is asked for; None: neither training nor evaluation."""
+    """The stage of an instruction; None: neither training nor evaluation."""
     kind = message.metadata.message_type.partition(".")[0]
     if kind == MessageType.TRAIN:
         return "train"
@@ -31,7 +31,7 @@ def stage_of(message: Message) -> Stage | None:
 
 
 def round_of(message: Message) -> int | None:
-    """Number of the round, from 0, as an instruction to a client states it; None: it does not."""
+    """Number of the round, from 0, as stated in an instruction to a client; None: not stated."""
     for record in message.content.config_records.values() if message.has_content() else ():
         stated = record.get("server-round")
         if isinstance(stated, int):
@@ -57,13 +57,13 @@ def tensors_of(record: ArrayRecord) -> dict[str, Tensor]:
 
 
 def put_tensors(record: ArrayRecord, tensors: Sequence[Tensor]) -> None:
-    """Other values in place of those of a record, in its order and its types of numbers."""
+    """Replace the values of a record, in its order and dtypes."""
     for (name, array), t in zip(list(record.items()), tensors, strict=True):
         record[name] = Array(t.numpy().astype(array.numpy().dtype))  # legacy clients state no type
 
 
 def values_of(content: RecordDict) -> dict[str, Value]:
-    """Every number and text that travels beside the tensors, by name."""
+    """All numbers and strings sent beside the tensors, by name."""
     entries: list[tuple[str, object]] = [
         e for k, r in content.metric_records.items() if k not in _PROTOCOL for e in r.items()
     ]
@@ -76,7 +76,7 @@ def values_of(content: RecordDict) -> dict[str, Value]:
 
 
 def examples_of(values: Mapping[str, Value]) -> int:
-    """The number of examples that a client states; 0: it states none."""
+    """The number of examples that a client reports; 0 if it reports none."""
     return next((int(values[name]) for name in COUNTS if isinstance(values.get(name), int | float)), 0)
 
 

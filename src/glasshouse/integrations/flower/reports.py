@@ -1,4 +1,4 @@
-"""What a client's guard is told to do, and what it says to the client and to the server."""
+"""Settings of a client's guard, and its reports to the client and to the server."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,16 +19,16 @@ REFUSED: Final = 6
 @final
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How strict the mods are.
+    """Strictness of the mods.
 
-    What a node's own configuration states (``guard-most``, ...) comes first. The run's is not asked: the
-    server's side writes it.
+    The node's own configuration (``guard-most``, ...) takes precedence. The run's configuration is ignored,
+    because the server side writes it.
 
     Attributes:
         reports: folder of the clients' reports.
-        most: examples whose input or features may stand in an update that is sent.
-        mitigated: where more stand, send it without the rows that show them, or with noise on these.
-        unchecked: train on a model, and send, although the model could not be examined.
+        most: maximum number of examples exposed in an update that is sent.
+        mitigated: if more are exposed, send it without the exposing rows, or with noise on them.
+        unchecked: train and send although the model could not be examined.
     """
 
     reports: str | Path
@@ -37,10 +37,10 @@ class Settings:
     unchecked: bool = False
 
     def at(self, context: Context) -> "Settings":
-        """Those of one node.
+        """The settings of one node.
 
         Raises:
-            BadValue: a setting of another type than here.
+            BadValue: a setting has the wrong type.
         """
         own = context.node_config
         stated: dict[str, Any] = {n: own[f"guard-{n}"] for n in vars(self) if f"guard-{n}" in own}
@@ -57,7 +57,7 @@ class Settings:
 
     @property
     def folder(self) -> Path:
-        """Of the reports."""
+        """Folder of the reports."""
         return Path(self.reports).expanduser()
 
 
@@ -71,11 +71,11 @@ class Report:
     context: Context
 
     def add(self, decision: str, reasons: list[str]) -> None:
-        """One more line."""
+        """Append a line."""
         line = {"round": round_of(self.message), "decision": decision, "reasons": reasons}
         append_jsonl(self.folder / f"{self.context.node_id}.jsonl", line)
 
     def refuse(self, kind: str, reasons: list[str]) -> Message:
-        """Note why, and tell the server that, but no number."""
+        """Log the reasons, and return a refusal to the server that states the kind but no numbers."""
         self.add("refused", [kind, *reasons])
         return Message(Error(REFUSED, f"refused by the client's guard: {kind}"), reply_to=self.message)

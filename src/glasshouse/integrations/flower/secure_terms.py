@@ -1,10 +1,10 @@
-"""Terms of SecAgg+ under which a server could unmask a single client's update: a client refuses them.
+"""Client-side checks of SecAgg+ terms under which a server could unmask a single client's update.
 
-A client's update stays hidden in a sum as long as nobody learns both of its secrets (the seed of its own mask
-and the key of the masks that it shares with its neighbours), and as long as the sum is of several clients.
-The protocol's client checks little of it (Bonawitz et al. 2017, section 6, needs a consistency check against
-an active server). What no client can see from its own messages, it cannot check here either: whether the
-neighbours are who they are said to be (keys are not signed), or what others were told.
+A client's update remains hidden in a sum as long as nobody learns both of its secrets (the seed of its own
+mask and the key of the masks that it shares with its neighbours), and the sum is of several clients. The
+protocol's client checks little of that (Bonawitz et al. 2017, section 6, needs a consistency check against an
+active server). What a client cannot see from its own messages is not checked here either: the identity of
+its neighbours (keys are not signed), and the messages to other clients.
 """
 
 from collections.abc import Mapping
@@ -16,14 +16,14 @@ from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFI
 from glasshouse.integrations.flower.records import COUNTS, round_of
 
 FEWEST: Final = 3
-"""Clients in a sum: of two, each could subtract itself, and so could a server that runs one of them."""
+"""Minimum clients in a sum: of two, each can subtract its own update, and so can a server that runs one."""
 _MEMORY: Final = "glasshouse_secure_terms"
 
 
 def broken_term(message: Message, context: Context) -> str:
-    """What is wrong with an instruction of SecAgg+, in a sentence; empty: nothing.
+    """What is wrong with a SecAgg+ instruction, in a sentence; empty: nothing.
 
-    What earlier stages said is remembered in ``context``.
+    The instructions of earlier stages are stored in ``context``.
 
     Args:
         message: to a client, of any stage.
@@ -51,7 +51,7 @@ def broken_term(message: Message, context: Context) -> str:
 
 
 def _memory(context: Context) -> dict[str, Any]:
-    """What earlier stages said: a record of Flower's that stays with the node."""
+    """Instructions of earlier stages: a Flower record in the node's state."""
     records = context.state.config_records
     if _MEMORY not in records:
         records[_MEMORY] = ConfigRecord()
@@ -59,7 +59,7 @@ def _memory(context: Context) -> dict[str, Any]:
 
 
 def remember_keys(reply: Message, context: Context) -> None:
-    """Note the public keys that the client itself sent, to know them again."""
+    """Store the public keys that the client itself sent, for later comparison."""
     configs: Mapping[str, Any] = reply.content.config_records.get(RECORD_KEY_CONFIGS, {})
     if Key.PUBLIC_KEY_1 in configs:
         _memory(context)["own_keys"] = [configs[Key.PUBLIC_KEY_1], configs[Key.PUBLIC_KEY_2]]
@@ -71,7 +71,7 @@ def is_in_sum(context: Context) -> bool:
 
 
 def hide_counts(reply: Message) -> list[str]:
-    """Set counts of examples to 1; returns what was hidden."""
+    """Set example counts to 1, and return the names of the hidden values."""
     hidden = []
     for record in reply.content.metric_records.values():
         counts = {key: 1 for key in record if key in COUNTS}
@@ -81,9 +81,9 @@ def hide_counts(reply: Message) -> list[str]:
 
 
 def hide_what_travels_in_clear(reply: Message) -> list[str]:
-    """Take metrics out of ``reply``, and set counts of examples to 1; returns what was hidden.
+    """Remove metrics from ``reply``, set example counts to 1, and return the names of the hidden values.
 
-    The true weight is inside of the masked sum, whose mean every result of the round holds.
+    The true weight is part of the masked sum, whose mean is in every result of the round.
     """
     hidden = []
     metrics = [r for name, r in reply.content.config_records.items() if name.endswith(".metrics")]

@@ -1,10 +1,10 @@
-"""What a test client trained on, recorded in its own folder; nothing of it is sent.
+"""Ground truth of a captured federation: a test client records what it trains on, in its own folder.
 
-An audit is scored against what really happened, and only a client knows that. One that is run for the audit,
-on data that the auditor owns, records its batches in the order in which it trains on them: :func:`truth_mod`
-sees what enters the network and the loss, in training mode. A training loop whose loss is neither
-cross-entropy nor one of torch's modules says it by one call of ``used``. ``glasshouse collect`` fetches the
-folders.
+An audit is scored against the ground truth, which only the client knows. A client that is run for the audit,
+on the auditor's data, records its batches in training order, and sends none of them: :func:`truth_mod`
+observes the inputs of the network and of the loss, in training mode. A training loop whose loss is neither
+cross-entropy nor one of torch's modules reports its batches by calling ``used``. ``glasshouse collect``
+fetches the folders.
 """
 
 from collections.abc import Callable
@@ -30,11 +30,11 @@ Mod = Callable[[Message, Context, Callable[[Message, Context], Message]], Messag
 def truth_mod(folder: str | Path) -> Mod:
     """A client mod that records the batches of every round of training below ``folder``.
 
-    It goes last in ``mods``, so that it runs inside of what others do. Images are recorded as they enter the
-    network: augmented and normalised.
+    It goes last in ``mods``, so that it is the innermost. Images are recorded as they enter the network:
+    augmented and normalised.
 
     Args:
-        folder: of the clients on this machine; each node has its own in it.
+        folder: of the clients on this machine; each node has its own subfolder.
     """
 
     def mod(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
@@ -72,9 +72,9 @@ class _Steps:
     """The batches of one round.
 
     Attributes:
-        seen: by hooks.
-        said: by :func:`~glasshouse.integrations.flower.used`; where there are any, they are all that counts.
-        pending: what entered the network and waits for its labels.
+        seen: observed by hooks.
+        said: reported by :func:`~glasshouse.integrations.flower.used`; if there are any, only these count.
+        pending: inputs of the network whose labels are not known yet.
         pixels: the network normalises its images itself.
     """
 
@@ -84,20 +84,20 @@ class _Steps:
     pixels: bool = False
 
     def enter(self, module: nn.Module, inputs: tuple[Any, ...], *, depth: int) -> None:
-        """Note what enters the outermost module that is trained."""
+        """Store the inputs of the outermost trained module."""
         trained = module.training and torch.is_grad_enabled() and any(True for _ in module.parameters())
         if depth == 0 and trained and inputs and isinstance(inputs[0], Tensor) and inputs[0].ndim == 4:
             self.pending = inputs[0]
             self.pixels = "normalize" in dict(module.named_children())
 
     def loss(self, labels: Tensor) -> None:
-        """A loss has the labels of what entered the network before it."""
+        """Record the network's last inputs with the labels of the loss."""
         if self.pending is not None:
             self.seen.append(_batch(self.pending, labels))
             self.pending = None
 
     def told(self, inputs: Tensor, labels: Tensor) -> None:
-        """The training says so itself."""
+        """Record a batch that the training loop reports."""
         self.said.append(_batch(inputs, labels))
 
 

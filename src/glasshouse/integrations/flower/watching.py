@@ -1,8 +1,8 @@
-"""What happens inside of a client's training, seen without a change to its code.
+"""Observation of a client's training without changes to its code.
 
-Hooks on every module's call, and on the losses that name classes, as modules or as functions. Who watches is
-told in the order in which it happens, in the thread that trains; what a module does inside of a compiled one
-is not seen. A loss that is neither is told by one call of :func:`used`.
+Hooks on every module call, and on classification losses, as modules or functions. Watchers are called in
+order, in the thread that trains; modules inside a compiled one are not observed. Other losses are reported by
+a call of :func:`used`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,16 +24,16 @@ _LOSSES: Final = (F.cross_entropy, F.nll_loss)
 
 
 class Watcher(Protocol):
-    """Is told what happens."""
+    """Interface of observers of a training."""
 
     def enter(self, module: nn.Module, inputs: tuple[Any, ...], *, depth: int) -> None:
-        """Before a module runs; ``depth``: modules that it runs inside of."""
+        """Called before a module runs; ``depth``: number of modules that enclose it."""
 
     def loss(self, labels: Tensor) -> None:
-        """A loss was computed, of what entered the network before it."""
+        """Called when a loss was computed, on the last inputs of the network."""
 
     def told(self, inputs: Tensor, labels: Tensor) -> None:
-        """The training says itself what it trains on now."""
+        """Called when the training loop reports its batch by :func:`used`."""
 
 
 @final
@@ -48,7 +48,7 @@ _CURRENT: Final[ContextVar[_Session | None]] = ContextVar("glasshouse_watching",
 
 @contextmanager
 def watching(watcher: Watcher) -> Iterator[None]:
-    """Tell ``watcher`` what this thread trains, beside others who watch already."""
+    """Let ``watcher`` observe this thread's training, in addition to other watchers."""
     if (session := _CURRENT.get()) is not None:
         session.watchers.append(watcher)
         try:
@@ -72,7 +72,7 @@ def watching(watcher: Watcher) -> Iterator[None]:
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Nobody is told of what a watcher computes itself."""
+    """Suspend observation during a watcher's own computations."""
     token = _CURRENT.set(None)
     try:
         yield
@@ -81,13 +81,13 @@ def paused() -> Iterator[None]:
 
 
 def current() -> Sequence[Watcher]:
-    """Who watches this thread."""
+    """The watchers of this thread."""
     session = _CURRENT.get()
     return () if session is None else session.watchers
 
 
 def used(inputs: Tensor, labels: Tensor) -> None:
-    """Tell the mods that the client trains on this batch now; without them nothing happens.
+    """Report to the mods that the client trains on this batch; has no effect without them.
 
     Args:
         inputs: (B, C, H, W), as they enter the network.
@@ -98,7 +98,7 @@ def used(inputs: Tensor, labels: Tensor) -> None:
 
 
 class _Losses(TorchFunctionMode):
-    """Sees losses that are called as functions; modules call these, too."""
+    """Intercepts losses called as functions, which loss modules also call."""
 
     def __torch_function__(
         self,

@@ -1,8 +1,8 @@
-"""How sure a mean is. The unit of resampling is the victim or the client, never the pixel or the image.
+"""Confidence intervals of means. The resampling unit is the victim or client, never the pixel or image.
 
 :func:`mean_interval` and :func:`paired_gain` are for real numbers, one per victim; yes/no outcomes have their
-own intervals in ``shares``. n is always the number of independent units. One unit has no interval:
-:class:`Undefined`.
+own intervals in ``shares``. n is always the number of independent units. A single unit has no interval and
+raises :class:`Undefined`.
 """
 
 import math
@@ -28,20 +28,20 @@ __all__ = [
 ]
 
 RESAMPLES = 4000
-"""Bootstrap samples of a mean: its 95 % ends then repeat to about 2 % of their distance."""
+"""Bootstrap samples of a mean: the ends of a 95 % interval then vary by about 2 % of its width."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """A number that cannot be printed without its uncertainty.
+    """An estimate with its confidence interval.
 
     Attributes:
         value: the estimate.
         low: the ends of the interval, ``low <= value <= high``; same unit.
         high: the ends of the interval, ``low <= value <= high``; same unit.
-        n: independent units behind it (victims, clients, images).
-        level: coverage that the interval aims at, e.g. 0.95.
+        n: number of independent units (victims, clients, images).
+        level: nominal coverage, e.g. 0.95.
     """
 
     value: float
@@ -70,24 +70,24 @@ class Interval:
         return replace(self, value=self.value - constant, low=self.low - constant, high=self.high - constant)
 
     def negated(self) -> "Interval":
-        """The same for minus the number: turns a gain in an error into a gain for the attack."""
+        """The interval of the negated estimate: turns a change in an error into a gain for the attack."""
         return replace(self, value=-self.value, low=-self.high, high=-self.low)
 
     @property
     def above_zero(self) -> bool:
-        """The whole interval is above 0: a one-sided test at (1 - level) / 2."""
+        """Whether the whole interval is above 0: a one-sided test at (1 - level) / 2."""
         return self.low > 0
 
 
 def mean_interval(values: ArrayLike, *, rng: Rng, level: float = 0.95) -> Interval:
-    """The mean over victims with an interval that holds its level at few victims.
+    """The mean over victims with an interval that keeps its coverage for few victims.
 
     The envelope of two intervals: the expanded percentile bootstrap, which is asymmetric where the data are
     skewed, and Student's t. At n = 4 the bootstrap alone ends at the smallest and largest value and misses
-    the mean of symmetric data 12 % of the time instead of 5 %; t alone ignores skewness. Measured misses of
-    the envelope: 3 to 5 % for normal and Laplace data at 4 to 40 victims; for exponential data 13, 10 and
-    8 % at 4, 8 and 20 victims, on the side of the long tail. A gain over a null adversary of the same
-    distribution is symmetric.
+    the mean of symmetric data 12 % of the time instead of 5 %; t alone ignores skewness. Measured
+    non-coverage of the envelope: 3 to 5 % for normal and Laplace data at 4 to 40 victims; for exponential
+    data 13, 10 and 8 % at 4, 8 and 20 victims, on the side of the long tail. A gain over a null adversary of
+    the same distribution is symmetric.
 
     Args:
         values: ``(n,)``, one number per victim; finite. Average over a victim's images first.
@@ -95,8 +95,8 @@ def mean_interval(values: ArrayLike, *, rng: Rng, level: float = 0.95) -> Interv
         level: coverage, in (0, 1).
 
     Returns:
-        The interval; of width 0 if all values are equal, since nothing then bounds what an unequal one would
-        be. Do not use it for shares, where that would be dishonest: ``shares.share_interval`` never does.
+        The interval; of width 0 if all values are equal, since the spread then cannot be estimated. Do not
+        use it for shares, where width 0 would be misleading: use ``shares.share_interval``.
 
     Raises:
         Undefined: fewer than two victims.
@@ -129,14 +129,14 @@ def mean_interval(values: ArrayLike, *, rng: Rng, level: float = 0.95) -> Interv
 def paired_gain(
     values: ArrayLike, null_values: ArrayLike, *, rng: Rng, level: float = 0.95, higher_leaks: bool = True
 ) -> Interval:
-    """By how much the attack beats the null adversary, paired by victim; above 0 is leakage.
+    """Gain of the attack over the null adversary, paired by victim; above 0 is leakage.
 
-    Student's t with its quantile corrected for skewness: a long tail on one side (the rare victim on whom the
-    attack does much worse than the null) is missing from most small samples, and t then ends too high. The
-    upper end is the wider one of this and :func:`mean_interval`.
+    Student's t with its quantile corrected for skewness: a long tail on one side (the rare victim on which
+    the attack does much worse than the null) is missing from most small samples, and the lower end of t is
+    then too high. The upper end is the higher one of this and :func:`mean_interval`.
 
-    Differences that are all alike have no spread to judge by. They count as coins: from 6 victims on, the
-    same positive number on all of them is above 0 (2^-6 < .025); below that the interval reaches down to 0.
+    Where all differences are equal, the spread cannot be estimated and a sign test decides: from 6 victims
+    on, an equal positive gain on all of them is above 0 (2^-6 < .025); below that the interval extends to 0.
 
     Args:
         values: ``(n,)``, one per victim, the metric's unit.
@@ -144,7 +144,7 @@ def paired_gain(
             average its draws per victim first.
         rng: stream of the bootstrap.
         level: coverage, in (0, 1).
-        higher_leaks: False for errors and distances, which the attack wants small.
+        higher_leaks: False for errors and distances, where smaller values leak more.
 
     Raises:
         BadValue: the two differ in length, or a value is not finite.
@@ -174,7 +174,7 @@ def paired_gain(
 def gain_p_value(values: ArrayLike, null_values: ArrayLike, *, higher_leaks: bool = True) -> float:
     """One-sided p-value of "the mean gain is not above 0".
 
-    Below .025 just where the interval of :func:`paired_gain` is above 0.
+    Below .025 exactly where the interval of :func:`paired_gain` is above 0.
 
     Args:
         values: ``(n,)``, one per victim.
@@ -203,24 +203,24 @@ def gain_p_value(values: ArrayLike, null_values: ArrayLike, *, higher_leaks: boo
 
 
 def _alike(x: NDArray[np.float64]) -> bool:
-    """All the same, but for rounding."""
+    """Whether all values are equal up to rounding."""
     return bool(np.ptp(x) <= 1e-9 * np.abs(x).max())
 
 
 def _correction(x: NDArray[np.float64]) -> float:
-    """How much a long tail below the mean of ``x`` moves Student's quantile, at 0; never negative."""
+    """Shift of Student's quantile at 0 due to a long tail below the mean of ``x``; never negative."""
     return max(0.0, -_skewness(x)) / (6 * math.sqrt(len(x)))
 
 
 def _skewness(x: NDArray[np.float64]) -> float:
-    """Skewness of the sample, at a weight.
+    """Weighted sample skewness.
 
-    The skewness of few numbers is mostly luck, so it counts by n / 10 (at 4 victims, a full correction
-    would cost a fifth of t's power on normal data); that of many is still biased towards 0, so it counts
-    twice from 20 on.
+    The skewness of a small sample is mostly noise, so it is weighted by n / 10 (at 4 victims, a full
+    correction would cost a fifth of t's power on normal data); that of a larger one is still biased towards
+    0, so the weight reaches 2 from n = 20 on.
     """
-    apart = x - x.mean()
-    return float(min(len(x) / 10, 2.0) * (apart**3).mean() / (apart**2).mean() ** 1.5)
+    deviations = x - x.mean()
+    return float(min(len(x) / 10, 2.0) * (deviations**3).mean() / (deviations**2).mean() ** 1.5)
 
 
 def _units(subject: str, values: ArrayLike, level: float) -> NDArray[np.float64]:
@@ -256,7 +256,7 @@ def check_level(subject: str, level: float) -> None:
 
 
 def one_victim(subject: str, n: int) -> Undefined:
-    """The error for an interval from fewer than two victims."""
+    """The error to raise for an interval over fewer than two victims."""
     return Undefined(
         subject,
         needs="at least 2 victims: how much victims differ cannot be seen in one",

@@ -1,4 +1,4 @@
-"""Many tests at once: p-values that hold together."""
+"""Correction of p-values for multiple testing."""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -9,7 +9,7 @@ __all__ = ["holm"]
 
 
 def holm(p_values: ArrayLike) -> NDArray[np.float64]:
-    """Adjusted p-values, all of which may be compared with one α.
+    """Holm-adjusted p-values, all of which may be compared with one α.
 
     The chance that any true null hypothesis falls below α is at most α, whatever the dependence of the tests.
 
@@ -20,7 +20,7 @@ def holm(p_values: ArrayLike) -> NDArray[np.float64]:
         ``(m,)``, in the same order, each at least as large as its p-value and at most 1.
 
     Raises:
-        BadValue: something is not in [0, 1].
+        BadValue: a p-value is not in [0, 1].
 
     Source:
         Holm 1979, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of

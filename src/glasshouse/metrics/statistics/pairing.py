@@ -1,8 +1,8 @@
-"""Does a claim fit its own victim better than it fits other victims? Exchanging the victims tells.
+"""Permutation test of whether claims match their own victims better than other victims.
 
-A claim that knows nothing about its victim scores on it as on any other: which of its scores is the one on
-its own victim could have been drawn by lot. The share of such draws that do as well is an exact p-value,
-however skewed the scores are and however much claims differ from each other.
+A claim without information about its victim scores on it as on any other: the score on its own victim is
+exchangeable with its other scores. The share of random draws that do as well is an exact p-value, however
+skewed the scores are and however much claims differ from each other.
 """
 
 import math
@@ -17,29 +17,29 @@ from glasshouse.rng import Rng
 
 Floats = NDArray[np.float64]
 ROUNDING = 1e-12
-"""Differences as small as this, against the largest score, are none."""
+"""Differences up to this, relative to the largest score, count as zero."""
 
 
 def compare_with_others(
     values: ArrayLike, others: Sequence[ArrayLike], *, rng: Rng, level: float = 0.95
 ) -> GuessTest | None:
-    """Compare the mean score of claims on their own victims with what draws among all their scores give.
+    """Compare the mean score of claims on their own victims with random draws from each claim's scores.
 
-    The statistic is the mean gain: a claim's score on one victim less its mean on the others. All draws are
-    counted where there are at most 5,000, else 9,999 at random and the true one. Exact where the scores of
-    each claim are exchangeable and claims are independent. Victims that differ from each other make it
-    reject less, since a draw may take one victim twice and the truth takes each once.
+    The statistic is the mean gain: a claim's score on one victim minus its mean on the others. All draws are
+    enumerated where there are at most 5,000, else 9,999 random ones and the true one are used. Exact where
+    the scores of each claim are exchangeable and claims are independent. Differences between victims make it
+    conservative, since a draw may use one victim twice and the truth uses each once.
 
     Args:
-        values: ``(n,)``, of each claim on its own victim, larger leaks more; finite.
-        others: for each claim its scores on other victims, at least one; finite.
+        values: ``(n,)``, each claim's score on its own victim, larger leaks more; finite.
+        others: each claim's scores on other victims, at least one; finite.
         rng: stream of the draws.
         level: coverage of the two-sided interval to which ``low`` belongs.
 
     Returns:
-        The test; its lower end is the largest gain that it rejects, found by taking the gain off the scores
-        on the claims' own victims. None where there are too few draws to reject anything: 40 at most for
-        95 %, so for fewer than 4 claims with two others each, or 6 with one.
+        The test; its lower end is the largest gain that it rejects, computed by subtracting the gain from the
+        scores on the claims' own victims. None where there are too few draws to reject anything: 40 at most
+        for 95 %, so for fewer than 4 claims with two others each, or 6 with one.
 
     Raises:
         BadValue: a claim has no other score, or a score is not finite.
@@ -65,7 +65,7 @@ def compare_with_others(
     losses = (weights * gaps[np.arange(len(own)), draws]).sum(1)
     largest = np.abs(np.concatenate([own, *rows])).max()
     losses[np.abs(losses) <= ROUNDING * len(own) * largest] = 0
-    # A draw does as well as the truth once a gain of at least ``bound`` is taken off the true scores.
+    # A draw does as well as the truth once a gain of at least ``bound`` is subtracted from the true scores.
     bound = np.sort(
         np.divide(losses, swapped_weight, out=np.full(len(draws), -np.inf), where=swapped_weight > 0)
     )
@@ -74,7 +74,7 @@ def compare_with_others(
 
 
 def _gaps(own: Floats, rows: Sequence[Floats]) -> tuple[Floats, Floats]:
-    """Own score less each of a claim's scores, its own first, (n, 1 + most others); each claim's weight."""
+    """Own score minus each of a claim's scores, its own first, (n, 1 + most others); the claims' weights."""
     gaps = np.zeros((len(own), 1 + max(map(len, rows))))
     for number, row in enumerate(rows):
         gaps[number, 1 : 1 + len(row)] = own[number] - row
@@ -82,7 +82,7 @@ def _gaps(own: Floats, rows: Sequence[Floats]) -> tuple[Floats, Floats]:
 
 
 def _draws(counts: NDArray[np.int64], rng: Rng) -> NDArray[np.int64]:
-    """For each draw and claim which of its scores is taken, (D, n); 0 is its own, and one draw is all 0."""
+    """Index of the score chosen for each draw and claim, (D, n); 0 is its own, and one draw is all 0."""
     if math.prod(counts.tolist()) <= LISTED:
         return np.indices(tuple(counts.tolist())).reshape(len(counts), -1).T
     number = min(EXCHANGES, 20_000_000 // len(counts))

@@ -1,8 +1,8 @@
-"""Is a number over clients better than guessing? Exchanging the truth within each run tells.
+"""Permutation test of whether a metric over clients beats guessing; the truth is permuted within runs.
 
-Without information an attack's scores have nothing to do with who has the property, so every exchange of
-the truth is as likely as the truth itself. The share of exchanges that do as well is an exact p-value for
-any metric, whatever the scores are and however the clients of one run depend on each other (they share a
+Without information an attack's scores are independent of who has the property, so every permutation of the
+truth is as likely as the truth itself. The share of permutations that do as well is an exact p-value for any
+metric, whatever the scores are and however the clients of one run depend on each other (they share a
 detector).
 """
 
@@ -19,27 +19,27 @@ from glasshouse.metrics.statistics.distributions import student_quantile, studen
 from glasshouse.rng import Rng
 
 EXCHANGES = 9999
-"""How many are drawn where they cannot all be listed: a p-value of .025 is then known to within .003."""
+"""Random permutations where they cannot all be enumerated: a p-value of .025 is then precise to .003."""
 LISTED = 5000
-"""Up to so many different outcomes are listed, and the p-value is exact."""
+"""Up to this many distinct outcomes all are enumerated, and the p-value is exact."""
 FEW_RUNS = 4
-"""From so many runs on, a difference between runs can be seen and is allowed for."""
+"""From this many runs on, the variance between runs can be estimated and is accounted for."""
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 Values = Callable[[Bools, Bools], Floats]
-"""From a choice of clients (N,) and truths (D, N) to the metric over the chosen clients, (D,)."""
+"""Maps a selection of clients (N,) and truths (D, N) to the metric over the selected clients, (D,)."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class GuessTest:
-    """How a value compares with guessing.
+    """Result of a test of a value against guessing.
 
     Attributes:
         p: one-sided p-value of "no better than chance".
-        low: lower end of the gain over chance; above 0 just where ``p`` is below .025.
+        low: lower end of the gain over chance; above 0 exactly where ``p`` is below .025.
     """
 
     p: float
@@ -56,20 +56,20 @@ def compare_with_guesses(
     rng: Rng,
     level: float = 0.95,
 ) -> GuessTest:
-    """Compare the metric under the truth with the metric under exchanged truths.
+    """Compare the metric under the truth with the metric under permuted truths.
 
-    Where ``chance`` is above the mean of the exchanges (a guess that is cleverer than the attack's own
-    numbers in random order), the exchanges are moved up to it. From ``FEW_RUNS`` runs on, the value must
-    also be above chance by Student's t over runs (jackknife), because a detector that works by luck works
-    for its whole run.
+    Where ``chance`` is above the mean over permutations (a guess better than the attack's own numbers in
+    random order), the permutation values are shifted up to it. From ``FEW_RUNS`` runs on, the value must also
+    be above chance by Student's t over runs (jackknife), because a detector that works by luck does so for
+    its whole run.
 
     Args:
         values: the metric over some of the clients, for several truths; larger leaks more.
         claimed: ``(N,)``, scores or decisions; clients with equal ones are interchangeable.
         truth: ``(N,)``.
         runs: ``(N,)``, the federation of each client.
-        chance: what guessing gets.
-        rng: stream of the exchanges.
+        chance: expected value under guessing.
+        rng: stream of the permutations.
         level: coverage of the two-sided interval to which ``low`` belongs.
     """
     everyone = np.ones(len(truth), dtype=bool)
@@ -80,7 +80,7 @@ def compare_with_guesses(
     tail = (1 - level) / 2
     p = min(1.0, float(weights[guessed >= value - 1e-12].sum()))
     order = np.argsort(-guessed)
-    first = int((weights[order].cumsum() >= tail - 1e-12).argmax())  # the highest value in the way
+    first = int((weights[order].cumsum() >= tail - 1e-12).argmax())  # the critical value
     low = value - float(guessed[order[first]])
     error, count = _error_over_runs(values, truth, runs)
     if error > 0:
@@ -90,13 +90,13 @@ def compare_with_guesses(
 
 
 def exchange_truth(claimed: Floats, truth: Bools, runs: Ints, *, rng: Rng) -> tuple[Bools, Floats]:
-    """Exchanges of the truth among the clients of each run, (D, N), and the probability of each, (D,).
+    """Permutations of the truth among the clients of each run, (D, N), and their probabilities, (D,).
 
-    All of them where few differ in what they give to equal claims; else ``EXCHANGES`` at random, and the
-    truth.
+    Permutations that differ only among clients with equal claims count as one. All are enumerated where there
+    are at most ``LISTED``; else ``EXCHANGES`` random ones are drawn, and the truth is added.
 
     Source:
-        Phipson & Smyth 2010, arXiv:1603.05766 (why the truth is among those that are drawn).
+        Phipson & Smyth 2010, arXiv:1603.05766 (why the truth is included).
     """
     groups = [_groups(claimed, np.flatnonzero(runs == run)) for run in np.unique(runs)]
     members = [int(truth[runs == run].sum()) for run in np.unique(runs)]
@@ -112,12 +112,12 @@ def exchange_truth(claimed: Floats, truth: Bools, runs: Ints, *, rng: Rng) -> tu
 
 
 def _groups(claimed: Floats, clients: NDArray[np.intp]) -> list[NDArray[np.intp]]:
-    """The clients of one run, by what is claimed of them."""
+    """The clients of one run, grouped by what is claimed about them."""
     return [clients[claimed[clients] == level] for level in np.unique(claimed[clients])]
 
 
 def _outcomes(groups: list[NDArray[np.intp]], members: int) -> float:
-    """In how many ways the members can be spread over the groups."""
+    """Number of ways to distribute the members over the groups."""
     ways = np.ones(1)
     for group in groups:
         ways = np.convolve(ways, np.ones(len(group) + 1))
@@ -127,27 +127,28 @@ def _outcomes(groups: list[NDArray[np.intp]], members: int) -> float:
 def _list_exchanges(
     groups: list[list[NDArray[np.intp]]], members: list[int], clients: int
 ) -> tuple[Bools, Floats]:
-    """One truth for each way to spread every run's members over its groups, with its probability."""
+    """One truth for each way to distribute every run's members over its groups, with its probability."""
     truths, weights = np.zeros((1, clients), dtype=bool), np.ones(1)
     for run, size in zip(groups, members, strict=True):
-        left = np.full(len(truths), size)
+        remaining = np.full(len(truths), size)
         after = sum(map(len, run))
         total = math.comb(after, size)
         for group in run:
             after -= len(group)
             parts = []
             for count in range(len(group) + 1):
-                fits = (left >= count) & (left - count <= after)
+                fits = (remaining >= count) & (remaining - count <= after)
                 extended = truths[fits]
                 extended[:, group[:count]] = True
-                parts.append((extended, weights[fits] * math.comb(len(group), count), left[fits] - count))
-            truths, weights, left = (np.concatenate(part) for part in zip(*parts, strict=True))
+                ways = math.comb(len(group), count)
+                parts.append((extended, weights[fits] * ways, remaining[fits] - count))
+            truths, weights, remaining = (np.concatenate(part) for part in zip(*parts, strict=True))
         weights = weights / total
     return truths, weights
 
 
 def _error_over_runs(values: Values, truth: Bools, runs: Ints) -> tuple[float, int]:
-    """Jackknife standard error of the metric over runs, and how many there are; 0 for few runs.
+    """Jackknife standard error of the metric over runs (0 for few runs), and the number of runs.
 
     Source: Tukey 1958; Efron & Stein 1981, Annals of Statistics 9(3).
     """
@@ -156,7 +157,7 @@ def _error_over_runs(values: Values, truth: Bools, runs: Ints) -> tuple[float, i
         return 0.0, len(names)
     try:
         without = np.array([float(values(runs != run, truth[None])[0]) for run in names])
-    except Undefined:  # one run holds all members: nothing can be said about the others
+    except Undefined:  # one run holds all members, so the metric is undefined without it
         return 0.0, len(names)
     count = len(names)
     return math.sqrt((count - 1) / count * float(((without - without.mean()) ** 2).sum())), count

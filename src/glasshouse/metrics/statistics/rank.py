@@ -13,17 +13,17 @@ __all__ = ["FEWEST", "Rank", "rank_of", "rank_p_value"]
 FEWEST = 199
 """Held-out examples: the smallest p-value is then .005, which Holm leaves below .05 for up to 9 victims."""
 ALPHA = 0.05
-"""Of all victims together: the chance that any is named although nothing came out."""
+"""Family-wise error rate over all victims: the chance that any is named although nothing leaked."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Rank:
-    """Where the true example stands among held-out ones.
+    """Rank of the true example among held-out ones.
 
     Attributes:
-        rank: held-out examples that match the claim as well or better.
-        compared: M, how many there were.
+        rank: number of held-out examples that match the claim as well or better.
+        compared: M, the number of held-out examples.
     """
 
     rank: int
@@ -36,14 +36,14 @@ class Rank:
 
 
 def rank_p_value(rank: int, compared: int) -> float:
-    """One-sided p-value of "the claim matches its victim no better than a stranger".
+    """One-sided p-value of "the claim matches its victim no better than a held-out example".
 
-    Exact where the victim and the held-out examples come from one distribution: without information, each
-    rank from 0 to M is as likely. Ties count against the attack.
+    Exact where the victim and the held-out examples come from one distribution: without information, all
+    ranks from 0 to M are equally likely. Ties count against the attack.
 
     Args:
-        rank: held-out examples that match the claim as well or better, 0 … M.
-        compared: M, how many there were.
+        rank: number of held-out examples that match the claim as well or better, 0 … M.
+        compared: M, the number of held-out examples.
 
     Raises:
         Undefined: fewer than ``FEWEST`` held-out examples.
@@ -74,7 +74,7 @@ def rank_p_value(rank: int, compared: int) -> float:
 
 
 def comparisons_for(victims: int) -> int:
-    """Held-out examples from which a victim among so many can be named after Holm's correction.
+    """Held-out examples needed so that one of ``victims`` can be named after Holm's correction.
 
     Examples:
         >>> comparisons_for(1), comparisons_for(20)

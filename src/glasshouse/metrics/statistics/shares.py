@@ -1,14 +1,14 @@
-"""How sure a share is: yes/no outcomes, one or several per victim, alone or against a null adversary.
+"""Confidence intervals of shares: yes/no outcomes, one or several per victim, alone or against a null.
 
 * independent outcomes: :func:`proportion_interval`, exact; :func:`proportion_bounds`, one-sided;
 * several outcomes per victim: :func:`share_interval`;
-* a share above a chance level that is known exactly: :func:`share_gain`;
+* a share minus a chance level that is known exactly: :func:`share_gain`;
 * a gain of shares, paired by victim: :func:`paired_share_gain`.
 
 Each gain has its one-sided p-value (``share_p_value``, ``paired_share_p_value``): below .025 where the gain's
 95 % interval lies above 0.
 
-None of these intervals ever has width 0.
+None of these intervals has width 0.
 """
 
 import math
@@ -65,7 +65,7 @@ def proportion_interval(hits: int, n: int, *, level: float = 0.95) -> Interval:
 
 
 def proportion_bounds(hits: int, n: int, *, level: float = 0.95) -> tuple[float, float]:
-    """One-sided exact bounds of a share: at least, at most; each holds with ``level`` on its own.
+    """One-sided exact lower and upper bounds of a share; each has coverage ``level`` on its own.
 
     Raises:
         Undefined: as :func:`proportion_interval`; ``level`` must be in (0.5, 1).
@@ -81,28 +81,28 @@ def proportion_bounds(hits: int, n: int, *, level: float = 0.95) -> tuple[float,
 
 
 def share_interval(hits: ArrayLike, clusters: ArrayLike | None = None, *, level: float = 0.95) -> Interval:
-    """A share of yes/no outcomes of which several may come from one victim.
+    """A share of yes/no outcomes, several of which may come from the same victim.
 
-    Images of one update succeed or fail together, so they count for less than independent ones. The exact
-    interval is taken at the *effective* number of outcomes: those that independent sampling would need
-    for the variance seen between victims, further reduced for having estimated that variance. With one
-    outcome per victim it is the exact binomial interval. It is never of width 0: where all outcomes are
-    equal there is no variance to see, and each victim counts as a single outcome.
+    Images of one update tend to succeed or fail together, so they carry less information than independent
+    ones. The exact interval is taken at the *effective* number of outcomes: the number of independent ones
+    that would have the variance observed between victims, further reduced because that variance is estimated.
+    With one outcome per victim it is the exact binomial interval. Its width is never 0: where all outcomes
+    are equal, the variance cannot be estimated and each victim counts as a single outcome.
 
     A bootstrap over victims would do the same for many victims, but has width 0 when all are equal, and its
-    intervals are too short below about 20 victims. Measured here: misses at most 7 %, mostly below 4 %, for
-    beta-binomial data of 4, 8, 20 victims of 1, 4, 16 images.
+    intervals are too short below about 20 victims. Measured non-coverage here: at most 7 %, mostly below 4 %,
+    for beta-binomial data of 4, 8, 20 victims with 1, 4, 16 images.
 
     Args:
         hits: ``(n,)``, each in [0, 1]: 0 or 1 per image.
-        clusters: ``(n,)``, which victim (or run) each belongs to, any integers; None: all independent.
+        clusters: ``(n,)``, the victim (or run) of each outcome, any integers; None: all independent.
         level: coverage, in (0, 1).
 
     Returns:
         The share of all outcomes, and its interval; ``n`` counts victims.
 
     Raises:
-        Undefined: nothing to judge, or several outcomes of only one victim.
+        Undefined: no outcomes, or several outcomes of only one victim.
         BadValue: a hit is outside [0, 1], or lengths differ.
 
     Source:
@@ -131,17 +131,17 @@ def share_interval(hits: ArrayLike, clusters: ArrayLike | None = None, *, level:
 def share_gain(
     hits: ArrayLike, chance: float, clusters: ArrayLike | None = None, *, level: float = 0.95
 ) -> Interval:
-    """By how much a share lies above a chance level that is known; above 0 is leakage.
+    """A share minus a known chance level; above 0 is leakage.
 
-    With one outcome per victim this is the exact binomial interval, moved by the chance level. With several
-    the lower end is the higher one of two: that of :func:`share_interval`, which is sharp where a victim's
-    images succeed independently, and that of victims counted as one outcome each, which is sharp where they
-    succeed together. Both hold their level; measured together, at most 2.5 % of guesses lie above 0.
+    With one outcome per victim this is the exact binomial interval, shifted by the chance level. With several
+    the lower end is the higher of two: that of :func:`share_interval`, which is tight where a victim's images
+    succeed independently, and that of victims counted as one outcome each, which is tight where they succeed
+    together. Both hold their level; measured for the combination, at most 2.5 % of guesses lie above 0.
 
     Args:
         hits: ``(n,)``, each in [0, 1].
-        chance: what a guess gets, in [0, 1].
-        clusters: ``(n,)``, which victim each belongs to; None: one each.
+        chance: expected share of a guess, in [0, 1].
+        clusters: ``(n,)``, the victim of each outcome; None: one each.
         level: coverage, in (0, 1).
 
     Raises:
@@ -164,8 +164,8 @@ def share_p_value(hits: ArrayLike, chance: float, clusters: ArrayLike | None = N
 
     Args:
         hits: ``(n,)``, each in [0, 1].
-        chance: what a guess gets, in [0, 1].
-        clusters: ``(n,)``, which victim each belongs to; None: one each.
+        chance: expected share of a guess, in [0, 1].
+        clusters: ``(n,)``, the victim of each outcome; None: one each.
 
     Examples:
         >>> share_p_value([1, 1, 1, 1], 0.01)
@@ -189,24 +189,24 @@ def share_p_value(hits: ArrayLike, chance: float, clusters: ArrayLike | None = N
 def paired_share_gain(
     hits: ArrayLike, null_hits: ArrayLike, clusters: ArrayLike | None = None, *, level: float = 0.95
 ) -> Interval:
-    """By how much a share beats the null adversary's share on the same victims; above 0 is leakage.
+    """A share minus the null adversary's share on the same victims; above 0 is leakage.
 
-    The mean difference per victim with Student's t, after adding two made-up victims: one without a
-    difference, one that won half and lost half. Without them the interval has width 0 where the attack
+    The mean difference per victim with Student's t, after adding two pseudo-victims: one without a
+    difference, one with half wins and half losses. Without them the interval has width 0 where the attack
     always wins or never differs, and is too short for few victims. Where victims have several images that
-    succeed independently, the made-up victims weigh as little as one image of a victim; where a victim's
-    images succeed together, or all agree, as much as a whole one. Measured: misses at most 5 % for 4, 8,
-    20 victims of 1, 4, 16 images, independent or not.
+    succeed independently, a pseudo-victim weighs as little as one image of a victim; where a victim's images
+    succeed together, or all outcomes agree, as much as a whole victim. Measured non-coverage: at most 5 % for
+    4, 8, 20 victims with 1, 4, 16 images, independent or not.
 
     Args:
         hits: ``(n,)``, each in [0, 1], the same images in the same order. A null hit may be an average over
             draws of the null adversary, or the same chance level everywhere.
         null_hits: as ``hits``.
-        clusters: ``(n,)``, which victim each belongs to; None: one each.
+        clusters: ``(n,)``, the victim of each outcome; None: one each.
         level: coverage of the interval, in (0, 1).
 
     Returns:
-        The plain difference of shares, and the interval, cut to [-1, 1]; ``n`` counts victims.
+        The plain difference of shares, and the interval, clipped to [-1, 1]; ``n`` counts victims.
 
     Raises:
         BadValue: a hit is outside [0, 1], or lengths differ.
@@ -215,7 +215,7 @@ def paired_share_gain(
     Source:
         Agresti & Min 2005, "Simple improved confidence intervals for comparing matched proportions",
         Statistics in Medicine 24(5), 729-740 (half an observation added to each of four cells). We differ
-        in Student's quantile and in the weight of what is added where images come in clusters.
+        in Student's quantile and in the weight of the added observations where images come in clusters.
 
     Examples:
         >>> interval = paired_share_gain([1] * 8, [0] * 8)
@@ -237,7 +237,7 @@ def paired_share_p_value(hits: ArrayLike, null_hits: ArrayLike, clusters: ArrayL
     Args:
         hits: ``(n,)``, each in [0, 1].
         null_hits: ``(n,)``, the same images in the same order.
-        clusters: ``(n,)``, which victim each belongs to; None: one each.
+        clusters: ``(n,)``, the victim of each outcome; None: one each.
 
     Examples:
         >>> round(paired_share_p_value([1] * 8, [0] * 8), 4)
@@ -250,12 +250,12 @@ def paired_share_p_value(hits: ArrayLike, null_hits: ArrayLike, clusters: ArrayL
 
 
 def _swap_p_value(hits: ArrayLike, null_hits: ArrayLike, sizes: NDArray[np.intp]) -> float:
-    """p-value where the null's outcomes are averages and each victim has one image; else 0, no objection.
+    """Exchange p-value where null outcomes are averages and victims have one image each; else 0 (no effect).
 
     An averaged null varies less than the attack, so the differences are skewed where the null is strong.
-    Without information the attack's outcome and any guess of the null could be swapped: each victim is then
-    hit with the mean of all of them, and the number of hits is a sum of such coins. How many guesses were
-    averaged is read off the averages; to take them for fewer costs power alone.
+    Without information the attack's outcome and any guess of the null are exchangeable: each victim is then
+    a hit with probability the mean of all of them, and the number of hits is a sum of such Bernoulli trials.
+    The number of averaged guesses is inferred from the averages; underestimating it only costs power.
     """
     y, null = np.asarray(hits, dtype=np.float64), np.asarray(null_hits, dtype=np.float64)
     if len(sizes) < len(y) or np.isin(null, (0, 1)).all() or not np.isin(y, (0, 1)).all():
@@ -270,7 +270,7 @@ def _swap_p_value(hits: ArrayLike, null_hits: ArrayLike, sizes: NDArray[np.intp]
 def _pair_hits(
     hits: ArrayLike, null_hits: ArrayLike, clusters: ArrayLike | None, level: float
 ) -> tuple[NDArray[np.float64], NDArray[np.intp], NDArray[np.intp]]:
-    """Differences per image, the victim of each, and how many images each victim has."""
+    """Difference per image, the victim of each image, and the number of images per victim."""
     y, null = np.asarray(hits, dtype=np.float64), np.asarray(null_hits, dtype=np.float64)
     _check_hits(y, level)
     _check_hits(null, level)
@@ -290,7 +290,7 @@ def _pair_hits(
 def _gain(
     difference: NDArray[np.float64], index: NDArray[np.intp], sizes: NDArray[np.intp]
 ) -> tuple[float, float]:
-    """Middle of a gain of shares over victims and made-up victims, and its standard error."""
+    """Mean gain of shares over victims and pseudo-victims, and its standard error."""
     count, n = len(sizes), len(difference)
     weight = sizes * count / n  # average 1: a victim with more images counts for more
     totals = np.bincount(index, weights=difference) * count / n
@@ -303,7 +303,7 @@ def _gain(
 
 
 def _victims(subject: str, n: int, clusters: ArrayLike | None) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """For each of n outcomes the number of its victim, and how many outcomes each victim has."""
+    """Index of the victim of each of n outcomes, and the number of outcomes per victim."""
     groups = np.arange(n) if clusters is None else np.asarray(clusters)
     if groups.shape != (n,):
         raise BadValue(
@@ -317,7 +317,7 @@ def _victims(subject: str, n: int, clusters: ArrayLike | None) -> tuple[NDArray[
 
 
 def _effective(share: float, residuals: NDArray[np.float64], n: int, level: float) -> float:
-    """Independent outcomes worth as much as n outcomes whose residuals sum to ``residuals`` per cluster."""
+    """Effective number of independent outcomes among n, given each cluster's sum of residuals."""
     count = len(residuals)
     if share in (0, 1):
         return float(count)
@@ -329,7 +329,7 @@ def _effective(share: float, residuals: NDArray[np.float64], n: int, level: floa
 
 
 def _exact(hits: float, n: float, level: float) -> tuple[float, float]:
-    """Clopper-Pearson by quantiles of the beta distribution, which also takes fractions."""
+    """Clopper-Pearson interval from beta quantiles, which also accept fractional counts."""
     tail = (1 - level) / 2
     low = distributions.beta_quantile(tail, hits, n - hits + 1) if hits > 0 else 0.0
     high = distributions.beta_quantile(1 - tail, hits + 1, n - hits) if hits < n else 1.0

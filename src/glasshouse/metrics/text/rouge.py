@@ -1,9 +1,9 @@
 """ROUGE of claimed sentences, by the package `rouge-score`.
 
-Source: Lin 2004, "ROUGE: A Package for Automatic Evaluation of Summaries". Tokens are the model's, not words
-cut out of decoded text as in most papers: of tokenizers with parts of words that changes little, and marks
-and spaces do not count. Where we differ: of sentences shorter than two tokens every ROUGE is 1 where they are
-the same, else 0.
+Source: Lin 2004, "ROUGE: A Package for Automatic Evaluation of Summaries". Computed on the model's tokens,
+not on words split from decoded text as in most papers; with subword tokenizers that changes little, and
+special tokens and spaces do not count. Where we differ: if a sentence has fewer than two tokens, every ROUGE
+is 1 for equal sentences, else 0.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ SOURCE = "Lin 2004, ROUGE: A Package for Automatic Evaluation of Summaries"
 
 @final
 class _Spaces:
-    """Numbers of tokens, written with spaces between them, as the package's words."""
+    """Tokenizer for the package: token ids separated by spaces count as its words."""
 
     def tokenize(self, text: str) -> list[str]:
         return text.split()
@@ -41,17 +41,17 @@ class RougeMetric(SentenceMetric, Protocol):
     kind: ClassVar[str]
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
-        """One number in [0, 1] per private sentence, which is 0 where nothing was paired with it."""
+        """One number in [0, 1] per private sentence; 0 where it has no paired claim."""
         scorer = rouge_scorer.RougeScorer([self.kind], tokenizer=_Spaces())
         true = words_of(self.kind, truth, context)
         pairs = pair_sentences(true, words_of(self.kind, claimed, context))
         return np.array([_one(scorer, self.kind, *pair) for pair in zip(true, pairs, strict=True)])
 
 
-def _one(scorer: Any, kind: str, true: Sequence[int], said: Sequence[int] | None) -> float:
-    if said is None or min(len(true), len(said)) < 2:
-        return float(said is not None and tuple(true) == tuple(said))
-    texts = [" ".join(map(str, tokens)) for tokens in (true, said)]
+def _one(scorer: Any, kind: str, true: Sequence[int], claim: Sequence[int] | None) -> float:
+    if claim is None or min(len(true), len(claim)) < 2:
+        return float(claim is not None and tuple(true) == tuple(claim))
+    texts = [" ".join(map(str, tokens)) for tokens in (true, claim)]
     return float(scorer.score(*texts)[kind].fmeasure)
 
 
@@ -69,7 +69,7 @@ def _wording(label: str, what: str, order: int) -> Wording:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Rouge1(RougeMetric):
-    """ROUGE-1: common tokens, wherever they stand."""
+    """ROUGE-1: tokens in common, at any position."""
 
     card: ClassVar[Card] = Card(
         summary="ROUGE-1 of the paired claim: tokens in common, F-measure",

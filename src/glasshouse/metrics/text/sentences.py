@@ -1,8 +1,8 @@
-"""Numbers about claimed sentences. Sentences are compared without marks, as sequences of tokens.
+"""Metrics of claimed sentences. Sentences are compared as token sequences without special tokens ("marks").
 
-Where closeness counts, claims are paired with private sentences so that the total likeness is largest, each
-once; a sentence that nothing was paired with is a miss. Shape letters: B private sentences, R claimed ones, L
-tokens, M sentences among which one is identified.
+Metrics of similarity pair claims with private sentences, each once, so that the total similarity is largest;
+a sentence without a pair is a miss. Shape letters: B private sentences, R claimed ones, L tokens, M sentences
+among which one is identified.
 """
 
 from collections import Counter
@@ -37,7 +37,7 @@ NO_CHANCE: Final = "depends on the data: see the null baseline"
 
 
 class SentenceMetric(Metric, Protocol):
-    """What metrics of claimed sentences have in common."""
+    """Base class of metrics of claimed sentences."""
 
     claim: ClassVar[ClaimKind] = "sequences"
     reads: ClassVar[Reads] = "tokens"
@@ -46,17 +46,17 @@ class SentenceMetric(Metric, Protocol):
 
 
 class SentenceHits(Hits, Protocol):
-    """The same for those that are 0 or 1 per sentence."""
+    """Base class of those that are 0 or 1 per sentence."""
 
     claim: ClassVar[ClaimKind] = "sequences"
     reads: ClassVar[Reads] = "tokens"
 
 
 def words_of(name: str, tokens: Tensor, context: ScoreContext) -> list[Sentence]:
-    """Sentences (N, L) without marks; ``name`` is the metric that asks.
+    """Sentences (N, L) as token sequences without special tokens; ``name`` is the calling metric.
 
     Raises:
-        BadValue: they are no whole numbers (N, L), or the audit is not one of sentences.
+        BadValue: the tokens are not whole numbers (N, L), or the context has no vocabulary.
     """
     if tokens.ndim != 2 or tokens.is_floating_point() or context.vocabulary is None:
         raise BadValue(
@@ -70,10 +70,10 @@ def words_of(name: str, tokens: Tensor, context: ScoreContext) -> list[Sentence]
 
 
 def likeness(one: Sentence, other: Sentence) -> float:
-    """How alike two sentences are, in [0, 1]: 1 for the same tokens at the same places.
+    """Similarity of two sentences, in [0, 1]: 1 for the same tokens at the same positions.
 
-    The mean of the share of common tokens, wherever they stand (twice the overlap over both lengths), and the
-    share of places of the longer one that have the same token in both.
+    The mean of the share of common tokens at any position (twice the overlap over the sum of lengths), and
+    the share of the longer one's positions that have the same token in both.
 
     Examples:
         >>> likeness((5, 6, 7), (5, 6, 7)), likeness((5, 6), (6, 5)), likeness((5,), ())
@@ -87,7 +87,7 @@ def likeness(one: Sentence, other: Sentence) -> float:
 
 
 def pair_sentences(truth: list[Sentence], claimed: list[Sentence]) -> list[Sentence | None]:
-    """For every private sentence the claimed one that it is paired with; None: none was left.
+    """The claimed sentence paired with each private one; None where no claim remained.
 
     Examples:
         >>> pair_sentences([(5, 6), (7, 8)], [(7, 9)])
@@ -95,17 +95,17 @@ def pair_sentences(truth: list[Sentence], claimed: list[Sentence]) -> list[Sente
     """
     if not claimed:
         return [None] * len(truth)
-    table = np.array([[-likeness(true, said) for said in claimed] for true in truth])
+    table = np.array([[-likeness(true, claim) for claim in claimed] for true in truth])
     return [None if j == UNMATCHED else claimed[j] for j in assign(table)]
 
 
-def _exact(wanted: list[Sentence], there: list[Sentence]) -> NDArray[np.float64]:
-    """1 for each of ``wanted`` that is among ``there``, in which each serves once."""
-    left = Counter(there)
+def _exact(wanted: list[Sentence], candidates: list[Sentence]) -> NDArray[np.float64]:
+    """1 for each of ``wanted`` that occurs in ``candidates``, each of which is matched at most once."""
+    remaining = Counter(candidates)
     hits = np.zeros(len(wanted))
     for i, sentence in enumerate(wanted):
-        if left[sentence] > 0 and sentence:
-            left[sentence] -= 1
+        if remaining[sentence] > 0 and sentence:
+            remaining[sentence] -= 1
             hits[i] = 1.0
     return hits
 
@@ -142,7 +142,7 @@ class ExactClaims(SentenceHits):
     """1 for every claimed sentence that is a private one word for word, else 0; each private one counts once.
 
     Raises:
-        NothingClaimed: just that.
+        NothingClaimed: no sentence was claimed.
     """
 
     card: ClassVar[Card] = Card(
@@ -173,7 +173,7 @@ class ExactClaims(SentenceHits):
 @final
 @dataclass(frozen=True, kw_only=True)
 class TokenAccuracy(SentenceMetric):
-    """Share of a private sentence's tokens that the paired claim has at the same place, per sentence."""
+    """Share of a private sentence's tokens that the paired claim has at the same position, per sentence."""
 
     card: ClassVar[Card] = Card(
         summary="share of the private tokens that are claimed at their place, after pairing",
@@ -192,20 +192,20 @@ class TokenAccuracy(SentenceMetric):
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         true = words_of("token_accuracy", truth, context)
         pairs = pair_sentences(true, words_of("token_accuracy", claimed, context))
-        return np.array([_placed(one, said or ()) for one, said in zip(true, pairs, strict=True)])
+        return np.array([_placed(one, claim or ()) for one, claim in zip(true, pairs, strict=True)])
 
 
-def _placed(true: Sentence, said: Sentence) -> float:
-    return sum(a == b for a, b in zip(true, said, strict=False)) / len(true) if true else float(not said)
+def _placed(true: Sentence, claim: Sentence) -> float:
+    return sum(a == b for a, b in zip(true, claim, strict=False)) / len(true) if true else float(not claim)
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class SentenceIdentification(SentenceHits):
-    """1 where the paired claim is more like its private sentence than like any of M - 1 others, else 0.
+    """1 where the paired claim is more similar to its private sentence than to M - 1 others, else 0.
 
-    The others are held-out sentences of the same number of tokens, or as near to it as there are. A tie
-    counts against the attack. Chance is 1/M for a claim that knows nothing of the sentence.
+    The others are held-out sentences of the same number of tokens, or of the closest available ones. A tie
+    counts against the attack. Chance is 1/M for a claim that is independent of the sentence.
 
     Args:
         others: M - 1.
@@ -245,20 +245,20 @@ class SentenceIdentification(SentenceHits):
         true = words_of(name, truth, context)
         pairs = pair_sentences(true, words_of(name, claimed, context))
         return np.array(
-            [self._found(*pair, pool) for pair in zip(true, pairs, strict=True)], dtype=np.float64
+            [self._identifies(*pair, pool) for pair in zip(true, pairs, strict=True)], dtype=np.float64
         )
 
-    def _found(self, true: Sentence, said: Sentence | None, pool: list[Sentence]) -> bool:
-        if said is None:
+    def _identifies(self, true: Sentence, claim: Sentence | None, pool: list[Sentence]) -> bool:
+        if claim is None:
             return False
         near = sorted(pool, key=lambda other: abs(len(other) - len(true)))[: self.others]
-        return likeness(true, said) > max(likeness(other, said) for other in near)
+        return likeness(true, claim) > max(likeness(other, claim) for other in near)
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class TokensNamed(SentenceMetric):
-    """Share of a private sentence's distinct tokens that are among those named, per sentence."""
+    """Share of a private sentence's distinct tokens that were named, per sentence."""
 
     card: ClassVar[Card] = Card(
         summary="share of the tokens of the private sentences that an attack names, places aside",
@@ -285,10 +285,10 @@ class TokensNamed(SentenceMetric):
 @final
 @dataclass(frozen=True, kw_only=True)
 class TokensNamedRight(Hits):
-    """1 for every named token that occurs in some private sentence, else 0; marks are left out.
+    """1 for every named token that occurs in some private sentence, else 0; special tokens do not count.
 
     Raises:
-        NothingClaimed: just that.
+        NothingClaimed: no token was named.
     """
 
     card: ClassVar[Card] = Card(
@@ -309,11 +309,11 @@ class TokensNamedRight(Hits):
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         name = "tokens_named_right"
-        there = {token for sentence in words_of(name, truth, context) for token in sentence}
+        occurring = {token for sentence in words_of(name, truth, context) for token in sentence}
         marks = context.vocabulary.marks if context.vocabulary else frozenset()
         named = [token for token in claimed.tolist() if token not in marks]
         if not named:
             raise NothingClaimed(
                 f"metric '{name}'", needs="at least one named token", got="none", fix="look at 'tokens_named'"
             )
-        return np.array([float(token in there) for token in named])
+        return np.array([float(token in occurring) for token in named])
