@@ -61,7 +61,7 @@ def audit(
 
 
 def shares(result: Result) -> str:
-    """Where the CPU time went, per part of the product that the suite shows.
+    """CPU time per part of the product that the suite demonstrates.
 
     Examples:
         >>> shares(Result(suite="s", manifest={"seconds": {"a": 3.0, "b": 1.0, "wall clock": 2.5}}))
@@ -75,9 +75,9 @@ def shares(result: Result) -> str:
 
 
 def exit_code(result: Result) -> int:
-    """0 done, every limit was shown to hold; 1 a limit is broken or a guarantee contradicted; 3 not shown.
+    """0: every limit was shown to hold; 1: a limit is broken or a guarantee contradicted; 3: not shown.
 
-    Not shown: a limit is undecided or unmeasured, no attack of a scenario had power, or nothing was measured.
+    Not shown: a limit is undecided or unmeasured, a scenario has no attack with power, or no findings.
     """
     states = {limit.state for limit in result.limits}
     impossible = any(f.bound is not None and f.bound.contradicted for f in result.findings)

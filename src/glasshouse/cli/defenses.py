@@ -1,4 +1,4 @@
-"""``glasshouse defenses``: is each declared defence really on?"""
+"""``glasshouse defenses``: check whether each declared defence is active."""
 
 import json
 import math
@@ -64,7 +64,7 @@ def _print(checked: CheckedDefenses) -> None:
 
 
 def _alike(rows: Sequence[Judged]) -> list[list[Judged]]:
-    """Rows that differ in their client and what was measured alone."""
+    """Group rows that differ only in client and measurement."""
     groups: dict[tuple[object, ...], list[Judged]] = {}
     for row in rows:
         key = (row.defense, row.setting, str(row.declared), row.ruling, row.client is None)

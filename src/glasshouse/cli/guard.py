@@ -1,4 +1,4 @@
-"""``glasshouse guard``: may a client train on the model that it received?"""
+"""``glasshouse guard``: inspect received models before training on them."""
 
 import json
 from collections.abc import Mapping
@@ -113,7 +113,7 @@ def guard(
 
 
 def _trial(agreed: str, data: str, *, trust_factory: bool) -> dict[str, Any]:
-    """The agreed network, and the examples that models are tried on.
+    """The agreed network, and the examples on which models are tested.
 
     Raises:
         BadValue: no architecture was given.
@@ -127,7 +127,7 @@ def _trial(agreed: str, data: str, *, trust_factory: bool) -> dict[str, Any]:
 
 
 def _verdict(models: dict[str, Seen], *, compared: bool, tried: bool) -> Verdict:
-    """May a client train on these models?"""
+    """The verdict: whether a client may train on these models."""
     odd = {name: one.inspection.findings for name, one in models.items() if one.inspection.findings}
     total, names = words.count(len(models), "models"), words.join_words(list(odd))
     if odd:
@@ -150,7 +150,7 @@ def _verdict(models: dict[str, Seen], *, compared: bool, tried: bool) -> Verdict
 
 
 def exhibits(models: dict[str, Seen]) -> tuple[Exhibit, ...]:
-    """What was found, a row per model, and a box per model."""
+    """The findings, a table with a row per model, and a box plot per model."""
     series = [{"name": name, "values": one.entropies.tolist()} for name, one in models.items()]
     series = [one for one in series if one["values"]]
     rows = [
@@ -189,7 +189,7 @@ def exhibits(models: dict[str, Seen]) -> tuple[Exhibit, ...]:
 
 
 def _numbers(one: Seen) -> list[float | None]:
-    """None: nothing was measured."""
+    """Number of vectors and of too small ones, and entropy statistics; None: not measured."""
     values = one.inspection.values
     counts = [int(values["vectors"]), int(values["skipped"])]
     return [*counts, *(values.get(name) for name in ("minimum", "percentile_3", "median"))]
@@ -251,5 +251,5 @@ def _print(models: dict[str, Seen]) -> None:
 
 
 def _say(console: Console, sentence: str) -> None:
-    """Names of tensors are a stranger's words: they are neither markup nor commands to the terminal."""
+    """Print a sentence literally: tensor names come from untrusted files and must not be interpreted."""
     console.print(printable(sentence), soft_wrap=True, highlight=False, markup=False)

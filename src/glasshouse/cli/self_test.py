@@ -1,4 +1,4 @@
-"""``glasshouse guard --self-test``: does the guard notice the attacks that ship with it, in disguise?"""
+"""``glasshouse guard --self-test``: test the guard against disguised versions of the shipped attacks."""
 
 import json
 from dataclasses import asdict
@@ -19,7 +19,7 @@ EXPLANATION = (
 
 
 def self_test(data: str = "", *, as_json: bool = False) -> int:
-    """Print what is caught and what passes; 1 if there is a miss.
+    """Print which models are caught and which pass; return 1 if there is a miss.
 
     Args:
         data: see :func:`glasshouse.api.self_test.examples`; empty: built-in digits.
