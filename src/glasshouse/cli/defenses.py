@@ -55,10 +55,10 @@ def _print(checked: CheckedDefenses) -> None:
         table.add_column(column, overflow="fold")
     for rows in _alike(checked.rows):
         first = rows[0]
-        stated = "-" if math.isnan(first.declared) else f"{first.setting} = {first.declared:.4g}"
+        declared = "-" if math.isnan(first.declared) else f"{first.setting} = {first.declared:.4g}"
         reasons = list(dict.fromkeys(row.reason for row in rows))
         why = reasons[0] if len(reasons) == 1 else f"{reasons[0]} (one of {len(reasons)} reasons)"
-        cells = (first.defense, _clients(rows), stated, _observed(rows), first.ruling, why)
+        cells = (first.defense, _clients(rows), declared, _observed(rows), first.ruling, why)
         table.add_row(*(escape(printable(cell)) for cell in cells))
     console.print(table)
 

@@ -122,31 +122,31 @@ def _trial(agreed: str, data: str, *, trust_factory: bool) -> dict[str, Any]:
         raise BadValue(
             "option --data", needs="the architecture (--agreed)", got="none", fix=f"add --agreed {FORM}"
         )
-    stated = architecture(agreed, trust_factory=trust_factory)
-    return {"agreed": build(stated), "data": own_examples(data, stated)}
+    expected = architecture(agreed, trust_factory=trust_factory)
+    return {"agreed": build(expected), "data": own_examples(data, expected)}
 
 
 def _verdict(models: dict[str, Seen], *, compared: bool, tried: bool) -> Verdict:
     """The verdict: whether a client may train on these models."""
-    odd = {name: one.inspection.findings for name, one in models.items() if one.inspection.findings}
-    total, names = words.count(len(models), "models"), words.join_words(list(odd))
-    if odd:
-        first = printable(next(iter(odd.values()))[0])
+    suspicious = {name: one.inspection.findings for name, one in models.items() if one.inspection.findings}
+    total, names = words.count(len(models), "models"), words.join_words(list(suspicious))
+    if suspicious:
+        first = printable(next(iter(suspicious.values()))[0])
         title = (
             f"Do not train on this: {first}"
             if len(models) == 1
-            else f"Do not train on {len(odd)} of {total}: {first}"
+            else f"Do not train on {len(suspicious)} of {total}: {first}"
         )
-        findings = words.count(sum(len(sentences) for sentences in odd.values()), "findings")
+        findings = words.count(sum(len(sentences) for sentences in suspicious.values()), "findings")
         lead = f"{findings} in {printable(names)} that honest models do not show."
-        lead += " The others passed, which is no proof." if len(odd) < len(models) else ""
+        lead += " The others passed, which is no proof." if len(suspicious) < len(models) else ""
     else:
         title = "Nothing odd was found"
         too_few = tried and not all("isolated" in one.inspection.values for one in models.values())
         lead = f"No rule found anything in {total}. {TOO_FEW if too_few else TRIED if tried else UNTRIED}"
     if not compared:
         lead += " Names and shapes were not compared: no architecture was given (--agreed)."
-    return Verdict(title=title, lead=lead, kind="leaks" if odd else "no leak found", terms=TERMS)
+    return Verdict(title=title, lead=lead, kind="leaks" if suspicious else "no leak found", terms=TERMS)
 
 
 def exhibits(models: dict[str, Seen]) -> tuple[Exhibit, ...]:

@@ -112,12 +112,12 @@ def bars(console: Console, *, every: float = EVERY) -> Iterator[None]:
 @contextmanager
 def lines(stream: TextIO, *, every: float) -> Iterator[None]:
     """Within the block, print a progress line to ``stream`` every ``every`` seconds."""
-    spoken = _Lines(stream, every)
-    thread = threading.Thread(target=spoken.run, daemon=True)
+    printer = _Lines(stream, every)
+    thread = threading.Thread(target=printer.run, daemon=True)
     thread.start()
     try:
-        with listen(spoken):
+        with listen(printer):
             yield
     finally:
-        spoken.end()
+        printer.end()
         thread.join()

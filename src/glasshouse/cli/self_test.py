@@ -42,11 +42,11 @@ def _print(trials: list[Trial]) -> None:
     for column in ("attack", "disguise", "guard", "read (honest)"):
         table.add_column(column)
     for case in dict.fromkeys(one.case for one in trials):
-        some = [one for one in trials if one.case == case]
-        caught = [one for one in some if one.findings and one.evasion != HONEST]
-        crafted = [one for one in some if one.evasion != HONEST]
+        case_trials = [one for one in trials if one.case == case]
+        caught = [one for one in case_trials if one.findings and one.evasion != HONEST]
+        crafted = [one for one in case_trials if one.evasion != HONEST]
         table.add_row(case, f"{len(crafted)} tried", f"{len(caught)} caught", "")
-        for one in some:
+        for one in case_trials:
             if one.missed or not (one.findings or one.evasion == HONEST):
                 word = "MISS" if one.missed else "passed"
                 table.add_row("", one.evasion, word, f"{one.leak:.0%} ({one.usual:.0%})")

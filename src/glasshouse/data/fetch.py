@@ -65,12 +65,12 @@ def not_here(data: NamedData, failure: str = "") -> BadFile:
         "GLASSHOUSE_OFFLINE is set" if data.downloads else "it has no public address that is known to last"
     )
     files = ", ".join(place.partition(":")[2] for place in data.places)
-    looked = ", ".join(f"'{root}'" for root in folders())
-    here = f"none of them in {looked}" if looked else "GLASSHOUSE_DATA is not set"
+    roots = ", ".join(f"'{root}'" for root in folders())
+    status = f"none of them in {roots}" if roots else "GLASSHOUSE_DATA is not set"
     return BadFile(
         f"data '{data.name}'",
         needs=f"one of {files} in a folder of GLASSHOUSE_DATA",
-        got=f"{here}; not fetched: {failure or cause}",
+        got=f"{status}; not fetched: {failure or cause}",
         fix=f"set GLASSHOUSE_DATA to the folder that has it, or to another and {data.obtain} ({data.terms})",
     )
 
@@ -110,13 +110,13 @@ def _fetch(data: NamedData, download: Download) -> None:
 def _pieces(data: NamedData, download: Download) -> Iterator[bytes]:
     """The bytes of a public file in chunks; at most one byte more than the expected size."""
     request = Request(download.url, headers={"User-Agent": "glasshouse"})  # noqa: S310 - from our own table
-    left = download.size + 1
+    remaining = download.size + 1
     label = f"fetching {data.name} from {urlsplit(download.url).hostname}, MiB"
     try:
         with urlopen(request, timeout=_SECONDS) as answer:  # noqa: S310
-            for _ in track(range(left // _PIECE + 1), label):
-                piece = answer.read(min(left, _PIECE))
-                left -= len(piece)
+            for _ in track(range(remaining // _PIECE + 1), label):
+                piece = answer.read(min(remaining, _PIECE))
+                remaining -= len(piece)
                 yield piece
     except (OSError, http.client.HTTPException) as error:
         if isinstance(error, HTTPError):

@@ -190,11 +190,11 @@ def _rows(
         rows = rows[torch.randperm(len(rows), generator=rng.child(f"images/{old}").torch())]
         rows = rows[: want.per_class or None]
         target = label < want.targets
-        away = round(want.heldout * len(rows)) if target else 0
-        images = rows[away:]
+        n_heldout = round(want.heldout * len(rows)) if target else 0
+        images = rows[n_heldout:]
         half = (len(images) + 1) // 2 if halves and not want.same_photos else len(images)
         parts[0 if target else 1].append(images[:half])
-        parts[2].append(rows[:away])
+        parts[2].append(rows[:n_heldout])
         parts[3].append(images if half == len(images) else images[half:])
     private, sensitive, heldout, shifted = (torch.cat(part) for part in parts)
     return private, sensitive, heldout, shifted
@@ -202,8 +202,8 @@ def _rows(
 
 def _classes(source: DataSource, want: ClassWant, labels: Tensor, rng: Rng) -> tuple[int, ...]:
     order = torch.randperm(source.classes, generator=rng.torch()).tolist()
-    have = set(labels.tolist())
-    order = [*want.chosen, *(c for c in order if c not in want.chosen and c in have)]
+    present = set(labels.tolist())
+    order = [*want.chosen, *(c for c in order if c not in want.chosen and c in present)]
     return tuple(order[: want.identities or len(order)])
 
 

@@ -79,9 +79,9 @@ class _Pool:
     def batch(self, index: Tensor) -> Batch:
         parts = []
         for number, name in enumerate(self.names):
-            here = index[self.split[index] == number]
-            if len(here):
-                parts.append(self.source.splits[name].batch(self.row[here]))
+            rows = index[self.split[index] == number]
+            if len(rows):
+                parts.append(self.source.splits[name].batch(self.row[rows]))
         if len(parts) == 1:
             return parts[0]
         groups = [part.groups for part in parts if part.groups is not None]
@@ -242,12 +242,12 @@ def _choose(candidates: Tensor, keys: Tensor, size: int | None, rng: Rng) -> Ten
     return shuffled[torch.isin(keys[shuffled], enough)][:size]
 
 
-def _too_few(source: DataSource, role: Role, want: RoleRequest, left: int, duplicates: int) -> BadValue:
+def _too_few(source: DataSource, role: Role, want: RoleRequest, available: int, duplicates: int) -> BadValue:
     where = f"split '{want.split}'" if want.split else "all splits"
     less = f", {duplicates} more are copies of other roles' images" if duplicates else ""
     return BadValue(
         f"{role} part of data '{source.name}'",
         needs=f"{want.size or 'at least 1'} images of {where}",
-        got=f"{left} that no other role holds{less}",
+        got=f"{available} that no other role holds{less}",
         fix=f"ask for fewer, or take '{role}' from another split",
     )

@@ -61,13 +61,13 @@ def tokenized(texts: Texts, tokenizer: Tokenizer, *, length: int) -> DataSource:
         subject = f"data '{texts.name}', split '{split}'"
         check_count(len(sentences), limits.EXAMPLES, "sentences", name=texts.name)
         encoded = tokenizer.encode(sentences)
-        kept = np.array([bool(tokens) for tokens in encoded], dtype=bool)
-        if not kept.any():
+        nonempty = np.array([bool(tokens) for tokens in encoded], dtype=bool)
+        if not nonempty.any():
             raise BadFile(
                 subject, needs="at least one sentence", got="none", fix="leave the split out, or fill it"
             )
         rows = tokenizer.vocabulary.stack([tokens for tokens in encoded if tokens], length=length)
-        labels = check_labels(np.asarray(texts.labels[split])[kept], len(rows), subject)
+        labels = check_labels(np.asarray(texts.labels[split])[nonempty], len(rows), subject)
         if int(labels.max()) >= len(texts.class_names):
             raise BadFile(
                 subject,

@@ -168,21 +168,31 @@ class ClientGuardFigure:
 
 def _rows_of_models(one: Federation) -> Iterator[list[object]]:
     """One row per round with a suspicious model; one row for all other rounds."""
-    looks = [row for row in one.guard if row.about == "model"]
-    odd = [row for row in looks if row.findings]
-    first = min((row.round for row in odd), default=None)
-    before = sum(row.outcome != "refused" for row in looks if first is None or row.round < first)
+    decisions = [row for row in one.guard if row.about == "model"]
+    suspicious = [row for row in decisions if row.findings]
+    first = min((row.round for row in suspicious), default=None)
+    before = sum(row.outcome != "refused" for row in decisions if first is None or row.round < first)
     server = one.active or "honest"
-    for number in sorted({row.round for row in odd}):
-        some = [row for row in looks if row.round == number]
-        yield [server, number, *_counts(some), before, next(row.findings[0] for row in some if row.findings)]
-    quiet = [row for row in looks if row.round not in {r.round for r in odd}]
+    for number in sorted({row.round for row in suspicious}):
+        in_round = [row for row in decisions if row.round == number]
+        yield [
+            server,
+            number,
+            *_counts(in_round),
+            before,
+            next(row.findings[0] for row in in_round if row.findings),
+        ]
+    quiet = [row for row in decisions if row.round not in {r.round for r in suspicious}]
     if quiet:
-        yield [server, "all others" if odd else "all", *_counts(quiet), before, ""]
+        yield [server, "all others" if suspicious else "all", *_counts(quiet), before, ""]
 
 
-def _counts(some: list[GuardDecision]) -> list[int]:
-    return [len(some), sum(bool(r.findings) for r in some), sum(r.outcome == "refused" for r in some)]
+def _counts(decisions: list[GuardDecision]) -> list[int]:
+    return [
+        len(decisions),
+        sum(bool(r.findings) for r in decisions),
+        sum(r.outcome == "refused" for r in decisions),
+    ]
 
 
 def _rows_of_updates(one: Federation) -> Iterator[list[object]]:

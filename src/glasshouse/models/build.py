@@ -41,12 +41,12 @@ def build(architecture: Architecture, *, rng: Rng | None = None) -> nn.Module:
     factory = registry.load_model(architecture.name)
     _check_arguments(factory, architecture)
     words = architecture.vocabulary
-    given = {} if words is None else {registry.FROM_DATA: words}
-    handed, own, normalize = _call_of(factory, architecture)
+    from_data = {} if words is None else {registry.FROM_DATA: words}
+    positional, own, normalize = _call_of(factory, architecture)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed((rng or Rng.root(0)).seed())
         try:
-            model = factory(*handed, **given, **own)
+            model = factory(*positional, **from_data, **own)
         except TypeError as error:
             raise BadValue(
                 f"model '{architecture.name}'",
@@ -163,11 +163,13 @@ def _call_of(
     """The positional and keyword arguments of a factory, and the normalisation to add around its model."""
     if takes_images(factory):
         return (architecture.input_shape, architecture.classes), dict(architecture.arguments), None
-    told, takes = architecture.arguments, registry.arguments(factory)
-    own = {name: value for name, value in told.items() if name in takes}
-    if own.keys() == told.keys():
+    settings, takes = architecture.arguments, registry.arguments(factory)
+    own = {name: value for name, value in settings.items() if name in takes}
+    if own.keys() == settings.keys():
         return (), own, None
-    mean, std = (float(told.get(name, default)) for name, default in zip(NORMALISATION, (0, 1), strict=True))
+    mean, std = (
+        float(settings.get(name, default)) for name, default in zip(NORMALISATION, (0, 1), strict=True)
+    )
     return (), own, (mean, std)
 
 

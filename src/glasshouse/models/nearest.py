@@ -43,13 +43,13 @@ def nearest_images(prior: Prior, images: Tensor, labels: Tensor, *, latent: int,
 def _in_batches(prior: Prior, images: Tensor, labels: Tensor, *, latent: int, run: Path) -> Iterator[Tensor]:
     weights = prior.state_dict() if isinstance(prior, nn.Module) else {}
     device = next(iter(weights.values()), images).device
-    for some, their in zip(torch.split(images, TOGETHER), torch.split(labels, TOGETHER), strict=True):
+    for batch, targets in zip(torch.split(images, TOGETHER), torch.split(labels, TOGETHER), strict=True):
 
-        def make(_: object, some: Tensor = some, their: Tensor = their) -> dict[str, Tensor]:
-            return {"images": invert_generator(prior, some.to(device), their.to(device), latent=latent)}
+        def make(_: object, batch: Tensor = batch, targets: Tensor = targets) -> dict[str, Tensor]:
+            return {"images": invert_generator(prior, batch.to(device), targets.to(device), latent=latent)}
 
         if weights:
-            key = {"prior": weights, "images": some, "labels": their, "latent": latent}
+            key = {"prior": weights, "images": batch, "labels": targets, "latent": latent}
             yield load_or_make(FOLDER, key, make, root=run)["images"]
         else:
             yield make(None)["images"].cpu()

@@ -227,10 +227,10 @@ def comparison_summary(comparison: Comparison) -> Group:
 
 def _change(a: Finding, b: Finding, cards: Cards, *, decides: bool) -> Change:
     before, after = readings.read(a, cards), readings.read(b, cards)
-    apart = _apart(a, b)
+    disjoint = _apart(a, b)
     if a.verdict != b.verdict:
         words_of = WORSE if b.verdict == "leaks" else f"now: {b.verdict}"
-    elif apart:
+    elif disjoint:
         words_of = "gain is higher" if b.gain > a.gain else "gain is lower"
     else:
         differs = (a.gain, a.gain_low, a.gain_high) != (b.gain, b.gain_low, b.gain_high)
@@ -246,7 +246,7 @@ def _change(a: Finding, b: Finding, cards: Cards, *, decides: bool) -> Change:
         gain_after=f"{after.measured_gain} {after.gain_interval}",
         explanation=cards.metric(a.metric).explanation,
         said=words_of,
-        worse=words_of == WORSE or (apart and b.gain > a.gain and b.verdict == "leaks"),
+        worse=words_of == WORSE or (disjoint and b.gain > a.gain and b.verdict == "leaks"),
         decides=decides,
     )
 

@@ -245,9 +245,9 @@ def trade(findings: Sequence[Finding], utility: Sequence[Utility], cards: Cards)
     metric = min({f.metric for f in usable}, key=cards.rank)
     pairs: list[tuple[Utility, Finding]] = []
     for u in utility:
-        here = [f for f in usable if f.cell == u.cell and f.metric == metric]
-        if here:
-            pairs.append((u, max(here, key=lambda f: f.gain)))
+        candidates = [f for f in usable if f.cell == u.cell and f.metric == metric]
+        if candidates:
+            pairs.append((u, max(candidates, key=lambda f: f.gain)))
     pairs.sort(key=lambda pair: -pair[0].value)
     points = tuple(_point(i, u, f, cards) for i, (u, f) in enumerate(pairs, start=1))
     card = cards.metric(metric)
@@ -311,13 +311,13 @@ def _dodge(places: Sequence[tuple[float, float]]) -> list[tuple[float, float, fl
 
     The width is not known here; at 600 pixels or more, no disc covers another.
     """
-    put: list[tuple[float, float, float]] = []
+    discs: list[tuple[float, float, float]] = []
     for x, y in places:
-        aside = 0.0
-        while any(math.hypot(600 * (x - a) + aside - c, y - b) < 2 * DISC - 1 for a, b, c in put):
-            aside += DISC
-        put.append((x, y, aside))
-    return put
+        shift = 0.0
+        while any(math.hypot(600 * (x - a) + shift - c, y - b) < 2 * DISC - 1 for a, b, c in discs):
+            shift += DISC
+        discs.append((x, y, shift))
+    return discs
 
 
 def _disc(number: int, place: tuple[float, float, float], kind: str) -> Markup:

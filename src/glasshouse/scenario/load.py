@@ -163,7 +163,7 @@ def _suite(raw: dict[str, Any], name: str) -> tuple[list[Entry], list[_Raw], lis
 
 def _fill(raw: dict[str, Any], captured: Mapping[str, Any], where: str) -> list[Problem]:
     """Fill the tables given by a capture into a scenario, which must not define them itself."""
-    stated = [name for name in captured if name in raw and name != "data"]
+    conflicts = [name for name in captured if name in raw and name != "data"]
     problems = [
         Problem(
             path=where + name,
@@ -171,10 +171,10 @@ def _fill(raw: dict[str, Any], captured: Mapping[str, Any], where: str) -> list[
             got="a table",
             hint="take it out of the file",
         )
-        for name in stated
+        for name in conflicts
     ]
     for name, value in captured.items():
-        if name not in stated:
+        if name not in conflicts:
             raw[name] = {**raw.get(name, {}), **value} if isinstance(value, dict) else value
     return problems
 

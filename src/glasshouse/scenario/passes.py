@@ -19,5 +19,5 @@ def passes(scenario: Scenario) -> int:
     ascent = {"none": 0, "fgsm": 1}.get(against.method, against.steps)
     train = 0 if weights else how.epochs * public * (1 + ascent)
     features = traits_of(scenario.federation.protocol).start == "features"
-    fitted = features and how.head_epochs and (weights or how.behind == "linear")
-    return train + (min(HEAD_IMAGES, public) if fitted else 0)
+    fits_head = features and how.head_epochs and (weights or how.behind == "linear")
+    return train + (min(HEAD_IMAGES, public) if fits_head else 0)

@@ -64,15 +64,15 @@ def _argument_problems(group: str, path: str, plugin: Plugin, factory: Callable[
     keys = (*takes, *(type(plugin).model_fields.keys() - {"arguments"}))
     problems: list[Problem] = []
     for key, value in plugin.arguments.items():
-        here = f"{path}.{key}"
+        key_path = f"{path}.{key}"
         if not _is_finite(value):
-            problems.append(Problem(path=here, needs="finite numbers", got=show_value(value)))
+            problems.append(Problem(path=key_path, needs="finite numbers", got=show_value(value)))
         elif key in takes:
-            problems += _value_problems(here, value, takes[key])
+            problems += _value_problems(key_path, value, takes[key])
         elif not open_ended:
             needs, new = f"an argument of '{plugin.name}'", _renamed_arguments(group, plugin.name).get(key)
             hint = f"it is called {new} now" if new else registry.nearest_names(key, keys)
-            problems.append(Problem(path=here, needs=needs, got=f"'{key}'", hint=hint))
+            problems.append(Problem(path=key_path, needs=needs, got=f"'{key}'", hint=hint))
     for key, parameter in takes.items():
         if parameter.default is parameter.empty and key not in plugin.arguments and group in CHECKED:
             needs = f"a value ('{plugin.name}' has no default for it)"

@@ -121,8 +121,8 @@ def _data(scenario: Scenario) -> Iterator[Problem]:
 
 def _start(scenario: Scenario) -> Iterator[Problem]:
     how, weights = scenario.model.pretraining, scenario.model.weights
-    fitted = weights and how.head_epochs and _traits(scenario).start == "features"
-    if (how.epochs or fitted) and not scenario.data.public:
+    fits_head = weights and how.head_epochs and _traits(scenario).start == "features"
+    if (how.epochs or fits_head) and not scenario.data.public:
         yield Problem(
             path=f"model.pretraining.{'epochs' if how.epochs else 'head_epochs'}",
             needs=f"data.public > 0, the images to {'pre-train on' if how.epochs else 'fit the head to'}",

@@ -36,13 +36,13 @@ def _lines(table: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
     for key, value in table.items():
         if not _is_section(value):
             continue
-        here = (*path, key)
-        name = ".".join(_key(k) for k in here)
+        full_path = (*path, key)
+        name = ".".join(_key(k) for k in full_path)
         if isinstance(value, Mapping):
-            lines += ["", f"[{name}]", *_lines(value, here)]
+            lines += ["", f"[{name}]", *_lines(value, full_path)]
         else:
             for entry in value:
-                lines += ["", f"[[{name}]]", *_lines(entry, here)]
+                lines += ["", f"[[{name}]]", *_lines(entry, full_path)]
     return lines
 
 

@@ -96,13 +96,13 @@ class AttackContract:
         for claim in self.run(attack, view):
             if not isinstance(claim, Reconstruction | ClassRepresentatives | Sequences):
                 continue
-            said = claim.tokens if isinstance(claim, Sequences) else claim.inputs
-            if not len(said):
+            candidate = claim.tokens if isinstance(claim, Sequences) else claim.inputs
+            if not len(candidate):
                 continue
             searched = attack.objective(view, claim.about, rng=Rng.root(0, salt="contract"))
             known = None if isinstance(claim, Sequences) else claim.labels
-            labels = torch.zeros(len(said)).long() if known is None else known
-            one, two = (searched.loss(said[None], labels[None]) for _ in range(2))
+            labels = torch.zeros(len(candidate)).long() if known is None else known
+            one, two = (searched.loss(candidate[None], labels[None]) for _ in range(2))
             assert one.shape == (1,)
             assert bool(one.isfinite().all())
             assert torch.equal(one, two)
@@ -110,7 +110,7 @@ class AttackContract:
             if isinstance(attack, SearchingTogether):
                 rngs = [Rng.root(0, salt="contract")] * 2
                 for other in attack.objectives((view, view), rngs=rngs):
-                    assert torch.equal(other.loss(said[None], labels[None]), one)
+                    assert torch.equal(other.loss(candidate[None], labels[None]), one)
 
     def test_is_frozen(self, attack: Attack) -> None:
         """Its settings are a frozen dataclass."""

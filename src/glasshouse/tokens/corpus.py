@@ -74,12 +74,12 @@ def words() -> tuple[str, ...]:
 def sentences() -> dict[str, tuple[str, ...]]:
     """The distinct sentences of each topic, in a fixed pseudo-random order; the same on every machine."""
     draws = np.random.default_rng(170)
-    made: dict[str, tuple[str, ...]] = {}
+    by_topic: dict[str, tuple[str, ...]] = {}
     for topic, patterns in TOPICS.items():
         lines: list[str] = []
         for pattern in patterns:
             every = list(product(*(_SLOTS[slot].split() for slot in _SLOT.findall(pattern))))
             chosen = draws.choice(len(every), size=min(_PER_PATTERN, len(every)), replace=False)
             lines += [_SLOT.sub("{}", pattern).format(*every[i]) for i in chosen]
-        made[topic] = tuple(lines[i] for i in draws.permutation(len(lines)))
-    return made
+        by_topic[topic] = tuple(lines[i] for i in draws.permutation(len(lines)))
+    return by_topic

@@ -57,10 +57,10 @@ class Vocabulary:
             >>> vocabulary.real(torch.tensor([[5, 6, 0, 0], [5, 6, 7, 0]])).int().tolist()
             [[1, 1, 1, 0], [1, 1, 1, 1]]
         """
-        kept = (tokens != self.pad).flip(1).cummax(1).values.flip(1)
+        mask = (tokens != self.pad).flip(1).cummax(1).values.flip(1)
         if self.pad == self.end:
-            kept = torch.cat([torch.ones_like(kept[:, :1]), kept[:, :-1]], dim=1)
-        return kept
+            mask = torch.cat([torch.ones_like(mask[:, :1]), mask[:, :-1]], dim=1)
+        return mask
 
     def words(self, tokens: Tensor) -> list[tuple[int, ...]]:
         """The sentences of ``tokens`` (N, L) without special tokens, for comparing sentences.

@@ -21,8 +21,8 @@ def read(name: str, where: str, *, resize: int | None) -> DataSource:
     refuse_path(name, where, fix=fix)
     kind, _, path = ensure(name).partition(":")
     source: DataSource = registry.load("datasets", kind)(path, resize=resize)
-    here = f"{name} (fetched)" if Path(path) == NAMED[name].fetched else f"{name} ({Path(path).name})"
-    return replace(source, name=here, public=source.public or NAMED[name].public)
+    label = f"{name} (fetched)" if Path(path) == NAMED[name].fetched else f"{name} ({Path(path).name})"
+    return replace(source, name=label, public=source.public or NAMED[name].public)
 
 
 @carded(

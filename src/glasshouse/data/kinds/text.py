@@ -52,10 +52,10 @@ def text(where: str, *, resize: int | None = None) -> Texts:
         root = require_existing(place, name=name, folder=True)
         files = {key: require_inside(f, root, name=name) for key, f in _files(root, name).items()}
     rows = [(split, file, line) for (split, file), p in files.items() for line in _read(p, column, name)]
-    given = sorted({label for _, _, (_, label) in rows if label})
-    labelled = bool(given)
+    table_labels = sorted({label for _, _, (_, label) in rows if label})
+    labelled = bool(table_labels)
     by_file = {file for _, file in files} - set(SPLITS)
-    classes = given if labelled else sorted(by_file) or ["all"]
+    classes = table_labels if labelled else sorted(by_file) or ["all"]
     splits = list(dict.fromkeys(split for split, _ in files))
     return Texts(
         name=name,

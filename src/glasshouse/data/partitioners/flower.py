@@ -91,11 +91,11 @@ class Pathological:
         Raises:
             BadValue: more classes per client than exist, or a client without images.
         """
-        there = len(torch.unique(labels))
-        if not 1 <= self.classes <= there:
+        available = len(torch.unique(labels))
+        if not 1 <= self.classes <= available:
             raise BadValue(
                 "partition 'pathological'",
-                needs=f"classes per client from 1 to {there}: so many are in the private data",
+                needs=f"classes per client from 1 to {available}: so many are in the private data",
                 got=str(self.classes),
                 fix="ask for fewer classes, or for more private images",
             )

@@ -175,16 +175,16 @@ def _settings(f: Finding, result: Result, choice: Choice) -> list[Setting]:
     ]
     rows = []
     for cell in dict.fromkeys(g.cell for g in beside):
-        here = [g for g in beside if g.cell == cell]
-        same = [g for g in here if (g.attack, g.metric) == (f.attack, f.metric)]
-        standings = {choice.standing(g) for g in here if g.verdict != "no power"}
+        in_cell = [g for g in beside if g.cell == cell]
+        same = [g for g in in_cell if (g.attack, g.metric) == (f.attack, f.metric)]
+        standings = {choice.standing(g) for g in in_cell if g.verdict != "no power"}
         state: Verdict = "inconclusive"
-        if "leaks" in standings or any(g in out for g in here):
+        if "leaks" in standings or any(g in out for g in in_cell):
             state = "leaks"
         elif standings == {"no leak found"} and any(g.verdict != "no power" for g in same):
             state = "no leak found"
         left = max((g.gain for g in same), default=float("inf"))
-        rows.append(Setting(finding=here[0], state=state, left=left, accuracy=_accuracy(result, cell)))
+        rows.append(Setting(finding=in_cell[0], state=state, left=left, accuracy=_accuracy(result, cell)))
     return rows
 
 
