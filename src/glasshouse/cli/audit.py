@@ -21,7 +21,7 @@ POLICY_BROKEN, NOT_SHOWN = 1, 3
 def audit(
     name: Name,
     *,
-    sets: Sets = [],  # noqa: B006 - what typer wants; never changed
+    sets: Sets = [],  # noqa: B006 - typer needs a list; never mutated
     out: Annotated[str | None, typer.Option(help="run directory; default runs/<time>-<suite>-<hash>")] = None,
     resume: Annotated[bool, typer.Option(help="go on with the run in --out")] = False,
     jobs: Annotated[int, typer.Option(help="worker processes; default: cores")] = 0,

@@ -217,7 +217,7 @@ class Grants(Table):
         labels: true labels of the batch behind each update.
         batch_norm: batch-norm statistics of the private batch.
         defense: which defences the clients run.
-        challenge: examples whose membership the adversary must decide.
+        challenge: examples about which the adversary must decide.
         cohorts: who took part in each round; a client or bystander then infers sums from successive models.
     """
 

@@ -87,7 +87,7 @@ class Choice:
         )
 
     def worst_first(self, findings: Iterable[Finding]) -> list[Finding]:
-        """Order by verdict: leaks, then no power, inconclusive, no leak found.
+        """Order by verdict: contradiction, leaks, no power, inconclusive, no leak found.
 
         Within a verdict: private examples, then membership, labels, the rest; then the most complete leak.
         """
