@@ -1,1 +1,1 @@
-"""Speed and memory, measured side by side; see docs/results for figures that were kept."""
+"""Benchmarks of speed, memory and attacks; published figures are in docs/results."""

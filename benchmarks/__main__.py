@@ -1,8 +1,7 @@
-"""``make bench``: what is asked of speed and memory, one process after the other.
+"""``make bench``: the speed and memory benchmarks, one process after the other.
 
-``make bench ARGS="ghost soteria"`` runs those alone. The other modules here measure rows of
-docs/results and take arguments of their own: ``python -m benchmarks.prolin --help``. Figures that are kept go
-to ``results/``.
+``make bench ARGS="ghost soteria"`` runs only those. The other modules here measure rows of docs/results and
+take arguments of their own: ``python -m benchmarks.prolin --help``. Figures are stored in ``results/``.
 """
 
 import subprocess
@@ -21,7 +20,7 @@ RUNS = (
 
 
 def main(wanted: list[str]) -> int:
-    """Run the ``wanted`` ones (all, if none are named); the number of those that failed."""
+    """Run the ``wanted`` benchmarks (all, if empty); return the number of failures."""
     known = {run[0] for run in RUNS}
     if unknown := sorted(set(wanted) - known):
         print(

@@ -1,8 +1,8 @@
 """The attacks of docs/results/active.md on CIFAR-10: ``python -m benchmarks.active WHAT --out FOLDER``.
 
-``spear``: exact batches against batch size and layer width, each piece at most ``--limit`` CPU seconds. What
-a piece found is one line in FOLDER; a piece that is there is not run again. ``table`` prints what is there.
-``cah`` and ``fishing``: their tables. Test images judge; the defaults of the attacks were chosen on train
+``spear``: exact batches by batch size and layer width, each piece at most ``--limit`` CPU seconds. The result
+of a piece is a file in FOLDER; existing pieces are not run again. ``table`` prints existing results. ``cah``
+and ``fishing``: their tables. Evaluated on test images; the defaults of the attacks were chosen on train
 images (``--split train``).
 """
 
@@ -52,7 +52,7 @@ SPEAR: Mapping[str, Sequence[tuple[int, int]]] = {
     ],
     "sampling": [*((b, 512) for b in (4, 8, 12, 16, 18, 20, 22, 24))],
 }
-"""Batch and rows of the first layer; the second has 128."""
+"""(batch size, rows of the first layer); the second layer has 128 rows."""
 
 
 def cifar(split: str) -> Batch:
@@ -63,7 +63,7 @@ def cifar(split: str) -> Batch:
 def play(
     attack: Any, private: Batch, *, clients: int, arguments: Mapping[str, Any], seed: int, **how: Any
 ) -> tuple[list[tuple[Claim, ...]], float]:
-    """Rounds of FedSGD under ``attack``: its claims about each, and its own CPU seconds."""
+    """Run FedSGD under ``attack``: its claims about each round, and its own CPU seconds."""
     played = play_out(attack, private, clients=clients, arguments=arguments, seed=seed, **how)
     return played.claims, played.seconds
 
@@ -73,10 +73,10 @@ class Played:
     """Rounds under an attack.
 
     Attributes:
-        claims: about each round.
-        seconds: of the attack's own CPU time.
-        transcript: what was on the wire.
-        look: what the attack sees of a transcript like it, given rounds and a client.
+        claims: claims about each round.
+        seconds: CPU time of the attack itself.
+        transcript: all messages.
+        look: (transcript, rounds, client) → the attack's view.
     """
 
     claims: list[tuple[Claim, ...]]
@@ -88,14 +88,14 @@ class Played:
 def play_out(
     attack: Any, private: Batch, *, clients: int, arguments: Mapping[str, Any], seed: int, **how: Any
 ) -> Played:
-    """The same, with what was on the wire.
+    """Like :func:`play`, with the transcript.
 
     Args:
-        attack: as created.
-        private: the clients' examples, in equal shares.
-        clients: so many.
-        arguments: of the model.
-        seed: of the federation.
+        attack: the attack.
+        private: the clients' examples, divided equally.
+        clients: number of clients.
+        arguments: arguments of the model.
+        seed: seed of the federation.
         how: ``model`` (a registered name), ``rounds``, ``auxiliary`` (a batch), ``defenses``, fields of
             ``wire.Terms``.
     """
@@ -167,7 +167,7 @@ def play_out(
 
 
 def errors(claims: tuple[Claim, ...], private: Batch) -> list[float]:
-    """Mean squared error of every private image against the claimed one it is paired with; missed: 1."""
+    """Mean squared error of every private image against its paired claim; 1 without a claim."""
     (claim,) = (c for c in claims if isinstance(c, Reconstruction))
     if not len(claim.inputs):
         return [1.0] * len(private)
@@ -176,7 +176,7 @@ def errors(claims: tuple[Claim, ...], private: Batch) -> list[float]:
 
 
 def spear_piece(how: str, batch: int, rows: int, seed: int, split: str) -> dict[str, Any]:
-    """One batch at the server: how many of its images are exact, and the CPU seconds that it took."""
+    """Attack one batch: number of exact images, and CPU seconds."""
     data = cifar(split)
     order = torch.randperm(len(data), generator=Rng.root(seed, salt="deal").torch())
     private = data.pick(order[:batch])
@@ -188,7 +188,7 @@ def spear_piece(how: str, batch: int, rows: int, seed: int, split: str) -> dict[
 
 
 class OutOfTimeError(Exception):
-    """A piece's CPU time is spent."""
+    """The CPU time limit of a piece is exceeded."""
 
 
 def _stop(_signal: int, _frame: FrameType | None) -> None:
@@ -196,7 +196,7 @@ def _stop(_signal: int, _frame: FrameType | None) -> None:
 
 
 def spear_line(task: tuple[str, int, int, int, str, int, Path]) -> str:
-    """Run one piece unless its file is there."""
+    """Run one piece unless its file exists."""
     how, batch, rows, seed, split, limit, out = task
     file = out / f"spear-{how}-{batch}-{rows}-{seed}.json"
     if not file.exists():
@@ -232,7 +232,7 @@ def spear(arguments: argparse.Namespace) -> None:
 
 
 def known_and_judged(arguments: argparse.Namespace) -> tuple[Batch, Batch]:
-    """1,000 auxiliary train images, and the images that judge: test images, or other train images."""
+    """1,000 auxiliary train images, and the evaluation images: test images, or other train images."""
     train = cifar("train")
     order = torch.randperm(len(train), generator=Rng.root(0, salt="auxiliary").torch())
     judged = cifar("test") if arguments.split == "test" else train.pick(order[1000:])
@@ -240,7 +240,7 @@ def known_and_judged(arguments: argparse.Namespace) -> tuple[Batch, Batch]:
 
 
 def dealt(pool: Batch, size: int, seed: int) -> Batch:
-    """So many of the images that judge, at random."""
+    """``size`` random evaluation images."""
     return pool.pick(torch.randperm(len(pool), generator=Rng.root(seed, salt="deal").torch())[:size])
 
 
@@ -262,7 +262,7 @@ CAH: Mapping[str, Mapping[str, Any]] = {
 
 
 def cah(arguments: argparse.Namespace) -> None:
-    """Share of 100 examples that trap weights give up, exactly and above 18 dB."""
+    """Share of 100 examples recovered by trap weights, exactly and above 18 dB."""
     known, pool = known_and_judged(arguments)
     print("| setting | exact | above 18 dB | CPU s |\n|---|---|---|---|")
     for name, how in CAH.items():
@@ -308,12 +308,12 @@ def fishing(arguments: argparse.Namespace) -> None:
 
 
 def spread(values: list[float]) -> str:
-    """Mean, and smallest to largest."""
+    """Mean and range."""
     return f"{sum(values) / len(values):.3f} ({min(values):g} to {max(values):g})"
 
 
 def table(arguments: argparse.Namespace) -> None:
-    """Whole batches that were exact, and the median CPU seconds, by search, rows and batch."""
+    """Number of exact batches and median CPU seconds, by search, rows and batch size."""
     lines = [json.loads(f.read_text(encoding="utf-8")) for f in sorted(arguments.out.glob("spear-*.json"))]
     cells: dict[tuple[str, int, int], list[dict[str, Any]]] = {}
     for line in lines:
@@ -328,7 +328,7 @@ def table(arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Run what is asked for."""
+    """Run the requested part."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=("spear", "table", "cah", "fishing"))
     parser.add_argument("--out", type=Path, default=Path("runs/active"))

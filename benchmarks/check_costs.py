@@ -1,7 +1,7 @@
-"""What ``check`` says against the truth: ``python -m benchmarks.check_costs [PRESET ...] [--out FOLDER]``.
+"""Predicted and actual cost of ``check``: ``python -m benchmarks.check_costs [PRESET ...] [--out FOLDER]``.
 
-Each preset is probed in a new process, then audited with an empty cache in one process at a time; what is
-there is kept. Seconds are of one processor; the truth is the sum over all pieces, without starting processes.
+Each preset is probed in a new process, then audited with an empty cache in one process at a time; existing
+results are kept. Seconds are of one core; the actual cost is the sum over all pieces, without process start.
 """
 
 import argparse
@@ -31,7 +31,7 @@ PROBE: Final = 10.0
 
 
 def told(preset: str, out: Path) -> dict[str, float | str]:
-    """What ``check`` foretells of one preset, and what that took."""
+    """The cost predicted by ``check`` for one preset, and the time it took."""
     kept = out / f"{preset}-told.json"
     if not kept.exists():
         out.mkdir(parents=True, exist_ok=True)
@@ -45,7 +45,7 @@ def told(preset: str, out: Path) -> dict[str, float | str]:
 
 
 def truth(preset: str, out: Path) -> float:
-    """CPU seconds of all pieces of the audit."""
+    """Actual CPU seconds of all pieces of the audit."""
     kept = out / f"{preset}-true.json"
     if not kept.exists():
         os.environ["GLASSHOUSE_CACHE"] = str((out / f"{preset}-cache").resolve())

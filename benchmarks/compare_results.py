@@ -1,8 +1,8 @@
-"""Whether two runs of one scenario found the same: ``python -m benchmarks.compare_results BEFORE AFTER``.
+"""Compare two runs of one scenario for equality: ``python -m benchmarks.compare_results BEFORE AFTER``.
 
-Compared are transcripts and claims on disk (bit by bit), and what ``result.json`` says: findings, refusals,
-utility, contrasts, exhibits. Differences that come from a decision are declared below and counted; every
-other one is printed, and makes the exit code 1.
+Compares transcripts and claims on disk (bit by bit), and the contents of ``result.json``: findings, refusals,
+utility, contrasts, exhibits. Intended differences are declared below and counted; any other one is printed
+and gives exit code 1.
 """
 
 import json
@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file
 
 CLOSE = 1e-6
-"""Relative; SSIM is computed by our own code since, in another order of additions."""
+"""Relative tolerance; SSIM is now computed by our own code, with another order of summation."""
 KINDS = {
     "ClientScores": "clients",
     "ClassRepresentatives": "class_representatives",
@@ -27,7 +27,7 @@ KINDS = {
     "DetectorReport": "appendix",
     "HeadReport": "appendix",
 }
-"""Names of kinds of claims that are not the class's name in small letters."""
+"""Claim kinds whose names differ from the class name in lower case."""
 INTERVALS = frozenset({"low", "high", "gain_low", "gain_high"})
 WORDS = frozenset({"chosen", "caption", "file", "title", "setting", "join"})
 TITLES = {"both ends of its scale": "lower and upper bounds for its generator"}
@@ -36,7 +36,7 @@ CELLS = "cells are named by a hash of their settings, of which some have new nam
 NULLS = "the quoted null is the known chance unless a null is shown to be above it (decision 0083)"
 
 Json = Any
-Difference = tuple[str, str]  # why it may be ("" where nothing allows it), and what it is
+Difference = tuple[str, str]  # (why it is allowed, or "" if it is not; description)
 
 
 def same(left: Json, right: Json) -> bool:
@@ -53,7 +53,7 @@ def same(left: Json, right: Json) -> bool:
 
 
 def compare_findings(before: Mapping[str, Json], after: Mapping[str, Json]) -> Iterator[Difference]:
-    """One finding, matched by scenario, axes, attack and metric."""
+    """Compare findings, matched by scenario, axes, attack and metric."""
     name = " / ".join(before[key] for key in ("scenario", "attack", "metric")) + f" {before['axes']}"
     raised = after["baseline"] == CHANCE != before["baseline"]
     for key in sorted(before.keys() - {"seconds"}):
@@ -80,17 +80,17 @@ def _why(key: str, *, raised: bool) -> str:
 
 
 def rename_cells(findings: list[tuple[Json, Json]]) -> dict[str, str]:
-    """Hashes of cells before and after, from the findings that belong together."""
+    """Cell hash before → after, from matched findings."""
     return {old["cell"]: new["cell"] for old, new in findings}
 
 
 def compare_claims(before: Path, after: Path, cells: Mapping[str, str]) -> Iterator[Difference]:
-    """Every claim and every message on disk: tensors bit by bit, the rest after the renames of kinds.
+    """Compare every claim and message on disk: tensors bit by bit, the rest after renaming kinds.
 
     Args:
         before: run directory.
-        after: another.
-        cells: hash of each cell before, and after.
+        after: another run directory.
+        cells: hash of each cell, before → after.
     """
     for path in sorted((before / "cells").rglob("*")):
         relative = path.relative_to(before)
@@ -136,10 +136,10 @@ def _compare_claim_files(path: Path, other: Path, name: str) -> Iterator[Differe
 
 
 def _normalised(line: Mapping[str, Json]) -> Json:
-    """A claim's line without its tensors: kind, about, and every plain number or word in it."""
+    """A claim's line without its tensors: kind, about, and all plain values."""
     fields = {key: value for key, value in line.items() if key not in ("kind", "about", "tensors", "plain")}
     fields |= line.get("plain", {})
-    if "numbers" in fields:  # an appendix: its name and tensors stand elsewhere
+    if "numbers" in fields:  # an appendix: its name and tensors are stored elsewhere
         fields = dict(fields["numbers"])
     kind = KINDS.get(line["kind"], line["kind"].lower())
     return [kind, line["about"], sorted(t.removeprefix("tensors.") for t in line["tensors"]), fields]
@@ -148,7 +148,7 @@ def _normalised(line: Mapping[str, Json]) -> Json:
 def compare_exhibits(
     before: Mapping[str, Json], after: Mapping[str, Json], runs: tuple[Path, Path]
 ) -> Iterator[Difference]:
-    """One exhibit, matched by scenario, kind and title; pictures pixel by pixel."""
+    """Compare exhibits, matched by scenario, kind and title; images pixel by pixel."""
     name = f"{before['scenario']}: {before['title']}"
     for key in before:
         if not same(before[key], after[key]):
@@ -169,12 +169,12 @@ def compare_exhibits(
 
 
 def _without_intervals(value: Json) -> Json:
-    """The data of an exhibit; from the cells of a table the ends of intervals are taken out."""
+    """The data of an exhibit, without interval bounds in table cells."""
     return json.loads(re.sub(r"\[-?[0-9.e+-]+, -?[0-9.e+-]+\]", "[]", json.dumps(value)))
 
 
 def _without_nulls(data: Mapping[str, Json]) -> Json:
-    """The same without the column of a table that repeats the quoted null."""
+    """The data of an exhibit, without the table column that repeats the quoted null."""
     columns = data.get("columns", [])
     if "quoted null" not in columns:
         return _without_intervals(data)
@@ -191,7 +191,7 @@ def _pictures(path: Path) -> Any:
 def compare_lists(
     before: Mapping[str, Json], after: Mapping[str, Json], cells: Mapping[str, str]
 ) -> Iterator[Difference]:
-    """Refusals, utility and contrasts, in order."""
+    """Compare refusals, utility and contrasts, in order."""
     for part in ("refusals", "utility", "contrasts"):
         moved = [{**row, "cell": cells.get(row["cell"], row["cell"])} for row in before[part]]
         equal = same(moved, after[part])
@@ -201,7 +201,7 @@ def compare_lists(
 def pair(
     before: list[Json], after: list[Json], keys: tuple[str, ...]
 ) -> tuple[list[tuple[Json, Json]], list[Difference]]:
-    """Entries of both lists by key, and those that only one of them has."""
+    """Pairs of entries with the same key, and the entries that are in only one list."""
     left, right = ({_key(entry, keys): entry for entry in entries} for entries in (before, after))
     pairs = [(left[key], right[key]) for key in left if key in right]
     gone = [("", f"gone: {key}") for key in left if key not in right]
@@ -221,7 +221,7 @@ def _short(value: Json) -> str:
 
 
 def compare(before: Path, after: Path) -> list[Difference]:
-    """Every difference, and every equality worth counting, of two run directories."""
+    """All differences between two run directories, and the equalities to count."""
     left, right = (json.loads((run / "result.json").read_text()) for run in (before, after))
     findings, others = pair(left["findings"], right["findings"], ("scenario", "axes", "attack", "metric"))
     cells = rename_cells(findings)
@@ -242,7 +242,7 @@ def compare(before: Path, after: Path) -> list[Difference]:
 
 
 def main(arguments: list[str]) -> int:
-    """Print counts of what is equal or declared, the verdicts that changed, and what nothing declares."""
+    """Print counts of equal and declared differences, changed verdicts, and undeclared differences."""
     differences = compare(*map(Path, arguments))
     for reason, count in sorted(Counter(reason for reason, _ in differences if reason).items()):
         print(f"{count:5}  {reason}")

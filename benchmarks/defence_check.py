@@ -1,8 +1,8 @@
-"""Is my defence really on? Strengths, faults and false alarms of the defence check, on CIFAR-10 and LeNet-5.
+"""Estimated strengths, detected faults and false alarms of the defence check, on CIFAR-10 and LeNet-5.
 
 ``GLASSHOUSE_DATA=folder python -m benchmarks.defence_check`` prints the table of
-docs/results/defence-check.md. Thresholds were chosen on seed 1; seed 100 had been seen when one rule was
-mended. Clients sample their images anew in every round, as FedSGD on a stream does; each sends 20 updates.
+docs/results/defence-check.md. Thresholds were chosen on seed 1; results on seed 100 were known when one rule
+was fixed. Clients draw new images in every round, as in FedSGD on a stream; each sends 20 updates.
 """
 
 import argparse
@@ -41,14 +41,14 @@ SIZES = (1, 2, 4, 8, 16, 32, 64)
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """One kind of federation: protocol, examples per update, how far the model is trained."""
+    """One kind of federation: protocol, examples per update, training state of the model."""
 
     protocol: str
     examples: int
     model: str
 
     def terms(self) -> Terms:
-        """FedAvg: two epochs of half the examples per step."""
+        """The terms; FedAvg takes two epochs with half the examples per step."""
         local = self.protocol == "fedavg"
         return Terms(
             protocol=self.protocol,
@@ -63,7 +63,7 @@ class Place:
 
 
 class Bench:
-    """Images and models of one seed; clients of FedAvg send changes, or the ``parameters`` themselves."""
+    """Images and models of one seed; FedAvg clients send deltas, or the ``parameters`` themselves."""
 
     def __init__(self, seed: int, *, parameters: bool = False) -> None:
         self.protocols = ("fedavg",) if parameters else ("fedsgd", "fedavg")
@@ -85,7 +85,7 @@ class Bench:
     def client(
         self, place: Place, chain: Sequence[Defense], *, name: str, changes: bool = False
     ) -> Transcript:
-        """One client's 20 updates, each from a fresh draw; the model moves a little from round to round."""
+        """One client's 20 updates, each on newly drawn images; the model changes a little every round."""
         parameters = self.parameters and not changes
         terms, rng = place.terms(), self.rng.child(f"{place}{name}")
         model = build(ARCHITECTURE, rng=rng)
@@ -118,13 +118,13 @@ class Bench:
 
     @staticmethod
     def _as_parameters(update: Update, weights: dict[str, torch.Tensor]) -> Update:
-        """What a client of Flower sends, rounded as float32 is."""
+        """The update as parameters, as a Flower client sends them, with float32 rounding."""
         tensors = {name: weights[name] + t for name, t in update.tensors.items()}
         return replace(update, kind="parameters", tensors=tensors)
 
 
 def strengths(plain: Transcript) -> dict[str, tuple[dict[str, Any], dict[str, Any], str]]:
-    """By defence: settings that bind at this client, the same mis-set, and what the check must estimate."""
+    """By defence: effective settings for this client, incorrect settings, and the value to estimate."""
     updates = [record.updates[0] for record in plain.rounds]
     middle = statistics.median(norm(u.tensors) for u in updates) / 2
     entries = sum(t.numel() for t in updates[0].tensors.values())
@@ -168,7 +168,7 @@ def interval(hits: int, n: int) -> str:
 
 
 def run_plain(bench: Bench, clients: int) -> None:
-    """False alarms: anything seen at a client that runs no defence, pooled and in every single update."""
+    """False alarms for clients without a defence, pooled and per update."""
     alarms: Counter[str] = Counter()
     single: Counter[str] = Counter()
     total = updates = 0
@@ -192,7 +192,7 @@ def run_plain(bench: Bench, clients: int) -> None:
 
 
 def run_defended(bench: Bench, clients: int) -> None:
-    """Estimated strengths, and what is said of defences that are on, off and mis-set."""
+    """Estimated strengths, and rulings on defences that are on, off and incorrectly set."""
     errors: dict[str, list[float]] = {}
     said: dict[str, dict[str, Counter[str]]] = {}
     places = itertools.product(bench.protocols, (1, 16), ("untrained", "trained"))

@@ -1,10 +1,10 @@
-"""What attacks got under a guarantee, beside the most that any could get: ``python -m benchmarks.dp_gap``.
+"""Measured attack success under DP guarantees, and the bound on any attack: ``python -m benchmarks.dp_gap``.
 
-Reads the cells of docs/results whose defence proves differential privacy (what was measured stands there),
-computes the bound of each and prints the table of docs/results/dp.md. ``--chart FILE`` draws it. Ends with 1
-if the lower end of a measured interval lies above its bound. The bound is the closed form Φ(Φ⁻¹(κ) + μ) of a
-unit that is in every release. In PROLIN's rows a client answers about 30 of 150 rounds and ε counts 60, so
-that their bounds hold and are loose.
+Reads the measured cells of docs/results whose defence proves differential privacy, computes the bound of each
+and prints the table of docs/results/dp.md. ``--chart FILE`` draws it. Exit code 1 if the lower end of a
+measured interval lies above its bound. The bound is the closed form Φ(Φ⁻¹(κ) + μ) of a unit that is in every
+release. In PROLIN's rows a client answers about 30 of 150 rounds and ε counts 60, so their bounds hold but
+are loose.
 """
 
 import argparse
@@ -28,13 +28,13 @@ class Cell:
     """One figure of a results page under a guarantee.
 
     Attributes:
-        page: stem of its file.
-        row: how the row's first cells begin.
-        column: its heading.
-        name: what it is, for the chart.
-        chance: κ, what guessing without the update reaches; None: the figure is an AUC.
-        mu: of the Gaussian curve that the defence proves, over all releases.
-        scale: the page's unit: 100 where it prints per cent.
+        page: stem of the page's file name.
+        row: beginning of the row's first cells.
+        column: heading of the column.
+        name: label in the chart.
+        chance: κ, success of guessing without the update; None: the figure is an AUC.
+        mu: μ of the Gaussian DP guarantee over all releases.
+        scale: unit of the page: 100 if it prints percentages.
     """
 
     page: str
@@ -49,7 +49,7 @@ class Cell:
         """Value and interval, as printed.
 
         Raises:
-            LookupError: the page has no such cell any more.
+            LookupError: the page has no such cell.
         """
         header: list[str] = []
         for line in (PAGES / f"{self.page}.md").read_text(encoding="utf-8").splitlines():
@@ -66,7 +66,7 @@ class Cell:
         raise LookupError(f"{self.page}.md has no interval in {self.row}, column '{self.column}'")
 
     def bound(self) -> float:
-        """The most that any attack reaches; clients in and out of something are two steps apart."""
+        """Upper bound for any attack; clients with and without a property are two steps apart."""
         if self.chance is None:
             return Auc().most(lambda rate: gaussian_share(rate, mu=2 * self.mu))
         return gaussian_share(self.chance, mu=self.mu)
@@ -79,17 +79,17 @@ BUDGETS: Final = (
     (8, "DP-SGD, ε = 8", ""),
     (1, "DP-SGD, ε = 1", "dp-epsilon-1"),
 )
-"""ε at δ = 1e-5 over the run, the row in prolin.md, the row in scale-mia.md."""
+"""(ε at δ = 1e-5 over the run, row in prolin.md, row in scale-mia.md)."""
 MAUI: Final = (("1e6", 4.3e-4), ("1e5", 4.3e-3), ("1e4", 0.043), ("1e3", 0.43), ("1e2", 4.3), ("1e1", 43.0))
-"""Rows of maui.md, and the noise of an update that is clipped to 100."""
+"""Rows of maui.md, and the noise on an update clipped to 100."""
 INVERSION: Final = (8, 1)
-"""ε of a round, at δ = 1e-5, in the preset ``dp``; its federations have five rounds."""
+"""ε per round, at δ = 1e-5, in the preset ``dp``; its federations have five rounds."""
 FLOWER_NOISE: Final = 0.484
-"""Of an update clipped to 1: what Flower's ``LocalDpMod`` makes of ε = 10 a round."""
+"""Noise of Flower's ``LocalDpMod`` for ε = 10 per round, on an update clipped to 1."""
 
 
 def kept() -> Iterator[Cell]:
-    """Every cell with a guarantee and a metric that it bounds."""
+    """All cells with a guarantee and a metric bounded by it."""
     for epsilon, words, name in BUDGETS:
         mu = gaussian_mu(epsilon, delta=1e-5)
         for attack in ("REG", "posterior") if epsilon > 1 else ():
@@ -114,7 +114,7 @@ def kept() -> Iterator[Cell]:
             row = (f"{defence}, ε = {epsilon} a round", "iDLG")
             words = f"Inversion, named among 100, {row[0]}"
             yield Cell("dp", row, "named among 100", words, 0.01, mu)
-            if defence == "update":  # an example's label is not what DP-SGD protects
+            if defence == "update":  # DP-SGD does not protect an example's label
                 yield Cell("dp", row, "labels", f"Inversion, labels, {row[0]}", 0.297, mu)
     column, mu = "figure, n, 95 % interval", 1 / FLOWER_NOISE
     label = ("DP by Flower", "`label_inference`")
@@ -124,16 +124,16 @@ def kept() -> Iterator[Cell]:
 
 
 Row = tuple[Cell, tuple[float, float, float], float]
-"""A figure, what was measured with its interval, and its bound."""
+"""(figure, measured value with interval, bound)."""
 
 
 def gaps() -> list[Row]:
-    """Every cell beside its bound."""
+    """All cells with their bounds."""
     return [(cell, cell.measured(), cell.bound()) for cell in kept()]
 
 
 def table(rows: list[Row]) -> str:
-    """As it stands in docs/results/dp.md."""
+    """The table of docs/results/dp.md."""
     lines = ["| figure | guessing | measured | the most that any attack could get |", "|---|---|---|---|"]
     for cell, (value, low, high), bound in rows:
         chance = 0.5 if cell.chance is None else cell.chance
@@ -142,7 +142,7 @@ def table(rows: list[Row]) -> str:
 
 
 def judged(rows: list[Row]) -> list[Row]:
-    """Rows whose bound is below 1 as printed: the others allow everything."""
+    """Rows whose printed bound is below 1; the others are vacuous."""
     return [row for row in rows if round(row[2], 3) < 1]
 
 
@@ -152,7 +152,7 @@ def above(rows: list[Row]) -> list[str]:
 
 
 def verdict(rows: list[Row]) -> str:
-    """How many of those that a bound below 1 judges lie above it."""
+    """How many of the figures with a bound below 1 exceed it."""
     few = judged(rows)
     return f"{len(above(few))} of {len(few)} above, {len(rows) - len(few)} further bounds are 1"
 
@@ -161,7 +161,7 @@ WIDTH, LEFT, STEP, BLUE = 900, 390, 19, "#1f5fa8"
 
 
 def chart(rows: list[Row]) -> str:
-    """A line per figure: guessing (grey), what was measured with its interval (blue), the bound (red)."""
+    """One line per figure: guessing (grey), measured value with interval (blue), bound (red)."""
     height = STEP * len(rows) + 58
 
     def x(share: float) -> float:
@@ -198,7 +198,7 @@ def chart(rows: list[Row]) -> str:
 
 
 def main() -> int:
-    """Print the table, draw the chart; 1 where a measured lower end lies above its bound."""
+    """Print the table, draw the chart; return 1 if a measured lower end lies above its bound."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--chart", type=Path)
     arguments = parser.parse_args()

@@ -1,8 +1,8 @@
 """Canaries in federations on CIFAR-10: ``python -m benchmarks.epsilon_federations [--federations 20]``.
 
-The last table of docs/results/dp.md. LeNet, two clients, with noise at a proved ε and with the noise off, for
+The last table of docs/results/dp.md. LeNet, two clients, with noise for a proved ε and without noise, for
 DP-SGD (canary examples) and for the Gaussian mechanism on updates (canary clients). Each federation is a line
-of ``--out``; those that are there are not run again.
+of ``--out``; existing ones are not run again.
 """
 
 import argparse
@@ -30,11 +30,11 @@ ON: dict[str, dict[str, Any]] = {
 
 
 CANARIES = {"DP-SGD, full batches": 1000, "DP-SGD, a quarter per step": 3000, "updates": 1000}
-"""More where steps are sampled: the bound for Gaussian curves does not hold there."""
+"""Number of canaries; more with sampled steps, for which the Gaussian-DP bound does not hold."""
 
 
 def scenario(kind: str, *, noise: bool, seed: int) -> Any:
-    """One federation; with the noise off the defence is there, its noise 1e-3 of the sensitivity or less."""
+    """One federation; without noise, the defence runs with noise of at most 1e-3 of the sensitivity."""
     defense = dict(ON[kind])
     if not noise and defense["name"] == "dp_sgd":
         del defense["epsilon"]
@@ -61,7 +61,7 @@ def scenario(kind: str, *, noise: bool, seed: int) -> Any:
 
 
 def main() -> None:
-    """Run what is missing, then print the table."""
+    """Run missing federations, then print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--federations", type=int, default=20)
     parser.add_argument("--out", type=Path, default=Path("runs/epsilon_federations.jsonl"))

@@ -1,8 +1,8 @@
 """Ray against the local pool: ``python -m benchmarks.executors [--iterations 1500] [--out FOLDER]``.
 
 One audit of six federations with one attack piece each, on a Ray cluster of this machine with one and with
-two pieces at a time, and on local processes. Seconds are of the clock, up to the last score: run it on a
-quiet machine. The results must be equal but for seconds.
+two pieces at a time, and on local processes. Reports wall-clock seconds up to the last score: run it on an
+idle machine. The results must be equal except for timings.
 """
 
 import argparse
@@ -28,7 +28,7 @@ WANTED: Final = 1.7
 
 
 def timeless(value: Any) -> Any:
-    """Without what a clock says, and without the manifest."""
+    """``value`` without timings and manifest."""
     if isinstance(value, dict):
         return {k: timeless(v) for k, v in value.items() if k not in ("seconds", "manifest")}
     return [timeless(v) for v in value] if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""How often a headline is wrong: 75 findings, nothing leaks, and the report says that something came out.
+"""False-positive rate of headlines: reports of 75 findings without a leak that claim one.
 
 ``python -m benchmarks.false_headlines`` prints the rates of ``docs/result.md``.
 """
@@ -28,7 +28,7 @@ HEADLINES: Final = ("Private data came out", "Single victims' data came out")
 
 
 def finding(family: Family, number: int, random: np.random.Generator, rng: Rng, *, victims: int) -> Finding:
-    """One primary finding without a leak, each in a cell of its own, with ranks of single victims."""
+    """One primary finding without a leak, in a cell of its own, with ranks of single victims."""
     metric, sample = metric_of(family), family.draw(random, 20, False)
     scored, stream = scored_of(sample), rng.child(str(number))
     gain, p, null = (
@@ -93,12 +93,12 @@ def _victims(random: np.random.Generator, count: int) -> tuple[Victim, ...]:
 
 
 def wrong_headlines(reports: int = REPORTS, *, victims: int = 0, seed: int = 0) -> tuple[float, float]:
-    """Shares of the reports that name a leak: by the headline, and by any finding's own verdict.
+    """Shares of reports that claim a leak: by the headline, and by any finding's own verdict.
 
     Args:
-        reports: simulated.
-        victims: of each finding that get a verdict of their own.
-        seed: of the simulation.
+        reports: number of simulated reports.
+        victims: number of victims per finding with a verdict of their own.
+        seed: seed of the simulation.
     """
     families = [family for family in FAMILIES if family.name in KINDS]
     wrong = single = 0

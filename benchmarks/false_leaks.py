@@ -1,6 +1,6 @@
-"""How often an audit is wrong: false leaks, and power, through the public scoring functions.
+"""False-positive rate and power of an audit's leak verdicts, through the public scoring functions.
 
-Each line of the table is a kind of measurement, each column a number of victims (clients, for metrics over
+Each row of the table is a kind of measurement, each column a number of victims (clients, for metrics over
 clients). ``python -m benchmarks.false_leaks`` prints the table of ``docs/result.md``.
 """
 
@@ -29,7 +29,7 @@ PASSED = Control(
 
 @dataclass(frozen=True, kw_only=True)
 class Rate:
-    """Of ``runs`` measurements of ``n`` victims, the shares that the rules and the exact test call a leak."""
+    """Shares of ``runs`` measurements of ``n`` victims that the rules and the exact test call a leak."""
 
     family: str
     n: int
@@ -39,14 +39,14 @@ class Rate:
 
 
 def metric_of(family: Family) -> Metric:
-    """The metric as registered; at fpr .1, which few clients can show."""
+    """The registered metric; at an FPR of 0.1, which a few clients can resolve."""
     arguments = {"fpr": 0.1} if family.metric == "tpr_at_fpr" else {}
     metric: Metric = load("metrics", family.metric)(**arguments)
     return metric
 
 
 def scored_of(sample: Sample) -> ScoredMetric:
-    """The measurement as the audit scores it: claim by claim."""
+    """The measurement in the audit's format, claim by claim."""
     if sample.clients:
         every = (ClientSample(run=run, scores=scores, truth=truth) for run, scores, truth in sample.clients)
         return join_parts([ScoredMetric(clients=(one,), baseline="coin") for one in every])
@@ -63,7 +63,7 @@ def scored_of(sample: Sample) -> ScoredMetric:
 
 
 def is_leak(sample: Sample, metric: Metric, rng: Rng) -> bool:
-    """Whether the audit says ``leaks``."""
+    """Whether the audit's verdict is ``leaks``."""
     scored = scored_of(sample)
     gain = gain_of(scored, metric, rng=rng)
     other = None if sample.exchanged is None else exchange(scored, metric, rng=rng)
@@ -91,10 +91,10 @@ def measure(family: Family, n: int, *, leaks: bool, runs: int = RUNS, seed: int 
 
 
 def resample_less() -> None:
-    """Make a study quicker without making it kinder.
+    """Reduce resampling to speed up the study, without biasing it in favour of the rules.
 
-    The bootstrap widens upper ends alone, and no leak depends on those. Exchanges of the truth give a valid
-    test whatever their number; fewer of them cost power.
+    The bootstrap only widens upper ends, on which no leak verdict depends. Permutations of the truth give a
+    valid test for any number of them; fewer of them reduce power.
     """
     interval.RESAMPLES = 50
     permutation.EXCHANGES = 999
@@ -102,7 +102,7 @@ def resample_less() -> None:
 
 
 def row(family: Family, *, leaks: bool, runs: int) -> str:
-    """One line of the table; beside each power, that of the exact test where there is one."""
+    """One row of the table; each power is followed by that of the exact test, if there is one."""
     cells = [family.name]
     for n in SIZES:
         if n not in family.sizes:
@@ -115,7 +115,7 @@ def row(family: Family, *, leaks: bool, runs: int) -> str:
 
 
 def print_tables(runs: int = RUNS) -> None:
-    """Both tables, in Markdown, line by line."""
+    """Print both tables in Markdown."""
     resample_less()
     for leaks in (False, True):
         head = ["power" if leaks else "false leaks", *(f"n = {n}" for n in SIZES)]

@@ -1,6 +1,6 @@
-"""Kinds of measurements for the study of false leaks: how each looks, and its exact test.
+"""Kinds of simulated measurements for the study of false leaks, with their exact tests.
 
-Plain arrays, so that the same data can be judged by any version of the rules.
+Plain arrays, so that the same data can be used with any version of the rules.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from glasshouse.metrics.statistics.shares import proportion_interval
 Floats = NDArray[np.float64]
 Random = np.random.Generator
 POWER = 0.8
-"""What the exact test reaches where its effect can be chosen."""
+"""Power of the exact test if the effect size can be chosen."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,13 +25,13 @@ class Sample:
     """One simulated measurement.
 
     Attributes:
-        values: (n, images) of the attack.
-        null: of the null adversary, same shape.
+        values: scores of the attack, (n, images).
+        null: scores of the null adversary, same shape.
         known: the null is a chance level in closed form.
-        most: the most that the null's share can be, from auxiliary data; None: not measured.
-        exchanged: (n, others), the same claims on other victims' truth; None where there is no such control.
-        clients: (run, scores, truth) of each claim, for metrics over clients; ``values`` is empty then.
-        p: of the exact test; None where there is none.
+        most: upper bound on the null's share, from auxiliary data; None: not measured.
+        exchanged: (n, others), scores of the same claims on other victims' truth; None: no such control.
+        clients: (run, scores, truth) of each claim, for metrics over clients; ``values`` is then empty.
+        p: p-value of the exact test; None: no exact test.
     """
 
     values: Floats = field(default_factory=lambda: np.zeros((0, 0)))
@@ -44,11 +44,11 @@ class Sample:
 
 
 Cell = Callable[[Floats, Floats, Floats], Floats]
-"""From what a claim, a truth, and the two together bring, to a score."""
+"""(claim effect, truth effect, interaction) → score."""
 Shape = Callable[[Floats], Floats]
-"""From normal noise to scores of another distribution."""
+"""Normal noise → scores of another distribution."""
 Draw = Callable[[Random, int, bool], Sample]
-"""From a stream, the number of victims (or clients), and whether something leaks, to a measurement."""
+"""(random stream, number of victims or clients, whether something leaks) → measurement."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,11 +56,11 @@ class Family:
     """A kind of measurement.
 
     Attributes:
-        name: for the table.
-        metric: as registered.
+        name: name in the table.
+        metric: registered name.
         draw: see ``Draw``.
-        exact: an exact test exists, and the power must come near to its power.
-        sizes: numbers of victims at which it can be measured.
+        exact: an exact test exists, and the power must be close to that of the exact test.
+        sizes: possible numbers of victims.
     """
 
     name: str
@@ -72,14 +72,14 @@ class Family:
 
 @cache
 def t_effect(n: int) -> float:
-    """Mean over standard deviation at which Student's t reaches ``POWER``."""
+    """Effect size (mean / standard deviation) at which Student's t-test reaches ``POWER``."""
     quantile = stats.t.ppf(0.975, n - 1)
     return float(optimize.brentq(lambda d: stats.nct.sf(quantile, n - 1, d) - POWER, 0.1, 90)) / n**0.5
 
 
 @cache
 def share_effect(n: int, chance: float) -> float:
-    """The smallest share at which the exact binomial test reaches ``POWER``; 0.9 where none does."""
+    """The smallest share at which the exact binomial test reaches ``POWER``; 0.9 if none does."""
     hits = int(stats.binom.isf(0.025, n, chance)) + 1
     grid = np.arange(chance, 1, 0.01)
     enough = grid[stats.binom.sf(hits - 1, n, grid) >= POWER]
@@ -87,7 +87,7 @@ def share_effect(n: int, chance: float) -> float:
 
 
 def normal_differences(random: Random, n: int, leaks: bool) -> Sample:
-    """PSNR whose gain is normal; exact: Student's paired t."""
+    """PSNR with a normal gain; exact test: Student's paired t."""
     null = random.normal(12, 3, n)
     values = null + random.normal(2 * t_effect(n) if leaks else 0, 2, n)
     p = float(stats.ttest_rel(values, null, alternative="greater").pvalue)
@@ -95,7 +95,7 @@ def normal_differences(random: Random, n: int, leaks: bool) -> Sample:
 
 
 def _crossed(random: Random, n: int, cell: Cell) -> tuple[Floats, Floats]:
-    """Scores (n, n) of claims on truths, and those (n,) of the null on the truths, a mean of ten guesses."""
+    """Scores (n, n) of claims on truths, and scores (n,) of the null, a mean of ten guesses."""
     truths = random.normal(size=n)
     scores = cell(random.normal(size=(n, 1)), truths[None], random.normal(size=(n, n)))
     guesses = cell(random.normal(size=(10, n)), truths[None], random.normal(size=(10, n)))
@@ -103,7 +103,7 @@ def _crossed(random: Random, n: int, cell: Cell) -> tuple[Floats, Floats]:
 
 
 def _exchangeable(scores: Floats, null: Floats, own: Floats) -> Sample:
-    """Each claim meets the next victims in order, as many as in an audit."""
+    """A sample in which each claim is also scored on the next victims, as many as in an audit."""
     n = len(own)
     claims = np.arange(n)[:, None]
     others = (claims + np.arange(1, min(SHIFTS, n - 1) + 1)) % n
@@ -111,7 +111,7 @@ def _exchangeable(scores: Floats, null: Floats, own: Floats) -> Sample:
 
 
 def bounded(random: Random, n: int, leaks: bool) -> Sample:
-    """SSIM: between -1 and 1, skewed upwards."""
+    """SSIM: between -1 and 1, right-skewed."""
 
     def cell(claim: Floats, truth: Floats, both: Floats) -> Floats:
         return np.asarray(np.tanh(0.25 * np.exp(0.3 * claim + 0.3 * truth + 0.25 * both)))
@@ -122,14 +122,14 @@ def bounded(random: Random, n: int, leaks: bool) -> Sample:
 
 
 def skewed_errors(random: Random, n: int, leaks: bool) -> Sample:
-    """MSE: lognormal, so that the gain has a long tail below."""
+    """MSE: log-normal, so that the gain has a long lower tail."""
     scores, null = _crossed(random, n, lambda a, b, e: 0.05 * np.exp(0.8 * (0.5 * a + 0.62 * b + 0.6 * e)))
     ratio = {3: 0.1, 4: 0.2, 8: 0.4, 20: 0.6, 50: 0.75}[n] if leaks else 1.0
     return _exchangeable(scores, null, np.diag(scores) * ratio)
 
 
 def independent_pairs(shape: Shape, *, errors: bool) -> Draw:
-    """Scores independent in every pair of claim and truth: errors with a long tail, or scores with one."""
+    """Independent scores for every pair of claim and truth: long-tailed errors or long-tailed scores."""
 
     def draw(random: Random, n: int, leaks: bool) -> Sample:
         scores, null = _crossed(random, n, lambda a, b, e: shape(e) + 0 * (a + b))
@@ -148,7 +148,7 @@ def exponential(noise: Floats) -> Floats:
 
 
 def log_normal(noise: Floats) -> Floats:
-    """Normal noise as log-normal scores, whose largest of a hundred is thirty times the median."""
+    """Normal noise as log-normal scores; the largest of a hundred is thirty times the median."""
     return np.asarray(np.exp(1.5 * noise))
 
 
@@ -158,7 +158,7 @@ def gamma(noise: Floats) -> Floats:
 
 
 def one_in_five(noise: Floats) -> Floats:
-    """Nearly alike but for one failure in five."""
+    """Nearly constant scores, except for one failure in five."""
     return (noise > stats.norm.ppf(0.8)) + 0.01 * stats.norm.cdf(noise)
 
 
@@ -170,7 +170,7 @@ def rare_failures(random: Random, n: int, leaks: bool) -> Sample:
 
 
 def rare_successes(random: Random, n: int, leaks: bool) -> Sample:
-    """PSNR of guesses of which one in twenty is close by luck; with a leak, every second is."""
+    """PSNR of guesses; one in twenty is close by luck, with a leak every second one."""
     rare = stats.norm.ppf(0.95)
     scores, null = _crossed(random, n, lambda _, b, e: 12 + 2 * b + 1.5 * e + 12 * (e > rare))
     own = np.diag(scores) + (12 * (random.random(n) < 0.5) if leaks else 0)
@@ -178,7 +178,7 @@ def rare_successes(random: Random, n: int, leaks: bool) -> Sample:
 
 
 def known_chance(chance: float) -> Draw:
-    """One outcome per victim against a constant chance level: identification."""
+    """One binary outcome per victim against a constant chance level: identification."""
 
     def draw(random: Random, n: int, leaks: bool) -> Sample:
         share = share_effect(n, chance) if leaks else chance
@@ -190,7 +190,7 @@ def known_chance(chance: float) -> Draw:
 
 
 def clustered_chance(rho: float) -> Draw:
-    """Four images per victim that succeed together (``rho`` of the variance) against a chance of .1."""
+    """Four images per victim with correlated success (``rho`` of the variance), against a chance of 0.1."""
 
     def draw(random: Random, n: int, leaks: bool) -> Sample:
         share = {3: 0.8, 4: 0.7, 8: 0.5, 20: 0.3, 50: 0.2}[n] if leaks else 0.1
@@ -202,7 +202,7 @@ def clustered_chance(rho: float) -> Draw:
 
 
 def paired_shares(draws: int, share: float) -> Draw:
-    """One outcome per victim against a null adversary's on the same victims, a mean of ``draws`` guesses."""
+    """One outcome per victim against a null adversary's mean of ``draws`` guesses on the same victims."""
 
     def draw(random: Random, n: int, leaks: bool) -> Sample:
         rate = random.beta(10 * share, 10 * (1 - share), (n, 1))
@@ -219,10 +219,9 @@ def paired_shares(draws: int, share: float) -> Draw:
 
 
 def measured_null(share: float, elsewhere: float) -> Draw:
-    """As a paired share against one guess, whose share on 50 auxiliary examples is known.
+    """Like a paired share against one guess, whose share on 50 auxiliary examples is known (``elsewhere``).
 
-    It is ``elsewhere`` there. The null is the one of four that did best on 40 of them. Claims also meet up
-    to three other victims.
+    The null is the best of four on 40 of these examples. Claims are also scored on up to three other victims.
     """
 
     def draw(random: Random, n: int, leaks: bool) -> Sample:
@@ -253,19 +252,19 @@ def _shift(n: int, leaks: bool) -> float:
 
 
 def _called(scores: Floats, truth: NDArray[np.bool_]) -> Floats:
-    """As many clients as are members, those with the highest scores."""
+    """Decisions: the clients with the highest scores, as many as there are members."""
     return (scores >= np.sort(scores)[-int(truth.sum())]) * 1.0
 
 
 def ranked_clients(random: Random, n: int, leaks: bool) -> Sample:
-    """Scores of one federation's clients; exact: Mann and Whitney's test."""
+    """Scores of one federation's clients; exact test: Mann–Whitney."""
     scores, truth = _scores(random, n, _shift(n, leaks))
     p = float(stats.mannwhitneyu(scores[truth], scores[~truth], alternative="greater", method="exact").pvalue)
     return Sample(clients=(("0", scores, truth),), p=p)
 
 
 def called_clients(random: Random, n: int, leaks: bool) -> Sample:
-    """Decisions about one federation's clients; exact: Fisher's test."""
+    """Decisions about one federation's clients; exact test: Fisher's."""
     scores, truth = _scores(random, n, _shift(n, leaks) * 1.3)
     called = _called(scores, truth)
     caught, members = int(called @ truth), int(truth.sum())
@@ -274,7 +273,7 @@ def called_clients(random: Random, n: int, leaks: bool) -> Sample:
 
 
 def caught_clients(random: Random, n: int, leaks: bool) -> Sample:
-    """A tenth of the others may be accused falsely; exact: how many members come before the k-th other."""
+    """TPR at an FPR of 0.1; exact test: number of members ranked before the k-th non-member."""
     scores, truth = _scores(random, n, _shift(n, leaks) * 1.3)
     others = int((~truth).sum())
     rank = int(0.1 * (others + 1) + 1e-9)
@@ -284,7 +283,7 @@ def caught_clients(random: Random, n: int, leaks: bool) -> Sample:
 
 
 def copied_clients(copies: int, decisions: bool) -> Draw:
-    """One federation whose clients are scored again after every round, nearly alike."""
+    """One federation whose clients are scored again after every round, with nearly equal scores."""
 
     def draw(random: Random, n: int, leaks: bool) -> Sample:
         scores, truth = _scores(random, n, _shift(n, leaks) * (1.3 if decisions else 1.0))
@@ -296,7 +295,7 @@ def copied_clients(copies: int, decisions: bool) -> Draw:
 
 
 def several_runs(random: Random, n: int, leaks: bool) -> Sample:
-    """Five federations whose detectors differ: by luck one ranks members high, another low."""
+    """Five federations with different detectors: by chance one ranks members high, another low."""
     runs = [_scores(random, n, random.normal(1.5 if leaks else 0, 0.4)) for _ in range(5)]
     claims = tuple((str(number), scores, truth) for number, (scores, truth) in enumerate(runs))
     return Sample(clients=claims)

@@ -1,4 +1,4 @@
-"""How often a single victim is named of whom nothing came out: claims filed about somebody else's example.
+"""False-positive rate of per-victim verdicts: claims that show somebody else's example.
 
 ``python -m benchmarks.false_victims`` prints the table of ``docs/result.md``.
 """
@@ -28,21 +28,21 @@ CELLS: Final = 1000
 SIZES: Final = (1, 3, 8, 20)
 
 Claims = Callable[[Tensor, torch.Generator], Tensor]
-"""From the images of all victims, (v, C, H, W), to one claim about each, (v, R, C, H, W)."""
+"""Images of all victims, (v, C, H, W) → one claim about each, (v, R, C, H, W)."""
 
 
 def own(images: Tensor, draws: torch.Generator) -> Tensor:
-    """Every example comes out, under noise: what should be named."""
+    """Each victim's own example with noise: a true leak."""
     return _noisy(images, draws)[:, None]
 
 
 def exchanged(images: Tensor, draws: torch.Generator) -> Tensor:
-    """Each is the next victim's example, under noise."""
+    """The next victim's example with noise."""
     return _noisy(images.roll(-1, 0), draws)[:, None]
 
 
 def blurred(images: Tensor, draws: torch.Generator) -> Tensor:
-    """Halfway between the next victim's example and grey: near to everybody."""
+    """The mean of the next victim's example and grey, which is close to every example."""
     return 0.5 * exchanged(images, draws) + 0.25
 
 
@@ -60,10 +60,10 @@ def _noisy(images: Tensor, draws: torch.Generator) -> Tensor:
 
 
 def named(kind: Claims, victims: int, cell: int, pool: Batch) -> int:
-    """How many of a cell's victims are named; private and held-out examples are drawn from ``pool``."""
+    """Number of a cell's victims called leaked; private and held-out examples are drawn from ``pool``."""
     draws = torch.Generator().manual_seed(cell)
     order = torch.randperm(len(pool), generator=draws)
-    spare = 1 if victims == 1 else 0  # one victim's claim is a stranger's example
+    spare = 1 if victims == 1 else 0  # with one victim, the claim shows another person's example
     total = victims + spare + comparisons_for(victims)
     chosen = pool.pick(order[:total])
     private = chosen.pick(torch.arange(victims))
@@ -77,7 +77,7 @@ def named(kind: Claims, victims: int, cell: int, pool: Batch) -> int:
         context=ScoreContext(classes=10),
         auxiliary=chosen.pick(torch.arange(total - 60, total)),
         rng=Rng.root(cell),
-        quoted={("psnr", 1): "grey image"},  # ranks owe nothing to the null, and choosing it takes long
+        quoted={("psnr", 1): "grey image"},  # ranks do not depend on the null, and choosing it is slow
         announced={(0, client): filed.shape[1] for client in range(victims)},
         heldout=chosen.pick(torch.arange(victims + spare, total)),
     )
@@ -102,19 +102,19 @@ def pool() -> Batch:
 
 
 def false_rate(kind: Claims, victims: int, cells: int = CELLS) -> float:
-    """Share of cells in which anybody is named although the claims are about somebody else."""
+    """Share of cells with at least one victim falsely called leaked."""
     digits = pool()
     return sum(named(kind, victims, cell, digits) > 0 for cell in range(cells)) / cells
 
 
 def power(victims: int, cells: int = CELLS) -> float:
-    """Share of victims who are named when their examples come out."""
+    """Share of truly leaked victims that are called leaked."""
     digits = pool()
     return sum(named(own, victims, cell, digits) for cell in range(cells)) / (cells * victims)
 
 
 def print_table(cells: int = CELLS) -> None:
-    """In Markdown, line by line."""
+    """Print the table in Markdown."""
     print("| claims | " + " | ".join(f"{n} victims" for n in SIZES) + " |")
     print("|---" * (len(SIZES) + 1) + "|")
     for name, kind in KINDS.items():

@@ -1,9 +1,8 @@
-"""Captured runs of Flower on CIFAR-10, audited; and what capture costs: rows of docs/results/flower.md.
+"""Audits of captured Flower runs on CIFAR-10, and the overhead of capture: rows of docs/results/flower.md.
 
-``python -m benchmarks.flower RUN --out FOLDER`` with RUN ``plain``, ``dp``, ``sums`` or ``crafted`` plays a
-federation of Flower apps in this process, captures it, collects what its test clients recorded, and audits
-it; ``overhead`` measures the seconds and bytes that capture adds to a round. A run that is there is not
-played again.
+``python -m benchmarks.flower RUN --out FOLDER`` with RUN ``plain``, ``dp``, ``sums`` or ``crafted`` runs a
+federation of Flower apps in this process, captures it, collects the records of its test clients, and audits
+it; ``overhead`` measures the seconds and bytes that capture adds to a round. Existing runs are not repeated.
 """
 
 import argparse
@@ -96,7 +95,7 @@ def architecture(name: str) -> Architecture:
 
 
 def private(images: int, label: int | None = None, seed: int = 0) -> Batch:
-    """Images of the test split; of one class where ``label`` says so."""
+    """Images of the test split, optionally of one class ``label``."""
     want = RoleRequest(size=images, split="test", classes=() if label is None else (label,))
     batch = deal(load_source("cifar10"), {"private": want}, rng=Rng.root(seed)).private
     assert batch is not None
@@ -113,9 +112,9 @@ def play(
     mods: list[Any],
     batch_size: int | None = None,
 ) -> None:
-    """Run and capture a federation of test clients; collect what they recorded.
+    """Run and capture a federation of test clients, and collect their records.
 
-    They step on ``batch_size`` images; None: on all that one holds.
+    ``batch_size``: images per step; None: all images of a client.
     """
     apps = dict.fromkeys(
         range(1, len(shards) + 1), client(model, shards, [*mods, truth_mod(out / "clients")])
@@ -129,12 +128,12 @@ def play(
 
 
 def start_of(model: Architecture) -> dict[str, Tensor]:
-    """First weights."""
+    """The initial weights."""
     return models.state(models.build(model, rng=Rng.root(1)))
 
 
 def plain(out: Path, mods: list[Any] | None = None) -> str:
-    """Twenty clients of four images each, one step, no defence; the scenario that audits it."""
+    """Twenty clients with four images each, one step, no defence; returns the scenario to audit it with."""
     model = architecture("lenet_sigmoid")
     pool = private(80)
     shards = [pool.pick(rows) for rows in torch.arange(80).split(4)]
@@ -145,13 +144,13 @@ def plain(out: Path, mods: list[Any] | None = None) -> str:
 
 
 def dp(out: Path) -> str:
-    """The same with Flower's local differential privacy: clipped to 1, ε = 10 a round."""
+    """Like :func:`plain`, with Flower's local differential privacy: clipped to 1, ε = 10 per round."""
     text = plain(out, [LocalDpMod(clipping_norm=1.0, sensitivity=1.0, epsilon=10.0, delta=1e-5)])
     return text.replace("flower-plain", "flower-dp")
 
 
 def crafted(out: Path, **quantisation: Any) -> str:
-    """SecAgg+ over eight clients, who take eight new images in each of ten rounds, by scale_mia's server."""
+    """SecAgg+ over eight clients with eight new images in each of ten rounds, under scale_mia's server."""
     model, rounds, each = architecture("scale_mia_cnn"), 10, 8
     pool = private(8 * rounds * each, seed=2)
     shards = [pool.pick(rows) for rows in torch.arange(len(pool)).split(rounds * each)]
@@ -193,7 +192,7 @@ def crafted(out: Path, **quantisation: Any) -> str:
 
 
 def sums(out: Path) -> str:
-    """SecAgg+ over 60 rounds of 10 of 30 clients, of whom 5 hold one class: who are they?"""
+    """SecAgg+ over 60 rounds with 10 of 30 clients; the attack must find the 5 that hold one class."""
     model = architecture("lenet5")
     pool, cats = private(25 * 8, seed=4), private(5 * 8, label=3, seed=5)
     shards = [cats.pick(rows) for rows in torch.arange(40).split(8)]
@@ -213,7 +212,7 @@ def sums(out: Path) -> str:
 
 
 def overhead(out: Path) -> None:
-    """Seconds and bytes that capture adds to a round of ten clients that do nothing."""
+    """Seconds and bytes that capture adds to a round of ten idle clients."""
     del out
     for name in ("lenet5", "resnet18"):
         model = architecture(name)
@@ -255,7 +254,7 @@ RUNS = {
 
 
 def table(result: Result) -> None:
-    """One line per finding, then what refused."""
+    """Print one row per finding, then the refusals."""
     for f in result.findings:
         print(
             f"{f.attack:20} {f.metric:15} {f.value:.3g} [{f.low:.3g}, {f.high:.3g}] n = {f.n}; "
@@ -269,7 +268,7 @@ def table(result: Result) -> None:
 
 
 def main() -> int:
-    """Play, audit and print."""
+    """Run, audit and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", choices=[*RUNS, "overhead"])
     parser.add_argument("--out", type=Path, default=Path("runs/flower"))

@@ -25,7 +25,7 @@ from glasshouse.wire import Architecture, Batch, Broadcast
 
 RATE = 0.1
 SHARES = {"num_shares": 0.5, "reconstruction_threshold": 0.6}
-"""Of SecAgg+: half of the cohort holds shares of a client's secrets, 60 % of these unlock them."""
+"""SecAgg+: half of the cohort holds shares of a client's secrets, 60 % of these reconstruct them."""
 
 
 def train(network: nn.Module, data: Batch) -> float:
@@ -57,7 +57,7 @@ def message_client(model: Architecture, shards: list[Batch], mods: list[Any]) ->
 def numpy_client(
     model: Architecture, shards: list[Batch], mods: list[Any], *, each: int | None = None
 ) -> ClientApp:
-    """A client of the legacy API, which SecAgg+ needs; a round takes the next ``each`` images."""
+    """A client of the legacy API, which SecAgg+ needs; each round uses the next ``each`` images."""
 
     class Client(NumPyClient):
         def __init__(self, number: int) -> None:
@@ -92,7 +92,7 @@ def server(start: Mapping[str, Tensor], rounds: int) -> ServerApp:
 
 
 def secure_server(strategy: LegacyFedAvg, rounds: int, **quantisation: Any) -> ServerApp:
-    """A legacy strategy under SecAgg+; ``quantisation``: of ``SecAggPlusWorkflow``."""
+    """A legacy strategy under SecAgg+; ``quantisation``: arguments of ``SecAggPlusWorkflow``."""
     app = ServerApp()
 
     @app.main()
@@ -114,12 +114,12 @@ def averaging(start: Mapping[str, Tensor], *, cohort: float = 1.0) -> LegacyFedA
 
 @dataclass
 class Crafting:
-    """What a malicious server does in a round: it asks an attack for the model, and remembers.
+    """The malicious server's part of a round: obtain the model from an attack, and store its memory.
 
     Args:
-        attack: that crafts.
-        view: all that the attack may know before the first round.
-        memory: what it remembers of the models that it sent.
+        attack: the active attack.
+        view: the attack's knowledge before the first round.
+        memory: the attack's memory of the models that it sent.
     """
 
     attack: ActiveAttack
@@ -127,7 +127,7 @@ class Crafting:
     memory: dict[str, Tensor] = field(default_factory=dict)
 
     def parameters(self, number: int) -> Parameters:
-        """The model of round ``number``, from 0, as Flower sends it."""
+        """The model of round ``number`` (from 0), in Flower's format."""
         honest = self.view.rounds[0].broadcast
         asked = Broadcast(round=number, architecture=honest.architecture, tensors=honest.tensors)
         view = View(
@@ -138,7 +138,7 @@ class Crafting:
             memory=self.memory,
         )
         sent = self.attack.craft(view, rng=Rng.root(3).child(f"craft/{number}"))
-        assert sent is not None  # an attack that has nothing to send is not run here
+        assert sent is not None  # attacks run here always send a model
         self.memory |= sent.memory
         return _parameters(sent.default.tensors, list(honest.tensors))
 
@@ -156,7 +156,7 @@ class MaliciousFedAvg(LegacyFedAvg):
         self._crafting = crafting
 
     def configure_fit(self, server_round: int, parameters: Parameters, client_manager: Any) -> list[Any]:
-        """The clients that FedAvg asks, and another model than its own."""
+        """FedAvg's clients, with the crafted model instead of its own."""
         del parameters
         crafted = self._crafting.parameters(server_round - 1)
         return [

@@ -1,9 +1,9 @@
-"""GGL's own figures: candidates per second, optimisers at equal budgets, the detector, the loss landscape.
+"""GGL benchmarks: candidates per second, optimisers at equal budgets, the detector, the loss landscape.
 
-Run with ``python -m benchmarks.ggl [speed] [optimisers] [detector] [landscape]``; without a name, speed and
-the detector. One thread, CPU seconds of this process. Images are CIFAR-10 photographs where there are some,
-else smooth noise. Nothing here is scored by an audit: reconstructions against defences are in the presets
-``ggl``, ``ggl-cifar`` and ``ggl-paper``.
+Run with ``python -m benchmarks.ggl [speed] [optimisers] [detector] [landscape]``; default: speed and the
+detector. One thread, CPU seconds of this process. Images are CIFAR-10 photographs if available, else smooth
+noise. Nothing here is scored by an audit: reconstructions against defences are in the presets ``ggl``,
+``ggl-cifar`` and ``ggl-paper``.
 """
 
 import argparse
@@ -40,7 +40,7 @@ from glasshouse.wire import Architecture, Batch, Broadcast, Terms, Update
 
 SHAPE, CLASSES, POPULATION, LATENT = (3, 32, 32), 10, 50, 128
 SEARCHED = 32
-"""Latent entries for the optimisers: those of the reduced presets, not the paper's 128."""
+"""Latent dimension for the optimisers: that of the reduced presets, not the paper's 128."""
 PHOTOGRAPHS = next((p for root in folders() if (p := root / "cifar10_12k.npz").is_file()), None)
 CHAINS: dict[str, list[tuple[str, dict[str, float]]]] = {
     "none": [],
@@ -51,7 +51,7 @@ CHAINS: dict[str, list[tuple[str, dict[str, float]]]] = {
     "clip + gaussian_noise": [("clip", {"norm": 4.0}), ("gaussian_noise", {"std": 0.1})],
 }
 TENTH = {"std": 0.01, "norm": 40.0, "share": 0.1}
-"""Weaker by ten: a tenth of the noise, ten times the bound; shares become 9 % and 8 % of everything."""
+"""Ten times weaker: a tenth of the noise, ten times the bound; shares become 9 % and 8 % of everything."""
 
 
 def photographs(count: int, *, first: int = 0) -> Batch:
@@ -78,7 +78,7 @@ def observed(
     *,
     kaiming: bool = False,
 ) -> Replica:
-    """What the server sees of one client with one image, behind a chain of defences."""
+    """The server's view of one client with one image, under a chain of defences."""
     architecture = Architecture(name=name, input_shape=SHAPE, classes=CLASSES, arguments={"width": width})
     model = models.build(architecture, rng=Rng.root(1)).eval()
     if kaiming:  # the authors' initialisation, whose gradients are larger
@@ -133,7 +133,7 @@ def fit(
 
 
 def generator(steps: int) -> Generator:
-    """Trained on 2,000 photographs, of the size that the reduced presets use."""
+    """A generator trained on 2,000 photographs, of the size used by the reduced presets."""
     training = GeneratorTraining(
         width=16,
         steps=steps,
@@ -146,7 +146,7 @@ def generator(steps: int) -> Generator:
 
 
 def ways(client: Replica, prior: Generator, labels: Tensor, *, latent: int) -> dict[str, Fit]:
-    """GGL's loss, one candidate after the other with every gradient formed, and for a population."""
+    """GGL's loss: candidate by candidate with explicit gradients, and for a population at once."""
     plain = Plain(client.model, client.received, client.gradient())
     loop = Objective(plain, [client.gradient()], distance="squared", adaptations=[Adaptation()])
     return {
@@ -157,10 +157,10 @@ def ways(client: Replica, prior: Generator, labels: Tensor, *, latent: int) -> d
 
 
 def speed(settings: argparse.Namespace) -> None:
-    """Candidates per second of a population against a loop over its candidates, forming every gradient.
+    """Candidates per second of a population, against a loop over its candidates with explicit gradients.
 
-    Timed with a generator of ``--width``, which need not be trained; ranks are those of a trained one, among
-    its draws and among points around the end of a search of 200 evaluations.
+    Timed with an untrained generator of ``--width``; ranks are compared with a trained one, among its samples
+    and among points around the end of a search of 200 evaluations.
     """
     victim = photographs(1)
     client = observed("resnet18", settings.width, victim, [])
@@ -193,7 +193,7 @@ def _values(loss: Fit, points: Tensor, way: str) -> Tensor:
 
 
 def optimizers(settings: argparse.Namespace) -> None:
-    """Adam, CMA-ES and TuRBO at equal budgets on one update: mean and spread over seeds."""
+    """Adam, CMA-ES and TuRBO at equal budgets on one update: mean and range over seeds."""
     prior = generator(settings.training)
     victim = photographs(1, first=7)
     client = observed("convnet", 8, victim, [], kaiming=True)
@@ -218,7 +218,7 @@ def optimizers(settings: argparse.Namespace) -> None:
 
 def detector(settings: argparse.Namespace) -> None:
     """How often the detector names each defence, at the paper's strengths and a tenth of them."""
-    victims = photographs(settings.updates, first=1)  # from 0 on: those that thresholds were chosen on
+    victims = photographs(settings.updates, first=1)  # thresholds were chosen on images from 0 on
     for weak in (False, True):
         for name, chain in CHAINS.items():
             if settings.defences and name not in settings.defences:
@@ -245,7 +245,7 @@ def detector(settings: argparse.Namespace) -> None:
 
 
 def unchanged(one: Replica, other: Replica) -> bool:
-    """Whether both updates are the same numbers."""
+    """Whether both updates are equal."""
     return all(torch.equal(t, other.update.tensors[n]) for n, t in one.update.tensors.items())
 
 
@@ -254,9 +254,9 @@ def _weak(name: str, value: float) -> float:
 
 
 def landscape(settings: argparse.Namespace) -> None:
-    """Loss along a random line of the latent space through the private image, with and without T.
+    """Loss along a random latent line through the private image, with and without the transformation T.
 
-    The private image is itself one of the (trained) generator's.
+    The private image is itself a sample of the (trained) generator.
     """
     prior = generator(settings.training)
     centre, step = torch.randn(2, SEARCHED, generator=Rng.root(settings.seeds).torch())

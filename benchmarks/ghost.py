@@ -1,9 +1,9 @@
-"""Eight restarts of gradient matching on ResNet-18: one batch with ghost norms against one after the other.
+"""Eight restarts of gradient matching on ResNet-18: batched with ghost norms, against one after the other.
 
-Run with ``python -m benchmarks.ghost``. One thread; the ways take turns; CPU seconds of this process per
-restart and iteration (objective and its gradient in the image), medians. Then Inverting Gradients runs
-in full from the same starts in float32 and in bfloat16, to compare where it ends; and each way
-runs in a process of its own for its peak memory. The table is printed and kept in ``results/ghost.json``.
+Run with ``python -m benchmarks.ghost``. One thread; variants alternate; median CPU seconds of this process
+per restart and iteration (objective and its gradient with respect to the image). Then Inverting Gradients
+runs in full from the same starts in float32 and in bfloat16, to compare its results; and each variant runs in
+its own process to measure peak memory. The table is printed and stored in ``results/ghost.json``.
 """
 
 import argparse
@@ -44,7 +44,7 @@ WAYS = ("one after the other", "batched, float32", "batched, bfloat16")
 
 
 def private_image() -> tuple[Tensor, str]:
-    """A training photograph (1, 3, 32, 32) where there are some, else smooth noise; and which it is."""
+    """A training photograph (1, 3, 32, 32) if available, else smooth noise; and its description."""
     if PHOTOGRAPHS is not None:
         image = np.load(PHOTOGRAPHS)["train_images"][137]
         return torch.tensor(image).permute(2, 0, 1)[None].float() / 255, "CIFAR-10 train image 137"
@@ -53,7 +53,7 @@ def private_image() -> tuple[Tensor, str]:
 
 
 def observed(width: int) -> tuple[View, Tensor, str]:
-    """What the server sees of one client with one image, the image, and where it is from."""
+    """The server's view of one client with one image, the image, and its description."""
     architecture = Architecture(
         name="resnet18", input_shape=SHAPE, classes=CLASSES, arguments={"width": width}
     )
@@ -85,7 +85,7 @@ def ways(view: View) -> dict[str, Objective]:
 
 
 def one_iteration(way: str, distance: Objective, points: Tensor) -> Tensor:
-    """Objective and gradient of all restarts, together or one by one; the objectives (R,)."""
+    """Compute objective and gradient of all restarts, together or one by one; returns objectives (R,)."""
     items = []
     for part in points.split(1 if way == WAYS[0] else RESTARTS):
         inputs = part.clone().requires_grad_()
@@ -96,14 +96,14 @@ def one_iteration(way: str, distance: Objective, points: Tensor) -> Tensor:
 
 
 def timed(work: Callable[[], Tensor]) -> tuple[float, Tensor]:
-    """CPU seconds of this process, and what came out."""
+    """CPU seconds of this process, and the result."""
     start = time.process_time()
     result = work()
     return time.process_time() - start, result
 
 
 def speed(view: View, repeats: int) -> dict[str, dict[str, float]]:
-    """Milliseconds per restart and iteration, and the largest difference of objectives, by way."""
+    """Milliseconds per restart and iteration, and the largest difference of objectives, by variant."""
     candidates = ways(view)
     seconds: dict[str, list[float]] = {way: [] for way in WAYS}
     apart = dict.fromkeys(WAYS, 0.0)
@@ -121,7 +121,7 @@ def speed(view: View, repeats: int) -> dict[str, dict[str, float]]:
 
 
 def quality(view: View, image: Tensor, iterations: int) -> dict[str, float]:
-    """PSNR of what the whole attack claims, by arithmetic."""
+    """PSNR of the full attack's claim, by precision."""
     table = {}
     for way, bf16 in ((WAYS[1], False), (WAYS[2], True)):
         attack = InvertingGradients(
@@ -134,13 +134,13 @@ def quality(view: View, image: Tensor, iterations: int) -> dict[str, float]:
 
 
 def peak_memory(way: str, width: int) -> float:
-    """MiB that a process of its own held at most, two iterations."""
+    """Peak memory in MiB of a separate process over two iterations."""
     command = [sys.executable, "-m", "benchmarks.ghost", "--memory", way, "--width", str(width)]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def own_peak() -> float:
-    """MiB that this process held at most. Not ``ru_maxrss``, which starts from the parent's on Linux."""
+    """Peak memory of this process in MiB. Not ``ru_maxrss``, which starts from the parent's on Linux."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 1024
@@ -148,7 +148,7 @@ def own_peak() -> float:
 
 
 def report(settings: argparse.Namespace) -> None:
-    """Measure everything; print the table; keep it."""
+    """Measure everything; print and store the table."""
     view, image, origin = observed(settings.width)
     figures = speed(view, settings.repeats)
     ends = quality(view, image, settings.iterations)
@@ -172,7 +172,7 @@ def report(settings: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Parse the command line; with ``--memory`` run one way and print this process's peak."""
+    """Parse the command line; with ``--memory``, run one variant and print this process's peak."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--iterations", type=int, default=60)

@@ -1,11 +1,11 @@
-"""Maui's head on pictures of 224 x 224: leakage at batches of 8 and 64, on features learnt from CIFAR-10.
+"""Maui's head on images of 224 x 224: leakage at batches of 8 and 64, on features learnt from CIFAR-10.
 
     python -m benchmarks.maui_pictures --set 'model.name="resnet18"' --set model.width=32 ...
 
-The changes name the public features, as of ``benchmarks.maui``: trained on images of 32 x 32. Networks that
-end in a global average take pictures of any size, so the same weights read 224 x 224. The 700 pictures (one
-of each class) are drawn once into 350 of the adversary and 350 private ones; ten labels: 70 neighbouring
-classes are one. Nothing was chosen on any of them.
+The changes select the public features, as in ``benchmarks.maui``: trained on images of 32 x 32. Networks that
+end in global average pooling accept images of any size, so the same weights are used at 224 x 224. The 700
+images (one per class) are split once into 350 of the adversary and 350 private ones; ten labels, each for 70
+neighbouring classes. Nothing was tuned on these images.
 """
 
 import argparse
@@ -26,7 +26,7 @@ CHUNK = 10
 
 
 def features_of(model: FrozenFeatures, images: Tensor) -> Tensor:
-    """(B, D), bfloat16 where the processor multiplies in it, from the cache where they were made before."""
+    """Features (B, D), in bfloat16 if the processor supports it; cached."""
 
     def make(_: object) -> dict[str, Tensor]:
         with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
@@ -41,7 +41,7 @@ def features_of(model: FrozenFeatures, images: Tensor) -> Tensor:
 
 
 def samples(model: FrozenFeatures) -> tuple[Sample, Sample]:
-    """The adversary's pictures, and the private ones."""
+    """The adversary's images, and the private ones."""
     split = load_source("imagenet").split("train")
     order = torch.randperm(len(split), generator=ROOT.child("pictures").torch())
     data = split.batch(order)
@@ -52,7 +52,7 @@ def samples(model: FrozenFeatures) -> tuple[Sample, Sample]:
 
 
 def main() -> None:
-    """Print a row per head and batch."""
+    """Print one row per head and batch size."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--source", default="cifar10_full")
     parser.add_argument("--set", dest="changes", action="append", default=[], help="as of benchmarks.maui")

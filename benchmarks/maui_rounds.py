@@ -1,11 +1,11 @@
-"""What Maui's head costs the federation: held-out accuracy over rounds, from ordinary and from crafted heads.
+"""Cost of Maui's head for the federation: held-out accuracy over rounds, with ordinary and crafted heads.
 
     python -m benchmarks.maui_rounds
 
-FedAvg of the head of preset ``maui``: 8 clients of 125 test images each, one local epoch in batches of 8.
-The 1,000 other test images judge. The learning rate is the one of four at which the ordinary head ended best
-when 1,000 auxiliary (train) images were the clients' and 1,000 others judged. The features are frozen: each
-image's are computed once, and clients train the head on them, which is the same.
+FedAvg of the head of preset ``maui``: 8 clients with 125 test images each, one local epoch in batches of 8,
+evaluated on the 1,000 other test images. The learning rate is the best of four for the ordinary head, with
+1,000 auxiliary (train) images as the clients' and 1,000 others for evaluation. The features are frozen:
+they are computed once per image, and clients train the head on them, which is equivalent.
 """
 
 import argparse
@@ -34,7 +34,7 @@ ROOT = Rng.root(0, salt="benchmark maui rounds")
 
 @final
 class Head(nn.Module):
-    """The agreed head alone, on features in the shape of images."""
+    """The agreed head only, on features in the shape of images."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -54,21 +54,21 @@ def _built(architecture: Architecture, *, rng: Rng | None = None) -> nn.Module:
 @final
 @dataclass(kw_only=True)
 class Curve:
-    """A recorder that keeps the held-out accuracy of what the server holds before every round."""
+    """A recorder of the server model's held-out accuracy before every round."""
 
     heldout: Batch
     model: nn.Module
     points: list[float] = field(default_factory=list)
 
     def measure(self, tensors: Mapping[str, Tensor]) -> None:
-        """Add a point."""
+        """Measure and store the accuracy."""
         self.model.load_state_dict(dict(tensors))
         self.points.append(
             accuracy(predict(self.model, self.heldout.inputs).argmax(1), self.heldout.labels).value
         )
 
     def prepare(self, broadcast: Broadcast) -> None:
-        """Before every round."""
+        """Measure before every round."""
         self.measure(broadcast.tensors)
 
     def broadcast(self, broadcast: Broadcast) -> None:
@@ -116,12 +116,12 @@ def federation(
 
 
 def as_batch(sample: Sample) -> Batch:
-    """Features in the shape of images."""
+    """Features as a batch, in the shape of images."""
     return Batch(inputs=sample.features[:, :, None, None], labels=sample.labels)
 
 
 def heads(bench: Bench, which: str) -> dict[str, dict[str, Tensor]]:
-    """What round 0 broadcasts, by name."""
+    """The initial broadcasts, by name."""
     start = bench.built(which).setting.start
     tensors = {"ordinary": {n: t for n, t in start.items() if n.startswith("head.")}}
     if which == "robust":
@@ -141,7 +141,7 @@ def heads(bench: Bench, which: str) -> dict[str, dict[str, Tensor]]:
 
 
 def curves(bench: Bench, which: str) -> None:
-    """All starts on one of the features."""
+    """Accuracy curves of all initial heads on one kind of features."""
     model, tuning = bench.features(which), as_batch(bench.auxiliary(which))
     heldout = bench.built(which).heldout
     assert heldout is not None  # the preset asks for 1,000
@@ -160,7 +160,7 @@ def curves(bench: Bench, which: str) -> None:
 
 
 def main() -> None:
-    """Both features."""
+    """Run both kinds of features."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--source", default="cifar10_full")
     given = parser.parse_args()

@@ -1,7 +1,7 @@
 """Tables of docs/results/dp.md: ``python -m benchmarks.one_run [--runs 300] [--canaries 1000]``.
 
-Bounds on any attack for mechanisms of known noise, and lower bounds on ε from simulated runs: canaries
-that are each a direction of their own of length 1, one Gaussian release, scores are the released coordinates.
+Bounds on any attack for mechanisms with known noise, and lower bounds on ε from simulated runs: canaries are
+orthogonal unit vectors, with one Gaussian release; scores are the released coordinates.
 """
 
 import argparse
@@ -57,7 +57,7 @@ def simulate_release(
 
 
 def print_weighted(runs: int, canaries: int, seed: int) -> None:
-    """Lower bounds when the surest guesses count twice; a run's bound depends on its total alone."""
+    """Lower bounds if the most confident guesses count twice; a run's bound depends only on its total."""
     every, surest = numbers_of_sure_guesses(canaries)
     print("| true ε | guesses, of them surest | Gaussian curve, surest twice | exceeded |\n|---|---|---|---|")
     for epsilon in EPSILONS:
@@ -79,7 +79,7 @@ def print_weighted(runs: int, canaries: int, seed: int) -> None:
 
 
 def print_bounds() -> None:
-    """Upper bounds: closed form beside privacy loss distributions, simulation beside sampled ones."""
+    """Upper bounds: closed form against privacy loss distributions, and simulation for sampled ones."""
     print("| release | chance | bound | closed form or simulation |\n|---|---|---|---|")
     for noise, steps, rate in ((1.0, 1, 1.0), (4.0, 50, 1.0), (1.0, 50, 0.1), (0.7, 20, 0.3)):
         release = Release(noise_multiplier=noise, steps=steps, rate=rate)
@@ -110,7 +110,7 @@ def print_audits(runs: int, canaries: int, guesses: tuple[int, ...]) -> None:
 
 
 def main() -> None:
-    """Print both tables and what they cost."""
+    """Print both tables and their run time."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=300)
     parser.add_argument("--canaries", type=int, default=CANARIES)

@@ -1,7 +1,7 @@
-"""Pictures of README.md and docs/gallery.md out of runs: ``python -m benchmarks.pictures RUN...``.
+"""Images for README.md and docs/gallery.md from runs: ``python -m benchmarks.pictures RUN...``.
 
-The runs are those of ``glasshouse audit quickstart`` and of ``benchmarks/gallery.toml``; of a scenario
-that is in several, the last one counts. All data in them are public.
+The runs are those of ``glasshouse audit quickstart`` and of ``benchmarks/gallery.toml``; if a scenario is in
+several runs, the last one is used. All data in them are public.
 """
 
 import shutil
@@ -33,11 +33,11 @@ GALLERY = {
     "scale_mia": "quickstart-secure-sum-scale-mia.png",
     "tbi": "quickstart-logits-tbi.png",
 }
-"""Which exported file shows an attack; where several are compared, one file shows them."""
+"""The exported file of each attack; several compared attacks share one file."""
 
 
 def main(*runs: str) -> None:
-    """Write the pictures; every file that is named must be there."""
+    """Write the images; every listed file must exist."""
     with tempfile.TemporaryDirectory() as folder:
         for run in runs:
             gh.load(run).export(figures=folder, show_private=True)

@@ -1,12 +1,12 @@
-"""PLI on Labeled Faces in the Wild: whole pictures beside the hidden half, and what the prior shows.
+"""PLI on Labeled Faces in the Wild: scores on whole images and on the hidden half, and of the prior.
 
     python -m benchmarks.pli_lfw run --out RUN [--device cuda] [--bfloat16] [--jobs 10] [--only fedmd 1]
     python -m benchmarks.pli_lfw table --out RUN [--device cuda]
 
-Both take ``--set KEY=VALUE`` as an audit does. ``run`` plays the preset ``pli-lfw``, the models of all
-parties on ``--device`` (what is recorded lies on the CPU), with ``--bfloat16`` multiplying in it (half the
+Both take ``--set KEY=VALUE`` like an audit. ``run`` simulates the preset ``pli-lfw`` with the models of all
+parties on ``--device`` (records stay on the CPU), optionally with ``--bfloat16`` multiplication (half the
 time on one core), and attacks each federation with ``--jobs`` inversion networks at a time, on the CPU;
-``play`` and ``attack`` do one of the two. Pieces that ended are kept. ``table``: shares with exact intervals
+``play`` and ``attack`` do one of the two. Finished pieces are kept. ``table``: shares with exact intervals
 over people; gains over the attack's own prior image, paired by person.
 """
 
@@ -57,7 +57,7 @@ METRICS = {
 
 @contextmanager
 def parties_on(device: str, *, bfloat16: bool) -> Iterator[None]:
-    """Every party's model lies on ``device``; data, losses and what is recorded stay on the CPU."""
+    """Put every party's model on ``device``; data, losses and records stay on the CPU."""
     begin = Learner.__init__
 
     def answer(self: Learner, batch: Tensor) -> Tensor:
@@ -93,13 +93,13 @@ def parties_on(device: str, *, bfloat16: bool) -> Iterator[None]:
 
 
 def chosen(arguments: argparse.Namespace) -> list[Plan]:
-    """The cells that were asked for."""
+    """The requested cells."""
     plans = plan(load("pli-lfw", arguments.set), arguments.out.resolve())
     return [p for p in plans if set(arguments.only) <= set(map(str, p.cell.axes.values()))]
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Federations, then the attack on each."""
+    """Run the federations, then the attack on each."""
     prepare_process()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     for planned in chosen(arguments):
@@ -122,7 +122,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def gallery_on(folder: Path, device: str) -> Gallery:
-    """What class metrics compare with, on ``device``."""
+    """The reference gallery of the class metrics, on ``device``."""
     gallery = gallery_of(read_tensors(folder / "truth" / "scoring.safetensors"), read_truth(folder / "truth"))
     assert gallery is not None
     names = ("people", "known", "public", "prior", "owners")
@@ -130,7 +130,7 @@ def gallery_on(folder: Path, device: str) -> Gallery:
 
 
 def table(arguments: argparse.Namespace) -> None:
-    """One row per cell, attack and metric."""
+    """Print one row per cell, attack and metric."""
     print("| protocol, K | attack | metric | n | value | own prior | gain over it | strongest null |")
     print("|---|---|---|---|---|---|---|---|")
     for planned in chosen(arguments):
@@ -150,7 +150,7 @@ def table(arguments: argparse.Namespace) -> None:
 def print_rows(
     start: str, claim: ClassRepresentatives, priors: list[PriorSamples], gallery: Gallery, device: str
 ) -> None:
-    """Every metric of one claim."""
+    """Print every metric of one claim."""
     labels = claim.labels.to(device)
     nulls = {n: x.to(device) for n, x in null_images(gallery, labels, None).items()}
     if priors:
@@ -179,7 +179,7 @@ def print_rows(
 
 
 def main() -> None:
-    """Parse and do."""
+    """Parse the command line and run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("do", choices=("run", "play", "attack", "table"))
     parser.add_argument("--out", type=Path, required=True)

@@ -1,8 +1,8 @@
 """Cost of PLI: a step of the inversion network at J = 1,000, and class SSIM with cached statistics.
 
-Run with ``python -m benchmarks.pli_speed``. One thread, both sides in turn, CPU seconds of this process and
-the wall clock. The plain side is Code 2 of the paper with torch's default Adam, and one call of SSIM per
-candidate.
+Run with ``python -m benchmarks.pli_speed``. One thread, alternating implementations, CPU seconds of this
+process and wall-clock seconds. The baseline is Code 2 of the paper with torch's default Adam, and one call of
+SSIM per candidate.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def plain() -> nn.Module:
 def stepper(
     net: nn.Module, vectors: torch.Tensor, images: torch.Tensor, *, fused: bool
 ) -> Callable[[], None]:
-    """One step of training."""
+    """A function that runs one training step."""
     extra = {"fused": True} if fused else {}
     optimizer = torch.optim.Adam(net.parameters(), lr=3e-5, weight_decay=1e-4, **extra)
 
@@ -49,7 +49,7 @@ def stepper(
 
 
 def in_turn(sides: dict[str, Callable[[], object]], repeats: int = REPEATS) -> dict[str, tuple[float, float]]:
-    """Median CPU and wall seconds of each side after one call that is not counted."""
+    """Median CPU and wall-clock seconds of each implementation, after one warm-up call."""
     results: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
     for number in range(repeats + 1):
         for name, work in sides.items():
@@ -95,7 +95,7 @@ def main() -> None:
 
 
 def show(title: str, times: dict[str, tuple[float, float]]) -> None:
-    """One table."""
+    """Print one table."""
     base = next(iter(times.values()))
     print(title)
     for name, (cpu, wall) in times.items():

@@ -1,12 +1,12 @@
-"""PROLIN: run a preset seed by seed, and tabulate what the estimators found.
+"""PROLIN: run a preset seed by seed, and tabulate the estimators' results.
 
     python -m benchmarks.prolin run prolin-membership --out runs/m --cell 0 --seed 3 4 [--jobs 2] [--set ...]
     python -m benchmarks.prolin table runs/m/cell0 --at 50 100 150 200 300
 
-``run`` does some seeds of some cells (data sets), resumable: the federation, the evidence (kept in the cache
-every 20 rounds) and each estimator are kept as they end. ``table`` pools the seeds: F1 with its interval at
-prefixes of rounds, AUC, and the difference of each estimator to gradient disaggregation, to least squares and
-to ridge regression, paired by seed (mean over seeds, t interval).
+``run`` runs selected seeds of selected cells (data sets) and is resumable: the federation, the evidence
+(cached every 20 rounds) and each estimator are stored when they finish. ``table`` pools the seeds: F1 with
+its interval at prefixes of rounds, AUC, and the difference of each estimator to gradient disaggregation,
+least squares and ridge regression, paired by seed (mean over seeds, t interval).
 """
 
 import argparse
@@ -33,7 +33,7 @@ from glasshouse.truth.record import read_truth
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Every seed of every cell that was asked for, ``jobs`` at a time."""
+    """Run all requested seeds and cells, ``jobs`` at a time."""
     tasks = [
         (arguments.preset, tuple(arguments.set), str(arguments.out.resolve()), cell, seed)
         for seed in arguments.seed
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def run_seed(piece: tuple[str, tuple[str, ...], str, int, int]) -> None:
-    """One seed of one cell."""
+    """Run one seed of one cell."""
     preset, changes, out, cell, seed = piece
     prepare_process()
     suite = load(preset, [*changes, f"audit.seeds=[{seed}]"])
@@ -64,7 +64,7 @@ def run_seed(piece: tuple[str, tuple[str, ...], str, int, int]) -> None:
 
 
 def folders(out: Path) -> Iterator[Path]:
-    """Groups that are finished."""
+    """Folders of finished groups."""
     for marker in sorted(out.glob("cells/*/group.json")):
         if any(marker.parent.glob("claims/*/*/claims.json")):
             yield marker.parent
@@ -120,7 +120,7 @@ def difference(left: list, right: list, at: int) -> str:
 
 
 def table(arguments: argparse.Namespace) -> None:
-    """Markdown tables of everything below ``out``."""
+    """Print Markdown tables of all results below ``out``."""
     tables = curves(arguments.out)
     print(f"seeds: {max((len(s) for s in tables.values()), default=0)}")
     print("| estimator | " + " | ".join(f"F1, n = {n}" for n in arguments.at) + " | AUC, last |")
@@ -154,7 +154,7 @@ def table(arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Parse and do."""
+    """Parse the command line and run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     commands = parser.add_subparsers(required=True)
     one = commands.add_parser("run")

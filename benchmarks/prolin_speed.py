@@ -1,12 +1,12 @@
-"""Seconds of PROLIN's parts beside plain twins of them; one thread, CPU seconds.
+"""Run time of PROLIN's parts against plain implementations; one thread, CPU seconds.
 
     python benchmarks/prolin_speed.py round --pairs 200          # shadows and SGD detector, same work
     python benchmarks/prolin_speed.py tau --rounds 150           # optimisation of X and tau, per iteration
     python benchmarks/prolin_speed.py default [--published]      # a round of the default method
 
-The twin of ``round`` trains every shadow client with a copy of the model, a DataLoader and torch's SGD, and
-the detector as a module over a DataLoader. The twin of ``tau`` holds the whole X and uses autograd. Data are
-random numbers of CIFAR-10's shape: the cost does not depend on them.
+The baseline of ``round`` trains every shadow client with a copy of the model, a DataLoader and torch's SGD,
+and the detector as a module over a DataLoader. The baseline of ``tau`` stores the whole X and uses autograd.
+Data are random numbers of CIFAR-10's shape: the cost does not depend on them.
 """
 
 import argparse
@@ -38,14 +38,14 @@ EXAMPLES = 25
 
 
 def timed(work: Callable[[], object]) -> tuple[float, object]:
-    """CPU seconds, and what came out."""
+    """CPU seconds, and the result."""
     started = time.process_time()
     result = work()
     return time.process_time() - started, result
 
 
 def stage(pairs: int, pool: int) -> tuple[nn.Module, View, Pairs, Pairs]:
-    """A broadcast, and shadow clients to train and to hold out."""
+    """A broadcast, and shadow clients for training and for evaluation."""
     draw = torch.Generator().manual_seed(0)
     architecture = Architecture(name="lenet5", input_shape=(3, 32, 32), classes=10)
     terms = Terms(
@@ -66,7 +66,7 @@ def stage(pairs: int, pool: int) -> tuple[nn.Module, View, Pairs, Pairs]:
 
 
 def plain_shadows(model: nn.Module, view: View, parts: tuple[Pairs, ...]) -> Tensor:
-    """Every shadow client trained for itself."""
+    """Train every shadow client separately."""
     items = []
     start = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
     for cast in [c for p in parts for c in (p.negative, p.positive)]:
@@ -83,7 +83,7 @@ def plain_shadows(model: nn.Module, view: View, parts: tuple[Pairs, ...]) -> Ten
 
 
 def plain_detector(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor, epochs: int) -> float:
-    """The authors' detector over DataLoaders; its best test accuracy."""
+    """Train the authors' detector with DataLoaders; its best test accuracy."""
     mean, std = train.mean(0), train.std(0, unbiased=False) + 1e-7
     train, test = (train - mean) / std, (test - mean) / std
     net = nn.Sequential(nn.Linear(train.shape[1], 1), nn.Sigmoid())
@@ -101,7 +101,7 @@ def plain_detector(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor, e
 
 
 def one_round(arguments: argparse.Namespace) -> None:
-    """Same pairs, same SGD detector."""
+    """Time one round with the same pairs and the same SGD detector."""
     model, view, fresh, heldout = stage(arguments.pairs, arguments.pool)
     count = len(fresh.negative.rows)
     labels, truth = (
@@ -130,7 +130,7 @@ def one_round(arguments: argparse.Namespace) -> None:
 
 
 def default(arguments: argparse.Namespace) -> None:
-    """A round of the default method, of the discriminant, and with ``--published`` of the paper's method."""
+    """Time a round of the default method, the discriminant, and with ``--published`` the paper's method."""
     model, view, fresh, heldout = stage(arguments.pairs, arguments.pool)
     count = len(fresh.negative.rows)
     labels = torch.arange(2 * count) >= count
@@ -160,7 +160,7 @@ def default(arguments: argparse.Namespace) -> None:
 
 
 def made_up(rounds: int, clients: int = 50, cohort: int = 10) -> Evidence:
-    """Features as they are met: means -10 and 10, standard deviation 8."""
+    """Realistic random features: means -10 and 10, standard deviation 8."""
     draw = np.random.default_rng(0)
     present = np.zeros((rounds, clients))
     for row in present:
@@ -217,7 +217,7 @@ def dense(
 
 
 def tau(arguments: argparse.Namespace) -> None:
-    """The same trajectory, sparse with analytic gradients and dense with autograd."""
+    """Time the same trajectory, sparse with analytic gradients and dense with autograd."""
     evidence = made_up(arguments.rounds)
     draw = torch.Generator().manual_seed(1)
     x = torch.rand(arguments.rounds, 50, generator=draw, dtype=torch.float64)
@@ -240,7 +240,7 @@ def tau(arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Parse and do."""
+    """Parse the command line and run."""
     prepare_process()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     commands = parser.add_subparsers(required=True)

@@ -1,10 +1,10 @@
-"""How seconds, memory and disk grow: ``python -m benchmarks.scale [--out runs/scale] [--chart FILE]``.
+"""Scaling of time, memory and disk: ``python -m benchmarks.scale [--out runs/scale] [--chart FILE]``.
 
-Every point is a process of its own: a federation is played (clients, rounds) or an attack runs a few
-iterations (batch, side, restarts), on images of noise: cost does not depend on what is shown. Points that are
-there are kept. The exponent is the slope of a line through the logarithms of the last three points.
-``--processes 1 2`` plays 100 rounds of 200 of 1,000 clients in so many processes, in turns, and prints the
-seconds on the clock.
+Every point is a separate process that simulates a federation (clients, rounds) or runs a few iterations of an
+attack (batch, side, restarts) on images of noise: the cost does not depend on their content. Existing points
+are kept. The exponent is the slope of a line through the logarithms of the last three points.
+``--processes 1 2`` runs 100 rounds with 200 of 1,000 clients in one and two processes, alternating, and
+prints wall-clock seconds.
 """
 
 import argparse
@@ -65,7 +65,7 @@ def scenario_of(axis: str, value: int, place: Path) -> dict[str, Any]:
         raw["federation"]["clients"] = value
     if axis == "rounds_of_1000":
         raw["federation"]["clients"] = 1000
-    if axis in ("rounds", "rounds_of_1000"):  # PROLIN's setting: a fifth answers, and only sums are seen
+    if axis in ("rounds", "rounds_of_1000"):  # PROLIN's setting: a fifth per round, only sums
         raw["federation"] |= {"rounds": value, "cohort": 0.2, "secure_sum": True, "keep": {"rounds": "all"}}
         raw["audit"]["rounds"] = [-1]
     raw["attacks"] = [{"name": "linear_input"}]
@@ -89,12 +89,12 @@ def write_noise(place: Path, count: int, side: int) -> str:
 
 
 def measure(axis: str, value: int) -> dict[str, float]:
-    """Seconds, memory beyond that of the smallest point, and disk of one point, in this process."""
+    """Seconds, memory above that of the smallest point, and disk use of one point, in this process."""
     prepare_process()
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
         smallest = scenario_of(axis, AXES[axis][0], place)
-        play(smallest, axis, place / "warm")  # what happens once in a process is not counted
+        play(smallest, axis, place / "warm")  # warm-up: one-time costs of a process are not counted
         idle = peak_memory()
         spent = play(scenario_of(axis, value, place), axis, place / "group")
         disk = sum(p.stat().st_size for p in (place / "group").rglob("*") if p.is_file())
@@ -117,7 +117,7 @@ def play(raw: dict[str, Any], axis: str, folder: Path) -> float:
 
 
 def beside(processes: Sequence[int], *, rounds: int = 100, times: int = 2) -> None:
-    """Seconds on the clock of one federation with its clients in so many processes, in turns; medians."""
+    """Median wall-clock seconds of one federation, alternating over numbers of client processes."""
     prepare_process()
     taken: dict[int, list[float]] = {count: [] for count in processes}
     with tempfile.TemporaryDirectory() as name:
@@ -175,7 +175,7 @@ def chart(rows: dict[str, list[dict[str, float]]]) -> str:
 
 
 def main() -> None:
-    """Measure what is missing, print the table, draw the chart."""
+    """Measure missing points, print the table, draw the chart."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("runs/scale"))
     parser.add_argument("--chart", type=Path, help="where the chart goes; default OUT/scale.svg")

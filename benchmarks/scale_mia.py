@@ -1,9 +1,9 @@
-"""Attacks on secure sums, CIFAR-10 test images: rates over batches, what stops them, and the cost.
+"""Attacks on secure sums, CIFAR-10 test images: success rates over batches, effect of defences, and cost.
 
-Run with ``python benchmarks/scale_mia.py ROW ...`` (names below; ``all`` for every one); each row appends one
-line of JSON to ``--out``. The attack meets the federation as in an audit (craft, round, sum, read-out);
-what an audit adds (null baselines, controls, files) is left out. The autoencoder is trained on the 10,000
-train images of ``cifar10_12k.npz`` and cached; the 2,000 test images judge.
+Run with ``python benchmarks/scale_mia.py ROW ...`` (names below; ``all`` for all); each row appends one line
+of JSON to ``--out``. The attack runs against the federation as in an audit (craft, round, sum, read-out),
+without the audit's null baselines, controls and files. The autoencoder is trained on the 10,000 train images
+of ``cifar10_12k.npz`` and cached; evaluation is on the 2,000 test images.
 """
 
 import argparse
@@ -47,13 +47,13 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "vgg": {"steps": 4500, "batch_size": 64, "learning_rate": 2e-3},
     "vit": {"steps": 10_000, "batch_size": 64, "learning_rate": 1e-3},
 }
-"""Budgets of the larger autoencoders, all in bfloat16."""
+"""Training budgets of the larger autoencoders, all in bfloat16."""
 
 
 def one_batch(
     row: Mapping[str, Any], pool: Batch, auxiliary: Batch, number: int, *, crafted: Any, classes: int
 ) -> dict[str, float]:
-    """One round on one batch of judged images: rates, PSNR of successes, labels, attribution."""
+    """One round on one batch of evaluation images: rates, PSNR of successes, labels, attribution."""
     rng = Rng.root(number, salt="benchmark")
     clients, size = row.get("clients", 8), row["m"]
     rows = torch.randperm(len(pool), generator=rng.child("deal").torch())[:size]
@@ -119,7 +119,7 @@ def one_batch(
 
 
 def class_means(auxiliary: Batch, count: int, classes: int, *, rng: Rng) -> Reconstruction:
-    """The null adversary: for each image of the sum the mean auxiliary image of a guessed class."""
+    """The null adversary: for each image of the sum, the mean auxiliary image of a guessed class."""
     labels = torch.randint(classes, (count,), generator=rng.torch())
     known = [c for c in range(classes) if bool((auxiliary.labels == c).any())]
     means = {c: auxiliary.inputs[auxiliary.labels == c].mean(0) for c in known}
@@ -130,7 +130,7 @@ def class_means(auxiliary: Batch, count: int, classes: int, *, rng: Rng) -> Reco
 
 
 def score(claims: tuple[Any, ...], private: Batch, owners: torch.Tensor) -> dict[str, float]:
-    """Of one batch. The share of right labels and owners is among recovered examples."""
+    """Scores of one batch. Shares of correct labels and owners are among recovered examples."""
     out = {"paper": 0.0, "blind": 0.0, "psnr": float("nan"), "labels": float("nan"), "owners": float("nan")}
     items = [c for c in claims if isinstance(c, Reconstruction)]
     if not items:
@@ -211,7 +211,7 @@ def rows() -> dict[str, dict[str, Any]]:
 
 
 def _data_rows() -> dict[str, dict[str, Any]]:
-    """What the attacker knows: other data sets, true subsets, single classes, other classes."""
+    """Variants of the attacker's data: other data sets, subsets, single classes, other classes."""
     tables: dict[str, dict[str, Any]] = {}
     brief = {"steps": 1500}
     short = {"training": brief}
@@ -256,9 +256,9 @@ def _comparison_rows() -> dict[str, dict[str, Any]]:
 
 
 def parts(row: Mapping[str, Any], split: str) -> tuple[Batch, Batch, int]:
-    """Judged images, auxiliary images, number of classes."""
+    """Evaluation images, auxiliary images, number of classes."""
     source = load_data(row.get("data", CIFAR))
-    if "people" in row:  # labels are people: nobody is on both sides
+    if "people" in row:  # labels are people: the two sides share none
         everybody = source.split("train").batch()
         known = everybody.labels < row["people"]
         return everybody.pick((~known).nonzero()[:, 0]), everybody.pick(known.nonzero()[:, 0]), source.classes
@@ -278,7 +278,7 @@ def _of(batch: Batch, classes: tuple[int, ...] | None) -> Batch:
 
 
 def main() -> None:
-    """Run the rows that were asked for."""
+    """Run the requested rows."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("rows", nargs="+")
     parser.add_argument("--batches", type=int, default=20)
@@ -306,7 +306,7 @@ def main() -> None:
             for key in tables[0]:
                 values = [
                     f[key] for f in tables if f[key] == f[key]
-                ]  # without NaN: nothing recovered, nothing said
+                ]  # without NaN: batches with nothing recovered
                 if len(values) < 2:
                     line[key] = values[0] if values else None
                     continue

@@ -1,9 +1,9 @@
-"""Scale-MIA in the first rounds of a federation: what it costs the model, and what comes out of every round.
+"""Scale-MIA in the first rounds of a federation: cost for the model, and recovery rate of every round.
 
-Run with ``python -m benchmarks.scale_mia_rounds``. FedAvg under secure sums, 8 clients of 250 CIFAR-10 train
-images each, one local epoch of ten batches with momentum; the server attacks no round, the first one, or the
-first five, and discards what it got in attacked rounds. The 2,000 test images measure accuracy. The 8,000
-other train images are the attacker's.
+Run with ``python -m benchmarks.scale_mia_rounds``. FedAvg under secure sums, 8 clients with 250 CIFAR-10
+train images each, one local epoch of ten batches with momentum; the server attacks no round, the first one,
+or the first five, and discards the aggregates of attacked rounds. Accuracy is measured on the 2,000 test
+images. The other 8,000 train images are the attacker's.
 """
 
 import argparse
@@ -36,11 +36,11 @@ from glasshouse.wire import Architecture, Batch, Broadcast, Crafted, Terms
 
 CLIENTS, EACH, BATCH = 8, 250, 25
 SHOWN = 10
-"""Rounds between the accuracies that are printed."""
+"""Number of rounds between printed accuracies."""
 
 
 def federation(attacked: int, rounds: int, *, seed: int, data: Mapping[str, Batch]) -> dict[str, Any]:
-    """One run: accuracy after it, and the blind rate of every attacked round."""
+    """One run: final accuracy, and the blind rate of every attacked round."""
     architecture = Architecture(name="scale_mia_cnn", input_shape=(3, 32, 32), classes=10)
     terms = Terms(
         architecture=architecture,

@@ -1,22 +1,22 @@
-"""Cost of Scale-MIA: read-out with decoding, and a whole round against two slow twins.
+"""Cost of Scale-MIA: read-out with decoding, and a whole round against several baseline implementations.
 
-Run with ``python benchmarks/scale_mia_speed.py``. One thread, CPU seconds of this process, all sides in turn.
-``round``: one gradient per client with one loaded model, summed in float64. ``pooled``: one gradient over all
-clients' examples, the same sum where clients are weighted by size.
+Run with ``python benchmarks/scale_mia_speed.py``. One thread, CPU seconds of this process, implementations
+alternate. ``round``: one gradient per client with one loaded model, summed in float64. ``pooled``: one
+gradient over all clients' examples, the same sum if clients are weighted by size.
 
-The slow twin works as the published experiments are described: every client constructs its model, copies the
-sent parameters into it and takes a step of SGD on all of them; the server averages whole models, takes the
-difference, and goes through the bins one by one: rows subtracted, the bias difference expanded to the width
-of a row, quotient, decoder on a single vector. It decodes every bin, because it does not know which are
-filled. The told twin is the same, but somebody tells it which m bins to decode.
-The script twin does what the authors' published script does between a batch and its images: a model per
-client, a pass over everybody's images with its gradient (from which it learns the bins), biases carried as
-matrices of the weights' size, row differences of the m bins one by one, and one call of the decoder, which
-keeps a graph. Its scoring and loading of data are left out. The script twin with bins given is spared that
-pass and the loop: it takes all row differences in one piece.
-The lean twin shares our gradient, reads no more than the first layer and decodes filled bins alone. Weights
-are random: the cost does not depend on training. ``--threads`` and ``--clock`` (seconds on the clock, not of
-the processor) are for an idle machine.
+The slow twin follows the description of the published experiments: every client constructs its model, copies
+the sent parameters into it and takes an SGD step on all of them; the server averages whole models, takes the
+difference, and processes the bins one by one: difference of rows, bias difference expanded to the width of a
+row, quotient, decoder on a single vector. It decodes every bin, because it does not know which are filled.
+The told twin is the same, but is given the m bins to decode.
+The script twin follows the authors' published script from a batch to its images: a model per client, a pass
+over all clients' images with its gradient (from which it learns the bins), biases stored as matrices of the
+weights' size, row differences of the m bins one by one, and one call of the decoder, which keeps a graph. Its
+scoring and data loading are left out. The script twin with given bins skips that pass and the loop: it
+computes all row differences at once.
+The lean twin shares our gradient, reads only the first layer and decodes only filled bins. Weights are
+random: the cost does not depend on training. ``--threads`` and ``--clock`` (wall-clock instead of CPU
+seconds) are for an idle machine.
 """
 
 import argparse
@@ -49,17 +49,17 @@ Groups = tuple[Tensor, ...]
 @final
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """Everything that both sides share.
+    """Data shared by all implementations.
 
     Attributes:
-        model: crafted.
+        model: the crafted model.
         head: its linear layers.
-        thresholds: of the bins.
-        layer: name of the first linear one.
-        decoder: as trained.
-        quick: as read out with.
-        images: of all clients.
-        labels: of all clients.
+        thresholds: thresholds of the bins.
+        layer: name of the first linear layer.
+        decoder: the trained decoder.
+        quick: the decoder as used in the read-out.
+        images: images of all clients.
+        labels: labels of all clients.
     """
 
     model: nn.Module
@@ -72,7 +72,7 @@ class Bench:
     labels: Tensor
 
     def gradient(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Of the first linear layer; those of all other parameters are computed too, as a client must."""
+        """Gradient of the first linear layer; all other gradients are also computed, as a client must."""
         loss = F.cross_entropy(self.model(self.images[rows]), self.labels[rows])
         names = [name for name, _ in self.model.named_parameters()]
         result = dict(zip(names, torch.autograd.grad(loss, list(self.model.parameters())), strict=True))
@@ -89,17 +89,17 @@ class Bench:
         return weight, bias
 
     def floor(self, m: int) -> float:
-        """Below it a bin is empty."""
+        """Signal threshold below which a bin counts as empty."""
         return 0.3 * float(self.head.levels.abs().min()) / m
 
     def read(self, weight: Tensor, bias: Tensor, m: int) -> Tensor:
-        """As the attack does."""
+        """Read out as the attack does."""
         leak = read_rows(weight, bias, self.thresholds, floor=self.floor(m), limit=m)
         with torch.no_grad():
             return torch.cat([self.quick(part) for part in torch.split(leak.inputs.float(), CHUNK)])
 
     def one_by_one(self, weight: Tensor, bias: Tensor, *, above: float = -1.0, told: int = 0) -> list[Tensor]:
-        """Bin by bin, each decoded alone.
+        """Read out bin by bin, each decoded separately.
 
         Bins with a signal not above ``above`` are skipped, or all but the ``told`` strongest.
         """
@@ -119,12 +119,12 @@ class Bench:
         return out
 
     def lean_twin(self, groups: Groups) -> list[Tensor]:
-        """Our sum, read bin by bin."""
+        """Our sum, read out bin by bin."""
         weight, bias = self.summed(groups)
         return self.one_by_one(weight, bias, above=self.floor(sum(len(g) for g in groups)))
 
     def slow_twin(self, groups: Groups, *, told: bool = False) -> list[Tensor]:
-        """A model per client, whole models averaged, every bin (or every filled one) decoded by itself."""
+        """A model per client, whole models averaged, every bin (or every filled one) decoded separately."""
         weight, bias = self.averaged(groups)
         return self.one_by_one(weight, bias, told=sum(len(g) for g in groups) if told else 0)
 
@@ -148,7 +148,7 @@ class Bench:
         return weight, bias
 
     def given_twin(self, groups: Groups, bins: Tensor) -> Tensor:
-        """A model per client, whole models averaged, the told bins (m,) decoded in one call."""
+        """A model per client, whole models averaged, the given bins (m,) decoded in one call."""
         weight, bias = self.averaged(groups)
         rows = torch.cat((weight[:-1] - weight[1:], weight[-1:]))
         signal = torch.cat((bias[:-1] - bias[1:], bias[-1:])) + 1e-8
@@ -158,7 +158,7 @@ class Bench:
         return decoded
 
     def script_twin(self, groups: Groups) -> Tensor:
-        """What the authors' script does from a batch to its images (m, C, H, W), most active bin first."""
+        """The authors' script from a batch to its images (m, C, H, W), most active bin first."""
         images, labels = self.images[torch.cat(groups)], self.labels[torch.cat(groups)]
         sent = self.model.state_dict()
         start, level = sent[f"{self.layer}.weight"], sent[f"{self.layer}.bias"]
@@ -193,7 +193,7 @@ class Bench:
 
 
 def _one_by_one(weight: Tensor, bias: Tensor, outputs: Tensor) -> Tensor:
-    """Latents (m, D) of the bins that ``outputs`` (m, R) of the crafted layer name, as the script loops."""
+    """Latents (m, D) of the bins given by the crafted layer's ``outputs`` (m, R), in the script's loop."""
     last = len(weight) - 1
     places = sorted(last - int((one < 0).count_nonzero()) for one in outputs)
     latent = torch.zeros(len(places), weight.shape[1])
@@ -206,7 +206,7 @@ def _one_by_one(weight: Tensor, bias: Tensor, outputs: Tensor) -> Tensor:
 
 
 def made() -> Bench:
-    """Random images of all brightnesses, a crafted model, a decoder."""
+    """Random images of varying brightness, a crafted model, a decoder."""
     model = build(CNN).eval()
     tail = find_tail(model, CNN.input_shape, subject="benchmark")
     decoder = decoder_for(CNN, tail.latent).eval()
@@ -234,7 +234,7 @@ def made() -> Bench:
 
 
 def measure(bench: Bench, m: int, repeats: int, clock: Callable[[], float]) -> dict[str, list[float]]:
-    """Seconds by side, all sides in turn."""
+    """Seconds by implementation, alternating."""
     groups, everybody = torch.arange(m).chunk(8), (torch.arange(m),)
     weight, bias = bench.summed(groups)
     bins = bench.bins_of(m)
@@ -258,7 +258,7 @@ def measure(bench: Bench, m: int, repeats: int, clock: Callable[[], float]) -> d
 
 
 def main() -> None:
-    """Print the table: medians, and the fastest of all repeats."""
+    """Print the table: medians and minima over all repeats."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--sizes", type=int, nargs="+", default=[64, 256, 1024])

@@ -1,8 +1,8 @@
-"""What scoring costs beside the attacks: ``python -m benchmarks.scoring [--out runs/scoring] [CASE ...]``.
+"""Cost of scoring relative to the attacks: ``python -m benchmarks.scoring [--out runs/scoring] [CASE ...]``.
 
-Each case is audited once (an audit that is there is kept), then its cells are certified and scored again
-in this process, in the pieces of an audit and in CPU seconds of one thread. The share is that of both
-together in the attacks' own seconds.
+Each case is audited once (existing audits are kept), then its cells are certified and scored again in this
+process, in the pieces of an audit, measured in CPU seconds of one thread. The share is the time of both
+relative to that of the attacks.
 """
 
 import argparse
@@ -59,7 +59,7 @@ def measure(case: str, out: Path) -> tuple[float, float, float]:
 
 
 def cell_task(planned: Plan, out: Path, searches: dict[str, tuple[Search, ...]]) -> CellTask:
-    """As an audit hands it over, without controls."""
+    """The task of one cell as in an audit, without controls."""
     own = {t.out: searches[t.out] for t in attack_tasks(planned, "cpu")}
     return CellTask(
         cell=planned.cell, groups=planned.groups, run=str(out.resolve()), controls={}, searches=own
@@ -67,7 +67,7 @@ def cell_task(planned: Plan, out: Path, searches: dict[str, tuple[Search, ...]])
 
 
 def main() -> None:
-    """Print the table, or where the time goes."""
+    """Print the table, or a profile."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cases", nargs="*", default=CASES)
     parser.add_argument("--out", type=Path, default=Path("runs/scoring"))

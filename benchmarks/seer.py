@@ -1,8 +1,9 @@
 """SEER on CIFAR-10, for docs/results/active.md: ``python -m benchmarks.seer WHAT --source npz:FILE``.
 
-``rounds``: how often the brightest example of a sum comes out. 8,000 train images are the server's own,
-test images judge; recipes were chosen on the other train images (``--split train``). ``guard``: whether a
-client that looks at the model before it trains refuses it, and D-SNR, beside fresh and trained models.
+``rounds``: how often the brightest example of a sum is recovered. 8,000 train images are the server's own,
+evaluation is on test images; recipes were tuned on the other train images (``--split train``). ``guard``:
+whether a client that inspects the model before training refuses it, and D-SNR, compared with untrained and
+trained models.
 """
 
 import argparse
@@ -44,11 +45,11 @@ SUMS: Mapping[str, tuple[int, int]] = {
     "64": (1, 64),
     "256": (8, 32),
 }
-"""Clients and examples of each; of several clients a secure sum."""
+"""(clients, examples per client); several clients use a secure sum."""
 
 
 def pools(source: str, split: str) -> tuple[Batch, Batch]:
-    """The server's images, and those that judge."""
+    """The server's images, and the evaluation images."""
     data = load_data(source)
     train = data.split("train").batch()
     order = torch.randperm(len(train), generator=Rng.root(0, salt="auxiliary").torch())
@@ -57,7 +58,7 @@ def pools(source: str, split: str) -> tuple[Batch, Batch]:
 
 
 def rounds(arguments: argparse.Namespace) -> None:
-    """One row per sum: what was filed, and what of it is right."""
+    """Print one row per sum: claims made, and how many are correct."""
     known, pool = pools(arguments.source, arguments.split)
     attack = Seer(training=SecretTraining(steps=arguments.steps))
     print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
@@ -91,7 +92,7 @@ def rounds(arguments: argparse.Namespace) -> None:
 
 
 def judge(claim: Reconstruction, private: Batch, guess: Tensor, threshold: float) -> dict[str, float]:
-    """What one round gave, against the brightest example of it."""
+    """Scores of one round's claim, against the brightest example of the round."""
     size = brightness(private.inputs)
     target = int(size.argmax())
     truth = private.inputs[target : target + 1]
@@ -101,7 +102,7 @@ def judge(claim: Reconstruction, private: Batch, guess: Tensor, threshold: float
         "guess": quality(guess[None], truth),
     }
     if len(claim.inputs):
-        assert claim.labels is not None  # SEER says it
+        assert claim.labels is not None  # SEER always claims labels
         found["psnr"] = quality(claim.inputs, truth)
         found["class"] = float(claim.labels[0] == private.labels[target])
     return found
@@ -113,7 +114,7 @@ def quality(image: Tensor, truth: Tensor) -> float:
 
 
 def row(size: int, clients: int, rows: list[dict[str, float]], seconds: float) -> str:
-    """Of the table."""
+    """One row of the table."""
 
     def above(key: str) -> str:
         return "; ".join(f"{sum(r.get(key, 0) > limit for r in rows)}" for limit in (SEEN, PAPER))
@@ -133,7 +134,7 @@ def row(size: int, clients: int, rows: list[dict[str, float]], seconds: float) -
 
 
 def guard(arguments: argparse.Namespace) -> None:
-    """What the client's check says of the model, and D-SNR, over batches of 64."""
+    """Rulings of the client's check on the model, and D-SNR, over batches of 64."""
     known, pool = pools(arguments.source, arguments.split)
     architecture = Architecture(
         name=MODEL["model"], input_shape=(3, 32, 32), classes=10, arguments=MODEL["arguments"]
@@ -183,7 +184,7 @@ def trained(architecture: Architecture, known: Batch, steps: int = 500) -> nn.Mo
 
 
 def d_snr(model: nn.Module, batch: Batch) -> float:
-    """Largest share of one example in a layer's gradient: its norm over that of the others' sum.
+    """Largest share of one example in a layer's gradient: its norm divided by that of the others' sum.
 
     Source: Garov et al. 2024, arXiv:2306.03013.
     """
@@ -202,7 +203,7 @@ def d_snr(model: nn.Module, batch: Batch) -> float:
 
 
 def main() -> None:
-    """Run what is asked for."""
+    """Run the requested part."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=("rounds", "guard"))
     parser.add_argument("--source", default="cifar10")

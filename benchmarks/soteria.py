@@ -1,8 +1,8 @@
-"""Soteria's scores on ResNet-18: ours against one backward pass per feature, and the mask of each.
+"""Soteria's scores on ResNet-18: ours against one backward pass per feature, and the resulting masks.
 
-Run with ``python benchmarks/soteria.py``. One thread, all in turn, CPU seconds of this process. Two slow
-twins: a backward pass per feature to the input alone, and one to the input and all parameters (as
-``backward()`` does, and with it the code published for the paper).
+Run with ``python benchmarks/soteria.py``. One thread, alternating, CPU seconds of this process. Two
+baselines: a backward pass per feature to the input only, and one to the input and all parameters (like
+``backward()``, and hence the paper's published code).
 """
 
 import argparse
@@ -20,7 +20,7 @@ from glasshouse.process import prepare_process
 
 
 def one_by_one(model: nn.Module, name: str, inputs: Tensor, *, whole: bool) -> Tensor:
-    """The scores of one example, feature by feature; ``whole`` backward passes reach the parameters too."""
+    """The scores of one example, feature by feature; ``whole``: backward passes include the parameters."""
     x = inputs.clone().requires_grad_(True)
     tensors: list[Tensor] = []
     layer = model.get_submodule(name)
@@ -47,7 +47,7 @@ WAYS = {
 
 
 def main() -> None:
-    """Time all ways, in turn, and compare their masks at 80 %."""
+    """Time all implementations, alternating, and compare their masks at 80 %."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--width", type=int, default=64)

@@ -1,9 +1,9 @@
-"""What an iteration of Inverting Gradients costs: beside a plain loop, and with victims in one batch.
+"""Cost of an iteration of Inverting Gradients, against a plain loop, and with victims in one batch.
 
 ``python -m benchmarks.speed {iteration,victims,quality} [--setting NAME …] [--device D] [--out FOLDER]``. The
-plain loop is written here as anybody would write it: one graph per restart, double backward, float32, a
-learning rate that falls three times. The ways take turns in one process with one thread; medians of CPU
-seconds, or on a GPU of seconds on the clock. A setting whose file lies in the folder is not measured again.
+plain loop is a straightforward implementation: one graph per restart, double backward, float32, a learning
+rate that decays three times. Variants alternate in one process with one thread; medians of CPU seconds, or of
+wall-clock seconds on a GPU. A setting with an existing file is not measured again.
 """
 
 import argparse
@@ -43,7 +43,7 @@ SHAPE, CLASSES = (3, 32, 32), 10
 
 @dataclass(frozen=True)
 class Setting:
-    """A network, and how many restarts search behind it."""
+    """A network, and the number of restarts."""
 
     model: str
     arguments: dict[str, Any]
@@ -73,7 +73,7 @@ ALONE, TOGETHER = "one by one", "together"
 
 
 def photographs(count: int, split: str) -> tuple[Tensor, Tensor]:
-    """Images (N, 3, 32, 32) and labels: CIFAR-10 where it is, else crops of scikit-learn's photographs."""
+    """Images (N, 3, 32, 32) and labels: CIFAR-10 if available, else crops of scikit-learn's photographs."""
     try:
         source = load_source("cifar10")
     except BadFile:
@@ -85,7 +85,7 @@ def photographs(count: int, split: str) -> tuple[Tensor, Tensor]:
 def observed(
     setting: Setting, count: int, *, split: str = "train", first: int = 0
 ) -> tuple[list[View], Tensor]:
-    """What the server sees of so many clients with one image each, and the images."""
+    """The server's views of several clients with one image each, and the images."""
     architecture = Architecture(
         name=setting.model, input_shape=SHAPE, classes=CLASSES, arguments=setting.arguments
     )
@@ -114,7 +114,7 @@ def observed(
 def plain_loop(
     client: Replica, labels: Tensor, start: Tensor, *, iterations: int, tv: float
 ) -> tuple[Tensor, float]:
-    """One restart as anybody would write it: the last iterate (1, B, C, H, W), and its loss."""
+    """One restart of the plain loop: the last iterate (1, B, C, H, W), and its loss."""
     parameters = [p.detach().clone().requires_grad_() for p in client.model.parameters()]
     names = [name for name, _ in client.model.named_parameters()]
     target = [client.gradient()[name] for name in names]
@@ -150,7 +150,7 @@ def attack_of(setting: Setting, *, iterations: int = 1, **how: Any) -> Inverting
 
 
 def iterations_of(attack: InvertingGradients, views: list[View], count: int) -> Callable[[], object]:
-    """A search of so many iterations, for all restarts of all ``views`` in one batch."""
+    """A search of ``count`` iterations, for all restarts of all ``views`` in one batch."""
     clients = [replica(view, subject="benchmark") for view in views]
     rngs = [Rng.root(i) for i in range(len(views))]
     labels = torch.stack(labels_of_each(views, clients, rngs=rngs))
@@ -162,7 +162,7 @@ def iterations_of(attack: InvertingGradients, views: list[View], count: int) -> 
 
 
 class Watch:
-    """CPU seconds of this process; where a GPU computes, seconds on the clock until it is done."""
+    """A timer: CPU seconds of this process; on a GPU, wall-clock seconds until it has finished."""
 
     def __init__(self, device: str) -> None:
         self.device = device
@@ -180,7 +180,7 @@ class Watch:
 
 
 def alternate(ways: dict[str, Callable[[], object]], repeats: int, watch: Watch) -> dict[str, float]:
-    """Median seconds of every way; they take turns, and the first turn warms up."""
+    """Median seconds of every variant; they alternate, and the first turn is a warm-up."""
     seconds: dict[str, list[float]] = {way: [] for way in ways}
     for turn in range(repeats + 1):
         for way, work in ways.items():
@@ -191,7 +191,7 @@ def alternate(ways: dict[str, Callable[[], object]], repeats: int, watch: Watch)
 
 
 def measure_iteration(setting: Setting, settings: argparse.Namespace) -> dict[str, float]:
-    """Milliseconds per restart and iteration, by way; one client."""
+    """Milliseconds per restart and iteration, by variant; one client."""
     views, _ = observed(setting, 1)
     views = [copy_to(view, settings.device) for view in views]
     client = replica(views[0], subject="benchmark")
@@ -222,7 +222,7 @@ def measure_victims(setting: Setting, settings: argparse.Namespace) -> dict[str,
 
 
 def measure_quality(setting: Setting, settings: argparse.Namespace) -> dict[str, float]:
-    """Seconds of whole searches from the same starts, and the mean PSNR over images of what they end at."""
+    """Seconds of whole searches from the same starts, and the mean PSNR of their results over images."""
     views, inputs = observed(setting, settings.victims, split=settings.split, first=settings.first)
     views = [copy_to(view, settings.device) for view in views]
     watch, count = Watch(settings.device), settings.iterations
@@ -267,7 +267,7 @@ MODES: Final = {
 
 
 def main() -> None:
-    """Measure what is asked for; print a line per setting and way, with the ratio to the first way."""
+    """Run the requested measurements; print a line per setting and variant, with the ratio to the first."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("mode", choices=MODES)
     parser.add_argument("--setting", nargs="*", default=[])

@@ -1,7 +1,7 @@
-"""CPU seconds until a command line answers: ``python -m benchmarks.startup``.
+"""Start-up time of commands in CPU seconds: ``python -m benchmarks.startup``.
 
-Each command runs several times in a process of its own. The median of user and system time is printed beside
-what is asked for. The first run does not count: it fills the file cache of the operating system.
+Each command runs several times in a process of its own. The median of user and system time is printed next to
+the required limit. The first run does not count: it fills the file cache of the operating system.
 """
 
 import os
@@ -20,7 +20,7 @@ LIMITS = {
 
 
 def cpu_seconds(arguments: tuple[str, ...]) -> float:
-    """User and system time of one ``glasshouse`` with these arguments."""
+    """User and system time of one ``glasshouse`` command with these arguments."""
     command = [sys.executable, "-c", "from glasshouse.cli import main; main()", *arguments]
     before = os.times()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
@@ -29,7 +29,7 @@ def cpu_seconds(arguments: tuple[str, ...]) -> float:
 
 
 def main() -> int:
-    """Print one line per command; the number of those that took longer than asked for."""
+    """Print one line per command; return the number of commands above the limit."""
     slow = 0
     for arguments, limit in LIMITS.items():
         cpu_seconds(arguments)

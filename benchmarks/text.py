@@ -1,11 +1,11 @@
-"""What gradients of language models give away: DAGER over models, batches, protocols and defences.
+"""Leakage from gradients of language models: DAGER over models, batches, protocols and defences.
 
     python -m benchmarks.text FOLDER [--tables decoder,llama] [--only bert] [--device cuda] [--batches 20]
 
-Every batch is a piece, a file in FOLDER; pieces that are there are not computed again.
-``benchmarks.text_tables FOLDER`` prints them. Models have random weights of the full architectures; tokens
+Every batch is a piece, a file in FOLDER; existing pieces are not computed again.
+``benchmarks.text_tables FOLDER`` prints them. Models have the full architectures with random weights; tokens
 are those of GPT-2. Batches are drawn from the second half of Rotten Tomatoes and from CoLA's development
-parts; the rest was for tuning.
+parts; the rest was used for tuning.
 
 Needs: the extra ``text``; ``--data`` (or ``$GLASSHOUSE_DATA/text``) with ``gpt2/``, ``rotten_tomatoes/``
 and ``cola/``.
@@ -38,7 +38,7 @@ from glasshouse.tokens.vocabulary import Vocabulary
 
 LENGTH = 64
 COLA = {"cola": ("in_domain_dev", "out_of_domain_dev"), "cola_train": ("in_domain_train",)}
-"""The parts that judge, and the one for tuning."""
+"""The evaluation parts, and the one for tuning."""
 MODELS: Mapping[str, Callable[..., TextModel]] = {"gpt2": gpt2, "bert": bert, "llama": llama}
 SIZES: Mapping[str, Mapping[str, Any]] = {"gpt2": {}, "bert": {}, "llama": {"width": 1024, "heads": 16}}
 MARKS = {
@@ -67,7 +67,7 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """Of its pieces, without the number of the batch."""
+        """Name of its pieces, without the batch number."""
         extra = "".join(f"-{k}{v}" for k, v in self.arguments.items())
         parts = [self.table, self.model, self.corpus, self.task, f"b{self.batch}"]
         parts += [f"c{self.clients}"] if self.clients > 1 else []
@@ -112,7 +112,7 @@ over the rounds of ``benchmarks.text_utility``); float16."""
 
 
 class Corpus:
-    """Tokenized sentences of one corpus, the part that judges."""
+    """Tokenized sentences of one corpus, the evaluation part."""
 
     def __init__(self, data: Path, name: str) -> None:
         self.name = name
@@ -126,12 +126,12 @@ class Corpus:
         self.sentences = [words.encode(line.strip()).ids for line in dict.fromkeys(lines) if line.strip()]
 
     def draw(self, count: int, seed: int) -> list[list[int]]:
-        """Different sentences."""
+        """Draw distinct sentences."""
         return [self.sentences[i] for i in _shuffled(len(self.sentences), seed)[:count]]
 
     @cached_property
     def unseen(self) -> list[list[int]]:
-        """Sentences that no row had when the code was last mended, in an order of their own."""
+        """Sentences not used by any row when the code was last fixed, in an order of their own."""
         size = len(self.sentences)
         seen = {
             index
@@ -153,7 +153,7 @@ def _second_half(lines: list[str]) -> list[str]:
 
 
 def gradient(model: TextModel, tokens: Tensor, labels: Tensor) -> tuple[dict[str, Tensor], float]:
-    """Of the mean loss, by name, and the loss."""
+    """Gradient of the mean loss by tensor name, and the loss."""
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     loss = model.losses(tokens, labels).mean()
     return dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True)), float(
@@ -164,7 +164,7 @@ def gradient(model: TextModel, tokens: Tensor, labels: Tensor) -> tuple[dict[str
 def answer_of(
     model: TextModel, setting: Setting, tokens: Tensor, labels: Tensor
 ) -> tuple[dict[str, Tensor], float]:
-    """What travels: the update of a client, or the sum over clients, behind its defence; and the loss."""
+    """The sent update of a client, or the sum over clients, after its defence; and the loss."""
     if setting.steps > 1:
         return local_steps(model, setting, tokens, labels)
     if setting.defence == "dp_sgd":
@@ -183,7 +183,7 @@ def answer_of(
 
 
 def defended(sent: dict[str, Tensor], setting: Setting) -> dict[str, Tensor]:
-    """The gradient behind a defence."""
+    """The gradient after a defence."""
     kind, strength = setting.defence, setting.strength
     if kind == "noise":
         return {name: g + strength * torch.randn_like(g) for name, g in sent.items()}
@@ -203,7 +203,7 @@ def defended(sent: dict[str, Tensor], setting: Setting) -> dict[str, Tensor]:
 def local_steps(
     model: TextModel, setting: Setting, tokens: Tensor, labels: Tensor
 ) -> tuple[dict[str, Tensor], float]:
-    """The change of parameters over plain steps on the whole batch; the model is left as it was."""
+    """The change of parameters over plain SGD steps on the whole batch; the model is restored."""
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     before = {name: p.detach().clone() for name, p in named.items()}
     losses = []
@@ -256,7 +256,7 @@ def _wait(device: str) -> None:
 
 
 def exact(record: Mapping[str, Any]) -> tuple[int, int]:
-    """Private sentences that were claimed word for word, and how many there were."""
+    """Number of private sentences claimed exactly, and number of private sentences."""
     claimed = {tuple(one) for one in record["found"]}
     return sum(tuple(one) in claimed for one in record["truth"]), len(record["truth"])
 
@@ -272,7 +272,7 @@ def build(setting: Setting, device: str) -> TextModel:
 
 
 def compute(arguments: argparse.Namespace) -> None:
-    """All missing pieces of the tables asked for."""
+    """Compute all missing pieces of the requested tables."""
     corpora: dict[str, Corpus] = {}
     kept: tuple[Any, TextModel] | None = None
     for setting in settings(arguments.batches):
@@ -309,7 +309,7 @@ def _path(arguments: argparse.Namespace, setting: Setting, number: int) -> Path:
 
 
 def main() -> None:
-    """What the arguments ask for."""
+    """Parse the command line and run."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

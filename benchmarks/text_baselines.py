@@ -1,15 +1,15 @@
-"""TAG and LAMP beside DAGER on the same batches, in as much CPU time as it took, and in a multiple of that.
+"""TAG and LAMP against DAGER on the same batches, with DAGER's CPU time, and with multiples of it.
 
     python -m benchmarks.text_baselines FOLDER [--only same-b1] [--tune] [--show] [--data FOLDER]
 
 Every batch is a piece, a file in FOLDER: DAGER first, then both attacks at every multiple of its CPU seconds.
-How many iterations that is, is measured on a few of them. Pieces that are there are not computed again;
-``--show`` prints the tables of those that are there.
+The corresponding number of iterations is measured on a few of them. Existing pieces are not computed again;
+``--show`` prints their tables.
 
-Model: ``small_gpt``, GPT-2's layout with 3 layers, d = 192 and random weights, that tells two classes, which
-is what LAMP was published for; of GPT-2's tokens those that Rotten Tomatoes has. Lengths and classes are not
-given to any attack. The first half of the sentences is the adversary's: its odd ones fit LAMP's prior, and on
-its even ones (``--tune``) steps and weights were chosen. The second half judges.
+Model: ``small_gpt``, GPT-2's layout with 3 layers, d = 192 and random weights, for binary classification, as
+in LAMP's paper; GPT-2's tokens that occur in Rotten Tomatoes. Lengths and classes are not given to any
+attack. The first half of the sentences is the adversary's: LAMP's prior is fitted to the odd ones, and steps
+and weights were tuned on the even ones (``--tune``). Evaluation is on the second half.
 
 Needs: the extra ``text``; ``--data`` (or ``$GLASSHOUSE_DATA/text``) with ``gpt2/`` and ``rotten_tomatoes/``.
 """
@@ -53,7 +53,7 @@ from glasshouse.wire import Architecture, Batch, Broadcast, Terms, Update
 LENGTH = 64
 SIZE = {"layers": 3, "width": 192, "heads": 4, "task": "class"}
 PROBE = 12
-"""Iterations that are timed to tell what one takes."""
+"""Number of iterations timed to estimate the cost of one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,12 +61,12 @@ class Setting:
     """One row of a table.
 
     Attributes:
-        table: of the row; tables are computed in order.
-        batch: sentences.
-        noise: standard deviation of what is added to the gradient.
-        attacks: beside DAGER.
-        multiples: of DAGER's CPU seconds that they get; ``seconds`` instead where it is not 0.
-        seconds: CPU seconds that they get.
+        table: table of the row; tables are computed in order.
+        batch: number of sentences.
+        noise: standard deviation of the noise added to the gradient.
+        attacks: attacks besides DAGER.
+        multiples: their CPU budgets as multiples of DAGER's; ignored if ``seconds`` is not 0.
+        seconds: their CPU budget in seconds; 0: use ``multiples``.
     """
 
     table: str
@@ -78,7 +78,7 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """Of its pieces, without the number of the batch."""
+        """Name of its pieces, without the batch number."""
         return f"{self.table}-b{self.batch}-noise{self.noise:g}"
 
 
@@ -90,11 +90,11 @@ SETTINGS = (
 
 
 BATCHES_OF_CLASSES = 50
-"""Batches of each size whose classes are counted."""
+"""Number of batches of each size for class counts."""
 
 
 class Halves:
-    """Rotten Tomatoes in tokens that it has: ``known`` to the adversary, and ``private``."""
+    """Tokenized Rotten Tomatoes in two halves: ``known`` to the adversary, and ``private``."""
 
     def __init__(self, known: Sequence[Sequence[int]], private: Sequence[Sequence[int]]) -> None:
         every = sorted({token for sentence in (*known, *private) for token in sentence})
@@ -105,19 +105,19 @@ class Halves:
         )
 
     def draw(self, count: int, seed: int) -> list[tuple[int, ...]]:
-        """Different private sentences."""
+        """Draw distinct private sentences."""
         order = torch.randperm(len(self.private), generator=torch.Generator().manual_seed(seed))
         return [self.private[i] for i in order[:count]]
 
 
 def model_of(vocabulary: Vocabulary) -> TextModel:
-    """With random weights."""
+    """The model, with random weights."""
     torch.manual_seed(0)
     return small_gpt((LENGTH,), 2, vocabulary=vocabulary, **SIZE).eval()
 
 
 def view_of(model: TextModel, halves: Halves, tokens: Tensor, sent: Mapping[str, Tensor]) -> View:
-    """What a server sees of one update, and the adversary's own sentences."""
+    """A server's view of one update, with the adversary's own sentences."""
     architecture = Architecture(
         name="small_gpt", input_shape=(LENGTH,), classes=2, arguments=SIZE, vocabulary=halves.vocabulary
     )
@@ -137,14 +137,14 @@ def view_of(model: TextModel, halves: Halves, tokens: Tensor, sent: Mapping[str,
 
 
 def tag(iterations: int) -> Attack:
-    """TAG with so many iterations."""
+    """TAG with ``iterations`` iterations."""
     return Tag(search=Descent(iterations=iterations, restarts=1, learning_rate=0.3))
 
 
 def lamp(iterations: int) -> Attack:
-    """LAMP with so many iterations in four parts, a fifth as many starts and as many moves in all.
+    """LAMP with ``iterations`` iterations in four parts, and a fifth as many starts and as many moves.
 
-    Steps of 0.6 did better on tuning sentences in 60 iterations, of 0.3 in 200.
+    On tuning sentences, steps of 0.6 were better for 60 iterations, steps of 0.3 for 200.
     """
     few = max(2, iterations // 5)
     return Lamp(
@@ -160,7 +160,7 @@ ATTACKS: Mapping[str, Callable[[int], Attack]] = {"tag": tag, "lamp": lamp}
 
 
 def timed(attack: Attack, view: View) -> tuple[Claim, float]:
-    """What is claimed, and CPU seconds."""
+    """The claim, and CPU seconds."""
     began = time.process_time()
     (claim,) = attack.run(view, rng=Rng.root(0))
     return claim, time.process_time() - began
@@ -190,7 +190,7 @@ def search(attack: Attack, view: View, claim: Claim, truth: Batch) -> dict[str, 
 
 
 def baselines(view: View, setting: Setting, seconds: float, truth: Batch) -> dict[str, dict[str, Any]]:
-    """The attacks of a setting, in what DAGER's ``seconds`` allow them; ``truth`` judges their searches."""
+    """Run a setting's attacks within DAGER's ``seconds``; ``truth`` is used to evaluate their searches."""
     rows: dict[str, dict[str, Any]] = {}
     allowed = {f"{m:g} x": m * seconds for m in setting.multiples}
     if setting.seconds:
@@ -208,7 +208,7 @@ def baselines(view: View, setting: Setting, seconds: float, truth: Batch) -> dic
 
 
 def nulls(halves: Halves, count: int, seed: int) -> dict[str, list[tuple[int, ...]]]:
-    """What somebody says who saw no update: sentences of the known half, and its frequent tokens by place."""
+    """Null claims without any update: sentences of the known half, and its frequent tokens by position."""
     order = torch.randperm(len(halves.known), generator=torch.Generator().manual_seed(seed + 1))
     likely = frequent(tuple(halves.known))
     return {
@@ -219,7 +219,7 @@ def nulls(halves: Halves, count: int, seed: int) -> dict[str, list[tuple[int, ..
 
 @cache
 def frequent(known: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
-    """The most frequent token of every place, up to the middle length."""
+    """The most frequent token at every position, up to the median length."""
     length = sorted(map(len, known))[len(known) // 2]
     return tuple(
         int(torch.tensor([s[place] for s in known if place < len(s)]).mode().values)
@@ -228,7 +228,7 @@ def frequent(known: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
 
 
 def piece(model: TextModel, halves: Halves, setting: Setting, number: int) -> dict[str, Any]:
-    """One batch under every attack."""
+    """Run every attack on one batch."""
     seed = 1000 * setting.batch + number
     sentences = halves.draw(setting.batch, seed)
     tokens = halves.vocabulary.stack(sentences, length=LENGTH)
@@ -253,7 +253,7 @@ def piece(model: TextModel, halves: Halves, setting: Setting, number: int) -> di
 
 
 def classes(model: TextModel, halves: Halves, batch: int) -> dict[str, Any]:
-    """Counts of classes, inferred and true, of many batches; classes are drawn by tossing a coin."""
+    """Inferred and true class counts of many batches; classes are drawn by fair coin flips."""
     rows = []
     for number in range(BATCHES_OF_CLASSES):
         seed = 1000 * batch + number
@@ -270,7 +270,7 @@ KINDS = ("rouge1", "rouge2", "rougeL")
 
 
 def scores(true: Sequence[Sequence[int]], found: Sequence[Sequence[int]]) -> list[list[float]]:
-    """Of every private sentence: exact, tokens in place, ROUGE-1, 2 and L, after pairing."""
+    """Scores of every private sentence after pairing: exact match, tokens in place, ROUGE-1, 2 and L."""
     scorer = rouge_scorer.RougeScorer(list(KINDS), tokenizer=Words())
     wanted, said = [tuple(one) for one in true], [tuple(one) for one in found]
     rows = []
@@ -283,7 +283,7 @@ def scores(true: Sequence[Sequence[int]], found: Sequence[Sequence[int]]) -> lis
 
 
 def show(records: Sequence[Mapping[str, Any]]) -> None:
-    """A line per attack, over all pieces of a setting; batches are the units of the interval."""
+    """Print a line per attack over all pieces of a setting; intervals are over batches."""
     first = {"dager": {"found": None}}
     for name in {**first, **records[0]["others"]}:
         rows, placed, finished, spent, iterations = [], [], [], 0.0, 0
@@ -309,7 +309,7 @@ def show(records: Sequence[Mapping[str, Any]]) -> None:
 
 
 def read_halves(data: Path, *, tune: bool) -> Halves:
-    """Rotten Tomatoes; ``tune``: the private sentences are even ones of the adversary's half."""
+    """Read Rotten Tomatoes; ``tune``: the private sentences are the even ones of the adversary's half."""
     words = ByteLevelBPETokenizer(str(data / "gpt2/vocab.json"), str(data / "gpt2/merges.txt"))
     first, second = [], []
     for part in ("pos", "neg"):
@@ -327,7 +327,7 @@ def read_halves(data: Path, *, tune: bool) -> Halves:
 
 
 def main() -> None:
-    """What the arguments ask for."""
+    """Parse the command line and run."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

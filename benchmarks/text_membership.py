@@ -1,13 +1,13 @@
-"""Membership of a sentence: projres on GPT-2, members of a batch against sentences that nobody has.
+"""Membership of a sentence: projres on GPT-2, members of a batch against non-members.
 
     python -m benchmarks.text_membership FOLDER [--batches 4,16] [--width 256] [--data FOLDER]
 
-One piece per batch, a file in FOLDER; what is there is not computed again. At the end the table over all
-pieces: AUC, share of members at 1 % false alarms, and the share that the attack names. Sentences are those
-of Rotten Tomatoes that no row of ``benchmarks.text`` had when its attacks were last mended; members and
-others are never the same ones. Of the gradient only the parts that projres reads are computed: those of the
-first two attention layers; the model has GPT-2's vocabulary, width (or ``--width``) and first ``LAYERS``
-layers. Clusters of the intervals are batches.
+One piece per batch, a file in FOLDER; existing pieces are not computed again. Finally prints the table over
+all pieces: AUC, TPR at 1 % FPR, and the share of members that the attack identifies. Sentences are those of
+Rotten Tomatoes not used by any row of ``benchmarks.text`` when its attacks were last fixed; members and
+non-members are disjoint. Only the parts of the gradient that projres reads are computed: those of the first
+two attention layers; the model has GPT-2's vocabulary, width (or ``--width``) and first ``LAYERS`` layers.
+Intervals are clustered by batch.
 """
 
 import argparse
@@ -31,17 +31,17 @@ from glasshouse.metrics.statistics.shares import share_interval
 from glasshouse.models.text.base import TextModel
 
 MEMBERS = 500
-"""At least so many of each batch size."""
+"""Minimal number of members per batch size."""
 OTHERS = 8
-"""Beside each batch, at least: as many as members in larger ones."""
+"""Minimal number of non-members per batch; larger batches have as many as members."""
 LAYERS = 3
-"""Of GPT-2's 12: the attack reads the first two."""
+"""Number of layers, of GPT-2's 12; the attack reads the first two."""
 NOISE = (0.0, 1e-4, 1e-3)
-"""Standard deviations on every entry of the gradient."""
+"""Standard deviations of the noise on every gradient entry."""
 
 
 def piece(model: TextModel, sentences: list[list[int]], *, batch: int, number: int) -> dict[str, Any]:
-    """Scores of one batch's sentences, the first ones, and of the others, by noise."""
+    """Scores of one batch's sentences (members, the first ones) and of non-members, by noise level."""
     began = time.process_time()
     tokens = model.vocabulary.stack(sentences, length=LENGTH)
     sent, _ = gradient(model, tokens[:batch], torch.zeros(batch, dtype=torch.int64))
@@ -62,7 +62,7 @@ def piece(model: TextModel, sentences: list[list[int]], *, batch: int, number: i
 
 
 def compute(folder: Path, data: Path, batches: list[int], width: int) -> None:
-    """All missing pieces."""
+    """Compute all missing pieces."""
     torch.set_num_threads(1)
     corpus = Corpus(data, "rotten_tomatoes")
     model = build(
@@ -89,7 +89,7 @@ def compute(folder: Path, data: Path, batches: list[int], width: int) -> None:
 
 
 def show(folder: Path) -> None:
-    """One line per batch size and noise."""
+    """Print one line per batch size and noise level."""
     records = [json.loads(path.read_text()) for path in sorted(folder.glob("member-*.json"))]
     for batch in sorted({one["batch"] for one in records}):
         mine = [one for one in records if one["batch"] == batch]
@@ -123,7 +123,7 @@ def _text(one: Interval) -> str:
 
 
 def main() -> None:
-    """What the arguments ask for."""
+    """Parse the command line and run."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,14 +1,13 @@
-"""CPU seconds a batch of DAGER, ours against the paper's way, on one thread and the same gradients.
+"""CPU seconds per batch of DAGER, ours against the paper's method, on one thread with the same gradients.
 
     python -m benchmarks.text_speed FOLDER [--batches 8,16] [--growth] [--data FOLDER]
 
-The paper's way, rewritten: every position tests the whole vocabulary, and every prefix is sent through the
-first block anew with each token that may follow. Spans, thresholds and candidates are those of our attack,
-so that only the way of searching differs; the beam is, too. ``--growth`` times ours alone over batch,
-length and size of the vocabulary, on a model of GPT-2's width and three layers (the attack uses two), and
-fits an exponent to each.
+The paper's method, reimplemented: every position tests the whole vocabulary, and every prefix is sent through
+the first block again with each possible next token. Spans, thresholds, candidates and beam are those of our
+attack, so that only the search differs. ``--growth`` times only ours over batch size, length and vocabulary
+size, on a model of GPT-2's width and three layers (the attack uses two), and fits an exponent to each.
 
-One line per run, also kept as a file in FOLDER; what is there is not run again.
+One line per run, also stored as a file in FOLDER; existing ones are not run again.
 """
 
 import argparse
@@ -34,11 +33,11 @@ from glasshouse.tokens.vocabulary import Vocabulary
 
 LEAST = 2e-3
 PREFIXES = 256
-"""Whole prefixes that the paper's way sends through the block at once."""
+"""Number of whole prefixes that the paper's method sends through the block at once."""
 
 
 def slow(model: TextModel, sent: Mapping[str, Tensor], *, beam: int, length: int) -> set[tuple[int, ...]]:
-    """The paper's way."""
+    """The paper's search."""
     first, second = (input_span(model, layer, sent) for layer in (0, 1))
     assert first is not None
     assert second is not None
@@ -74,27 +73,27 @@ def _inside(model: TextModel, span: Span, position: int, tokens: Tensor) -> Tens
 
 
 def _away(model: TextModel, span: Span, tokens: Tensor) -> Tensor:
-    """Distances (N, L) of what the second attention layer receives for whole prefixes (N, L)."""
+    """Span distances (N, L) of the second attention layer's inputs for whole prefixes (N, L)."""
     places = torch.arange(tokens.shape[1]).expand(tokens.shape)
     hidden = model.through(0, model.embed(tokens, places), places, torch.ones_like(tokens, dtype=torch.bool))
     return _distance(span, model.anatomy.blocks[1].attended(hidden))
 
 
 def _distance(span: Span, inputs: Tensor) -> Tensor:
-    """Distance from the span over the norm, by projecting onto the span and back."""
+    """Relative distance from the span, by projecting onto the span and back."""
     unit = inputs / inputs.norm(dim=-1, keepdim=True)
     return (unit - unit @ span.basis.T @ span.basis).norm(dim=-1)
 
 
 def ours(model: TextModel, sent: Mapping[str, Tensor], *, batch: int, length: int) -> set[tuple[int, ...]]:
-    """The attack."""
+    """Our attack."""
     answer = Answer(about=About(rounds=(0,)), model=model, sent=sent, examples=batch, steps=1)
     found = Dager(least=LEAST).sentences(answer, length=length, generator=torch.Generator())
     return {one.tokens for one in found}
 
 
 def run(folder: Path, corpus: Corpus, *, batch: int, length: int, size: int, both: bool) -> None:
-    """Time one batch, and print."""
+    """Time one batch, and print the result."""
     path = folder / f"b{batch}-l{length}-v{size}-{'both' if both else 'ours'}.json"
     if not path.exists():
         torch.manual_seed(0)
@@ -120,7 +119,7 @@ def run(folder: Path, corpus: Corpus, *, batch: int, length: int, size: int, bot
 
 
 def main() -> None:
-    """What the arguments ask for."""
+    """Parse the command line and run."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -146,7 +145,7 @@ def main() -> None:
 
 
 def show_exponents(folder: Path) -> None:
-    """Slopes of log seconds over tokens (more sentences, longer ones) and over the vocabulary's size."""
+    """Log-log slopes of seconds over tokens (more or longer sentences) and over vocabulary size."""
     records = [json.loads(path.read_text()) for path in sorted(folder.glob("*-ours.json"))]
     rows = {
         "batch": [one for one in records if one["length"] == LENGTH and one["vocabulary"] == 50257],

@@ -1,4 +1,4 @@
-"""The tables of docs/results/text.md from the pieces that ``benchmarks.text`` left.
+"""The tables of docs/results/text.md, from the pieces of ``benchmarks.text``.
 
     python -m benchmarks.text_tables FOLDER [--chart FILE]
 
@@ -18,7 +18,7 @@ from glasshouse.metrics.statistics.shares import proportion_interval
 
 
 def show(folder: Path) -> None:
-    """One line per setting from all pieces."""
+    """Print one line per setting, from all pieces."""
     rows: dict[str, list[dict[str, Any]]] = {}
     for path in sorted(folder.glob("*.json")):
         rows.setdefault(path.stem.rpartition("-")[0], []).append(json.loads(path.read_text()))
@@ -52,10 +52,10 @@ def _words(record: Mapping[str, Any]) -> set[int]:
 
 
 class Words:
-    """Splits at spaces, for numbers of tokens."""
+    """A tokenizer that splits at spaces, for token ids written as text."""
 
     def tokenize(self, text: str) -> list[str]:
-        """Words."""
+        """Split at spaces."""
         return text.split()
 
 
@@ -70,11 +70,11 @@ def _rouge(true: list[int], found: list[list[int]]) -> tuple[float, float]:
 
 WIDTH, HEIGHT, LEFT, BOTTOM = 620, 250, 46, 206
 FULL = 768
-"""Width of GPT-2's layers: with as many tokens their gradient says nothing of single ones."""
+"""Width of GPT-2's layers: with this many tokens, their gradient reveals no single token."""
 
 
 def chart(folder: Path) -> str:
-    """Share of sentences read word for word, with 95 % intervals, against the mean tokens of a batch."""
+    """Share of sentences read exactly, with 95 % intervals, against the mean number of tokens per batch."""
     rows: dict[int, list[dict[str, Any]]] = {}
     for path in (*folder.glob("decoder-gpt2-rotten*.json"), *folder.glob("beyond-gpt2-rotten*.json")):
         record = json.loads(path.read_text())
@@ -116,7 +116,7 @@ def chart(folder: Path) -> str:
 
 
 def main() -> None:
-    """Print the tables, and draw."""
+    """Print the tables, and draw the chart."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--chart", type=Path)

@@ -1,16 +1,16 @@
-"""What defences of text cost the model: loss on held-out sentences beside the sentences that are read.
+"""Cost of defences for language models: held-out loss against the share of sentences read.
 
     python -m benchmarks.text_utility FOLDER [--seeds 2] [--only noise,clip] [--data FOLDER]
 
 A small GPT (2 layers, width 192, the 4,000 most frequent of GPT-2's tokens) learns CoLA's training part, and
-is then fine-tuned by FedSGD on the half of Rotten Tomatoes that judges: two clients, four sentences each a
-round, defended at the client; the server steps by Adam, so that a defence that only rescales costs little.
-Before the first round DAGER reads single batches of four, of other sentences, behind the same defence.
+is then fine-tuned by FedSGD on the evaluation half of Rotten Tomatoes: two clients, four sentences each per
+round, defended at the client; the server uses Adam, so that a defence that only rescales costs little. Before
+the first round DAGER reads single batches of four other sentences under the same defence.
 
 DP-SGD's noise multiplier is the one at which a client's updates over all rounds are (8, 1e-5)-DP by
 dp-accounting (Renyi; sentences drawn by Poisson sampling, add or remove one); the server sees every update.
 
-One piece per defence and seed, a file in FOLDER; what is there is not computed again.
+One piece per defence and seed, a file in FOLDER; existing pieces are not computed again.
 """
 
 import argparse
@@ -39,16 +39,16 @@ from glasshouse.tokens.vocabulary import Vocabulary
 WORDS, WIDTH, LENGTH = 4000, 192, 40
 CLIENTS, BATCH, ROUNDS = 2, 4, 40
 OWN = 1200
-"""Sentences of each client."""
+"""Number of sentences per client."""
 HELD_OUT, READ = 200, 5
-"""Sentences that nobody trains on; batches that are attacked."""
+"""Number of held-out sentences; number of attacked batches."""
 EPSILON, DELTA = 8.0, 1e-5
 STEPS, RATE = 150, 1e-3
-"""Of Adam before the federation, and its learning rate; the server's is the same."""
+"""Adam steps before the federation, and their learning rate, which is also the server's."""
 
 
 def noise_multiplier() -> float:
-    """The least, to a hundredth, at which a client's updates over all rounds are (EPSILON, DELTA)-DP."""
+    """Smallest noise multiplier (to 0.01) for which a client's updates are (EPSILON, DELTA)-DP in total."""
 
     def spent(multiplier: float) -> float:
         step = dp_event.PoissonSampledDpEvent(BATCH / OWN, dp_event.GaussianDpEvent(multiplier))
@@ -59,7 +59,7 @@ def noise_multiplier() -> float:
 
 
 class Sentences:
-    """Both corpora in one vocabulary; what is rare is one token."""
+    """Both corpora in one vocabulary; all rare words share one token."""
 
     def __init__(self, data: Path) -> None:
         self.own = Corpus(data, "rotten_tomatoes").unseen
@@ -71,24 +71,24 @@ class Sentences:
         self.public = self.stack(public)
 
     def stack(self, sentences: list[list[int]]) -> Tensor:
-        """(N, LENGTH)."""
+        """The sentences as a tensor (N, LENGTH)."""
         return self.vocabulary.stack([[self._ids.get(t, 1) for t in one] for one in sentences], length=LENGTH)
 
 
 def loss_of(model: TextModel, tokens: Tensor) -> float:
-    """Mean over sentences."""
+    """Mean loss over sentences."""
     with torch.no_grad():
         parts = [model.losses(part, torch.zeros(len(part)).long()) for part in tokens.split(50)]
     return float(torch.cat(parts).mean())
 
 
 def optimizer_of(model: TextModel) -> torch.optim.Optimizer:
-    """Of the server, and before."""
+    """The optimizer of pre-training and of the server."""
     return torch.optim.Adam(model.parameters(), lr=RATE)
 
 
 def start(folder: Path, sentences: Sentences) -> TextModel:
-    """The model that the federation begins with; learnt once, and kept."""
+    """The initial model of the federation; trained once and stored."""
     torch.manual_seed(0)
     model = small_gpt((LENGTH,), 2, vocabulary=sentences.vocabulary, width=WIDTH, layers=2)
     path = folder / "start.pt"
@@ -103,14 +103,14 @@ def start(folder: Path, sentences: Sentences) -> TextModel:
 
 
 def follow(model: TextModel, optimizer: torch.optim.Optimizer, update: dict[str, Tensor]) -> None:
-    """One step of the server."""
+    """Take one server step."""
     for name, p in model.named_parameters():
         p.grad = update[name]
     optimizer.step()
 
 
 def sent(model: TextModel, setting: Setting, tokens: Tensor) -> dict[str, Tensor]:
-    """What a client sends: its defended gradient, of the expected batch where its size is drawn."""
+    """A client's defended gradient; divided by the expected batch size if the size is drawn."""
     if setting.defence != "dp_sgd":
         return defended(gradient(model, tokens, torch.zeros(len(tokens)).long())[0], setting)
     total = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
@@ -123,7 +123,7 @@ def sent(model: TextModel, setting: Setting, tokens: Tensor) -> dict[str, Tensor
 
 
 def piece(folder: Path, sentences: Sentences, setting: Setting, seed: int) -> dict[str, Any]:
-    """Sentences read before the first round, and losses before and after all."""
+    """Sentences read before the first round, and losses before the first and after the last round."""
     began = time.process_time()
     torch.manual_seed(seed)
     model = start(folder, sentences)
@@ -165,7 +165,7 @@ def piece(folder: Path, sentences: Sentences, setting: Setting, seed: int) -> di
 
 
 def show(folder: Path) -> None:
-    """One line per defence."""
+    """Print one line per defence."""
     rows: dict[tuple[str, float], list[dict[str, Any]]] = {}
     for path in sorted(folder.glob("*-s*.json")):
         record = json.loads(path.read_text())
@@ -179,7 +179,7 @@ def show(folder: Path) -> None:
 
 
 def main() -> None:
-    """What the arguments ask for."""
+    """Parse the command line and run."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,1 +1,1 @@
-"""What the guard says of honest and crafted models, what it costs, and what closing a leak costs."""
+"""Benchmarks of the guard: rulings on honest and crafted models, its cost, and the cost of mitigation."""

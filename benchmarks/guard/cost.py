@@ -1,14 +1,13 @@
-"""What inspection and preflight cost, in shares of a client's local epoch: CPU seconds and memory.
+"""Cost of inspection and preflight relative to a client's local epoch: CPU seconds and memory.
 
     python -m benchmarks.guard cost --networks lenet5
 
-The client holds ``--examples`` pictures (4,000: a client of Flower's quickstart; ten share CIFAR-10's
-training images and keep a fifth to validate) and trains one epoch in batches of 32. Steps as they are and
-watched ones take turns; what watching adds is part of preflight's cost. Inspection looks at 64 pictures in
-the mode in which they are trained on, preflight at all; learning the honest range happens once per node and
-is listed apart. With fewer pictures ``--trained`` on, epoch, watching and preflight are scaled up. Memory is
-what watching keeps of the pictures trained on, and by how much inspection and preflight raise the peak of
-training.
+The client holds ``--examples`` images (4,000: a client of Flower's quickstart; ten clients share CIFAR-10's
+training images and use a fifth for validation) and trains one epoch in batches of 32. Plain and watched steps
+alternate; the overhead of watching is part of preflight's cost. Inspection uses 64 images in training mode,
+preflight all of them; learning the honest range happens once per node and is listed separately. If fewer
+images are ``--trained`` on, epoch, watching and preflight are scaled up. Memory: what watching stores for the
+training images, and the increase of the training peak by inspection and preflight.
 """
 
 import argparse
@@ -36,35 +35,35 @@ FULL = {"lenet5": NETWORKS["lenet5"], "resnet18": of_zoo("resnet18"), "mlp": NET
 
 BATCH = 32
 Trained = tuple[Mapping[str, Tensor], Watched]
-"""What the parameters changed by, and what was watched."""
+"""(parameter changes, records of watching)."""
 
 
 def seconds(what: Callable[[], object]) -> float:
-    """CPU seconds."""
+    """CPU seconds of one call."""
     start = time.process_time()
     what()
     return time.process_time() - start
 
 
 def peak() -> float:
-    """Largest memory of this process so far, MiB."""
+    """Peak memory of this process so far, MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def kept(seen: Watched) -> float:
-    """Numbers of a training that were kept, MiB."""
+    """Memory of the stored training records, MiB."""
     seen.settle()
     tensors = [t for calls in seen.calls.values() for call in calls for t in (call.inputs, call.pulls)]
     return sum(t.nbytes for t in tensors if t is not None) / 2**20
 
 
 def in_words(share: float) -> str:
-    """In percent; what turns take from each other may be more than a small share."""
+    """A share in percent; measurement noise may exceed small shares."""
     return f"{share:.1%}" if share > 0 else "0 (below what can be measured)"
 
 
 def epochs(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[list[float], list[float], Trained]:
-    """CPU seconds of each step of an epoch as it is, and watched; both take turns step by step."""
+    """CPU seconds of each step of an epoch, plain and watched, alternating step by step."""
     twins = copy.deepcopy(model), copy.deepcopy(model)
     optimizers = [torch.optim.SGD(one.parameters(), lr=0.01) for one in twins]
     seen = Watched()
@@ -85,7 +84,7 @@ def epochs(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[list[float
 
 
 def measure(model: nn.Module, images: Tensor, labels: Tensor, *, passed: bool) -> dict[str, float]:
-    """CPU seconds of everything, once."""
+    """CPU seconds of every part, measured once."""
     plain, watched, (change, seen) = epochs(model, images, labels)
     more = sorted(b - a for a, b in zip(plain, watched, strict=True))
     spent = {"epoch": median(plain) * len(plain), "watching": median(more) * len(plain)}
@@ -101,7 +100,7 @@ def measure(model: nn.Module, images: Tensor, labels: Tensor, *, passed: bool) -
 
 
 def main() -> None:
-    """Print one line per network: medians, in shares of the epoch."""
+    """Print one line per network: medians, as shares of the epoch."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", default="cifar10")
     parser.add_argument("--networks", nargs="+", default=["lenet5", "resnet18"], choices=list(FULL))
@@ -119,7 +118,7 @@ def main() -> None:
     print("| " + columns.replace(", ", " | ") + " |\n|" + "---|" * 10)
     for name in chosen.networks:
         model = FULL[name](tuple(images.shape[1:]), 10)
-        measure(model, images[:8], labels[:8], passed=False)  # what is imported and allocated once
+        measure(model, images[:8], labels[:8], passed=False)  # warm-up: imports and allocations
         runs = [measure(model, images, labels, passed=chosen.passed) for _ in range(chosen.times)]
         spent = {what: median(run[what] for run in runs) for what in runs[0]}
         scale = chosen.examples / len(images)

@@ -1,10 +1,10 @@
-"""docs/results/guard.md: what the guard and the check before sending say of crafted and honest models.
+"""docs/results/guard.md: rulings of guard and preflight on crafted and honest models.
 
     python -m benchmarks.guard crafted --data cifar10 --out benchmarks/results/guard.json
 
-Crafted models of one architecture, with evasions, over disjoint batches: how many examples stand in the
-update (preflight), and whether the model is refused beforehand (behaviour, rules). Honest models of several
-architectures, fresh and trained: alarms, beside how many examples stand in their updates.
+Crafted models of one architecture, with evasions, over disjoint batches: the number of examples contained in
+the update (preflight), and whether the model is refused before training (behaviour, rules). Honest models of
+several architectures, untrained and trained: alarms, and the number of examples contained in their updates.
 """
 
 import argparse
@@ -23,20 +23,20 @@ from glasshouse.guard.preflight import preflight
 
 BATCH, ROWS = 64, 512
 OWN = slice(0, 256)
-"""The client's examples, of which honest ranges are learnt."""
+"""The client's examples, from which honest ranges are learnt."""
 KNOWN = slice(256, 1024)
-"""The server's."""
+"""The server's examples."""
 
 
 def mlp(inputs: Tensor, classes: int) -> nn.Sequential:
-    """The network that is attacked."""
+    """The attacked network."""
     return nn.Sequential(
         nn.Flatten(), nn.Linear(inputs[0].numel(), ROWS), nn.ReLU(), nn.Linear(ROWS, classes)
     )
 
 
 def lenet(inputs: Tensor, classes: int) -> nn.Sequential:
-    """Convolutions with sigmoids."""
+    """A network of convolutions with sigmoids."""
     side = inputs.shape[2] // 4
     return nn.Sequential(
         nn.Conv2d(inputs.shape[1], 12, 5, padding=2, stride=2),
@@ -49,7 +49,7 @@ def lenet(inputs: Tensor, classes: int) -> nn.Sequential:
 
 
 def vgg(inputs: Tensor, classes: int) -> nn.Sequential:
-    """Batch normalisation and dropout."""
+    """A network with batch normalisation and dropout."""
     side = inputs.shape[2] // 4
     return nn.Sequential(
         nn.Conv2d(inputs.shape[1], 16, 3, padding=1),
@@ -69,7 +69,7 @@ def vgg(inputs: Tensor, classes: int) -> nn.Sequential:
 
 
 def bins(model: nn.Sequential, known: Tensor, *, rows: int, noise: float, scaled: bool) -> None:
-    """Robbing the Fed, in ``rows`` of the agreed layer, along a direction that is noisy by ``noise``."""
+    """Robbing the Fed in ``rows`` of the agreed layer, along a direction with ``noise`` added."""
     first, last = model[1], model[3]
     direction = (1 + noise * torch.randn(first.in_features)) / first.in_features
     scales = torch.linspace(0.5, 3, rows) if scaled else torch.ones(rows)
@@ -80,7 +80,7 @@ def bins(model: nn.Sequential, known: Tensor, *, rows: int, noise: float, scaled
 
 
 def crowded(model: nn.Sequential, known: Tensor, *, copies: int) -> None:
-    """The same along a noisy direction, but each threshold in several rows that differ by .1 %."""
+    """Like :func:`bins` with a noisy direction, but each threshold in several rows that differ by 0.1 %."""
     first, last = model[1], model[3]
     count = ROWS // copies
     place = torch.randperm(ROWS)[: count * copies]
@@ -93,7 +93,7 @@ def crowded(model: nn.Sequential, known: Tensor, *, copies: int) -> None:
 
 
 def traps(model: nn.Sequential, *, scale: float) -> None:
-    """Curious Abandon Honesty: half of each row negative, the other half smaller by ``scale``."""
+    """Curious Abandon Honesty: half of each row negative, the other half scaled by ``scale``."""
     first = model[1]
     half = first.in_features // 2
     for row in first.weight:
@@ -103,7 +103,7 @@ def traps(model: nn.Sequential, *, scale: float) -> None:
 
 
 def fishing(model: nn.Sequential, *, bias: float) -> None:
-    """Class fishing: all classes but one are certain, so that one class shapes the update."""
+    """Class fishing: all classes but one are certain, so that one class dominates the update."""
     last = model[3]
     others = torch.arange(last.out_features) != 3
     last.weight[others] *= 1e-3
@@ -126,7 +126,7 @@ CRAFTED: dict[str, Callable[[nn.Sequential, Tensor], None]] = {
 
 
 def judge(model: nn.Module, images: Tensor, labels: Tensor, honest: object) -> dict[str, object]:
-    """One model and one batch: what stands in the update, and who notices."""
+    """One model and one batch: examples contained in the update, and which checks raise an alarm."""
     names, weights = zip(*model.named_parameters(), strict=True)
     gradient = torch.autograd.grad(F.cross_entropy(model(images), labels), weights)
     seen = preflight(dict(zip(names, gradient, strict=True)), model, images, labels, kind="gradient")
@@ -152,7 +152,7 @@ def trained(model: nn.Module, images: Tensor, labels: Tensor, steps: int) -> nn.
 
 
 def measure(images: Tensor, labels: Tensor, *, seeds: int, wanted: list[str]) -> Iterator[dict[str, object]]:
-    """All rows of the table, one by one."""
+    """Yield all rows of the table."""
     classes = int(labels.max()) + 1
     for build in (build for build in (mlp, lenet, vgg) if build.__name__ in wanted):
         honest = learn_honest_range(build(images, classes), images[OWN], labels[OWN], batch=BATCH)
@@ -174,7 +174,7 @@ def measure(images: Tensor, labels: Tensor, *, seeds: int, wanted: list[str]) ->
 
 
 def table(rows: list[dict[str, object]]) -> str:
-    """Markdown: a line per attack and evasion, and per honest architecture."""
+    """A Markdown table: one row per attack and evasion, and per honest architecture."""
     lines = [
         "| model | n | inputs that stand, mean | largest | refused | by rules |",
         "|---|---|---|---|---|---|",
@@ -193,7 +193,7 @@ def table(rows: list[dict[str, object]]) -> str:
 
 
 def main() -> None:
-    """Measure, keep, print."""
+    """Measure, store and print."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", default="digits")
     parser.add_argument("--seeds", type=int, default=8)

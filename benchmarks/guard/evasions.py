@@ -1,9 +1,9 @@
-"""Attacks in disguise and organic models of the same architectures, at the guard's shipped limits.
+"""Disguised attacks, and organic models of the same architectures, at the guard's shipped limits.
 
-Crafted models are those of ``glasshouse guard --self-test``, on ``--data``. Organic ones are fresh and
-trained, in all variants of ``organic``, judged on the same client's examples. The score of the AUC is by how
-much a model exceeds its closest limit of behaviour, and infinite where a rule on weights or structure finds
-something. Pieces (one attack, one seed) are files; one that exists is not run again.
+Crafted models are those of ``glasshouse guard --self-test``, on ``--data``. Organic ones are untrained and
+trained, in all variants of ``organic``, tested on the same client's examples. The score for the AUC is the
+largest excess over a behaviour limit, and infinite if a rule on weights or structure raises a finding.
+Pieces (one attack, one seed) are files; existing ones are not run again.
 """
 
 import argparse
@@ -32,14 +32,14 @@ MEASURES = ("isolated", "paired", "alike", "concentration")
 
 
 def score(values: dict[str, float], *, rules: bool) -> float:
-    """By how much the closest limit is exceeded; negative: a model that passes."""
+    """The excess over the closest limit; negative: the model passes."""
     if rules or "isolated" not in values:
         return math.inf
     return max(values[name] - values[f"{name}_limit"] for name in MEASURES)
 
 
 def crafted(case: Case, data: Batch, classes: int, *, seed: int, folder: Path) -> list[dict[str, object]]:
-    """Trials of one attack."""
+    """The trials of one attack."""
     file = folder / _crafted_file(case, seed)
     if not file.exists():
         trials = run_cases(data, classes=classes, cases=(case,), seed=seed)
@@ -49,7 +49,7 @@ def crafted(case: Case, data: Batch, classes: int, *, seed: int, folder: Path) -
 
 
 def organic(case: Case, data: Batch, classes: int, *, seed: int, folder: Path) -> list[Organic]:
-    """Variants and scores of organic models of an attack's agreed architecture, for the client of a seed."""
+    """Variants and scores of organic models of an attack's agreed architecture, for one seed's client."""
     file = folder / _organic_file(case, seed)
     if not file.exists():
         order = torch.randperm(len(data), generator=Rng.root(seed, salt="deal").torch())
@@ -84,7 +84,7 @@ def _organic_file(case: Case, seed: int) -> str:
 
 
 def table(rows: list[dict[str, object]], honest: dict[str, list[Organic]]) -> str:
-    """Markdown: a line per attack, and what passed."""
+    """A Markdown table: one row per attack, and the models that passed."""
     lines = [
         (
             "| attack | models | leak ≥ 5 % | of these caught | AUC | AUC, compressed organic models too | "
@@ -123,7 +123,7 @@ def _auc(crafted_scores: list[float], honest: list[float]) -> str:
 
 
 def main() -> None:
-    """Measure, keep, print."""
+    """Measure, store and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", default="cifar10")
     parser.add_argument("--seeds", type=int, default=1)

@@ -1,11 +1,11 @@
-"""Federations of guarded clients, in which a server may send crafted models to one of them at times.
+"""Federations of guarded clients, in which the server may occasionally send a crafted model to one client.
 
-All clients train one local epoch a round by SGD, on the model that they received; the server adds the mean of
-the answers to its model. Answers are sent as they are, or each is mitigated first, and left out where nothing
-helps. In an attacked federation one client in every ``EVERY`` th round receives a crafted model in the place
-of the server's: the imprint modules of Robbing the Fed and LOKI in front of it, trap weights in its first
-linear layer, or a last layer that fishes for one class. It answers like anybody, and what its answer says
-about the tensors of the agreed network goes into the mean.
+All clients train one local epoch of SGD per round on the received model; the server adds the mean update to
+its model. Updates are sent unchanged, or mitigated first and omitted if no mitigation suffices. In an
+attacked federation one client receives a crafted model in every ``EVERY``-th round: with an imprint module of
+Robbing the Fed or LOKI in front, trap weights in the first linear layer, or a last layer that fishes for one
+class. It answers like any other client, and the part of its update for the agreed network's tensors enters
+the mean.
 """
 
 import argparse
@@ -38,14 +38,14 @@ from glasshouse.wire import Architecture, Batch, Broadcast, Terms
 
 CLIENTS, LOCAL, RATE = 10, 32, 0.05
 EVERY: Final = 4
-"""One round in so many is attacked, the last of them."""
+"""The last of every ``EVERY`` rounds is attacked."""
 BINS: Final = 128
 FISHED, CERTAIN = 3, 10.0
-"""The class that is fished for, and the bias of all others."""
+"""The targeted class of class fishing, and the bias of all others."""
 FIRES: Final = 3 / LOCAL
 """Share of the server's images for which a row of trap weights fires."""
 KINDS = ("Robbing the Fed", "LOKI", "trap weights", "class fishing")
-"""Attacked rounds go through them in turns."""
+"""Attacked rounds cycle through these attacks."""
 IN_FRONT: Final[dict[str, ActiveAttack]] = {
     "Robbing the Fed": RobbingTheFed(bins=BINS),
     "LOKI": Loki(width=2),
@@ -54,7 +54,7 @@ Change = dict[str, Tensor]
 
 
 def local_epoch(model: nn.Module, images: Tensor, labels: Tensor, generator: torch.Generator) -> nn.Module:
-    """A trained copy."""
+    """A copy of ``model`` after one local epoch."""
     work = copy.deepcopy(model)
     optimizer = torch.optim.SGD(work.parameters(), lr=RATE)
     for rows in torch.randperm(len(images), generator=generator).split(LOCAL):
@@ -65,13 +65,13 @@ def local_epoch(model: nn.Module, images: Tensor, labels: Tensor, generator: tor
 
 
 def change_of(before: nn.Module, after: nn.Module) -> Change:
-    """What the parameters changed by."""
+    """The change of the parameters."""
     start = dict(before.named_parameters())
     return {name: (p - start[name]).detach() for name, p in after.named_parameters()}
 
 
 def crafted(kind: str, model: nn.Module, architecture: Architecture, *, seed: int, number: int) -> nn.Module:
-    """What one client receives in the place of ``model``, of the zoo's ``architecture``."""
+    """The crafted model that one client receives instead of ``model`` (of the zoo's ``architecture``)."""
     rng = Rng.root(seed, salt="crafted").child(f"round/{number}")
     if kind in IN_FRONT:
         plain = Broadcast(round=number, architecture=architecture, tensors=models.state(model))
@@ -115,13 +115,13 @@ def crafted(kind: str, model: nn.Module, architecture: Architecture, *, seed: in
 
 
 def agreed_part(change: Mapping[str, Tensor], model: nn.Module) -> Change:
-    """Of the change of a crafted model that of the agreed network's tensors, by their own names."""
+    """The part of a crafted model's change that belongs to the agreed network, by its tensor names."""
     own = {name.replace("features.inner.", "features."): t for name, t in change.items()}
     return {name: own[name] for name, _ in model.named_parameters()}
 
 
 class Federation:
-    """One federation: who holds what, and what was done to how many answers."""
+    """One federation: its data, model, and counts of the actions on updates."""
 
     def __init__(self, network: str, chosen: argparse.Namespace, *, seed: int) -> None:
         splits = load(chosen.data).splits
@@ -139,7 +139,7 @@ class Federation:
         self.attacked: list[dict[str, object]] = []
 
     def round(self, number: int, *, mitigated: bool, attacked: bool) -> float:
-        """Play one; accuracy behind it."""
+        """Run one round; return the accuracy after it."""
         victim, kind = None, ""
         if attacked and number % EVERY == EVERY - 1:
             turn = number // EVERY
@@ -165,7 +165,7 @@ class Federation:
         return float(right.double().mean())
 
     def answer(self, received: nn.Module, shard: Batch, *, mitigated: bool) -> tuple[Change | None, str]:
-        """What one client sends, and what was done to it; None: nothing is sent, or it is not finite."""
+        """One client's update, and the action taken; None: nothing is sent, or it is not finite."""
         with watch() as seen:
             trained = local_epoch(received, shard.inputs, shard.labels, self.generator)
         change = change_of(received, trained)
@@ -188,7 +188,7 @@ class Federation:
 def play(
     network: str, chosen: argparse.Namespace, *, seed: int, mitigated: bool, attacked: bool
 ) -> dict[str, object]:
-    """Accuracy after each round, and what was done to how many answers; attacked ones apart."""
+    """Accuracy after each round, and counts of actions on updates, separately for attacked clients."""
     federation = Federation(network, chosen, seed=seed)
     accuracy = [
         federation.round(number, mitigated=mitigated, attacked=attacked) for number in range(chosen.rounds)

@@ -1,11 +1,11 @@
-"""Does a short search foretell what a long one reaches?
+"""Compare the forecast of a short search with the result of a long one.
 
-    python -m benchmarks.guard forecast --out runs/forecast            # test images: judge
-    python -m benchmarks.guard forecast --split train --out runs/tune  # train images: choose
+    python -m benchmarks.guard forecast --out runs/forecast            # test images: evaluation
+    python -m benchmarks.guard forecast --split train --out runs/tune  # train images: tuning
 
-A piece is one update: the gradient of one step of one client on CIFAR-10 images. Forecasts of a few lengths
-and rates take their turns, then a search of ``LONG`` iterations by the same attack. Its leak is the mean PSNR
-of the client's images above that of the mean of 400 train images, what a server claims that saw nothing.
+A piece is one update: the gradient of one step of one client on CIFAR-10 images. Forecasts of several lengths
+and rates are run, then a search of ``LONG`` iterations by the same attack. Its leakage is the mean PSNR of
+the client's images above that of the null claim, the mean of 400 train images.
 """
 
 import argparse
@@ -51,18 +51,18 @@ UPDATES = (
     *(("ConvNet 8", 200, b, d) for b, d in ((4, "none"), (1, "noise"), (1, "pruned"), (1, "clipped"))),
     *(("ConvNet 16", steps, 1, "none") for steps in (0, 200)),
 )
-"""Network, steps that it was trained for, batch, defence."""
+"""(network, training steps, batch size, defence)."""
 
 
 @cache
 def images(split: str, data: str) -> Batch:
-    """All of a split."""
+    """All images of a split."""
     part = load_data(data).splits[split]
     return part.batch(torch.arange(len(part)))
 
 
 def network(name: str, steps: int, seed: int, data: str) -> nn.Module:
-    """Fresh, or after so many steps on train images that no piece uses."""
+    """A network, untrained or after ``steps`` steps on train images that no piece uses."""
     model, arguments = NETWORKS[name]
     architecture = Architecture(name=model, input_shape=(3, 32, 32), classes=10, arguments=arguments)
     rng = Rng.root(seed, salt=f"{name} {steps}")
@@ -106,7 +106,7 @@ class Sent:
 
     @classmethod
     def by(cls, what: tuple[str, int, int, str], *, seed: int, split: str, data: str) -> "Sent":
-        """Of the list ``UPDATES``."""
+        """The update described by an entry of ``UPDATES``."""
         name, steps, batch, defense = what
         net = network(name, steps, seed, data)
         rng = Rng.root(seed, salt=f"{name} {steps} {batch} {defense} {split}")
@@ -118,7 +118,7 @@ class Sent:
         return cls(net=net, private=private, update=update, seed=seed)
 
     def search(self, data: str) -> dict[str, Any]:
-        """What a long search reaches, dB, and its CPU seconds."""
+        """The result of a long search in dB, and its CPU seconds."""
         start = time.process_time()
         inputs, labels = self.private
         seen = view(
@@ -131,7 +131,7 @@ class Sent:
         return {"long": gain, "long, s": time.process_time() - start}
 
     def forecast(self) -> dict[str, Any]:
-        """Forecasts of a few lengths, and their CPU seconds."""
+        """Forecasts of several lengths, and their CPU seconds."""
         short, seconds = {}, {}
         for length in LENGTHS:
             start = time.process_time()
@@ -143,7 +143,7 @@ class Sent:
 
 
 def correlation(pairs: list[tuple[float, float]], draws: int = 2000) -> str:
-    """Spearman's, with a bootstrap over updates."""
+    """Spearman's correlation, with a bootstrap interval over updates."""
     values = np.array(pairs)
     if len(values) < 3:
         return "-"
@@ -156,7 +156,7 @@ def correlation(pairs: list[tuple[float, float]], draws: int = 2000) -> str:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Markdown."""
+    """The results as a Markdown table."""
     lines = [
         "| iterations | rank correlation | within LeNets | within ConvNets | CPU s, median |",
         "|---|---|---|---|---|",
@@ -182,7 +182,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Run the pieces that are missing, and print the table."""
+    """Run missing pieces, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", default="cifar10")
     parser.add_argument("--split", default="test", choices=("train", "test"))
@@ -203,7 +203,7 @@ def main() -> None:
 
 
 def _run_piece(number: int, seed: int, chosen: argparse.Namespace) -> None:
-    """What is missing of it."""
+    """Compute the missing parts of one piece."""
     kinds = [kind for kind in chosen.kinds if not (chosen.out / f"{number:02d}.{seed}.{kind}.json").exists()]
     if not kinds:
         return
@@ -214,7 +214,7 @@ def _run_piece(number: int, seed: int, chosen: argparse.Namespace) -> None:
 
 
 def _row(file: Path) -> dict[str, Any]:
-    """Both kinds of one update."""
+    """Forecast and search results of one update."""
     number, seed, *_ = file.name.split(".")
     other = file.with_name(f"{number}.{seed}.short.json")
     network_, steps, batch, defense = UPDATES[int(number)]

@@ -1,13 +1,12 @@
-"""What closing leaks costs in accuracy, and whether it closes them.
+"""Cost of mitigation in accuracy, and its effect on leaks.
 
     python -m benchmarks.guard mitigation --out runs/mitigation
 
 A piece is one federation (network, seed, with or without mitigation, attacked or not), or a series of
-attacked rounds. Federations: :mod:`benchmarks.guard.federations`; attacked ones are of the zoo's networks
-alone. In an attacked round one client receives the model that a
-shipped attack crafted, computes one step, and the server reads what is sent as the attack reads it, and by
-looking at rows and at differences of rows in the order of its thresholds. Null: the same candidates against
-as many pictures that nobody trained on.
+attacked rounds. Federations: :mod:`benchmarks.guard.federations`; attacked ones use only the zoo's networks.
+In an attacked round one client receives the model crafted by a shipped attack and computes one step; the
+server reads the update with the attack's own read-out, and by inspecting rows and differences of rows in the
+order of its thresholds. Null: the same candidates against equally many images that nobody trained on.
 """
 
 import argparse
@@ -34,7 +33,7 @@ from glasshouse.rng import Rng
 
 VICTIM = 64
 TUNING = 100
-"""Seeds from which on a round is of training images: those that remedies were chosen on."""
+"""From this seed on, a round uses training images, on which the mitigations were tuned."""
 ARMS = ("plain", "mitigated", "attacked", "attacked-mitigated")
 COMPARED = (
     ("honest, plain and mitigated", (False, False), (False, True)),
@@ -47,7 +46,7 @@ CRAFTED = ("Robbing the Fed", "LOKI", "trap weights", "class fishing")
 
 
 def recovered(update: Mapping[str, Tensor], layer: str, model: nn.Module, images: Tensor) -> set[int]:
-    """The images to which a row, or a difference of two in the order of thresholds, comes near."""
+    """Images close to a row, or to a difference of two rows in the order of thresholds."""
     weights = dict(model.named_parameters())
     weight, bias = (weights[f"{layer}.{part}"].detach() for part in ("weight", "bias"))
     order = (-bias / weight.norm(dim=1).clamp_min(1e-12)).argsort()
@@ -68,7 +67,7 @@ def recovered(update: Mapping[str, Tensor], layer: str, model: nn.Module, images
 
 
 def attacked_round(kind: str, seed: int) -> dict[str, object]:
-    """One crafted model at one client: what the server reads of the update as it is, and of what is sent."""
+    """One crafted model at one client: what the server reads from the plain and from the sent update."""
     pool = cifar("train" if seed >= TUNING else "test")
     order = torch.randperm(len(pool), generator=torch.Generator().manual_seed(100 + seed))
     victim, others = pool.pick(order[:VICTIM]), pool.pick(order[VICTIM : 2 * VICTIM])
@@ -102,7 +101,7 @@ def attacked_round(kind: str, seed: int) -> dict[str, object]:
 
 
 def run(name: str, chosen: argparse.Namespace) -> None:
-    """One piece, unless its file is there."""
+    """Run one piece, unless its file exists."""
     file = chosen.out / f"{name}.json"
     if file.exists():
         return
@@ -118,7 +117,7 @@ def run(name: str, chosen: argparse.Namespace) -> None:
 
 
 def _compared(pairs: list[tuple[dict[str, Any], dict[str, Any]]]) -> str:
-    """The rest of a line: seeds, both accuracies, their difference, and what was done in the second."""
+    """Cells of a row: seeds, both accuracies, their difference, and the actions in the second."""
     ends = 100 * np.array([[first["accuracy"][-1], second["accuracy"][-1]] for first, second in pairs])
     cost = ends[:, 0] - ends[:, 1]
     margin = "-"
@@ -134,7 +133,7 @@ def _compared(pairs: list[tuple[dict[str, Any], dict[str, Any]]]) -> str:
 
 
 def table(folder: Path) -> str:
-    """Markdown: accuracy with and without, and what the server reads."""
+    """Markdown tables: accuracy with and without mitigation, and what the server reads."""
     found = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
     lines = [
         "| federations of | seeds | accuracy | of the other | cost, points (95 %) | done in the other |",
@@ -175,7 +174,7 @@ def table(folder: Path) -> str:
 
 
 def main() -> None:
-    """Run the pieces that are missing, and print the table."""
+    """Run missing pieces, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", default="cifar10")
     parser.add_argument("--networks", nargs="*", default=["lenet5", "mlp-512-plain"])

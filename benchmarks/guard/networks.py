@@ -1,4 +1,4 @@
-"""Small networks of every common kind: those of the zoo, and sequence models that read images row by row."""
+"""Small networks of all common kinds: those of the zoo, transformers, recurrent networks on image rows."""
 
 import math
 from collections.abc import Callable
@@ -14,7 +14,7 @@ Shape = tuple[int, int, int]
 
 
 class Attention(nn.Module):
-    """Self-attention of two heads whose projections are linear layers, as in the Transformers library."""
+    """Two-head self-attention with linear projections, as in the Transformers library."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Transformer(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """An LSTM over the rows of an image, and a head of two layers on its last state."""
+    """An LSTM over the rows of an image, and a two-layer head on its last state."""
 
     def __init__(self, shape: Shape, classes: int, *, width: int = 48) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Recurrent(nn.Module):
 
 
 class LowRank(nn.Module):
-    """A frozen linear layer with an adapter of low rank beside it (Hu et al. 2022, arXiv:2106.09685)."""
+    """A frozen linear layer with a low-rank adapter (Hu et al. 2022, arXiv:2106.09685)."""
 
     def __init__(self, base: nn.Linear, *, rank: int = 4) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class LowRank(nn.Module):
         nn.init.zeros_(self.up.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """As the frozen layer, plus the adapter's share."""
+        """The output of the frozen layer plus that of the adapter."""
         out: Tensor = self.base(x) + self.up(self.down(x))
         return out
 
@@ -99,7 +99,7 @@ def lora(shape: Shape, classes: int) -> nn.Module:
 
 
 def vgg(shape: Shape, classes: int) -> nn.Module:
-    """Batch normalisation, pooling, a wide layer behind the convolutions, dropout."""
+    """Convolutions with batch normalisation and pooling, a wide linear layer, dropout."""
     flat = 32 * (shape[1] // 4) * (shape[2] // 4)
     return nn.Sequential(
         *(nn.Conv2d(shape[0], 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2)),
@@ -109,12 +109,12 @@ def vgg(shape: Shape, classes: int) -> nn.Module:
 
 
 def plain_mlp(shape: Shape, classes: int) -> nn.Module:
-    """512 units on pixels as they are."""
+    """512 hidden units on unnormalised pixels."""
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 512), nn.ReLU(), nn.Linear(512, classes))
 
 
 def mixer(shape: Shape, classes: int) -> nn.Module:
-    """GELUs, group normalisation, and tanh: what is neither ReLU nor batch norm."""
+    """A network with GELU, group normalisation and tanh instead of ReLU and batch norm."""
     return nn.Sequential(
         *(nn.Conv2d(shape[0], 24, 3, stride=2, padding=1), nn.GroupNorm(4, 24), nn.GELU()),
         *(nn.Conv2d(24, 24, 3, padding=1, groups=4), nn.Tanh(), nn.Flatten()),

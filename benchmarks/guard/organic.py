@@ -1,9 +1,9 @@
-"""False alarms: what the guard says of thousands of models that nobody crafted.
+"""False alarms: rulings of the guard on thousands of honest models.
 
 A piece is one client (its examples) with one architecture: it learns an honest range for each batch size once
-and is then sent models of several seeds, at several stages of training, each plain, in bfloat16, pruned,
-quantised to 8 bits and fine-tuned. Each model is judged at every batch size: a broadcast is one judgement.
-Pieces are files of JSON; one that exists is not run again.
+and then receives models of several seeds, at several stages of training, each plain, in bfloat16, pruned,
+quantised to 8 bits and fine-tuned. Each model is tested at every batch size; each combination counts as one
+broadcast. Pieces are JSON files; existing ones are not run again.
 """
 
 import argparse
@@ -31,43 +31,43 @@ from glasshouse.guard.preflight import preflight
 
 BATCHES = (1, 8, 32, 64, 256, 512)
 STAGES = (0, 3, 30, 300)
-"""Steps of the server's training after which a model is broadcast."""
+"""Training steps of the server after which a model is broadcast."""
 OWN, SERVER = 512, 2000
-"""Examples of the client, and of all others."""
+"""Number of examples of the client, and of all others."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """One client that is sent models of one architecture."""
+    """One client that receives models of one architecture."""
 
     network: str
-    data: str  # a source, and behind an @ the split
+    data: str  # SOURCE@SPLIT
     batches: tuple[int, ...]
     seeds: range
 
     @property
     def name(self) -> str:
-        """Of its file."""
+        """Name of its file."""
         source, _, split = self.data.partition("@")
         data = Path(source.partition(":")[2] or source).stem
         return f"{self.network}.{data}.{split or 'train'}.{self.seeds.start}-{self.seeds.stop}"
 
 
 def halved(model: nn.Module) -> None:
-    """Weights rounded to bfloat16."""
+    """Round weights to bfloat16."""
     for p in model.parameters():
         p.copy_(p.bfloat16().float())
 
 
 def pruned(model: nn.Module) -> None:
-    """Half of each weight is zero, the smaller one."""
+    """Set the smaller half of each weight tensor's entries to zero."""
     for p in model.parameters():
         if p.ndim > 1:
             p[p.abs() < p.abs().median()] = 0
 
 
 def quantised(model: nn.Module) -> None:
-    """Weights on 255 equal steps per tensor."""
+    """Quantise weights to 255 equal steps per tensor."""
     for p in model.parameters():
         step = p.abs().max() / 127
         p.copy_((p / step).round() * step if step > 0 else p)
@@ -79,7 +79,7 @@ VARIANTS: dict[str, Callable[[nn.Module], None]] = {"bf16": halved, "pruned": pr
 def broadcasts(
     network: nn.Module, server: tuple[Tensor, Tensor], seeds: range
 ) -> Iterator[tuple[dict[str, object], nn.Module]]:
-    """Models that an honest server may send, and what they are."""
+    """Models that an honest server may send, with their variants."""
     images, labels = server
     for seed in seeds:
         model = initialise_again(network, seed=seed)
@@ -100,7 +100,7 @@ def broadcasts(
 def train(
     model: nn.Module, images: Tensor, labels: Tensor, *, stages: tuple[int, ...], seed: int
 ) -> Iterator[nn.Module]:
-    """The model after each of the stages; the optimizer goes by the seed: Adam, or SGD with weight decay."""
+    """The model after each stage; the seed selects the optimizer: Adam, or SGD with weight decay."""
     weights = [p for p in model.parameters() if p.requires_grad]
     optimizer: torch.optim.Optimizer = torch.optim.Adam(weights, lr=1e-3)
     if seed % 2:
@@ -117,10 +117,10 @@ def train(
 
 
 def standing(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[int, int]:
-    """Examples whose input, or features, stand in the gradient of this batch, in the model's mode."""
+    """Numbers of examples whose inputs, or features, are contained in this batch's gradient."""
     names, weights = zip(*((n, p) for n, p in model.named_parameters() if p.requires_grad), strict=True)
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(0)  # preflight's pass drops the same units
+        torch.default_generator.manual_seed(0)  # preflight's pass must use the same dropout mask
         loss = F.cross_entropy(model(images), labels)
     gradient = torch.autograd.grad(loss, weights, allow_unused=True)
     update = {n: g for n, g in zip(names, gradient, strict=True) if g is not None}
@@ -129,7 +129,7 @@ def standing(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[int, int
 
 
 def run(piece: Piece, folder: Path) -> Path:
-    """One piece, unless its file is there."""
+    """Run one piece, unless its file exists."""
     file = folder / f"{piece.name}.json"
     if file.exists():
         return file
@@ -149,7 +149,7 @@ def run(piece: Piece, folder: Path) -> Path:
         last: dict[object, dict[str, Tensor]] = {}
         for facts, model in broadcasts(network, server, piece.seeds):
             if not all(bool(t.isfinite().all()) for t in model.state_dict().values()):
-                continue  # its training diverged: nobody would send it
+                continue  # diverged: nobody would send such a model
             tensors = {name: t.clone() for name, t in model.state_dict().items()}
             rules = list(inspect(tensors).findings)
             known_honest, last[facts["variant"]] = last.get(facts["variant"]), tensors
@@ -178,7 +178,7 @@ def run(piece: Piece, folder: Path) -> Path:
 
 
 def pieces(networks: list[str], data: list[str], batches: list[int], seeds: range) -> list[Piece]:
-    """All clients: every network once, each on the next data set, then again on the one after it."""
+    """All clients: networks are paired with data sets in rotation."""
     return [
         Piece(network=network, data=data[(place + turn) % len(data)], batches=tuple(batches), seeds=seeds)
         for turn in range(len(data))
@@ -187,18 +187,18 @@ def pieces(networks: list[str], data: list[str], batches: list[int], seeds: rang
 
 
 def run_all(todo: list[Piece], folder: Path, *, workers: int) -> None:
-    """All pieces, in processes of their own."""
+    """Run all pieces in separate processes."""
     folder.mkdir(parents=True, exist_ok=True)
     with ProcessPoolExecutor(workers) as pool:
         for future in [pool.submit(run, piece, folder) for piece in todo]:
             try:
                 print(future.result().name, file=sys.stderr, flush=True)
-            except (BadValue, RuntimeError) as error:  # a network that does not take these images
+            except (BadValue, RuntimeError) as error:  # the network does not support these images
                 print(f"not run: {error}", file=sys.stderr, flush=True)
 
 
 def table(folder: Path) -> str:
-    """Markdown: alarms per architecture, with the exact upper bound of 95 %."""
+    """A Markdown table: alarms per architecture, with the exact 95 % upper bound."""
     lines = [
         "| architecture | broadcasts | runs | alarms | of these an example stands | rules alone |",
         "|---|---|---|---|---|---|",
@@ -222,7 +222,7 @@ def table(folder: Path) -> str:
 
 
 def main() -> None:
-    """Run the pieces that are missing, and print the table."""
+    """Run missing pieces, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--networks", nargs="+", default=list(NETWORKS), choices=list(NETWORKS))
     parser.add_argument("--data", nargs="+", default=["digits"], help="SOURCE or SOURCE@SPLIT")

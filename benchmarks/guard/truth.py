@@ -1,12 +1,12 @@
-"""Is what preflight says true? Against what attacks read of the same updates, and against strangers.
+"""Accuracy of preflight, compared with what attacks read from the same updates, and with non-members.
 
     python -m benchmarks.guard preflight --out runs/preflight --seeds 1 2 3
 
 A piece is one update: an attack crafts a model (or does not), one client computes one step on CIFAR-10
-images, under a defence, and the attack reads the update without knowing the data. An image is read if a
-claimed one lacks less than half of its contrast. Preflight looks at the same update twice: with the
-client's images, and with as many strangers among them, who were not trained on. Nothing that an attack was
-given comes from the images that judge.
+images, under a defence, and the attack reads the update without knowing the data. An image counts as read if
+a claim misses less than half of its contrast. Preflight checks the same update twice: with the client's
+images, and with equally many images added that were not trained on. The attacks' own data never come from the
+evaluation images.
 """
 
 import argparse
@@ -41,7 +41,7 @@ BATCHES = (1, 4, 16, 64, 256)
 HIDDEN = "512,64"
 KNOWN = 400
 READ = 0.5
-"""Share of an image's contrast below which a claim lacks it: 18 dB for one of ordinary contrast."""
+"""Largest error of a claim as a share of the image's contrast: 18 dB for ordinary contrast."""
 DEFENSES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "none": {},
     "clipped": {"clip": {"norm": 0.5}},
@@ -52,7 +52,7 @@ FIRST = "features.fc1"
 
 
 class Rows:
-    """Looks at every row of the first layer as a picture, of an honest model or one that fishes."""
+    """Reads every row of the first layer as an image; for honest models and class fishing."""
 
     needs = LinearInput.needs
 
@@ -61,7 +61,7 @@ class Rows:
             self.craft = crafter.craft
 
     def run(self, view: Any, *, rng: Rng) -> tuple[Reconstruction, ...]:
-        """A picture of each row that any example reached."""
+        """An image for each row that is active for any example."""
         del rng
         (one,) = view.rounds
         (update,) = one.updates.values()
@@ -82,14 +82,14 @@ cifar = cache(load_split)
 
 @cache
 def known() -> Batch:
-    """The server's images."""
+    """The server's own images."""
     train = cifar("train")
     return train.pick(torch.randperm(len(train), generator=Rng.root(0, salt="auxiliary").torch())[:KNOWN])
 
 
 @cache
 def trap_scale(batch: int) -> float:
-    """Of trap weights whose rows fire for 3 of a batch on average, at most for half."""
+    """Scale of trap weights whose rows fire for 3 examples of a batch on average, at most for half."""
     return find_scale(known().inputs.flatten(1), min(0.5, 3 / batch), rng=Rng.root(0).child("traps"))
 
 
@@ -104,14 +104,14 @@ ATTACKS: Mapping[str, Callable[[int], Any]] = {
 
 
 def contrasts(images: Tensor) -> Tensor:
-    """(B,), distance of each from a flat one or from the mean of the server's, whichever is less."""
+    """Contrast of each image (B,): distance from a flat image or the server's mean, whichever is less."""
     flat = images.flatten(1)
     mean = known().inputs.flatten(1).mean(0)
     return torch.minimum((flat - flat.mean(1, keepdim=True)).norm(dim=1), (flat - mean).norm(dim=1))
 
 
 def read(claimed: Tensor, images: Tensor) -> set[int]:
-    """Numbers of the images that a claimed one is near to, at the best contrast; each claim counts once."""
+    """Indices of images that a claim is close to, at the best contrast; each claim counts once."""
     if not len(claimed):
         return set()
     goals = images.flatten(1).double() - 0.5
@@ -122,13 +122,13 @@ def read(claimed: Tensor, images: Tensor) -> set[int]:
 
 
 def pictures(claims: Sequence[object]) -> Tensor:
-    """All that were claimed, (N, C, H, W)."""
+    """All claimed images, (N, C, H, W)."""
     none = torch.empty(0, *known().inputs.shape[1:])
     return torch.cat([none, *(c.inputs for c in claims if isinstance(c, Reconstruction))])
 
 
 def received(played: Played) -> nn.Module:
-    """The model that the client was sent."""
+    """The model received by the client."""
     sent = min(played.transcript.rounds[0].broadcasts, key=lambda one: one.client is None)
     model = models.build(sent.architecture)
     models.load(model, sent.tensors)
@@ -136,7 +136,7 @@ def received(played: Played) -> nn.Module:
 
 
 def piece(attack: str, defense: str, batch: int, seed: int, split: str) -> dict[str, Any]:
-    """One update."""
+    """Measure one update."""
     pool = cifar(split)
     number = sum(map(ord, attack + defense)) + 1000 * batch
     order = torch.randperm(len(pool), generator=Rng.root(seed, salt=f"deal {number}").torch())
@@ -181,7 +181,7 @@ def interval(hits: int, n: int) -> str:
 
 
 def rank_correlation(rows: list[dict[str, Any]], draws: int = 1000) -> str:
-    """Spearman's, of the shares that preflight names and that attacks read, with a bootstrap over updates."""
+    """Spearman's correlation of preflight's shares and the attacks' shares, with a bootstrap over updates."""
     shares = np.array([[r["standing"] / r["batch"], r["read"] / r["batch"]] for r in rows])
     rng = np.random.default_rng(0)
     drawn = [
@@ -192,7 +192,7 @@ def rank_correlation(rows: list[dict[str, Any]], draws: int = 1000) -> str:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Markdown."""
+    """The results as a Markdown table."""
     lines = [
         f"{len(rows)} updates. Rank correlation {rank_correlation(rows)}.",
         f"Recall {interval(sum(r['both'] for r in rows), sum(r['read'] for r in rows))}.",
@@ -211,7 +211,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Run the pieces that are missing, and print the table."""
+    """Run missing pieces, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("runs/preflight"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="0 tuned")

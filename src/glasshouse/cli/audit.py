@@ -21,7 +21,7 @@ POLICY_BROKEN, NOT_SHOWN = 1, 3
 def audit(
     name: Name,
     *,
-    sets: Sets = [],  # noqa: B006 - what typer wants; never changed
+    sets: Sets = [],  # noqa: B006 - typer needs a list; never mutated
     out: Annotated[str | None, typer.Option(help="run directory; default runs/<time>-<suite>-<hash>")] = None,
     resume: Annotated[bool, typer.Option(help="go on with the run in --out")] = False,
     jobs: Annotated[int, typer.Option(help="worker processes; default: cores")] = 0,
@@ -61,7 +61,7 @@ def audit(
 
 
 def shares(result: Result) -> str:
-    """Where the CPU time went, per part of the product that the suite shows.
+    """CPU time per part of the product that the suite demonstrates.
 
     Examples:
         >>> shares(Result(suite="s", manifest={"seconds": {"a": 3.0, "b": 1.0, "wall clock": 2.5}}))
@@ -75,9 +75,9 @@ def shares(result: Result) -> str:
 
 
 def exit_code(result: Result) -> int:
-    """0 done, every limit was shown to hold; 1 a limit is broken or a guarantee contradicted; 3 not shown.
+    """0: every limit was shown to hold; 1: a limit is broken or a guarantee contradicted; 3: not shown.
 
-    Not shown: a limit is undecided or unmeasured, no attack of a scenario had power, or nothing was measured.
+    Not shown: a limit is undecided or unmeasured, a scenario has no attack with power, or no findings.
     """
     states = {limit.state for limit in result.limits}
     impossible = any(f.bound is not None and f.bound.contradicted for f in result.findings)

@@ -1,4 +1,4 @@
-"""What ``glasshouse list`` says of a plug-in, read from its source, as importing it would import torch."""
+"""Plug-in descriptions for ``glasshouse list``, parsed from source code to avoid importing torch."""
 
 import ast
 import functools
@@ -18,8 +18,8 @@ FIELDS = ("summary", "source", "threat", "grants", "extra")
 def card_row(group: str, name: str) -> dict[str, Any]:
     """The fields of a plug-in's card that a list shows.
 
-    They are read from the text of its module, where each is a literal or a name for one; of a plug-in that is
-    written differently from its class, which is imported.
+    They are parsed from its module's source if each is a literal or a name for one; otherwise the plug-in is
+    imported.
 
     Raises:
         NotInstalled: the plug-in had to be imported, and its extra is missing.
@@ -32,7 +32,7 @@ def card_row(group: str, name: str) -> dict[str, Any]:
 
 
 def missing_packages(extra: str) -> tuple[str, ...]:
-    """Packages of our optional dependency group ``extra`` that are not installed."""
+    """Packages of the optional dependency group ``extra`` that are not installed."""
     marker = re.compile(rf"extra == ['\"]{re.escape(extra)}['\"]")
     requirements = (line for line in requires("glasshouse") or () if marker.search(line))
     packages = (re.match(r"[\w.-]+", line) for line in requirements)
@@ -48,7 +48,7 @@ def _is_installed(package: str) -> bool:
 
 
 def _read_fields(entry: EntryPoint) -> dict[str, Any] | None:
-    """The fields as they stand in the source; None: they cannot be read off."""
+    """The fields as written in the source; None: they cannot be parsed."""
     tree = _parse_module(entry.module)
     if tree is None:
         return None
@@ -92,7 +92,7 @@ def _parse_module(module: str) -> ast.Module | None:
 
 
 def _cards(tree: ast.Module, factory: str) -> Iterator[ast.Call]:
-    """The card in the body of the class ``factory``, or in the decorator of the function."""
+    """The card in the body of the class ``factory``, or in a decorator of the function ``factory``."""
     for statement in tree.body:
         if isinstance(statement, ast.ClassDef) and statement.name == factory:
             for line in statement.body:

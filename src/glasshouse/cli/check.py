@@ -12,7 +12,7 @@ from glasshouse.cli.options import Json, Name, Sets
 def check(
     name: Name,
     *,
-    sets: Sets = [],  # noqa: B006 - what typer wants; never changed
+    sets: Sets = [],  # noqa: B006 - typer needs a list; never mutated
     probe: Annotated[bool, typer.Option(help="measure a short piece of each attack")] = True,
     device: Annotated[str, typer.Option(help="where attacks are timed: auto, cpu, cuda or mps")] = "cpu",
     as_json: Json = False,

@@ -1,4 +1,4 @@
-"""``glasshouse defenses``: is each declared defence really on?"""
+"""``glasshouse defenses``: check whether each declared defence is active."""
 
 import json
 import math
@@ -55,16 +55,16 @@ def _print(checked: CheckedDefenses) -> None:
         table.add_column(column, overflow="fold")
     for rows in _alike(checked.rows):
         first = rows[0]
-        stated = "-" if math.isnan(first.declared) else f"{first.setting} = {first.declared:.4g}"
+        declared = "-" if math.isnan(first.declared) else f"{first.setting} = {first.declared:.4g}"
         reasons = list(dict.fromkeys(row.reason for row in rows))
         why = reasons[0] if len(reasons) == 1 else f"{reasons[0]} (one of {len(reasons)} reasons)"
-        cells = (first.defense, _clients(rows), stated, _observed(rows), first.ruling, why)
+        cells = (first.defense, _clients(rows), declared, _observed(rows), first.ruling, why)
         table.add_row(*(escape(printable(cell)) for cell in cells))
     console.print(table)
 
 
 def _alike(rows: Sequence[Judged]) -> list[list[Judged]]:
-    """Rows that differ in their client and what was measured alone."""
+    """Group rows that differ only in client and measurement."""
     groups: dict[tuple[object, ...], list[Judged]] = {}
     for row in rows:
         key = (row.defense, row.setting, str(row.declared), row.ruling, row.client is None)

@@ -1,4 +1,4 @@
-"""What happens when something fails that nobody foresaw: a report of it beside the run, and exit code 70."""
+"""Handling of unexpected errors: a failure report in the run directory, and exit code 70."""
 
 import sys
 import traceback
@@ -11,18 +11,18 @@ from glasshouse import __version__
 from glasshouse.errors import GlasshouseError
 
 FAILED: Final = 70
-"""The exit code of an error that is none of ours (EX_SOFTWARE of sysexits.h)."""
+"""Exit code of an unexpected error (EX_SOFTWARE of sysexits.h)."""
 REPORT: Final = "failure.txt"
 
 
 @final
 class FailureReport:
-    """For the length of a ``with`` block: an unforeseen error leaves ``failure.txt`` in the run directory.
+    """Context manager: an unexpected error writes ``failure.txt`` to the run directory.
 
-    The error itself goes on to the caller, with the report's place as a note.
+    The error itself is re-raised, with the path of the report as a note.
 
     Args:
-        folder: the run directory; it need not exist yet.
+        folder: the run directory; it need not exist.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -34,7 +34,7 @@ class FailureReport:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Write the report where the error is neither ours nor the user's."""
+        """Write the report, unless the error is a GlasshouseError or an interruption."""
         if isinstance(error, Exception) and not isinstance(error, GlasshouseError):
             error.add_note(f"report  {write_failure(error, self._folder)}")
 
@@ -43,7 +43,7 @@ def write_failure(error: BaseException, folder: Path) -> str:
     """Write the traceback to ``failure.txt`` in ``folder``.
 
     Returns:
-        The file's path, or why it could not be written: the disk may be what failed.
+        The file's path, or why it could not be written (the disk itself may have failed).
     """
     path = folder / REPORT
     when = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
@@ -62,7 +62,7 @@ def write_failure(error: BaseException, folder: Path) -> str:
 
 
 def failure_message(error: Exception) -> str:
-    """What the user sees: what failed, where the report is, and what to do."""
+    """The message for the user: what failed, where the report is, and what to do."""
     notes = [note for note in getattr(error, "__notes__", ()) if note.startswith("report  ")]
     cause = f"{type(error).__name__}: {error}".splitlines()[0]
     fix = (

@@ -1,4 +1,4 @@
-"""``glasshouse guard``: may a client train on the model that it received?"""
+"""``glasshouse guard``: inspect received models before training on them."""
 
 import json
 from collections.abc import Mapping
@@ -113,7 +113,7 @@ def guard(
 
 
 def _trial(agreed: str, data: str, *, trust_factory: bool) -> dict[str, Any]:
-    """The agreed network, and the examples that models are tried on.
+    """The agreed network, and the examples on which models are tested.
 
     Raises:
         BadValue: no architecture was given.
@@ -122,35 +122,35 @@ def _trial(agreed: str, data: str, *, trust_factory: bool) -> dict[str, Any]:
         raise BadValue(
             "option --data", needs="the architecture (--agreed)", got="none", fix=f"add --agreed {FORM}"
         )
-    stated = architecture(agreed, trust_factory=trust_factory)
-    return {"agreed": build(stated), "data": own_examples(data, stated)}
+    expected = architecture(agreed, trust_factory=trust_factory)
+    return {"agreed": build(expected), "data": own_examples(data, expected)}
 
 
 def _verdict(models: dict[str, Seen], *, compared: bool, tried: bool) -> Verdict:
-    """May a client train on these models?"""
-    odd = {name: one.inspection.findings for name, one in models.items() if one.inspection.findings}
-    total, names = words.count(len(models), "models"), words.join_words(list(odd))
-    if odd:
-        first = printable(next(iter(odd.values()))[0])
+    """The verdict: whether a client may train on these models."""
+    suspicious = {name: one.inspection.findings for name, one in models.items() if one.inspection.findings}
+    total, names = words.count(len(models), "models"), words.join_words(list(suspicious))
+    if suspicious:
+        first = printable(next(iter(suspicious.values()))[0])
         title = (
             f"Do not train on this: {first}"
             if len(models) == 1
-            else f"Do not train on {len(odd)} of {total}: {first}"
+            else f"Do not train on {len(suspicious)} of {total}: {first}"
         )
-        findings = words.count(sum(len(sentences) for sentences in odd.values()), "findings")
+        findings = words.count(sum(len(sentences) for sentences in suspicious.values()), "findings")
         lead = f"{findings} in {printable(names)} that honest models do not show."
-        lead += " The others passed, which is no proof." if len(odd) < len(models) else ""
+        lead += " The others passed, which is no proof." if len(suspicious) < len(models) else ""
     else:
         title = "Nothing odd was found"
         too_few = tried and not all("isolated" in one.inspection.values for one in models.values())
         lead = f"No rule found anything in {total}. {TOO_FEW if too_few else TRIED if tried else UNTRIED}"
     if not compared:
         lead += " Names and shapes were not compared: no architecture was given (--agreed)."
-    return Verdict(title=title, lead=lead, kind="leaks" if odd else "no leak found", terms=TERMS)
+    return Verdict(title=title, lead=lead, kind="leaks" if suspicious else "no leak found", terms=TERMS)
 
 
 def exhibits(models: dict[str, Seen]) -> tuple[Exhibit, ...]:
-    """What was found, a row per model, and a box per model."""
+    """The findings, a table with a row per model, and a box plot per model."""
     series = [{"name": name, "values": one.entropies.tolist()} for name, one in models.items()]
     series = [one for one in series if one["values"]]
     rows = [
@@ -189,7 +189,7 @@ def exhibits(models: dict[str, Seen]) -> tuple[Exhibit, ...]:
 
 
 def _numbers(one: Seen) -> list[float | None]:
-    """None: nothing was measured."""
+    """Number of vectors and of too small ones, and entropy statistics; None: not measured."""
     values = one.inspection.values
     counts = [int(values["vectors"]), int(values["skipped"])]
     return [*counts, *(values.get(name) for name in ("minimum", "percentile_3", "median"))]
@@ -251,5 +251,5 @@ def _print(models: dict[str, Seen]) -> None:
 
 
 def _say(console: Console, sentence: str) -> None:
-    """Names of tensors are a stranger's words: they are neither markup nor commands to the terminal."""
+    """Print a sentence literally: tensor names come from untrusted files and must not be interpreted."""
     console.print(printable(sentence), soft_wrap=True, highlight=False, markup=False)

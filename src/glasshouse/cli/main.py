@@ -1,4 +1,4 @@
-"""Where the program starts and ends: errors become one message and a stable exit code."""
+"""Entry point of the command line: errors become one message and a stable exit code."""
 
 import json
 import logging
@@ -51,10 +51,10 @@ COMMANDS = {
         "Inspect each MODEL before training on it: weights, structure, behaviour. Exit code 1 on a finding.",
     ),
 }
-"""By name: where the command is, and its line in ``--help``, which a test compares with its docstring."""
+"""Command name → (location, help line); a test compares the help line with the docstring."""
 
 ClickException: Any = next(kind for kind in typer.BadParameter.mro() if kind.__name__ == "ClickException")
-"""What bad usage raises: click's own class, or since typer 0.21 its private copy."""
+"""Raised on bad usage: click's own class, or since typer 0.21 its private copy."""
 INTERRUPTED = 130
 DEBUG = "--debug"
 
@@ -62,10 +62,10 @@ DEBUG = "--debug"
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its code.
 
-    0 done, and every limit of the policy was shown to hold; 1 a limit was broken, the guard found something,
-    a defence is not as declared, or a finding got worse between two runs; 2 bad usage or input; 3 not shown
-    (a limit is undecided or unmeasured, a control failed, or nothing was measured or can be compared); 70 an
-    error that nobody foresaw; 130 interrupted, what is finished is kept.
+    0: done, and every limit of the policy was shown to hold; 1: a limit was broken, the guard found
+    something, a defence is not as declared, or a finding got worse between two runs; 2: bad usage or input;
+    3: not shown (a limit is undecided or unmeasured, a control failed, or nothing was measured or can be
+    compared); 70: an unexpected error; 130: interrupted, finished parts are kept.
     """
     logging.basicConfig(format="%(name)s: %(message)s", level=logging.WARNING)
     command_line = list(sys.argv[1:] if arguments is None else arguments)
@@ -84,7 +84,7 @@ def main(arguments: list[str] | None = None) -> None:
     except GlasshouseError as error:
         _print_error(error, as_json="--json" in command_line)
         code = error.exit_code
-    except Exception as error:  # the outermost place: nobody above could report it
+    except Exception as error:  # outermost handler: nothing above could report it
         if debug:
             raise
         print(failure_message(error), file=sys.stderr)
@@ -93,13 +93,13 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def application(command_line: list[str]) -> typer.Typer:
-    """The command line for ``given``; only the command that it names is imported, for most need torch."""
+    """The command-line application; only the requested command is imported, since most need torch."""
     app = typer.Typer(
         name="glasshouse",
         help="Measure what a federated-learning set-up leaks about its clients.",
         no_args_is_help=True,
         add_completion=False,
-        suggest_commands=False,  # click suggests already
+        suggest_commands=False,  # click already does
         pretty_exceptions_enable=False,
     )
     app.callback(invoke_without_command=True)(_options)
@@ -113,7 +113,7 @@ def application(command_line: list[str]) -> typer.Typer:
 
 
 def load_command(place: str) -> Callable[..., Any]:
-    """The function at ``module:name``; where its module has brought torch along, this process is prepared."""
+    """Import the function at ``module:name``; prepare this process if its module has imported torch."""
     command: Callable[..., Any] = EntryPoint(name="", value=place, group="").load()
     if "torch" in sys.modules:
         import_module("glasshouse.process").prepare_process()
@@ -121,14 +121,14 @@ def load_command(place: str) -> Callable[..., Any]:
 
 
 def _not_loaded() -> None:
-    """Stands for a command that was not asked for."""
+    """Placeholder for a command that was not requested."""
 
 
 def _options(
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
     debug: Annotated[bool, typer.Option(DEBUG, help="Show the traceback of an unforeseen error.")] = False,
 ) -> None:
-    del debug  # read before the command line is parsed, wherever it stands
+    del debug  # handled before the command line is parsed
     if version:
         print(f"glasshouse {__version__}")
         raise typer.Exit

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands take."""
+"""Arguments and options shared by several commands."""
 
 from pathlib import Path
 from typing import Annotated

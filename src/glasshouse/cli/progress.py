@@ -1,4 +1,4 @@
-"""Progress with rich on a terminal; elsewhere, in the logs of a CI job, a line a minute."""
+"""Progress bars on a terminal; elsewhere, such as in CI logs, one line per minute."""
 
 import sys
 import threading
@@ -21,7 +21,7 @@ from rich.progress import (
 from glasshouse.progress import listen
 
 EVERY = 60.0
-"""Seconds between two lines where there is no terminal."""
+"""Seconds between two lines without a terminal."""
 
 
 @final
@@ -50,7 +50,7 @@ class _Bars:
 
 @final
 class _Count:
-    """What a line says of one kind of work: ``attacks 3 of 12``."""
+    """Progress of one kind of work as text: ``attacks 3 of 12``."""
 
     def __init__(self, label: str, total: int | None, open_counts: "list[_Count]") -> None:
         self._label, self._total, self._done, self._open = label, total, 0, open_counts
@@ -71,7 +71,7 @@ class _Count:
 
 @final
 class _Lines:
-    """Says what is being done, every so many seconds and never before."""
+    """Prints the current work every ``every`` seconds."""
 
     def __init__(self, stream: TextIO, every: float) -> None:
         self._stream, self._every = stream, every
@@ -93,7 +93,7 @@ class _Lines:
 
 @contextmanager
 def bars(console: Console, *, every: float = EVERY) -> Iterator[None]:
-    """Within the block, all work of this process shows a bar on ``console``, or says a line."""
+    """Within the block, show progress of this process as bars on ``console``, or as lines."""
     if not console.is_terminal:
         with lines(sys.stderr, every=every):
             yield
@@ -111,13 +111,13 @@ def bars(console: Console, *, every: float = EVERY) -> Iterator[None]:
 
 @contextmanager
 def lines(stream: TextIO, *, every: float) -> Iterator[None]:
-    """Within the block, a line on ``stream`` every so many seconds."""
-    spoken = _Lines(stream, every)
-    thread = threading.Thread(target=spoken.run, daemon=True)
+    """Within the block, print a progress line to ``stream`` every ``every`` seconds."""
+    printer = _Lines(stream, every)
+    thread = threading.Thread(target=printer.run, daemon=True)
     thread.start()
     try:
-        with listen(spoken):
+        with listen(printer):
             yield
     finally:
-        spoken.end()
+        printer.end()
         thread.join()

@@ -1,4 +1,4 @@
-"""``glasshouse report``, ``export``, ``compare`` and ``replay``: work on runs that are there."""
+"""``glasshouse report``, ``export``, ``compare`` and ``replay``: commands for finished runs."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""``glasshouse guard --self-test``: does the guard notice the attacks that ship with it, in disguise?"""
+"""``glasshouse guard --self-test``: test the guard against disguised versions of the shipped attacks."""
 
 import json
 from dataclasses import asdict
@@ -19,7 +19,7 @@ EXPLANATION = (
 
 
 def self_test(data: str = "", *, as_json: bool = False) -> int:
-    """Print what is caught and what passes; 1 if there is a miss.
+    """Print which models are caught and which pass; return 1 if there is a miss.
 
     Args:
         data: see :func:`glasshouse.api.self_test.examples`; empty: built-in digits.
@@ -42,11 +42,11 @@ def _print(trials: list[Trial]) -> None:
     for column in ("attack", "disguise", "guard", "read (honest)"):
         table.add_column(column)
     for case in dict.fromkeys(one.case for one in trials):
-        some = [one for one in trials if one.case == case]
-        caught = [one for one in some if one.findings and one.evasion != HONEST]
-        crafted = [one for one in some if one.evasion != HONEST]
+        case_trials = [one for one in trials if one.case == case]
+        caught = [one for one in case_trials if one.findings and one.evasion != HONEST]
+        crafted = [one for one in case_trials if one.evasion != HONEST]
         table.add_row(case, f"{len(crafted)} tried", f"{len(caught)} caught", "")
-        for one in some:
+        for one in case_trials:
             if one.missed or not (one.findings or one.evasion == HONEST):
                 word = "MISS" if one.missed else "passed"
                 table.add_row("", one.evasion, word, f"{one.leak:.0%} ({one.usual:.0%})")

@@ -1,1 +1,1 @@
-"""Images: where they come from, which role gets which, and who holds what."""
+"""Data sets: sources, roles (private, auxiliary, held-out, public), and partition into clients."""

@@ -1,4 +1,4 @@
-"""What a data set is here, and the checks that every source goes through.
+"""The data set type, and the checks that every source goes through.
 
 Shape letters: N examples, C channels, H and W pixels, L tokens, K classes.
 """
@@ -34,18 +34,18 @@ __all__ = [
 
 _CHUNK: Final = 2048
 _LUMA: Final = (0.299, 0.587, 0.114)
-"""Weights of red, green and blue in a grey picture (ITU-R BT.601)."""
+"""Weights of red, green and blue in a grey image (ITU-R BT.601)."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Examples:
-    """One split, as stored: a quarter of the memory of float images where it was read as bytes.
+    """One split, as stored. Images read as bytes stay uint8: a quarter of the memory of float32.
 
     Attributes:
         stored: images (N, C, H, W), uint8 in 0..255 or float32 in [0, 1]; or tokens (N, L), int64.
         labels: (N,) int64 in [0, K).
-        groups: who is in each picture, or wrote each sentence, (N,) int64; None: nobody says.
+        groups: id of the person in each image, or the author of each sentence, (N,) int64; None: unknown.
     """
 
     stored: Tensor
@@ -67,15 +67,15 @@ class Examples:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DataSource:
-    """A checked data set.
+    """A validated data set.
 
     Attributes:
-        name: as the user named it: ``digits``, ``npz:faces.npz``.
-        splits: by name: ``train``, ``val``, ``test``, as far as the source has them.
+        name: as given by the user: ``digits``, ``npz:faces.npz``.
+        splits: by name: those of ``train``, ``val`` and ``test`` that the source has.
         class_names: one per class; their number is K.
         checksum: SHA-256 over examples, labels and class names.
-        public: anybody may see these examples; the report hides all others.
-        vocabulary: of the tokens that sentences are made of; None: images.
+        public: the examples are public; the report hides those of other data sets.
+        vocabulary: vocabulary of the tokens of sentences; None: images.
     """
 
     name: str
@@ -99,7 +99,7 @@ class DataSource:
         """The split called ``name``.
 
         Raises:
-            BadValue: there is none; says which there are.
+            BadValue: there is none; the message lists the existing ones.
         """
         if name not in self.splits:
             raise BadValue(
@@ -119,18 +119,18 @@ def assemble(
     public: bool,
     resize: int | None,
 ) -> DataSource:
-    """Check raw arrays and make a :class:`DataSource` of them.
+    """Validate raw arrays and build a :class:`DataSource` from them.
 
     Args:
-        name: of the source, for the errors too.
+        name: name of the source, also used in errors.
         arrays: per split the images, (N, H, W), (N, H, W, 1) or (N, H, W, 3), uint8 or floats in
-            [0, 1], and the labels, (N,) or (N, 1), whole numbers.
+            [0, 1], and the labels, (N,) or (N, 1), integers.
         class_names: one per class; None: classes are named by their numbers, up to the highest label.
         public: see :class:`DataSource`.
-        resize: side of the square that images are resized to (bilinear, antialiased); None: as they are.
+        resize: side of the square that images are resized to (bilinear, antialiased); None: unchanged.
 
     Raises:
-        BadFile: anything that does not fit this description; says which split and what.
+        BadFile: the arrays do not fit this description; the message names the split and the problem.
     """
     splits = {}
     for split, (images, labels) in arrays.items():
@@ -163,7 +163,7 @@ def check_pixels(images: NDArray[Any], *, subject: str) -> Tensor:
     """Raw images as (N, C, H, W), uint8 or float32.
 
     Raises:
-        BadFile: wrong type, shape or range, not finite, or none at all.
+        BadFile: wrong type, shape or range, non-finite values, or no images.
     """
     if images.ndim not in (3, 4) or (images.ndim == 4 and images.shape[3] not in (1, 3)):
         raise BadFile(
@@ -199,7 +199,7 @@ def check_pixels(images: NDArray[Any], *, subject: str) -> Tensor:
 
 
 def check_count(count: int, most: int, what: str, *, name: str) -> None:
-    """Refuse more classes than anything here could work with.
+    """Refuse a number of classes, examples or files above a limit.
 
     Raises:
         BadFile: ``count`` is above ``most``.
@@ -217,7 +217,7 @@ def check_labels(labels: NDArray[Any], n: int, subject: str) -> Tensor:
     """Raw labels of ``n`` images as (n,) int64.
 
     Raises:
-        BadFile: wrong length or shape, negative, or not whole numbers.
+        BadFile: wrong length or shape, negative, or not integers.
     """
     if labels.shape not in ((n,), (n, 1)):
         raise BadFile(
@@ -244,7 +244,7 @@ def check_labels(labels: NDArray[Any], n: int, subject: str) -> Tensor:
 
 
 def resize_images(pixels: Tensor, side: int | None) -> Tensor:
-    """Images (N, C, H, W) at ``side`` × ``side``: bilinear with antialiasing; type and range kept.
+    """Resize images (N, C, H, W) to ``side`` × ``side``: bilinear with antialiasing; type and range are kept.
 
     Raises:
         BadValue: ``side`` is below 1.
@@ -264,10 +264,10 @@ def resize_images(pixels: Tensor, side: int | None) -> Tensor:
 
 
 def with_groups(source: DataSource, groups: Mapping[str, NDArray[Any]]) -> DataSource:
-    """``source`` with the number of the person (or the scene) in every picture, by split.
+    """``source`` with a group id (a person or scene) for every image, by split.
 
     Raises:
-        BadFile: not one whole number per image.
+        BadFile: not one integer per image.
     """
     splits = dict(source.splits)
     for split, numbers in groups.items():
@@ -284,7 +284,7 @@ def with_groups(source: DataSource, groups: Mapping[str, NDArray[Any]]) -> DataS
 
 
 def with_channels(source: DataSource, channels: int | None) -> DataSource:
-    """``source`` with grey images repeated in three channels, or colour images turned grey (BT.601).
+    """``source`` with grey images repeated in three channels, or colour images converted to grey (BT.601).
 
     Raises:
         BadValue: ``channels`` is neither 1 nor 3 nor None.

@@ -1,6 +1,6 @@
-"""Domain shifts: the same picture as another domain would show it. Size, type and range are kept.
+"""Domain shifts: transforms that move images to another domain, such as blur or a mask.
 
-Each transform takes images (B, C, H, W) in [0, 1] and returns as many of the same shape.
+Each transform maps images (B, C, H, W) in [0, 1] to images of the same shape, type and range.
 """
 
 import math
@@ -18,20 +18,20 @@ from glasshouse.registry import Card
 
 @runtime_checkable
 class Hiding(Protocol):
-    """A shift after which part of a picture tells nothing of what was there."""
+    """A shift that removes all information from part of an image."""
 
     def hidden(self, height: int) -> tuple[int, int]:
-        """First and one past the last row that it hides, of ``height``."""
+        """The hidden rows of images of this height, as (first, one past the last)."""
         ...
 
 
 def hidden_rows(shifts: Sequence[object], height: int, *, shares: Sequence[float] = ()) -> tuple[int, int]:
-    """Rows that the public domain hides, as (first, one past the last); all of them where it hides none.
+    """Rows that the public domain hides, as (first, one past the last); all rows if it hides none.
 
     Args:
-        shifts: each may say what it hides.
-        height: of the images.
-        shares: where hiding begins and ends, as shares of the height; empty: as the ``shifts`` say.
+        shifts: transforms; those that are :class:`Hiding` define the rows.
+        height: height of the images.
+        shares: start and end of the hidden part as shares of the height; empty: taken from ``shifts``.
 
     Examples:
         >>> hidden_rows([LowerHalfMask()], 64), hidden_rows([BoxBlur()], 64)
@@ -51,8 +51,8 @@ def hidden_rows(shifts: Sequence[object], height: int, *, shares: Sequence[float
 class BoxBlur:
     """The mean over a square window; edges are mirrored.
 
-    For an even ``size`` the window reaches one pixel further up and left, as in OpenCV's ``blur``,
-    which PLI's authors use with 10 × 10 on 64 × 64 pictures.
+    For an even ``size`` the window extends one pixel further up and left, as in OpenCV's ``blur``,
+    which PLI's authors use with 10 × 10 on 64 × 64 images.
 
     Args:
         size: side of the window in pixels, at least 1.
@@ -81,10 +81,10 @@ class BoxBlur:
 @final
 @dataclass(frozen=True, kw_only=True)
 class LowerHalfMask:
-    """Rows from H // 2 downwards replaced by one value, as a mask hides mouth and nose.
+    """Replace rows from H // 2 downwards by one value, as a face mask hides mouth and nose.
 
     Args:
-        fill: what replaces them, in [0, 1]; 0 is black.
+        fill: replacement value in [0, 1]; 0 is black.
     """
 
     card: ClassVar[Card] = Card(summary="the lower half replaced by one stated value")
@@ -95,7 +95,7 @@ class LowerHalfMask:
         check_ranges(self, "transform 'lower_half_mask'")
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """Masked images; the ones passed in are left as they were."""
+        """Masked copies of the images."""
         masked = inputs.clone()
         masked[:, :, self.hidden(inputs.shape[2])[0] :] = self.fill
         return masked
@@ -108,7 +108,7 @@ class LowerHalfMask:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Downsample:
-    """Each ``factor × factor`` block replaced by its mean: coarse, at the same size.
+    """Replace each ``factor × factor`` block by its mean; the size is unchanged.
 
     Args:
         factor: side of the blocks in pixels; must divide height and width.

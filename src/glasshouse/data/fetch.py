@@ -1,4 +1,4 @@
-"""Fetching the public files of a data set: checked by size and SHA-256 before anything reads them."""
+"""Download the public files of a data set; size and SHA-256 are checked before the files are read."""
 
 import hashlib
 import http.client
@@ -25,19 +25,19 @@ from glasshouse.progress import track
 
 _PIECE: Final = 2**20
 _SECONDS: Final = 30
-"""How long a server may stay silent."""
+"""Timeout of a connection, in seconds."""
 _ROOM: Final = "make room, or set GLASSHOUSE_CACHE to another folder"
 
 
 def ensure(source: str) -> str:
-    """Where the data called ``source`` lie; those with a name that are not here are fetched.
+    """Locate the data set ``source``; a named one that is missing is downloaded.
 
     Args:
-        source: a name (``mnist``), or ``KIND:WHERE``, which is returned as it is.
+        source: a name (``mnist``), or ``KIND:WHERE``, which is returned unchanged.
 
     Raises:
-        BadFile: they are not here and cannot be fetched; says what to put where.
-        DiskFull: no room for them.
+        BadFile: the data are missing and cannot be downloaded; the message says which file to put where.
+        DiskFull: not enough disk space.
     """
     if source not in NAMED:
         return source
@@ -55,29 +55,29 @@ def ensure(source: str) -> str:
 
 
 def offline() -> bool:
-    """Whether nothing may be fetched."""
+    """Whether downloads are disabled."""
     return os.environ.get("GLASSHOUSE_OFFLINE", "") not in ("", "0")
 
 
 def not_here(data: NamedData, failure: str = "") -> BadFile:
-    """The error for data that are not here; ``failure``: of the attempt to fetch them."""
+    """The error for missing data; ``failure``: why the download failed."""
     cause = (
         "GLASSHOUSE_OFFLINE is set" if data.downloads else "it has no public address that is known to last"
     )
     files = ", ".join(place.partition(":")[2] for place in data.places)
-    looked = ", ".join(f"'{root}'" for root in folders())
-    here = f"none of them in {looked}" if looked else "GLASSHOUSE_DATA is not set"
+    roots = ", ".join(f"'{root}'" for root in folders())
+    status = f"none of them in {roots}" if roots else "GLASSHOUSE_DATA is not set"
     return BadFile(
         f"data '{data.name}'",
         needs=f"one of {files} in a folder of GLASSHOUSE_DATA",
-        got=f"{here}; not fetched: {failure or cause}",
+        got=f"{status}; not fetched: {failure or cause}",
         fix=f"set GLASSHOUSE_DATA to the folder that has it, or to another and {data.obtain} ({data.terms})",
     )
 
 
 @contextmanager
 def _alone(data: NamedData) -> Iterator[None]:
-    """One process fetches; the others wait and find the files."""
+    """Lock the data set's folder: one process downloads, the others wait."""
     try:
         data.fetched.mkdir(parents=True, exist_ok=True)
         with FileLock(data.fetched / ".lock"):
@@ -87,7 +87,7 @@ def _alone(data: NamedData) -> Iterator[None]:
 
 
 def _fetch(data: NamedData, download: Download) -> None:
-    """Download one file, check it, and put what is kept of it in its place."""
+    """Download one file, verify it, and store it or its selected members."""
     with tempfile.NamedTemporaryFile(dir=data.fetched, prefix=".fetching-") as file:
         digest = hashlib.sha256()
         for piece in _pieces(data, download):
@@ -108,15 +108,15 @@ def _fetch(data: NamedData, download: Download) -> None:
 
 
 def _pieces(data: NamedData, download: Download) -> Iterator[bytes]:
-    """The bytes of a public file, piece by piece, at most one more than it should have."""
+    """The bytes of a public file in chunks; at most one byte more than the expected size."""
     request = Request(download.url, headers={"User-Agent": "glasshouse"})  # noqa: S310 - from our own table
-    left = download.size + 1
+    remaining = download.size + 1
     label = f"fetching {data.name} from {urlsplit(download.url).hostname}, MiB"
     try:
         with urlopen(request, timeout=_SECONDS) as answer:  # noqa: S310
-            for _ in track(range(left // _PIECE + 1), label):
-                piece = answer.read(min(left, _PIECE))
-                left -= len(piece)
+            for _ in track(range(remaining // _PIECE + 1), label):
+                piece = answer.read(min(remaining, _PIECE))
+                remaining -= len(piece)
                 yield piece
     except (OSError, http.client.HTTPException) as error:
         if isinstance(error, HTTPError):
@@ -125,7 +125,7 @@ def _pieces(data: NamedData, download: Download) -> Iterator[bytes]:
 
 
 def _unpack(data: NamedData, download: Download, file: IO[bytes]) -> None:
-    """Keep the members that are wanted, plain files only; nothing of the archive chooses a path."""
+    """Extract the wanted members, regular files only; paths inside the archive are not used for output."""
     try:
         with tarfile.open(fileobj=file, mode="r:*") as archive:
             for path, name in zip(download.members, download.file_names(), strict=True):
@@ -145,7 +145,7 @@ def _unpack(data: NamedData, download: Download, file: IO[bytes]) -> None:
 
 
 def _keep(content: IO[bytes], path: Path) -> None:
-    """Write a file whole or not at all."""
+    """Write a file atomically."""
     temporary = path.with_name(f".{path.name}.part")
     with temporary.open("wb") as file:
         shutil.copyfileobj(content, file)

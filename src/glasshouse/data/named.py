@@ -1,9 +1,8 @@
-"""Data sets that are called by name: under which file names they lie, and where their public files come from.
+"""Data sets addressed by name: the file names to search for, and the sources of their public files.
 
-A name is looked for in the folders of the environment variable ``GLASSHOUSE_DATA``, one after the other,
-and among the files that were fetched before. One name may stand for an original and for a part of it: the
-first that is there is read, its file stands in the report, and its checksum salts the run. See
-docs/decisions/0105.
+A name is searched for in the folders of the environment variable ``GLASSHOUSE_DATA``, in order, and then
+among files downloaded before. A name may stand for the original data or for a subset: the first existing one
+is read, its file is named in the report, and its checksum salts the run. See docs/decisions/0105.
 """
 
 import os
@@ -21,10 +20,10 @@ class Download:
     """One public file.
 
     Attributes:
-        url: where it is.
-        sha256: of its bytes.
-        size: its bytes; never more are read.
-        members: of an archive: the paths in it of what is kept; empty: the file is kept as it is.
+        url: address of the file.
+        sha256: checksum of the file.
+        size: size in bytes; never more are read.
+        members: paths of the archive members to keep; empty: keep the file itself.
     """
 
     url: str
@@ -33,25 +32,25 @@ class Download:
     members: tuple[str, ...] = ()
 
     def file_names(self) -> tuple[str, ...]:
-        """Names of the files that stay."""
+        """Names of the stored files."""
         return tuple(path.rpartition("/")[2] for path in self.members or (self.url,))
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class NamedData:
-    """A data set that has a name of its own.
+    """A data set with a name of its own.
 
     Attributes:
-        name: as it is registered.
-        places: ``KIND:PATH`` below a folder of ``GLASSHOUSE_DATA``; the first that is there is read.
-        obtain: how a user without a connection, or without a public source, gets one of them.
-        terms: who made it, and under what terms it may be used.
-        public: anybody may see these images; the report blurs all others.
-        kind: what reads the fetched files.
-        downloads: the public files; empty: there is no address that is known to last.
-        counts: images of each class in the fetched files, by split.
-        shape: (C, H, W) of the fetched images.
+        name: registered name.
+        places: ``KIND:PATH`` below a folder of ``GLASSHOUSE_DATA``; the first existing one is read.
+        obtain: how to get the data by hand, without a connection or a public source.
+        terms: authors and terms of use.
+        public: the images are public; the report blurs those of other data sets.
+        kind: kind of source that reads the downloaded files.
+        downloads: the public files; empty: no stable public address.
+        counts: images of each class in the downloaded files, by split.
+        shape: (C, H, W) of the downloaded images.
     """
 
     name: str
@@ -66,11 +65,11 @@ class NamedData:
 
     @property
     def fetched(self) -> Path:
-        """Folder of the fetched files."""
+        """Folder of the downloaded files."""
         return cache_folder() / "data" / self.name
 
     def complete(self) -> bool:
-        """Whether every public file was fetched before."""
+        """Whether every public file has been downloaded."""
         files = [name for part in self.downloads for name in part.file_names()]
         return bool(files) and all((self.fetched / name).is_file() for name in files)
 
@@ -171,17 +170,17 @@ NAMED: Final[Mapping[str, NamedData]] = {
         ),
     )
 }
-"""Every data set with a name of its own, but ``digits``, which comes with the package."""
+"""All named data sets, except ``digits``, which comes with the package."""
 
 
 def folders() -> tuple[Path, ...]:
-    """The folders that ``GLASSHOUSE_DATA`` names, separated as in ``PATH``."""
+    """The folders in ``GLASSHOUSE_DATA``, separated as in ``PATH``."""
     places_named = os.environ.get("GLASSHOUSE_DATA", "").split(os.pathsep)
     return tuple(Path(part).expanduser() for part in places_named if part)
 
 
 def find(name: str) -> str | None:
-    """``KIND:PATH`` of the data set ``name``: in ``GLASSHOUSE_DATA``, else fetched before; None: not here."""
+    """``KIND:PATH`` of the data set ``name`` in ``GLASSHOUSE_DATA`` or among downloads; None: missing."""
     data = NAMED[name]
     for root in folders():
         for place in data.places:

@@ -1,4 +1,4 @@
-"""Who holds what: the private pool cut into clients."""
+"""Partition the private pool into clients."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, final
@@ -14,12 +14,12 @@ from glasshouse.rng import Rng
 @final
 @dataclass(frozen=True, kw_only=True)
 class Demand:
-    """What a partitioner asks of the data, declared as the class attribute ``demand``; ``check`` reads it.
+    """Requirements of a partitioner, declared as its class attribute ``demand``; ``check`` reads it.
 
     Attributes:
-        classes: that each client gets.
-        examples: of each client at least.
-        whole_classes: no class is dealt to two clients.
+        classes: classes per client.
+        examples: minimal number of examples per client.
+        whole_classes: no class is split between clients.
     """
 
     classes: int = 1
@@ -28,12 +28,12 @@ class Demand:
 
 
 class Partitioner(Protocol):
-    """Deals images to clients."""
+    """Distributes images over clients."""
 
     demand: ClassVar[Demand]
 
     def __call__(self, labels: Tensor, clients: int, *, rng: Rng) -> tuple[Tensor, ...]:
-        """Rows of each client, disjoint and not empty."""
+        """Row indices of each client, disjoint and non-empty."""
         ...
 
 
@@ -46,21 +46,21 @@ def partition(
     examples: int | None = None,
     rng: Rng,
 ) -> tuple[Tensor, ...]:
-    """Index tensors into the pool, one per client; disjoint, none empty, labels as mixed as they fell.
+    """Index tensors into the pool, one per client; disjoint and non-empty.
 
     Args:
-        labels: (N,) int64, of the pool.
-        clients: their number.
+        labels: labels of the pool, (N,) int64.
+        clients: number of clients.
         kind: registered partitioner: ``iid``, ``dirichlet``, ``pathological``, ``shards``.
-        alpha: concentration, for ``dirichlet`` alone.
-        examples: only ``clients × examples`` images of the pool, drawn at random, are dealt: exactly so
-            many to each client under ``iid``, at most so many in the mean under the others. None: all.
-        rng: decides who gets what.
+        alpha: concentration, only for ``dirichlet``.
+        examples: use a random subset of ``clients × examples`` images of the pool: exactly ``examples`` per
+            client under ``iid``, at most that many on average under the others. None: the whole pool.
+        rng: decides the assignment.
 
     Raises:
         UnknownName: no such partitioner.
-        BadValue: more clients or examples than images, ``alpha`` where it has no meaning, or a client
-            that would be left without images.
+        BadValue: more clients or examples than images, ``alpha`` for another partitioner, or a client
+            without images.
 
     Examples:
         >>> [len(part) for part in partition(torch.zeros(7), 3, rng=Rng.root(0))]

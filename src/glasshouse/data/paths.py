@@ -1,4 +1,4 @@
-"""Paths in the names of sources."""
+"""Check and resolve the paths in source names."""
 
 from pathlib import Path
 from typing import Final
@@ -6,14 +6,14 @@ from typing import Final
 from glasshouse.errors import BadFile, BadValue
 
 SPLITS: Final = ("train", "val", "test")
-"""What the parts of a data set may be called."""
+"""Allowed names of the splits of a data set."""
 
 
 def refuse_path(name: str, where: str, *, fix: str = "") -> None:
-    """Raise where something follows the name of a source that has no path.
+    """Refuse a path for a source that takes none.
 
     Raises:
-        BadValue: says what to write instead.
+        BadValue: ``where`` is not empty; the message says what to write instead.
     """
     if where:
         fix = fix or f"write '{name}' alone"
@@ -21,25 +21,25 @@ def refuse_path(name: str, where: str, *, fix: str = "") -> None:
 
 
 def split_folders(root: Path) -> dict[str, Path]:
-    """The folders of the splits below ``root``; where there are none, all of it is to train on."""
+    """The folders of the splits below ``root``; without any, ``root`` itself is ``train``."""
     return {split: root / split for split in SPLITS if (root / split).is_dir()} or {"train": root}
 
 
 def class_folders(path: Path) -> list[Path]:
-    """The folders of classes below that of a split, by name."""
+    """The class folders below a split's folder, sorted by name."""
     return sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
 def files_of(folder: Path, suffixes: frozenset[str]) -> list[Path]:
-    """What has one of the suffixes, in small or capital letters, by name."""
+    """Files with one of the suffixes, case-insensitive, sorted by name."""
     return sorted(p for p in folder.iterdir() if p.suffix.lower() in suffixes)
 
 
 def require_existing(where: str, *, name: str, folder: bool = False) -> Path:
-    """The file (or folder) that ``where`` names: ``~`` is expanded, relative to the current folder.
+    """The file (or folder) at ``where``; ``~`` is expanded, relative paths start at the current folder.
 
     Raises:
-        BadFile: ``where`` is empty, or there is nothing, or a folder where a file should be.
+        BadFile: ``where`` is empty, does not exist, or is of the wrong type.
     """
     path = Path(where).expanduser()
     kind = "folder" if folder else "file"
@@ -60,13 +60,13 @@ def require_existing(where: str, *, name: str, folder: bool = False) -> Path:
 
 
 def require_inside(path: Path, root: Path, *, name: str, folder: bool = False) -> Path:
-    """``path``, if it is a regular file (or a folder) that really lies in the data folder ``root``.
+    """``path``, if it resolves to a regular file (or a folder) inside the data folder ``root``.
 
-    A link within the folder is followed; one that leads out is refused: whoever packed the folder would
-    choose which of the user's files are read as private examples.
+    A link within the folder is followed; one that leads outside is refused, because whoever packed the folder
+    could otherwise choose which of the user's files are read as private examples.
 
     Raises:
-        BadFile: it leads out of ``root``, or is a pipe, socket or device.
+        BadFile: it leads outside ``root``, or is a pipe, socket or device.
     """
     try:
         real = path.resolve(strict=True)

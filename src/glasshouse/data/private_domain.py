@@ -1,7 +1,7 @@
-"""Roles by class and domain: target classes private in one domain, everything else public.
+"""Roles by class and domain: target classes are private in one domain, everything else is public.
 
-Some classes (people) are targets: their images of the private domain are the clients' secret. Public are
-the private-domain images of the other classes (D_0) and the shifted images of every class (D_a).
+Some classes (people) are targets: their images in the private domain are private to the clients. Public are
+the private-domain images of the other classes (D_0) and the shifted images of all classes (D_a).
 
 Source: Takahashi et al. 2023, "Breaching FedMD", CVPR, sections 2 and 4.1. Where we differ: images may be
 held out to measure utility, which the paper does not do.
@@ -28,17 +28,17 @@ Shift = Callable[[Tensor], Tensor]
 @final
 @dataclass(frozen=True, kw_only=True)
 class ClassWant:
-    """Who takes part, and how many images.
+    """Requested classes and numbers of images.
 
     Attributes:
-        targets: L, number of private classes; dealt by the seed where ``chosen`` is empty.
-        chosen: the target classes themselves, as the source numbers them.
-        identities: J, classes that take part; 0: all.
-        per_class: images of each class that take part; 0: all.
+        targets: L, number of private classes; drawn at random if ``chosen`` is empty.
+        chosen: the target classes, in the source's numbering.
+        identities: J, number of classes used; 0: all.
+        per_class: number of images used per class; 0: all.
         heldout: share of each target's private-domain images that nobody in the federation holds, in [0, 1).
-        same_photos: shift the very images that are also shown clear (a mask drawn on a photo); else half of
-            each class's images are shown clear, and the other half shifted.
-        sensitive: public images of the private domain, at most; 0: all there are.
+        same_photos: shift the same images that are used unshifted (a mask drawn on a photo); else half of
+            each class's images is used unshifted, and the other half shifted.
+        sensitive: maximal size of D_0, the public private-domain images; 0: no limit.
     """
 
     targets: int
@@ -53,15 +53,15 @@ class ClassWant:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ClassRoles:
-    """Who holds what. Classes are numbered anew: the targets are 0 … L-1, the others follow.
+    """Images per role. Classes are renumbered: the targets are 0 … L-1, the others follow.
 
     Attributes:
-        private: the targets' images of the private domain.
-        public: first those of the private domain (D_0), then the shifted ones (D_a).
+        private: the targets' images in the private domain.
+        public: first private-domain images (D_0), then shifted ones (D_a).
         sensitive: size of D_0.
-        heldout: of the targets, in the private domain; None: none.
+        heldout: held-out private-domain images of the targets; None: none.
         targets: L.
-        classes: for each new label the label in the source, (J,).
+        classes: source label of each new label, (J,).
     """
 
     private: Batch
@@ -81,18 +81,18 @@ def deal_classes(
     split: str = "",
     rng: Rng,
 ) -> ClassRoles:
-    """Deal classes and images to roles.
+    """Assign classes and images to roles.
 
     Args:
         source: the private domain.
         other: the same classes in another domain; None: ``source`` itself.
-        want: who takes part.
-        shifts: applied in turn to make D_a; needed where ``other`` is None.
-        split: of both sources; empty: all splits together.
-        rng: decides who is a target, and which image goes where.
+        want: requested classes and numbers of images.
+        shifts: applied in order to produce D_a; required if ``other`` is None.
+        split: split of both sources; empty: all splits together.
+        rng: draws the targets and the assignment of images.
 
     Raises:
-        BadValue: neither a shift nor another source, too few classes or images, or class names that differ.
+        BadValue: neither a shift nor another source, too few classes or images, or different class names.
 
     Examples:
         >>> from glasshouse.data.sources import load
@@ -170,7 +170,7 @@ def _check(source: DataSource, want: ClassWant, shifts: Sequence[Shift], other: 
 
 
 def _pool(source: DataSource, split: str) -> tuple[Tensor, Tensor]:
-    """All images once: of equal pictures the first stays."""
+    """All images without duplicates: the first of identical images is kept."""
     parts = [source.split(name).batch() for name in ([split] if split else source.splits)]
     inputs, labels = torch.cat([p.inputs for p in parts]), torch.cat([p.labels for p in parts])
     first: dict[bytes, int] = {}
@@ -183,18 +183,18 @@ def _pool(source: DataSource, split: str) -> tuple[Tensor, Tensor]:
 def _rows(
     labels: Tensor, classes: tuple[int, ...], want: ClassWant, *, halves: bool, rng: Rng
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Rows of the private images, of D_0, of the held-out ones, and of those to be shifted."""
+    """Row indices of the private images, of D_0, of held-out images, and of images to be shifted."""
     parts: tuple[list[Tensor], ...] = ([], [], [], [])
     for label, old in enumerate(classes):
         rows = (labels == old).nonzero().squeeze(1)
         rows = rows[torch.randperm(len(rows), generator=rng.child(f"images/{old}").torch())]
         rows = rows[: want.per_class or None]
         target = label < want.targets
-        away = round(want.heldout * len(rows)) if target else 0
-        images = rows[away:]
+        n_heldout = round(want.heldout * len(rows)) if target else 0
+        images = rows[n_heldout:]
         half = (len(images) + 1) // 2 if halves and not want.same_photos else len(images)
         parts[0 if target else 1].append(images[:half])
-        parts[2].append(rows[:away])
+        parts[2].append(rows[:n_heldout])
         parts[3].append(images if half == len(images) else images[half:])
     private, sensitive, heldout, shifted = (torch.cat(part) for part in parts)
     return private, sensitive, heldout, shifted
@@ -202,13 +202,13 @@ def _rows(
 
 def _classes(source: DataSource, want: ClassWant, labels: Tensor, rng: Rng) -> tuple[int, ...]:
     order = torch.randperm(source.classes, generator=rng.torch()).tolist()
-    have = set(labels.tolist())
-    order = [*want.chosen, *(c for c in order if c not in want.chosen and c in have)]
+    present = set(labels.tolist())
+    order = [*want.chosen, *(c for c in order if c not in want.chosen and c in present)]
     return tuple(order[: want.identities or len(order)])
 
 
 def _of_classes(pool: tuple[Tensor, Tensor], classes: tuple[int, ...], per_class: int) -> Batch:
-    """The images of the other domain before any shift, with the source's labels."""
+    """Images of the other domain before any shift, with the source's labels."""
     inputs, labels = pool
     rows = torch.cat([(labels == old).nonzero().squeeze(1)[: per_class or None] for old in classes])
     return Batch(inputs=inputs[rows], labels=labels[rows])

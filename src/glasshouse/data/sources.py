@@ -1,4 +1,4 @@
-"""A data set by its name: ``digits``, or ``npz:``, ``folder:``, ``text:``, ``cifar10:`` and where it lies."""
+"""Load a data set by name: ``digits``, or a kind such as ``npz:``, ``folder:`` or ``text:`` with its path."""
 
 from dataclasses import replace
 from typing import Final
@@ -9,7 +9,7 @@ from glasshouse.data.texts import Texts, tokenized
 from glasshouse.tokens.tokenizers import read_tokenizer
 
 LENGTH: Final = 32
-"""Tokens of the longest sentence, unless a scenario says otherwise."""
+"""Default maximal length of sentences, in tokens."""
 
 
 def load(
@@ -25,16 +25,16 @@ def load(
 
     Args:
         source: ``KIND`` or ``KIND:WHERE``; paths may begin with ``~`` and are relative to the current folder.
-        resize: images are made ``resize × resize`` (bilinear, with antialiasing).
-        channels: 3 repeats grey images in three channels, 1 turns colour into grey.
-        public: anybody may see the examples; None: as the kind of source says (only well-known sets are).
-        tokenizer: of sentences; see :mod:`glasshouse.tokens.tokenizers`.
-        length: of sentences, in tokens; longer ones are cut.
+        resize: resize images to ``resize × resize`` (bilinear, with antialiasing).
+        channels: 3 repeats grey images in three channels, 1 converts colour to grey.
+        public: whether the examples are public; None: as the kind of source declares (well-known sets only).
+        tokenizer: tokenizer of sentences; see :mod:`glasshouse.tokens.tokenizers`.
+        length: maximal length of sentences, in tokens; longer ones are cut.
 
     Raises:
         UnknownName: no such kind of source.
-        BadFile: the data cannot be read, or break a rule of ``glasshouse.data.base``.
-        BadValue: the data cannot be read, or break a rule of ``glasshouse.data.base``.
+        BadFile: the data cannot be read, or violate a rule of ``glasshouse.data.base``.
+        BadValue: the data cannot be read, or violate a rule of ``glasshouse.data.base``.
 
     Examples:
         >>> source = load("digits")

@@ -1,7 +1,7 @@
-"""Deal the images of a source to roles, so that no image serves two of them.
+"""Assign the images of a source to roles, so that no image is in two of them.
 
-Disjoint means disjoint in content: two equal pictures under different indices count as one, and the
-later role goes without. Roles are dealt in the order of ``ROLES``.
+Roles are disjoint in content: identical images under different indices count as one, and only the first role
+gets it. Roles are served in the order of ``ROLES``.
 """
 
 import hashlib
@@ -26,11 +26,11 @@ ROLES: Final[tuple[Role, ...]] = get_args(Role)
 @final
 @dataclass(frozen=True, kw_only=True)
 class RoleRequest:
-    """What one role asks for.
+    """The images requested for one role.
 
     Attributes:
-        size: number of images; None: all that the other roles leave. Not 0: leave the role out.
-        split: where they come from; empty: from all splits together.
+        size: number of images; None: all that the other roles leave. Not 0: omit the role instead.
+        split: split of the source; empty: all splits together.
         classes: only images with these labels; empty: any.
     """
 
@@ -42,14 +42,14 @@ class RoleRequest:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Roles:
-    """Who holds which images. None: the role was not asked for.
+    """Images per role. None: the role was not requested.
 
     Attributes:
-        private: the pool that clients draw from.
+        private: the pool that is partitioned into clients.
         auxiliary: given to the adversary.
-        public: what all parties hold (pre-training, logit protocols).
-        heldout: measures utility, and lends distractors.
-        duplicates: per role, images that it could not have because an equal one serves another role.
+        public: available to all parties (pre-training, logit protocols).
+        heldout: used to measure utility and as distractors.
+        duplicates: per role, number of images excluded because an identical one is in another role.
     """
 
     private: Batch | None = None
@@ -60,14 +60,14 @@ class Roles:
     duplicates: Mapping[Role, int]
 
     def parts(self) -> dict[Role, Batch]:
-        """The roles that hold something."""
+        """The non-empty roles."""
         by_role = {role: getattr(self, role) for role in ROLES}
         return {role: batch for role, batch in by_role.items() if batch is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Pool:
-    """All images that anybody asks for: where each lies, its label, and the number of its content."""
+    """All requested images: split, row, label, and an id of the content, for each."""
 
     source: DataSource
     names: tuple[str, ...]
@@ -79,9 +79,9 @@ class _Pool:
     def batch(self, index: Tensor) -> Batch:
         parts = []
         for number, name in enumerate(self.names):
-            here = index[self.split[index] == number]
-            if len(here):
-                parts.append(self.source.splits[name].batch(self.row[here]))
+            rows = index[self.split[index] == number]
+            if len(rows):
+                parts.append(self.source.splits[name].batch(self.row[rows]))
         if len(parts) == 1:
             return parts[0]
         groups = [part.groups for part in parts if part.groups is not None]
@@ -100,18 +100,18 @@ def deal(
     spare: int = 0,
     rng: Rng,
 ) -> Roles:
-    """Images for every role in ``wants``, drawn without replacement; those with a size are served first.
+    """Draw images for every role in ``wants`` without replacement; roles with a size are served first.
 
     Args:
-        source: checked data.
-        wants: what each role asks for.
-        by: ``image`` deals single images; ``label`` deals whole labels (people), so that nobody's
-            pictures are in two roles: a role gets people until it has its number of images.
-        spare: further images to draw as the held-out ones were, at most, from what all roles leave.
-        rng: decides who gets what.
+        source: a validated data set.
+        wants: the request of each role.
+        by: ``image`` assigns single images; ``label`` assigns whole labels (people), so that nobody's
+            images are in two roles: a role gets people until it has enough images.
+        spare: maximal number of further images, drawn like the held-out ones from what all roles leave.
+        rng: decides the assignment.
 
     Raises:
-        BadValue: a role is unknown, asks for 0, or finds too few images; a split or class is unknown.
+        BadValue: a role is unknown, requests 0 images, or finds too few; a split or class is unknown.
 
     Examples:
         >>> from glasshouse.data.sources import load
@@ -152,19 +152,19 @@ def deal(
 
 
 def _drawn(pool: _Pool, free: Tensor, most: int, rng: Rng) -> Batch | None:
-    """At most so many of the free images, no two alike; None: there is none."""
+    """At most ``most`` distinct free images, drawn at random; None: there are none."""
     index = _choose(free.nonzero().squeeze(1), pool.content, most, rng)
     _, first = np.unique(pool.content[index].numpy(), return_index=True)
     return pool.batch(index[torch.from_numpy(np.sort(first))]) if len(index) else None
 
 
 def check_disjoint(parts: Mapping[Role, Batch] | Mapping[str, Batch]) -> None:
-    """Raise unless no image of one part is, number by number, in another.
+    """Raise if two parts contain an identical image.
 
-    For parts of one source :func:`deal` calls it; call it again where parts come from two sources.
+    :func:`deal` calls it for the parts of one source; call it again if parts come from two sources.
 
     Raises:
-        BadValue: names two parts and how many images they share.
+        BadValue: two parts overlap; the message names them and the number of shared images.
     """
     contents = {name: set(image_digests(batch.inputs)) for name, batch in parts.items()}
     names = list(contents)
@@ -231,7 +231,7 @@ def _eligible(pool: _Pool, want: RoleRequest) -> Tensor:
 
 
 def _choose(candidates: Tensor, keys: Tensor, size: int | None, rng: Rng) -> Tensor:
-    """``size`` of the candidates in random order, of as few keys as that takes, drawn at random."""
+    """Draw ``size`` candidates in random order, from as few randomly drawn keys as needed."""
     shuffled = candidates[torch.randperm(len(candidates), generator=rng.child("images").torch())]
     if size is None:
         return shuffled
@@ -242,12 +242,12 @@ def _choose(candidates: Tensor, keys: Tensor, size: int | None, rng: Rng) -> Ten
     return shuffled[torch.isin(keys[shuffled], enough)][:size]
 
 
-def _too_few(source: DataSource, role: Role, want: RoleRequest, left: int, duplicates: int) -> BadValue:
+def _too_few(source: DataSource, role: Role, want: RoleRequest, available: int, duplicates: int) -> BadValue:
     where = f"split '{want.split}'" if want.split else "all splits"
     less = f", {duplicates} more are copies of other roles' images" if duplicates else ""
     return BadValue(
         f"{role} part of data '{source.name}'",
         needs=f"{want.size or 'at least 1'} images of {where}",
-        got=f"{left} that no other role holds{less}",
+        got=f"{available} that no other role holds{less}",
         fix=f"ask for fewer, or take '{role}' from another split",
     )

@@ -1,7 +1,7 @@
-"""How many images of which classes a data set holds, without decoding them: what ``check`` goes by.
+"""Count the images of each class in a data set without decoding them; used by ``check``.
 
-Numbers come from headers, labels and file names. A kind of data set that is not listed here, another
-package's for one, is not counted before the audit reads it.
+Counts come from headers, labels and file names. Kinds of data sets not listed here (those of plug-ins, for
+example) are not counted before the audit reads them.
 """
 
 import gzip
@@ -34,19 +34,19 @@ DIGITS: Mapping[str, tuple[int, ...]] = {
 PHOTOS: Mapping[str, tuple[int, ...]] = {"train": (195, 195), "test": (65, 65)}
 """The same for the built-in photographs."""
 CIFAR = {"train": 5000, "test": 1000}
-"""Images of each of the ten classes, where all batches are there."""
+"""Images of each of the ten classes, if all batches exist."""
 GREY = frozenset({"1", "L", "I;16", "I;16B", "I;16L", "I;16N", "I", "F"})
-"""Modes of pictures with one channel."""
+"""Pillow modes with one channel."""
 
 
 UNREADABLE = (*BROKEN, EOFError, zipfile.BadZipFile)
-"""What means that the reader of the data must say what is wrong, or cope with it."""
+"""Errors after which the data are read in full: the reader reports the problem or handles it."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """What a data set holds.
+    """Size and shape of a data set.
 
     Attributes:
         counts: images of each class, by split.
@@ -60,11 +60,11 @@ class Survey:
 
 
 def survey(source: str, resize: int | None = None, channels: int | None = None) -> Survey | None:
-    """Count what ``source`` holds; None: a kind that cannot be counted without reading it.
+    """Count the images in ``source``; None: this kind cannot be counted without reading it.
 
     Raises:
-        BadFile: missing, or not of its kind; as its reader says it.
-        BadValue: missing, or not of its kind; as its reader says it.
+        BadFile: missing, or not of its kind; the error of its reader.
+        BadValue: missing, or not of its kind; the error of its reader.
     """
     if source not in NAMED:
         return _survey(source, resize, channels)
@@ -85,7 +85,7 @@ def _survey(source: str, resize: int | None, channels: int | None) -> Survey | N
 
 
 def _public(name: str) -> Survey:
-    """What the public files of a named data set hold, which are fetched only when they are read."""
+    """The known counts of a named data set that is not downloaded until it is read."""
     data = NAMED[name]
     if not data.downloads or offline():
         raise not_here(data)
@@ -101,7 +101,7 @@ def _shaped(whole: Survey, resize: int | None, channels: int | None) -> Survey:
 
 
 def _read_whole(source: str, resize: int | None, channels: int | None) -> Survey:
-    """Of files that are not as they should be: the reader says what is wrong, or copes with it."""
+    """Read malformed files in full: the reader reports the problem or handles it."""
     data = load(source, resize=resize, channels=channels)
     counts = {name: Counter(images.labels.tolist()) for name, images in data.splits.items()}
     channels, height, width = data.input_shape
@@ -145,7 +145,7 @@ def _folder(where: str) -> Survey | None:
 
 
 def _dicom(where: str) -> Survey | None:
-    reader = import_module("glasshouse.data.kinds.dicom")  # only now: it needs an extra
+    reader = import_module("glasshouse.data.kinds.dicom")  # imported on demand: it needs an extra
     return _tree("dicom", where, reader.SUFFIXES, reader.shape_of)
 
 
@@ -209,7 +209,7 @@ def _cifar10(where: str) -> Survey | None:
     root = require_existing(where, name=f"cifar10:{where}", folder=True)
     batches = {"train": len(list(root.glob("data_batch_[1-5]"))), "test": len(list(root.glob("test_batch")))}
     if batches != {"train": 5, "test": 1}:
-        return None  # a part of it, whose labels are in the batches alone
+        return None  # an incomplete copy: the labels would have to be read from the batches
     counts = {split: dict.fromkeys(range(10), number) for split, number in CIFAR.items()}
     return Survey(counts=counts, shape=(3, 32, 32), classes=10)
 

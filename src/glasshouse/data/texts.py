@@ -1,4 +1,4 @@
-"""Sentences as a source gives them, and as examples: numbers of tokens.
+"""Sentences as returned by a source, and their conversion to token ids.
 
 Shape letters: N sentences, L tokens.
 """
@@ -27,11 +27,11 @@ class Texts:
     """Sentences of one source.
 
     Attributes:
-        name: as the user named it.
-        sentences: by split.
-        labels: of each split, (N,) whole numbers.
+        name: as given by the user.
+        sentences: sentences of each split.
+        labels: labels of each split, (N,) integers.
         class_names: one per class.
-        public: anybody may see these sentences; the report hides all others.
+        public: the sentences are public; the report hides those of other sources.
     """
 
     name: str
@@ -45,8 +45,8 @@ def tokenized(texts: Texts, tokenizer: Tokenizer, *, length: int) -> DataSource:
     """``texts`` as a data set of tokens (N, ``length``); longer sentences are cut, empty ones left out.
 
     Raises:
-        BadFile: a split without a sentence, or labels that do not fit.
-        BadValue: ``length`` is too small for anything but marks.
+        BadFile: a split without sentences, or labels that do not fit.
+        BadValue: ``length`` is out of range; a shorter one would leave room only for special tokens.
     """
     if not _SHORTEST <= length <= limits.TOKENS:
         raise BadValue(
@@ -61,13 +61,13 @@ def tokenized(texts: Texts, tokenizer: Tokenizer, *, length: int) -> DataSource:
         subject = f"data '{texts.name}', split '{split}'"
         check_count(len(sentences), limits.EXAMPLES, "sentences", name=texts.name)
         encoded = tokenizer.encode(sentences)
-        kept = np.array([bool(tokens) for tokens in encoded], dtype=bool)
-        if not kept.any():
+        nonempty = np.array([bool(tokens) for tokens in encoded], dtype=bool)
+        if not nonempty.any():
             raise BadFile(
                 subject, needs="at least one sentence", got="none", fix="leave the split out, or fill it"
             )
         rows = tokenizer.vocabulary.stack([tokens for tokens in encoded if tokens], length=length)
-        labels = check_labels(np.asarray(texts.labels[split])[kept], len(rows), subject)
+        labels = check_labels(np.asarray(texts.labels[split])[nonempty], len(rows), subject)
         if int(labels.max()) >= len(texts.class_names):
             raise BadFile(
                 subject,

@@ -1,1 +1,1 @@
-"""What is drawn beside the numbers: one file per family of attacks, found through entry points."""
+"""Figures that accompany the numbers of an audit, registered as entry points; one file per attack family."""

@@ -1,8 +1,8 @@
-"""Charts of a metric against a numeric argument of an attack or of a defence, drawn where it was varied.
+"""Charts of a metric against a numeric argument of an attack or a defence, if the argument was varied.
 
-A line joins findings that differ in this argument alone: attacks of one scenario, or cells of an axis such
-as ``attacks.*.prior_weight``, ``defenses.0.std`` or ``defenses``. A chart of an attack has a line per other
-setting of it, a chart of a defence a line per attack.
+A line joins findings that differ only in this argument: attacks of one scenario, or cells of an axis such as
+``attacks.*.prior_weight``, ``defenses.0.std`` or ``defenses``. A chart of an attack has one line per
+combination of its other arguments, a chart of a defence one line per attack.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from glasshouse.results.exhibits import Place, Series, line, lines
 from glasshouse.results.records import Exhibit, Finding
 
 FEWEST: Final = 3
-"""Values of an argument that make a line."""
+"""Minimal number of argument values for a line."""
 
 
 @final
@@ -31,10 +31,10 @@ class Point:
 
     Attributes:
         attack: registered name and all arguments.
-        axes: of the cell, without those inside ``attacks``.
-        finding: the number.
-        own: what the prior image that the attack filed scores by itself, None without one.
-        defenses: those of the cell, in order.
+        axes: axes of the cell, without those inside ``attacks``.
+        finding: the finding.
+        own: score of the attack's own prior image without any update; None without one.
+        defenses: defences of the cell, in order.
     """
 
     attack: PluginSettings
@@ -45,13 +45,13 @@ class Point:
 
 
 Family = dict[float, Point]
-"""Points by the value of the argument that is varied."""
+"""Points by the value of the varied argument."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Arguments:
-    """One chart per plug-in, argument, metric and setting in which some line has enough points."""
+    """One chart per plug-in, argument, metric and setting with at least one line of enough points."""
 
     card: ClassVar[Card] = Card(summary="a metric against an argument that was varied")
     reads: ClassVar[frozenset[type]] = frozenset({object})  # claims of any type
@@ -73,7 +73,7 @@ class Arguments:
 
 
 def _own(metric: Metric, attack: AttackEvidence) -> float | None:
-    """What the attack's own prior image of each class scores: mean over classes and federations."""
+    """Score of the attack's own prior images: mean over classes and federations; None without any."""
     if metric.claim != "class_representatives" or metric.reads != "inputs":
         return None
     scores: list[float] = []
@@ -154,7 +154,7 @@ def _any(family: Family) -> Point:
 
 
 def _label_families(families: Sequence[Family]) -> dict[str, Family]:
-    """Lines by the label of their attack, and by what differs where several have the same."""
+    """Lines by the label of their attack, extended by differing arguments if labels repeat."""
     groups: dict[str, list[Family]] = {}
     for family in families:
         groups.setdefault(_any(family).finding.attack, []).append(family)
@@ -166,7 +166,7 @@ def _label_families(families: Sequence[Family]) -> dict[str, Family]:
 
 
 def _names(attack: str, families: Sequence[Family]) -> list[str]:
-    """The first argument that tells all lines apart; all that differ, where no single one does."""
+    """Names from the first argument that distinguishes all lines, or from all that differ if none does."""
     if len(families) == 1:
         return [attack]
     settings = [_any(family).attack.arguments for family in families]
@@ -183,12 +183,12 @@ def _numbers(settings: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 def _without(part: str, axes: Mapping[str, Any]) -> dict[str, Any]:
-    """The axes that do not lie inside ``part`` of the scenario."""
+    """The axes outside ``part`` of the scenario."""
     return {path: value for path, value in axes.items() if path.split(".")[0] != part}
 
 
 def _text(value: object) -> str:
-    """Equal settings as equal text: 1 and 1.0 are the same."""
+    """Canonical text of a setting, so that equal settings compare equal (also 1 and 1.0)."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return repr(float(value))
     if isinstance(value, Mapping):

@@ -1,6 +1,6 @@
-"""What a figure is, and the evidence of an audit that it may draw from.
+"""The figure protocols, and the evidence of an audit that figures may use.
 
-Figures stand on the scoring side of the wall: they may look at the truth. Nothing that they draw reaches an
+Figures belong to the scoring side: they may access the ground truth. Nothing that they compute reaches an
 attack.
 
 Shape letters: N images, C channels, H and W pixels.
@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 Part = Literal["active", "curve", "entropies", "guard", "parties", "public_model", "sent"]
-"""A field of :class:`Federation` that not every federation has."""
+"""Names of fields of :class:`Federation` that may be empty."""
 C = TypeVar("C")  # a claim type
 
 
@@ -71,11 +71,11 @@ class Share:
 @final
 @dataclass(frozen=True, kw_only=True)
 class PublicModel:
-    """Accuracy of the model with which a federation began, as published: on ``n`` images, and under attack.
+    """Natural and robust accuracy of a federation's public initial model.
 
     Attributes:
-        natural: share of ``n`` images.
-        robust: share of ``n_robust`` images under PGD-10 within 4/255.
+        natural: accuracy on ``n`` images.
+        robust: accuracy on ``n_robust`` images under PGD-10 within 4/255.
     """
 
     natural: float
@@ -98,14 +98,14 @@ class PartyAccuracy:
 @final
 @dataclass(frozen=True, kw_only=True)
 class GuardDecision:
-    """What one client's guard made of a model that it received, or of an update that it was to send.
+    """Decision of one client's guard on a received model, or on an update before it is sent.
 
     Attributes:
-        round: of the federation.
-        client: who looked.
+        round: round of the federation.
+        client: id of the client.
         about: ``model`` or ``update``.
-        findings: sentences; empty: nothing was found.
-        outcome: what became of it, in words.
+        findings: findings in sentences; empty: none.
+        outcome: what the client did with the model or update, in words.
     """
 
     round: int
@@ -118,21 +118,21 @@ class GuardDecision:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Federation:
-    """One simulated federation of a cell: what is known of it, and its folder.
+    """Records of one simulated federation of a cell, and its folder.
 
     Attributes:
         folder: holds ``transcript/``, ``adversary/`` and ``truth/``.
-        active: label of the attack that altered what the server sent; empty: none did.
-        ran: False where it could not be simulated; nothing else is known then.
-        rounds: that were played.
-        attacked: the rounds that attacks looked at.
+        active: label of the active attack that changed what the server sent; empty: none.
+        ran: False if it could not be simulated; all other fields are then empty.
+        rounds: number of rounds.
+        attacked: the attacked rounds.
         curve: (round, accuracy) of the global model on held-out data.
-        accuracy: of the model at the end.
-        sent: accuracy of the model that an active attack sent, where its architecture is the agreed one.
-        public_model: what the federation began with.
-        parties: of logit protocols, accuracy of every kind of party.
-        entropies: of logit protocols, entropies of the last predictions, nats, by party and data set.
-        guard: what the clients' guards decided, in order.
+        accuracy: accuracy of the final model.
+        sent: accuracy of the model sent by an active attack, if it has the agreed architecture.
+        public_model: the public initial model.
+        parties: for logit protocols: accuracy of every kind of party.
+        entropies: for logit protocols: entropies of the last predictions in nats, by party and data set.
+        guard: decisions of the clients' guards, in order.
     """
 
     folder: Path
@@ -149,11 +149,11 @@ class Federation:
     guard: tuple[GuardDecision, ...] = ()
 
     def transcript(self) -> Transcript:
-        """What was sent; read from disk at every call. The run wrote it itself, so its model is trusted."""
+        """The transcript, read from disk at every call. The run wrote it itself, so its model is trusted."""
         return read_transcript(self.folder / "transcript", trust_factory=True)
 
     def memory(self) -> Mapping[str, Tensor]:
-        """The tensors that an active attack kept (``Crafted.memory``); empty without one."""
+        """The tensors stored by an active attack (``Crafted.memory``); empty without one."""
         path = self.folder / "adversary" / "memory.safetensors"
         return read_tensors(path) if path.is_file() else {}
 
@@ -161,20 +161,20 @@ class Federation:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GroupEvidence:
-    """What one attack claimed in one federation, and the truth about it.
+    """The claims of one attack in one federation, and the ground truth.
 
     Attributes:
-        federation: where it happened.
-        claims: of all units, in order.
+        federation: the attacked federation.
+        claims: claims about all units, in order.
         truth: the private examples.
-        context: what metrics need.
-        rng: for a figure's own draws; take a child of it under the figure's name.
+        context: scoring context of the metrics.
+        rng: random stream for figures; use a child with the figure's name.
         auxiliary: data of the null adversaries.
-        prior_samples: what the attack's generator or prior shows without any update, where it filed that.
-        null_scores: by a metric and its name, what the quoted null scores on each victim; None where the
-            metric does not apply.
-        view: by rounds and client, the adversary's view of them, with what it was granted.
-        decode: tokens without marks as a sentence; None: the audit is one of images.
+        prior_samples: samples of the attack's generator or prior without any update, if it stored them.
+        null_scores: (name, metric) → scores of the quoted null on each victim; None if the metric does not
+            apply.
+        view: (rounds, client) → the adversary's view of them, including its grants.
+        decode: tokens without special tokens → sentence; None: an audit of images.
     """
 
     federation: Federation
@@ -193,13 +193,13 @@ class GroupEvidence:
         return [claim for claim in self.claims if isinstance(claim, kind)]
 
     def longest(self, kind: type[C]) -> list[C]:
-        """The claims of one type that rest on the most rounds: those that are scored."""
+        """The claims of one type based on the most rounds: those that are scored."""
         claims: list[Any] = self.of(kind)
         most = max((len(claim.about.rounds) for claim in claims), default=0)
         return [claim for claim in claims if len(claim.about.rounds) == most]
 
     def file(self, name: str) -> Path:
-        """Where a figure files pictures; ``name`` must say whose they are."""
+        """Path for a figure's images; ``name`` must identify their owner."""
         plain = "".join(ch if ch.isalnum() or ch == "_" else "-" for ch in name)
         return self.federation.folder / "truth" / f"{plain}.npz"
 
@@ -210,12 +210,12 @@ class AttackEvidence:
     """One attack in one cell.
 
     Attributes:
-        key: its position and name, unique in the cell.
-        label: its name in this run.
-        settings: the registered name and all arguments.
-        attack: the attack itself.
+        key: position and name, unique in the cell.
+        label: name of the attack in this run.
+        settings: registered name and all arguments.
+        attack: the attack object.
         groups: one per federation (seed) in which it ran.
-        findings: what was measured, over all groups.
+        findings: findings over all groups.
     """
 
     key: str
@@ -226,7 +226,7 @@ class AttackEvidence:
     findings: tuple[Finding, ...] = ()
 
     def of(self, kind: type[C]) -> list[C]:
-        """The claims of one type, of all groups."""
+        """The claims of one type in all groups."""
         return [claim for group in self.groups for claim in group.of(kind)]
 
 
@@ -236,12 +236,12 @@ class CellEvidence:
     """One cell of an audit: one setting of every axis, over all seeds.
 
     Attributes:
-        place: scenario, axes and run directory; exhibits are made for it.
-        defenses: those of the cell, in order.
-        metrics: those of the scenario, by name.
-        auxiliary_given: the attacks had the auxiliary data.
+        place: scenario, axes and run directory, to create exhibits with.
+        defenses: defences of the cell, in order.
+        metrics: metrics of the scenario, by name.
+        auxiliary_given: whether the attacks had the auxiliary data.
         attacks: in the order of the scenario.
-        federations: in the order in which they were simulated.
+        federations: in the order of simulation.
     """
 
     place: Place
@@ -254,41 +254,41 @@ class CellEvidence:
 
 @runtime_checkable
 class Figure(Protocol):
-    """Draws what one cell shows; registered in the entry-point group ``glasshouse.figures``.
+    """Draws exhibits for one cell; registered in the entry-point group ``glasshouse.figures``.
 
     Class attributes:
-        card: what ``glasshouse list figures`` says of it.
-        reads: claim types, and parts of the record of a federation; the figure is asked to draw where a cell
-            has at least one of them.
+        card: description for ``glasshouse list figures``.
+        reads: claim types, and fields of :class:`Federation`; the figure is drawn for cells that have at
+            least one of them.
     """
 
     card: ClassVar[Card]
     reads: ClassVar[frozenset[type | Part]]
 
     def draw(self, cell: CellEvidence) -> Iterable[Exhibit]:
-        """Exhibits of this cell, made with :mod:`glasshouse.results.exhibits`.
+        """Exhibits of this cell, created with :mod:`glasshouse.results.exhibits`.
 
-        What is raised, here or in :class:`RunFigure`, costs this figure alone: it becomes a line of the log.
+        An exception, here or in :class:`RunFigure`, only affects this figure and is logged.
         """
         ...
 
 
 @runtime_checkable
 class RunFigure(Protocol):
-    """Draws what only all cells together show. Cells are read one by one, possibly by other processes.
+    """Draws exhibits that need all cells of a run. Cells are read one by one, possibly in other processes.
 
-    A figure whose charts merely continue from cell to cell needs no such thing: see ``Exhibit.join``.
+    For charts that only need to be joined across cells, use ``Exhibit.join`` instead.
     """
 
     card: ClassVar[Card]
     reads: ClassVar[frozenset[type | Part]]
 
     def collect(self, cell: CellEvidence) -> Iterable[Any]:
-        """What the figure needs of one cell; plain data, which can be pickled."""
+        """The data that the figure needs from one cell; plain data that can be pickled."""
         ...
 
     def draw_run(self, collected: Sequence[Any]) -> Iterable[Exhibit]:
-        """Exhibits of the run, from what was collected of its cells."""
+        """Exhibits of the run, from the data collected from its cells."""
         ...
 
 
@@ -304,6 +304,6 @@ def has_any(cell: CellEvidence, reads: Iterable[type | Part]) -> bool:
 
 
 def pixels(images: Tensor) -> NDArray[np.float32]:
-    """Images (N, C, H, W) as pictures of an exhibit, (N, H, W, C) in [0, 1]."""
+    """Images (N, C, H, W) in the format of an exhibit, (N, H, W, C) in [0, 1]."""
     arrays: NDArray[np.float32] = images.permute(0, 2, 3, 1).clamp(0, 1).float().numpy()
     return arrays

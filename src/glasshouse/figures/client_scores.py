@@ -1,4 +1,4 @@
-"""Attacks that single out clients: F1 against rounds, distributions of features, quality of the detectors."""
+"""Attacks that score clients: F1 over rounds, feature distributions, quality of the detectors."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,13 +17,13 @@ from glasshouse.results.records import Exhibit
 
 SHOWN_ROUNDS: Final = 3
 Scored = tuple[NDArray[np.float64], NDArray[np.bool_]]
-"""Decisions about clients, and the truth about them."""
+"""Decisions about clients, and the ground truth."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class ClientScoresFigure:
-    """F1 of every attack against rounds, beside a coin that knows the prior; detectors on shadow clients."""
+    """F1 of every attack over rounds, with a random guess at the prior rate; detectors on shadow clients."""
 
     card: ClassVar[Card] = Card(summary="attacks on clients: F1 against rounds, and their detectors")
     reads: ClassVar[frozenset[type]] = frozenset({ClientScores})
@@ -62,7 +62,7 @@ def _f1_line(attack: AttackEvidence) -> Series | None:
         try:
             values.append(f1(decisions, truth.astype(bool), runs=runs))
         except Undefined:
-            continue  # nobody is positive, or called so: no point of the curve
+            continue  # no positives, or no positive decisions: F1 is undefined
         x.append(rounds)
     if len(x) < 2:
         return None
@@ -72,7 +72,7 @@ def _f1_line(attack: AttackEvidence) -> Series | None:
 
 
 def _prior(cell: CellEvidence) -> float:
-    """Mean share of the clients that have the property, over claims."""
+    """Mean share of clients with the property, over claims."""
     shares = [
         group.truth.with_property(len(claim.scores)).mean()
         for attack in cell.attacks

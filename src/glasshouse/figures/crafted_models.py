@@ -1,4 +1,4 @@
-"""What clients received: its accuracy, how a crafted head came about, and what a guard sees of it."""
+"""Models that clients received: accuracy, training of crafted heads, and the guard's findings."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from glasshouse.results.records import Exhibit
 @final
 @dataclass(frozen=True, kw_only=True)
 class CraftedModels:
-    """Of public features and of what active attacks sent: accuracy, making of a head, the guard's view."""
+    """Public models and models sent by active attacks: accuracy, training of a head, guard statistics."""
 
     card: ClassVar[Card] = Card(summary="what clients received: accuracy, crafted heads, what a guard finds")
     reads: ClassVar[frozenset[type | Part]] = frozenset({Appendix, "public_model", "sent", "active"})
@@ -87,7 +87,7 @@ def _head(cell: CellEvidence, label: str, report: Appendix) -> Exhibit:
 
 
 def _guard(cell: CellEvidence) -> Iterator[Exhibit]:
-    """What the guard says of what an active server sent in the attacked rounds, beside a random model."""
+    """The guard's statistics of models sent by active attacks, with a random model for comparison."""
     inspected = _inspect_models(cell)
     if not inspected:
         return
@@ -120,7 +120,7 @@ def _guard(cell: CellEvidence) -> Iterator[Exhibit]:
 
 
 def _inspect_models(cell: CellEvidence) -> dict[str, Seen]:
-    """By its name, what the guard sees: of the first federation of each active attack."""
+    """The guard's inspections by model name, for the first federation of each active attack."""
     inspected: dict[str, Seen] = {}
     first = {one.active: one for one in reversed(cell.federations) if one.active and one.ran}
     for federation in (one for one in cell.federations if one is first.get(one.active)):
@@ -130,7 +130,7 @@ def _inspect_models(cell: CellEvidence) -> dict[str, Seen]:
         if not inspected:
             inspected["random weights"] = inspect(tensors, agreed=tensors)
         broadcasts = [b for r in transcript.rounds if r.round in federation.attacked for b in r.broadcasts]
-        if broadcasts:  # a model of another architecture than the agreed one is the crafted one
+        if broadcasts:  # a model with another architecture than agreed is the crafted one
             crafted = max(broadcasts, key=lambda b: b.architecture != agreed)
             inspected[f"as sent by {federation.active}"] = inspect(crafted.tensors, agreed=tensors)
     return inspected
@@ -139,7 +139,7 @@ def _inspect_models(cell: CellEvidence) -> dict[str, Seen]:
 @final
 @dataclass(frozen=True, kw_only=True)
 class ClientGuardFigure:
-    """Models that clients found odd, by round, and what became of their updates."""
+    """Suspicious models by round, and the outcomes of updates, as decided by the clients' guards."""
 
     card: ClassVar[Card] = Card(summary="what clients' guards refused, and when")
     reads: ClassVar[frozenset[Part]] = frozenset({"guard"})
@@ -167,22 +167,32 @@ class ClientGuardFigure:
 
 
 def _rows_of_models(one: Federation) -> Iterator[list[object]]:
-    """A line for each round in which something was odd; one for all others."""
-    looks = [row for row in one.guard if row.about == "model"]
-    odd = [row for row in looks if row.findings]
-    first = min((row.round for row in odd), default=None)
-    before = sum(row.outcome != "refused" for row in looks if first is None or row.round < first)
+    """One row per round with a suspicious model; one row for all other rounds."""
+    decisions = [row for row in one.guard if row.about == "model"]
+    suspicious = [row for row in decisions if row.findings]
+    first = min((row.round for row in suspicious), default=None)
+    before = sum(row.outcome != "refused" for row in decisions if first is None or row.round < first)
     server = one.active or "honest"
-    for number in sorted({row.round for row in odd}):
-        some = [row for row in looks if row.round == number]
-        yield [server, number, *_counts(some), before, next(row.findings[0] for row in some if row.findings)]
-    quiet = [row for row in looks if row.round not in {r.round for r in odd}]
+    for number in sorted({row.round for row in suspicious}):
+        in_round = [row for row in decisions if row.round == number]
+        yield [
+            server,
+            number,
+            *_counts(in_round),
+            before,
+            next(row.findings[0] for row in in_round if row.findings),
+        ]
+    quiet = [row for row in decisions if row.round not in {r.round for r in suspicious}]
     if quiet:
-        yield [server, "all others" if odd else "all", *_counts(quiet), before, ""]
+        yield [server, "all others" if suspicious else "all", *_counts(quiet), before, ""]
 
 
-def _counts(some: list[GuardDecision]) -> list[int]:
-    return [len(some), sum(bool(r.findings) for r in some), sum(r.outcome == "refused" for r in some)]
+def _counts(decisions: list[GuardDecision]) -> list[int]:
+    return [
+        len(decisions),
+        sum(bool(r.findings) for r in decisions),
+        sum(r.outcome == "refused" for r in decisions),
+    ]
 
 
 def _rows_of_updates(one: Federation) -> Iterator[list[object]]:

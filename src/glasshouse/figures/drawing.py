@@ -1,4 +1,4 @@
-"""Asks every registered figure to draw. One that fails costs itself and a line of the log, not the audit."""
+"""Draw all registered figures. A figure that fails is logged and skipped; the audit continues."""
 
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,12 +17,12 @@ from glasshouse.results.records import Exhibit
 @final
 @dataclass(frozen=True, kw_only=True)
 class Drawings:
-    """What the figures made of one cell, or of a run.
+    """The figures' output for one cell, or for a run.
 
     Attributes:
         exhibits: in the order of the figures' names.
-        collected: of the figures that draw the run as a whole, what they need, by name.
-        notes: for the log: which figure failed, and how.
+        collected: data collected by figures that draw the whole run, by name.
+        notes: log messages about figures that failed.
     """
 
     exhibits: tuple[Exhibit, ...] = ()
@@ -31,7 +31,7 @@ class Drawings:
 
 
 def draw_cell(cell: CellEvidence) -> Drawings:
-    """What all registered figures show of one cell."""
+    """Draw all registered figures for one cell."""
     exhibits: list[Exhibit] = []
     collected: dict[str, list[Any]] = {}
     notes: list[str] = []
@@ -49,7 +49,7 @@ def draw_cell(cell: CellEvidence) -> Drawings:
 
 
 def draw_run(cells: Sequence[Drawings]) -> Drawings:
-    """The exhibits of a run: those drawn from all cells at once, then those of the cells, joined by key."""
+    """The exhibits of a run: those drawn from all cells together, then those of cells, joined by key."""
     exhibits: list[Exhibit] = []
     notes: list[str] = []
     for name in dict.fromkeys(name for one in cells for name in one.collected):
@@ -82,7 +82,7 @@ def _check_exhibits(name: str, exhibits: Iterable[Exhibit]) -> Iterator[Exhibit]
 
 @contextmanager
 def _noting_failure(name: str, where: str, notes: list[str]) -> Iterator[None]:
-    """An error within the block becomes a note; the exhibits that were made before it are kept."""
+    """Turn an error within the block into a note; exhibits drawn before it are kept."""
     try:
         yield
     except (DiskFull, Interrupted):

@@ -1,4 +1,4 @@
-"""How well the federation learns: accuracy over its rounds, and the confidence gap of logit protocols."""
+"""Learning curves of a federation: accuracy over rounds, and the confidence gap of logit protocols."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ def _entropies(cell: CellEvidence) -> Iterator[Exhibit]:
 
 
 def _global_model(cell: CellEvidence) -> Iterator[Exhibit]:
-    """First seeds; nothing is shown of federations of one round."""
+    """Accuracy per round for the first seed; skipped for federations with a single round."""
     series: dict[str, Series] = {}
     for one in cell.federations:
         if len(one.curve) < 2 or one.accuracy is None:

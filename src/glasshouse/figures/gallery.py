@@ -1,4 +1,4 @@
-"""Originals beside reconstructions: the first victims of every attack that rebuilds images."""
+"""Originals next to reconstructions: the first victims of every attack that reconstructs images."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ SHOWN: Final = 8
 @final
 @dataclass(frozen=True, kw_only=True)
 class Gallery:
-    """Up to eight originals of the first seed, each with what an attack made of it."""
+    """Up to eight originals of the first seed, each with its reconstruction."""
 
     card: ClassVar[Card] = Card(summary="original images beside their reconstructions")
     reads: ClassVar[frozenset[type]] = frozenset({Reconstruction})

@@ -1,9 +1,9 @@
-"""The scale on which an attack through a generator stands: nulls at one end, the ceiling at the other.
+"""Lower and upper bounds for attacks through a generator: null baselines and the ceiling.
 
-Nulls: the one that the finding quotes, a draw of the generator, the best of many draws by the inferred
-label, and the attack on another victim's update. The ceiling is the true image itself inverted through the
-generator, here on the scoring side, where the truth may be used. A poor ceiling says that the generator is
-poor, not that nothing leaks.
+Nulls: the one quoted by the finding, a random sample of the generator, the best of many samples by the
+inferred label, and the attack on another victim's update. The ceiling is the true image inverted through the
+generator, computed in scoring, where the ground truth is available. A poor ceiling means that the generator
+is poor, not that nothing leaks.
 
 Shape letters: N images, D latent entries, C channels, H and W pixels.
 """
@@ -28,7 +28,7 @@ from glasshouse.rng import Rng
 from glasshouse.wire import Batch
 
 Scores = Sequence[NDArray[np.float64]]
-"""Of one adversary: an array per victim."""
+"""Scores of one adversary: an array per victim."""
 
 NULLS: Final = ("quoted null", "random draw", "best draw by label", "another's update")
 COLUMNS: Final = (
@@ -45,14 +45,14 @@ CAPTION: Final = (
 def scale_rows(
     metrics: Mapping[str, Metric], group: GroupEvidence, *, prior: Prior, latent: int, run: Path
 ) -> list[list[str]]:
-    """A row of ``COLUMNS`` for each of the metrics that compares images.
+    """One row of ``COLUMNS`` for each metric that compares images.
 
     Args:
-        metrics: of the audit, by name.
-        group: the federation, with what was claimed in it.
+        metrics: metrics of the audit, by name.
+        group: the federation and the claims in it.
         prior: the attack's generator.
-        latent: entries of its latent space.
-        run: folder of the run.
+        latent: dimension of its latent space.
+        run: the run directory.
     """
     claims = group.of(Reconstruction)
     truths = [group.truth.batch(c.about.rounds[0], c.about.client)[0] for c in claims]
@@ -83,12 +83,12 @@ def scale_rows(
 
 
 def _samples(group: GroupEvidence) -> list[PriorSamples]:
-    """What the generator draws for each victim."""
+    """The generator's samples for each victim."""
     return group.of(PriorSamples)
 
 
 def of_another(claimed: Sequence[Tensor], truths: Sequence[Batch]) -> list[Tensor] | None:
-    """For each victim what was claimed of the next one that shares no label; None without one."""
+    """For each victim, the claim about the next victim that shares no label; None if there is none."""
     others = []
     for i, truth in enumerate(truths):
         following = [(i + k) % len(truths) for k in range(1, len(truths))]
@@ -144,7 +144,7 @@ def _means(every: Scores) -> NDArray[np.float64]:
 
 
 def _share(attack: Scores, null: Scores, ceiling: Scores, sign: int, *, rng: Rng) -> str:
-    """(attack - null) / (ceiling - null) with its interval; no interval where a resample has no room."""
+    """(attack - null) / (ceiling - null); with its interval, unless a resample has ceiling <= null."""
 
     def share(a: NDArray[np.float64], b: NDArray[np.float64], c: NDArray[np.float64]) -> NDArray[np.float64]:
         gain, room = sign * (a.mean(-1) - b.mean(-1)), sign * (c.mean(-1) - b.mean(-1))
@@ -163,7 +163,7 @@ def _share(attack: Scores, null: Scores, ceiling: Scores, sign: int, *, rng: Rng
 
 
 def _paired_gain(metric: Metric, attack: Scores, null: Scores, *, rng: Rng) -> str:
-    """By how much the attack leaks more than a null about the same victims, with its interval."""
+    """Paired gain of the attack over a null on the same victims, with its interval."""
     if len(attack) < 2:
         return "one victim"
     gain: Interval
@@ -177,8 +177,8 @@ def _paired_gain(metric: Metric, attack: Scores, null: Scores, *, rng: Rng) -> s
 
 
 def _by_label(draws: PriorSamples, auxiliary: Batch | None, count: int) -> Tensor:
-    """For each label the draw nearest to that label's mean auxiliary image (of all, where it has none)."""
-    assert auxiliary is not None  # the caller has checked
+    """For each label, the sample nearest to the label's mean auxiliary image (of all, if it has none)."""
+    assert auxiliary is not None  # checked by the caller
     neighbours = []
     for label in draws.labels[:count]:
         same = auxiliary.inputs[auxiliary.labels == label]

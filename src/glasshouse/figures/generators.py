@@ -1,4 +1,4 @@
-"""Attacks that search a generator: its samples, the bounds of what it could reach, the detected defence."""
+"""Attacks that search a generator: its samples, bounds on its scores, the detected defence."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ SHOWN: Final = 8
 @final
 @dataclass(frozen=True, kw_only=True)
 class Generators:
-    """Samples beside the nearest auxiliary image, lower and upper bound of the scores, the loss landscape."""
+    """Samples with the nearest auxiliary images, lower and upper bounds of the scores, the loss landscape."""
 
     card: ClassVar[Card] = Card(summary="attacks through a generator: samples, bounds, loss landscape")
     reads: ClassVar[frozenset[type]] = frozenset({DefenseGuess, PriorSamples})
@@ -36,7 +36,7 @@ class Generators:
 
 
 def _generator(cell: CellEvidence, attack: AttackEvidence, generative: GenerativeAttack) -> Iterator[Exhibit]:
-    """Of the first federation alone: the others repeat the cell with other seeds."""
+    """Exhibits for the first federation only: the others repeat the cell with other seeds."""
     complete = (g for g in attack.groups if g.prior_samples is not None and g.auxiliary is not None)
     group = next(complete, None)
     if group is None:
@@ -65,8 +65,8 @@ def _generator(cell: CellEvidence, attack: AttackEvidence, generative: Generativ
 
 
 def _samples(cell: CellEvidence, attack: AttackEvidence, group: GroupEvidence) -> Exhibit:
-    """Samples of the generator, each beside the nearest auxiliary image: were these learnt by heart?"""
-    assert group.prior_samples is not None  # the caller has checked
+    """Samples of the generator, each with the nearest auxiliary image, to show memorisation."""
+    assert group.prior_samples is not None  # checked by the caller
     assert group.auxiliary is not None
     samples, auxiliary = group.prior_samples.inputs, group.auxiliary.inputs
     chosen_samples = samples[:: max(1, len(samples) // SHOWN)][:SHOWN]
@@ -82,7 +82,7 @@ def _samples(cell: CellEvidence, attack: AttackEvidence, group: GroupEvidence) -
 
 
 def _defense(cell: CellEvidence, attack: AttackEvidence) -> Iterator[Exhibit]:
-    """How often the attack named the defences that were on, in their order."""
+    """How often the attack named the active defences, in their order."""
     guesses = attack.of(DefenseGuess)
     if not guesses:
         return

@@ -1,4 +1,4 @@
-"""Joins exhibits of several cells that carry the same key: lines by name, rows of tables in order."""
+"""Join exhibits of several cells that have the same key: lines by name, rows of tables in order."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -10,10 +10,11 @@ Line = Mapping[str, Any]
 
 
 def join_exhibits(exhibits: Sequence[Exhibit]) -> tuple[Exhibit, ...]:
-    """Those with the same scenario, kind and key ``join`` become one, in the place of the first.
+    """Join exhibits with the same scenario, kind and key ``join``, at the position of the first.
 
-    Title and caption are the first one's. Lines of the same name become one line, sorted by x; of two points
-    at the same x the later one counts. Distributions of the same name are pooled. Pictures are never joined.
+    Title and caption are those of the first. Lines of the same name become one line, sorted by x; of two
+    points at the same x the later one is kept. Distributions of the same name are pooled. Pictures and
+    sentences are never joined.
     """
     out: dict[tuple[str, ...], Exhibit] = {}
     for number, exhibit in enumerate(exhibits):

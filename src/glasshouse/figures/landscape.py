@@ -1,11 +1,11 @@
 """The loss that an attack minimises, along a line through the true image, with and without adaptation.
 
-A defence that transforms the gradient moves the minimum away from the private image; repeating the
-transformation on the candidate brings it back. Drawn on the scoring side: it needs the truth, and no attack
-sees it.
+A defence that transforms the gradient moves the minimum away from the private image; applying the same
+transformation to the candidate's gradient moves it back. Computed in scoring: it needs the ground truth, and
+no attack sees it.
 
-Source: Li et al. 2022 (GGL), arXiv:2203.15696, section 3 (the loss landscape with and without adaptation); we
-draw it along the line to an image of the generator, they along two random directions of the latent space.
+Source: Li et al. 2022 (GGL), arXiv:2203.15696, section 3 (the loss landscape with and without adaptation).
+Where we differ: our line goes to an image of the generator, theirs follow two random latent directions.
 """
 
 from collections.abc import Iterator
@@ -26,15 +26,15 @@ from glasshouse.results.records import Exhibit
 from glasshouse.wire import Batch
 
 OFFSETS: Final = tuple(i / 10 for i in range(-5, 11))
-"""Places on the line: 0 is the private image, 1 the generator's draw."""
+"""Positions on the line: 0 is the private image, 1 the generator's sample."""
 
 
 def landscape(
     place: Place, title: str, group: GroupEvidence, *, distance: Distance, steps: Steps
 ) -> Iterator[Exhibit]:
-    """Two lines: the loss above its minimum, with the transformation that was detected and without.
+    """Two lines: the loss above its minimum, with and without the detected transformation.
 
-    Nothing where there is no single update, or none that can be matched.
+    Yields nothing if there is no single update, or none that can be matched.
     """
     about = group.of(Reconstruction)[0].about
     if about.client is None or group.prior_samples is None or group.view is None:
@@ -65,7 +65,7 @@ def landscape(
 
 
 def along(loss: Objective, truth: Batch, draws: Tensor) -> list[float]:
-    """Loss above its minimum at ``OFFSETS``; the line goes from ``truth`` to as many of ``draws``."""
+    """Loss above its minimum at ``OFFSETS``; the line goes from ``truth`` to equally many ``draws``."""
     far = draws[torch.arange(len(truth)) % len(draws)]
     offsets = torch.tensor(OFFSETS).view(-1, 1, 1, 1, 1)
     points = truth.inputs + offsets * (far - truth.inputs)

@@ -1,4 +1,4 @@
-"""Attacks on private classes: pictures beside those of the nulls, quality per round, all nulls by metric.
+"""Attacks on private classes: images next to those of the nulls, quality per round, all nulls by metric.
 
 Shape letters: L private classes, C channels, H and W pixels.
 """
@@ -20,15 +20,15 @@ from glasshouse.results.records import Exhibit
 
 SHOWN: Final = 8
 CURVE: Final = "ssim_private"
-"""Metric of the curve of quality per round."""
+"""Metric of the quality curve over rounds."""
 Claims = Sequence[tuple[GroupEvidence, Sequence[ClassRepresentatives]]]
-"""For each federation its claims, by the number of rounds they rest on."""
+"""Claims of each federation, sorted by the number of rounds they are based on."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class PrivateClasses:
-    """Of each attack: pictures of the first seed, the curve over rounds, and every null of every metric."""
+    """For each attack: images of the first seed, quality over rounds, and every null of every metric."""
 
     card: ClassVar[Card] = Card(summary="attacks on private classes: pictures, quality per round, all nulls")
     reads: ClassVar[frozenset[type]] = frozenset({ClassRepresentatives})
@@ -51,14 +51,14 @@ def _claims(attack: AttackEvidence) -> Claims:
 
 def _null_images(group: GroupEvidence, labels: Tensor) -> dict[str, Tensor]:
     gallery = group.context.gallery
-    assert gallery is not None  # such claims are made under data.domains alone
+    assert gallery is not None  # such claims exist only under data.domains
     prior = group.prior_samples
     return null_images(gallery, labels, None if prior is None else prior.inputs)
 
 
 def _pictures(cell: CellEvidence, attack: AttackEvidence, claims: Claims) -> Exhibit:
     group, every = claims[0]
-    assert group.context.gallery is not None  # such claims are made under data.domains alone
+    assert group.context.gallery is not None  # such claims exist only under data.domains
     labels = every[-1].labels[:SHOWN]
     columns = {
         "private mean": group.context.gallery.people[labels],
@@ -122,7 +122,7 @@ def _nulls(cell: CellEvidence, attack: str, claims: Claims) -> Exhibit:
 
 
 def _means(metric: Metric, attack: str, claims: Claims) -> Mapping[str, float]:
-    """What the attack and each null score on average, over classes and seeds."""
+    """Mean scores of the attack and each null, over classes and seeds."""
     values: dict[str, list[float]] = {}
     for group, every in claims:
         claim = every[-1]

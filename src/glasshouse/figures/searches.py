@@ -1,4 +1,4 @@
-"""Was every search finished? Losses of claim and truth, victim by victim, and how they fell."""
+"""Convergence of searches: losses at the claim and at the ground truth per victim, and loss curves."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ SHOWN: Final = 8
 @final
 @dataclass(frozen=True, kw_only=True)
 class Searches:
-    """A table of the losses of all victims, and the curves of the first eight."""
+    """A table of the losses of all victims, and the loss curves of the first eight."""
 
     card: ClassVar[Card] = Card(summary="losses of claim and truth: was the search finished?")
     reads: ClassVar[frozenset[type]] = frozenset({Reconstruction, ClassRepresentatives, Sequences})

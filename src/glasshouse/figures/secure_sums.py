@@ -1,9 +1,9 @@
-"""Attacks that sort the examples of a sum into bins: the bins, the quality, the share recovered.
+"""Attacks that sort the examples of an aggregate into bins: fit of the bins, quality, share recovered.
 
-Drawn where an active attack keeps two tensors in its memory, as ``Crafted.memory`` asks of attacks with bins:
-``thresholds`` (R,), where the bins begin, and ``brightness`` (N,), what was measured on the auxiliary images.
-Thresholds are quantiles of the fitted distribution: their histogram beside that of the brightness shows the
-fit.
+Drawn if an active attack stores two tensors in its memory, as ``Crafted.memory`` requires for attacks with
+bins: ``thresholds`` (R,), the lower ends of the bins, and ``brightness`` (N,), measured on the auxiliary
+images. Thresholds are quantiles of the fitted distribution: comparing their histogram with that of the
+brightness shows the fit.
 
 Shape letters: B originals of a round, R bins, N auxiliary images.
 """
@@ -29,7 +29,7 @@ from glasshouse.rng import Rng
 RECOVERED: Final = 18.0
 """PSNR, dB, above which an example counts as recovered, as in ``rate_blind``."""
 SIZES: Final = ("data.examples", "federation.batch_size")
-"""Axes that change m: the cells along them are joined in one chart."""
+"""Axes that change m: cells along them are joined in one chart."""
 RATE: Final = "Share recovered against examples in the sum"
 ALONE: Final = "alone in their bin, (1 − 1/k)^(m−1)"
 Values = NDArray[np.float64]
@@ -41,9 +41,10 @@ class Round:
     """One attacked round.
 
     Attributes:
-        blind: PSNR of each original with its own candidate, dB, (B,).
-        paper: PSNR of each original with the best candidate, as the papers pair them, dB, (B,).
-        sharing: examples that share one set of bins: the round's, or one client's if bins are per client.
+        blind: PSNR of each original with its assigned candidate (one-to-one), dB, (B,).
+        paper: PSNR of each original with its best candidate, the papers' pairing, dB, (B,).
+        sharing: number of examples that share one set of bins: those of the round, or of one client if bins
+            are per client.
     """
 
     blind: Values
@@ -54,7 +55,7 @@ class Round:
 @final
 @dataclass(frozen=True, kw_only=True)
 class SecureSums:
-    """Fit of the bins, PSNR of the originals, rates beside the theory, and the numbers as a table."""
+    """Fit of the bins, PSNR of the originals, rates compared with theory, and the numbers as a table."""
 
     card: ClassVar[Card] = Card(summary="attacks on secure sums: bins, quality, share recovered against m")
     reads: ClassVar[frozenset[type | Part]] = frozenset({"active"})
@@ -87,7 +88,7 @@ def _rounds(group: GroupEvidence) -> Iterator[Round]:
 
 
 def _psnr(errors: Values, pairing: NDArray[np.int64]) -> Values:
-    """Of the paired ones, at most 100 dB; 0 dB where there is no candidate."""
+    """PSNR of paired originals, at most 100 dB; 0 dB without a candidate."""
     paired = np.array([errors[i, j] if j != UNMATCHED else 1.0 for i, j in enumerate(pairing)])
     return np.asarray(-10 * np.log10(np.clip(paired, 1e-10, 1.0)))
 
@@ -121,7 +122,7 @@ def _quality(place: Place, label: str, rounds: Sequence[Round]) -> Exhibit:
 
 
 def _rates(place: Place, label: str, rounds: Sequence[Round], bins: int) -> Exhibit:
-    """Of one cell; the cells of other sizes are joined with it."""
+    """Rates of one cell; cells of other sizes are joined with it."""
     m, sharing = len(rounds[0].blind), rounds[0].sharing
     kinds = {"each candidate once": [r.blind for r in rounds], "papers' way": [r.paper for r in rounds]}
     smaller = sorted({max(2, round(m / 2 ** (step / 2))) for step in range(10)} | {m})
@@ -148,7 +149,7 @@ def _rate(name: str, m: int, shares: Sequence[float]) -> Series:
 
 
 def _table(place: Place, label: str, rounds: Sequence[Round], bins: int) -> Exhibit:
-    """A row for one cell; the cells of other axes are joined with it."""
+    """A table row for one cell; the rows of other cells are joined with it."""
     recovered = [one.blind[one.blind > RECOVERED] for one in rounds]
     row = [
         place.words or "–",

@@ -1,4 +1,4 @@
-"""Private sentences beside what an attack wrote down: the first victims of every attack that does."""
+"""Private sentences next to reconstructions: the first victims of every attack that reconstructs text."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ NOTHING: Final = "–"
 @final
 @dataclass(frozen=True, kw_only=True)
 class SentencesFigure:
-    """Up to twelve private sentences of the first seed, each with the claim that it is paired with."""
+    """Up to twelve private sentences of the first seed, each with the claim paired with it."""
 
     card: ClassVar[Card] = Card(summary="private sentences beside what an attack wrote down")
     reads: ClassVar[frozenset[type]] = frozenset({Sequences})
@@ -32,20 +32,22 @@ class SentencesFigure:
 
 def _beside(cell: CellEvidence, attack: AttackEvidence, group: GroupEvidence) -> Exhibit:
     words, decode = group.context.vocabulary, group.decode
-    assert words is not None  # claims of sentences are made in audits of sentences alone
-    assert decode is not None  # the caller has looked
+    assert words is not None  # such claims exist only in audits of sentences
+    assert decode is not None  # checked by the caller
     names: list[str] = []
     rows: list[tuple[str, str, str]] = []
     for claim in group.of(Sequences):
         truth, _ = group.truth.batch(claim.about.rounds[0], claim.about.client)
         true = words.words(truth.inputs)
         client = "" if claim.about.client is None else f", client {claim.about.client}"
-        for i, (one, said) in enumerate(
+        for i, (one, claimed) in enumerate(
             zip(true, pair_sentences(true, words.words(claim.tokens)), strict=True)
         ):
-            placed = sum(a == b for a, b in zip(one, said or (), strict=False))
+            placed = sum(a == b for a, b in zip(one, claimed or (), strict=False))
             names.append(f"round {claim.about.rounds[0]}{client}, sentence {i + 1}")
-            rows.append((decode(one), NOTHING if said is None else decode(said), f"{placed} of {len(one)}"))
+            rows.append(
+                (decode(one), NOTHING if claimed is None else decode(claimed), f"{placed} of {len(one)}")
+            )
         if len(rows) >= SHOWN:
             break
     return sentences(

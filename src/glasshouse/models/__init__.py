@@ -1,1 +1,1 @@
-"""The models under audit: how they are built, loaded and trained."""
+"""The models under audit: building, loading and training."""

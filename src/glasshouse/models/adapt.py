@@ -1,15 +1,13 @@
-"""Any classifier as a model under audit: its own tensor names, with the parts that an audit asks for.
+"""Adapt any classifier for an audit, without changing its tensor names.
 
-An audit needs four things of a network: pixels in [0, 1] go in, logits come out, the layer that computes
-the logits is known, and what enters that layer can be read (the *representation*). :func:`adapt` adds them
-to a network without changing its layers or the names of its tensors, so that weights and updates of the
-original fit as they are.
+An audit needs four things from a network: input pixels in [0, 1], output logits, the name of the layer that
+computes the logits, and access to the input of that layer (the *representation*). :func:`adapt` adds them
+without changing the network's layers or tensor names, so that its weights and updates fit unchanged.
 
-What is found without being told: the last linear layer, and activations that overwrite their input
-(``inplace``), which are switched to the ordinary form because attacks differentiate through them; the
-function they compute is the same. Attention is computed in its plain form, which has second derivatives.
-BatchNorm uses the statistics that it received, and dropout is off unless
-the protocol switches it on.
+Detected automatically: the last linear layer, and in-place activations, which are replaced by the ordinary
+form because attacks differentiate through them; the computed function is the same. Attention is computed in
+its plain form, which has second derivatives. BatchNorm uses the statistics that it received, and dropout is
+off unless the protocol enables it.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,14 +22,14 @@ from glasshouse.models.base import Normalize
 __all__ = ["AdaptedNetwork", "Logits", "adapt"]
 
 Logits = Callable[[Any], Tensor]
-"""From what a network returns to its logits (B, K)."""
+"""Output of a network → its logits (B, K)."""
 
 
 @final
 class AdaptedNetwork(nn.Module):
-    """A network as an audit sees it; made by :func:`adapt`.
+    """A network with the interface that an audit needs; created by :func:`adapt`.
 
-    It shares the network's parameters, buffers and sub-modules, under the names that the network gives them.
+    It shares the network's parameters, buffers and sub-modules under their original names.
     """
 
     def __init__(
@@ -39,11 +37,11 @@ class AdaptedNetwork(nn.Module):
     ) -> None:
         super().__init__()
         if normalize is not None:
-            self.normalize = normalize  # attacks find it by this name; it is not in the state
+            self.normalize = normalize  # attacks look it up by this name; not part of the state_dict
         for name, child in net.named_children():
             self.add_module(name, child)
         for name in ("_parameters", "_buffers", "_non_persistent_buffers_set"):
-            self.__dict__[name] = vars(net)[name]  # one dictionary: what is replaced here is replaced there
+            self.__dict__[name] = vars(net)[name]  # shared dictionaries: replacements affect both modules
         self.__dict__["_net"] = net
         self._head = head
         self._logits = logits
@@ -51,7 +49,7 @@ class AdaptedNetwork(nn.Module):
         self.training = net.training
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """A sub-module that is replaced here (by DP-SGD, for one) is replaced in the network."""
+        """Replace a sub-module (as DP-SGD does) in the wrapped network as well."""
         super().__setattr__(name, value)
         if isinstance(value, nn.Module) and name != "normalize":
             setattr(self.net, name, value)
@@ -75,7 +73,7 @@ class AdaptedNetwork(nn.Module):
         return logits
 
     def representation(self, x: Tensor) -> Tensor:
-        """What enters the layer that computes the logits, (B, D)."""
+        """The input of the layer that computes the logits, (B, D)."""
         layer_inputs: list[Tensor] = []
         layer = self.get_submodule(self._head)
         hook = layer.register_forward_pre_hook(lambda _module, inputs: layer_inputs.append(inputs[0]))
@@ -99,26 +97,21 @@ def adapt(
     normalize: tuple[float | Sequence[float], float | Sequence[float]] | None = None,
     logits: Logits | None = None,
 ) -> AdaptedNetwork:
-    """Make ``net`` a model that Glasshouse can audit. Its tensors keep their names; it is changed in place.
+    """Make ``net`` a model that Glasshouse can audit. Tensor names are kept; ``net`` is changed in place.
 
     Args:
-        net: a classifier of images.
-        head: name of the linear layer that computes the logits; None: ``head`` if there is one,
-            else the last linear
-            layer.
-        normalize: (mean, standard deviation) that ``net`` expects its pixels to be normalised with,
-            one number or one
-            per channel; None: it takes pixels in [0, 1] as they are, or normalises them itself
-            by a sub-module called
-            ``normalize``.
-        logits: from what ``net`` returns to its logits, where it returns something else (a tuple, a
-            dictionary).
+        net: an image classifier.
+        head: name of the linear layer that computes the logits; None: ``head`` if it exists, else the last
+            linear layer.
+        normalize: (mean, standard deviation) of the pixel normalisation that ``net`` expects, a number or one
+            per channel; None: it takes pixels in [0, 1], or normalises them in a sub-module ``normalize``.
+        logits: extracts the logits from the output of ``net`` if that is a tuple or dictionary.
 
     Returns:
         The module to return from ``my_file:my_factory``.
 
     Raises:
-        BadValue: there is no linear layer, ``head`` is not one, or ``net`` normalises already and is told to.
+        BadValue: there is no linear layer, ``head`` is not one, or ``normalize`` is given twice.
 
     Examples:
         >>> import torch
@@ -148,7 +141,7 @@ def adapt(
 
 
 def _find_head(net: nn.Module, head: str | None) -> str:
-    """Name of the linear layer that computes the logits; ``head`` where it is given."""
+    """Name of the linear layer that computes the logits; ``head`` if given."""
     layers = dict(net.named_modules())
     linear = [name for name, module in layers.items() if isinstance(module, nn.Linear)]
     if head is None and not linear:

@@ -1,9 +1,9 @@
-"""Adversarial training and robust accuracy: perturb what the model is trained, or measured, on.
+"""Adversarial perturbations for training and for measuring robust accuracy.
 
 Source: Madry et al. 2018, arXiv:1706.06083 (projected gradient ascent on the loss); Wong, Rice & Kolter 2020,
 arXiv:2001.03994 (one step from a random start, with a step of 1.25 times the radius); Dabholkar et al. 2025
 (Maui: ten steps of half the radius). Where we differ: the perturbed image is clipped to the image range
-[0, 1], and nothing is stopped early.
+[0, 1], and there is no early stopping.
 
 Shape letters: B images, C channels, H and W pixels.
 """
@@ -22,19 +22,19 @@ from glasshouse.wire import Batch
 
 Method = Literal["fgsm", "pgd"]
 STEP: Final[dict[Method, float]] = {"fgsm": 1.25, "pgd": 0.5}
-"""What is usual for each step, as a share of the radius."""
+"""Default step size of each method, as a share of the radius."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Ascent:
-    """How far, and along which path, images are moved against the model: a ``models.fit.Perturb``.
+    """Signed gradient ascent on the loss within a radius: a ``models.fit.Perturb``.
 
     Attributes:
         method: ``fgsm``: one signed step from a random start; ``pgd``: ``steps`` signed steps from one.
         radius: largest change of a pixel, in units of the image range [0, 1]; > 0.
-        step: of each step, as a share of ``radius``; None: as is usual for the method, :data:`STEP`.
-        steps: of pgd; fgsm takes one.
+        step: step size as a share of ``radius``; None: the default of the method, :data:`STEP`.
+        steps: number of steps of pgd; fgsm takes one.
     """
 
     method: Method = "fgsm"
@@ -47,18 +47,18 @@ class Ascent:
 
     @property
     def share(self) -> float:
-        """Of each step, of the radius: ``step``, or what is usual."""
+        """Step size as a share of the radius: ``step``, or the method's default."""
         return STEP[self.method] if self.step is None else self.step
 
     @property
     def taken(self) -> int:
-        """Steps that are taken, each a pass through the model and back."""
+        """Number of steps, each a forward and a backward pass."""
         return 1 if self.method == "fgsm" else self.steps
 
     def __call__(
         self, model: nn.Module, inputs: Tensor, labels: Tensor, generator: torch.Generator
     ) -> Tensor:
-        """Images (B, C, H, W) within ``radius`` of ``inputs``, in [0, 1], on which the loss is higher."""
+        """Adversarial images (B, C, H, W) in [0, 1], within ``radius`` of ``inputs``."""
         shape = inputs.shape
         noise = torch.rand(shape, generator=generator, device=inputs.device) * 2 - 1
         adversarial = (inputs + self.radius * noise).clamp(0, 1)
@@ -72,15 +72,15 @@ class Ascent:
 
 
 PGD10 = Ascent(method="pgd", radius=4 / 255, step=0.5, steps=10)
-"""The attack that robust accuracy is quoted against: ten steps of 2/255 within 4/255."""
+"""The reference attack for robust accuracy: ten steps of 2/255 within 4/255."""
 
 
 def robust_accuracy(
     model: nn.Module, batch: Batch, *, attack: Ascent = PGD10, rng: Rng, batch_size: int = 250
 ) -> float:
-    """Share of ``batch`` that is still classified rightly after ``attack``, in [0, 1]; float32, eval mode.
+    """Share of ``batch`` classified correctly after ``attack``, in [0, 1]; float32, eval mode.
 
-    Down is weaker; an ordinarily trained network has almost none, chance does not bound it from below.
+    Lower is less robust. A normally trained network is near 0: chance is not a lower bound.
 
     Raises:
         Undefined: no examples.

@@ -1,4 +1,4 @@
-"""The shape of every model here: fixed normalisation, then features, then a head.
+"""The common structure of the models: fixed normalisation, then features, then a head.
 
 Shape letters: B examples, C channels, H and W pixels, D features, K classes.
 """
@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 SMALLEST_SIDE = 8
-"""Fewest pixels on a side that every model of the zoo takes (the digits are 8 × 8)."""
+"""Smallest image side in pixels that every model of the zoo accepts (the digits are 8 × 8)."""
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -33,15 +33,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 Renaming = Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
 RENAMINGS: dict[Callable[..., Any], Renaming] = {}
-"""Factories of models whose weights others published, and how the names in such a file are read."""
+"""Factory of a model with published weights → function that renames the tensors of a published file."""
 
 
 def published(rename: Renaming) -> Callable[[F], F]:
-    """Enters a factory in :data:`RENAMINGS`.
+    """Register a factory in :data:`RENAMINGS`.
 
     Args:
-        rename: tensors by name → the same by the names of the factory's model; those that are named so
-            already stay, those that the model has no place for are left out.
+        rename: maps tensors to the names of the factory's model; names that already match are kept, tensors
+            that the model does not have are left out.
     """
 
     def attach(factory: F) -> F:
@@ -53,10 +53,10 @@ def published(rename: Renaming) -> Callable[[F], F]:
 
 @final
 class Normalize(nn.Module):
-    """``(x - mean) / std``: from pixels in [0, 1] to what the layers expect.
+    """``(x - mean) / std``: normalise pixels in [0, 1].
 
     ``mean`` and ``std`` are one number for all channels, or one per channel. They are public constants of the
-    architecture, no parameters, and not in the ``state_dict``: nothing of them is ever broadcast or uploaded.
+    architecture, not parameters, and not in the ``state_dict``: they are never broadcast or uploaded.
     """
 
     mean: Tensor
@@ -96,8 +96,8 @@ class SplitModel(nn.Module):
     Args:
         normalize: fixed constants; see :class:`Normalize`.
         features: (B, C, H, W) → (B, D), flat.
-        head: (B, D) → logits (B, K). In the zoo it is one linear layer, so that ``head.weight`` and
-            ``head.bias`` are the last layer, or (where asked) two: ``head.hidden`` and ``head.out``.
+        head: (B, D) → logits (B, K). In the zoo it is one linear layer (``head.weight`` and ``head.bias``)
+            or, if requested, two: ``head.hidden`` and ``head.out``.
     """
 
     def __init__(self, *, normalize: Normalize, features: nn.Module, head: nn.Module) -> None:
@@ -118,10 +118,10 @@ class SplitModel(nn.Module):
 
 
 def check_shape(input_shape: tuple[int, int, int], classes: int, *, model: str) -> None:
-    """Refuse images and class counts that no model of the zoo can take.
+    """Refuse image shapes and class counts that no model of the zoo supports.
 
     Raises:
-        BadValue: fewer than ``SMALLEST_SIDE`` pixels on a side, no channel, or fewer than 2 classes.
+        BadValue: a side below ``SMALLEST_SIDE`` pixels, no channel, or fewer than 2 classes.
     """
     channels, height, width = input_shape
     if channels < 1 or min(height, width) < SMALLEST_SIDE or classes < 2:
@@ -134,10 +134,10 @@ def check_shape(input_shape: tuple[int, int, int], classes: int, *, model: str) 
 
 
 def check_width(width: int, *, model: str, key: str = "width") -> None:
-    """Refuse a layer without channels; ``key`` is the argument that says how many.
+    """Refuse an invalid layer width; ``key`` is the name of the argument.
 
     Raises:
-        BadValue: ``width`` is not a whole number from 1.
+        BadValue: ``width`` is not an integer >= 1.
     """
     if type(width) is not int or width < 1:
         raise BadValue(
@@ -149,10 +149,10 @@ def check_width(width: int, *, model: str, key: str = "width") -> None:
 
 
 def head_of(inward: int, classes: int, *, hidden: int, model: str) -> nn.Module:
-    """One linear layer, or (``hidden`` > 0) two with a ReLU between: ``hidden`` and ``out``.
+    """One linear layer, or (``hidden`` > 0) two with a ReLU in between: ``hidden`` and ``out``.
 
     Raises:
-        BadValue: ``hidden`` is not a whole number from 0.
+        BadValue: ``hidden`` is not an integer >= 0.
     """
     if not hidden:
         return nn.Linear(inward, classes)
@@ -164,7 +164,7 @@ def head_of(inward: int, classes: int, *, hidden: int, model: str) -> nn.Module:
 
 
 def flat_size(features: nn.Module, input_shape: tuple[int, int, int]) -> int:
-    """D: how many features ``features`` makes of one image. Found by passing a blank image through."""
+    """D, the number of features per image, measured with a blank image."""
     training = features.training
     features.eval()
     with torch.no_grad():

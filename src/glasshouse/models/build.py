@@ -1,11 +1,11 @@
-"""From an architecture to a module and back: build, load, and the tensors in between.
+"""Build a module from an architecture, load weights into it, and read its tensors.
 
-A registered model comes from the zoo (or a plug-in); ``module:factory`` is the user's own. Both are
-called as ``factory(input_shape, classes, **arguments)`` and return a classifier of images; one that is not
-made of ``features`` and ``head`` is adapted (:mod:`glasshouse.models.adapt`). A plain network's class, which
-wants neither images nor classes, is called with its own arguments alone; ``mean`` and ``std`` beside them
-say what pixels are normalised with before they enter it. A factory that takes a ``vocabulary`` returns a
-model of sentences (:mod:`glasshouse.models.text.base`).
+A registered model comes from the zoo or a plug-in; ``module:factory`` is the user's own. Both are called as
+``factory(input_shape, classes, **arguments)`` and return an image classifier; one without ``features`` and
+``head`` is adapted (:mod:`glasshouse.models.adapt`). A plain network class that takes neither ``input_shape``
+nor ``classes`` is called with its own arguments only; additional arguments ``mean`` and ``std`` normalise the
+pixels before it. A factory that takes a ``vocabulary`` returns a language model
+(:mod:`glasshouse.models.text.base`).
 """
 
 import inspect
@@ -30,24 +30,23 @@ def build(architecture: Architecture, *, rng: Rng | None = None) -> nn.Module:
 
     Args:
         architecture: what to build.
-        rng: stream of the initial weights. None: weights that are about to be overwritten; they are
-            the same every time.
+        rng: stream of the initial weights. None: a fixed stream, for weights that will be overwritten.
 
     Raises:
         UnknownName: no model of that name.
-        BadValue: an argument that the factory does not take or refuses, no module, one without a linear
-            layer, or one that does not fit images or classes.
+        BadValue: the factory does not accept an argument, or does not return a module; or the module has no
+            linear layer, or does not fit the images or classes.
         BadFile: the module of ``module:factory`` cannot be imported.
     """
     factory = registry.load_model(architecture.name)
     _check_arguments(factory, architecture)
     words = architecture.vocabulary
-    given = {} if words is None else {registry.FROM_DATA: words}
-    handed, own, normalize = _call_of(factory, architecture)
+    from_data = {} if words is None else {registry.FROM_DATA: words}
+    positional, own, normalize = _call_of(factory, architecture)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed((rng or Rng.root(0)).seed())
         try:
-            model = factory(*handed, **given, **own)
+            model = factory(*positional, **from_data, **own)
         except TypeError as error:
             raise BadValue(
                 f"model '{architecture.name}'",
@@ -86,10 +85,10 @@ def load(model: nn.Module, tensors: Mapping[str, Tensor], *, partial: bool = Fal
     Args:
         model: changed in place.
         tensors: by state_dict name.
-        partial: allow names to be missing: what is not given stays as it is.
+        partial: allow missing names: those tensors stay unchanged.
 
     Raises:
-        BadValue: names missing or unknown, or a shape differs. ``model`` is unchanged then.
+        BadValue: names are missing or unknown, or a shape differs; ``model`` is then unchanged.
     """
     own = model.state_dict()
     missing = [] if partial else [name for name in own if name not in tensors]
@@ -117,24 +116,24 @@ def load(model: nn.Module, tensors: Mapping[str, Tensor], *, partial: bool = Fal
 
 
 def rename_tensors(architecture: Architecture, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """``tensors`` by the names that this architecture has for them.
+    """``tensors`` by the names of this architecture.
 
-    They are those already, unless the factory is :func:`~glasshouse.models.base.published` with the names
-    under which others publish the same layers.
+    They are unchanged, unless the factory is :func:`~glasshouse.models.base.published` with a function that
+    renames published weights.
     """
     rename = RENAMINGS.get(registry.load_model(architecture.name), dict)
     return rename(tensors)
 
 
 def name_tensors(tensors: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
-    """``tensors`` by the names of ``model``: they have them already, or stand in the model's order.
+    """``tensors`` by the names of ``model``, matched by name or by order.
 
     Args:
-        tensors: some of the model's state by name; or all of it, or all its parameters, named otherwise.
-        model: says what its tensors are called.
+        tensors: part of the model's state by name; or its whole state, or all parameters, under other names.
+        model: the model with the names.
 
     Raises:
-        BadValue: names or shapes are not those of the model.
+        BadValue: names or shapes do not match the model.
     """
     whole = model.state_dict()
     if all(name in whole and t.shape == whole[name].shape for name, t in tensors.items()):
@@ -161,14 +160,16 @@ def _some(names: list[str]) -> str:
 def _call_of(
     factory: Callable[..., Any], architecture: Architecture
 ) -> tuple[tuple[Any, ...], dict[str, Any], tuple[float, float] | None]:
-    """What a factory is called with, by position and by name; and what to normalise with around it."""
+    """The positional and keyword arguments of a factory, and the normalisation to add around its model."""
     if takes_images(factory):
         return (architecture.input_shape, architecture.classes), dict(architecture.arguments), None
-    told, takes = architecture.arguments, registry.arguments(factory)
-    own = {name: value for name, value in told.items() if name in takes}
-    if own.keys() == told.keys():
+    settings, takes = architecture.arguments, registry.arguments(factory)
+    own = {name: value for name, value in settings.items() if name in takes}
+    if own.keys() == settings.keys():
         return (), own, None
-    mean, std = (float(told.get(name, default)) for name, default in zip(NORMALISATION, (0, 1), strict=True))
+    mean, std = (
+        float(settings.get(name, default)) for name, default in zip(NORMALISATION, (0, 1), strict=True)
+    )
     return (), own, (mean, std)
 
 
@@ -194,7 +195,7 @@ def _check_arguments(factory: Callable[..., Any], architecture: Architecture) ->
 
 
 def _check_forward(model: nn.Module, architecture: Architecture) -> None:
-    """Does a blank image pass through the user's own network, and do logits come out?"""
+    """Check that the user's own network maps a blank image to logits."""
     subject = f"model '{architecture.name}'"
     training = model.training
     try:

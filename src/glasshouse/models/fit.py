@@ -1,8 +1,7 @@
-"""Tensors in, trained module out: ordinary training, resumable, the same numbers for the same stream.
+"""Ordinary training of a module: resumable, and deterministic for a given random stream.
 
-Batch norm: a model is in ``train()`` mode while it is fitted here, so that its running statistics
-are learnt, and in ``eval()`` mode whenever it is measured here. :func:`fit` leaves it in the mode in
-which it came.
+Batch norm: a model is in ``train()`` mode while it is fitted, so that its running statistics are learnt, and
+in ``eval()`` mode while it is measured. :func:`fit` restores the original mode.
 """
 
 import math
@@ -23,7 +22,7 @@ from glasshouse.tensors import descend, wide_type
 from glasshouse.wire import Batch
 
 _SENTENCES: Final = 16
-"""Sentences in a pass: each may have a number for every token of a large vocabulary at every place."""
+"""Sentences per forward pass; small, because logits may cover a large vocabulary at every position."""
 Perturb = Callable[[nn.Module, Tensor, Tensor, torch.Generator], Tensor]
 """(model, inputs, labels, generator) → inputs to train on instead, e.g. adversarial ones."""
 
@@ -38,26 +37,26 @@ def fit(
     perturb: Perturb | None = None,
     label: str = "training",
 ) -> list[float]:
-    """Train ``model`` in place with cross-entropy, on the device where its parameters lie.
+    """Train ``model`` in place with cross-entropy, on the device of its parameters.
 
-    Parameters that do not require a gradient stay as they are.
+    Parameters that do not require a gradient are not changed.
 
     Args:
         model: (B, C, H, W) in [0, 1] → logits (B, K).
         batch: all training examples.
-        recipe: how.
+        recipe: training hyperparameters.
         rng: order of the examples, augmentation, ``perturb``.
-        checkpoint: state is kept there after every epoch; where it holds one, training goes on from
-            it, with the same result as without the interruption.
+        checkpoint: stores the state after every epoch; if it already holds one, training resumes from it,
+            with the same result as without the interruption.
         perturb: replaces the inputs of every step, after augmentation.
-        label: what the progress shows.
+        label: name in the progress display.
 
     Returns:
         Mean loss of each epoch.
 
     Raises:
-        Undefined: the loss became NaN or infinite; says in which epoch.
-        BadValue: no examples, or nothing to train.
+        Undefined: the loss became NaN or infinite; the message names the epoch.
+        BadValue: no examples, or no trainable parameters.
     """
     trained = [p for p in model.parameters() if p.requires_grad]
     if not trained or not len(batch):
@@ -91,15 +90,15 @@ def fit(
 
 @runtime_checkable
 class SaysRight(Protocol):
-    """A model that says how much of an example it predicts right; others predict a class."""
+    """A model that computes its own share of correct predictions per example; others predict a class."""
 
     def right(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """(B,) in [0, 1]."""
+        """Share of each example predicted correctly, (B,) in [0, 1]."""
         ...
 
 
 def share_right(model: nn.Module, batch: Batch) -> Tensor:
-    """How much of each example the model predicts right, (B,) in [0, 1] on the CPU; as :func:`predict`."""
+    """Share of each example that the model predicts correctly, (B,) in [0, 1] on the CPU, in eval mode."""
     if not isinstance(model, SaysRight):
         return (predict(model, batch.inputs).argmax(1) == batch.labels.cpu()).double()
     was_training = model.training
@@ -127,7 +126,7 @@ def predict(model: nn.Module, inputs: Tensor, *, batch_size: int = 256) -> Tenso
 
 
 def accuracy(model: nn.Module, batch: Batch, *, batch_size: int = 256) -> float:
-    """Share of ``batch`` whose label has the highest logit, in [0, 1]; up is better; chance is about 1/K.
+    """Share of ``batch`` whose label has the highest logit, in [0, 1]; higher is better; chance is about 1/K.
 
     Raises:
         Undefined: no examples, or a logit is not a number.
@@ -182,7 +181,7 @@ def _epoch(
 
 
 def _augment(inputs: Tensor, recipe: Recipe, draws: torch.Generator) -> Tensor:
-    """Each image mirrored or not, and moved by its own offset."""
+    """Augment each image: random flip, random shift, cutout."""
     if recipe.flip:
         mirrored = torch.rand(len(inputs), generator=draws).to(inputs.device) < 0.5
         inputs = torch.where(mirrored.view(-1, 1, 1, 1), inputs.flip(-1), inputs)
@@ -199,7 +198,7 @@ def _augment(inputs: Tensor, recipe: Recipe, draws: torch.Generator) -> Tensor:
 
 
 def _cover_square(inputs: Tensor, side: int, draws: torch.Generator) -> Tensor:
-    """Each image with a grey square around a random place; parts of it may lie outside."""
+    """Cutout: a grey square at a random position in each image; it may extend beyond the border."""
     n, _, height, width = inputs.shape
     top = torch.randint(0, height, (n, 1), generator=draws).to(inputs.device) - side // 2
     left = torch.randint(0, width, (n, 1), generator=draws).to(inputs.device) - side // 2
@@ -220,7 +219,7 @@ def _optimizer(trained: list[nn.Parameter], recipe: Recipe) -> torch.optim.Optim
 
 
 def _snapshot(model: nn.Module, optimizer: torch.optim.Optimizer, losses: list[float]) -> dict[str, Tensor]:
-    """All that training needs to go on, as one flat table of tensors."""
+    """The full training state as a flat table of tensors."""
     tensors = {f"model.{name}": t for name, t in model.state_dict().items()}
     for number, slots in optimizer.state_dict()["state"].items():
         tensors.update({f"optimizer.{number}.{slot}": torch.as_tensor(t) for slot, t in slots.items()})

@@ -1,11 +1,11 @@
-"""The agreed model with a leaking module in front: what a server sends that changes the architecture.
+"""The agreed model with a leaking module in front, as sent by a server that changes the architecture.
 
-Two modules, both in front of the whole agreed model, which they feed an image of the agreed shape:
-``imprint`` (Robbing the Fed) is a linear layer over the pixels, an activation, and a linear layer back;
-``loki`` puts a convolution before it that writes a client's images into one group of channels.
+Both modules precede the whole agreed model and output an image of the agreed shape: ``imprint`` (Robbing the
+Fed) is a linear layer over the pixels, an activation, and a linear layer back; ``loki`` adds a convolution
+before it that writes a client's images into one group of channels.
 
 Source: Fowl et al. 2022, arXiv:2110.13057; Zhao et al. 2024 (LOKI), arXiv:2303.12233. They are registered as
-models so that a simulated client can build what it is told to run; no honest federation uses them.
+models so that a simulated client can build what the server sends; no honest federation uses them.
 Shape letters: B examples, C channels, H and W pixels, R rows, G channel groups.
 """
 
@@ -28,7 +28,7 @@ class Imprint(nn.Module):
     """``back(activation(measure(spread(x))))``, reshaped to an image.
 
     Args:
-        input_shape: (C, H, W) of the images, and of what comes out.
+        input_shape: (C, H, W) of the images, and of the output.
         rows: R, outputs of ``measure``.
         bounded: the activation is a ramp from 0 to 1 (sparse variant) instead of a ReLU.
         groups: G; above 1 a 3 × 3 convolution ``spread`` to G · C channels comes first.
@@ -58,7 +58,7 @@ class Imprint(nn.Module):
 def _in_front(
     module: Imprint, input_shape: tuple[int, int, int], classes: int, *, inner: str, inner_arguments: str
 ) -> SplitModel:
-    """The agreed model behind ``module``: its parts are named ``features.inner`` and ``head``."""
+    """The agreed model behind ``module``; its parts are named ``features.inner`` and ``head``."""
     arguments: dict[str, Any] = json.loads(inner_arguments)
     agreed = registry.load("models", inner)(input_shape, classes, **arguments)
     parts = dict(agreed.named_children())

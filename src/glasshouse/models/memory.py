@@ -1,8 +1,8 @@
-"""Networks that exist in this process alone, under a name that an architecture can have.
+"""Networks passed as objects, stored in this process under a name that an architecture can use.
 
-An :class:`~glasshouse.wire.Architecture` names what builds a network, so that any process can build it. A
-network that a user hands over as an object has no such name: it is kept here, and its name leads to copies of
-it. Another process does not have it and says so.
+An :class:`~glasshouse.wire.Architecture` names a factory, so that any process can build the network. A
+network passed as an object has no factory: it is stored here, and its name resolves to a factory of copies.
+In another process the name raises an error.
 """
 
 import copy
@@ -22,17 +22,17 @@ from glasshouse.models.base import SplitModel
 __all__ = ["PREFIX", "keep"]
 
 PREFIX: Final = f"{__name__}:"
-"""How the names of these networks begin."""
+"""Prefix of the names of these networks."""
 
 _NAME: Final = re.compile(r"\w+_[0-9a-f]{12}")
 _NETWORKS: dict[str, nn.Module] = {}
 
 
 def keep(net: nn.Module) -> str:
-    """Keep a copy of ``net`` and return the name that an architecture gives it.
+    """Store a copy of ``net`` and return its name for use in an architecture.
 
-    The name holds a hash of the layers, the weights and the source file of the class: the same network has
-    the same name in every session, and one that was changed has another.
+    The name contains a hash of the layers, the weights and the source file of the class: the same network has
+    the same name in every session, and a changed one has another.
 
     Raises:
         BadValue: ``net`` has no linear layer at its end; see :func:`glasshouse.models.adapt.adapt`.
@@ -51,7 +51,7 @@ def keep(net: nn.Module) -> str:
 
 
 def __getattr__(name: str) -> Callable[[tuple[int, int, int], int], nn.Module]:
-    """The factory of the network kept as ``name``; its copies have the weights that were handed over."""
+    """The factory of the network stored as ``name``; it returns copies with the stored weights."""
     if not _NAME.fullmatch(name):
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
     if name not in _NETWORKS:
@@ -63,14 +63,14 @@ def __getattr__(name: str) -> Callable[[tuple[int, int, int], int], nn.Module]:
         )
 
     def factory(input_shape: tuple[int, int, int], classes: int) -> nn.Module:
-        del input_shape, classes  # the network is what it is; whether it fits is checked by whoever builds it
+        del input_shape, classes  # fixed by the stored network; the caller checks that it fits
         return copy.deepcopy(_NETWORKS[name])
 
     return factory
 
 
 def _source(kind: type) -> str:
-    """The text of the file that defines ``kind``; empty where there is none, as in a notebook."""
+    """The text of the file that defines ``kind``; empty if there is none, as in a notebook."""
     try:
         return Path(inspect.getfile(kind)).read_text(encoding="utf-8")
     except (OSError, TypeError):

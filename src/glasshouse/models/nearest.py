@@ -1,6 +1,6 @@
-"""How near a generator can come to given images: its own latent space searched for each of them.
+"""The images of a generator nearest to given images, found by a search of its latent space.
 
-For the scoring side, where the truth may be used: the ceiling of an attack through a generator.
+Used in scoring only, where the ground truth is available: the upper bound of an attack through a generator.
 
 Shape letters: N images, D latent entries, C channels, H and W pixels.
 """
@@ -22,20 +22,20 @@ Prior = Callable[[Tensor, Tensor], Tensor]
 STEPS: Final = 300
 STARTS: Final = 4
 TOGETHER: Final = 16
-"""Images that are searched for in one batch."""
+"""Number of images per batch of the search."""
 FOLDER: Final = "nearest"
-"""Of a run, with what was found: several cells ask for the same images. Gone when the run is finished."""
+"""Cache folder in the run directory, since several cells need the same images; removed after the run."""
 
 
 def nearest_images(prior: Prior, images: Tensor, labels: Tensor, *, latent: int, run: Path) -> Tensor:
-    """What :func:`invert_generator` finds, ``TOGETHER`` images at a time; each batch once in a run.
+    """Run :func:`invert_generator` in batches of ``TOGETHER`` images, each batch only once per run.
 
     Args:
-        prior: kept between calls is what a module finds; another function may find something else each time.
+        prior: the generator; results are cached only if it is a module, not for any other function.
         images: (N, C, H, W).
         labels: (N,).
         latent: D.
-        run: folder of the run, which holds the private images too.
+        run: run directory, which also holds the private images.
     """
     return torch.cat(list(_in_batches(prior, images, labels, latent=latent, run=run)))
 
@@ -43,23 +43,23 @@ def nearest_images(prior: Prior, images: Tensor, labels: Tensor, *, latent: int,
 def _in_batches(prior: Prior, images: Tensor, labels: Tensor, *, latent: int, run: Path) -> Iterator[Tensor]:
     weights = prior.state_dict() if isinstance(prior, nn.Module) else {}
     device = next(iter(weights.values()), images).device
-    for some, their in zip(torch.split(images, TOGETHER), torch.split(labels, TOGETHER), strict=True):
+    for batch, targets in zip(torch.split(images, TOGETHER), torch.split(labels, TOGETHER), strict=True):
 
-        def make(_: object, some: Tensor = some, their: Tensor = their) -> dict[str, Tensor]:
-            return {"images": invert_generator(prior, some.to(device), their.to(device), latent=latent)}
+        def make(_: object, batch: Tensor = batch, targets: Tensor = targets) -> dict[str, Tensor]:
+            return {"images": invert_generator(prior, batch.to(device), targets.to(device), latent=latent)}
 
         if weights:
-            key = {"prior": weights, "images": some, "labels": their, "latent": latent}
+            key = {"prior": weights, "images": batch, "labels": targets, "latent": latent}
             yield load_or_make(FOLDER, key, make, root=run)["images"]
         else:
             yield make(None)["images"].cpu()
 
 
 def invert_generator(prior: Prior, images: Tensor, labels: Tensor, *, latent: int) -> Tensor:
-    """The generator's images (N, C, H, W) nearest to ``images`` (mean squared error), as Adam finds them.
+    """The generator's images (N, C, H, W) nearest to ``images`` by mean squared error, found with Adam.
 
-    The best of ``STARTS`` starts from N(0, 1), the same for all images, ``STEPS`` steps each; it may miss the
-    optimum, so it is a lower bound on the ceiling. No image depends on another.
+    The best of ``STARTS`` starts from N(0, 1), shared by all images, with ``STEPS`` steps each. The search
+    may miss the optimum, so the result is a lower bound on the ceiling. Images do not affect each other.
     """
     count = len(images)
     starts = torch.randn(STARTS, 1, latent, generator=Rng.root(0).child("projection").torch())

@@ -1,6 +1,6 @@
-"""The tensors of an architecture without their numbers: built on torch's meta device, which holds none.
+"""The shapes of an architecture's tensors, built on torch's meta device without allocating memory.
 
-For architectures that somebody else describes: a width of a million is refused before a byte is allocated.
+For architectures from untrusted files: a width of a million is refused before any memory is allocated.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,11 +18,11 @@ from glasshouse.wire import Architecture
 
 
 def outline(architecture: Architecture) -> dict[str, Tensor]:
-    """Shapes and types of the model's ``state_dict``, as tensors of the meta device.
+    """Shapes and types of the model's ``state_dict``, as tensors on the meta device.
 
     Raises:
-        BadFile: more numbers in the model, or in one of its activations on a single image, or more steps to
-            build it than the limits allow, or arguments that its factory cannot work with.
+        BadFile: the model, an activation for a single image, or the number of operations to build it exceeds
+            the limits; or its factory does not accept the arguments.
         UnknownName: as :func:`~glasshouse.models.build.build`.
         BadValue: as :func:`~glasshouse.models.build.build`.
     """
@@ -48,7 +48,7 @@ def outline(architecture: Architecture) -> dict[str, Tensor]:
 
 @final
 class _Measured(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
-    """Stops a construction whose tensors or whose number of operations pass the limits."""
+    """Aborts a construction whose tensor sizes or number of operations exceed the limits."""
 
     def __init__(self, subject: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # as above
@@ -62,7 +62,7 @@ class _Measured(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Run one operation and look at what came out."""
+        """Run one operation and check the size of its outputs."""
         self._operations += 1
         if self._operations > limits.OPERATIONS:
             raise _too_large(self._subject, f"more than {limits.OPERATIONS:,} steps to build it")

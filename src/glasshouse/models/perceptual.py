@@ -1,8 +1,8 @@
-"""The perceptual stand-in: a small network, trained on public images and attacked by nobody.
+"""A stand-in for LPIPS: a small network that is trained on auxiliary images and is not under attack.
 
-LPIPS needs backbone weights that cannot be had everywhere. This stand-in compares activations of a
-ConvNet trained for classification on the auxiliary part. It is not LPIPS and its numbers are not
-comparable with published ones; within one audit it orders reconstructions by the same idea.
+LPIPS needs backbone weights that are not available everywhere. This stand-in compares activations of a
+ConvNet trained for classification on the auxiliary part. It is not LPIPS and its values are not comparable
+with published ones; within one audit it ranks reconstructions by the same principle.
 """
 
 from torch import Tensor, nn

@@ -1,12 +1,12 @@
 """The five target models of the Scale-MIA paper at CIFAR size: encoder, then three linear layers.
 
 Source: Shi et al. 2025 (NDSS), arXiv:2311.05808, Section VI-A and Table V; the shapes of layers are those of
-the authors' experiments. Where we differ: logits carry no final ReLU (with the crafted head it changes
+the authors' experiments. Where we differ: logits have no final ReLU (with the crafted head it changes
 nothing, in honest training it costs accuracy); widths and depths adapt to the image size, so that 28 × 28,
 64 × 64 and the 8 × 8 digits work too.
 
-Every model is ``features`` (``encoder``, ``fc1``, ``fc2`` with ReLUs between) and ``head``, one linear layer.
-What enters ``fc1`` is the latent representation of the paper. Shape letters: B examples, C channels,
+Every model has ``features`` (``encoder``, ``fc1``, ``fc2`` with ReLUs in between) and ``head``, one linear
+layer. The input of ``fc1`` is the paper's latent representation. Shape letters: B examples, C channels,
 H and W pixels, D latent entries.
 """
 
@@ -33,7 +33,7 @@ class Patches(nn.Module):
         self.size = size
 
     def forward(self, x: Tensor) -> Tensor:
-        """Cut; the rows of a patch stay together."""
+        """Extract the patches as tokens."""
         columns = nn.functional.unfold(x, self.size, stride=self.size)
         return columns.transpose(1, 2)
 
@@ -103,10 +103,10 @@ class TokenEncoder(nn.Module):
 
 @final
 class Convolutions(nn.Sequential):
-    """Layers in order, on images whose channels lie innermost: the same result, trained in half the time."""
+    """A sequence of layers in channels-last memory format: the same result, trained in half the time."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, H, W) → what the last layer gives."""
+        """(B, C, H, W) → output of the last layer."""
         x = x.contiguous(memory_format=torch.channels_last)
         for layer in self:
             x = layer(x)
@@ -135,8 +135,8 @@ def _assemble(
 def scale_mia_cnn(input_shape: tuple[int, int, int], classes: int, *, bins: Count = 1024) -> SplitModel:
     """Strided 4 × 4 convolutions down to 4 × 4 positions, then ``bins``, ``bins / 2`` and K units.
 
-    Channels 12, 32, 64 (three convolutions, the second 3 × 3) from 28 and 32 pixels; 16 to 128 (four) from
-    64; one convolution with 64 channels for images below 16 pixels.
+    Channels 12, 32, 64 (three convolutions, the second 3 × 3) for sides of 16 to 47 pixels; 16 to 128 (four)
+    from 48 pixels on; one convolution with 64 channels for images below 16 pixels.
     """
     check_shape(input_shape, classes, model="scale_mia_cnn")
     side = min(input_shape[1:])
@@ -158,7 +158,7 @@ def scale_mia_cnn(input_shape: tuple[int, int, int], classes: int, *, bins: Coun
 
 @carded(Card(summary="AlexNet at CIFAR size with three linear layers (Scale-MIA, 512 bins)", source=_SOURCE))
 def scale_mia_alexnet(input_shape: tuple[int, int, int], classes: int, *, bins: Count = 512) -> SplitModel:
-    """Five 3 × 3 convolutions with 64 to 384 channels, three poolings; no dropout."""
+    """Five 3 × 3 convolutions with 64 to 384 channels, three max-poolings; no dropout."""
     check_shape(input_shape, classes, model="scale_mia_alexnet")
     plan = ((64, True), (192, True), (384, False), (256, False), (256, True))
     layers: list[nn.Module] = []
@@ -199,9 +199,9 @@ def scale_mia_vgg(input_shape: tuple[int, int, int], classes: int, *, bins: Coun
     Card(summary="ResNet without global pooling, three linear layers (Scale-MIA, 512 bins)", source=_SOURCE)
 )
 def scale_mia_resnet(input_shape: tuple[int, int, int], classes: int, *, bins: Count = 512) -> SplitModel:
-    """Four stages of two blocks with 32 to 256 channels; 4 × 4 positions enter the first linear layer.
+    """Four stages of two blocks with 32 to 256 channels; the first linear layer sees 4 × 4 positions.
 
-    Differs: shortcuts are 1 × 1 convolutions (the zoo's blocks), not 3 × 3.
+    Where we differ: shortcuts are 1 × 1 convolutions (the zoo's blocks), not 3 × 3.
     """
     check_shape(input_shape, classes, model="scale_mia_resnet")
     layers: list[nn.Module] = [

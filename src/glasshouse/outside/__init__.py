@@ -1,1 +1,1 @@
-"""Files that somebody else may have written: how they are opened, and how large they may be."""
+"""Untrusted files: safe reading and size limits."""

@@ -1,4 +1,4 @@
-"""Arrays in a numpy archive that somebody else made: every header is read before memory is taken for it."""
+"""Read arrays from an untrusted numpy archive; headers are checked before memory is allocated."""
 
 import math
 import struct
@@ -28,14 +28,14 @@ BROKEN: Final = (
     zipfile.BadZipFile,
     zlib.error,
 )
-"""What the standard library and numpy raise at an archive that is damaged, or made to harm."""
+"""Exceptions of the standard library and numpy for damaged or malicious archives."""
 
 
 def read_arrays(path: Path, *, subject: str, fix: str) -> dict[str, NDArray[Any]]:
-    """Every array of the ``.npz`` file at ``path``; only plain ones, no Python objects.
+    """All arrays of the ``.npz`` file at ``path``; only plain arrays, no Python objects.
 
     Raises:
-        BadFile: no archive, damaged, with objects, a bomb, or a header that claims more than there is.
+        BadFile: not an archive, damaged, with objects, a zip bomb, or a header that claims too much data.
     """
     if not (path.is_file() and zipfile.is_zipfile(path)):
         got = "a file of another kind, or a damaged one"
@@ -60,7 +60,7 @@ def read_arrays(path: Path, *, subject: str, fix: str) -> dict[str, NDArray[Any]
 
 
 def _check_header(stream: Any, part: zipfile.ZipInfo, *, name: str) -> None:
-    """The header's shape and type against the bytes that the archive has for it."""
+    """Check a header's shape and type against the size of the archive member."""
     version = np.lib.format.read_magic(stream)
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"array '{name}' in a format {version} that is not read here")

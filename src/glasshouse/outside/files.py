@@ -1,4 +1,4 @@
-"""Opening files that somebody else may have written: plain files, inside their folder, of bounded size."""
+"""Read untrusted files: regular files only, inside their folder, of limited size."""
 
 import json
 import math
@@ -12,19 +12,19 @@ from glasshouse.errors import BadFile
 from glasshouse.outside import limits
 
 _SHOWN: Final = 80
-_BLOCK: Final = 512  # bytes that st_blocks counts
+_BLOCK: Final = 512  # unit of st_blocks in bytes
 
 
 def plain_file(folder: Path, name: object, *, subject: str) -> Path:
-    """The plain file ``name`` below ``folder``; nothing on the way to it may be a link or lead out.
+    """The path of the regular file ``name`` below ``folder``; no part of it may be a link or lead outside.
 
     Args:
-        folder: where it must lie.
-        name: relative to ``folder``, with ``/`` between the parts.
-        subject: what names the file, for the error.
+        folder: folder that must contain the file.
+        name: path relative to ``folder``, separated by ``/``.
+        subject: names the file in errors.
 
     Raises:
-        BadFile: no text, absolute, with ``..``, through a link, missing, or a device, pipe or folder.
+        BadFile: not a string, absolute, with ``..``, through a link, missing, or a device, pipe or folder.
     """
     parts = name.split("/") if isinstance(name, str) else []
     if not parts or any(part in ("", ".", "..") or "\\" in part or "\0" in part for part in parts):
@@ -42,10 +42,10 @@ def plain_file(folder: Path, name: object, *, subject: str) -> Path:
 
 
 def check_plain(path: Path, *, subject: str, folder: bool = False) -> os.stat_result:
-    """What ``lstat`` says of ``path``, if that is a plain file (or a folder).
+    """The ``lstat`` result of ``path``, if it is a regular file (or a folder).
 
     Raises:
-        BadFile: missing, a link, or anything else.
+        BadFile: missing, a link, or of any other type.
     """
     kind = "folder" if folder else "plain file"
     try:
@@ -68,11 +68,11 @@ def check_plain(path: Path, *, subject: str, folder: bool = False) -> os.stat_re
 
 
 def check_plain_tree(folder: Path, *, subject: str) -> None:
-    """Everything below ``folder`` is a folder or a plain file, and no file is a bomb of holes.
+    """Check that everything below ``folder`` is a folder or a regular file, and no file is extremely sparse.
 
     Raises:
-        BadFile: no such folder, one that cannot be read, an entry that is neither (the first is named), or
-            more than ``limits.FILES``.
+        BadFile: a folder is missing or unreadable, an entry is of another type (the first is named), a file
+            is too sparse, or more than ``limits.FILES`` files.
     """
     count = 0
     waiting = [folder]
@@ -116,7 +116,7 @@ def check_size(size: int, most: int, *, subject: str) -> None:
 
 
 def check_unpacked(packed: int, unpacked: int, *, subject: str) -> None:
-    """Refuse an archive that grows out of all proportion.
+    """Refuse an archive that unpacks to far more than its own size.
 
     Raises:
         BadFile: above ``limits.UNPACKED_BYTES`` and more than ``limits.UNPACKED_RATIO`` times its size.
@@ -132,7 +132,7 @@ def check_unpacked(packed: int, unpacked: int, *, subject: str) -> None:
 
 
 def check_holes(status: os.stat_result, *, subject: str) -> None:
-    """Refuse a file that claims far more bytes than the disk holds of it.
+    """Refuse a sparse file that claims far more bytes than it occupies on disk.
 
     Raises:
         BadFile: as :func:`check_unpacked`.
@@ -143,10 +143,10 @@ def check_holes(status: os.stat_result, *, subject: str) -> None:
 
 
 def read_limited(path: Path, most: int, *, subject: str) -> bytes:
-    """The bytes of a regular file (or of one that a link leads to) of at most ``most`` bytes.
+    """Read a regular file (or the target of a link) of at most ``most`` bytes.
 
     Raises:
-        BadFile: missing, unreadable, no regular file, or larger.
+        BadFile: missing, unreadable, not a regular file, or larger.
     """
     try:
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
@@ -161,10 +161,10 @@ def read_limited(path: Path, most: int, *, subject: str) -> bytes:
 
 
 def parse_json(text: str, *, subject: str) -> Any:
-    """The value of a JSON text: finite numbers of reasonable length, no key twice, no abyss of brackets.
+    """Parse JSON with finite numbers of limited length, no duplicate keys and limited nesting.
 
     Raises:
-        BadFile: anything else; says where.
+        BadFile: anything else; the message states the problem.
     """
     try:
         return json.loads(
@@ -184,17 +184,17 @@ def parse_json(text: str, *, subject: str) -> Any:
 
 
 def unreadable(path: Path, error: OSError | ValueError | None = None, *, subject: str) -> BadFile:
-    """The error about a file that is missing, is no plain one, or could not be read because of ``error``."""
+    """The error for a file that is missing, not a regular file, or unreadable because of ``error``."""
     return BadFile(subject, needs="a file that can be read", got=_why(path, error), fix="check the path")
 
 
 def damaged(subject: str, *, needs: str, got: str) -> BadFile:
-    """The error about a file that does not hold what files of its kind hold."""
+    """The error for a file whose content does not fit its kind."""
     return BadFile(subject, needs=needs, got=got, fix="the file is damaged or of another kind: get it again")
 
 
 def lines_of(text: str) -> Iterator[str]:
-    """The finished lines of ``text``: one without its newline was never completed, and is not there."""
+    """The complete lines of ``text``; a last line without a newline was never completed and is skipped."""
     start = 0
     while (end := text.find("\n", start)) >= 0:
         yield text[start:end]
@@ -202,7 +202,7 @@ def lines_of(text: str) -> Iterator[str]:
 
 
 def printable(text: str) -> str:
-    """``text`` without what could steer a terminal: such characters are shown by their numbers.
+    """``text`` with non-printable characters escaped, so that they cannot steer a terminal.
 
     Examples:
         >>> printable("a" + chr(27) + "b") == "a" + chr(92) + "x1bb"
@@ -212,13 +212,13 @@ def printable(text: str) -> str:
 
 
 def shorten(value: object) -> str:
-    """``value`` as the user would write it, in a few words."""
+    """The ``repr`` of ``value``, truncated."""
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text):,} characters)"
 
 
 def reason(error: Exception) -> str:
-    """The first line of an error, without what could steer a terminal."""
+    """The first line of an error, without characters that could steer a terminal."""
     return printable((str(error).strip().splitlines() or ["no reason given"])[0][:200])
 
 

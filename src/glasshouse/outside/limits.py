@@ -1,7 +1,7 @@
-"""How large things may be that a file claims; checked before anything is allocated for them.
+"""Limits on the sizes stated in untrusted files; checked before anything is allocated.
 
-The limits are far above what an honest federation needs, and low enough that a claim cannot take the
-machine: no single allocation that they allow is above 1 GiB. docs/transcript.md lists them.
+The limits are far above what an honest federation needs, and low enough that a file cannot exhaust the
+machine: no single allocation within them exceeds 1 GiB. docs/transcript.md lists them.
 """
 
 from typing import Final
@@ -15,18 +15,18 @@ TOML_BYTES: Final = 2**20
 JSONL_BYTES: Final = 2**26
 """Bytes of one file of JSON lines, or of one batch of CIFAR-10."""
 LINE_BYTES: Final = 2**20
-"""Bytes of one of its lines."""
+"""Bytes of one line of such a file."""
 RESULT_BYTES: Final = 2**28
 """Bytes of a ``result.json``, which holds the points of every chart."""
 DIGITS: Final = 30
-"""Digits of a whole number in JSON."""
+"""Digits of an integer in JSON."""
 FILES: Final = 2**20
 """Files below one run."""
 TEXT: Final = 256
 """Characters of a name."""
 CHANNELS: Final = 2**10
 SIDE: Final = 2**12
-"""Pixels on a side."""
+"""Side of an image in pixels."""
 IMAGE_VALUES: Final = 2**22
 """Numbers in one image: 1,182 × 1,182 pixels of three colours."""
 CLASSES: Final = 2**17
@@ -45,8 +45,8 @@ OPERATIONS: Final = 2**15
 ARGUMENTS: Final = 64
 """Arguments of one plug-in."""
 PICTURE_PIXELS: Final = 2**26
-"""Pixels of one picture file."""
+"""Pixels of one image file."""
 UNPACKED_BYTES: Final = 2**30
-"""What a compressed file may unpack to in any case; above that, ``UNPACKED_RATIO`` times its size."""
+"""Unpacked size that is always allowed; above it, at most ``UNPACKED_RATIO`` times the packed size."""
 UNPACKED_RATIO: Final = 64
-"""A compressed file above ``UNPACKED_BYTES`` that shrank more than this holds almost nothing: a bomb."""
+"""Largest compression ratio above ``UNPACKED_BYTES``; a higher one indicates a decompression bomb."""

@@ -1,4 +1,4 @@
-"""Checking what JSON says against a description of it: types, ranges, and no key that nobody knows."""
+"""Validate JSON against a schema: types, ranges, and no unknown keys."""
 
 from typing import Annotated, Any, TypeVar
 
@@ -21,7 +21,7 @@ Values = Annotated[dict[Text, Value], Field(max_length=limits.ARGUMENTS)]
 
 
 class Described(BaseModel):
-    """A JSON object whose keys and types are fixed: ``True`` is no number, and ``"5"`` neither."""
+    """A JSON object with fixed keys and strict types: neither ``True`` nor ``"5"`` is a number."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
@@ -45,7 +45,7 @@ Mark = Annotated[int, Field(ge=-1, lt=limits.VOCABULARY)]
 
 
 class VocabularyFile(Described):
-    """The tokens of a model that reads sentences, as files state them."""
+    """The vocabulary of a language model, as stored in files."""
 
     size: Annotated[int, Field(ge=2, le=limits.VOCABULARY)]
     pad: Annotated[int, Field(ge=0, lt=limits.VOCABULARY)]
@@ -54,7 +54,7 @@ class VocabularyFile(Described):
 
 
 class ArchitectureFile(Described):
-    """An architecture, as files state it: of images, or of sentences with their vocabulary."""
+    """An architecture, as stored in files: for images, or for sentences with a vocabulary."""
 
     name: Text
     input_shape: ImageShape | TextShape
@@ -70,10 +70,10 @@ class ArchitectureFile(Described):
 
 
 def parse_as(kind: type[M], raw: object, *, subject: str, fix: str) -> M:
-    """``raw`` (from JSON) as a ``kind``.
+    """Validate ``raw`` (from JSON) as a ``kind``.
 
     Raises:
-        BadFile: the first thing that does not fit, with its place.
+        BadFile: ``raw`` does not fit; the message names the first problem and its location.
     """
     try:
         return kind.model_validate(_freeze(raw))
@@ -92,15 +92,15 @@ def parse_as(kind: type[M], raw: object, *, subject: str, fix: str) -> M:
 
 
 def check_name(name: str, *, subject: str, trust_factory: bool) -> None:
-    """Refuse an architecture whose name would have a module imported, unless that is wanted.
+    """Refuse an architecture name that is not registered, or that would import a module without permission.
 
     Args:
-        name: of a model, from a file.
-        subject: what names it.
+        name: name of a model, from a file.
+        subject: names the file in errors.
         trust_factory: allow ``module:factory``, which runs code of that module.
 
     Raises:
-        BadFile: no registered model.
+        BadFile: not a registered model.
     """
     registered = names("models")
     if name in registered or (trust_factory and ":" in name):
@@ -117,7 +117,7 @@ def check_name(name: str, *, subject: str, trust_factory: bool) -> None:
 
 
 def _freeze(value: Any) -> Any:
-    """Lists as tuples, throughout: what a strict description of a tuple takes."""
+    """Convert lists to tuples recursively, as strict tuple types require."""
     if isinstance(value, list):
         return tuple(_freeze(item) for item in value)
     if isinstance(value, dict):

@@ -1,6 +1,6 @@
-"""What an audit found, for people: one page of HTML, a summary for the terminal, two runs side by side.
+"""Human-readable reports of an audit: an HTML page, a terminal summary, a comparison of two runs.
 
-Reads ``glasshouse.results.records`` and nothing else, and works without torch.
+Depends only on ``glasshouse.results.records`` and works without torch.
 """
 
 from glasshouse.report.compare import (

@@ -1,6 +1,6 @@
-"""How the attacks and metrics of a result are called and shown, as they describe themselves in it.
+"""Display names and formats of the attacks and metrics of a result, from the cards that the result carries.
 
-A name without a description (of an old result, say) is shown as it was registered, its numbers as they are.
+A name without a card (in an old result, for example) is shown as registered, its numbers unformatted.
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,19 +29,19 @@ ACCURACY: Final = MetricCard(
     unit="share",
     private=False,
 )
-"""How utility is shown; no metric of an attack."""
+"""How utility is displayed; it is not a metric of any attack."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Cards:
-    """The descriptions that one or more results carry, by label of the attack and name of the metric."""
+    """The cards of one or more results: attacks by label, metrics by name."""
 
     attacks: Mapping[str, AttackCard]
     metrics: Mapping[str, MetricCard]
 
     def attack(self, label: str) -> str:
-        """The title of an attack; a label that the scenario gave is kept.
+        """The title of an attack; a label set in the scenario takes precedence.
 
         Examples:
             >>> Cards.of(Result(suite="empty")).attack("my_attack")
@@ -60,7 +60,7 @@ class Cards:
         return self.metrics.get(name) or _unknown(name)
 
     def title(self, text: str) -> str:
-        """A title that begins with an attack's registered name, with the attack's own title instead.
+        """``text`` with the registered attack name at its start replaced by the attack's title.
 
         Examples:
             >>> Cards.of(Result(suite="empty")).title("mine (defenses = none)")
@@ -71,17 +71,17 @@ class Cards:
         return self.attack(first.removesuffix(":")) + (":" if first.endswith(":") else "") + space + rest
 
     def rank(self, name: str) -> tuple[int, int, str]:
-        """Position of a metric in the order in which metrics are quoted: severe kinds first."""
+        """Sort key of a metric in the order in which metrics are quoted: most severe kinds first."""
         card = self.metric(name)
         return SEVERITIES.index(card.severity), card.order, name
 
     def notes(self, names: Iterable[str]) -> tuple[str, ...]:
-        """What must be known about these metrics to compare them with a paper's, each once."""
+        """Notes needed to compare these metrics with a paper's, without duplicates."""
         return tuple(dict.fromkeys(note for name in names if (note := self.metric(name).note)))
 
     @staticmethod
     def of(*results: Result) -> "Cards":
-        """The cards of results; those of the last win."""
+        """The cards of all ``results``; where names collide, the last result wins."""
         return Cards(
             attacks={card.label: card for result in results for card in result.attacks},
             metrics={card.name: card for result in results for card in result.metrics},

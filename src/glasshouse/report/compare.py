@@ -1,4 +1,4 @@
-"""Two results side by side: which findings changed beyond their uncertainty, and what is only in one."""
+"""Compare two results: findings that changed beyond their uncertainty, and findings present in only one."""
 
 import json
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -26,16 +26,16 @@ NOTHING: Final = "Nothing in common"
 @final
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """One finding in both results.
+    """A finding that is in both results.
 
     Attributes:
-        before: the findings.
-        after: the findings.
-        said: what changed, in words; ``worse``: it leaks now, or clearly more; ``decides``: it is one of the
-            findings that a headline rests on.
-        gain_before: with intervals, as text.
-        gain_after: with intervals, as text.
-        explanation: of the metric.
+        before: the finding in the earlier result.
+        after: the finding in the later result.
+        said: what changed, in words; ``worse``: it leaks now, or clearly more; ``decides``: a headline
+            depends on this finding.
+        gain_before: gain with its interval, as text.
+        gain_after: gain with its interval, as text.
+        explanation: explanation of the metric.
     """
 
     scenario: str
@@ -71,21 +71,21 @@ class Comparison:
     """What two results have in common and where they differ.
 
     Attributes:
-        before: their names.
-        after: their names.
-        answer: the outcome in words.
-        qualification: the outcome in words.
-        worse: a finding that decides got worse.
-        unshown: findings that decided before and have no power now, or were not made again, in words.
-        facts: (what, before, after) of dates, auditors and versions.
-        changed: another verdict, or intervals of the gain that do not touch.
-        unclear: moved, but within them.
-        same: how many findings are equal.
-        only_before: findings that the other lacks, in words.
-        only_after: findings that the other lacks, in words.
-        refused_before: refusals that the other does not have.
-        refused_after: refusals that the other does not have.
-        utility: settings with a utility in both.
+        before: name of the earlier result.
+        after: name of the later result.
+        answer: the outcome in a few words.
+        qualification: the numbers behind the outcome, in a sentence.
+        worse: at least one deciding finding got worse.
+        unshown: earlier deciding findings that are now missing or have no power, in words.
+        facts: (name, before, after) of dates, auditors and versions.
+        changed: findings with a different verdict, or with gain intervals that do not overlap.
+        unclear: findings that moved, but whose intervals overlap.
+        same: number of identical findings.
+        only_before: findings only in the earlier result, in words.
+        only_after: findings only in the later result, in words.
+        refused_before: refusals only in the earlier result.
+        refused_after: refusals only in the later result.
+        utility: settings with a utility in both results.
     """
 
     before: str
@@ -106,24 +106,24 @@ class Comparison:
 
     @property
     def exit_code(self) -> int:
-        """0 nothing got worse; 1 a finding that decides did; 3 one is missing or lost its power."""
+        """0: nothing got worse; 1: a deciding finding got worse; 3: one is missing or lost its power."""
         return 1 if self.worse else 3 if self.unshown or self.answer == NOTHING else 0
 
     def __rich__(self) -> Group:
-        """What ``console.print`` shows."""
+        """The renderable that ``console.print`` shows."""
         return comparison_summary(self)
 
 
 def compare(a: Result, b: Result, *, names: tuple[str, str] | None = None) -> Comparison:
     """Compare an earlier result with a later one.
 
-    Findings are matched by scenario, axes, protocol, defences, attack, metric and what they are about.
-    Intervals that do not touch are called a change; those that overlap are not called equal, only unclear.
+    Findings are matched by scenario, axes, protocol, defences, attack, metric and ``about``.
+    Disjoint intervals count as a change; overlapping ones count as unclear, not as equal.
 
     Args:
-        a: the earlier and the later result.
-        b: the earlier and the later result.
-        names: what to call them; by default their suites.
+        a: the earlier result.
+        b: the later result.
+        names: display names of ``a`` and ``b``; by default the names of their suites.
     """
     before, after = _by_key(a.findings, _finding_key), _by_key(b.findings, _finding_key)
     cards = Cards.of(a, b)
@@ -159,7 +159,7 @@ def compare(a: Result, b: Result, *, names: tuple[str, str] | None = None) -> Co
 
 
 def comparison_json(comparison: Comparison) -> dict[str, Any]:
-    """The comparison as plain data, for scripts; docs/result.md describes it."""
+    """The comparison as plain data, for scripts; the format is in docs/result.md."""
     whole = ("before", "after", "answer", "qualification", "worse", "same", "exit_code")
     lists = ("unshown", "only_before", "only_after")
     rows = ("refused_before", "refused_after", "utility")
@@ -182,16 +182,16 @@ def _plain(change: Change) -> dict[str, Any]:
 
 
 def comparison_html(comparison: Comparison) -> str:
-    """The comparison as one self-contained page."""
+    """The comparison as one self-contained HTML page."""
     template = html.environment().get_template("compare.html")
     return template.render(c=comparison, version=__version__)
 
 
 def write_comparison(comparison: Comparison, path: Path) -> Path:
-    """Write the page to ``path``, and the same as JSON beside it.
+    """Write the page to ``path``, and the same content as JSON next to it.
 
     Raises:
-        DiskFull: it could not be written.
+        DiskFull: not enough disk space.
     """
     text = json.dumps(comparison_json(comparison), indent=1, allow_nan=False)
     html.save(text + "\n", path.with_suffix(".json"))
@@ -199,7 +199,7 @@ def write_comparison(comparison: Comparison, path: Path) -> Path:
 
 
 def comparison_summary(comparison: Comparison) -> Group:
-    """The comparison for a terminal; plain text where there is none."""
+    """The comparison for a terminal; plain text if the output is not one."""
     c = comparison
     rows = [
         (r.scenario, r.setting, f"{r.attack}, {r.metric}", f"{r.gain_before} → {r.gain_after}", r.said)
@@ -227,10 +227,10 @@ def comparison_summary(comparison: Comparison) -> Group:
 
 def _change(a: Finding, b: Finding, cards: Cards, *, decides: bool) -> Change:
     before, after = readings.read(a, cards), readings.read(b, cards)
-    apart = _apart(a, b)
+    disjoint = _apart(a, b)
     if a.verdict != b.verdict:
         words_of = WORSE if b.verdict == "leaks" else f"now: {b.verdict}"
-    elif apart:
+    elif disjoint:
         words_of = "gain is higher" if b.gain > a.gain else "gain is lower"
     else:
         differs = (a.gain, a.gain_low, a.gain_high) != (b.gain, b.gain_low, b.gain_high)
@@ -246,7 +246,7 @@ def _change(a: Finding, b: Finding, cards: Cards, *, decides: bool) -> Change:
         gain_after=f"{after.measured_gain} {after.gain_interval}",
         explanation=cards.metric(a.metric).explanation,
         said=words_of,
-        worse=words_of == WORSE or (apart and b.gain > a.gain and b.verdict == "leaks"),
+        worse=words_of == WORSE or (disjoint and b.gain > a.gain and b.verdict == "leaks"),
         decides=decides,
     )
 

@@ -1,6 +1,6 @@
-"""Exhibits that an audit adds to its numbers: lines, histograms, boxes and tables.
+"""Exhibits that accompany an audit's numbers: line charts, histograms, box plots and tables.
 
-Boxes lie on their side, one row each, so that long names stay readable on a narrow screen.
+Box plots are horizontal, one row each, so that long names stay readable on a narrow screen.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,15 +15,15 @@ from glasshouse.errors import BadValue
 from glasshouse.report import numbers, svg, words
 from glasshouse.results.records import Exhibit
 
-COLOURS: Final = 6  # series beyond these share a colour and differ by dashes
+COLOURS: Final = 6  # further series reuse the colours, with dashed lines
 _NUMBERS: Final = ("x", "y", "low", "high", "values")
-MAX_MARKS = 16  # points of a line that are still marked one by one
+MAX_MARKS = 16  # lines with at most this many points mark each of them
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Key:
-    """An entry of a legend: the series' name and its class in the style sheet."""
+    """A legend entry: the name of the series and its CSS class."""
 
     name: str
     style: str
@@ -32,7 +32,7 @@ class Key:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Strip:
-    """One row of boxes; ``text``: its value in words."""
+    """One row of a box plot; ``text``: its median and sample size in words."""
 
     label: str
     style: str
@@ -43,7 +43,7 @@ class Strip:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Drawing:
-    """An exhibit ready for the page: a plot, or rows over an axis, or a table."""
+    """An exhibit ready for the page: a plot, rows above an axis, or a table."""
 
     x_label: str = ""
     y_label: str = ""
@@ -56,14 +56,14 @@ class Drawing:
 
 
 def draw(exhibit: Exhibit, *, beside: Sequence[Exhibit] = ()) -> Drawing:
-    """Draw an exhibit of any kind but ``pictures``.
+    """Draw an exhibit of any kind except ``pictures``.
 
     Args:
-        exhibit: what is drawn.
-        beside: others on the page; those of the same kind and labels share its axes.
+        exhibit: the exhibit to draw.
+        beside: other exhibits on the page; those of the same kind and labels share its axes.
 
     Raises:
-        BadValue: its data lack a key, are empty, differ in length or hold a number that is not finite.
+        BadValue: its data lack a key, are empty, differ in length or hold a non-finite number.
     """
     kinds = {"lines": _lines, "histogram": _histogram, "boxes": _boxes}
     try:
@@ -82,7 +82,7 @@ def draw(exhibit: Exhibit, *, beside: Sequence[Exhibit] = ()) -> Drawing:
 
 
 def _alike(exhibit: Exhibit, others: Sequence[Exhibit]) -> Iterator[Mapping[str, Any]]:
-    """Series of the other exhibits that can be compared with this one."""
+    """Series of other exhibits with the same kind and axes as this one."""
     axes = ("x_label", "y_label", "x_log", "x_even")
     for other in others:
         if other.kind == exhibit.kind and all(other.data.get(a) == exhibit.data.get(a) for a in axes):
@@ -90,11 +90,11 @@ def _alike(exhibit: Exhibit, others: Sequence[Exhibit]) -> Iterator[Mapping[str,
                 for one in _series(other.data):
                     yield {key: _floats(one[key]) for key in _NUMBERS if one.get(key) is not None}
             except (KeyError, TypeError, ValueError):
-                continue  # it is reported where it is drawn
+                continue  # the error is reported when that exhibit is drawn
 
 
 def _pool(own: Sequence[Mapping[str, Any]], peers: Sequence[Mapping[str, Any]], *keys: str) -> list[float]:
-    """Every number under these keys, of this exhibit and of those beside it."""
+    """All numbers under these keys, in this exhibit and its peers."""
     return [float(v) for one in (*own, *peers) for key in keys if one.get(key) is not None for v in one[key]]
 
 
@@ -130,7 +130,7 @@ def _lines(data: Mapping[str, Any], peers: Sequence[Mapping[str, Any]]) -> Drawi
 
 
 def _even(xs: Sequence[NDArray[np.float64]]) -> tuple[list[NDArray[np.float64]], svg.Scale, list[str]]:
-    """Ranks in the place of values, which then label the ticks."""
+    """Evenly spaced x axis: ranks instead of values; the values become the tick labels."""
     values = np.unique(np.concatenate(xs))
     last = max(len(values) - 1, 1)
     across = svg.Scale(low=0.0, high=float(last), ticks=tuple(float(i) for i in range(len(values))))
@@ -139,7 +139,7 @@ def _even(xs: Sequence[NDArray[np.float64]]) -> tuple[list[NDArray[np.float64]],
 
 
 def _aside(series: Mapping[str, Any]) -> bool:
-    """A line that others are compared with: thin, without marks."""
+    """Whether a series is a reference line (null or derived), drawn thin and without marks."""
     return bool(series.get("null")) or series.get("of") is not None
 
 
@@ -191,7 +191,7 @@ def _table(data: Mapping[str, Any]) -> Drawing:
 
 
 def cell(value: object) -> str:
-    """A cell of a table: numbers in few characters, what is missing as a dash."""
+    """A table cell: numbers in few characters, a missing value as a dash."""
     if value is None or value == "":
         return "–"
     if isinstance(value, bool):
@@ -202,7 +202,7 @@ def cell(value: object) -> str:
 
 
 def axis(scale: svg.Scale) -> Markup:
-    """Tick labels below rows."""
+    """An axis of tick labels, placed below the rows."""
     ticks = [
         svg.tag("text", svg.tick(t, scale), class_="tick", x=x, y=13, text_anchor="middle")
         for t, x in ((t, svg.percent(scale(t))) for t in scale.ticks)
@@ -211,7 +211,7 @@ def axis(scale: svg.Scale) -> Markup:
 
 
 def _box(values: NDArray[np.float64], scale: svg.Scale) -> Markup:
-    """Quartiles as a box, whiskers to the last values within 1.5 box lengths, the rest as points."""
+    """A box plot: quartiles, whiskers to the last values within 1.5 × IQR, outliers as points."""
     q1, q2, q3 = (float(q) for q in np.percentile(values, [25, 50, 75]))
     inside = values[(values >= q1 - 1.5 * (q3 - q1)) & (values <= q3 + 1.5 * (q3 - q1))]
     low, high = float(inside.min()), float(inside.max())
@@ -239,7 +239,7 @@ def _strip(parts: Sequence[Markup]) -> Markup:
 
 
 def _stretched(shapes: Sequence[Markup]) -> Markup:
-    """Shapes in a picture of 1000 × 1000 that fills the plot; strokes are not stretched (see the style)."""
+    """Shapes in a 1000 × 1000 viewBox stretched to fill the plot; the style keeps strokes unscaled."""
     height = svg.short(svg.BOTTOM - svg.TOP)
     return svg.tag(
         "svg",
@@ -265,7 +265,7 @@ def _path(
     up: svg.Scale,
     order: NDArray[np.int64] | None = None,
 ) -> str:
-    """Points of the stretched picture, in which 1000 is the whole width and height."""
+    """Points in the coordinates of the stretched viewBox: 0 to 1000 in both directions."""
     if order is not None:
         x, y = x[order], y[order]
     pairs = zip(x.tolist(), y.tolist(), strict=True)

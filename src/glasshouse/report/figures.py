@@ -1,4 +1,4 @@
-"""The two figures that every audit has: leak against defence, and utility against leakage."""
+"""The two figures of every audit: leakage by defence, and utility against leakage."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ DISC = 9.0  # radius of a numbered disc, pixels
 @final
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One finding as a row of a figure: its label, its mark on the axis, its numbers."""
+    """One finding as a row of a figure: its label, its marker on the axis, its numbers."""
 
     label: str
     notes: str
@@ -33,7 +33,7 @@ class Row:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """The rows of one defence; ``cost``: its own description and the utility that it leaves, in words."""
+    """The rows of one defence; ``cost``: its description and the remaining utility, in words."""
 
     defense: str
     cost: str
@@ -43,20 +43,20 @@ class Group:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """Leak against defence for one metric in one setting.
+    """Leakage by defence for one metric in one setting.
 
     Attributes:
-        title: the metric.
-        explanation: what it is, for a reader who never met it.
+        title: name of the metric.
+        explanation: of the metric, for readers who do not know it.
         landmarks: see ``readings``.
-        setting: the axes, empty where there are none.
-        direction: which way is worse.
-        unit: of values and axis.
-        common: what holds for every row.
+        setting: values of the axes; empty if there are none.
+        direction: which direction is worse.
+        unit: of the values and the axis.
+        common: notes that hold for every row.
         axis: tick labels.
         groups: the rows by defence.
-        leaks: how many rows leak, of how many.
-        total: how many rows leak, of how many.
+        leaks: number of rows that leak.
+        total: number of rows.
     """
 
     title: str
@@ -73,9 +73,9 @@ class Panel:
 
 
 def panels(findings: Sequence[Finding], utility: Sequence[Utility], cards: Cards) -> list[Panel]:
-    """One panel per metric and setting of a scenario, the metric that sentences quote first.
+    """One panel per metric and setting of a scenario; the metrics that sentences quote come first.
 
-    Panels of one metric share their axis.
+    Panels of the same metric share an axis.
     """
     sets: dict[tuple[tuple[int, int, str], str, str], list[Finding]] = {}
     for f in findings:
@@ -130,7 +130,7 @@ def _row(f: Finding, scale: svg.Scale, common: Sequence[str], cards: Cards) -> R
 
 
 def _notes(f: Finding) -> list[str]:
-    """What must stand beside a number: units, choice, grants, the null, whom it is about."""
+    """The caveats shown next to a number: sample size, selection, grants, null baseline, subject."""
     grants = f"given {words.grants(f.given)}" if f.given else ""
     null = f"compared with {words.null(f.baseline)}"
     luck = "would be expected by luck among this many findings" if expected_by_luck(f) else ""
@@ -141,13 +141,13 @@ def _notes(f: Finding) -> list[str]:
 
 
 def _common(findings: Sequence[Finding]) -> list[str]:
-    """Notes that hold for every row are said once, above the rows."""
+    """Notes shared by all rows; they are shown once, above the rows."""
     rest = [set(_notes(f)) for f in findings]
     return [note for note in _notes(findings[0]) if all(note in other for other in rest)]
 
 
 def _scale(findings: Sequence[Finding], card: MetricCard) -> svg.Scale:
-    """From 0 to where the metric ends, whatever an approximate interval says; else as the data need."""
+    """A scale from 0 to the metric's upper limit, even if an interval exceeds it; else fitted to the data."""
     values = [v for f in findings for v in (f.value, f.low, f.high, f.baseline_value)]
     values += [f.bound.value for f in findings if f.bound is not None]
     if card.high is not None:
@@ -156,7 +156,7 @@ def _scale(findings: Sequence[Finding], card: MetricCard) -> svg.Scale:
 
 
 def _track(f: Finding, scale: svg.Scale) -> Markup:
-    """The null's line, the interval and the mark of one finding."""
+    """The null's line, the confidence interval and the marker of one finding."""
     middle = ROW / 2
     null, value = svg.percent(scale(f.baseline_value)), svg.percent(scale(f.value))
     lines = [
@@ -194,7 +194,7 @@ def _axis(scale: svg.Scale, card: MetricCard) -> Markup:
 
 
 def _cost(f: Finding, utility: Iterable[Utility]) -> str:
-    """What a defence is in its own words, where the row's head is a label, and the utility that is left."""
+    """The defence's description, if the heading is only a label, and the remaining utility."""
     own = words.under(f.defenses)
     parts = [own] if own != words.protection(f.defenses, f.axes) else []
     parts += [f"{u.metric} {readings.utility(u)}" for u in utility if u.cell == f.cell][:1]
@@ -204,9 +204,9 @@ def _cost(f: Finding, utility: Iterable[Utility]) -> str:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One cell in the plane of utility and leakage, numbered as in the figure.
+    """One cell in the utility–leakage plane, numbered as in the figure.
 
-    ``remark``: the model is of no use; empty where it is.
+    ``remark``: "at chance" if the model is of no use, else empty.
     """
 
     number: int
@@ -222,7 +222,7 @@ class Point:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Trade:
-    """Utility against leakage: the figure and its key. ``x``, ``y``: what the axes are."""
+    """Utility against leakage: the figure and its legend. ``x``, ``y``: axis labels."""
 
     x: str
     y: str
@@ -231,10 +231,10 @@ class Trade:
 
 
 def trade(findings: Sequence[Finding], utility: Sequence[Utility], cards: Cards) -> Trade | None:
-    """Utility against the gain of the strongest attack, cell by cell; None without both.
+    """Utility against the gain of the strongest attack, per cell; None if either is missing.
 
-    One metric is shown: of those whose cells also have a utility, the first in the order in which metrics are
-    quoted. Attacks without power are left out of "strongest": they say nothing.
+    One metric is shown: the first in quoting order among those measured in cells that also have a utility.
+    Attacks without power are ignored when choosing the strongest.
     """
     names = {u.cell for u in utility}
     usable = [
@@ -245,9 +245,9 @@ def trade(findings: Sequence[Finding], utility: Sequence[Utility], cards: Cards)
     metric = min({f.metric for f in usable}, key=cards.rank)
     pairs: list[tuple[Utility, Finding]] = []
     for u in utility:
-        here = [f for f in usable if f.cell == u.cell and f.metric == metric]
-        if here:
-            pairs.append((u, max(here, key=lambda f: f.gain)))
+        candidates = [f for f in usable if f.cell == u.cell and f.metric == metric]
+        if candidates:
+            pairs.append((u, max(candidates, key=lambda f: f.gain)))
     pairs.sort(key=lambda pair: -pair[0].value)
     points = tuple(_point(i, u, f, cards) for i, (u, f) in enumerate(pairs, start=1))
     card = cards.metric(metric)
@@ -294,7 +294,7 @@ def _scatter(pairs: Sequence[tuple[Utility, Finding]], card: MetricCard) -> Mark
 
 
 def _cross(u: Utility, f: Finding, across: svg.Scale, up: svg.Scale) -> Markup:
-    """Both intervals of a point."""
+    """Error bars of a point: the intervals of utility and gain."""
     x, y = svg.percent(across(u.value)), svg.short(svg.down(up(f.gain)))
     low, high = svg.short(svg.down(up(f.gain_low))), svg.short(svg.down(up(f.gain_high)))
     left, right = svg.percent(across(u.low)), svg.percent(across(u.high))
@@ -307,17 +307,17 @@ def _cross(u: Utility, f: Finding, across: svg.Scale, up: svg.Scale) -> Markup:
 
 
 def _dodge(places: Sequence[tuple[float, float]]) -> list[tuple[float, float, float]]:
-    """Discs that would cover each other step aside: share of the width, pixels down, pixels to the right.
+    """Shift overlapping discs sideways: (share of the width, pixels down, pixels to the right).
 
-    The width is not known here; where it is 600 pixels, no disc is left under another.
+    The width is not known here; at 600 pixels or more, no disc covers another.
     """
-    put: list[tuple[float, float, float]] = []
+    discs: list[tuple[float, float, float]] = []
     for x, y in places:
-        aside = 0.0
-        while any(math.hypot(600 * (x - a) + aside - c, y - b) < 2 * DISC - 1 for a, b, c in put):
-            aside += DISC
-        put.append((x, y, aside))
-    return put
+        shift = 0.0
+        while any(math.hypot(600 * (x - a) + shift - c, y - b) < 2 * DISC - 1 for a, b, c in discs):
+            shift += DISC
+        discs.append((x, y, shift))
+    return discs
 
 
 def _disc(number: int, place: tuple[float, float, float], kind: str) -> Markup:

@@ -1,4 +1,4 @@
-"""One self-contained page: no network, no file beside it; it reads without its script, which only sorts."""
+"""The HTML report: one self-contained page, readable without its script, which only sorts tables."""
 
 import base64
 import hashlib
@@ -26,23 +26,22 @@ def write_html(run: Path, *, show_private: bool = False) -> Path:
 
     Args:
         run: the run directory.
-        show_private: show pictures of private data as they are. They are shown in any case where the
-            scenario's data set is public, and blurred otherwise.
+        show_private: do not blur images of private data. Images of public data sets are never blurred.
 
     Returns:
         The page's path.
 
     Raises:
-        BadFile: no readable ``result.json``, or of a newer format.
-        BadValue: it holds a number that is not finite.
-        DiskFull: the page could not be written.
+        BadFile: no readable ``result.json``, or one of a newer format.
+        BadValue: the result holds a non-finite number.
+        DiskFull: not enough disk space.
     """
     page = render(read_result(run / "result.json"), run, show_private=show_private)
     return save(page, run / "report.html")
 
 
 def render(result: Result, run: Path, *, show_private: bool = False) -> str:
-    """The page as text; pictures are read from the run directory."""
+    """The page as text; images are read from the run directory."""
     result = replace(result, utility=one_per_setting(result.utility))
     choice = choose(result)
     parts = sections.sections(result, run, choice, show_private=show_private)
@@ -69,14 +68,14 @@ def render(result: Result, run: Path, *, show_private: bool = False) -> str:
 
 
 def terms(choice: Choice) -> list[tuple[str, str]]:
-    """The metrics of the findings that decide, explained: (label, explanation), the ones quoted first."""
+    """The metrics of the deciding findings as (label, explanation), in quoting order."""
     names = sorted({f.metric for f in choice.findings}, key=choice.cards.rank)
     metrics = [choice.cards.metric(name) for name in names]
     return [(card.label, card.explanation) for card in metrics if card.explanation]
 
 
 def environment() -> Environment:
-    """Templates of this package: everything is escaped, and a missing name is an error."""
+    """The Jinja environment of this package: everything is escaped, and an undefined name is an error."""
     env = Environment(
         loader=PackageLoader("glasshouse.report"),
         autoescape=True,
@@ -93,12 +92,12 @@ def environment() -> Environment:
     script = env.get_template("page.js").render()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     env.globals |= {"mark": _mark, "orders": ORDER, "limit_marks": MARKS}
-    env.globals["script_hash"] = f"sha256-{digest}"  # no other may run
+    env.globals["script_hash"] = f"sha256-{digest}"  # no other script may run
     return env
 
 
 def keep_intervals_together(text: str) -> str:
-    """Intervals in a sentence stay on one line.
+    """Replace spaces inside intervals by non-breaking ones, so that each stays on one line.
 
     Examples:
         >>> keep_intervals_together("SSIM 0.6 [0.5, 0.7] here").count(numbers.NBSP)
@@ -108,18 +107,18 @@ def keep_intervals_together(text: str) -> str:
 
 
 def save(page: str, path: Path) -> Path:
-    """Write a page; missing folders are made.
+    """Write a page; missing folders are created.
 
     Raises:
-        DiskFull: no room.
-        BadFile: the place cannot be written.
+        DiskFull: not enough disk space.
+        BadFile: the path cannot be written.
     """
     write_text(path, page, fix="free some space; 'glasshouse report RUN' writes the page again")
     return path
 
 
 def _mark(kind: str) -> Markup:
-    """A verdict's mark in a line of text."""
+    """The marker of a verdict, sized for a line of text."""
     svg_markup = svg.mark(kind)
     frame = Markup(
         '<svg class="glyph {}" width="14" height="14" viewBox="-7 -7 14 14" aria-hidden="true">{}</svg>'

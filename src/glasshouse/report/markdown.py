@@ -1,4 +1,4 @@
-"""Findings as Markdown tables: a row per setting and attack, a column per metric."""
+"""Findings as Markdown tables: one row per setting and attack, one column per metric."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
@@ -14,12 +14,12 @@ HEAD = ("setting", "attack", "n")
 
 
 def markdown(result: Result, *, metrics: Sequence[str] = ()) -> str:
-    """One table per scenario, with ``metrics`` as columns (none given: all).
+    """One table per scenario, with ``metrics`` as columns (empty: all).
 
-    A cell: the value, its 95 % interval, and the gain over the null with its own, in bold
-    where it lies above 0; "no power" stands where a control failed. Where an attack searches, a last column
-    counts the searches that were finished. Where the scenario names an attack to compare with the others, a
-    second table holds the paired differences.
+    A cell holds the value with its 95 % interval and the gain over the null with its interval, which is bold
+    if it lies above 0; or "no power" if a control failed. If an attack searches, a last column counts the
+    finished searches. If the scenario names an attack to compare with the others, a second table holds the
+    paired differences.
 
     Examples:
         >>> markdown(Result(suite="empty"))
@@ -77,7 +77,7 @@ def _table(findings: Sequence[Finding], cards: Cards, finished: Mapping[Key, str
 
 
 def _finished(findings: Iterable[Finding]) -> dict[Key, str]:
-    """How many searches were finished, by scenario, setting and attack; primary findings alone know."""
+    """Finished searches by scenario, setting and attack; only primary findings record them."""
     return {
         (f.scenario, *finding_key(f)): f"{sum(s.finished for s in f.searches)} of {len(f.searches)}"
         for f in findings
@@ -86,7 +86,7 @@ def _finished(findings: Iterable[Finding]) -> dict[Key, str]:
 
 
 def pivot(rows: Iterable[R], key: Callable[[R], Key]) -> tuple[list[str], dict[Key, dict[str, R]]]:
-    """Metrics as columns: their names in order, and for every key the records by metric."""
+    """Pivot ``rows`` with metrics as columns: the metric names in order, and per key the record by metric."""
     table: dict[Key, dict[str, R]] = {}
     metrics: dict[str, None] = {}
     for row in rows:
@@ -96,17 +96,17 @@ def pivot(rows: Iterable[R], key: Callable[[R], Key]) -> tuple[list[str], dict[K
 
 
 def finding_key(f: Finding) -> Key:
-    """What a row of findings is about: the setting and the attack."""
+    """Row key of a finding: the setting and the attack."""
     return setting_words(f), f.attack
 
 
 def contrast_key(c: Contrast) -> Key:
-    """What a row of contrasts is about: the setting and the two attacks."""
+    """Row key of a contrast: the setting and the two attacks."""
     return setting_words(c), c.attack, c.other
 
 
 def setting_words(row: Finding | Contrast | Utility) -> str:
-    """The values of the axes in words; a dash where there are none."""
+    """The values of the axes in words; a dash if there are none."""
     return ", ".join(f"{path.split('.')[-1]} {value}" for path, value in row.axes.items()) or "–"
 
 

@@ -1,4 +1,4 @@
-"""How numbers are written: with their interval, their sign, and never as NaN."""
+"""Format numbers for reports: rounding, intervals, signs and units; non-finite numbers are refused."""
 
 import math
 
@@ -11,10 +11,10 @@ NBSP = "\u00a0"
 
 
 def finite(value: float, what: str = "a number in the report") -> float:
-    """The value itself.
+    """Return ``value`` unchanged if it is finite.
 
     Raises:
-        BadValue: it is NaN or infinite.
+        BadValue: ``value`` is NaN or infinite.
     """
     if not math.isfinite(value):
         raise BadValue(
@@ -27,7 +27,7 @@ def finite(value: float, what: str = "a number in the report") -> float:
 
 
 def plain(value: float, *, digits: int = 2) -> str:
-    """A number in few characters: two decimals, or ``digits`` significant ones where that would hide it.
+    """A number in few characters: at most ``digits`` decimals, or as many significant digits below 0.01.
 
     Examples:
         >>> plain(0.618), plain(0.00213), plain(12345.6), plain(-0.2), plain(0.0)
@@ -50,7 +50,7 @@ def plain(value: float, *, digits: int = 2) -> str:
 
 
 def places(metric: MetricCard, low: float, high: float) -> int:
-    """Decimals that an interval supports: its half-width shows one digit, no metric fewer than usual.
+    """Decimals to print, so that the interval's half-width shows one digit; at least the metric's usual.
 
     Examples:
         >>> places(ACCURACY, 0.41, 0.85), places(ACCURACY, 0.0021, 0.0029)
@@ -66,7 +66,7 @@ def places(metric: MetricCard, low: float, high: float) -> int:
 
 
 def sign_places(metric: MetricCard, *bounds: float) -> int:
-    """Decimals at which no bound looks like 0 without being 0: a verdict hangs on their signs. 4 at most.
+    """Fewest decimals, at most 4, at which no non-zero bound rounds to 0: verdicts depend on their signs.
 
     Examples:
         >>> sign_places(ACCURACY, -0.004, 0.06), sign_places(ACCURACY, 0.2, 0.4)
@@ -77,7 +77,7 @@ def sign_places(metric: MetricCard, *bounds: float) -> int:
 
 
 def bare(value: float, metric: MetricCard, digits: int | None = None) -> str:
-    """A value of a metric without its unit: rates as percentages. ``digits``: decimals; None: few."""
+    """A metric's value without its unit, rates as percentages. ``digits``: decimals; None: chosen by size."""
     kind = metric.display
     scaled_value = finite(value) * (100 if kind == "rate" else 1)
     if digits is None and kind == "plain":
@@ -86,12 +86,12 @@ def bare(value: float, metric: MetricCard, digits: int | None = None) -> str:
         digits = 1 if kind == "level" or (scaled_value % 1 and abs(scaled_value) < 10) else 0
     text = f"{abs(scaled_value):,.{digits}f}"
     if kind == "rate" and abs(scaled_value) < 100 and float(text) >= 100:
-        text = "99.9"  # all but one is not all
+        text = "99.9"  # never round up to 100 %
     return (MINUS if scaled_value < 0 and text.strip("0.,") else "") + text
 
 
 def unit(metric: MetricCard, named: str = "") -> str:
-    """What follows a value: ``%``, ``dB``, the unit that the finding names, or nothing."""
+    """The suffix of a value: ``%``, ``dB``, the finding's own unit ``named``, or nothing."""
     kind = metric.display
     if kind == "rate":
         return NBSP + "%"
@@ -111,7 +111,7 @@ def value(value: float, metric: MetricCard, named: str = "", digits: int | None 
 
 
 def interval(low: float, high: float, metric: MetricCard, digits: int | None = None) -> str:
-    """An interval, without unit.
+    """An interval without its unit.
 
     Examples:
         >>> interval(-0.01, 0.2, ACCURACY)
@@ -122,7 +122,7 @@ def interval(low: float, high: float, metric: MetricCard, digits: int | None = N
 
 
 def difference(value: float, metric: MetricCard, named: str = "", digits: int | None = None) -> str:
-    r"""An unsigned difference of two values of a metric; of rates in points.
+    r"""The absolute difference of two values of a metric; for rates in percentage points.
 
     Examples:
         >>> difference(-0.4, ACCURACY)
@@ -135,7 +135,7 @@ def difference(value: float, metric: MetricCard, named: str = "", digits: int | 
 
 
 def with_sign(value: float, metric: MetricCard, digits: int | None = None) -> str:
-    """A gain with its sign, without unit.
+    """A gain with its sign, without its unit.
 
     Examples:
         >>> with_sign(0.41, ACCURACY), with_sign(-0.02, ACCURACY), with_sign(0.0, ACCURACY)
@@ -146,7 +146,7 @@ def with_sign(value: float, metric: MetricCard, digits: int | None = None) -> st
 
 
 def percent(value: float) -> str:
-    """A share as a percentage, without the sign.
+    """A share as a percentage, without the % sign.
 
     Examples:
         >>> percent(0.25)

@@ -1,7 +1,7 @@
-"""Originals beside reconstructions, as pictures inside the page or sentences; private ones are hidden.
+"""Originals next to reconstructions, as embedded images or sentences; private ones are hidden.
 
-What is left of a blurred picture is a mosaic of 3 × 3 areas in 8 steps of brightness, drawn smoothly: enough
-to see how bright a picture is and where, too little to know a person, a character or an object.
+A blurred image keeps only a mosaic of 3 × 3 areas with 8 brightness levels, drawn smoothly: enough to see
+where the image is bright, too little to recognise a person, a character or an object.
 """
 
 import base64
@@ -34,7 +34,7 @@ Images = NDArray[np.float64]
 @final
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """One picture: its address inside the page, what it shows, and whether it was blurred."""
+    """One image: its data URL, its alternative text, and whether it was blurred."""
 
     source: str
     alt: str
@@ -44,7 +44,7 @@ class Picture:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One row of a contact sheet: what it shows, and a picture per example."""
+    """One row of a contact sheet: its label, and one image per example."""
 
     label: str
     pictures: tuple[Picture, ...]
@@ -53,14 +53,14 @@ class Row:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Sheet:
-    """A contact sheet: examples side by side, and below each original what was made of it.
+    """A contact sheet: examples side by side, each original above its reconstructions.
 
     Attributes:
-        title: in words.
-        caption: in words.
+        title: title of the sheet.
+        caption: text below it.
         columns: labels of the examples.
         rows: the first holds the originals.
-        blurred: any picture is.
+        blurred: whether the images are blurred.
     """
 
     title: str
@@ -71,19 +71,19 @@ class Sheet:
 
 
 def sheet(exhibit: Exhibit, run: Path, *, cards: Cards, show: bool) -> Sheet:
-    """The pictures of an exhibit.
+    """The contact sheet of an exhibit.
 
-    An exhibit's columns (original, reconstruction, ...) become rows, so that examples stand side by side;
-    one that has more columns than rows and no "original" among them is left as it is.
+    The exhibit's columns (original, reconstruction, ...) become rows, so that examples are side by side;
+    an exhibit with more columns than rows and no "original" column is not transposed.
 
-    Where an exhibit holds private data and ``show`` is False, **every** picture is blurred: a good
-    reconstruction of a private picture is that picture.
+    If an exhibit holds private data and ``show`` is False, **every** image is blurred: a good
+    reconstruction of a private image is as private as the original.
 
     Args:
-        exhibit: of kind ``pictures``.
+        exhibit: an exhibit of kind ``pictures``.
         run: its run directory.
         cards: titles of the attacks.
-        show: private data may be seen (they are public, or the user asked).
+        show: do not blur (the data are public, or the user asked for it).
 
     Raises:
         BadFile: the archive is missing, outside the run directory, or not (rows, columns, H, W, C) in [0, 1].
@@ -106,7 +106,7 @@ def sheet(exhibit: Exhibit, run: Path, *, cards: Cards, show: bool) -> Sheet:
 
 
 def merge_sheets(sheets: Sequence[Sheet]) -> list[Sheet]:
-    """Sheets of the same originals as one: the originals once, then each sheet's other rows by its title."""
+    """Merge two-row sheets that share their originals: originals first, then one row per sheet, by title."""
     pairs: dict[tuple[object, ...], list[Sheet]] = {}
     for s in sheets:
         if len(s.rows) == 2:
@@ -139,15 +139,15 @@ def _row(label: str, across: Sequence[str], images: Images, *, hide: bool) -> Ro
 
 
 def blur(image: Images) -> Images:
-    """A picture from which no individual can be identified.
+    """Blur an image so that no individual can be identified.
 
-    ``MOSAIC``² mean colours in ``STEPS`` steps, smoothly enlarged.
+    ``MOSAIC``² mean colours, quantised to ``STEPS`` levels and enlarged smoothly.
 
     Args:
         image: (H, W, C) in [0, 1].
 
     Returns:
-        The same shape; a function of the rounded means alone, so detail cannot be sharpened back.
+        An image of the same shape; it depends on the rounded means only, so detail cannot be recovered.
     """
     height, width, channels = image.shape
     tiles = [
@@ -168,7 +168,7 @@ def blur(image: Images) -> Images:
 
 
 def png(image: Images) -> str:
-    """A picture (H, W, C) in [0, 1] as a ``data:`` address; one channel is grey, three are colour."""
+    """An image (H, W, C) in [0, 1] as a PNG data URL; one channel is grey, three are RGB."""
     whole = np.round(image.clip(0, 1) * 255).astype(np.uint8)
     picture = Image.fromarray(whole[..., 0] if whole.shape[-1] == 1 else whole)
     buffer = io.BytesIO()
@@ -202,11 +202,11 @@ def _names(given: object, n: int, kind: str) -> tuple[str, ...]:
 def spoken(exhibit: Exhibit, run: Path, *, show: bool) -> Drawing:
     """The sentences of an exhibit as a table.
 
-    Where it holds private data and ``show`` is False, of **every** sentence only the number of words is
-    left: a claim that is right is the private sentence.
+    If it holds private data and ``show`` is False, **every** sentence is replaced by its number of words: a
+    correct reconstruction is as private as the original.
 
     Raises:
-        BadFile: the file is missing, outside the run directory, or its rows do not have the columns.
+        BadFile: the file is missing, outside the run directory, or its rows do not match the columns.
     """
     columns = [str(column) for column in exhibit.data.get("columns", ())]
     names = [str(name) for name in exhibit.data.get("rows", ())]

@@ -1,4 +1,4 @@
-"""A finding's numbers as text, all with the decimals that its intervals support."""
+"""A finding's numbers as text, with as many decimals as its intervals support."""
 
 import re
 from collections.abc import Iterable
@@ -16,15 +16,15 @@ PICTURE: Final = re.compile(r"data:image/png;base64,[A-Za-z0-9+/=]+")
 @final
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """The numbers of a finding.
+    """The formatted numbers of a finding.
 
     Attributes:
-        value: with its unit.
-        interval: in brackets.
-        baseline: the null's value, with unit.
-        median: over victims, with unit; empty where there is none.
-        gain: signed, without unit; gain_interval.
-        measured_gain: signed, with unit.
+        value: value with its unit.
+        interval: confidence interval of the value, in brackets.
+        baseline: value of the null baseline, with unit.
+        median: median over victims, with unit; empty if there is none.
+        gain: signed gain without unit; its interval is ``gain_interval``.
+        measured_gain: signed gain with unit.
     """
 
     value: str
@@ -37,7 +37,7 @@ class Reading:
 
 
 def read(f: Finding, cards: Cards) -> Reading:
-    """Write a finding's numbers.
+    """Format a finding's numbers.
 
     Raises:
         BadValue: one of them is not finite.
@@ -59,7 +59,7 @@ def read(f: Finding, cards: Cards) -> Reading:
 
 
 def landmarks(card: MetricCard) -> tuple[tuple[str, str, str], ...]:
-    """(number, meaning, picture) for the legend of a metric; a picture that is none is left out."""
+    """(number, meaning, image) for the legend of a metric; "" instead of an invalid image."""
     return tuple(
         (numbers.value(number, card), meaning, picture if PICTURE.fullmatch(picture) else "")
         for number, meaning, picture in card.landmarks
@@ -67,12 +67,12 @@ def landmarks(card: MetricCard) -> tuple[tuple[str, str, str], ...]:
 
 
 def at_chance(u: Utility) -> bool:
-    """Whether always answering the most common class may do as well as this model."""
+    """Whether the model may be no better than always predicting the most common class."""
     return u.chance is not None and u.low <= u.chance
 
 
 def one_per_setting(rows: Iterable[Utility]) -> tuple[Utility, ...]:
-    """Utilities of the same cell under several seeds as one: the mean, over the whole range of intervals."""
+    """Merge utilities of the same cell and metric over seeds: mean value, union of the intervals."""
     groups: dict[tuple[str, str, str], list[Utility]] = {}
     for u in rows:
         groups.setdefault((u.scenario, u.cell, u.metric), []).append(u)

@@ -1,4 +1,4 @@
-"""The page's content, sorted: one section per scenario, each with what it saw, found, showed and refused."""
+"""The content of the page: one section per scenario with its threat, findings, exhibits and refusals."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from glasshouse.results.records import Exhibit, Result
 @final
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """An exhibit on the page: a drawing, or why it could not be made."""
+    """An exhibit on the page: its drawing, or the error that prevented it."""
 
     exhibit: Exhibit
     drawing: exhibits.Drawing | None = None
@@ -30,12 +30,12 @@ class Section:
     """Everything about one scenario.
 
     Attributes:
-        anchor: for links; does not depend on the name.
+        anchor: prefix of link targets; independent of the name.
         sheets: contact sheets.
-        lost: those that could not be read.
+        lost: image exhibits that could not be read.
         uncontrolled: attacks without a control.
-        victims: the verdict on every victim, by finding.
-        links: (anchor, title) of the parts that are there.
+        victims: per-victim verdicts of each finding.
+        links: (anchor, title) of the non-empty parts.
         notes: on the metrics of the findings.
     """
 
@@ -117,7 +117,7 @@ def _section(
 def _show(
     exhibit: Exhibit, beside: Sequence[Exhibit], run: Path, cards: Cards, *, show: bool
 ) -> Shown | pictures.Sheet:
-    """An exhibit that cannot be drawn is reported in its place; it must not cost the reader the report."""
+    """Draw an exhibit; if that fails, show the error in its place instead of losing the whole report."""
     try:
         if exhibit.kind == "pictures":
             return pictures.sheet(exhibit, run, cards=cards, show=show)

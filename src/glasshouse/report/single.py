@@ -1,4 +1,4 @@
-"""A page with a verdict and its exhibits: what commands beside an audit show."""
+"""A page with one verdict and its exhibits, for commands other than an audit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from glasshouse.results.records import Exhibit
 @final
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """An exhibit with its drawing, as the templates take it."""
+    """An exhibit with its drawing, as the templates expect it."""
 
     exhibit: Exhibit
     drawing: Drawing
@@ -24,13 +24,13 @@ class Shown:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What the page says first.
+    """The headline of the page.
 
     Attributes:
         title: a few words.
         lead: one sentence.
-        kind: a verdict on findings, which gives the colour.
-        terms: words that the page uses, explained.
+        kind: a finding's verdict; it sets the colour.
+        terms: glossary of the page: (term, explanation).
     """
 
     title: str
@@ -40,12 +40,12 @@ class Verdict:
 
 
 def write_page(path: Path, *, verdict: Verdict, tagline: str, exhibits: Sequence[Exhibit]) -> Path:
-    """Write the page to ``path``, whose folder is made; pictures are no exhibits of such a page.
+    """Write the page to ``path`` and create its folder; exhibits of kind ``pictures`` are not supported.
 
     Raises:
-        BadValue: an exhibit's data are not as its kind wants them.
-        DiskFull: no room for the page.
-        BadFile: the place cannot be written.
+        BadValue: an exhibit's data do not fit its kind.
+        DiskFull: not enough disk space.
+        BadFile: the path cannot be written.
     """
     drawings = [Shown(exhibit=e, drawing=draw(e)) for e in exhibits]
     template = environment().get_template("single.html")

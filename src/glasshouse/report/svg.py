@@ -1,8 +1,8 @@
-"""Small pieces of SVG: escaped elements, scales in percent, round ticks.
+"""SVG building blocks: escaped elements, scales in percent, round ticks.
 
-Figures are drawn without a viewBox: horizontal places are percentages and vertical ones pixels, so a figure
-takes the width of the screen while its text and strokes keep their size. Colours come from the page's style
-sheet through classes, so a figure follows the page into dark mode and print.
+Figures have no viewBox: x coordinates are percentages and y coordinates pixels, so a figure fills the width
+of the screen while text and strokes keep their size. Colours come from the page's style sheet through
+classes, so figures also adapt to dark mode and print.
 """
 
 import math
@@ -30,7 +30,7 @@ def tag(name: str, *children: str, **attributes: str | float) -> Markup:
 
 
 def join(parts: Sequence[Markup]) -> Markup:
-    """Elements one after another."""
+    """Concatenate elements."""
     return Markup("").join(parts)
 
 
@@ -45,15 +45,15 @@ def chart(
     x_labels: Sequence[str] = (),
     y_labels: Sequence[str] = (),
 ) -> Markup:
-    """A chart with both axes: tick labels of a fixed width at the left, and a plot that takes the rest.
+    """A chart with both axes: y tick labels in a fixed width on the left, the plot in the rest.
 
     Args:
-        across: the scales.
-        up: the scales.
-        children: what is drawn in the plot, in percent and pixels (``down``).
+        across: horizontal scale.
+        up: vertical scale.
+        children: elements of the plot; x in percent, y in pixels (``down``).
         label: text for screen readers.
-        x_labels: ticks in other words than ``tick`` would choose.
-        y_labels: ticks in other words than ``tick`` would choose.
+        x_labels: tick labels that replace those of ``tick``.
+        y_labels: tick labels that replace those of ``tick``.
     """
     names = y_labels or [tick(t, up) for t in up.ticks]
     width = 10 + 6.6 * max(map(len, names))
@@ -84,12 +84,12 @@ def chart(
 
 
 def down(share: float) -> float:
-    """Vertical place in a chart, pixels: 0 is the bottom of the plot, 1 its top."""
+    """The y coordinate in pixels of a share of the plot's height: 0 is the bottom, 1 the top."""
     return BOTTOM - share * (BOTTOM - TOP)
 
 
 def percent(share: float) -> str:
-    """A horizontal place: 0 is the left edge, 1 the right one."""
+    """An x coordinate in percent: 0 is the left edge, 1 the right one."""
     return f"{short(100 * numbers.finite(share, 'a place in a figure'))}%"
 
 
@@ -99,10 +99,10 @@ class Scale:
     """Maps data to [0, 1].
 
     Attributes:
-        low: data at 0 and at 1; low < high.
-        high: data at 0 and at 1; low < high.
+        low: data value that maps to 0; low < high.
+        high: data value that maps to 1.
         log: logarithmic; low > 0.
-        ticks: round values inside.
+        ticks: round values within the range.
     """
 
     low: float
@@ -111,7 +111,7 @@ class Scale:
     log: bool = False
 
     def __call__(self, value: float) -> float:
-        """Place of a value; values outside are put on the edge.
+        """Map a value to [0, 1]; values outside the range are clipped.
 
         Raises:
             BadValue: the value is not finite, or not positive on a logarithmic scale.
@@ -127,10 +127,10 @@ class Scale:
 def scale(
     values: Sequence[float], *, log: bool = False, include: Sequence[float] = (), count: int = 5
 ) -> Scale:
-    """A scale that holds all values, ends on round numbers and has about ``count`` ticks.
+    """A scale that covers all values, ends on round numbers and has about ``count`` ticks.
 
     Raises:
-        BadValue: no value, one that is not finite, or one that is not positive on a logarithmic scale.
+        BadValue: no values, a non-finite one, or a non-positive one on a logarithmic scale.
 
     Examples:
         >>> scale([0.12, 0.87]).ticks
@@ -147,11 +147,11 @@ def scale(
     step = _round_step((high - low) / count)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     ticks = tuple(round(i * step, 12) + 0.0 for i in range(first, last + 1))
-    return Scale(low=min(ticks[0], low), high=max(ticks[-1], high), ticks=ticks)  # a hair outside counts
+    return Scale(low=min(ticks[0], low), high=max(ticks[-1], high), ticks=ticks)  # covers rounding errors
 
 
 def tick(value: float, scale: Scale) -> str:
-    """A tick's label: as many decimals as the step needs, powers of ten on a logarithmic scale.
+    """The label of a tick: as many decimals as the step needs; powers of ten on a logarithmic scale.
 
     Examples:
         >>> [tick(v, scale([0.0, 0.1])) for v in (0.0, 0.02)]
@@ -170,12 +170,12 @@ def tick(value: float, scale: Scale) -> str:
 
 
 def anchor(share: float) -> str:
-    """How to anchor a tick's label so that it stays inside: at the edges it grows inwards."""
+    """The text anchor that keeps a tick label inside the plot: labels at the edges extend inwards."""
     return "start" if share < 0.04 else "end" if share > 0.96 else "middle"
 
 
 def grid(scale: Scale, *, top: float, bottom: float, labels: Sequence[str] = ()) -> Markup:
-    """Vertical lines at the ticks of a horizontal scale, their labels below."""
+    """Vertical grid lines at the ticks of a horizontal scale, with labels below."""
     names = labels or [tick(t, scale) for t in scale.ticks]
     parts = []
     for value, name in zip(scale.ticks, names, strict=True):
@@ -201,7 +201,7 @@ def _attributes(attributes: dict[str, str | float]) -> Markup:
 
 
 def short(value: float) -> str:
-    """A coordinate with two decimals at most."""
+    """A coordinate with at most two decimals."""
     return f"{numbers.finite(value, 'a place in a figure'):.2f}".rstrip("0").rstrip(".")
 
 
@@ -220,7 +220,7 @@ def _log_scale(low: float, high: float) -> Scale:
     stride = max(1, math.ceil((last - first) / 6))
     ticks = tuple(10.0**i for i in range(first, last + 1, stride))
     if last - first <= 2:
-        # Few decades: 2 and 5 in between, and the ends close to the data.
+        # Few decades: add ticks at 2 and 5, and end the scale close to the data.
         steps = [m * 10.0**i for i in range(first, last + 1) for m in (1, 2, 5)]
         start = max(s for s in steps if s <= low * (1 + 1e-9)) if steps[0] <= low else steps[0]
         stop = min((s for s in steps if s >= high * (1 - 1e-9)), default=steps[-1])
@@ -235,7 +235,7 @@ def _round_step(rough: float) -> float:
 
 
 def mark(kind: str, *, size: float = 5.0) -> Markup:
-    """The mark of a verdict around the origin: told apart by form, not by colour alone."""
+    """The marker of a verdict, centred at the origin; markers differ in shape, not only in colour."""
     if kind == "leaks":
         return tag("circle", class_="mark full", r=size)
     if kind == "no leak found":
@@ -248,5 +248,5 @@ def mark(kind: str, *, size: float = 5.0) -> Markup:
 
 
 def slug(kind: str) -> str:
-    """A verdict as the name of a class: ``no leak found`` → ``no-leak-found``."""
+    """A verdict as a CSS class: ``no leak found`` → ``no-leak-found``."""
     return kind.replace(" ", "-")

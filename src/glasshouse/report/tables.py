@@ -1,4 +1,4 @@
-"""Rows of the tables in the report: victims, refusals, controls, findings, contrasts, manifest."""
+"""Rows of the report's tables: victims, refusals, controls, findings, contrasts, manifest."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from glasshouse.results.records import (
 @final
 @dataclass(frozen=True, kw_only=True)
 class VictimSheet:
-    """The verdict on every victim of one finding, as text; ``leaks``: how many came out."""
+    """Per-victim verdicts of one finding, as text; ``leaks``: number of victims whose data leaked."""
 
     attack: str
     setting: str
@@ -35,7 +35,7 @@ class VictimSheet:
 @final
 @dataclass(frozen=True, kw_only=True)
 class RefusalRow:
-    """A refusal in its four parts, and every setting in which it came up."""
+    """A refusal in its four parts, and the settings in which it occurred."""
 
     subject: str
     needs: str
@@ -47,7 +47,7 @@ class RefusalRow:
 @final
 @dataclass(frozen=True, kw_only=True)
 class ControlRow:
-    """A control of one attack: the easy setting, where it must gain, and the unrelated update, where not."""
+    """A control of one attack: it must gain in an easy setting, and must not from an unrelated update."""
 
     attack: str
     name: str
@@ -79,7 +79,7 @@ class FindingRow:
 @final
 @dataclass(frozen=True, kw_only=True)
 class ContrastRow:
-    """One paired difference between two attacks, as text; ``clear``: its interval lies on one side of 0."""
+    """One paired difference between two attacks, as text; ``clear``: its interval excludes 0."""
 
     attack: str
     other: str
@@ -92,13 +92,13 @@ class ContrastRow:
 
 
 def victim_sheets(findings: Iterable[Finding], cards: Cards) -> list[VictimSheet]:
-    """Victim by victim, for the findings that say it; those in which most victims came out first."""
+    """Sheets of the findings with per-victim verdicts; those with the most leaking victims first."""
     sheets = [_victims(f, cards) for f in findings if f.victims]
     return sorted(sheets, key=lambda sheet: -sheet.leaks)
 
 
 def refusals(rows: Iterable[Refused]) -> list[RefusalRow]:
-    """Refusals, the same one in several cells as one row."""
+    """Refusals; a refusal repeated in several cells becomes one row."""
     merged: dict[tuple[str, str, str, str], list[str]] = {}
     for r in rows:
         merged.setdefault((r.subject, r.needs, r.got, r.fix), []).append(setting(r))
@@ -109,7 +109,7 @@ def refusals(rows: Iterable[Refused]) -> list[RefusalRow]:
 
 
 def controls(findings: Iterable[Finding], cards: Cards) -> list[tuple[str, list[ControlRow]]]:
-    """Every control once, by easy setting, the failed ones first."""
+    """Controls without duplicates, grouped by easy setting, failed ones first."""
     control_rows: dict[tuple[str, Control], ControlRow] = {}
     for f in findings:
         if f.control and (key := (f.attack, f.control)) not in control_rows:
@@ -121,7 +121,7 @@ def controls(findings: Iterable[Finding], cards: Cards) -> list[tuple[str, list[
 
 
 def attacks_without_control(findings: Iterable[Finding], cards: Cards) -> list[str]:
-    """Attacks that have no control at all: nothing shows that they work where they must."""
+    """Attacks without any control, so that nothing shows that they work even in an easy setting."""
     rows = list(findings)
     controlled = {f.attack for f in rows if f.control}
     return list(dict.fromkeys(cards.attack(f.attack) for f in rows if f.attack not in controlled))
@@ -133,7 +133,7 @@ def findings(rows: Iterable[Finding], cards: Cards) -> list[FindingRow]:
 
 
 def contrasts(rows: Iterable[Contrast], cards: Cards) -> list[ContrastRow]:
-    """Attack against attack on the same victims."""
+    """Comparisons of two attacks on the same victims."""
     return [
         ContrastRow(
             attack=cards.attack(r.attack),
@@ -156,7 +156,7 @@ def setting(row: Finding | Refused | Utility | Contrast) -> str:
 
 
 def manifest(settings: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """The manifest as titled groups of lines: single values first, then each table under its name."""
+    """The manifest as titled groups of rows: scalar entries first, then each table under its name."""
     single = [(words.plain(k), _text(v)) for k, v in settings.items() if not isinstance(v, Mapping)]
     groups = [("", single)] if single else []
     for key, value in settings.items():

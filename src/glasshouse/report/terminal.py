@@ -1,4 +1,4 @@
-"""The summary at the end of a run. Without a terminal the same lines come out as plain text."""
+"""The summary at the end of a run; plain text if the output is not a terminal."""
 
 import io
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ from glasshouse.report.verdicts.policy import MARKS as LIMIT_MARKS
 from glasshouse.report.verdicts.policy import Policy, policy
 from glasshouse.results.records import Finding, Result, Utility
 
-MOST: Final = 12  # rows shown of a long list
+MOST: Final = 12  # maximal number of rows shown of a list
 MARKS: Final = {
     "contradiction": "‼",
     "leaks": "●",
@@ -35,15 +35,15 @@ STYLES: Final = {
     "inconclusive": "yellow",
     "no leak found": "cyan",
 }
-# Names come from files: what could steer a terminal is shown as a replacement character.
+# Names come from files: control characters are replaced so that they cannot steer the terminal.
 CONTROL: Final = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)), "\ufffd")
 
 
 def summary(result: Result) -> Group:
-    """The verdict in sentences, the strongest attack under each defence, the policy, what could not run.
+    """The verdict in sentences, the strongest attack per defence, the policy, and what could not run.
 
     Raises:
-        BadValue: the result holds a number that is not finite.
+        BadValue: the result holds a non-finite number.
     """
     result = replace(result, utility=readings.one_per_setting(result.utility))
     choice = choose(result)
@@ -74,17 +74,17 @@ def lines(result: Result, *, width: int = 100) -> list[str]:
 
 
 def heading(text: str, kind: str) -> Text:
-    """A line that stands out; red where something leaks."""
+    """A highlighted line; red if something leaks."""
     return line(text, STYLES[kind] if kind in ("contradiction", "leaks") else "bold")
 
 
 def line(text: str, style: str = "") -> Text:
-    """A line of text as it is: no markup is read in it, and control characters do nothing."""
+    """A line of literal text: no markup is interpreted, and control characters are replaced."""
     return Text(text.translate(CONTROL), style=style)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> RenderableType:
-    """A table without rules, which stays readable in a log."""
+    """A table without borders, readable in a log."""
     grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for name in columns:
         grid.add_column(name, overflow="fold")
@@ -104,7 +104,7 @@ def _sentence(kind: str, text: str) -> RenderableType:
 
 
 def _strongest(result: Result, choice: Choice) -> Iterable[tuple[str, ...]]:
-    """One row per setting: of the attacks with power the one that a sentence would name, and the utility."""
+    """One row per setting: its worst finding among attacks with power, and the utility."""
     cells: dict[str, list[Finding]] = {}
     cards = choice.cards
     for f in choice.findings:

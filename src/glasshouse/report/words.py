@@ -1,6 +1,6 @@
-"""How settings, grants, defences and counts are called in sentences.
+"""Names of settings, grants, defences and counts in sentences.
 
-Attacks and metrics describe themselves: ``cards``. What is not known here is shown as it was registered.
+Names of attacks and metrics are in ``cards``. Unknown names are shown as registered.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ def plain(name: str) -> str:
 
 
 def null(name: str) -> str:
-    """What a finding is compared with, in words.
+    """The null baseline in words.
 
     Examples:
         >>> null("chance"), null("prior_mean")
@@ -25,7 +25,7 @@ def null(name: str) -> str:
 
 
 def grants(names: Sequence[str]) -> str:
-    """What was handed to the adversary.
+    """The side knowledge given to the adversary, in words.
 
     Examples:
         >>> grants(["labels", "batch_norm"]), grants([])
@@ -35,7 +35,7 @@ def grants(names: Sequence[str]) -> str:
 
 
 def under(defenses: Sequence[str]) -> str:
-    """The defences of a cell as the head of a row.
+    """The defences of a cell, by their own descriptions.
 
     Examples:
         >>> under(()), under(("clip 4", "noise 0.1"))
@@ -45,7 +45,7 @@ def under(defenses: Sequence[str]) -> str:
 
 
 def protection(defenses: Sequence[str], axes: Mapping[str, Any]) -> str:
-    """The defences of a cell by the label that the scenario gave them, else as they describe themselves.
+    """The defences of a cell: the scenario's label, else their own descriptions.
 
     Examples:
         >>> protection(("gaussian_noise std=0.1",), {"defenses": "noise 0.1"})
@@ -56,7 +56,7 @@ def protection(defenses: Sequence[str], axes: Mapping[str, Any]) -> str:
 
 
 def setting(axes: Mapping[str, Any]) -> str:
-    """Values of the axes as words; axes that only choose the defence are left to the defence's name.
+    """Values of the axes in words, without axes that only choose the defence.
 
     Examples:
         >>> setting({"data.batch": 4, "defenses": "clip"})
@@ -67,7 +67,7 @@ def setting(axes: Mapping[str, Any]) -> str:
 
 
 def plain_value(value: object) -> str:
-    """A setting's value on one line: floats without noise, lists joined, tables as ``key value``."""
+    """A setting's value on one line: floats in ``%g`` format, lists joined, tables as ``key value``."""
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, Mapping):
@@ -78,7 +78,7 @@ def plain_value(value: object) -> str:
 
 
 def count(n: int, one: str) -> str:
-    """A number with its noun.
+    """A number with its noun in singular or plural.
 
     Examples:
         >>> count(1, "attack"), count(3, "attacks"), count(2, "policy")
@@ -90,7 +90,7 @@ def count(n: int, one: str) -> str:
 
 
 def join_words(parts: Sequence[str], *, last: str = "and") -> str:
-    """Words in a row.
+    """Join words with commas and a final "and".
 
     Examples:
         >>> join_words(["a", "b", "c"]), join_words(["a"])

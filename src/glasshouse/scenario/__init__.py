@@ -1,1 +1,1 @@
-"""What is simulated and measured, as frozen data: TOML in, every mistake named at once."""
+"""Scenarios: an audit's configuration as frozen data, read from TOML; all errors are reported at once."""

@@ -1,4 +1,4 @@
-"""``[axes]``: one scenario expanded to cells, each a scenario without axes."""
+"""``[axes]``: expand a scenario into cells, each a scenario without axes."""
 
 import copy
 import hashlib
@@ -15,18 +15,18 @@ from glasshouse.wire import Value
 
 MAX_CELLS = 2000
 STEP = {"none": 1.25, "fgsm": 1.25, "pgd": 0.5}
-"""Default step of ``model.pretraining.adversarial`` by method; the hash of a cell includes the one used."""
+"""Default step of ``model.pretraining.adversarial`` by method; a cell's hash includes the step in use."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One point of the axes.
+    """One combination of axis values.
 
     Attributes:
-        scenario: expanded; its ``axes`` are empty.
-        axes: path → the value here, or its label where it is a list or table.
-        hash: 16 hexadecimal digits of everything that decides what comes out; names the cell's folder.
+        scenario: the expanded scenario; its ``axes`` are empty.
+        axes: path → value in this cell, or its label if the value is a list or table.
+        hash: 16 hexadecimal digits over everything that affects the findings; the name of the cell's folder.
     """
 
     scenario: Scenario
@@ -35,9 +35,9 @@ class Cell:
 
 
 def cells(scenario: Scenario) -> tuple[Cell, ...]:
-    """Every combination of the axes, the last axis fastest; one cell where there are none.
+    """All combinations of axis values, the last axis fastest; one cell if there are no axes.
 
-    The scenario must come from :func:`glasshouse.scenario.load.load`, which has checked every cell.
+    The scenario must come from :func:`glasshouse.scenario.load.load`, which validates every cell.
     """
     return tuple(
         Cell(scenario=(one := Scenario.model_validate(freeze(raw))), axes=labels, hash=content_hash(one))
@@ -49,7 +49,7 @@ def expand_axes(raw: dict[str, Any]) -> Iterator[tuple[dict[str, Value], dict[st
     """(labels, raw scenario without axes) of every cell.
 
     Raises:
-        PathError: an axis is empty, too many, of unequal lengths, or its path leads nowhere.
+        PathError: an axis is empty, zipped axes differ in length, a path does not exist, or too many cells.
     """
     base = {k: v for k, v in raw.items() if k not in ("axes", "axes_zipped")}
     _check_paths(raw)
@@ -77,7 +77,7 @@ def expand_axes(raw: dict[str, Any]) -> Iterator[tuple[dict[str, Value], dict[st
 
 
 def label_of(value: Any) -> Value:
-    """A scalar as itself; a list or table in words.
+    """The label of an axis value: a scalar itself; a list or table in words.
 
     Examples:
         >>> label_of([]), label_of([{"name": "clip", "norm": 4.0}, "sign"]), label_of(4)
@@ -96,11 +96,11 @@ def label_of(value: Any) -> Value:
 
 
 def content_hash(scenario: Scenario) -> str:
-    """Hash of everything that decides the findings, 16 hexadecimal digits; words and key order do not."""
+    """Hash of everything that affects the findings, 16 hexadecimal digits; ignores texts and key order."""
     content = plain(scenario)
     for words in ("summary", "policy", "tuning"):
         content.pop(words, None)
-    if content["data"]["people"] == "groups":  # cells without what came later keep their names
+    if content["data"]["people"] == "groups":  # cells that do not use newer keys keep their hash
         content["data"].pop("people")
     if not content["audit"]["epsilon"]["claimed"]:
         content["audit"].pop("epsilon")
@@ -112,7 +112,7 @@ def content_hash(scenario: Scenario) -> str:
 
 
 def plain(scenario: Scenario) -> dict[str, Any]:
-    """The scenario with all defaults as plain data: flat plug-ins, lists, no missing values."""
+    """The scenario with all defaults as plain data: flat plug-ins, lists instead of tuples, no None."""
     dumped = canonical(_without_none(scenario.model_dump()))
     assert isinstance(dumped, dict)
     return dumped
@@ -125,7 +125,7 @@ def _without_none(value: Any) -> Any:
 
 
 def _check_paths(raw: dict[str, Any]) -> None:
-    """Refuse a path that two axes set, however it is written: one would silently win."""
+    """Refuse a path set by two axes, in any notation: one would silently override the other."""
     tables = [raw.get("axes", {}), *raw.get("axes_zipped", [])]
     paths: set[tuple[str, ...]] = set()
     for path in (path for table in tables for path in table):
@@ -142,7 +142,7 @@ def _some(path: str, values: Any) -> list[Any]:
 
 
 def _different(path: str, values: list[Any]) -> list[Any]:
-    """Refuse a value that stands twice: two cells would be one, counted twice."""
+    """Refuse duplicate values: the same cell would be counted twice."""
     texts = [json.dumps(value, sort_keys=True, default=str) for value in values]
     for value, text in zip(values, texts, strict=True):
         if texts.count(text) > 1:

@@ -1,4 +1,4 @@
-"""Everything wrong with a raw scenario and with each of its cells."""
+"""Collect all problems of a raw scenario and of each of its cells."""
 
 import copy
 import json
@@ -19,13 +19,13 @@ from glasshouse.scenario.table import canonical, freeze
 from glasshouse.wire import Value
 
 Inspect = Callable[[Scenario], list[Problem]]
-"""Finds further problems of a cell whose names and arguments are valid, for example with its data."""
+"""Finds further problems, for example with the data, of a cell whose names and arguments are valid."""
 
 
 def check_raw(
     raw: dict[str, Any], *, inspect: Inspect | None = None
 ) -> tuple[Scenario | None, list[Problem]]:
-    """The validated scenario, or None and everything wrong with it or with any of its cells."""
+    """The validated scenario; or None and all problems of the scenario and its cells."""
     try:
         scenario = Scenario.model_validate(freeze(raw))
     except ValidationError as error:
@@ -36,7 +36,7 @@ def check_raw(
 
 
 def _names_only(raw: dict[str, Any], error: ValidationError) -> list[Problem]:
-    """Without the keys that failed: what the plug-ins say. Rules across keys would judge defaults instead."""
+    """Plug-in problems without the invalid keys. Cross-key rules are skipped: they would judge defaults."""
     rest = copy.deepcopy(raw)
     for detail in sorted(error.errors(), key=lambda d: str(d["loc"]), reverse=True):
         _drop(rest, detail["loc"])
@@ -58,7 +58,7 @@ def _drop(node: Any, loc: tuple[str | int, ...]) -> None:
 
 
 def _all_cells(raw: dict[str, Any], *, rules: bool, inspect: Inspect | None = None) -> list[Problem]:
-    """Problems of the cells, each reported once, with the axis values that its cells share."""
+    """Problems of all cells without duplicates, each with the axis values that its cells share."""
     cells_by_problem: dict[Problem, list[dict[str, Value]]] = {}
     memo: dict[str, list[Problem]] = {}
     total = 0

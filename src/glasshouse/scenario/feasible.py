@@ -1,4 +1,4 @@
-"""Numbers that contradict each other or overflow, in a scenario without axes."""
+"""Check a scenario without axes for numbers that overflow or contradict each other."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -13,12 +13,12 @@ from glasshouse.scenario.problems import dotted_path
 from glasshouse.scenario.spec import Scenario
 
 MOST = 2**31 - 1
-"""Largest whole number, except for seeds."""
+"""Largest integer, except for seeds."""
 SEEDS = ("seed", "attack_seed", "seeds")
 
 
 def feasibility_problems(scenario: Scenario) -> Iterator[Problem]:
-    """All such problems."""
+    """Overflowing numbers and infeasible participants, rounds and members."""
     yield from _overflowing((), plain(scenario))
     yield from _takers(scenario)
     yield from _rounds(scenario)
@@ -42,7 +42,7 @@ def _overflowing(path: tuple[str | int, ...], value: Any) -> Iterator[Problem]:
 
 
 def _takers(scenario: Scenario) -> Iterator[Problem]:
-    """Contradictions in who takes part in a round and what the server sees of it."""
+    """Contradictions between participation in a round and what the server observes."""
     federation, threat = scenario.federation, scenario.threat
     # an unknown protocol is reported elsewhere
     registered = federation.protocol in registry.names("protocols")
@@ -84,7 +84,7 @@ def _takers(scenario: Scenario) -> Iterator[Problem]:
 
 
 def _rounds(scenario: Scenario) -> Iterator[Problem]:
-    """Rounds that are listed twice, or none at all."""
+    """Duplicate audit rounds, or none."""
     total = scenario.federation.rounds
     inside = [r for r in scenario.audit.rounds if -total <= r < total]
     twice = [r for r, count in Counter(r % total for r in inside).items() if count > 1]

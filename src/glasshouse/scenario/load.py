@@ -1,4 +1,4 @@
-"""From a name or a file to a checked :class:`Suite`; every mistake in one error."""
+"""Load a preset or a file as a validated :class:`Suite`; all problems are reported in one error."""
 
 import copy
 import tomllib
@@ -23,8 +23,8 @@ from glasshouse.scenario.table import canonical, freeze
 from glasshouse.scenario.write import resolved_toml, toml
 from glasshouse.store import read_text
 
-BYTE_ORDER_MARK = "\ufeff"  # some editors on Windows begin a file with it; TOML does not allow it
-_Raw = tuple[str, dict[str, Any]]  # where problems are in a suite, and a scenario before validation
+BYTE_ORDER_MARK = "\ufeff"  # written by some Windows editors; not allowed in TOML
+_Raw = tuple[str, dict[str, Any]]  # path prefix for problems in a suite, and a scenario before validation
 
 
 def load(
@@ -34,16 +34,16 @@ def load(
     inspect: Inspect | None = None,
     captured: Mapping[str, Any] = MappingProxyType({}),
 ) -> Suite:
-    """The preset called ``name``, or the TOML file at that path, after ``sets``, with everything checked.
+    """Load and validate the preset or TOML file ``name``, after applying the assignments ``sets``.
 
     A single scenario is a suite of one. In a suite, an assignment changes every scenario in which its path
     exists; ``scenarios.NAME.path=value`` changes one. ``inspect`` finds further problems of each cell.
-    ``captured``: tables that a capture states in place of the file.
+    ``captured``: tables given by a capture instead of by the file.
 
     Raises:
         UnknownName: no preset of that name.
         BadFile: missing, unreadable or not TOML.
-        BadScenario: everything else, all at once.
+        BadScenario: all other problems, in one error.
     """
     text = _read(name, Path())
     return _check(_parse(text, name), sets, name=name, given=text, inspect=inspect, captured=captured)
@@ -56,12 +56,12 @@ def load_table(
     inspect: Inspect | None = None,
     captured: Mapping[str, Any] = MappingProxyType({}),
 ) -> Suite:
-    """The same from plain data: the tables of a scenario, or of a suite, as a TOML file would hold them.
+    """Like :func:`load`, but from plain data: the tables of a scenario or suite as in a TOML file.
 
     Raises:
         UnknownName: a suite uses a preset that does not exist.
         BadFile: a file that a suite uses cannot be read.
-        BadScenario: everything else, all at once.
+        BadScenario: all other problems, in one error.
     """
     table = canonical(raw)
     name = str(table.get("name", "without a name"))
@@ -97,7 +97,7 @@ def _check(
 
 
 def from_dict(raw: Mapping[str, Any], *, subject: str = "a scenario") -> Scenario:
-    """A scenario from plain data, checked like a file; :meth:`Scenario.from_dict` is this function.
+    """A scenario from plain data, validated like a file; :meth:`Scenario.from_dict` calls this function.
 
     Raises:
         BadScenario: lists every problem.
@@ -109,21 +109,21 @@ def from_dict(raw: Mapping[str, Any], *, subject: str = "a scenario") -> Scenari
 
 
 def write_resolved(scenario: Scenario, path: Path) -> None:
-    """Write ``scenario`` as TOML with every default; folders are made as needed.
+    """Write ``scenario`` as TOML with every default; folders are created as needed.
 
     Raises:
-        DiskFull: it could not be written.
-        BadFile: it could not be written.
+        DiskFull: not enough disk space.
+        BadFile: the path cannot be written.
     """
     write_text(path, resolved_toml(scenario))
 
 
 def read_resolved(path: Path) -> Scenario:
-    """What :func:`write_resolved` wrote. It was checked then; names of plug-ins are not looked up again.
+    """Read a file from :func:`write_resolved`; plug-in names were checked then and are not looked up again.
 
     Raises:
         BadFile: missing or not TOML.
-        BadScenario: its keys are not those of this version.
+        BadScenario: its keys do not match this version.
     """
     raw = _parse(_read(str(path), Path()), str(path))
     try:
@@ -162,8 +162,8 @@ def _suite(raw: dict[str, Any], name: str) -> tuple[list[Entry], list[_Raw], lis
 
 
 def _fill(raw: dict[str, Any], captured: Mapping[str, Any], where: str) -> list[Problem]:
-    """Put what a capture states into a scenario, which states none of it itself."""
-    stated = [name for name in captured if name in raw and name != "data"]
+    """Fill the tables given by a capture into a scenario, which must not define them itself."""
+    conflicts = [name for name in captured if name in raw and name != "data"]
     problems = [
         Problem(
             path=where + name,
@@ -171,10 +171,10 @@ def _fill(raw: dict[str, Any], captured: Mapping[str, Any], where: str) -> list[
             got="a table",
             hint="take it out of the file",
         )
-        for name in stated
+        for name in conflicts
     ]
     for name, value in captured.items():
-        if name not in stated:
+        if name not in conflicts:
             raw[name] = {**raw.get(name, {}), **value} if isinstance(value, dict) else value
     return problems
 

@@ -1,8 +1,8 @@
 """``--set path=value``: change a raw scenario before it is validated. Axes are applied in the same way.
 
-A path is dotted keys. In a list of tables a key is an index, an entry's name or label, or ``*`` for all;
-``*`` reaches only entries whose plug-in takes the argument. A path that an axis would set pins it: the
-axis goes away. A path below an axis (``attacks.*.iterations`` with an axis ``attacks``) reaches its values.
+A path consists of dotted keys. In a list of tables a key is an index, an entry's name or label, or ``*`` for
+all entries whose plug-in takes the argument. Assigning a path that an axis sets removes that axis. A path
+below an axis (``attacks.*.iterations`` with an axis ``attacks``) changes the axis values.
 """
 
 import re
@@ -18,7 +18,7 @@ _ENTRIES = ("attacks", "defenses")
 
 
 class PathError(Exception):
-    """Internal: an assignment that cannot be made; becomes part of a :class:`BadScenario`."""
+    """Internal: an invalid assignment; it becomes part of a :class:`BadScenario`."""
 
     def __init__(self, path: str, *, needs: str, got: str, hint: str = "") -> None:
         self.problem = Problem(path=path, needs=needs, got=got, hint=hint)
@@ -26,7 +26,7 @@ class PathError(Exception):
 
 
 def split_assignment(text: str) -> tuple[str, Any]:
-    """``path=value`` → path and the parsed value; a bare word is a text.
+    """Split ``path=value`` into the path and the parsed value; an unquoted word is a string.
 
     Examples:
         >>> split_assignment('axes."federation.batch_size"=[1, 4]'), split_assignment("model.name=mlp")
@@ -47,10 +47,10 @@ def split_assignment(text: str) -> tuple[str, Any]:
 
 
 def assign(raw: dict[str, Any], path: str, value: Any) -> None:
-    """Set ``path`` to ``value`` in place, in the scenario and in the axes above it.
+    """Set ``path`` to ``value`` in place, in the scenario and in the values of axes above it.
 
     Raises:
-        PathError: the path is malformed, or leads nowhere.
+        PathError: the path is malformed or does not exist.
     """
     parts = parse_path(path)
     reached = _into_axes(raw, parts, value)
@@ -62,7 +62,7 @@ def assign(raw: dict[str, Any], path: str, value: Any) -> None:
 
 
 def parse_path(path: str) -> list[str]:
-    """The keys of a path; ``[0]`` and ``.0`` are the same.
+    """The keys of a path; ``[0]`` and ``.0`` are equivalent.
 
     Raises:
         PathError: empty, or not a dotted path.
@@ -86,7 +86,7 @@ def join_path(parts: Sequence[str]) -> str:
 
 
 def _into_axes(raw: dict[str, Any], parts: list[str], value: Any) -> int:
-    """Remove axes that ``parts`` sets, write into values of axes above it; returns how many were changed."""
+    """Remove axes set by ``parts``, change values of axes above it; return the number of changed values."""
     reached = 0
     for table in _axis_tables(raw):
         for axis in list(table):

@@ -1,4 +1,4 @@
-"""Checks a plug-in's name and arguments against its factory, before anything is built with them."""
+"""Check a plug-in's name and arguments against its factory before anything is built."""
 
 import inspect
 import math
@@ -19,12 +19,12 @@ from glasshouse.settings import model_arguments
 CONSTRUCTED = frozenset({"attacks", "defenses", "behaviours", "transforms"})
 # The scenario key of the name, where it is not below the plug-in's own path.
 NAMED = {"protocols": "federation.protocol", "datasets": "data.source", "partitioners": "data.partition"}
-# Groups whose required arguments come from the scenario; the builder supplies those of the others.
+# Groups whose required arguments come from the scenario; for other groups the builder supplies them.
 CHECKED = CONSTRUCTED | {"models"}
 
 
 def used_plugins(scenario: Scenario) -> Iterator[tuple[str, str, Plugin]]:
-    """(group, path, plug-in) of everything that a scenario names."""
+    """(group, path, plug-in) of every plug-in in a scenario."""
     yield "models", "model", scenario.model
     protocol = Plugin.model_validate({**scenario.federation.options, "name": scenario.federation.protocol})
     yield "protocols", "federation.options", protocol
@@ -45,9 +45,9 @@ def used_plugins(scenario: Scenario) -> Iterator[tuple[str, str, Plugin]]:
 
 
 def plugin_problems(group: str, path: str, plugin: Plugin) -> list[Problem]:
-    """Everything wrong with one plug-in: its name, unknown, missing or ill-typed arguments, bad values."""
+    """All problems of one plug-in: unknown name; unknown, missing or ill-typed arguments; invalid values."""
     if group not in CHECKED and not plugin.arguments and plugin.name in registry.names(group):
-        return []  # nothing to check, so avoid a slow import
+        return []  # nothing to check: avoid a slow import
     try:
         factory = registry.load_model(plugin.name) if group == "models" else registry.load(group, plugin.name)
     except GlasshouseError as error:
@@ -64,15 +64,15 @@ def _argument_problems(group: str, path: str, plugin: Plugin, factory: Callable[
     keys = (*takes, *(type(plugin).model_fields.keys() - {"arguments"}))
     problems: list[Problem] = []
     for key, value in plugin.arguments.items():
-        here = f"{path}.{key}"
+        key_path = f"{path}.{key}"
         if not _is_finite(value):
-            problems.append(Problem(path=here, needs="finite numbers", got=show_value(value)))
+            problems.append(Problem(path=key_path, needs="finite numbers", got=show_value(value)))
         elif key in takes:
-            problems += _value_problems(here, value, takes[key])
+            problems += _value_problems(key_path, value, takes[key])
         elif not open_ended:
             needs, new = f"an argument of '{plugin.name}'", _renamed_arguments(group, plugin.name).get(key)
             hint = f"it is called {new} now" if new else registry.nearest_names(key, keys)
-            problems.append(Problem(path=here, needs=needs, got=f"'{key}'", hint=hint))
+            problems.append(Problem(path=key_path, needs=needs, got=f"'{key}'", hint=hint))
     for key, parameter in takes.items():
         if parameter.default is parameter.empty and key not in plugin.arguments and group in CHECKED:
             needs = f"a value ('{plugin.name}' has no default for it)"
@@ -81,7 +81,7 @@ def _argument_problems(group: str, path: str, plugin: Plugin, factory: Callable[
 
 
 def _renamed_arguments(group: str, name: str) -> Mapping[str, str]:
-    """Arguments of earlier versions of a registered plug-in, old path → new one."""
+    """Renamed arguments of a registered plug-in, old path → new path."""
     try:
         return registry.card(group, name).renamed
     except GlasshouseError:  # a module:factory, or a plug-in without a card: its contract test reports that
@@ -102,7 +102,7 @@ def _value_problems(path: str, value: Any, parameter: inspect.Parameter) -> list
         schema = adapter.json_schema()
     except PydanticUserError:
         return []  # a type of the plug-in's own, validated by its constructor
-    # TOML has one kind of list; a plug-in may ask for either of Python's.
+    # TOML has only lists; a plug-in may expect a list or a tuple.
     for form in (value, canonical(value)):
         try:
             adapter.validate_python(form)
@@ -115,7 +115,7 @@ def _value_problems(path: str, value: Any, parameter: inspect.Parameter) -> list
 
 
 def _table_problems(path: str, value: Any, table: Callable[..., Any]) -> list[Problem]:
-    """Everything wrong with a table that stands for an argument of several settings."""
+    """All problems of a table that is given for an argument with several settings."""
     if not isinstance(value, Mapping):
         return [Problem(path=path, needs="a table", got=show_value(value))]
     takes = registry.arguments(table)

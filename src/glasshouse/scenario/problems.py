@@ -1,4 +1,4 @@
-"""Translates pydantic's errors: path, needs, got, and the nearest valid name."""
+"""Translate pydantic's errors into problems: path, needs, got, and the nearest valid name."""
 
 import re
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ _TYPES = {
 
 
 def dotted_path(loc: tuple[str | int, ...]) -> str:
-    """A location as the user writes it.
+    """A pydantic error location in the scenario's path notation.
 
     Examples:
         >>> dotted_path(("axes", "federation.batch_size", 0)), dotted_path(("defenses", 1, "name"))
@@ -36,7 +36,7 @@ def dotted_path(loc: tuple[str | int, ...]) -> str:
 
 
 def show_value(value: object) -> str:
-    """A value as a reader of TOML would write it, cut to a line."""
+    """A value in TOML-like notation, truncated to 60 characters."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -51,7 +51,7 @@ def show_value(value: object) -> str:
 
 
 def condition(schema: Schema, root: Schema) -> str:
-    """What a JSON schema asks for, in words: ``an int >= 1``, ``one of iid, dirichlet``."""
+    """A JSON schema's condition in words: ``an int >= 1``, ``one of iid, dirichlet``."""
     if "description" in schema and "type" not in schema and "$ref" not in schema:
         return str(schema["description"])
     if "$ref" in schema:
@@ -75,12 +75,12 @@ def condition(schema: Schema, root: Schema) -> str:
 
 
 def found_problems(error: ValidationError, model: type[BaseModel]) -> list[Problem]:
-    """Every error of one validation as a :class:`Problem`, in order."""
+    """The errors of one validation as :class:`Problem` objects, in order."""
     return [_problem(e, _schema(model)) for e in error.errors(include_url=False)]
 
 
 def known_keys(root: Schema, loc: tuple[str | int, ...]) -> tuple[str, ...]:
-    """The keys that the table at ``loc`` may have."""
+    """The valid keys of the table at ``loc``."""
     return tuple(_deref(_at(root, loc, root), root).get("properties", {}))
 
 
@@ -120,7 +120,7 @@ def _deref(schema: Schema, root: Schema) -> Schema:
 
 
 def _at(schema: Schema, loc: tuple[str | int, ...], root: Schema) -> Schema:
-    """The schema of the value at ``loc``; empty where the schema says nothing about it."""
+    """The schema of the value at ``loc``; empty if there is none."""
     for part in loc:
         schema = _deref(schema, root)
         if "anyOf" in schema:

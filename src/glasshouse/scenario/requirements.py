@@ -1,11 +1,11 @@
-"""What the metrics and roles of a scenario need: context of the score, images of the data set."""
+"""Requirements of a scenario's metrics (scoring context) and roles (images of the data set)."""
 
 from glasshouse import registry
 from glasshouse.scenario.spec import Scenario
 
 
 def metrics_requiring(scenario: Scenario, requirement: str) -> tuple[str, ...]:
-    """Names of the scenario's metrics that need ``requirement`` of their context.
+    """Names of the scenario's metrics that require ``requirement`` in their context.
 
     Unknown names are left out: another rule reports them.
     """
@@ -18,12 +18,12 @@ def metrics_requiring(scenario: Scenario, requirement: str) -> tuple[str, ...]:
 
 
 def distractors(scenario: Scenario) -> int:
-    """How many other images of the private examples' distribution the metrics need."""
+    """Number of distractors (other images from the private distribution) that the metrics need."""
     return scenario.audit.distractors if metrics_requiring(scenario, "distractors") else 0
 
 
 def role_requests(scenario: Scenario) -> dict[str, tuple[int, str, tuple[int, ...]]]:
-    """What each role asks for of the data set: images, split, classes; roles without images are left out."""
+    """(number of images, split, classes) requested by each role; roles without images are left out."""
     data = scenario.data
     requests = {
         "private": (

@@ -1,4 +1,4 @@
-"""Rules across keys: combinations of valid values that make no sense."""
+"""Cross-key rules: combinations of individually valid values that contradict each other."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from glasshouse.scenario.table import Plugin
 
 
 def rule_problems(scenario: Scenario) -> list[Problem]:
-    """Contradictions within one scenario whose axes are expanded."""
+    """Contradictions within one scenario without axes."""
     return [
         *_federation(scenario),
         *_data(scenario),
@@ -66,7 +66,7 @@ def _protocol(federation: Federation) -> Iterator[Problem]:
 
 
 def _optimizer(federation: Federation) -> Iterator[Problem]:
-    """Clients that take no steps of their own have an optimizer that nobody would use."""
+    """Refuse an optimizer that would be ignored because clients take no local steps with it."""
     how, kind = federation.optimizer, federation.kind
     if kind == "gradient" and (how.traits - {"sgd", "schedule"} or how.over == "steps"):
         words = "plain sgd, with a schedule over rounds at most: clients send gradients, and the server steps"
@@ -121,8 +121,8 @@ def _data(scenario: Scenario) -> Iterator[Problem]:
 
 def _start(scenario: Scenario) -> Iterator[Problem]:
     how, weights = scenario.model.pretraining, scenario.model.weights
-    fitted = weights and how.head_epochs and _traits(scenario).start == "features"
-    if (how.epochs or fitted) and not scenario.data.public:
+    fits_head = weights and how.head_epochs and _traits(scenario).start == "features"
+    if (how.epochs or fits_head) and not scenario.data.public:
         yield Problem(
             path=f"model.pretraining.{'epochs' if how.epochs else 'head_epochs'}",
             needs=f"data.public > 0, the images to {'pre-train on' if how.epochs else 'fit the head to'}",

@@ -1,4 +1,4 @@
-"""The scenarios and suites that come with the package, as text; nothing else is imported to read them."""
+"""The scenarios and suites shipped with the package, as text; reading them imports nothing else."""
 
 from importlib import resources
 
@@ -17,7 +17,7 @@ def preset_text(name: str) -> str:
     """The TOML of a preset.
 
     Raises:
-        UnknownName: no such preset; the nearest are listed.
+        UnknownName: no such preset; the message suggests similar names.
     """
     if name not in presets():
         raise UnknownName(

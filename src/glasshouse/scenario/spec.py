@@ -1,8 +1,8 @@
-"""A scenario as frozen data: one federation, what is done to it, and how that is measured.
+"""A scenario as frozen data: one federation, the attacks and defences, and how leakage is measured.
 
 Each class is one table of the TOML file (docs/scenario.md lists every key). Nothing here reads files or
-builds anything: :mod:`glasshouse.scenario.load` does the first, ``audit.build`` the second. Literals that
-also live in other packages of this layer are repeated, and a test holds them equal.
+builds objects: :mod:`glasshouse.scenario.load` reads, ``audit.build`` builds. Literals defined in other
+packages of this layer are repeated here, and a test keeps them equal.
 """
 
 from collections.abc import Mapping
@@ -29,18 +29,19 @@ from glasshouse.wire import Kind
 
 @final
 class Domains(Table):
-    """``[data.domains]``: some classes private in one domain, all else public (logit protocols).
+    """``[data.domains]``: some classes are private in one domain, all else is public (logit protocols).
 
     Attributes:
-        targets: private classes, dealt by the seed unless ``data.private_classes`` names them; 0: no domains.
-        identities: classes that take part.
-        per_class: images of each.
-        sensitive: public private-domain ones.
-        shifts: registered transforms that make the public domain.
-        other: source of a natural one.
-        same_photos: shifted are the very photos that are also private; False: others of the same class.
+        targets: number of private classes, drawn by the seed unless ``data.private_classes`` names them;
+            0: no domains.
+        identities: number of classes used; 0: all.
+        per_class: images used per class; 0: all.
+        sensitive: maximal number of public private-domain images; 0: no limit.
+        shifts: registered transforms that produce the public domain.
+        other: source of another, natural domain.
+        same_photos: shift the same photos that are also private; False: others of the same class.
         heldout: share of each target's private images that only measures utility.
-        hidden: rows that count.
+        hidden: rows that are scored, as shares of the height; empty: those that ``shifts`` hide.
     """
 
     targets: Natural = 0
@@ -56,34 +57,33 @@ class Domains(Table):
 
 @final
 class Data(Table):
-    """``[data]``: where examples come from, and how they are dealt to roles.
+    """``[data]``: the source of examples, and their assignment to roles.
 
     Attributes:
         source: ``digits``, or a registered kind with a path or name: ``npz:PATH``, ``text:PATH``, ...
         tokenizer: of sentences: ``words``, ``bytes``, or the path of a tokenizer's file or folder.
-        length: of sentences, in tokens, marks included; longer ones are cut.
-        resize: side in pixels; None keeps the size.
-        channels: 3 repeats grey ones, 1 turns colour into grey.
-        private_source: another data set that private images come from, made to fit; empty: ``source``.
-        private_split: split that the part comes from; empty: dealt by the seed from all that the others
-            leave.
+        length: maximal length of sentences in tokens, special tokens included; longer ones are cut.
+        resize: side of images in pixels; None keeps the size.
+        channels: 3 repeats grey images in three channels, 1 converts colour to grey.
+        private_source: another data set for the private images, converted to fit; empty: ``source``.
+        private_split: split of the private part; empty: drawn by the seed from all that the others leave.
         auxiliary_split: as ``private_split``.
-        public_split: split that the part comes from; empty: dealt by the seed from all that the others leave.
+        public_split: as ``private_split``.
         heldout_split: as ``private_split``.
-        deal: what is dealt to parts: single images, or whole labels (people, classes).
-        people: who is in a picture: as the data say (``groups``), or its label.
+        deal: unit of assignment to the parts: single images, or whole labels (people, classes).
+        people: who is in an image: given by the data (``groups``), or by its label.
         examples: private examples per client.
-        members: clients that hold the challenge example, each in place of one of theirs.
-        auxiliary: images in that part.
-        public: images in that part.
-        heldout: images in that part.
-        partition: registered way to spread private images over clients.
-        alpha: of ``dirichlet``.
-        private_classes: labels in the part; empty: all.
-        auxiliary_classes: labels in the part; empty: all.
-        public_classes: labels in the part; empty: all.
-        heldout_classes: labels in the part; empty: all.
-        images_are_public: no need to blur; None: as the source says.
+        members: number of clients that hold the challenge example, each instead of one of its own.
+        auxiliary: number of auxiliary images.
+        public: number of public images.
+        heldout: number of held-out images.
+        partition: registered partitioner of private images into clients.
+        alpha: concentration of ``dirichlet``.
+        private_classes: labels in the private part; empty: all.
+        auxiliary_classes: labels in the auxiliary part; empty: all.
+        public_classes: labels in the public part; empty: all.
+        heldout_classes: labels in the held-out part; empty: all.
+        images_are_public: images need no blurring; None: as the source declares.
         domains: roles by class and domain.
     """
 
@@ -119,7 +119,7 @@ class Behaviour(Plugin):
     """``[[federation.behaviours]]``: how some clients deviate; further keys are its arguments.
 
     Attributes:
-        clients: how many (dealt by the seed), or which ids.
+        clients: number of clients (drawn by the seed), or their ids.
     """
 
     clients: Clients = 1
@@ -130,7 +130,7 @@ class Keep(Table):
     """``[federation.keep]``: what the transcript stores.
 
     Attributes:
-        rounds: ``all``, ``attacked`` (those in ``audit.rounds``; with logits all), or their numbers.
+        rounds: ``all``, ``attacked`` (those in ``audit.rounds``; all under logit protocols), or numbers.
     """
 
     rounds: Rounds = "attacked"
@@ -138,26 +138,26 @@ class Keep(Table):
 
 @final
 class Federation(Table):
-    """``[federation]``: the protocol, and what it makes public.
+    """``[federation]``: the protocol and its public settings.
 
     Attributes:
         protocol: registered name.
-        options: its further public settings, by keyword.
-        clients: N.
-        cohort: fraction C of them selected per round.
+        options: further public settings of the protocol, by keyword.
+        clients: N, number of clients.
+        cohort: C, fraction of clients selected per round.
         dropout: share of the cohort that fails.
-        rounds: rounds played.
+        rounds: number of rounds.
         batch_size: examples per local step.
         local_epochs: passes per round (fedavg).
-        learning_rate: of the clients.
-        optimizer: of the clients.
-        server_rate: of the server.
-        secure_sum: the server sees only the weighted sum.
-        weighting: by number of examples, or all alike.
+        learning_rate: learning rate of the clients.
+        optimizer: optimizer of the clients.
+        server_rate: learning rate of the server.
+        secure_sum: secure aggregation: the server sees only the weighted sum.
+        weighting: weight clients by number of examples, or equally.
         sends: kind of update; None: the protocol's own (fedsgd: ``gradient``, fedavg: ``delta``).
         keep: what the transcript stores.
-        behaviours: who deviates, and how.
-        client_models: models that clients run instead of the agreed one, in turn (logit protocols).
+        behaviours: deviating clients.
+        client_models: models assigned to clients in turn instead of the agreed one (logit protocols).
     """
 
     protocol: Name = "fedsgd"
@@ -182,7 +182,7 @@ class Federation(Table):
 
     @property
     def kind(self) -> Kind:
-        """What an update holds: ``sends``, or what the protocol's class declares."""
+        """Kind of update: ``sends``, or the default of the protocol's class."""
         return self.sends or traits_of(self.protocol).sends
 
     @property
@@ -193,13 +193,13 @@ class Federation(Table):
 
 @final
 class Threat(Table):
-    """``[threat]``: who is looking.
+    """``[threat]``: the adversary.
 
     Attributes:
         role: server, client or bystander.
-        client: the adversary's id when it is a client.
-        sees: kinds of messages; None: all that the role can.
-        changes: what a malicious server may alter.
+        client: the adversary's id if it is a client.
+        sees: kinds of messages that it observes; None: all that the role can observe.
+        changes: what a malicious server may change.
     """
 
     role: Literal["server", "client", "bystander"] = "server"
@@ -210,15 +210,15 @@ class Threat(Table):
 
 @final
 class Grants(Table):
-    """``[grants]``: side knowledge handed to the adversary; each one used is printed beside the finding.
+    """``[grants]``: side knowledge of the adversary; each grant in use is printed next to the finding.
 
     Attributes:
         auxiliary: the auxiliary part of the data.
-        labels: true labels behind each update.
-        batch_norm: statistics of the private batch.
+        labels: true labels of the batch behind each update.
+        batch_norm: batch-norm statistics of the private batch.
         defense: which defences the clients run.
         challenge: examples about which the adversary must decide.
-        cohorts: who took part in each round; a client or bystander then reads the sums off successive models.
+        cohorts: who took part in each round; a client or bystander then infers sums from successive models.
     """
 
     auxiliary: bool = True
@@ -231,20 +231,20 @@ class Grants(Table):
 
 @final
 class Audit(Table):
-    """``[audit]``: what is attacked, and how that is scored.
+    """``[audit]``: which updates are attacked, and how the attacks are scored.
 
     Attributes:
-        metrics: registered names, with arguments where they take some.
-        rounds: rounds whose updates are attacked; negative ones count from the last.
-        victims: updates attacked at most.
+        metrics: registered names, with arguments if they take any.
+        rounds: rounds whose updates are attacked; negative numbers count from the last round.
+        victims: maximal number of attacked updates.
         distractors: M - 1 for identification.
         baselines: null adversaries to compare with; empty: all that fit each metric.
         controls: run the positive and negative control first.
         utility: measure held-out accuracy.
-        seeds: the federation is repeated with each; empty: once, with the scenario's seed.
-        contrast: attack (its label, or its name) whose paired difference to every other attack is reported.
-        epsilon: the ε that is claimed, and how it is tested.
-        auditor: who answers for the audit; printed on the report, else ``GLASSHOUSE_AUDITOR`` is.
+        seeds: repeat the federation with each of these; empty: once, with the scenario's seed.
+        contrast: attack (label or name) whose paired difference to every other attack is reported.
+        epsilon: the claimed ε, and how it is tested.
+        auditor: who is responsible for the audit, printed on the report; default: ``GLASSHOUSE_AUDITOR``.
     """
 
     metrics: tuple[Plugin, ...] = (
@@ -264,7 +264,7 @@ class Audit(Table):
 
 @final
 class Policy(Table):
-    """``[policy]``: what is tolerated; a broken limit gives exit code 1, one not shown to hold gives 3.
+    """``[policy]``: limits on leakage; exit code 1 if one is broken, 3 if one is not shown to hold.
 
     Attributes:
         max_gain: metric → largest tolerated gain over the null baseline (compared with the whole interval).
@@ -277,7 +277,7 @@ class Policy(Table):
 
 @final
 class Tuning(Table):
-    """``[tuning]``: the data on which the defaults of this scenario were tuned; other data judge.
+    """``[tuning]``: the data on which this scenario's defaults were tuned, disjoint from the evaluation data.
 
     Attributes:
         source: as in ``[data]``.
@@ -295,13 +295,13 @@ class Scenario(Table):
     """A scenario. ``axes`` maps a path to its values; :func:`glasshouse.scenario.axes.cells` expands it.
 
     Attributes:
-        name: names it in the report.
+        name: name in the report.
         summary: one sentence.
-        seed: of the federation.
-        attack_seed: of the adversary; neither can be computed from the other.
-        captured: folder of a federation that ran, which is audited instead of a simulation; set by
+        seed: seed of the federation.
+        attack_seed: seed of the adversary, independent of ``seed``.
+        captured: folder of a recorded federation, which is audited instead of a simulation; set by
             ``--captured``, which fills in ``federation`` and ``model``.
-        axes_zipped: tables of paths whose values move together.
+        axes_zipped: tables of paths whose values vary together.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
@@ -325,10 +325,10 @@ class Scenario(Table):
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> "Scenario":
-        """A scenario from plain data, the tables of a TOML file as dictionaries; checked like a file.
+        """A scenario from plain data, the tables of a TOML file as dictionaries; validated like a file.
 
         Raises:
-            BadScenario: all that is wrong.
+            BadScenario: lists every problem.
 
         Examples:
             >>> Scenario.from_dict({"name": "mine", "attacks": ["idlg"]}).data.source
@@ -340,7 +340,7 @@ class Scenario(Table):
 
     @property
     def sees(self) -> frozenset[Message]:
-        """What the adversary sees: ``threat.sees``, or all that its role can under this federation."""
+        """Messages that the adversary observes: ``threat.sees``, or all that its role permits."""
         if self.threat.sees is not None:
             return frozenset(self.threat.sees)
         if self.threat.role != "server":

@@ -1,4 +1,4 @@
-"""A suite as frozen data: several scenarios whose results stand in one report."""
+"""A suite as frozen data: several scenarios with one report."""
 
 from typing import Annotated, Any, final
 
@@ -11,12 +11,12 @@ from glasshouse.settings import Table
 
 @final
 class Entry(Table):
-    """One line of a suite.
+    """One entry of a suite.
 
     Attributes:
         use: name of a preset, or a path (relative to the suite's file) that ends in ``.toml``.
         set: overrides, path → value.
-        system: the part of the product that it shows (its time is printed).
+        system: the part of the product that it demonstrates (its run time is printed).
     """
 
     use: Name
@@ -31,7 +31,7 @@ class Entry(Table):
 
 @final
 class SuiteFile(Table):
-    """A suite as written."""
+    """The contents of a suite's file."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     summary: str = ""
@@ -40,7 +40,7 @@ class SuiteFile(Table):
 
 @final
 class Member(Table):
-    """A scenario of a suite, with the part of the product that it shows (may be empty)."""
+    """A scenario of a suite, with the part of the product that it demonstrates (may be empty)."""
 
     scenario: Scenario
     system: str = ""
@@ -48,7 +48,7 @@ class Member(Table):
 
 @final
 class Suite(Table):
-    """Scenarios in one report. ``given``: the text of the file as written."""
+    """Scenarios with one report. ``given``: the original text of the file."""
 
     name: str
     summary: str = ""

@@ -1,4 +1,4 @@
-"""What tables of a scenario are made of: names, rounds, clients, :class:`Plugin`; the tables of models."""
+"""Building blocks of a scenario's tables: names, rounds, clients, :class:`Plugin`; and smaller tables."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, final
@@ -66,7 +66,7 @@ def _is_plain(value: object) -> bool:
     return isinstance(value, (str, int, float, bool))
 
 
-# Keyword arguments as TOML stores them, without dates and times: JSON, and hence the hash, has none.
+# Keyword arguments of TOML types, except dates and times: JSON, from which the hash is computed, lacks them.
 Arguments = Annotated[dict[str, Any], AfterValidator(_check_arguments)]
 
 
@@ -75,8 +75,8 @@ class Plugin(Table):
 
     Attributes:
         name: as in ``glasshouse list``, or ``module:factory`` where that is allowed.
-        label: how the report calls this entry; empty: the name.
-        arguments: every other key of the table, handed to the plug-in's factory by keyword.
+        label: name of this entry in the report; empty: ``name``.
+        arguments: all other keys of the table, passed to the plug-in's factory by keyword.
     """
 
     name: Name
@@ -104,14 +104,14 @@ class Plugin(Table):
 
 
 def canonical(value: Any) -> Any:
-    """Converts tuples to lists recursively, as TOML and JSON have them."""
+    """Convert tuples to lists recursively, as in TOML and JSON."""
     if isinstance(value, Mapping):
         return {k: canonical(v) for k, v in value.items()}
     return [canonical(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
 def freeze(value: Any) -> Any:
-    """Converts lists to tuples recursively, as the spec stores them."""
+    """Convert lists to tuples recursively, as the spec stores them."""
     if isinstance(value, Mapping):
         return {k: freeze(v) for k, v in value.items()}
     return tuple(freeze(v) for v in value) if isinstance(value, (list, tuple)) else value
@@ -119,14 +119,13 @@ def freeze(value: Any) -> Any:
 
 @final
 class Adversarial(Table):
-    """``[model.pretraining.adversarial]``: train on images moved against the model (``models.adversarial``).
+    """``[model.pretraining.adversarial]``: adversarial training (``models.adversarial``).
 
     Attributes:
-        method: ``none`` trains on the images as they are; ``fgsm``: one step from a random start; ``pgd``:
-            several.
+        method: ``none``: unperturbed images; ``fgsm``: one step from a random start; ``pgd``: several.
         radius: largest change of a pixel, in 255ths of the image range.
-        step: of each step, as a share of the radius; None: 1.25 for fgsm, 0.5 for pgd.
-        steps: of pgd.
+        step: size of each step, as a share of the radius; None: 1.25 for fgsm, 0.5 for pgd.
+        steps: number of steps of pgd.
     """
 
     method: Literal["none", "fgsm", "pgd"] = "none"
@@ -137,13 +136,13 @@ class Adversarial(Table):
 
 @final
 class Pretraining(Recipe):
-    """``[model.pretraining]``: training on the public part before round 0, as :class:`Recipe` says it.
+    """``[model.pretraining]``: training on the public part before round 0, configured as :class:`Recipe`.
 
     Attributes:
         epochs: passes over the public part; 0: none.
         adversarial: see :class:`Adversarial`.
-        behind: under protocol transfer, what follows the features in their training: the agreed ``head``,
-            or one ``linear`` layer that is thrown away.
+        behind: under protocol transfer, what the features are pre-trained with: the agreed ``head``, or one
+            ``linear`` layer that is discarded.
         head_epochs: under transfer, passes that then fit the agreed head (``linear``, or ``weights`` given).
     """
 
@@ -158,8 +157,8 @@ class Model(Plugin):
     """``[model]``: the agreed architecture; further keys are arguments of its factory.
 
     Attributes:
-        weights: safetensors file to start from (transfer: with or without a head); None: fresh, by the seed.
-        pretraining: what the server does before round 0.
+        weights: safetensors file to start from (transfer: with or without a head); None: random by the seed.
+        pretraining: training by the server before round 0.
     """
 
     name: Name = "convnet"
@@ -169,16 +168,16 @@ class Model(Plugin):
 
 @final
 class Epsilon(Table):
-    """``[audit.epsilon]``: is a claimed ε real? Canaries show a lower bound.
+    """``[audit.epsilon]``: test a claimed ε with canaries, which give a lower bound.
 
-    They are in a further federation, simulated for them. Of a federation that ran (``captured``) they
-    are the clients that its ``canaries.json`` names; ``canaries`` means nothing there.
+    The canaries are in an additional simulated federation. In a recorded federation (``captured``) they are
+    the clients named in its ``canaries.json``, and ``canaries`` is ignored.
 
     Attributes:
-        claimed: the ε that is claimed; 0: nothing is, and no canaries are used.
-        delta: δ at which it is claimed.
-        unit: what a canary is; empty: what the defences protect.
-        canaries: how many, each in by its own fair coin.
+        claimed: the claimed ε; 0: none is claimed, and no canaries are used.
+        delta: the δ of the claim.
+        unit: what a canary is; empty: the unit that the defences protect.
+        canaries: number of canaries, each included by an independent fair coin flip.
     """
 
     claimed: NotNegative = 0.0
@@ -192,8 +191,8 @@ class Guard(Table):
     """``[guard]``: what clients check before they train, and before they send.
 
     Attributes:
-        models: what becomes of a received model that ``glasshouse guard`` finds odd.
-        updates: what becomes of an update in which examples stand.
+        models: how to treat a received model that ``glasshouse guard`` finds suspicious.
+        updates: how to treat an update that contains examples.
     """
 
     models: Literal["trusted", "watched", "refused"] = "trusted"

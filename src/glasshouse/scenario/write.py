@@ -1,4 +1,4 @@
-"""A scenario as TOML text again, with every default written out."""
+"""Write a scenario as TOML, with every default."""
 
 import json
 import re
@@ -10,12 +10,12 @@ from glasshouse.scenario.spec import Scenario
 
 
 def resolved_toml(scenario: Scenario) -> str:
-    """TOML that loads to the same scenario. Keys without a value are left out."""
+    """TOML that loads as the same scenario. Keys without a value are left out."""
     return toml(plain(scenario))
 
 
 def toml(table: Mapping[str, Any]) -> str:
-    """Write ``table``; values are texts, numbers, booleans, lists and tables of them.
+    """Format ``table`` as TOML; values are strings, numbers, booleans, lists and tables of them.
 
     Examples:
         >>> print(toml({"seed": 0, "data": {"source": "digits"}, "attacks": [{"name": "dlg"}]}))
@@ -36,13 +36,13 @@ def _lines(table: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
     for key, value in table.items():
         if not _is_section(value):
             continue
-        here = (*path, key)
-        name = ".".join(_key(k) for k in here)
+        full_path = (*path, key)
+        name = ".".join(_key(k) for k in full_path)
         if isinstance(value, Mapping):
-            lines += ["", f"[{name}]", *_lines(value, here)]
+            lines += ["", f"[{name}]", *_lines(value, full_path)]
         else:
             for entry in value:
-                lines += ["", f"[[{name}]]", *_lines(entry, here)]
+                lines += ["", f"[[{name}]]", *_lines(entry, full_path)]
     return lines
 
 
@@ -69,5 +69,5 @@ def _value(value: Any) -> str:
 
 
 def _text(text: str) -> str:
-    """JSON's escapes are TOML's too, but TOML also wants DEL escaped, and no surrogate pairs."""
+    """A TOML string: JSON's escapes are valid, but DEL must be escaped too, and surrogate pairs avoided."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,1 +1,1 @@
-"""What plug-ins are tested with: contracts to inherit, toy federations. Needs the extra ``test``."""
+"""Test utilities for plug-ins: contracts to inherit and toy federations. Needs the extra ``test``."""

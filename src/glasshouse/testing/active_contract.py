@@ -1,7 +1,7 @@
-"""What attacks by an active server promise beside what all attacks promise. Shipped with the package.
+"""Contract tests for attacks by an active server, in addition to those for all attacks.
 
-Subclass as ``TestMyAttack``, provide ``name``, ``attack`` and ``settings``; the view is made by playing a toy
-federation under the attack.
+Subclass as ``TestMyAttack`` and provide ``name``, ``attack`` and ``settings``; the view comes from a toy
+federation that is run under the attack.
 """
 
 from collections.abc import Mapping
@@ -20,30 +20,30 @@ __all__ = ["ActiveAttackContract"]
 
 
 class ActiveAttackContract(AttackContract):
-    """Promises of an attack that crafts what the server sends, and reads what clients answer."""
+    """Contract of an attack that crafts the server's messages and reads the clients' answers."""
 
     @pytest.fixture
     def settings(self) -> Mapping[str, Any]:
-        """Of the toy federation: arguments of :func:`glasshouse.testing.toys.toy`."""
+        """Settings of the toy federation: arguments of :func:`glasshouse.testing.toys.toy`."""
         return {}
 
     @pytest.fixture
     def played(self, attack: ActiveAttack, settings: Mapping[str, Any]) -> AttackedToy:
-        """A toy federation under the attack."""
+        """A toy federation, run under the attack."""
         return play_attacked(attack, **settings)
 
     @pytest.fixture
     def view(self, played: AttackedToy) -> View:
-        """The attacked round, as the server sees it."""
+        """The server's view of the attacked round."""
         return played.view
 
     @pytest.fixture
     def crafted(self, played: AttackedToy) -> Crafted:
-        """What was sent instead of the model."""
+        """The message sent instead of the honest model."""
         return played.crafted
 
     def test_what_it_sends_can_be_trained(self, crafted: Crafted) -> None:
-        """Every broadcast names an architecture that can be built, and finite tensors that fit it."""
+        """Every broadcast has an architecture that can be built, and finite tensors that fit it."""
         for broadcast in (crafted.default, *crafted.addressed.values()):
             model = models.build(broadcast.architecture)
             models.load(model, broadcast.tensors, partial=True)
@@ -52,7 +52,7 @@ class ActiveAttackContract(AttackContract):
     def test_it_changes_only_what_it_declares(
         self, attack: ActiveAttack, crafted: Crafted, played: AttackedToy
     ) -> None:
-        """Another architecture, or addressed broadcasts, only as ``needs.changes`` says."""
+        """Changed architectures and addressed broadcasts are declared in ``needs.changes``."""
         agreed = played.toy.setting.terms.architecture
         sent = (crafted.default, *crafted.addressed.values())
         changes = attack.needs.changes  # type: ignore[attr-defined]  # an active attack is an attack
@@ -61,9 +61,9 @@ class ActiveAttackContract(AttackContract):
         assert "addressing" in changes or not crafted.addressed
 
     def test_its_memory_is_finite_tensors(self, crafted: Crafted) -> None:
-        """What the read-out needs later is filed, so that it can be replayed elsewhere."""
+        """The memory for the read-out consists of finite tensors, so that it can be replayed elsewhere."""
         assert all(bool(t.isfinite().all()) for t in crafted.memory.values() if t.is_floating_point())
 
     def test_same_rng_same_craft(self, attack: ActiveAttack, settings: Mapping[str, Any]) -> None:
-        """One stream, one model."""
+        """The same random stream gives the same model."""
         check_repeatable(lambda: play_attacked(attack, **settings).crafted)

@@ -1,6 +1,7 @@
-"""What every attack promises. Shipped with the package, so that other people's can be held to it.
+"""Contract tests for attacks, shipped for authors of plug-ins.
 
-Subclass as ``TestMyAttack``, provide ``name``, ``attack`` and ``view``, and the promises come along as tests.
+Subclass as ``TestMyAttack`` and provide the fixtures ``name``, ``attack`` and ``view``; the tests are
+inherited.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,29 +25,29 @@ __all__ = ["AttackContract", "tensors_of"]
 
 
 class AttackContract:
-    """Promises of an attack on one view that it accepts."""
+    """Contract of an attack, tested on one view that it accepts."""
 
     @pytest.fixture
     def name(self) -> str:
-        """As registered."""
+        """The registered name."""
         raise NotImplementedError
 
     @pytest.fixture
     def attack(self) -> Attack:
-        """The attack under test, with settings that end quickly."""
+        """The attack under test, with settings for a short run."""
         raise NotImplementedError
 
     @pytest.fixture
     def view(self) -> View:
-        """What it may see: one update, one round or a whole run, as its scope says."""
+        """A view for its scope: one update, one round or a whole run."""
         raise NotImplementedError
 
     def run(self, attack: Attack, view: View, seed: int = 0) -> tuple[Claim, ...]:
-        """Its claims under a stream of this seed."""
+        """The attack's claims with a random stream of this seed."""
         return attack.run(view, rng=Rng.root(seed, salt="contract"))
 
     def test_claims_are_well_formed(self, name: str, attack: Attack, view: View) -> None:
-        """At least one claim; shapes, finiteness and image range hold; it speaks of what it was asked."""
+        """At least one claim, about the given unit, with valid shapes, finite values and image range."""
         claims = self.run(attack, view)
         assert claims
         declared = registry.card("attacks", name).claims
@@ -56,11 +57,11 @@ class AttackContract:
         check_claims(claims, view=view, unit=Unit(rounds=rounds, client=client), subject=name)
 
     def test_same_rng_same_claims(self, attack: Attack, view: View) -> None:
-        """One stream, one result, to the bit; the global generator is neither moved nor read."""
+        """The same stream gives bit-identical claims; the global generator is neither used nor changed."""
         check_repeatable(lambda: self.run(attack, view))
 
     def test_leaves_the_view_alone(self, attack: Attack, view: View) -> None:
-        """Every tensor that it was shown is as before."""
+        """No tensor of the view is changed."""
         before = {k: t.clone() for k, t in tensors_of(view).items()}
         self.run(attack, view)
         after = tensors_of(view)
@@ -76,7 +77,7 @@ class AttackContract:
         assert card.control
 
     def test_declares_a_budget_whose_probe_is_shorter(self, attack: Attack) -> None:
-        """None for a closed form; else counts that make sense, and arguments that its class takes."""
+        """None for a closed form; else valid counts, and arguments that its class accepts."""
         budget = attack.budget
         if budget is None:
             return
@@ -89,19 +90,19 @@ class AttackContract:
         assert short.training <= budget.training
 
     def test_its_own_loss_can_be_evaluated(self, attack: Attack, view: View) -> None:
-        """What a searching attack says it minimises is a number per candidate, the same at every call."""
+        """The objective of a searching attack is a number per candidate, the same at every call."""
         if not isinstance(attack, SearchingAttack):
             return
         for claim in self.run(attack, view):
             if not isinstance(claim, Reconstruction | ClassRepresentatives | Sequences):
                 continue
-            said = claim.tokens if isinstance(claim, Sequences) else claim.inputs
-            if not len(said):
+            candidate = claim.tokens if isinstance(claim, Sequences) else claim.inputs
+            if not len(candidate):
                 continue
             searched = attack.objective(view, claim.about, rng=Rng.root(0, salt="contract"))
             known = None if isinstance(claim, Sequences) else claim.labels
-            labels = torch.zeros(len(said)).long() if known is None else known
-            one, two = (searched.loss(said[None], labels[None]) for _ in range(2))
+            labels = torch.zeros(len(candidate)).long() if known is None else known
+            one, two = (searched.loss(candidate[None], labels[None]) for _ in range(2))
             assert one.shape == (1,)
             assert bool(one.isfinite().all())
             assert torch.equal(one, two)
@@ -109,13 +110,13 @@ class AttackContract:
             if isinstance(attack, SearchingTogether):
                 rngs = [Rng.root(0, salt="contract")] * 2
                 for other in attack.objectives((view, view), rngs=rngs):
-                    assert torch.equal(other.loss(said[None], labels[None]), one)
+                    assert torch.equal(other.loss(candidate[None], labels[None]), one)
 
     def test_is_frozen(self, attack: Attack) -> None:
-        """Its settings are data."""
+        """Its settings are a frozen dataclass."""
         assert is_dataclass(type(attack))
         with pytest.raises((AttributeError, TypeError)):
-            attack.needs = None  # type: ignore[misc,assignment]  # that it cannot be set is the point
+            attack.needs = None  # type: ignore[misc,assignment]  # setting it must fail
 
 
 def tensors_of(value: Any, path: str = "") -> dict[str, Tensor]:
@@ -139,7 +140,7 @@ def tensors_of(value: Any, path: str = "") -> dict[str, Tensor]:
 
 
 def check_repeatable(compute: Callable[[], Any]) -> None:
-    """One stream, one result; the global generator is neither moved nor read.
+    """Check that ``compute`` is deterministic and neither uses nor changes the global generator.
 
     Examples:
         >>> check_repeatable(lambda: torch.rand(3, generator=Rng.root(0).torch()))

@@ -1,6 +1,6 @@
-"""What every plug-in promises. Shipped with the package, so that other people's can be held to it.
+"""Contract tests for defences, shipped for authors of plug-ins.
 
-Subclass as ``TestMyDefense``, provide the fixtures, and the promises come along as tests.
+Subclass as ``TestMyDefense`` and provide the fixtures; the tests are inherited.
 """
 
 import copy
@@ -22,7 +22,7 @@ Send = Callable[[], Mapping[str, Tensor]]
 
 
 class DefenseContract:
-    """Promises of a defence, at whichever of the three places it acts."""
+    """Contract of a defence that acts at any of the three places."""
 
     @pytest.fixture
     def defense(self) -> Defense:
@@ -31,7 +31,7 @@ class DefenseContract:
 
     @pytest.fixture
     def update(self) -> Update:
-        """An update that it accepts: what it acts on, or (a local one) the shapes that training sends."""
+        """An update that the defence accepts; for a local defence, with the shapes that training sends."""
         raise NotImplementedError
 
     @pytest.fixture
@@ -41,17 +41,17 @@ class DefenseContract:
 
     @pytest.fixture
     def model(self) -> nn.Module:
-        """The model as the client received it."""
+        """The model received by the client."""
         raise NotImplementedError
 
     @pytest.fixture
     def train(self) -> Trainer:
-        """The honest trainer; only a local defence uses it."""
+        """The honest trainer; used by local defences only."""
         raise NotImplementedError
 
     @pytest.fixture
     def send(self, defense: Defense, update: Update, batch: Batch, model: nn.Module, train: Trainer) -> Send:
-        """Call it for what leaves the client, under seed 0, when this defence alone is on."""
+        """A function that returns what the client sends with seed 0 and only this defence."""
 
         def sent() -> Mapping[str, Tensor]:
             rng = Rng.root(0)
@@ -64,7 +64,7 @@ class DefenseContract:
         return sent
 
     def test_finite_and_of_the_same_shape(self, send: Send, update: Update) -> None:
-        """Names, shapes and dtypes stay; every entry is finite."""
+        """Names, shapes and dtypes are unchanged; every entry is finite."""
         sent = send()
         assert sent.keys() == update.tensors.keys()
         for name, t in sent.items():
@@ -74,7 +74,7 @@ class DefenseContract:
             assert not t.requires_grad
 
     def test_leaves_its_input_alone(self, send: Send, update: Update, batch: Batch, model: nn.Module) -> None:
-        """Update, batch and model are as before."""
+        """Update, batch and model are not changed."""
         tensors = {**update.tensors, "inputs": batch.inputs, "labels": batch.labels, **model.state_dict()}
         before = {name: t.clone() for name, t in tensors.items()}
         mode = [m.training for m in model.modules()]
@@ -84,11 +84,11 @@ class DefenseContract:
         assert all(p.grad is None and p.requires_grad for p in model.parameters())
 
     def test_same_rng_same_result(self, send: Send) -> None:
-        """One stream, one result; the global generator is neither moved nor read."""
+        """The same stream gives the same result; the global generator is neither used nor changed."""
         check_repeatable(send)
 
     def test_describes_itself_completely(self, defense: Defense) -> None:
-        """The description names a registered defence, its place, and every setting that was given."""
+        """The description contains a registered name, the place, and every setting."""
         mechanism = defense.describe()
         assert registry.load("defenses", mechanism.name) is type(defense)
         assert mechanism.place == defense.place

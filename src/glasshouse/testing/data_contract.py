@@ -1,7 +1,7 @@
-"""What every kind of data source promises. Shipped, so that other people's can be held to it.
+"""Contract tests for kinds of data sources, shipped for authors of plug-ins.
 
-Subclass :class:`DataContract` (images) or :class:`TextContract` (sentences) as ``TestMyData``,
-provide ``name`` and ``where``, and the promises come along as tests.
+Subclass :class:`DataContract` (images) or :class:`TextContract` (sentences) as ``TestMyData`` and provide the
+fixtures ``name`` and ``where``; the tests are inherited.
 """
 
 import pytest
@@ -16,21 +16,21 @@ __all__ = ["DataContract", "TextContract"]
 
 
 class _SourceContract:
-    """What is needed of a registered kind, and that it can be listed."""
+    """Fixtures of a registered kind, and a test that it can be listed."""
 
     @pytest.fixture
     def name(self) -> str:
-        """As registered."""
+        """The registered name."""
         raise NotImplementedError
 
     @pytest.fixture
     def where(self) -> str:
-        """What follows the colon in ``data.source``: a path or a name; empty where the kind needs none."""
+        """The part after the colon in ``data.source``: a path or a name; empty if the kind needs none."""
         raise NotImplementedError
 
     @pytest.fixture
     def source(self, name: str, where: str) -> DataSource:
-        """The data set, read once."""
+        """The loaded data set."""
         return load(f"{name}:{where}" if where else name)
 
     def test_is_registered_with_a_card(self, name: str) -> None:
@@ -39,7 +39,7 @@ class _SourceContract:
 
 
 class DataContract(_SourceContract):
-    """Promises of one registered kind of data on one small example of it."""
+    """Contract of a registered kind of image data, tested on a small example."""
 
     def test_images_and_labels_are_well_formed(self, source: DataSource) -> None:
         """Pixels in [0, 1], one label below K per image, a train split, a name per class."""
@@ -54,28 +54,28 @@ class DataContract(_SourceContract):
             assert tuple(batch.inputs.shape[1:]) == source.input_shape
 
     def test_reading_twice_gives_the_same_data(self, source: DataSource, name: str, where: str) -> None:
-        """One source, one checksum."""
+        """Reading a source twice gives the same checksum."""
         assert load(f"{name}:{where}" if where else name).checksum == source.checksum
 
     def test_images_can_be_resized(self, source: DataSource, name: str, where: str) -> None:
-        """``resize`` makes square images of that side; labels and sizes of the splits stay."""
+        """``resize`` gives square images of that side; labels and split sizes are unchanged."""
         other = load(f"{name}:{where}" if where else name, resize=12)
         assert other.input_shape == (source.input_shape[0], 12, 12)
         assert {n: len(p) for n, p in other.splits.items()} == {n: len(p) for n, p in source.splits.items()}
         assert other.checksum != source.checksum
 
     def test_a_source_that_is_not_there_is_an_error_in_four_parts(self, name: str) -> None:
-        """No traceback of a library, but subject, needs, got and fix."""
+        """A GlasshouseError with subject, needs, got and fix, not an exception of a library."""
         with pytest.raises(GlasshouseError) as caught:
             load(f"{name}:no-such-place/at-all")
         assert all((caught.value.subject, caught.value.needs, caught.value.got, caught.value.fix))
 
 
 class TextContract(_SourceContract):
-    """Promises of one registered kind of sentences on one small example of it."""
+    """Contract of a registered kind of text data, tested on a small example."""
 
     def test_tokens_and_labels_are_well_formed(self, source: DataSource) -> None:
-        """Tokens of the vocabulary, closed and filled up at the end; one label below K per sentence."""
+        """Tokens within the vocabulary, at least one word per sentence; one label below K per sentence."""
         words = source.vocabulary
         assert words is not None
         assert "train" in source.splits
@@ -88,7 +88,7 @@ class TextContract(_SourceContract):
             assert all(words.words(batch.inputs))
 
     def test_reading_twice_gives_the_same_data(self, source: DataSource, name: str, where: str) -> None:
-        """One source, one checksum; another tokenizer, another one."""
+        """Reading a source twice gives the same checksum; another tokenizer gives another one."""
         place = f"{name}:{where}" if where else name
         assert load(place).checksum == source.checksum
         assert load(place, tokenizer="bytes").checksum != source.checksum

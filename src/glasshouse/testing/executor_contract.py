@@ -1,4 +1,4 @@
-"""What every executor promises. Subclass as ``TestMyExecutor`` and provide the fixture ``executor``."""
+"""Contract tests for executors. Subclass as ``TestMyExecutor`` and provide the fixture ``executor``."""
 
 import os
 import signal
@@ -15,11 +15,11 @@ from glasshouse.registry import Card
 __all__ = ["ExecutorContract", "Note", "note"]
 
 Note = tuple[str, str, float]
-"""A file, what to write into it, and for how many seconds to work in between."""
+"""(file, name to write into it, seconds to sleep in between)."""
 
 
 def note(task: Note) -> str:
-    """Write that it begins and, later, that it ends; returns what was written of it."""
+    """Write a begin line, sleep, write an end line; return the name."""
     path, name, seconds = task
     with Path(path).open("a", encoding="utf-8") as file:
         file.write(f"begin {name} {os.getpid()}\n")
@@ -30,7 +30,7 @@ def note(task: Note) -> str:
 
 
 def once(task: Note) -> str:
-    """A :func:`note` that is idempotent, as pieces are: what is there already is kept."""
+    """An idempotent :func:`note`, as pieces must be: does nothing if it has already run."""
     done = Path(task[0]).with_suffix(f".{task[1]}")
     if not done.exists():
         note(task)
@@ -47,7 +47,7 @@ def _refuse(words: str) -> None:
 
 
 def _end_at_first(path: str) -> str:
-    """As the system does when memory is short; only where nobody ended before."""
+    """Kill the own process at the first call, as the system does when memory is short."""
     if not Path(path).exists():
         Path(path).touch()
         os.kill(os.getpid(), signal.SIGKILL)
@@ -55,15 +55,15 @@ def _end_at_first(path: str) -> str:
 
 
 class ExecutorContract:
-    """Promises of an executor."""
+    """Contract of an executor."""
 
     @pytest.fixture
     def executor(self) -> Executor:
-        """The executor under test, for two pieces at a time."""
+        """The executor under test, with two parallel jobs."""
         raise NotImplementedError
 
     def test_it_describes_itself_and_what_there_is(self, executor: Executor) -> None:
-        """The card has a summary; pieces may always ask for the CPU."""
+        """The card has a summary; the CPU is always available."""
         assert isinstance(executor.card, Card)
         assert executor.card.summary
         with executor.start() as workers:
@@ -74,7 +74,7 @@ class ExecutorContract:
     def test_every_piece_is_answered_once_also_what_is_submitted_meanwhile(
         self, executor: Executor, tmp_path: Path
     ) -> None:
-        """In any order, with what it returned, how long it took and how much memory."""
+        """Answers come in any order, with return value, duration and peak memory."""
         answers = {}
         with executor.start() as workers:
             for name in "abcd":
@@ -88,7 +88,7 @@ class ExecutorContract:
         assert all(answer.seconds >= 0.01 and answer.peak_mb >= 0 for answer in answers.values())
 
     def test_pieces_compute_in_one_thread_and_rooms_share_no_process(self, executor: Executor) -> None:
-        """Where plug-ins ran, nothing is scored."""
+        """Scoring never runs in a process that ran plug-ins."""
         processes: list[set[int]] = []
         with executor.start() as workers:
             for room in ("plug-ins", "scores"):
@@ -100,7 +100,7 @@ class ExecutorContract:
         assert processes[0].isdisjoint(processes[1])
 
     def test_a_piece_with_a_lock_never_runs_twice_at_once(self, executor: Executor, tmp_path: Path) -> None:
-        """Each of three in its turn: no beginning between another's beginning and its end."""
+        """Three pieces with the same lock run one after the other, without overlap."""
         with executor.start() as workers:
             for name in "abc":
                 workers.submit(_piece(tmp_path, name, seconds=0.3, lock=str(tmp_path / "lock")))
@@ -110,7 +110,7 @@ class ExecutorContract:
         assert all(lines[i][1] == lines[i + 1][1] for i in (0, 2, 4))
 
     def test_what_a_piece_raises_arrives_as_it_was_raised(self, executor: Executor) -> None:
-        """Type, words and parts."""
+        """Type, message and fields of the error are preserved."""
         with executor.start() as workers:
             workers.submit(Piece(work=_refuse, task="these words", label="errors", room="plug-ins"))
             with pytest.raises(BadValue, match="these words") as caught:
@@ -120,7 +120,7 @@ class ExecutorContract:
     def test_a_piece_whose_process_is_killed_runs_again_or_the_audit_says_so(
         self, executor: Executor, tmp_path: Path
     ) -> None:
-        """Nothing is lost in silence."""
+        """No piece is lost without an error."""
         with executor.start() as workers:
             workers.submit(
                 Piece(work=_end_at_first, task=str(tmp_path / "ended"), label="ends", room="plug-ins")

@@ -1,4 +1,4 @@
-"""What every figure promises. Subclass as ``TestMyFigure`` and provide the fixture ``figure``."""
+"""Contract tests for figures. Subclass as ``TestMyFigure`` and provide the fixture ``figure``."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -30,12 +30,12 @@ __all__ = ["FigureContract", "toy_cell"]
 
 
 def toy_cell(run: Path, claims: Sequence[Claim] = ()) -> CellEvidence:
-    """A cell with one attack on one federation, to try a figure on.
+    """A cell with one attack on one federation, for testing a figure.
 
     Args:
-        run: an empty folder; it gets a folder ``truth``.
-        claims: of the attack; by default the four private images of client 0 in round 0, in reverse order,
-            the first the surest.
+        run: an empty folder; a folder ``truth`` is created in it.
+        claims: claims of the attack; by default the four private images of client 0 in round 0, in reverse
+            order, with decreasing confidence.
 
     Examples:
         >>> from tempfile import TemporaryDirectory
@@ -79,7 +79,7 @@ def toy_cell(run: Path, claims: Sequence[Claim] = ()) -> CellEvidence:
 
 
 class FigureContract:
-    """Promises of a figure."""
+    """Contract of a figure."""
 
     @pytest.fixture
     def figure(self) -> Figure | RunFigure:
@@ -88,7 +88,7 @@ class FigureContract:
 
     @pytest.fixture
     def cell(self, tmp_path: Path) -> CellEvidence:
-        """A cell of which it has something to show; override it where that is not a reconstruction."""
+        """A cell that the figure draws; override it if the figure does not show reconstructions."""
         return toy_cell(tmp_path)
 
     def _draw(self, figure: Figure | RunFigure, cell: CellEvidence) -> list[Exhibit]:
@@ -102,7 +102,7 @@ class FigureContract:
     def test_it_describes_itself_and_what_it_reads(
         self, figure: Figure | RunFigure, cell: CellEvidence
     ) -> None:
-        """The card has a summary, and the cell has what the figure reads."""
+        """The card has a summary, and the cell contains what the figure reads."""
         assert isinstance(figure.card, Card)
         assert figure.card.summary
         assert has_any(cell, figure.reads)
@@ -110,7 +110,7 @@ class FigureContract:
     def test_it_draws_valid_exhibits_of_this_scenario(
         self, figure: Figure | RunFigure, cell: CellEvidence
     ) -> None:
-        """At least one exhibit; each can be written and drawn."""
+        """At least one exhibit; each is valid."""
         exhibits = self._draw(figure, cell)
         assert exhibits
         for exhibit in exhibits:
@@ -120,7 +120,7 @@ class FigureContract:
     def test_it_draws_the_same_twice_and_leaves_global_randomness_alone(
         self, figure: Figure | RunFigure, cell: CellEvidence
     ) -> None:
-        """What a figure draws at random comes from the evidence's own stream."""
+        """Random numbers of a figure come from the evidence's own stream."""
         before = torch.get_rng_state()
         assert self._draw(figure, cell) == self._draw(figure, cell)
         assert torch.equal(before, torch.get_rng_state())
@@ -128,6 +128,6 @@ class FigureContract:
     def test_it_shows_nothing_where_there_is_nothing(
         self, figure: Figure | RunFigure, cell: CellEvidence
     ) -> None:
-        """A cell in which no attack made a claim and no federation ran."""
+        """Nothing is drawn for a cell without attacks and federations."""
         empty = dataclasses.replace(cell, attacks=(), federations=())
         assert self._draw(figure, empty) == []

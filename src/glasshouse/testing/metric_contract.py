@@ -1,7 +1,7 @@
-"""What every metric promises. Shipped with the package, so that other people's can be held to it.
+"""Contract tests for metrics, shipped for authors of plug-ins.
 
-Subclass as ``TestMyMetric``, provide the fixtures ``name``, ``wrong`` and ``right``, and the promises come
-along as tests. A metric that declares a level of chance also shows how to ``guess``.
+Subclass as ``TestMyMetric`` and provide the fixtures ``name``, ``wrong`` and ``right``; the tests are
+inherited. A metric that declares a chance level must also implement ``guess``.
 """
 
 import dataclasses
@@ -17,19 +17,19 @@ from glasshouse import registry
 from glasshouse.metrics.base import Metric, PooledMetric, Requirement, ScoreContext, Wording
 
 Sides = tuple[Tensor, Tensor]
-"""A claim and the truth, as ``score`` gets them."""
+"""(claim, ground truth), as passed to ``score``."""
 TRIES = 200
-"""Guesses whose mean is compared with the declared chance."""
+"""Number of guesses whose mean score is compared with the declared chance."""
 NEAR = 0.02
-"""How far that mean may lie from it, where four standard errors are less."""
+"""Tolerance of that comparison, if four standard errors are less."""
 
 
 class MetricContract:
-    """Promises of a metric on a wrong claim and on a right one."""
+    """Contract of a metric, tested on a wrong claim and a right one."""
 
     @pytest.fixture
     def name(self) -> str:
-        """As registered."""
+        """The registered name."""
         raise NotImplementedError
 
     @pytest.fixture
@@ -40,41 +40,41 @@ class MetricContract:
 
     @pytest.fixture
     def context(self) -> ScoreContext:
-        """What it needs beside claim and truth: whatever its ``requires`` names."""
+        """The scoring context, with everything that the metric ``requires``."""
         return ScoreContext()
 
     @pytest.fixture
     def wrong(self) -> Sides:
-        """A claim that has little to do with the truth, and the truth."""
+        """A claim unrelated to the ground truth, and the ground truth."""
         raise NotImplementedError
 
     @pytest.fixture
     def right(self) -> Sides:
-        """A claim that could not be better, and the truth."""
+        """A perfect claim, and the ground truth."""
         raise NotImplementedError
 
     @pytest.fixture
     def units(self, wrong: Sides) -> int:
-        """How many numbers ``score`` returns for ``wrong`` and for ``right``: one per private example."""
+        """Number of values that ``score`` returns for ``wrong`` and ``right``: one per private example."""
         return len(wrong[1])
 
     def guess(self, metric: Metric, seed: int) -> tuple[Tensor, Tensor, ScoreContext]:
-        """A claim made without any information, its truth and its context; only where chance is declared."""
+        """A claim made without information, its ground truth and context; only if chance is declared."""
         raise NotImplementedError
 
     def test_is_frozen_data_registered_with_a_card(self, name: str, metric: Metric) -> None:
-        """``glasshouse list`` can show it; the card says direction and chance in words."""
+        """``glasshouse list`` can show it; the card states direction and chance in words."""
         assert registry.load("metrics", name) is type(metric)
         assert dataclasses.is_dataclass(type(metric))
         with pytest.raises((AttributeError, TypeError)):
-            metric.unit = "other"  # type: ignore[misc]  # that it cannot be set is the point
+            metric.unit = "other"  # type: ignore[misc]  # setting it must fail
         card = registry.card("metrics", name)
         assert card.summary
         assert card.details["chance"]
         assert card.details["direction"].startswith("up" if metric.higher_leaks else "down")
 
     def test_says_how_a_report_shows_it(self, metric: Metric) -> None:
-        """The wording is complete, and fits the unit."""
+        """The wording is complete and fits the unit."""
         wording = metric.wording
         assert isinstance(wording, Wording)
         assert "{}" not in wording.sentence.format("1")
@@ -83,7 +83,7 @@ class MetricContract:
         assert (wording.display == "level") == (metric.unit == "dB")
 
     def test_says_what_it_scores_and_within_which_range(self, metric: Metric) -> None:
-        """A registered kind of claim, a part of it, known requirements, an ordered range."""
+        """Registered kind of claim, valid field name, known requirements, ordered range."""
         assert metric.claim in registry.names("claims")
         assert metric.reads.isidentifier()
         assert metric.requires <= set(get_args(Requirement))
@@ -94,7 +94,7 @@ class MetricContract:
     def test_numbers_are_finite_within_range_and_one_per_unit(
         self, metric: Metric, wrong: Sides, right: Sides, context: ScoreContext, units: int
     ) -> None:
-        """A pooled metric returns a single one; a metric that counts, 0 or 1 or a share of a hit."""
+        """One finite value per unit, within range; a pooled metric returns a single value."""
         for claimed, truth in (wrong, right):
             numbers = metric.score(claimed, truth, context=context)
             assert numbers.dtype == np.float64
@@ -105,7 +105,7 @@ class MetricContract:
     def test_leaves_its_input_and_global_randomness_alone(
         self, metric: Metric, wrong: Sides, context: ScoreContext
     ) -> None:
-        """Claim and truth are as before; scoring twice gives the same."""
+        """Claim and truth are not changed; scoring twice gives the same result."""
         before, state = [side.clone() for side in wrong], torch.get_rng_state()
         one, two = (metric.score(*wrong, context=context) for _ in range(2))
         assert one.tolist() == two.tolist()
@@ -115,12 +115,12 @@ class MetricContract:
     def test_a_right_claim_leaks_more_than_a_wrong_one(
         self, metric: Metric, wrong: Sides, right: Sides, context: ScoreContext
     ) -> None:
-        """In the direction that ``higher_leaks`` says."""
+        """In the direction of ``higher_leaks``."""
         worse, better = (float(metric.score(*sides, context=context).mean()) for sides in (wrong, right))
         assert better > worse if metric.higher_leaks else better < worse
 
     def test_guessing_reaches_the_declared_chance(self, metric: Metric, context: ScoreContext) -> None:
-        """The mean over guesses without any information; nothing to show where no chance is declared."""
+        """The mean score of guesses matches the declared chance; skipped if none is declared."""
         if metric.chance(context) is None:
             return
         gaps = []
@@ -147,6 +147,6 @@ class MetricContract:
 
 
 def _numbers(metric: Metric, claimed: Tensor, truth: Tensor, context: ScoreContext) -> NDArray[np.float64]:
-    if isinstance(metric, PooledMetric):  # the interval of every guess would take its time
+    if isinstance(metric, PooledMetric):  # computing the interval of every guess would be slow
         return metric.values(claimed.double().numpy(), truth.numpy()[None])
     return metric.score(claimed, truth, context=context)

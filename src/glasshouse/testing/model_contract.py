@@ -1,7 +1,7 @@
-"""What every model promises. Shipped, so that other people's can be held to it.
+"""Contract tests for models, shipped for authors of plug-ins.
 
-Subclass :class:`ModelContract` (images) or :class:`TextModelContract` (sentences) as ``TestMyModel``,
-provide ``architecture``, and the promises come along as tests.
+Subclass :class:`ModelContract` (images) or :class:`TextModelContract` (sentences) as ``TestMyModel`` and
+provide the fixture ``architecture``; the tests are inherited.
 """
 
 import pytest
@@ -19,24 +19,24 @@ __all__ = ["ModelContract", "TextModelContract"]
 
 
 class _WeightsContract:
-    """What is promised of any model's weights."""
+    """Contract of any model's weights."""
 
     @pytest.fixture
     def architecture(self) -> Architecture:
-        """The model under test: small images and arguments, or a vocabulary."""
+        """Architecture of the model under test: small images and arguments, or a vocabulary."""
         raise NotImplementedError
 
     @pytest.fixture
     def model(self, architecture: Architecture) -> nn.Module:
-        """Freshly built, in evaluation mode."""
+        """A new model in evaluation mode."""
         return models.build(architecture, rng=Rng.root(0, salt="contract")).eval()
 
     def test_same_stream_same_weights(self, architecture: Architecture) -> None:
-        """One stream, one set of initial weights; the global generator is left alone."""
+        """The same stream gives the same initial weights; the global generator is not changed."""
         check_repeatable(lambda: models.state(models.build(architecture, rng=Rng.root(0, salt="contract"))))
 
     def test_weights_can_be_saved_and_loaded(self, architecture: Architecture, model: nn.Module) -> None:
-        """Another build with these weights computes the same."""
+        """Loading the state into another instance gives the same weights."""
         other = models.build(architecture, rng=Rng.root(1, salt="contract"))
         models.load(other, models.state(model))
         left, right = models.state(model), models.state(other)
@@ -45,7 +45,7 @@ class _WeightsContract:
 
 
 class ModelContract(_WeightsContract):
-    """Promises of a model under audit: built by name, split into features and head, fair to each example."""
+    """Contract of an image model: built by name, split into features and head, examples independent."""
 
     @pytest.fixture
     def batch(self, architecture: Architecture) -> Batch:
@@ -65,16 +65,16 @@ class ModelContract(_WeightsContract):
         assert bool(logits.isfinite().all())
 
     def test_is_split_into_features_and_head(self, model: nn.Module) -> None:
-        """The parts that attacks and defenses name."""
+        """The model has the sub-modules that attacks and defences refer to."""
         assert {"features", "head"} <= dict(model.named_children()).keys()
 
     def test_examples_do_not_meet_in_evaluation(self, model: nn.Module, batch: Batch) -> None:
-        """In evaluation mode the logits of an example do not depend on who shares its batch."""
+        """In evaluation mode the logits of an example do not depend on the rest of its batch."""
         alone = torch.cat([model(batch.inputs[i : i + 1]) for i in range(3)])
         torch.testing.assert_close(alone, model(batch.inputs), rtol=1e-4, atol=1e-5)
 
     def test_every_parameter_learns(self, model: nn.Module, batch: Batch) -> None:
-        """The loss has a finite gradient for each parameter, and some of them are not zero."""
+        """The loss has a finite gradient for each parameter, and at least one is non-zero."""
         loss = nn.functional.cross_entropy(model.train()(batch.inputs), batch.labels)
         parameters = dict(model.named_parameters())
         gradients = torch.autograd.grad(loss, list(parameters.values()))
@@ -87,7 +87,7 @@ class ModelContract(_WeightsContract):
 
 
 class TextModelContract(_WeightsContract):
-    """Promises of a model of sentences: cut where attacks look, fair to each sentence and to padding."""
+    """Contract of a language model: access for attacks, and losses independent of batch and padding."""
 
     @pytest.fixture
     def batch(self, architecture: Architecture) -> Batch:
@@ -102,7 +102,7 @@ class TextModelContract(_WeightsContract):
         return Batch(inputs=words.stack(rows, length=architecture.input_shape[0]), labels=labels)
 
     def test_sentences_do_not_meet(self, model: TextModel, batch: Batch) -> None:
-        """The loss of a sentence depends neither on the others nor on how far it is filled up."""
+        """The loss of a sentence depends neither on other sentences nor on its padding."""
         together = model.losses(batch.inputs, batch.labels)
         assert together.shape == (3,)
         for i, real in enumerate(model.vocabulary.real(batch.inputs)):
@@ -110,9 +110,9 @@ class TextModelContract(_WeightsContract):
             torch.testing.assert_close(model.losses(alone, batch.labels[i : i + 1])[0], together[i])
 
     def test_the_first_layer_is_cut_where_attacks_look(self, model: TextModel, batch: Batch) -> None:
-        """What attention reads there lies in the span of its gradient's rows; other tokens do not.
+        """The first attention layer's inputs lie in the span of its gradient's rows; other tokens do not.
 
-        In double precision: where attention is nearly uniform, tokens differ in their gradients by little.
+        In double precision: if attention is nearly uniform, the gradients of tokens differ only slightly.
         """
         model.double()
         parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
@@ -137,7 +137,7 @@ class TextModelContract(_WeightsContract):
         assert float(far(torch.full_like(batch.inputs, max(absent))).min()) > 0.1
 
     def test_only_what_requires_a_gradient_learns(self, model: TextModel, batch: Batch) -> None:
-        """Every such parameter has a finite gradient, and every name of it is in the state."""
+        """Every trainable parameter has a finite gradient or none, and is in the state_dict."""
         parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
         loss = model.losses(batch.inputs, batch.labels).mean()
         gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)

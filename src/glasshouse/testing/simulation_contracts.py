@@ -1,6 +1,6 @@
-"""What the smaller kinds of plug-ins promise, those that shape a simulation. Shipped with the package.
+"""Contract tests for the smaller plug-in kinds of a simulation, shipped for authors of plug-ins.
 
-Subclass as ``TestMine``, provide the fixtures, and the promises come along as tests.
+Subclass as ``TestMine`` and provide the fixtures; the tests are inherited.
 """
 
 import copy
@@ -25,11 +25,11 @@ from glasshouse.wire import Architecture, Batch, Terms, Trained
 
 ROOT = Rng.root(0, salt="contract")
 Transform = Callable[[Tensor], Tensor]
-"""Images (B, C, H, W) in [0, 1] → as many of the same shape."""
+"""Images (B, C, H, W) in [0, 1] → images of the same shape."""
 
 
 class PartitionerContract:
-    """Promises of a way to deal images to clients."""
+    """Contract of a partitioner of images into clients."""
 
     @pytest.fixture
     def partitioner(self) -> Partitioner:
@@ -38,22 +38,22 @@ class PartitionerContract:
 
     @pytest.fixture
     def clients(self) -> int:
-        """How many clients it deals to."""
+        """Number of clients."""
         return 4
 
     @pytest.fixture
     def labels(self) -> Tensor:
-        """Labels of the images that are dealt."""
+        """Labels of the images to partition."""
         return torch.arange(200) % CLASSES
 
     def test_it_declares_what_it_asks_of_the_data(self, partitioner: Partitioner) -> None:
-        """``glasshouse check`` refuses a scenario whose data are too small for it."""
+        """The demand is declared, so that ``glasshouse check`` can refuse data that are too small."""
         assert isinstance(partitioner.demand, Demand)
 
     def test_every_client_gets_images_and_no_image_goes_twice(
         self, partitioner: Partitioner, clients: int, labels: Tensor
     ) -> None:
-        """One part of whole numbers per client, none of them empty, all within range."""
+        """One non-empty, disjoint index tensor per client, all within range."""
         parts = partitioner(labels, clients, rng=ROOT)
         assert len(parts) == clients
         assert all(len(part) > 0 and part.dtype == torch.int64 for part in parts)
@@ -62,14 +62,14 @@ class PartitionerContract:
         assert 0 <= int(every.min()) <= int(every.max()) < len(labels)
 
     def test_same_rng_same_parts(self, partitioner: Partitioner, clients: int, labels: Tensor) -> None:
-        """Labels and the global generator are left alone, too."""
+        """The result is deterministic; labels and the global generator are not changed."""
         before = labels.clone()
         check_repeatable(lambda: partitioner(labels, clients, rng=ROOT))
         assert torch.equal(labels, before)
 
 
 class TransformContract:
-    """Promises of a domain shift."""
+    """Contract of a domain shift."""
 
     @pytest.fixture
     def transform(self) -> Transform:
@@ -78,11 +78,11 @@ class TransformContract:
 
     @pytest.fixture
     def images(self) -> Tensor:
-        """Images that it accepts."""
+        """Images that the transform accepts."""
         return torch.rand(3, 3, 16, 16, generator=ROOT.torch())
 
     def test_size_and_range_stay(self, transform: Transform, images: Tensor) -> None:
-        """(B, C, H, W) in [0, 1] → the same; the images passed in are as before."""
+        """Shape, type and range are kept; the input is not changed."""
         before = images.clone()
         shifted = transform(images)
         assert (shifted.shape, shifted.dtype) == (images.shape, images.dtype)
@@ -90,18 +90,18 @@ class TransformContract:
         assert torch.equal(images, before)
 
     def test_it_changes_each_image_by_itself(self, transform: Transform, images: Tensor) -> None:
-        """Images do not meet, and something changes."""
+        """Images are transformed independently, and something changes."""
         alone = torch.cat([transform(images[i : i + 1]) for i in range(len(images))])
         torch.testing.assert_close(alone, transform(images))
         assert not torch.equal(alone, images)
 
     def test_it_draws_nothing(self, transform: Transform, images: Tensor) -> None:
-        """The same images give the same, whatever the global generator."""
+        """The result is deterministic and independent of the global generator."""
         check_repeatable(lambda: transform(images))
 
 
 class BehaviourContract:
-    """Promises of a client's deviation."""
+    """Contract of a client's deviating behaviour."""
 
     @pytest.fixture
     def behaviour(self) -> Behaviour:
@@ -131,7 +131,7 @@ class BehaviourContract:
     def test_it_sends_what_an_honest_client_could(
         self, behaviour: Behaviour, train: LocalTraining, model: nn.Module, data: Batch
     ) -> None:
-        """An update of the same kind, names and shapes, finite; the data are as before."""
+        """A finite update with the kind, names and shapes of an honest one; the data are unchanged."""
         before = data.inputs.clone(), data.labels.clone()
         sent, honest = self._send(behaviour, train, model, data), train(copy.deepcopy(model), data, rng=ROOT)
         assert sent.kind == honest.kind
@@ -145,32 +145,32 @@ class BehaviourContract:
     def test_same_rng_same_update(
         self, behaviour: Behaviour, train: LocalTraining, model: nn.Module, data: Batch
     ) -> None:
-        """One stream, one update."""
+        """The same stream gives the same update."""
         check_repeatable(lambda: self._send(behaviour, train, model, data).tensors)
 
 
 class ProtocolContract:
-    """Promises of a protocol, on a toy federation of two rounds."""
+    """Contract of a protocol, tested on a toy federation of two rounds."""
 
     @pytest.fixture
     def name(self) -> str:
-        """As registered."""
+        """The registered name."""
         raise NotImplementedError
 
     @pytest.fixture
     def settings(self) -> Mapping[str, Any]:
-        """Of the toy federation: arguments of :func:`glasshouse.testing.toys.toy`."""
+        """Settings of the toy federation: arguments of :func:`glasshouse.testing.toys.toy`."""
         return {}
 
     def test_it_declares_itself(self, name: str) -> None:
-        """Traits, and how often a client goes through its data."""
+        """The protocol has traits, and a valid number of passes over a client's data."""
         assert isinstance(traits_of(name), Traits)
         protocol: FederationProtocol = registry.load("protocols", name)()
         passes = protocol.passes(3)
         assert passes is None or passes >= 1
 
     def test_everything_that_is_sent_is_recorded(self, name: str, settings: Mapping[str, Any]) -> None:
-        """Every round has a broadcast and updates of a kind that the traits allow, all of it finite."""
+        """Every round has a finite broadcast and finite updates of a kind that the traits allow."""
         played = toy(protocol=name, rounds=2, **settings)
         rounds = played.view(client=None).rounds, played.view(round=1, client=None).rounds
         for (one,) in rounds:
@@ -182,12 +182,12 @@ class ProtocolContract:
         assert all(bool(t.isfinite().all()) for t in played.final.values())
 
     def test_same_seed_same_run(self, name: str, settings: Mapping[str, Any]) -> None:
-        """One stream, one final model."""
+        """The same seed gives the same final model."""
         check_repeatable(lambda: toy(protocol=name, rounds=2, **settings).final)
 
 
 class PropertyContract:
-    """Promises of a property of clients."""
+    """Contract of a client property."""
 
     @pytest.fixture
     def client_property(self) -> Property:
@@ -196,7 +196,7 @@ class PropertyContract:
 
     @pytest.fixture
     def scene(self) -> Scene:
-        """Eighty auxiliary examples and a challenge; clients hold five."""
+        """Eighty auxiliary examples and a challenge; clients hold five examples each."""
         draws = ROOT.torch()
         examples = Batch(inputs=torch.rand(81, *SHAPE, generator=draws), labels=torch.arange(81) % CLASSES)
         architecture = Architecture(name="mlp", input_shape=SHAPE, classes=CLASSES)
@@ -214,11 +214,11 @@ class PropertyContract:
         return client_property.pairs(scene, count=7, rng=ROOT)
 
     def test_as_many_clients_with_it_as_without(self, client_property: Property, scene: Scene) -> None:
-        """Each holds as many examples as a client of the federation."""
+        """Equally many clients with and without it, each with as many examples as in the federation."""
         pairs = self._pairs(client_property, scene)
         assert pairs.negative.rows.shape == pairs.positive.rows.shape == (7, 5)
         assert pairs.negative is not pairs.positive or pairs.conduct != HONEST
 
     def test_same_rng_same_pairs(self, client_property: Property, scene: Scene) -> None:
-        """One stream, one set of clients."""
+        """The same stream gives the same clients."""
         check_repeatable(lambda: self._pairs(client_property, scene))

@@ -1,4 +1,4 @@
-"""Toy federations that run in a tenth of a second: random images, a small model, everything recorded."""
+"""Toy federations that run in a tenth of a second: random images, a small model, full recording."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,10 +32,10 @@ class Toy:
     """A finished toy federation.
 
     Attributes:
-        setting: as it was run.
-        transcript: everything on the wire.
-        final: the server's last model.
-        own: what the server filed of its own, by round.
+        setting: setting of the federation.
+        transcript: all messages.
+        final: the server's final model.
+        own: tensors recorded by the server itself, by round.
     """
 
     setting: Setting
@@ -44,7 +44,7 @@ class Toy:
     own: Mapping[int, Mapping[str, Tensor]] = field(default_factory=dict)
 
     def view(self, *, round: int = 0, client: int | None = 0, grants: Grants | None = None) -> View:
-        """What a server sees of one update (``client`` None: of a round)."""
+        """A server's view of one update (``client`` None: of one round)."""
         return cut(
             self.transcript,
             threat=Threat(),
@@ -71,7 +71,7 @@ def toy(
     dropout: float = 0.0,
     **terms: Any,
 ) -> Toy:
-    """Run one. ``examples`` per client; ``terms`` overrides fields of :class:`glasshouse.wire.Terms`.
+    """Run a toy federation. ``examples``: per client; ``terms``: fields of :class:`glasshouse.wire.Terms`.
 
     With a ``vocabulary`` the examples are sentences of random tokens.
 
@@ -113,7 +113,7 @@ def toy(
 
 
 def _sentences(total: int, vocabulary: Vocabulary, draws: torch.Generator) -> Tensor:
-    """Random sentences of 3 to ``PLACES`` - 2 tokens that are no marks: (total, PLACES)."""
+    """Random sentences of 3 to ``PLACES`` - 2 tokens without special tokens: (total, PLACES)."""
     marks = {vocabulary.pad, vocabulary.end, vocabulary.start}
     words = torch.tensor([t for t in range(vocabulary.size) if t not in marks])
     lengths = torch.randint(3, PLACES - 1, (total,), generator=draws).tolist()
@@ -123,7 +123,7 @@ def _sentences(total: int, vocabulary: Vocabulary, draws: torch.Generator) -> Te
 
 @final
 class Recorder:
-    """Passes the wire on to a log and forgets the truth."""
+    """Passes messages on to a log and discards the ground truth."""
 
     def __init__(self, log: Log) -> None:
         self.prepare = log.prepare
@@ -133,14 +133,14 @@ class Recorder:
         self.own = log.own
 
     def private(self, round: int, client: int, **_: object) -> None:
-        """Nothing is kept."""
+        """Discard the private examples."""
 
 
 AUXILIARY = Batch(
     inputs=torch.rand((600, *SHAPE), generator=torch.Generator().manual_seed(5)),
     labels=torch.randint(CLASSES, (600,), generator=torch.Generator().manual_seed(6)),
 )
-"""Random images that an adversary may know."""
+"""Random auxiliary images for the adversary."""
 
 
 @final
@@ -149,8 +149,8 @@ class AttackedToy:
     """A toy federation under a malicious server.
 
     Attributes:
-        crafted: what the server sent in round 0.
-        view: round 0 as the server saw it, with the memory of the attack and auxiliary images.
+        crafted: the server's message in round 0.
+        view: the server's view of round 0, with the attack's memory and auxiliary images.
         toy: the federation.
     """
 
@@ -160,7 +160,7 @@ class AttackedToy:
 
 
 def play_attacked(attack: ActiveAttack, **settings: Any) -> AttackedToy:
-    """Let ``attack`` craft the model of round 0 and play; a secure sum unless ``settings`` say otherwise.
+    """Let ``attack`` craft the model of round 0 and run; with a secure sum unless ``settings`` disable it.
 
     Examples:
         >>> from glasshouse.attacks.linear.robbing_the_fed import RobbingTheFed

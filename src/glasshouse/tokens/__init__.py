@@ -1,1 +1,1 @@
-"""Sentences as numbers: vocabularies and tokenizers."""
+"""Vocabularies and tokenizers."""

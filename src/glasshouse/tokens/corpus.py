@@ -1,7 +1,7 @@
-"""A small corpus of our own: what people might write to a practice, a bank, a colleague or a neighbour.
+"""A small built-in corpus: messages to a medical practice, a bank, a colleague or a neighbour.
 
-Every sentence is made of a pattern and words that fill it. It is built in, so that a federation of language
-models can be audited without a file and without a connection. Names and figures are invented.
+Every sentence is generated from a pattern and words for its slots. The corpus is built in, so that a
+federation of language models can be audited without files or downloads. Names and figures are invented.
 """
 
 import re
@@ -66,20 +66,20 @@ _PER_PATTERN: Final = 160
 
 
 def words() -> tuple[str, ...]:
-    """Every word of the corpus once, in alphabetical order."""
+    """All distinct words of the corpus, sorted."""
     fixed = {w for patterns in TOPICS.values() for p in patterns for w in _SLOT.sub("", p).split()}
     return tuple(sorted(fixed | {w for filling in _SLOTS.values() for w in filling.split()}))
 
 
 def sentences() -> dict[str, tuple[str, ...]]:
-    """The sentences of each topic, no two alike, in an order that says nothing; the same everywhere."""
+    """The distinct sentences of each topic, in a fixed pseudo-random order; the same on every machine."""
     draws = np.random.default_rng(170)
-    made: dict[str, tuple[str, ...]] = {}
+    by_topic: dict[str, tuple[str, ...]] = {}
     for topic, patterns in TOPICS.items():
         lines: list[str] = []
         for pattern in patterns:
             every = list(product(*(_SLOTS[slot].split() for slot in _SLOT.findall(pattern))))
             chosen = draws.choice(len(every), size=min(_PER_PATTERN, len(every)), replace=False)
             lines += [_SLOT.sub("{}", pattern).format(*every[i]) for i in chosen]
-        made[topic] = tuple(lines[i] for i in draws.permutation(len(lines)))
-    return made
+        by_topic[topic] = tuple(lines[i] for i in draws.permutation(len(lines)))
+    return by_topic

@@ -1,8 +1,8 @@
-"""From sentences to numbers and back: two built-in tokenizers, and those in files.
+"""Tokenizers: two built-in ones, and those in files.
 
-A tokenizer is named by the scenario (``data.tokenizer``): ``words`` or ``bytes``, or the path of a
-``tokenizer.json``, or of a folder that holds one, or GPT-2's ``vocab.json`` and ``merges.txt``, or BERT's
-``vocab.txt``. What is in files is read by the package ``tokenizers`` of the extra ``text``.
+The scenario names the tokenizer (``data.tokenizer``): ``words`` or ``bytes``, or the path of a
+``tokenizer.json``, or of a folder that contains one, or GPT-2's ``vocab.json`` and ``merges.txt``, or BERT's
+``vocab.txt``. Files are read by the package ``tokenizers`` of the extra ``text``.
 """
 
 import re
@@ -31,34 +31,34 @@ _PADS: Final = ("[PAD]", "<pad>", "<|padding|>")
 
 
 class Tokenizer(Protocol):
-    """Sentences as numbers."""
+    """Converts sentences to token ids and back."""
 
     @property
     def name(self) -> str:
-        """As the scenario calls it."""
+        """Name in the scenario."""
         ...
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """How many tokens there are, and which are marks."""
+        """The number of tokens, and the special tokens."""
         ...
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
-        """The tokens of every sentence, without marks."""
+        """The token ids of every sentence, without special tokens."""
         ...
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The sentence; marks are left out."""
+        """The sentence, without special tokens."""
         ...
 
 
 @final
 @dataclass(frozen=True)
 class WordTokenizer:
-    """The words of the built-in corpus, in small letters; every other word byte by byte.
+    """Tokens for the words of the built-in corpus, in lower case; other words are split into bytes.
 
     Attributes:
-        name: ``words``, or ``bytes``, which knows no word.
+        name: ``words``, or ``bytes`` for a byte-level tokenizer.
 
     Examples:
         >>> own = WordTokenizer("words")
@@ -105,9 +105,9 @@ class FileTokenizer:
     """A tokenizer of the package ``tokenizers``.
 
     Attributes:
-        name: the path that the scenario gave.
-        inner: the package's object.
-        vocabulary: read off it.
+        name: the path in the scenario.
+        inner: the package's tokenizer object.
+        vocabulary: its vocabulary.
     """
 
     name: str
@@ -127,8 +127,8 @@ def read_tokenizer(name: str) -> Tokenizer:
     """The tokenizer called ``name``.
 
     Raises:
-        BadFile: no such file, none of the known kinds, or without a mark that could fill up sentences.
-        NotInstalled: it is in a file, and the package that reads it is not there.
+        BadFile: no such file, of an unknown kind, or without a token that can serve as padding.
+        NotInstalled: it is in a file, and the package ``tokenizers`` is not installed.
 
     Examples:
         >>> read_tokenizer("bytes").vocabulary.size
@@ -147,7 +147,7 @@ def _corpus_words() -> tuple[str, ...]:
 
 
 def _files(path: Path, name: str) -> dict[str, Path]:
-    """The files behind ``path`` by the names that their kind has."""
+    """The tokenizer files at ``path`` by their standard names."""
     if path.is_file():
         return {path.name if path.name == "vocab.txt" else "tokenizer.json": path}
     for kind in (("tokenizer.json",), ("vocab.json", "merges.txt"), ("vocab.txt",)):
@@ -164,7 +164,7 @@ def _files(path: Path, name: str) -> dict[str, Path]:
 def _read(files: dict[str, Path], name: str) -> Any:
     subject = f"tokenizer '{name}'"
     for file in files.values():
-        read_limited(file, limits.JSONL_BYTES, subject=subject)  # its size, before a parser sees it
+        read_limited(file, limits.JSONL_BYTES, subject=subject)  # check the size before parsing
     try:
         package = import_module("tokenizers")
     except ImportError as error:

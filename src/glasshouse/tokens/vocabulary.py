@@ -1,4 +1,4 @@
-"""What everybody in a federation of language models knows of its tokens; the words themselves are not needed.
+"""The public vocabulary of a federation of language models: its size and special tokens, not the words.
 
 Shape letters: N sentences, L tokens.
 """
@@ -18,13 +18,13 @@ __all__ = ["Vocabulary"]
 @final
 @dataclass(frozen=True, kw_only=True)
 class Vocabulary:
-    """The numbers of tokens, and which of them are marks.
+    """The number of tokens, and the ids of special tokens.
 
     Attributes:
-        size: V; tokens are the numbers below it.
-        pad: fills a sentence up to the length of the batch; never attended to, without loss. May be ``end``.
-        end: closes every sentence; -1: none is added.
-        start: opens every sentence (BERT's ``[CLS]``, LLaMA's ``<s>``); -1: none is added.
+        size: V; token ids are 0 to V - 1.
+        pad: padding token; ignored by attention and loss. May equal ``end``.
+        end: appended to every sentence; -1: none.
+        start: prepended to every sentence (BERT's ``[CLS]``, LLaMA's ``<s>``); -1: none.
     """
 
     size: int
@@ -44,26 +44,26 @@ class Vocabulary:
 
     @property
     def marks(self) -> frozenset[int]:
-        """Tokens that are no words: padding, ends and starts."""
+        """The special tokens: padding, end and start."""
         return frozenset(mark for mark in (self.pad, self.end, self.start) if mark >= 0)
 
     def real(self, tokens: Tensor) -> Tensor:
         """Which tokens (N, L) are part of their sentence, bool: all before the padding at its end.
 
-        Where ``pad`` is also ``end``, the first of them at the end closes the sentence and is part of it.
+        If ``pad`` equals ``end``, the first of these at the end closes the sentence and is part of it.
 
         Examples:
             >>> vocabulary = Vocabulary(size=9, pad=0, end=0)
             >>> vocabulary.real(torch.tensor([[5, 6, 0, 0], [5, 6, 7, 0]])).int().tolist()
             [[1, 1, 1, 0], [1, 1, 1, 1]]
         """
-        kept = (tokens != self.pad).flip(1).cummax(1).values.flip(1)
+        mask = (tokens != self.pad).flip(1).cummax(1).values.flip(1)
         if self.pad == self.end:
-            kept = torch.cat([torch.ones_like(kept[:, :1]), kept[:, :-1]], dim=1)
-        return kept
+            mask = torch.cat([torch.ones_like(mask[:, :1]), mask[:, :-1]], dim=1)
+        return mask
 
     def words(self, tokens: Tensor) -> list[tuple[int, ...]]:
-        """Every sentence of ``tokens`` (N, L) without marks: what two sentences are compared by.
+        """The sentences of ``tokens`` (N, L) without special tokens, for comparing sentences.
 
         Examples:
             >>> Vocabulary(size=9, pad=0, end=1).words(torch.tensor([[5, 6, 1, 0], [1, 0, 0, 0]]))
@@ -73,7 +73,7 @@ class Vocabulary:
         return [tuple(t for t in row if t not in marks) for row in tokens.tolist()]
 
     def stack(self, sentences: Sequence[Sequence[int]], *, length: int) -> Tensor:
-        """Sentences without marks as (N, ``length``): opened, cut where they are too long, closed, filled up.
+        """Stack sentences to (N, ``length``): add start and end tokens, truncate and pad.
 
         Examples:
             >>> Vocabulary(size=9, pad=0, end=1, start=2).stack([[5, 6, 7, 8], [5]], length=4).tolist()

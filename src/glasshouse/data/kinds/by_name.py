@@ -1,4 +1,4 @@
-"""Data sets called by their name alone; ``glasshouse.data.named`` says where each is looked for."""
+"""Data sets addressed by name alone; ``glasshouse.data.named`` lists where each is searched for."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -12,17 +12,17 @@ from glasshouse.registry import Card, carded
 
 
 def read(name: str, where: str, *, resize: int | None) -> DataSource:
-    """The data set ``name``, from ``GLASSHOUSE_DATA`` or fetched; its own name says which file was read.
+    """The data set ``name``, from ``GLASSHOUSE_DATA`` or downloaded; its own name states which file was read.
 
     Raises:
-        BadFile: it is not here and cannot be fetched, is damaged, or a path was given.
+        BadFile: it is missing and cannot be downloaded, is damaged, or a path was given.
     """
     fix = f"write '{name}' alone, and set GLASSHOUSE_DATA; npz:, folder:, zip: and idx: take paths"
     refuse_path(name, where, fix=fix)
     kind, _, path = ensure(name).partition(":")
     source: DataSource = registry.load("datasets", kind)(path, resize=resize)
-    here = f"{name} (fetched)" if Path(path) == NAMED[name].fetched else f"{name} ({Path(path).name})"
-    return replace(source, name=here, public=source.public or NAMED[name].public)
+    label = f"{name} (fetched)" if Path(path) == NAMED[name].fetched else f"{name} ({Path(path).name})"
+    return replace(source, name=label, public=source.public or NAMED[name].public)
 
 
 @carded(

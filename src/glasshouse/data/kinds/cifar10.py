@@ -1,7 +1,7 @@
-"""CIFAR-10's official Python batches, read without running anything in them.
+"""CIFAR-10's official Python batches, read without executing anything in them.
 
-The batches are pickles. We never let a pickle choose code: the reader below knows three names, the
-ones that a numpy array is made of, and gives each a stand-in of our own that only keeps bytes.
+The batches are pickles, and a pickle must never choose which code runs: the reader below accepts only the
+names that a numpy array needs, and replaces each by a stand-in that only stores bytes.
 """
 
 import io
@@ -32,12 +32,12 @@ _PIXELS: Final = 3 * 32 * 32
     )
 )
 def cifar10(where: str, *, resize: int | None = None) -> DataSource:
-    """Read all batches that are there: ``data_batch_*`` as train, ``test_batch`` as test.
+    """Read all existing batches: ``data_batch_*`` as train, ``test_batch`` as test.
 
-    Without a path: by name, from ``GLASSHOUSE_DATA`` or fetched (docs/data.md).
+    Without a path: by name, from ``GLASSHOUSE_DATA`` or downloaded (docs/data.md).
 
     Raises:
-        BadFile: no such folder, no batches, or a file that is no batch.
+        BadFile: no such folder, no batches, or a file that is not a batch.
     """
     if not where:
         return read("cifar10", where, resize=resize)
@@ -60,7 +60,7 @@ def cifar10(where: str, *, resize: int | None = None) -> DataSource:
 
 @final
 class _Array:
-    """Stand-in for a numpy array in a pickle: its state is kept, not interpreted."""
+    """Stand-in for a numpy array in a pickle; its state is stored, not interpreted."""
 
     data: bytes = b""
 
@@ -72,7 +72,7 @@ class _Array:
 
 @final
 class _Unpickler(pickle.Unpickler):
-    """Reads plain containers and the bytes of arrays; refuses every other name."""
+    """Unpickles plain containers and the bytes of arrays; refuses every other name."""
 
     def find_class(self, module: str, name: str, /) -> Any:
         allowed = {
@@ -87,10 +87,10 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _check_opcodes(content: bytes) -> None:
-    """Lengths that the file has, and a memo no larger than its operations: a pickle can claim any number.
+    """Check lengths and memo positions before unpickling: a pickle can claim any number.
 
     Raises:
-        ValueError: a length beyond the end, or a position in the memo beyond all that was put there.
+        ValueError: a length beyond the end of the file, or a memo position beyond the number of operations.
     """
     for count, (operation, argument, _) in enumerate(pickletools.genops(content), start=1):
         if operation.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > count:

@@ -1,9 +1,8 @@
-"""DICOM pictures in folders: one folder per class.
+"""DICOM images in folders: one folder per class.
 
-A file is read from memory, tag by tag, and only the tags that pixels need: no name, birthday or number of a
-patient is ever read. Values go through the modality's rescaling and the file's own window to [0, 1], black
-to white (PS3.3, C.11.1 and C.11.2); a file without a window is divided by the range that its bits can
-hold. Neither scale depends on the pixels.
+Only the tags needed for the pixels are read: never a patient's name, date of birth or ID. Values are mapped
+by the modality's rescaling and the file's own window to [0, 1], black to white (PS3.3, C.11.1 and C.11.2);
+without a window they are scaled by the range of the stored bits. Neither scale depends on the pixels.
 
 Source: the DICOM standard, https://www.dicomstandard.org; decoding is pydicom's.
 """
@@ -52,7 +51,7 @@ _TAGS: Final = [
     "WindowCenter",
     "WindowWidth",
 ]
-"""All that is read of a file, besides the group that says how the file is encoded."""
+"""The only tags that are read, besides the meta group with the file's encoding."""
 _GREY: Final = frozenset({"MONOCHROME1", "MONOCHROME2"})
 _COLOUR: Final = frozenset({"RGB", "YBR_FULL", "YBR_FULL_422"})
 
@@ -65,26 +64,26 @@ _COLOUR: Final = frozenset({"RGB", "YBR_FULL", "YBR_FULL_422"})
     )
 )
 def dicom(where: str, *, resize: int | None = None) -> DataSource:
-    """Read the DICOM pictures below ``where``; classes are numbered in the order of their names.
+    """Read the DICOM images below ``where``; classes are numbered in the order of their names.
 
     Raises:
-        BadFile: as ``folder``; also a file of several frames, or larger than the limits.
+        BadFile: as ``folder``; also for a file with several frames, or above the size limits.
     """
     return read_tree("dicom", where, resize, suffixes=SUFFIXES, picture=_picture)
 
 
 def shape_of(path: Path) -> tuple[int, int, int]:
-    """(C, H, W) that the file claims."""
+    """(C, H, W) according to the file's header."""
     data = dcmread(path, stop_before_pixels=True, specific_tags=_TAGS)
     return (data.SamplesPerPixel, data.Rows, data.Columns)
 
 
 def _picture(path: Path, name: str) -> NDArray[Any]:
-    """Grey as (H, W) float32 in [0, 1], black 0; colour as (H, W, 3) uint8."""
+    """One image: grey as (H, W) float32 in [0, 1], 0 is black; colour as (H, W, 3) uint8."""
     content = read_limited(path, 8 * limits.PICTURE_PIXELS, subject=f"file '{path}' of data '{name}'")
     try:
         syntax = read_file_meta_info(path).get("TransferSyntaxUID")
-        if syntax == DeflatedExplicitVRLittleEndian:  # would unpack to any size before it can be checked
+        if syntax == DeflatedExplicitVRLittleEndian:  # may inflate to any size before it can be checked
             raise _bad(name, path, "a file that is not deflated as a whole", "a deflated one")
         data: Dataset = dcmread(BytesIO(content), specific_tags=_TAGS)
     except InvalidDicomError as error:
@@ -113,7 +112,7 @@ def _picture(path: Path, name: str) -> NDArray[Any]:
 
 
 def _shown(data: Dataset) -> NDArray[np.float64]:
-    """Grey values as the file wants them shown, in [0, 1]."""
+    """Grey values in [0, 1], as the file specifies their display."""
     values = apply_modality_lut(data.pixel_array, data).astype(np.float64)
     if data.get("WindowCenter") is not None and data.get("WindowWidth") is not None:
         return _windowed(values, data)
@@ -127,7 +126,7 @@ def _shown(data: Dataset) -> NDArray[np.float64]:
 
 
 def _windowed(values: NDArray[np.float64], data: Dataset) -> NDArray[np.float64]:
-    """The first window of the file (PS3.3, C.11.2.1.2 and C.11.2.1.3)."""
+    """Apply the first window of the file (PS3.3, C.11.2.1.2 and C.11.2.1.3)."""
     center, width = (float(np.atleast_1d(v)[0]) for v in (data.WindowCenter, data.WindowWidth))
     function = str(data.get("VOILUTFunction") or "LINEAR").upper()
     if width < 1 if function == "LINEAR" else width <= 0:

@@ -22,7 +22,7 @@ def digits(where: str, *, resize: int | None = None) -> DataSource:
     """The digits, grey values 0..16 scaled to 0..255. Every fourth image is the test split.
 
     Raises:
-        BadValue: ``where`` is not empty: there is nothing to point to.
+        BadValue: ``where`` is not empty; this source takes no path.
     """
     refuse_path("digits", where)
     return _digits(resize)

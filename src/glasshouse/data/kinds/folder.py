@@ -1,4 +1,4 @@
-"""Pictures in folders: one folder per class."""
+"""Images in folders: one folder per class."""
 
 import struct
 import zlib
@@ -26,7 +26,7 @@ SUFFIXES: Final = frozenset(
     {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 )
 MANY: Final = 5_000
-"""From so many pictures on, decoding them takes longer than reading a decoded copy."""
+"""From this number of images on, reading a cached copy is faster than decoding."""
 BROKEN: Final = (
     OSError,
     SyntaxError,
@@ -43,18 +43,18 @@ BROKEN: Final = (
 )
 """What Pillow's and pydicom's readers raise on damaged files."""
 Reader = Callable[[Path, str], NDArray[Any]]
-"""From a file and the name of its source to one picture, (H, W) or (H, W, 3)."""
+"""(file, name of the source) → one image, (H, W) or (H, W, 3)."""
 
 
 @carded(
     Card(summary="folder:PATH, one folder of pictures per class, below train/, val/, test/ where there are")
 )
 def folder(where: str, *, resize: int | None = None) -> DataSource:
-    """Read the pictures below ``where``; classes are numbered in the order of their names.
+    """Read the images below ``where``; classes are numbered in the order of their names.
 
     Raises:
-        BadFile: no such folder, no classes, a class without pictures, a picture that cannot be read,
-            pictures of several sizes (without ``resize``), or grey and coloured ones mixed.
+        BadFile: no such folder, no classes, a class without images, an unreadable image, different sizes
+            (without ``resize``), or a mix of grey and colour.
     """
     return read_tree("folder", where, resize, suffixes=SUFFIXES, picture=_picture)
 
@@ -65,11 +65,11 @@ def read_tree(
     """The data set in the folders below ``where``; see :func:`folder`.
 
     Args:
-        kind: of source, as registered.
-        where: as the user wrote it.
-        resize: pixels per side; None: as they are.
-        suffixes: of the files that are pictures, in small letters.
-        picture: reads one of them; raises one of ``BROKEN`` where it is damaged.
+        kind: registered kind of source.
+        where: path as given by the user.
+        resize: pixels per side; None: unchanged.
+        suffixes: file suffixes of images, in lower case.
+        picture: reads one image; raises one of ``BROKEN`` if it is damaged.
 
     Raises:
         BadFile: as :func:`folder`.
@@ -104,7 +104,7 @@ def read_tree(
 
 
 def _files(root: Path, suffixes: frozenset[str], *, name: str) -> list[Path]:
-    """The pictures of a split, class by class."""
+    """The image files of a split, class by class."""
     files: list[Path] = []
     for path in class_folders(root):
         pictures = files_of(path, suffixes)
@@ -122,7 +122,7 @@ def _files(root: Path, suffixes: frozenset[str], *, name: str) -> list[Path]:
 def _pixels(
     root: Path, files: Sequence[Path], resize: int | None, picture: Reader, *, name: str
 ) -> NDArray[Any]:
-    """Decoded pictures; of many, a copy is kept in the cache until one of the files changes."""
+    """Decoded images; large sets are cached until one of the files changes."""
 
     def make(_: Checkpoint | None = None) -> dict[str, Tensor]:
         read = track(files, f"reading pictures of {root.name}")

@@ -1,6 +1,6 @@
-"""Images and sentences of the Hugging Face Hub, and data sets saved from there to a folder.
+"""Images and sentences from the Hugging Face Hub, or from a folder written by ``save_to_disk``.
 
-Imported only when asked for: the library takes a second to load.
+Imported on demand only: the ``datasets`` library takes a second to load.
 """
 
 import io
@@ -32,10 +32,10 @@ except ImportError as error:
 
 SPLITS: Final = {"train": "train", "validation": "val", "test": "test"}
 _NAME: Final = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*(@[\w.-]+)?")
-"""NAME or OWNER/NAME of a data set, and a configuration."""
+"""NAME or OWNER/NAME of a data set, with an optional configuration."""
 _UNREADABLE: Final = (*BROKEN, AttributeError, datasets.exceptions.DatasetsError)
 _READERS: Final = Path(datasets.__file__).parent / "packaged_modules"
-"""Formats that the library reads by their names, from whatever lies in the current folder."""
+"""Formats that the library would read by name from files in the current folder."""
 
 
 @carded(
@@ -46,16 +46,16 @@ _READERS: Final = Path(datasets.__file__).parent / "packaged_modules"
     )
 )
 def hf(where: str, *, resize: int | None = None) -> DataSource | Texts:
-    """Load ``where`` from the Hub's cache, the Hub, or a folder that ``save_to_disk`` wrote.
+    """Load ``where`` from the Hub's cache, the Hub, or a folder written by ``save_to_disk``.
 
-    The one image column and the one class column are used; ``hf:NAME#COLUMN`` names the class column
-    where there are several. Without an image column the one column of text is read, or
-    ``hf:NAME#COLUMN,TEXT``; it needs no class column. No code of the data set is run, no file outside the
-    data set is opened, and the sizes of all pictures are read before the first one is decoded.
+    The only image column and the only class column are used; ``hf:NAME#COLUMN`` selects the class column if
+    there are several. Without an image column the only text column is used, or the one in
+    ``hf:NAME#COLUMN,TEXT``; text needs no class column. No code of the data set is run, no file outside the
+    data set is opened, and the sizes of all images are read before the first one is decoded.
 
     Raises:
-        BadFile: it cannot be had, it is too large, or it has neither an image nor a text column, or no or
-            several class columns.
+        BadFile: the data set is not available or too large, has neither an image nor a text column, or not
+            exactly one class column.
     """
     name = f"hf:{where}"
     place, _, columns = where.partition("#")
@@ -92,7 +92,7 @@ def hf(where: str, *, resize: int | None = None) -> DataSource | Texts:
 
 
 def _texts(splits: Mapping[str, Any], column: str, text: str, *, name: str) -> Texts:
-    """The sentences of a data set without pictures."""
+    """The sentences of a data set without images."""
     features = next(iter(splits.values())).features
     strings = [c for c, f in features.items() if isinstance(f, datasets.Value) and f.dtype == "string"]
     chosen = [c for c in strings if c == text] if text else strings
@@ -118,7 +118,7 @@ def _texts(splits: Mapping[str, Any], column: str, text: str, *, name: str) -> T
 
 
 def _load_name(place: str, *, name: str) -> dict[str, Any]:
-    """Splits of a data set of the Hub, which is never a file of this machine."""
+    """Splits of a data set on the Hub; never reads local files."""
     path, _, configuration = place.partition("@")
     fits = _NAME.fullmatch(place) and len(place) <= limits.TEXT
     if not fits or path.endswith(".py") or (_READERS / path).is_dir():
@@ -132,7 +132,7 @@ def _load_name(place: str, *, name: str) -> dict[str, Any]:
 
 
 def _load_folder(root: Path, *, name: str) -> dict[str, Any]:
-    """Splits of a saved data set; every file that it names lies in its folder."""
+    """Splits of a saved data set; all files that it refers to must lie in its folder."""
     parts = [root]
     if (root / "dataset_dict.json").exists():
         parts = [root / str(split) for split in _read(root / "dataset_dict.json", root, name)["splits"]]
@@ -153,7 +153,7 @@ def _read(path: Path, root: Path, name: str) -> Any:
 
 
 def _used(dataset: Any, *, name: str) -> dict[str, Any]:
-    """The splits that are read here, by their names on the Hub."""
+    """The supported splits, by their names on the Hub."""
     splits = {"train": dataset} if isinstance(dataset, datasets.Dataset) else dict(dataset)
     usable = {split: part.with_format(None) for split, part in splits.items() if split in SPLITS}
     if not usable:
@@ -162,7 +162,7 @@ def _used(dataset: Any, *, name: str) -> dict[str, Any]:
 
 
 def _caches() -> tuple[Path, ...]:
-    """Where pictures of the Hub that are files of their own lie."""
+    """Cache folders in which the Hub's libraries store images as separate files."""
     return Path(datasets.config.HF_DATASETS_CACHE), Path(HF_HUB_CACHE)
 
 
@@ -197,7 +197,7 @@ def _arrays(
 
 
 def _bytes_of(stored: Any, roots: tuple[Path, ...], *, name: str) -> bytes:
-    """A picture in the data set, or in a file that belongs to it."""
+    """The bytes of an image, stored in the data set or in a file that belongs to it."""
     if stored["bytes"] is not None:
         return bytes(stored["bytes"])
     path = Path(stored["path"])

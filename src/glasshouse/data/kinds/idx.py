@@ -1,4 +1,4 @@
-"""MNIST's own files (and those of Fashion-MNIST, KMNIST, EMNIST's digits)."""
+"""Files in MNIST's idx format (also Fashion-MNIST, KMNIST, and EMNIST's digits)."""
 
 import gzip
 import io
@@ -34,7 +34,7 @@ def idx(where: str, *, resize: int | None = None) -> DataSource:
     With or without ``.gz``.
 
     Raises:
-        BadFile: no such folder, none of the files, one of a pair missing, or a damaged one.
+        BadFile: no such folder, none of the files, one of a pair missing, or a damaged file.
     """
     name = f"idx:{where}"
     root = require_existing(where, name=name, folder=True)
@@ -56,12 +56,12 @@ def idx(where: str, *, resize: int | None = None) -> DataSource:
 
 
 def find_file(root: Path, stem: str) -> Path | None:
-    """One of MNIST's files, unpacked or as it comes."""
+    """The path of one of MNIST's files, unpacked or gzipped; None: missing."""
     return next((path for path in (root / stem, root / f"{stem}.gz") if path.exists()), None)
 
 
 def _read(path: Path, dimensions: int, *, name: str) -> NDArray[np.uint8]:
-    """The array in an idx file: two zero bytes, a type, the number of dimensions, their sizes, the bytes."""
+    """Read an idx file: two zero bytes, a type, the number of dimensions, their sizes, the data."""
     try:
         data = path.read_bytes()
         if path.suffix == ".gz":
@@ -81,7 +81,7 @@ def _read(path: Path, dimensions: int, *, name: str) -> NDArray[np.uint8]:
 def _unpacked(packed: bytes, *, subject: str) -> bytes:
     most = max(limits.UNPACKED_BYTES, limits.UNPACKED_RATIO * len(packed))
     size = 0
-    with gzip.open(io.BytesIO(packed)) as stream:  # counted before anything is kept
+    with gzip.open(io.BytesIO(packed)) as stream:  # check the size before keeping anything
         while piece := stream.read(_PIECE):
             size += len(piece)
             if size > most:

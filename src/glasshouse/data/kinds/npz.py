@@ -22,7 +22,7 @@ def npz(where: str, *, resize: int | None = None) -> DataSource:
     """Read ``where``. Only plain arrays are read: an archive with Python objects is refused.
 
     Raises:
-        BadFile: missing, no archive, keys missing, or arrays that are no images and labels.
+        BadFile: missing file, not an archive, missing keys, or arrays that are not images and labels.
     """
     name = f"npz:{where}"
     path = require_existing(where, name=name)

@@ -1,4 +1,4 @@
-"""Built-in colour pictures: crops of the two photographs that come with scikit-learn."""
+"""Built-in colour images: crops of the two photographs that come with scikit-learn."""
 
 from functools import lru_cache
 from typing import Final
@@ -23,13 +23,13 @@ TEST_EVERY: Final = 4
     )
 )
 def photos(where: str, *, resize: int | None = None) -> DataSource:
-    """Crops side by side, none overlapping another; the class is the photograph. Every fourth is for testing.
+    """Non-overlapping crops; the class is the photograph. Every fourth crop is in the test split.
 
-    All come from two pictures: neighbours look alike, so other crops tell an adversary more than other
-    photographs would.
+    All crops come from two photographs and neighbours look alike, so auxiliary crops are more useful to an
+    adversary than other photographs would be.
 
     Raises:
-        BadValue: ``where`` is not empty: there is nothing to point to.
+        BadValue: ``where`` is not empty; this source takes no path.
     """
     refuse_path("photos", where)
     return _photos(resize)
@@ -52,7 +52,7 @@ def _photos(resize: int | None) -> DataSource:
 
 
 def _crops(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """(N, SIDE, SIDE, 3), row by row; what is left over at the right and the bottom is not used."""
+    """Crops (N, SIDE, SIDE, 3), row by row; the remainder at the right and bottom is dropped."""
     rows, columns = picture.shape[0] // SIDE, picture.shape[1] // SIDE
     cut = picture[: rows * SIDE, : columns * SIDE].reshape(rows, SIDE, columns, SIDE, 3)
     return cut.swapaxes(1, 2).reshape(-1, SIDE, SIDE, 3)

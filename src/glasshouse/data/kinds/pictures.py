@@ -1,4 +1,4 @@
-"""What the sources share that read single picture files: decoding, and stacking to one array."""
+"""Shared by sources of single image files: decoding, and stacking into one array."""
 
 from collections.abc import Iterable
 from typing import Any, Final
@@ -13,24 +13,24 @@ from glasshouse.errors import BadFile
 from glasshouse.outside import limits
 
 _MODES: Final = {"L": "L", "1": "L", "RGB": "RGB", "P": "RGB"}
-"""How pictures of a mode are read: grey or colour. Others (transparency, CMYK, floats) are refused."""
+"""Supported Pillow modes → grey or RGB. Others (transparency, CMYK, floats) are refused."""
 _DEEP: Final = frozenset({"I;16", "I;16L", "I;16B", "I;16N"})
-"""Modes of grey pictures with 16 bits."""
+"""Modes of grey images with 16 bits."""
 _WIDE: Final = frozenset({"PNG", "PPM"})
-"""Formats whose 16 bits Pillow may give in 32 (mode I)."""
+"""Formats whose 16-bit images Pillow may open as 32-bit (mode I)."""
 _WHITE: Final = 2**16 - 1
 
 
 def decode(image: Image.Image, *, name: str, place: str) -> NDArray[Any]:
-    """One picture as (H, W) or (H, W, 3), uint8; of 16 bits as float32 in [0, 1].
+    """One image as (H, W) or (H, W, 3), uint8; 16-bit images as float32 in [0, 1].
 
     Args:
-        image: opened.
-        name: of the source.
-        place: says which picture it is.
+        image: an opened image.
+        name: name of the source.
+        place: identifies the image in errors.
 
     Raises:
-        BadFile: neither grey with 8 or 16 bits nor RGB with 8, or more than ``limits.PICTURE_PIXELS``.
+        BadFile: neither grey with 8 or 16 bits nor RGB with 8, or more than ``limits.PICTURE_PIXELS`` pixels.
     """
     if image.width * image.height > limits.PICTURE_PIXELS:
         raise BadFile(
@@ -52,10 +52,10 @@ def decode(image: Image.Image, *, name: str, place: str) -> NDArray[Any]:
 
 
 def stack_images(images: Iterable[NDArray[Any]], resize: int | None, *, name: str) -> NDArray[Any]:
-    """(N, H, W) or (N, H, W, 3). Each is brought to ``resize`` as it comes, before the next is decoded.
+    """Stack to (N, H, W) or (N, H, W, 3); each image is resized before the next one is decoded.
 
     Raises:
-        BadFile: several sizes without ``resize``, or grey and coloured pictures, or 8 and 16 bits, mixed.
+        BadFile: different sizes without ``resize``, or a mix of grey and colour, or of 8 and 16 bits.
     """
     images = [image if resize is None else _square(image, resize) for image in images]
     if len({image.dtype for image in images}) > 1:
@@ -78,7 +78,7 @@ def stack_images(images: Iterable[NDArray[Any]], resize: int | None, *, name: st
 
 
 def _square(image: NDArray[Any], side: int) -> NDArray[Any]:
-    """One picture at ``side`` × ``side``, by the same rule as everywhere."""
+    """One image resized to ``side`` × ``side`` by :func:`resize_images`."""
     flat = image.ndim == 2
     pixels = torch.from_numpy(image[None].copy() if flat else image.transpose(2, 0, 1).copy())[None]
     out = resize_images(pixels, side)[0]

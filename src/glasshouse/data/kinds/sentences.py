@@ -1,4 +1,4 @@
-"""The built-in sentences: a corpus of our own, so that language models can be audited without a file."""
+"""Built-in sentences: a generated corpus, so that language models can be audited without data files."""
 
 from functools import lru_cache
 
@@ -19,9 +19,9 @@ def sentences(where: str, *, resize: int | None = None) -> Texts:
     """The corpus of :mod:`glasshouse.tokens.corpus`.
 
     Raises:
-        BadValue: ``where`` is not empty: there is nothing to point to.
+        BadValue: ``where`` is not empty; this source takes no path.
     """
-    del resize  # images have a size
+    del resize  # for images only
     refuse_path("sentences", where)
     return _sentences()
 

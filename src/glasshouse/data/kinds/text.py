@@ -1,4 +1,4 @@
-"""``text:PATH``: sentences in plain files, one a line, or in a column of tab-separated ones."""
+"""``text:PATH``: sentences in plain text files, one per line, or in a column of .tsv or .csv files."""
 
 import csv
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ _FIX: Final = "one sentence a line; or of a table the columns: text:FILE.tsv#SEN
 @final
 @dataclass(frozen=True)
 class _Column:
-    """Which columns of a table hold sentence and label, from 1; 0: no label."""
+    """Columns of sentence and label in a table, counted from 1; 0: no label."""
 
     sentence: int
     label: int = 0
@@ -32,16 +32,16 @@ class _Column:
     Card(summary="text:PATH, sentences one a line (a file, a file per class, folders per split) or in a .tsv")
 )
 def text(where: str, *, resize: int | None = None) -> Texts:
-    """Sentences below ``where``, in UTF-8.
+    """Read the sentences below ``where``, in UTF-8.
 
-    A file has one class. In a folder every file is a class by its name, unless the files are called
-    ``train``, ``val`` and ``test``, or lie in folders of these names. Of a table ``#4,2`` names the columns
-    of sentence and label.
+    A single file is one class. In a folder every file is a class, named after the file, unless the files are
+    called ``train``, ``val`` and ``test``, or lie in folders of these names. ``#4,2`` selects the columns of
+    sentence and label in a table.
 
     Raises:
-        BadFile: nothing there, not UTF-8, too large, or a line of a table without these columns.
+        BadFile: no files, not UTF-8, too large, or a table row without these columns.
     """
-    del resize  # images have a size
+    del resize  # for images only
     name = f"text:{where}"
     place, _, columns = where.partition("#")
     column = _column(columns, name) if columns else _Column(1)
@@ -52,10 +52,10 @@ def text(where: str, *, resize: int | None = None) -> Texts:
         root = require_existing(place, name=name, folder=True)
         files = {key: require_inside(f, root, name=name) for key, f in _files(root, name).items()}
     rows = [(split, file, line) for (split, file), p in files.items() for line in _read(p, column, name)]
-    given = sorted({label for _, _, (_, label) in rows if label})
-    labelled = bool(given)
+    table_labels = sorted({label for _, _, (_, label) in rows if label})
+    labelled = bool(table_labels)
     by_file = {file for _, file in files} - set(SPLITS)
-    classes = given if labelled else sorted(by_file) or ["all"]
+    classes = table_labels if labelled else sorted(by_file) or ["all"]
     splits = list(dict.fromkeys(split for split, _ in files))
     return Texts(
         name=name,
@@ -76,7 +76,7 @@ def text(where: str, *, resize: int | None = None) -> Texts:
 
 
 def _files(root: Path, name: str) -> dict[tuple[str, str], Path]:
-    """Files by split and by what they are called."""
+    """Files by split and by name without suffix."""
     folders = [root / split for split in SPLITS if (root / split).is_dir()]
     files = {}
     for folder in folders or [root]:
@@ -96,7 +96,7 @@ def _column(words: str, name: str) -> _Column:
 
 
 def _read(path: Path, column: _Column, name: str) -> list[tuple[str, str]]:
-    """Sentence and label of every line that is not empty."""
+    """Sentence and label of every non-empty line."""
     subject = f"data '{name}', '{path.name}'"
     try:
         lines = read_limited(path, limits.FILE_BYTES, subject=subject).decode().splitlines()
@@ -105,7 +105,7 @@ def _read(path: Path, column: _Column, name: str) -> list[tuple[str, str]]:
     if path.suffix not in _TABLES:
         return [(line.strip(), "") for line in lines if line.strip()]
     sign = "\t" if path.suffix == ".tsv" else ","
-    plain = sign == "\t"  # quotes belong to the sentences there
+    plain = sign == "\t"  # in a .tsv, quotes are part of the sentences
     table = csv.reader(lines, delimiter=sign, quoting=csv.QUOTE_NONE if plain else csv.QUOTE_MINIMAL)
     return [_cells(row, column, subject) for row in table if row]
 

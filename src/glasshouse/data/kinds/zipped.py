@@ -1,4 +1,4 @@
-"""A zip of pictures, one folder per class, read in place: nothing is unpacked onto the disk."""
+"""A zip archive of images, one folder per class, read without unpacking to disk."""
 
 import io
 import zipfile
@@ -24,7 +24,7 @@ from glasshouse.progress import track
 from glasshouse.registry import Card, carded
 
 Listing = Mapping[str, Mapping[str, Sequence[str]]]
-"""Split → class → names of pictures in the archive, in order."""
+"""Split → class → names of images in the archive, in order."""
 
 
 @carded(
@@ -33,11 +33,11 @@ Listing = Mapping[str, Mapping[str, Sequence[str]]]
     )
 )
 def zipped(where: str, *, resize: int | None = None) -> DataSource:
-    """Read the pictures in the archive ``where``; the same data as ``folder:`` reads from it unpacked.
+    """Read the images in the archive ``where``; equivalent to ``folder:`` on the unpacked archive.
 
     Raises:
-        BadFile: no zip, a bomb, no classes, a picture that cannot be read, pictures of several sizes (without
-            ``resize``), or grey and coloured ones mixed.
+        BadFile: not a zip, a zip bomb, no classes, an unreadable image, different sizes (without ``resize``),
+            or a mix of grey and colour.
     """
     name = f"zip:{where}"
     path = require_existing(where, name=name)
@@ -55,10 +55,10 @@ def zipped(where: str, *, resize: int | None = None) -> DataSource:
 
 
 def listing(path: Path, *, name: str) -> Listing:
-    """The pictures in an archive by split and class; one folder around all of them does not count.
+    """The images in an archive by split and class; folders that enclose all of them are ignored.
 
     Raises:
-        BadFile: no zip, damaged, too many files, a bomb, or no folders with pictures.
+        BadFile: not a zip, damaged, too many files, a zip bomb, or no folders with images.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -83,12 +83,12 @@ def listing(path: Path, *, name: str) -> Listing:
 
 
 def classes_of(by_split: Listing) -> list[str]:
-    """Names of the classes of all splits, in order."""
+    """Class names of all splits, sorted."""
     return sorted({label for parts in by_split.values() for label in parts})
 
 
 def opened(path: Path, picture: str) -> Image.Image:
-    """One picture of an archive, not yet decoded."""
+    """One image of an archive, not yet decoded."""
     with zipfile.ZipFile(path) as archive:
         return Image.open(io.BytesIO(archive.read(picture)))
 
@@ -100,7 +100,7 @@ def _is_picture(filename: str) -> bool:
 
 
 def _around(paths: Sequence[tuple[str, ...]]) -> int:
-    """Number of folders that lie around everything and are neither a split nor a class."""
+    """Number of enclosing folder levels that are neither a split nor a class."""
     depth = 0
     while paths and all(len(p) > depth + 2 for p in paths) and paths[0][depth] not in SPLITS:
         if len({p[depth] for p in paths}) > 1:
@@ -112,7 +112,7 @@ def _around(paths: Sequence[tuple[str, ...]]) -> int:
 def _pixels(
     path: Path, split: str, pictures: Sequence[str], resize: int | None, *, name: str
 ) -> NDArray[Any]:
-    """Decoded pictures; of many, a copy is kept in the cache until the archive changes."""
+    """Decoded images; large sets are cached until the archive changes."""
 
     def make(_: Checkpoint | None = None) -> dict[str, Tensor]:
         with zipfile.ZipFile(path) as archive:

@@ -1,5 +1,5 @@
-"""Ways to cut a pool of images into clients; one file each.
+"""Partitioners of a pool of images into clients, one per file.
 
-A partitioner is called ``factory(**settings)`` and is then a function ``(labels, clients, *, rng)``
-that returns one index tensor per client, disjoint and not empty.
+``factory(**settings)`` returns a function ``(labels, clients, *, rng)`` that returns one index tensor per
+client, disjoint and non-empty.
 """

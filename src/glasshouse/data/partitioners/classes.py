@@ -14,7 +14,7 @@ from glasshouse.rng import Rng
 @final
 @dataclass(frozen=True, kw_only=True)
 class Classes:
-    """Whole classes dealt at random, in equal numbers; a remainder goes to the first clients, one each."""
+    """Whole classes at random, equally many per client; the first clients get one more of a remainder."""
 
     card: ClassVar[Card] = Card(
         summary="whole classes dealt at random", source="Takahashi et al. 2023, Breaching FedMD, CVPR"

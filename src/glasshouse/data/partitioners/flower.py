@@ -1,6 +1,6 @@
-"""Unequal clients, by the partitioners of Flower Datasets.
+"""Heterogeneous clients, by the partitioners of Flower Datasets.
 
-Imported only when asked for: Flower brings Hugging Face's data sets with it, a second of start-up.
+Imported on demand only: Flower imports Hugging Face's ``datasets``, which takes a second.
 """
 
 import warnings
@@ -32,10 +32,10 @@ except ImportError as error:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Dirichlet:
-    """For every class, shares of the clients drawn from Dirichlet(alpha, ..., alpha); sizes differ.
+    """For every class, client shares drawn from Dirichlet(alpha, ..., alpha); client sizes differ.
 
-    A client that has more than the mean already gets nothing more of the next class (Flower's
-    balancing, not in the paper), and every client has at least one image.
+    A client that already has more images than the mean gets none of the next class (Flower's balancing, not
+    in the paper), and every client has at least one image.
 
     Args:
         alpha: > 0. Small: each client holds few classes; large: nearly iid.
@@ -68,9 +68,9 @@ class Dirichlet:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Pathological:
-    """Each client holds a few classes only, drawn at random; a class is shared equally by who holds it.
+    """Each client holds a few random classes; a class is divided equally among the clients that hold it.
 
-    Images of a class that no client drew are left out.
+    Images of a class that no client holds are left out.
 
     Args:
         classes: per client, at least 1.
@@ -89,13 +89,13 @@ class Pathological:
         """One index tensor per client.
 
         Raises:
-            BadValue: more classes per client than there are, or some client would get no image.
+            BadValue: more classes per client than exist, or a client without images.
         """
-        there = len(torch.unique(labels))
-        if not 1 <= self.classes <= there:
+        available = len(torch.unique(labels))
+        if not 1 <= self.classes <= available:
             raise BadValue(
                 "partition 'pathological'",
-                needs=f"classes per client from 1 to {there}: so many are in the private data",
+                needs=f"classes per client from 1 to {available}: so many are in the private data",
                 got=str(self.classes),
                 fix="ask for fewer classes, or for more private images",
             )
@@ -106,12 +106,12 @@ class Pathological:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Shards:
-    """Images sorted by label, cut into ``shards`` equal pieces per client, and the pieces dealt at random.
+    """Images sorted by label and cut into equal shards, ``shards`` of them per client, assigned at random.
 
-    Images that do not fill a piece are left out.
+    Images that do not fill a shard are left out.
 
     Args:
-        shards: pieces per client, at least 1.
+        shards: shards per client, at least 1.
     """
 
     card: ClassVar[Card] = Card(
@@ -127,7 +127,7 @@ class Shards:
         """One index tensor per client.
 
         Raises:
-            BadValue: fewer images than pieces.
+            BadValue: fewer images than shards.
         """
         if self.shards < 1 or len(labels) < clients * self.shards:
             raise BadValue(
@@ -150,8 +150,8 @@ def _parts(
     maker.dataset = table
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # of repeated draws; a failure is raised below
-            warnings.simplefilter("ignore", FutureWarning)  # of pyarrow, about how datasets calls it
+            warnings.simplefilter("ignore", UserWarning)  # about repeated draws; a failure is raised below
+            warnings.simplefilter("ignore", FutureWarning)  # by pyarrow, about how datasets calls it
             parts = tuple(
                 torch.tensor(maker.load_partition(i)["row"], dtype=torch.int64) for i in range(clients)
             )

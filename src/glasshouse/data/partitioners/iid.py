@@ -14,7 +14,7 @@ from glasshouse.rng import Rng
 @final
 @dataclass(frozen=True, kw_only=True)
 class Iid:
-    """A random permutation in equal parts; a remainder goes to the first clients, one image each."""
+    """A random permutation in equal parts; the first clients get one more image of a remainder."""
 
     card: ClassVar[Card] = Card(summary="images dealt at random, in equal numbers")
     demand: ClassVar[Demand] = Demand()

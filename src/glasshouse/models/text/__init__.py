@@ -1,1 +1,1 @@
-"""Models that read sentences."""
+"""Language models."""

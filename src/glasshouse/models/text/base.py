@@ -1,8 +1,8 @@
-"""A transformer as an audit sees it: one forward pass for all kinds, cut where an attack looks.
+"""Transformers under audit: one forward pass for all architectures, split where attacks need access.
 
 GPT-2, BERT, LLaMA-style models and our own differ in where they normalise, how positions enter and how their
-tensors are called. An :class:`Anatomy` says that; everything else, the forward pass included, is written once
-in :class:`TextModel`. Attention is computed in its plain form, which can be differentiated twice.
+tensors are named. An :class:`Anatomy` describes that; everything else, including the forward pass, is in
+:class:`TextModel`. Attention is computed in its plain form, which can be differentiated twice.
 
 Shape letters: B sentences, L tokens, D width, H heads, V vocabulary, K classes, R rows of a gradient.
 """
@@ -39,19 +39,19 @@ PARTS: Final[tuple[Part, ...]] = ("query", "key", "value")
 Projections = Mapping[Part, tuple[nn.Module, slice]]
 """The layer that computes each part, and its rows among that layer's outputs."""
 ADAPTER: Final = "lora_A.default.weight"
-"""What peft calls an adapter's first matrix, (rank, D), below the layer that it is beside."""
+"""peft's name of an adapter's first matrix, (rank, D), below the name of the adapted layer."""
 ADAPTER_MARK: Final = ".lora_"
 BASE: Final = ".base_layer."
-"""What peft puts into the name of the layer itself."""
+"""Inserted by peft into the name of the adapted layer's own weights."""
 EMBEDDINGS: Final = "embeddings"
-"""``frozen``: tokens' and positions' vectors are not trained."""
+"""Value of ``frozen``: token and position embeddings are not trained."""
 
 
 class Block(Protocol):
-    """One layer: attention and the network behind it."""
+    """One transformer layer: attention and feed-forward network."""
 
     def attended(self, hidden: Tensor) -> Tensor:
-        """What query, key and value are computed from, (B, L, D): in most models ``hidden``, normalised."""
+        """The input of query, key and value, (B, L, D): in most models the normalised ``hidden``."""
         ...
 
     def project(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -59,7 +59,7 @@ class Block(Protocol):
         ...
 
     def finish(self, hidden: Tensor, context: Tensor) -> Tensor:
-        """The layer's output (B, L, D) from its input and the heads' results, (B, H, L, D / H)."""
+        """The layer's output (B, L, D) from its input and the heads' outputs, (B, H, L, D / H)."""
         ...
 
     def projections(self) -> Projections:
@@ -69,14 +69,14 @@ class Block(Protocol):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Anatomy:
-    """Where the parts of a transformer are; as most have them, unless a kind says otherwise.
+    """The parts of a transformer; subclasses override what differs from most architectures.
 
     Attributes:
-        tokens: the vectors of all tokens, (V, D).
-        positions: the vectors of all positions; None of rotary models, where they enter in attention.
+        tokens: token embeddings, (V, D).
+        positions: position embeddings; None: rotary positions, which enter in attention.
         blocks: first to last.
-        last: what normalises the output of the last block.
-        causal: a token attends to itself and earlier ones alone.
+        last: normalisation after the last block.
+        causal: a token attends only to itself and earlier ones.
     """
 
     tokens: nn.Embedding
@@ -87,35 +87,35 @@ class Anatomy:
 
     @property
     def rotary(self) -> bool:
-        """Positions enter in attention, not in the embedding."""
+        """Whether positions enter in attention, not in the embedding."""
         return self.positions is None
 
     def place(self, vectors: Tensor, positions: Tensor) -> Tensor:
-        """What enters the first block, (B, L, D), from tokens' vectors and positions (B, L)."""
+        """The input of the first block, (B, L, D), from token embeddings and positions (B, L)."""
         return vectors if self.positions is None else vectors + torch.as_tensor(self.positions(positions))
 
     def close(self, hidden: Tensor) -> Tensor:
-        """What leaves the last block, normalised where the model does that, (B, L, D)."""
+        """Apply the final normalisation, if the model has one, (B, L, D)."""
         return torch.as_tensor(self.last(hidden))
 
     def pool(self, hidden: Tensor, last: Tensor) -> Tensor:
-        """What a class is read off, (B, D); ``last`` (B,): place of the last token of each sentence."""
+        """The input of a class head, (B, D); ``last`` (B,): position of each sentence's last token."""
         return hidden[torch.arange(len(hidden), device=hidden.device), last]
 
 
 def whole_layers(*layers: nn.Module) -> Projections:
-    """The projections of a block with a layer of its own for query, key and value."""
+    """The projections of a block with separate layers for query, key and value."""
     return {part: (layer, slice(None)) for part, layer in zip(PARTS, layers, strict=True)}
 
 
 def fused_layer(layer: nn.Module, width: int) -> Projections:
-    """The projections of a block with one layer for query, key and value, in this order."""
+    """The projections of a block with one fused layer for query, key and value, in this order."""
     return {part: (layer, slice(i * width, (i + 1) * width)) for i, part in enumerate(PARTS)}
 
 
 @final
 class TiedHead(nn.Linear):
-    """Logits of the next token by the tokens' own vectors: one parameter, which has one name in the state."""
+    """Next-token logits with weights tied to the token embedding; the shared parameter is saved only once."""
 
     def __init__(self, tokens: nn.Embedding) -> None:
         nn.Module.__init__(self)
@@ -124,10 +124,10 @@ class TiedHead(nn.Linear):
         self.register_parameter("bias", None)
 
     def _save_to_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing: the embedding has it."""
+        """Save nothing: the weight is saved with the embedding."""
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        """Likewise."""
+        """Load nothing: the weight is loaded with the embedding."""
 
 
 @final
@@ -135,12 +135,12 @@ class TextModel(nn.Module):
     """Sentences (B, L) int64 → logits: of the next token (B, L, V), or of a class (B, K).
 
     Args:
-        body: the network; its tensors are called ``body.…``.
-        anatomy: where its parts are.
+        body: the network; its tensors are named ``body.…``.
+        anatomy: the parts of ``body``.
         head: (…, D) → logits; a :class:`TiedHead` or a linear layer.
-        task: what it is trained for: the ``next`` token of every sentence, or the ``class`` of each.
-        vocabulary: of its tokens.
-        frozen: ``embeddings``: they are not trained; empty: everything is that requires a gradient.
+        task: training objective: the ``next`` token, or the ``class`` of each sentence.
+        vocabulary: vocabulary of its tokens.
+        frozen: ``embeddings``: these are not trained; empty: all parameters that require a gradient are.
     """
 
     def __init__(
@@ -181,20 +181,20 @@ class TextModel(nn.Module):
         return self.logits(self.anatomy.tokens(inputs), self.vocabulary.real(inputs))
 
     def losses(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """What training minimises the mean of, (B,): cross-entropy, a sentence's mean over its tokens."""
+        """Cross-entropy of each sentence, (B,): of its class, or the mean over its tokens."""
         logits = self(inputs)
         if self.task == "class":
             return F.cross_entropy(logits, labels, reduction="none")
         return self.losses_at(logits, inputs)
 
     def losses_at(self, logits: Tensor, inputs: Tensor) -> Tensor:
-        """The mean loss of each sentence (B,) from logits of the next token, (B, L, V)."""
+        """The mean token loss of each sentence (B,) from next-token logits (B, L, V)."""
         counts = self.vocabulary.real(inputs)[:, 1:].to(logits.dtype)
         each = F.cross_entropy(logits[:, :-1].transpose(1, 2), inputs[:, 1:], reduction="none")
         return (each * counts).sum(1) / counts.sum(1).clamp_min(1)
 
     def right(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """How much of each sentence is predicted right, (B,) in [0, 1]: its class, or its tokens' mean."""
+        """Accuracy of each sentence, (B,) in [0, 1]: of its class, or the mean over its tokens."""
         guesses: Tensor = self(inputs).argmax(-1)
         if self.task == "class":
             return (guesses == labels).double()
@@ -203,11 +203,11 @@ class TextModel(nn.Module):
         return hits.sum(1) / counts.sum(1).clamp_min(1)
 
     def logits(self, vectors: Tensor, real: Tensor) -> Tensor:
-        """Logits from tokens' vectors (B, L, D), which need not be those of any token.
+        """Logits from arbitrary input vectors (B, L, D), which need not be token embeddings.
 
         Args:
-            vectors: of every place, before positions are added.
-            real: which places are part of their sentence, (B, L) bool, all before the others.
+            vectors: one per position, before positions are added.
+            real: which positions belong to their sentence, (B, L) bool; padding comes last.
         """
         positions = torch.arange(vectors.shape[1], device=vectors.device).expand(vectors.shape[:2])
         hidden = self.anatomy.place(vectors, positions)
@@ -220,11 +220,11 @@ class TextModel(nn.Module):
         return logits
 
     def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """What enters the first block, (B, L, D): ``tokens`` (B, L) at ``positions`` (B, L)."""
+        """The input of the first block, (B, L, D), for ``tokens`` (B, L) at ``positions`` (B, L)."""
         return self.anatomy.place(self.anatomy.tokens(tokens), positions)
 
     def through(self, layer: int, hidden: Tensor, positions: Tensor, real: Tensor) -> Tensor:
-        """One block, (B, L, D) → the same."""
+        """Apply one block, (B, L, D) → the same shape."""
         block = self.anatomy.blocks[layer]
         query, key, value = block.project(block.attended(hidden), positions)
         allowed = real[:, None, None, :]
@@ -233,7 +233,7 @@ class TextModel(nn.Module):
         return block.finish(hidden, attend(query, key, value, allowed))
 
     def representation(self, inputs: Tensor) -> Tensor:
-        """What leaves the last block, averaged over each sentence's tokens, (B, D)."""
+        """The output of the last block, averaged over each sentence's tokens, (B, D)."""
         real = self.vocabulary.real(inputs)
         positions = torch.arange(inputs.shape[1], device=inputs.device).expand(inputs.shape)
         hidden = self.embed(inputs, positions)
@@ -243,9 +243,9 @@ class TextModel(nn.Module):
         return (self.anatomy.close(hidden) * weight[..., None]).sum(1) / weight.sum(1, keepdim=True)
 
     def completed(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """``tensors`` of a published body, with what is this model's own: adapters, and a head where none is.
+        """``tensors`` of a published body, completed with this model's adapters and, if missing, its head.
 
-        Layers with an adapter beside them are found by the name that they have without one.
+        Adapted layers are matched by their names without adapter.
         """
         own = self.state_dict()
         plain = {name: tensors.get(name.replace(BASE, "."), tensors.get(name)) for name in own}
@@ -257,20 +257,20 @@ class TextModel(nn.Module):
     def input_rows(
         self, layer: int, tensors: Mapping[str, Tensor], *, parts: Sequence[Part] = PARTS
     ) -> Tensor:
-        """The rows of a gradient, or of a change of weights, that lie in the span of a layer's inputs.
+        """The rows of a gradient or weight change that lie in the span of a layer's inputs.
 
         For ``y = W x`` every row of ``∂L/∂W`` is a weighted sum of inputs ``x``: here of
-        ``blocks[layer].attended(…)`` at all places of all sentences. Of an adapter ``B A`` beside ``W`` that
-        is the gradient of ``A``; it is 0 as long as ``B`` is, as peft starts it.
+        ``blocks[layer].attended(…)`` at all positions of all sentences. For an adapter ``B A`` of ``W`` these
+        are the rows of the gradient of ``A``, which is 0 as long as ``B`` is 0, peft's initial value.
 
         Args:
             layer: number of the block.
-            tensors: of an update, by name.
-            parts: which projections are read. A causal model's first token has no gradient of its query and
-                key: it attends to itself alone. An adapter of a fused projection has the same rows for all.
+            tensors: tensors of an update, by name.
+            parts: projections to read. A causal model's first token has no query or key gradient, because it
+                attends only to itself. An adapter of a fused projection has the same rows for all parts.
 
         Returns:
-            (R, D), in the order of ``parts``; R = 0 where the update has none of them.
+            (R, D), in the order of ``parts``; R = 0 if the update has none of them.
         """
         names = {id(module): name for name, module in self.named_modules()}
         gradients: dict[tuple[str, str], Tensor] = {}
@@ -294,7 +294,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor) -> Tensor
         query: (B, H, L, D / H).
         key: (B, H, L', D / H).
         value: as ``key``.
-        allowed: (B, 1, L or 1, L') bool; who may be attended to.
+        allowed: (B, 1, L or 1, L') bool; which keys each query may attend to.
     """
     scores = query @ key.transpose(2, 3) / query.shape[3] ** 0.5
     blocked = torch.finfo(scores.dtype).min
@@ -303,6 +303,6 @@ def attend(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor) -> Tensor
 
 
 def _inputs_first(module: nn.Module) -> bool:
-    """Whether a layer keeps its weight as (inputs, outputs), as GPT-2's do."""
+    """Whether a layer stores its weight as (inputs, outputs), as GPT-2 does."""
     base = getattr(module, "base_layer", module)
     return not isinstance(base, nn.Linear)

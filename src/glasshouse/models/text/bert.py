@@ -1,4 +1,4 @@
-"""BERT of `transformers`, from its configuration: classes of sentences by a bidirectional encoder.
+"""BERT from `transformers`, built from its configuration: sentence classification by a bidirectional encoder.
 
 Source: Devlin et al. 2019, arXiv:1810.04805.
 """
@@ -25,7 +25,7 @@ except ImportError as error:
 @final
 @dataclass(frozen=True, eq=False)
 class BertBlock:
-    """One layer of BERT: normalised last, so attention reads what came in as it is."""
+    """One layer of BERT: post-norm, so attention reads its input unnormalised."""
 
     layer: Any  # transformers' BertLayer
 
@@ -54,12 +54,12 @@ class BertBlock:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BertAnatomy(Anatomy):
-    """Normalised at the entrance instead of the end; a class is read off the first token."""
+    """Normalises the embedding instead of the output; a class is read from the first token."""
 
     body: Any  # transformers' BertModel
 
     def place(self, vectors: Tensor, positions: Tensor) -> Tensor:
-        """All tokens are of the first type."""
+        """The normalised embedding; all tokens have token type 0."""
         own = self.body.embeddings
         kinds = own.token_type_embeddings(torch.zeros_like(positions))
         placed: Tensor = own.LayerNorm(vectors + kinds + own.position_embeddings(positions))
@@ -97,17 +97,18 @@ def bert(
     Args:
         input_shape: (L,), the longest sentence.
         classes: K.
-        vocabulary: of the tokenizer.
-        task: ``class``: an encoder sees the next token and cannot be trained to predict it.
+        vocabulary: vocabulary of the tokenizer.
+        task: only ``class``: an encoder sees the next token and cannot be trained to predict it.
         width: D.
-        layers: how many blocks.
-        heads: of attention.
-        positions: how many positions have a vector.
-        rank: of LoRA adapters beside ``query`` and ``value``; they and the head alone are trained; 0: all is.
-        frozen: ``embeddings``, or nothing.
+        layers: number of blocks.
+        heads: number of attention heads.
+        positions: number of position embeddings.
+        rank: rank of LoRA adapters of ``query`` and ``value``; only they and the head are trained; 0: no
+            adapters, all parameters are trained.
+        frozen: ``embeddings``, or empty.
 
     Raises:
-        BadValue: the numbers do not fit each other, or another task.
+        BadValue: the sizes do not fit each other, or another task.
     """
     heads_fit("bert", width=width, heads=heads, layers=layers, length=input_shape[0], positions=positions)
     if task != "class":

@@ -1,4 +1,4 @@
-"""GPT-2 of `transformers`, from its configuration: random weights, or a file's.
+"""GPT-2 from `transformers`, built from its configuration: random weights, or weights from a file.
 
 Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners".
 """
@@ -68,22 +68,23 @@ def gpt2(
     rank: int = 0,
     frozen: str = "",
 ) -> TextModel:
-    """GPT-2; the defaults are the small published one, of 124 million parameters with its own tokenizer.
+    """GPT-2; the defaults are the small published model (124 million parameters with its own tokenizer).
 
     Args:
         input_shape: (L,), the longest sentence.
         classes: K; for ``task = "class"``.
-        vocabulary: of the tokenizer.
-        task: ``next`` or ``class`` (read off the last token).
+        vocabulary: vocabulary of the tokenizer.
+        task: ``next`` or ``class`` (read from the last token).
         width: D.
-        layers: how many blocks.
-        heads: of attention.
-        positions: how many positions have a vector.
-        rank: of LoRA adapters beside ``c_attn``; they alone (and a class head) are trained; 0: all is.
-        frozen: ``embeddings``, or nothing.
+        layers: number of blocks.
+        heads: number of attention heads.
+        positions: number of position embeddings.
+        rank: rank of LoRA adapters of ``c_attn``; only they (and a class head) are trained; 0: no adapters,
+            all parameters are trained.
+        frozen: ``embeddings``, or empty.
 
     Raises:
-        BadValue: the numbers do not fit each other.
+        BadValue: the sizes do not fit each other.
     """
     heads_fit("gpt2", width=width, heads=heads, layers=layers, length=input_shape[0], positions=positions)
     config = GPT2Config(

@@ -1,4 +1,4 @@
-"""LLaMA-style models of `transformers`, from their configuration: rotary positions, gated layers.
+"""LLaMA-style models from `transformers`, built from a configuration: rotary positions, gated layers.
 
 Source: Touvron et al. 2023, arXiv:2302.13971.
 """
@@ -22,7 +22,7 @@ except ImportError as error:
     raise not_installed("model 'llama'", "transformers", error, extra="text") from error
 
 FAR = 2**14
-"""Positions that a rotary model can tell apart here at most."""
+"""Maximal number of positions of a rotary model."""
 
 
 @final
@@ -31,14 +31,14 @@ class LlamaBlock:
     """One layer of LLaMA."""
 
     layer: Any  # transformers' LlamaDecoderLayer
-    rotate: Any  # what makes angles of positions
+    rotate: Any  # rotary embedding: positions → angles
 
     def attended(self, hidden: Tensor) -> Tensor:
         normed: Tensor = self.layer.input_layernorm(hidden)
         return normed
 
     def project(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Keys and values of fewer heads are repeated for every query that shares them."""
+        """Grouped-query attention: keys and values are repeated for every query head that shares them."""
         own = self.layer.self_attn
         query, key, value = (
             part(x).unflatten(2, (-1, own.head_dim)).transpose(1, 2)
@@ -84,18 +84,18 @@ def llama(
     Args:
         input_shape: (L,), the longest sentence.
         classes: K; for ``task = "class"``.
-        vocabulary: of the tokenizer.
-        task: ``next`` (by a head of its own) or ``class`` (read off the last token).
+        vocabulary: vocabulary of the tokenizer.
+        task: ``next`` (with an untied head) or ``class`` (read from the last token).
         width: D.
-        layers: how many blocks.
-        heads: of attention.
-        key_heads: of keys and values, a divisor of ``heads``; 0: as many.
-        rank: of LoRA adapters beside ``q_proj`` and ``v_proj``; they alone (and a class head) are trained;
-            0: all is.
-        frozen: ``embeddings``, or nothing.
+        layers: number of blocks.
+        heads: number of attention heads.
+        key_heads: number of key and value heads, a divisor of ``heads``; 0: ``heads``.
+        rank: rank of LoRA adapters of ``q_proj`` and ``v_proj``; only they (and a class head) are trained;
+            0: no adapters, all parameters are trained.
+        frozen: ``embeddings``, or empty.
 
     Raises:
-        BadValue: the numbers do not fit each other.
+        BadValue: the sizes do not fit each other.
     """
     heads_fit("llama", width=width, heads=heads, layers=layers, length=input_shape[0], positions=FAR)
     config = LlamaConfig(

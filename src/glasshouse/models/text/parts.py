@@ -1,4 +1,4 @@
-"""What the models that `transformers` builds share: adapters by peft, and the names in files of weights."""
+"""Shared by the `transformers` models: peft adapters, and the renaming of tensors in weight files."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -13,21 +13,21 @@ __all__ = ["heads_fit", "renamed", "text_model", "with_adapters"]
 
 try:
     import peft
-    import transformers as _transformers  # noqa: F401  # whoever imports this file needs both
+    import transformers as _transformers  # noqa: F401  # users of this file need both
 except ImportError as error:
     raise not_installed("models of transformers", "transformers and peft", error, extra="text") from error
 
 
 _HEADS: Final = ("lm_head.", "score.", "classifier.", "cls.")
 _NO_WEIGHTS: Final = (".attn.bias", ".attn.masked_bias", "position_ids")
-"""What older files hold beside weights: masks and counters."""
+"""Suffixes of non-weight tensors in older files: masks and counters."""
 
 
 def heads_fit(model: str, *, width: int, heads: int, layers: int, length: int, positions: int) -> None:
-    """Refuse numbers with which no transformer can be built.
+    """Refuse sizes for which no transformer can be built.
 
     Raises:
-        BadValue: one is below 1, ``width`` is no multiple of ``heads``, or sentences are too long.
+        BadValue: one is below 1, ``width`` is not a multiple of ``heads``, or sentences are too long.
     """
     if min(width, heads, layers, length) < 1 or width % heads or length > positions:
         raise BadValue(
@@ -39,12 +39,12 @@ def heads_fit(model: str, *, width: int, heads: int, layers: int, length: int, p
 
 
 def with_adapters(body: nn.Module, *, rank: int, beside: Sequence[str]) -> Any:
-    """``body`` with peft's low-rank adapters, which alone are trained; ``rank`` 0: ``body`` as it is.
+    """Add peft's low-rank adapters to ``body`` and freeze the rest; ``rank`` 0: ``body`` unchanged.
 
     Args:
         body: changed in place.
-        rank: of every adapter. Its second matrix starts at 0, the first at random.
-        beside: last parts of the names of the layers that get one.
+        rank: rank of every adapter. The first matrix is initialised at random, the second with 0.
+        beside: last components of the names of the layers to adapt.
     """
     if rank:
         config = peft.LoraConfig(
@@ -71,18 +71,18 @@ def text_model(
     vocabulary: Vocabulary,
     frozen: str,
 ) -> TextModel:
-    """``body`` behind the head that its task asks for; ``head`` None: tied to the embedding."""
+    """``body`` with the head for its task; ``head`` None: tied to the embedding."""
     width = anatomy.tokens.embedding_dim
     last = nn.Linear(width, classes) if task == "class" else head or TiedHead(anatomy.tokens)
     return TextModel(body, anatomy, last, task=task, vocabulary=vocabulary, frozen=frozen)
 
 
 def renamed(first: str, *, head: Mapping[str, str] | None = None) -> Callable[[Mapping[str, Tensor]], Any]:
-    """How tensors in a file of transformers are called here.
+    """A function that renames the tensors of a transformers file to our names.
 
     Args:
-        first: what the file's names of the body begin with, where they begin with anything.
-        head: names of the head's tensors in the file, and here; others are left out.
+        first: prefix of the body's names in the file; it may be absent.
+        head: names of the head's tensors, in the file → here; others are left out.
     """
 
     def rename(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -1,7 +1,7 @@
-"""A small GPT of our own: no package beside torch.
+"""A small GPT that needs no package besides torch.
 
-Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners": layers normalised first,
-learnt positions, GELU, output tied to the embedding.
+Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners": pre-norm layers, learned
+positions, GELU, output tied to the embedding.
 """
 
 from typing import Any, final
@@ -16,7 +16,7 @@ from glasshouse.registry import Card, carded
 from glasshouse.tokens.vocabulary import Vocabulary
 
 _SPREAD = 0.02
-"""Standard deviation of the embeddings at the start, as in GPT-2."""
+"""Standard deviation of the initial embeddings, as in GPT-2."""
 
 
 @final
@@ -34,29 +34,29 @@ class SmallBlock(nn.Module):
         self.down = nn.Linear(4 * width, width)
 
     def attended(self, hidden: Tensor) -> Tensor:
-        """Normalised."""
+        """The normalised input."""
         x: Tensor = self.before(hidden)
         return x
 
     def project(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Query, key and value by one layer."""
+        """Query, key and value from one fused layer."""
         del positions  # they are in the embedding
         query, key, value = self.qkv(x).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         return query, key, value
 
     def finish(self, hidden: Tensor, context: Tensor) -> Tensor:
-        """Attention and a network of two layers, each added to what came in."""
+        """Attention and a two-layer feed-forward network, each with a residual connection."""
         hidden = hidden + self.out(context.transpose(1, 2).flatten(2))
         return hidden + torch.as_tensor(self.down(F.gelu(self.up(self.behind(hidden)))))
 
     def projections(self) -> Projections:
-        """Thirds of one layer."""
+        """Thirds of one fused layer."""
         return fused_layer(self.qkv, self.qkv.in_features)
 
 
 @final
 class SmallBody(nn.Module):
-    """Embeddings, layers and the last normalisation."""
+    """Embeddings, layers and the final normalisation."""
 
     def __init__(self, *, vocabulary: int, length: int, width: int, layers: int, heads: int) -> None:
         super().__init__()
@@ -86,20 +86,20 @@ def small_gpt(
     heads: int = 4,
     frozen: str = "",
 ) -> TextModel:
-    """Layers normalised first, learnt positions, output tied to the embedding.
+    """Pre-norm layers, learned positions, output tied to the embedding.
 
     Args:
         input_shape: (L,), the longest sentence.
         classes: K; for ``task = "class"``.
-        vocabulary: of the tokenizer.
+        vocabulary: vocabulary of the tokenizer.
         task: ``next`` or ``class``.
         width: D, a multiple of ``heads``.
-        layers: how many blocks.
-        heads: of attention.
-        frozen: ``embeddings``, or nothing.
+        layers: number of blocks.
+        heads: number of attention heads.
+        frozen: ``embeddings``, or empty.
 
     Raises:
-        BadValue: a number is below 1, or ``width`` is no multiple of ``heads``.
+        BadValue: a size is below 1, or ``width`` is not a multiple of ``heads``.
 
     Examples:
         >>> model = small_gpt((6,), 2, vocabulary=Vocabulary(size=50, pad=0, end=1), width=16)
@@ -117,6 +117,6 @@ def small_gpt(
         vocabulary=vocabulary.size, length=input_shape[0], width=width, layers=layers, heads=heads
     )
     head = TiedHead(body.tokens) if task == "next" else nn.Linear(width, classes)
-    blocks: Any = body.layers  # a ModuleList forgets the type
+    blocks: Any = body.layers  # a ModuleList loses the element type
     anatomy = Anatomy(tokens=body.tokens, positions=body.positions, blocks=blocks, last=body.last)
     return TextModel(body, anatomy, head, task=task, vocabulary=vocabulary, frozen=frozen)

@@ -1,1 +1,1 @@
-"""Models under audit, one file per family. Their random draws happen inside ``build``'s ``fork_rng``."""
+"""Models under audit, one file per family. Weights are drawn inside ``build``'s ``fork_rng``."""

@@ -28,20 +28,20 @@ def convnet(
     mean: float = 0.5,
     std: float = 0.5,
 ) -> SplitModel:
-    """Eight 3 × 3 convolutions (width × 1, 2, 2, 4, 4, 4, 4, 4), no drop-out, no average pooling.
+    """Eight 3 × 3 convolutions (width × 1, 2, 2, 4, 4, 4, 4, 4), no dropout, no average pooling.
 
-    What we took: the layer table, the batch norm after every convolution, the two 3 × 3 max-poolings
-    (after the sixth and the eighth convolution), width 64 for the published figures. On images below
-    18 pixels the poolings are 2 × 2, since two of 3 × 3 would leave nothing.
+    As in the source: the layer table, batch norm after every convolution, two 3 × 3 max-poolings (after the
+    sixth and the eighth convolution), and width 64 for the published figures. For images below 18 pixels the
+    poolings are 2 × 2, since two of 3 × 3 would leave nothing.
 
     Args:
         input_shape: (C, H, W).
         classes: K.
         width: channels of the first convolution; 64 gives 2.9 million parameters, 8 gives 49 thousand.
-        batch_norm: False leaves the normalisation out and initialises by Kaiming's rule instead, without
-            which eight layers would not train.
-        mean: fixed normalisation of the pixels.
-        std: fixed normalisation of the pixels.
+        batch_norm: False omits batch norm and uses Kaiming initialisation instead, without which eight
+            layers would not train.
+        mean: mean of the fixed pixel normalisation.
+        std: standard deviation of the fixed pixel normalisation.
     """
     check_shape(input_shape, classes, model="convnet")
     check_width(width, model="convnet")
@@ -56,7 +56,7 @@ def convnet(
             layers[f"bn{i}"] = nn.BatchNorm2d(channels)
         else:
             nn.init.kaiming_normal_(convolution.weight, nonlinearity="relu")
-            nn.init.zeros_(convolution.bias)  # type: ignore[arg-type]  # there is one: bias=True
+            nn.init.zeros_(convolution.bias)  # type: ignore[arg-type]  # the bias exists: bias=True
         layers[f"relu{i}"] = nn.ReLU()
         if i in POOL_AFTER:
             layers[f"pool{i}"] = nn.MaxPool2d(pool)

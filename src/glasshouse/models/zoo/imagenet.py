@@ -1,9 +1,9 @@
 """ImageNet-scale models of torchvision, split into features and head. Needs the ``vision`` extra.
 
-Weights are not fetched: give a file (``model.weights``) or pre-train. The files that torchvision publishes
-may be given as they are: their names are mapped to ours, and their classifier, which has no place here, is
-left out (under protocol transfer the agreed head then starts fresh). Pixels are normalised by the mean and
-deviation of all ImageNet channels together, since the zoo's normalisation is one pair of numbers.
+Weights are not downloaded: give a file (``model.weights``) or pre-train. Files published by torchvision can
+be used directly: their names are mapped to ours, and their classifier is left out (under protocol transfer
+the agreed head is then initialised at random). Pixels are normalised by the mean and standard deviation of
+all ImageNet channels together, since the zoo's normalisation is one pair of numbers.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,20 +27,20 @@ except (ImportError, RuntimeError) as error:  # RuntimeError: a wheel built for 
 MEAN, STD = 0.449, 0.226
 _SMALLEST = 32
 _OLDER = {".mlp.linear_1.": ".mlp.0.", ".mlp.linear_2.": ".mlp.3."}
-"""Names in the files of vision transformers that torchvision still publishes, and what it calls them now."""
+"""Old names in the vision-transformer files that torchvision still publishes → current names."""
 
 
 def from_torchvision(
     tensors: Mapping[str, Tensor], *, classifier: str, first: str = "features."
 ) -> dict[str, Tensor]:
-    """A state_dict of torchvision's by our names; one that has our names stays as it is.
+    """Rename a torchvision state_dict to our names; one that already has them is unchanged.
 
-    Files from before batch norm counted its batches lack the counters; as in torch they are 0 then.
+    Older files lack batch norm's counter of batches; it is then 0, as in torch.
 
     Args:
-        tensors: by name.
-        classifier: what the names of its classifier begin with; it is left out.
-        first: what our names of the features begin with.
+        tensors: tensors by name.
+        classifier: prefix of the classifier's names; it is left out.
+        first: prefix of our names of the features.
     """
     if any(name.startswith((first, "head.")) for name in tensors):
         return dict(tensors)
@@ -55,7 +55,7 @@ def from_torchvision(
 def _split_model(
     name: str, input_shape: tuple[int, int, int], hidden: int, classes: int, *, features: int, **more: Any
 ) -> SplitModel:
-    """The torchvision model without its classifier, behind our normalisation and before our head."""
+    """The torchvision model with our normalisation before it and our head instead of its classifier."""
     if _MISSING:
         raise NotInstalled(
             f"model '{name}'",
@@ -92,7 +92,7 @@ def _split_model(
     )
 )
 def resnet50(input_shape: tuple[int, int, int], classes: int, *, hidden: int = 512) -> SplitModel:
-    """Features as in torchvision; a head of ``hidden`` and K units (``hidden`` = 0: one layer)."""
+    """Features as in torchvision; a head with ``hidden`` and K units (``hidden`` = 0: one layer)."""
     return _split_model("resnet50", input_shape, hidden, classes, features=2048)
 
 
@@ -105,7 +105,7 @@ def resnet50(input_shape: tuple[int, int, int], classes: int, *, hidden: int = 5
     )
 )
 def vgg11_bn(input_shape: tuple[int, int, int], classes: int, *, hidden: int = 512) -> SplitModel:
-    """Convolutions and the 7 × 7 pooling as in torchvision; ``hidden`` and K units for its classifier."""
+    """Convolutions and the 7 × 7 pooling as in torchvision; a head with ``hidden`` and K units."""
     return _split_model("vgg11_bn", input_shape, hidden, classes, features=25088)
 
 
@@ -118,7 +118,7 @@ def vgg11_bn(input_shape: tuple[int, int, int], classes: int, *, hidden: int = 5
     )
 )
 def vit_b_32(input_shape: tuple[int, int, int], classes: int, *, hidden: int = 512) -> SplitModel:
-    """The class token as in torchvision, for images of this side; a head of ``hidden`` and K units."""
+    """The class token as in torchvision, for images of this side; a head with ``hidden`` and K units."""
     if input_shape[1] != input_shape[2] or input_shape[1] % 32:
         raise BadValue(
             "model 'vit_b_32'",

@@ -1,6 +1,6 @@
-"""Two LeNets: the one that DLG attacks, and LeNet-5 with ReLUs.
+"""Two LeNets: the one attacked in the DLG paper, and LeNet-5 with ReLUs.
 
-Random draws happen inside ``build``'s ``fork_rng``.
+Weights are drawn inside ``build``'s ``fork_rng``.
 """
 
 from collections import OrderedDict
@@ -22,8 +22,8 @@ def lenet_sigmoid(
 ) -> SplitModel:
     """DLG's network: strides 2, 2, 1; twice differentiable; every weight and bias uniform in ±0.5.
 
-    The initialisation matters: with PyTorch's default, DLG rarely converges. Images are not
-    normalised, as there.
+    The initialisation matters: with PyTorch's default, DLG rarely converges. As in DLG, images are not
+    normalised.
     """
     check_shape(input_shape, classes, model="lenet_sigmoid")
     features = nn.Sequential(
@@ -52,11 +52,11 @@ def lenet_sigmoid(
 def lenet5(
     input_shape: tuple[int, int, int], classes: int, *, mean: float = 0.5, std: float = 0.5
 ) -> SplitModel:
-    """LeNet-5 as it is used today: ReLU for tanh, max for average pooling, all channels connected.
+    """LeNet-5 as used today: ReLU instead of tanh, max- instead of average pooling, all channels connected.
 
-    Images smaller than 32 × 32 are padded by 2 before the first convolution (as for MNIST's 28 × 28);
-    maps smaller than 10 × 10 also before the second. The three linear layers are two in the features
-    and the last as the head.
+    Images smaller than 32 × 32 (such as MNIST's 28 × 28) are padded by 2 before the first convolution, and
+    feature maps smaller than 10 × 10 before the second. Two of the three linear layers belong to the
+    features, the last one is the head.
     """
     check_shape(input_shape, classes, model="lenet5")
     side = min(input_shape[1:])

@@ -19,8 +19,8 @@ def lenet_dropout(
 ) -> SplitModel:
     """Two convolutions with max-pooling, channel dropout after the second, unit dropout before the head.
 
-    Dropout acts in training mode only, which a federation switches on with ``options.dropout = true``.
-    Images smaller than 16 × 16 are padded by 2 before each convolution; at 28 × 28 nothing is.
+    Dropout is active in training mode only, which a federation enables with ``options.dropout = true``.
+    Images smaller than 16 × 16 are padded by 2 before each convolution; larger ones are not.
     """
     check_shape(input_shape, classes, model="lenet_dropout")
     pad = 2 if min(input_shape[1:]) < 16 else 0

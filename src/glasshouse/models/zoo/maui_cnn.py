@@ -1,4 +1,4 @@
-"""The small CNN of the Maui paper: four convolutions, each followed by a pooling, and a two-layer head."""
+"""The small CNN of the Maui paper: four convolutions, each followed by pooling, and a two-layer head."""
 
 from collections import OrderedDict
 
@@ -29,17 +29,17 @@ def maui_cnn(
 ) -> SplitModel:
     """Convolution, (batch norm,) 2 × 2 max-pooling and ReLU, four times; then ``hidden`` and K units.
 
-    The paper gives 260 thousand parameters and 512 features; 64, 64, 128 and 128 channels on 32 × 32 images
-    have 260,160 and 512. ReLU after the pooling is the same function as before it, and a fifth faster in
-    training. On smaller images the last poolings are left out, so that 2 × 2 positions remain.
+    The paper states 260 thousand parameters and 512 features; 64, 64, 128 and 128 channels on 32 × 32 images
+    give 260,160 and 512. ReLU after pooling computes the same function as before it, and trains a fifth
+    faster. On smaller images the last poolings are omitted, so that 2 × 2 positions remain.
 
     Args:
         input_shape: (C, H, W).
         classes: K.
         width: channels of the first convolution.
         hidden: units between features and logits; 0: the head is one linear layer.
-        batch_norm: after every convolution.
-        poolings: only after so many of the convolutions, 0 to 4.
+        batch_norm: use batch norm after every convolution.
+        poolings: number of convolutions followed by pooling, 0 to 4.
     """
     check_shape(input_shape, classes, model="maui_cnn")
     check_width(width, model="maui_cnn")

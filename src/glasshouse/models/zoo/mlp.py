@@ -25,8 +25,8 @@ def mlp(
         input_shape: (C, H, W).
         classes: K.
         hidden: units of the hidden layers, first to last: ``64`` or ``"128,64"``.
-        mean: fixed normalisation of the pixels.
-        std: fixed normalisation of the pixels.
+        mean: mean of the fixed pixel normalisation.
+        std: standard deviation of the fixed pixel normalisation.
 
     Examples:
         >>> [name for name, _ in mlp((1, 8, 8), 10, hidden=16).named_parameters()]

@@ -11,7 +11,7 @@ from glasshouse.registry import Card, carded
 
 @final
 class Block(nn.Module):
-    """Two 3 × 3 convolutions with batch norm, and a shortcut: 1 × 1 where the shape changes."""
+    """Two 3 × 3 convolutions with batch norm, and a shortcut (1 × 1 convolution if the shape changes)."""
 
     def __init__(self, inward: int, outward: int, *, stride: int) -> None:
         super().__init__()
@@ -49,11 +49,11 @@ def resnet18(
     mean: float = 0.5,
     std: float = 0.5,
 ) -> SplitModel:
-    """Four stages of two blocks, width × 1, 2, 4, 8 channels; convolutions by Kaiming's rule, fan out.
+    """Four stages of two blocks, width × 1, 2, 4, 8 channels; Kaiming initialisation (fan out).
 
-    Differs from the source as the CIFAR variants of it do: a 3 × 3 stem with stride 1 and no pooling
-    after it. Width 64 has 11.17 million parameters. No activation works in place. ``hidden`` > 0 puts a
-    second linear layer into the head.
+    Differs from the source as its CIFAR variants do: a 3 × 3 stem with stride 1 and no pooling after it.
+    Width 64 has 11.17 million parameters. No activation is in-place. ``hidden`` > 0 adds a second linear
+    layer to the head.
     """
     check_shape(input_shape, classes, model="resnet18")
     check_width(width, model="resnet18")

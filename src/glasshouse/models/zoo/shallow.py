@@ -1,4 +1,4 @@
-"""One convolution, one pooling, one linear layer: the model that the PLI paper attacks."""
+"""One convolution, one pooling, one linear layer: the model attacked in the PLI paper."""
 
 from collections import OrderedDict
 
@@ -25,14 +25,14 @@ def shallow_cnn(
 ) -> SplitModel:
     """Code 1 of the paper: no padding, one ReLU; 64 × 64 images give 12,800 features.
 
-    Pooling before the ReLU instead of after it: the maximum of rectified values is the rectified maximum.
+    Pooling is before the ReLU instead of after it, which computes the same function.
 
     Args:
         input_shape: (C, H, W).
         classes: K.
         width: channels of the convolution; 32 in the paper.
-        mean: fixed normalisation of the pixels; the defaults give the paper's [-1, 1].
-        std: fixed normalisation of the pixels; the defaults give the paper's [-1, 1].
+        mean: mean of the fixed pixel normalisation; the defaults give the paper's [-1, 1].
+        std: standard deviation of the fixed pixel normalisation.
     """
     check_shape(input_shape, classes, model="shallow_cnn")
     check_width(width, model="shallow_cnn")

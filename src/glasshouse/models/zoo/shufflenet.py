@@ -16,7 +16,7 @@ _DEPTHS: Final = (3, 7, 3)  # blocks of a stage after its first
 
 
 def _branch(inward: int, outward: int, *, stride: int) -> list[nn.Module]:
-    """1 × 1, depthwise 3 × 3, 1 × 1; batch norm after each, ReLU around the depthwise one."""
+    """1 × 1, depthwise 3 × 3 and 1 × 1 convolutions, each with batch norm; ReLU after both 1 × 1 ones."""
     return [
         nn.Conv2d(inward, outward, 1, bias=False),
         nn.BatchNorm2d(outward),
@@ -30,14 +30,14 @@ def _branch(inward: int, outward: int, *, stride: int) -> list[nn.Module]:
 
 
 def _shuffle_channels(x: Tensor) -> Tensor:
-    """Channels of the two halves in turns."""
+    """Interleave the channels of the two halves."""
     n, channels, height, width = x.shape
     return x.reshape(n, 2, channels // 2, height, width).transpose(1, 2).reshape(x.shape)
 
 
 @final
 class Basic(nn.Module):
-    """Half of the channels pass, the other half goes through the branch; then they are shuffled."""
+    """Half of the channels pass unchanged, the other half goes through the branch; then they are shuffled."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Basic(nn.Module):
 
 @final
 class Down(nn.Module):
-    """Half the side, more channels: a branch, and a shortcut that is a branch of its own."""
+    """Downsampling block: halves the side and adds channels, by two parallel branches."""
 
     def __init__(self, inward: int, outward: int) -> None:
         super().__init__()
@@ -85,18 +85,18 @@ def shufflenet_v2(
     mean: float = 0.5,
     std: float = 0.25,
 ) -> SplitModel:
-    """Stages of 4, 8 and 4 blocks, each of which halves the side; then 1 × 1, and the mean over positions.
+    """Stages of 4, 8 and 4 blocks, each halving the side; then a 1 × 1 convolution and average pooling.
 
     Differs from the source as its CIFAR variants do: stride 1 and no pooling in the stem. Size 0.5 has
-    341 thousand parameters before the head, as the Maui paper counts.
+    341 thousand parameters before the head, as stated in the Maui paper.
 
     Args:
         input_shape: (C, H, W).
         classes: K.
         size: ``0.5``, ``1`` or ``1.5``.
         hidden: units of a second linear layer in the head; 0: none.
-        mean: fixed normalisation of the pixels.
-        std: fixed normalisation of the pixels.
+        mean: mean of the fixed pixel normalisation.
+        std: standard deviation of the fixed pixel normalisation.
     """
     check_shape(input_shape, classes, model="shufflenet_v2")
     if size not in WIDTHS:

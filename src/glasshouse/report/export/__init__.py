@@ -1,4 +1,4 @@
-"""Tables and figures of a run as files of their own, for a paper or a spreadsheet."""
+"""Export the tables and figures of a run as separate files, for a paper or a spreadsheet."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,18 +14,18 @@ __all__ = ["write_export"]
 def write_export(
     result: Result, run: Path, folders: Mapping[str, Path], *, show_private: bool = False
 ) -> list[Path]:
-    """Write what ``folders`` names (``csv``, ``latex``, ``figures``) and return the files.
+    """Write the file kinds in ``folders`` (``csv``, ``latex``, ``figures``) and return the paths.
 
     Args:
-        result: of the run.
-        run: its folder, which has the pictures.
-        folders: kind of file → where to.
-        show_private: do not blur pictures of private data.
+        result: the result of the run.
+        run: the run directory, which holds the images.
+        folders: kind of file → output folder.
+        show_private: do not blur images of private data.
 
     Raises:
-        BadValue: nothing is named.
+        BadValue: ``folders`` is empty.
         BadFile: a folder cannot be written.
-        DiskFull: no room.
+        DiskFull: not enough disk space.
     """
     writers: dict[str, Callable[[Path], list[Path]]] = {
         "csv": lambda place: csv_files(result, place),

@@ -1,4 +1,4 @@
-"""The report's charts as SVG files and its contact sheets as PNG files, each readable by itself."""
+"""Export the report's charts as SVG files and its contact sheets as PNG files, each self-contained."""
 
 import base64
 import io
@@ -22,11 +22,11 @@ from glasshouse.report.verdicts.choice import choose
 from glasshouse.results.records import Result
 
 WIDTH, LABEL, TEXT = 960.0, 230.0, 330.0
-"""Of a figure, of the labels at its left and of the numbers at its right; pixels."""
+"""Widths in pixels: the figure, its labels on the left, its numbers on the right."""
 CHART: Final = 640.0
 MARKS: Final = "disc: leaks; ring: no leak found; diamond: inconclusive; cross: no power; dashed: guessing"
 PICTURE: Final = 96
-"""Pixels on a side that pictures are enlarged to, by whole factors."""
+"""Target side of enlarged images in pixels; they are scaled by integer factors."""
 
 _TONES: Final = {"leaks": "leak", "no-leak-found": "quiet", "inconclusive": "open", "no-power": "mute"}
 _CAMEL: Final = {"viewbox": "viewBox", "preserveaspectratio": "preserveAspectRatio"}
@@ -35,11 +35,11 @@ _CAMEL: Final = {"viewbox": "viewBox", "preserveaspectratio": "preserveAspectRat
 def figure_files(result: Result, run: Path, folder: Path, *, show_private: bool = False) -> list[Path]:
     """Write every chart and contact sheet of the report into ``folder``.
 
-    Pictures of private data are blurred, as in the report, unless ``show_private``.
+    Images of private data are blurred, as in the report, unless ``show_private``.
 
     Raises:
         BadFile: the folder cannot be written.
-        DiskFull: no room.
+        DiskFull: not enough disk space.
     """
     paths = []
     for section in sections(result, run, choose(result), show_private=show_private):
@@ -61,7 +61,7 @@ def figure_files(result: Result, run: Path, folder: Path, *, show_private: bool 
 
 
 def _names(scenario: str, titles: Sequence[str]) -> Iterator[str]:
-    """File names that differ."""
+    """Unique file names, without extension."""
     counts: dict[str, int] = {}
     for title in titles:
         name = re.sub(r"[^\w.-]+", "-", f"{scenario}-{title}").strip("-").lower()
@@ -70,7 +70,7 @@ def _names(scenario: str, titles: Sequence[str]) -> Iterator[str]:
 
 
 def _panel(panel: figures.Panel) -> str:
-    """Leak against defence: a row per attack, its interval on a common axis, its numbers."""
+    """Leakage by defence: one row per attack, with its interval on a shared axis and its numbers."""
     heading = ", ".join(part for part in (panel.title, panel.setting) if part)
     parts = [_text(heading, 12, 22, weight="bold", size=14), _text(panel.direction, 12, 40)]
     y = 52.0
@@ -113,7 +113,7 @@ def _exhibit(title: str, drawing: Drawing) -> str:
 
 
 def _chart(plot: Markup, *, x: str, y: str) -> list[Markup]:
-    """The two drawings of a chart of the page, side by side."""
+    """Place the two drawings of a page chart (y axis and plot) side by side."""
     axis, area = ET.fromstring(str(plot))  # noqa: S314 - written by svg.chart
     left = float(axis.attrib["width"])
     parts = [_text(y, 12, 20)]
@@ -141,7 +141,7 @@ def _row(label: str, track: Markup, numbers: str, y: float) -> list[Markup]:
 
 
 def _nested(drawing: Markup, x: float, y: float, width: float) -> Markup:
-    """A drawing of the page at a place and of a width of its own."""
+    """A drawing of the page, moved to (x, y) and set to ``width``."""
     root = ET.fromstring(str(drawing))  # noqa: S314 - our own drawing
     root.attrib |= {"x": svg.short(x), "y": svg.short(y), "width": svg.short(width)}
     return _markup(root)
@@ -177,7 +177,7 @@ def _file(title: str, parts: Sequence[Markup], width: float, height: float) -> s
 
 @cache
 def _style() -> str:
-    """The page's light colours, without variables, which many readers of SVG do not know."""
+    """The page's light colours without CSS variables, which many SVG readers do not support."""
     sheet = (resources.files("glasshouse.report") / "templates/style.css").read_text(encoding="utf-8")
     colours = dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", sheet.partition("@media")[0]))
     rules = [
@@ -204,7 +204,7 @@ def _style() -> str:
 
 
 def _contact_sheet(sheet: Sheet) -> bytes:
-    """All pictures of a sheet in one, enlarged without smoothing, the rows named at the left."""
+    """A contact sheet as one PNG, enlarged without smoothing, with row labels on the left."""
     rows = [[_decode(p.source) for p in row.pictures] for row in sheet.rows]
     factor = max(1, PICTURE // max(image.height for row in rows for image in row))
     height = factor * max(image.height for row in rows for image in row) + 4

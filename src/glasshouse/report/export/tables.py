@@ -32,7 +32,7 @@ _SPECIAL: Final = str.maketrans(
 
 
 def csv_files(result: Result, folder: Path) -> list[Path]:
-    """``findings.csv``, and ``contrasts.csv`` and ``utility.csv`` where there are any."""
+    """Write ``findings.csv``, ``contrasts.csv`` and ``utility.csv``; a table without rows is left out."""
     parts: dict[str, Sequence[Any]] = {
         "findings": result.findings,
         "contrasts": result.contrasts,
@@ -42,7 +42,7 @@ def csv_files(result: Result, folder: Path) -> list[Path]:
 
 
 def latex_files(result: Result, folder: Path) -> list[Path]:
-    """A ``tabular`` (package booktabs) of each scenario's findings, contrasts and utility."""
+    """Write a ``tabular`` (package booktabs) for each scenario's findings, contrasts and utility."""
     paths = []
     for name in dict.fromkeys(f.scenario for f in result.findings):
         tables = {
@@ -83,7 +83,7 @@ def _findings(findings: Sequence[Finding]) -> str:
 
 
 def _cell(f: Finding | None) -> str:
-    """The value with its interval; bold where the verdict is a leak."""
+    """The value with its interval, in bold if the verdict is a leak."""
     if f is None or f.verdict == "no power":
         return "" if f is None else "no power"
     text = latex(_interval(f.value, f.low, f.high))
@@ -124,7 +124,7 @@ def _interval(value: float, low: float, high: float) -> str:
 
 
 def _tabular(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of rows that are LaTeX already; empty without rows."""
+    """A LaTeX table; ``rows`` are already escaped. Empty if there are none."""
     lines = [" & ".join(row) + r" \\" for row in rows]
     if not lines:
         return ""
@@ -134,7 +134,7 @@ def _tabular(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def latex(text: str) -> str:
-    r"""``text`` for LaTeX.
+    r"""Escape ``text`` for LaTeX.
 
     Examples:
         >>> latex("batch_size 4, 50 %")

@@ -1,1 +1,1 @@
-"""What a run says in words: which findings speak for it, the headline, the stories, the policy."""
+"""The verdict of a run in words: deciding findings, headline, stories per scenario, policy."""

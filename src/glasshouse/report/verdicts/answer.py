@@ -1,4 +1,4 @@
-"""The headline: the answer of the whole run in a few words, and what qualifies it."""
+"""The headline: the answer of the whole run in a few words, with its qualification."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ from glasshouse.results.records import Finding, Result, Verdict
 @final
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What the run found.
+    """The overall outcome of the run.
 
     Attributes:
         text: a few words.
         qualification: the sentences that qualify it.
-        count: how many findings there are, and how many would lie above 0 by luck; empty without findings.
-        kind: ``leaks`` where anything came out, else the worst standing of a finding that decides; None where
-            nothing was measured.
+        count: number of findings, and how many would lie above 0 by luck; empty without findings.
+        kind: ``leaks`` if anything leaked, else the worst standing of a deciding finding; None if nothing
+            was measured.
     """
 
     text: str
@@ -47,7 +47,7 @@ def overall(result: Result, choice: Choice) -> Answer:
 
 
 def facts(result: Result) -> list[tuple[str, str]]:
-    """When, by whom, of what and with which versions: (name, value), what is not known left out."""
+    """Date, auditor, scope and versions as (name, value); unknown ones are left out."""
     manifest = result.manifest
     packages = manifest.get("packages", {})
     torch = f", torch {packages['torch']}" if isinstance(packages, dict) and "torch" in packages else ""
@@ -66,7 +66,7 @@ def facts(result: Result) -> list[tuple[str, str]]:
 
 
 def _day(text: str) -> str:
-    """A day in words; what is no date is shown as it is."""
+    """A date in words; text that is not a date is returned unchanged."""
     try:
         day = datetime.fromisoformat(text)
     except ValueError:
@@ -96,7 +96,7 @@ def _answer(result: Result, choice: Choice, standings: Sequence[Verdict], attemp
 
 
 def contradictions(result: Result) -> list[str]:
-    """Whatever is impossible under a guarantee and was measured, in sentences."""
+    """Measurements that a claimed privacy guarantee rules out, in sentences."""
     cards = Cards.of(result)
     return [
         f"{where(f)}, {cards.attack(f.attack)}: {strength.bound(f, cards.metric(f.metric))}"
@@ -106,7 +106,7 @@ def contradictions(result: Result) -> list[str]:
 
 
 def _single(out: Sequence[Finding], choice: Choice) -> str:
-    """Who came out where the average decides nothing."""
+    """Whose data leaked when the average over victims is inconclusive."""
     verdicts = choice.victims(out[0])
     who = f"{sum(v.leaks for v in verdicts)} of {words.count(len(verdicts), 'victims')}"
     candidates = [f for f in choice.findings if f.verdict != "no power" and choice.victims(f)]
@@ -132,7 +132,7 @@ def _has_control(findings: Sequence[Finding]) -> bool:
 
 
 def _count(result: Result, choice: Choice) -> str:
-    """How many findings there are, how many luck alone would lift above 0, and what was done about it."""
+    """Number of findings, how many would lie above 0 by luck, and the correction for it, in sentences."""
     n = len(result.findings)
     if not n:
         return ""

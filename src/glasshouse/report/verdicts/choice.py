@@ -1,8 +1,8 @@
-"""Which findings speak for a run, what each of them is worth there, and which comes first.
+"""Which findings decide a run's verdict, how each is rated, and how they are ordered.
 
-Fixed before the run: only primary findings about private data count, after Holm's correction. Naming a
-defence is not private data. An image metric that moved while the pixels stayed further from the original than
-a guess is not a rebuilt image.
+Fixed before the run: only primary findings about private data count, after Holm's correction. Which defence
+is used is not private data. An image metric above guessing does not count as a reconstruction if the pixels
+are further from the original than a guess.
 """
 
 from collections.abc import Iterable
@@ -24,9 +24,9 @@ class Choice:
     """The findings that decide headline and sentences.
 
     Attributes:
-        findings: those that decide, in the order of the audit.
+        findings: the deciding findings, in the order of the audit.
         every: all findings of the result.
-        cards: how attacks and metrics are shown.
+        cards: display names and formats of attacks and metrics.
     """
 
     findings: tuple[Finding, ...]
@@ -34,14 +34,14 @@ class Choice:
     cards: Cards
 
     def standing(self, finding: Finding) -> Verdict:
-        """What a finding is worth beside the others: its verdict, unless luck or pixels speak against it."""
+        """A finding's verdict; inconclusive if luck may explain it or its pixels contradict it."""
         doubtful = expected_by_luck(finding) or self.contradiction(finding) is not None
         return "inconclusive" if doubtful else finding.verdict
 
     def contradiction(self, finding: Finding) -> Finding | None:
-        """For an image metric that leaks: the pixels of the same images, where a guess comes nearer.
+        """For a leaking image metric: a pixel metric (dB) of the same images that is worse than a guess.
 
-        A share of images that somebody or something recognised stands on its own.
+        Recognition rates are never contradicted: they stand on their own.
         """
         card = self.cards.metric(finding.metric)
         if finding.verdict != "leaks" or card.severity != "images" or card.display != "plain":
@@ -52,7 +52,7 @@ class Choice:
         return next(pixels, None)
 
     def siblings(self, finding: Finding) -> list[Finding]:
-        """Other findings of the same attack in the same cell about the same kind of private thing."""
+        """Other findings of the same attack in the same cell about the same kind of private data."""
         severity = self.cards.metric(finding.metric).severity
         return [
             f
@@ -63,15 +63,15 @@ class Choice:
         ]
 
     def victims(self, finding: Finding) -> tuple[Victim, ...]:
-        """The verdicts on single victims: the finding's own, else those of another metric of its claims."""
+        """Per-victim verdicts: the finding's own, else those of another metric of the same claim."""
         key = (finding.scenario, finding.cell, finding.attack, finding.claim)
         alike = (f for f in self.every if (f.scenario, f.cell, f.attack, f.claim) == key and f.victims)
         return finding.victims or next((f.victims for f in alike), ())
 
     def with_victims_out(self) -> list[Finding]:
-        """Findings with power where single victims' examples came out, the most of them first.
+        """Findings with power in which single victims' examples leaked, most victims first.
 
-        Corrected for how many findings of the run judge single victims.
+        Corrected for the number of findings with per-victim verdicts.
         """
         candidates = [f for f in self.findings if f.verdict != "no power" and self.victims(f)]
         out = with_somebody_out([self.victims(f) for f in candidates])
@@ -79,7 +79,7 @@ class Choice:
         return sorted(some, key=lambda f: -sum(v.leaks for v in self.victims(f)))
 
     def of(self, scenario: str) -> "Choice":
-        """The same for one scenario."""
+        """The choice restricted to one scenario."""
         return Choice(
             findings=tuple(f for f in self.findings if f.scenario == scenario),
             every=tuple(f for f in self.every if f.scenario == scenario),
@@ -87,10 +87,9 @@ class Choice:
         )
 
     def worst_first(self, findings: Iterable[Finding]) -> list[Finding]:
-        """Leaks before what could not be measured, before what stayed open, before silence.
+        """Order by verdict: contradiction, leaks, no power, inconclusive, no leak found.
 
-        Within these, private examples come before facts about who takes part, before labels, before the rest;
-        then the most complete leak.
+        Within a verdict: private examples, then membership, labels, the rest; then the most complete leak.
         """
         return sorted(findings, key=self._rank)
 
@@ -100,15 +99,15 @@ class Choice:
         return standing, SEVERITIES.index(card.severity), -severity(finding, card)
 
     def worst(self, findings: Iterable[Finding] | None = None) -> Finding | None:
-        """The finding to name when only one can be named."""
+        """The worst finding; None if there is none."""
         return next(iter(self.worst_first(self.findings if findings is None else findings)), None)
 
 
 def choose(result: Result) -> Choice:
-    """The findings that decide: primary ones about private data.
+    """The deciding findings: primary ones about private data.
 
-    Of a result that marks none as primary: for each attack, cell and kind of private thing, the metric that
-    its card puts first.
+    If the result marks none as primary: for each attack, cell and kind of private data, the metric with the
+    lowest ``order`` on its card.
     """
     cards = Cards.of(result)
     private = [f for f in result.findings if cards.metric(f.metric).private]
@@ -120,10 +119,10 @@ def choose(result: Result) -> Choice:
 
 
 def severity(finding: Finding, card: MetricCard) -> float:
-    """How much of the way from a guess to a perfect copy the attack went; 1 is all of it.
+    """The attack's gain as a share of the distance from a guess to a perfect copy; 1 is perfect.
 
-    Comparable across metrics, which gains are not: used to order, never printed. For decibels it is the
-    share of the guess's squared error that is gone; without a known end of the scale it is the gain itself.
+    Unlike gains, comparable across metrics: used for ordering, never printed. For decibels it is the
+    relative reduction of the guess's squared error; without a known end of the scale, the gain itself.
     """
     if finding.unit_of_value == "dB" or card.display == "level":
         return float(1 - 10 ** (-finding.gain / 10))

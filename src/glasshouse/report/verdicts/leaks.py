@@ -1,4 +1,4 @@
-"""The first screen: every leak in at most 60 plain words, with what to do about it; the rest in a line."""
+"""The first screen: each leak in at most 60 plain words, with a remedy; scenarios without one in a line."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ from glasshouse.results.cards import ThreatCard
 from glasshouse.results.records import Finding, Result, Utility, Verdict
 
 CHEAP: Final = 0.02
-"""A loss of accuracy up to here is not worth another setting."""
+"""Largest loss of accuracy for which no cheaper setting is suggested."""
 SHORT: Final = 5
-"""Side knowledge in fewer words is named."""
+"""Side knowledge is spelled out if it has fewer words than this."""
 SOME_DEFENCE: Final = "a defence that limits each update's size and adds noise"
 QUIET: Final[Mapping[Verdict | None, str]] = {
     "leaks": "",
@@ -34,22 +34,22 @@ GLOSSARY: Final = (
     ("Defence", "a change to what a client sends. It closed a leak if the same attack then gains nothing."),
     ("Accuracy", "how often the finished model is right on new examples."),
 )
-"""Words of the first screen, explained: (word, explanation)."""
+"""Glossary of the first screen: (term, explanation)."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Leak:
-    """One kind of private thing that came out of one scenario.
+    """One kind of private data that leaked in one scenario.
 
     Attributes:
-        scenario: where.
-        setting: who takes part, its defence and its other axes.
-        severity: the kind, as metrics declare it.
+        scenario: name of the scenario.
+        setting: defence, other axes and participants.
+        severity: the kind of private data, as metrics declare it.
         title: the kind in words.
-        what: what came out, who got it, and how much more than guessing that is.
-        whose: whose data came out.
-        action: the cheapest audited setting that closed the leak, and its cost; or that there is none.
+        what: what leaked, to whom, and the gain over guessing.
+        whose: whose data leaked.
+        action: the cheapest audited setting that closed the leak, with its cost; or that none did.
         advice: the next setting to try.
     """
 
@@ -64,16 +64,16 @@ class Leak:
 
     @property
     def text(self) -> str:
-        """Everything but the headings: 60 words."""
+        """All text except the headings: at most 60 words."""
         return " ".join([self.what, self.whose, self.action, self.advice])
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """A defended setting of the leak's scenario: what it did to that leak, and what it costs.
+    """A defended setting of the leak's scenario: its effect on the leak, and its cost.
 
-    ``left`` is the gain that the leak's attack still has, ``accuracy`` None where it was not measured.
+    ``left``: remaining gain of the leak's attack; ``accuracy``: None if it was not measured.
     """
 
     finding: Finding
@@ -83,12 +83,12 @@ class Setting:
 
     @property
     def family(self) -> tuple[str, ...]:
-        """Names of its defences without their strengths."""
+        """Names of the defences without their strengths."""
         return tuple(text.split(" ")[0] for text in self.finding.defenses)
 
 
 def leaks(result: Result, choice: Choice) -> list[Leak]:
-    """Every leak, one per scenario and kind: images before membership before labels, complete ones first."""
+    """Leaks, one per scenario and kind: images, membership, labels, other; most complete first."""
     out = choice.with_victims_out()
 
     def kind(f: Finding) -> tuple[int, str]:
@@ -105,13 +105,13 @@ def leaks(result: Result, choice: Choice) -> list[Leak]:
 
 
 def quiet(stories: Iterable[Story], leak_list: Sequence[Leak]) -> list[tuple[Story, str]]:
-    """Scenarios without a leak, and what to do there."""
+    """Scenarios without a leak, each with its outcome and the next step."""
     leaking = {leak.scenario for leak in leak_list}
     return [(story, QUIET[story.kind]) for story in stories if story.scenario not in leaking]
 
 
 def explain(result: Result, leak_list: Sequence[Leak]) -> list[tuple[str, str]]:
-    """The defences that the leaks' texts name, and what each does: (label, explanation)."""
+    """The defences named in the leaks' texts as (label, explanation)."""
     text = " ".join(leak.text for leak in leak_list)
     does = {name: what for card in result.threats for name, what in card.defenses.items()}
     rows = {}
@@ -141,7 +141,7 @@ def _leak(f: Finding, result: Result, choice: Choice) -> Leak:
 
 
 def _what(f: Finding, choice: Choice, card: ThreatCard | None) -> str:
-    """What the attack did, and how much more that is than a guess."""
+    """What the attack achieved, and its gain over a guess."""
     reading, metric = readings.read(f, choice.cards), choice.cards.metric(f.metric)
     who = card.adversary.partition(" (")[0] if card else "an attack"
     knowledge = words.grants(f.given)
@@ -163,7 +163,7 @@ def _whose(f: Finding, choice: Choice) -> str:
 
 
 def _settings(f: Finding, result: Result, choice: Choice) -> list[Setting]:
-    """The defended settings beside the leak: the same scenario, protocol and other axes."""
+    """Defended settings comparable with the leak: same scenario, protocol and other axes."""
     kind, out = choice.cards.metric(f.metric).severity, choice.with_victims_out()
     beside = [
         g
@@ -175,23 +175,23 @@ def _settings(f: Finding, result: Result, choice: Choice) -> list[Setting]:
     ]
     rows = []
     for cell in dict.fromkeys(g.cell for g in beside):
-        here = [g for g in beside if g.cell == cell]
-        same = [g for g in here if (g.attack, g.metric) == (f.attack, f.metric)]
-        standings = {choice.standing(g) for g in here if g.verdict != "no power"}
+        in_cell = [g for g in beside if g.cell == cell]
+        same = [g for g in in_cell if (g.attack, g.metric) == (f.attack, f.metric)]
+        standings = {choice.standing(g) for g in in_cell if g.verdict != "no power"}
         state: Verdict = "inconclusive"
-        if "leaks" in standings or any(g in out for g in here):
+        if "leaks" in standings or any(g in out for g in in_cell):
             state = "leaks"
         elif standings == {"no leak found"} and any(g.verdict != "no power" for g in same):
             state = "no leak found"
         left = max((g.gain for g in same), default=float("inf"))
-        rows.append(Setting(finding=here[0], state=state, left=left, accuracy=_accuracy(result, cell)))
+        rows.append(Setting(finding=in_cell[0], state=state, left=left, accuracy=_accuracy(result, cell)))
     return rows
 
 
 def _remedy(
     f: Finding, settings: Sequence[Setting], result: Result, card: ThreatCard | None
 ) -> tuple[str, str]:
-    """What to do: the cheapest setting that closed the leak, and the next one to try."""
+    """The cheapest setting that closed the leak, and the next one to try, in sentences."""
 
     def with_state(state: Verdict) -> list[Setting]:
         return [s for s in settings if s.state == state]
@@ -233,7 +233,7 @@ def _kept(setting: Setting) -> float:
 
 
 def _cost(best: Setting, before: Utility | None) -> tuple[str, float | None]:
-    """The cost of a setting in words, and the accuracy that it loses."""
+    """The cost of a setting in words, and its loss of accuracy."""
     if best.accuracy is None or before is None:
         return "its cost in accuracy was not measured", None
     now, then = (numbers.value(u.value, ACCURACY) for u in (best.accuracy, before))
@@ -241,5 +241,5 @@ def _cost(best: Setting, before: Utility | None) -> tuple[str, float | None]:
 
 
 def _accuracy(result: Result, cell: str) -> Utility | None:
-    """The accuracy of a cell's model, unless it is that of a model that an attack manipulated."""
+    """The accuracy of a cell's model, excluding models that an attack modified; None: not measured."""
     return next((u for u in result.utility if u.cell == cell and u.metric == ACCURACY.name), None)

@@ -1,4 +1,4 @@
-"""What the run can say of every limit of the policy: a policy fails closed."""
+"""The outcome of every limit of the policy; a policy fails closed."""
 
 from dataclasses import dataclass
 from typing import Final, final
@@ -14,7 +14,7 @@ MARKS: Final = {
     "unmeasured": "no power",
     "holds": "no leak found",
 }
-"""The mark of a verdict that stands beside a limit of each state."""
+"""The verdict whose marker is shown for each state of a limit."""
 
 
 @final
@@ -25,7 +25,7 @@ class Policy:
     Attributes:
         state: ``broken``, ``not shown``, ``holds`` or ``none``.
         text: the outcome in a sentence.
-        groups: (state, its limits), the worst state first.
+        groups: (state, limits in that state), the worst state first.
     """
 
     state: str
@@ -34,7 +34,7 @@ class Policy:
 
 
 def policy(result: Result) -> Policy:
-    """The outcome: broken by any broken limit, kept only where every limit is shown to hold."""
+    """The outcome: broken if any limit is broken; holds only if every limit is shown to hold."""
     limits = result.limits or _of_an_older_result(result)
     counts = {state: tuple(one for one in limits if one.state == state) for state in STATES}
     groups = tuple((state, rows) for state, rows in counts.items() if rows)
@@ -56,7 +56,7 @@ def _verb(state: str, count: int) -> str:
 
 
 def _of_an_older_result(result: Result) -> tuple[Limit, ...]:
-    """Limits of a result that does not judge them one by one: what was broken is known, the rest is not."""
+    """Limits of an old result without per-limit outcomes: broken ones are known, the rest are undecided."""
     rows = []
     for card in result.threats:
         broken = [

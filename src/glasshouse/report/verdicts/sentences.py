@@ -1,7 +1,7 @@
 """One finding in plain sentences.
 
-A sentence always carries the interval, what guessing without the update reaches, how many units stand behind
-it and how the number was chosen. "No power" never reads as "safe".
+A sentence always states the interval, the null baseline (guessing without the update), the sample size and
+how the number was selected. "No power" never reads as "safe".
 """
 
 from collections.abc import Sequence
@@ -22,16 +22,16 @@ NOT_SAFE = "This is no sign of safety."
 def sentence(finding: Finding, choice: Choice) -> str:
     """A finding in words.
 
-    Names the setting, the attack, the value and its interval, what guessing reaches, the gain with its
-    interval, the units and how it was chosen; then what else a reader must know: single victims, silence, few
-    runs, what the attack reaches without the defence, what it was given.
+    States the setting, the attack, the value with its interval, the null baseline, the gain with its
+    interval, the sample size and the selection; then the caveats: single victims, missing claims, few runs,
+    the same attack without the defence, side knowledge.
     """
     parts = [_core(finding, choice), *additions(finding, choice)]
     return " ".join(part for part in parts if part)
 
 
 def additions(finding: Finding, choice: Choice) -> list[str]:
-    """What else must stand beside a number, in sentences."""
+    """The caveats of a finding, in sentences."""
     knowledge = words.grants(finding.given)
     return [
         victims(choice.victims(finding)),
@@ -60,12 +60,12 @@ def place(finding: Finding | Utility) -> str:
 
 
 def basis(finding: Finding) -> str:
-    """What stands behind a number: ``20 victims; best of 4 restarts, chosen by the attack's own loss``."""
+    """Sample size and selection: ``20 victims; best of 4 restarts, chosen by the attack's own loss``."""
     return "; ".join(part for part in (words.count(finding.n, finding.unit), finding.chosen) if part)
 
 
 def power(finding: Finding, cards: Cards) -> str:
-    """What the same attack with the same settings reaches without the defences; empty where unknown."""
+    """The same attack with the same settings, but without defences; empty if unknown."""
     reference = finding.undefended
     if reference is None:
         return ""
@@ -86,7 +86,7 @@ def power(finding: Finding, cards: Cards) -> str:
 
 
 def victims(verdicts: Sequence[Victim]) -> str:
-    """Whose examples came out; empty where nobody's did."""
+    """Whose examples leaked; empty if nobody's did."""
     names = [v.name for v in verdicts if v.leaks]
     if not names:
         return ""
@@ -100,7 +100,7 @@ def victims(verdicts: Sequence[Victim]) -> str:
 
 
 def few(names: Sequence[str]) -> str:
-    """Names once each; of many, the first three and how many more."""
+    """Unique names; if there are more than four, the first three and the number of others."""
     once = list(dict.fromkeys(names))
     return words.join_words(once if len(once) <= 4 else [*once[:3], f"{len(once) - 3} more"])
 
@@ -112,13 +112,13 @@ def value(finding: Finding, cards: Cards) -> str:
 
 
 def deed(finding: Finding, cards: Cards) -> str:
-    """What the attack did, with value and interval."""
+    """What the attack achieved, with value and interval."""
     reading = readings.read(finding, cards)
     return cards.metric(finding.metric).sentence.replace("{}", f"{reading.value} {reading.interval}", 1)
 
 
 def over_guessing(finding: Finding, cards: Cards) -> str:
-    """What guessing without the update reaches, and the gain over it; a sentence without its full stop."""
+    """The null baseline and the gain over it; a sentence without its full stop."""
     reading = readings.read(finding, cards)
     guess = words.null(finding.baseline)
     how = "Guessing without the update" if guess == PLAIN_GUESS else f"Guessing without the update ({guess})"
@@ -166,7 +166,7 @@ def _powerless(f: Finding, cards: Cards) -> str:
 
 
 def _failure(c: Control, unit: str, cards: Cards) -> str:
-    """Which control failed; its numbers are in the control's own metric."""
+    """Which control failed, with numbers in the control's own metric."""
     if c.reason:
         return c.reason
     card = cards.metric(c.metric)
@@ -206,6 +206,6 @@ def _few_runs(f: Finding) -> str:
 
 
 def _hits(share: float, n: int) -> int | None:
-    """How many of n a share is; None where it is no whole number (several images per victim, say)."""
+    """``share`` × n as a count; None if not a whole number (several images per victim, for example)."""
     hits = round(share * n)
     return hits if abs(hits - share * n) < 1e-6 else None

@@ -1,4 +1,4 @@
-"""What is to be said about each scenario, for someone who must decide whether to go on with a federation."""
+"""The verdict on each scenario in sentences, for readers who must decide whether to continue a federation."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,13 +24,13 @@ from glasshouse.report.verdicts.sentences import (
 from glasshouse.results.records import Finding, Result, Utility, Verdict
 
 OUT: Final = ("contradiction", "leaks")
-"""Verdicts that say that something came out."""
+"""Verdicts that mean a leak."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Sentence:
-    """One statement of the verdict and the kind of news it is; ``kind`` is a verdict or ``note``."""
+    """One sentence of the verdict; ``kind`` is a verdict or ``note``."""
 
     kind: str
     text: str
@@ -39,9 +39,9 @@ class Sentence:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Story:
-    """What is to be said about one scenario, the worst first.
+    """The verdict on one scenario.
 
-    ``private``: place in ``SEVERITIES`` of the kind of private thing that its first finding is about.
+    ``private``: index in ``SEVERITIES`` of the kind of private data in its worst finding.
     """
 
     scenario: str
@@ -65,7 +65,7 @@ def scenarios(result: Result) -> list[str]:
 
 
 def stories(result: Result, choice: Choice) -> list[Story]:
-    """What is to be said, scenario by scenario, the worst first."""
+    """One story per scenario, the worst first."""
     every = [_story(result, name, choice.of(name)) for name in scenarios(result)]
     return sorted(
         every, key=lambda s: (ORDER.index(s.kind) if s.kind else len(ORDER), s.private, -s.severity)
@@ -110,13 +110,13 @@ def _story(result: Result, name: str, choice: Choice) -> Story:
 
 
 def _first(top: Finding, choice: Choice) -> Finding:
-    """The finding to begin with: the worst without a defence, unless a defended one is of a worse kind."""
+    """The first finding to report: the worst undefended one, unless a defended one has a worse verdict."""
     bare = choice.worst(f for f in choice.findings if not f.defenses)
     return bare if bare is not None and choice.standing(bare) == choice.standing(top) else top
 
 
 def _single_victims(choice: Choice, named: set[int]) -> list[Sentence]:
-    """Single victims of findings that no earlier sentence named, where the average decides nothing."""
+    """Leaks of single victims in inconclusive findings that no earlier sentence covered."""
     rest = [f for f in choice.with_victims_out() if id(f) not in named and choice.standing(f) != "leaks"]
     if not rest:
         return []
@@ -129,7 +129,7 @@ def _single_victims(choice: Choice, named: set[int]) -> list[Sentence]:
 
 
 def _tell_defences(choice: Choice, utility: Sequence[Utility], first: Finding) -> list[Sentence]:
-    """What the defences changed: which still leak and how badly, which fell silent, what that costs."""
+    """Effect of the defences: which still leak and how much, which do not, and at what cost."""
     cards, standing = choice.cards, choice.standing
     cells: dict[str, list[Finding]] = {}
     for finding in choice.findings:
@@ -165,7 +165,7 @@ def _tell_defences(choice: Choice, utility: Sequence[Utility], first: Finding) -
 def _quiet(
     names: Sequence[str], findings: Sequence[Finding], utility: Sequence[Utility], choice: Choice
 ) -> Sentence:
-    """Where nothing was found, what the same attack reaches without the defence, and what is cheapest."""
+    """Settings without a leak, the same attack without the defence, and the cheapest setting."""
     text = f"No leak was found under {few(names)}."
     defended = [f for f in findings if f.undefended is not None]
     if defended:
@@ -176,7 +176,7 @@ def _quiet(
 
 
 def _price(quiet: Sequence[Finding], utility: Sequence[Utility]) -> str:
-    """The silent setting that keeps the most utility, in a sentence."""
+    """The setting without a leak that has the highest utility, in a sentence."""
     relevant = [u for u in utility if u.cell in {f.cell for f in quiet}]
     if not relevant:
         return ""
@@ -190,7 +190,7 @@ def _price(quiet: Sequence[Finding], utility: Sequence[Utility]) -> str:
 
 
 def _unpowered(choice: Choice, first: Finding) -> list[Sentence]:
-    """Attacks whose control failed, which the first sentence did not name."""
+    """Attacks with a failed control that the first sentence did not name."""
     powerless = [f for f in choice.findings if f.verdict == "no power" and f is not first]
     names = list(dict.fromkeys(choice.cards.attack(f.attack) for f in powerless))
     if not names:
@@ -200,7 +200,7 @@ def _unpowered(choice: Choice, first: Finding) -> list[Sentence]:
 
 
 def _tell_distances(choice: Choice) -> list[Sentence]:
-    """Distances between images that moved where the metric that decides did not."""
+    """Image distances that leak although the deciding metric does not."""
     cards, selection = choice.cards, {id(f) for f in choice.findings}
     distances: dict[str, dict[str, list[str]]] = {}
     for f in choice.findings:
@@ -220,7 +220,7 @@ def _tell_distances(choice: Choice) -> list[Sentence]:
 
 
 def _not_private(choice: Choice) -> list[Sentence]:
-    """Numbers about something that is not private data: worth knowing, never a headline."""
+    """Findings about data that are not private: reported, but never in the headline."""
     cards = choice.cards
     other = [f for f in choice.every if not cards.metric(f.metric).private and f.verdict == "leaks"]
     by_metric: dict[str, list[Finding]] = {}
@@ -235,7 +235,7 @@ def _not_private(choice: Choice) -> list[Sentence]:
 
 
 def _at_chance(rows: Sequence[Utility]) -> list[Sentence]:
-    """Models that have learnt nothing: what they leak and what a defence does to them says little."""
+    """Models at chance accuracy: their leakage and their defences say little."""
     useless = [u for u in rows if readings.at_chance(u)]
     if not useless:
         return []

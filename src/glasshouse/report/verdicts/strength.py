@@ -1,4 +1,4 @@
-"""What a number is worth, in sentences: the search behind it, the bound above it, the ε that a run shows."""
+"""Strength of the evidence, in sentences: search convergence, DP bounds, and the empirical ε of a run."""
 
 from markupsafe import Markup
 
@@ -13,7 +13,7 @@ UNITS = {"example": "one example more or less", "update": "a client's update, or
 
 
 def search(finding: Finding) -> str:
-    """Whether the attack's searches were finished; empty where all were, or nothing is known."""
+    """Whether the attack's searches were unfinished; empty if all finished, or if unknown."""
     if not finding.unfinished:
         return ""
     of = f" of {len(finding.searches)}" if finding.searches else ""
@@ -27,14 +27,14 @@ def search(finding: Finding) -> str:
 
 
 def brief(finding: Finding) -> str:
-    """What stands beside a number in a chart: its guarantee, or that there is none."""
+    """A note on a number in a chart: its privacy guarantee, or that there is none."""
     if finding.bound is None:
         return NO_GUARANTEE
     return f"red line: the most that any attack could get under ε = {finding.bound.epsilon:.3g}"
 
 
 def bound_line(finding: Finding, scale: svg.Scale, *, height: float) -> list[Markup]:
-    """The bound as a line across one row of a chart; nothing without one."""
+    """The bound as a vertical line in one row of a chart; nothing without a bound."""
     if finding.bound is None:
         return []
     at = svg.percent(scale(finding.bound.value))
@@ -42,7 +42,7 @@ def bound_line(finding: Finding, scale: svg.Scale, *, height: float) -> list[Mar
 
 
 def bound(finding: Finding, card: MetricCard) -> str:
-    """The most that any attack could get; empty where no guarantee covers the number."""
+    """The bound on any attack, in words; empty if no guarantee covers the number."""
     most = finding.bound
     if most is None:
         return ""
@@ -58,7 +58,7 @@ def bound(finding: Finding, card: MetricCard) -> str:
 
 
 def epsilon(one: EmpiricalEpsilon) -> str:
-    """What a run with canaries shows of a claimed ε."""
+    """The lower bound on ε that a run with canaries shows, next to the claimed ε."""
     parts = [f"Claimed ε = {one.claimed:g}", f"the run shows at least {one.shown:.2g}"]
     parts += [f"at most {one.proved:.3g} by the accountant"] if one.proved is not None else []
     text = (
