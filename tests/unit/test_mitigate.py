@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from glasshouse.guard import remedies
 from glasshouse.guard.behaviour.trace import LayerTrace
-from glasshouse.guard.contributions import Contributions
+from glasshouse.guard.contributions import OWN, Contributions
 from glasshouse.guard.mitigate import mitigate
 from glasshouse.guard.preflight import preflight
 from glasshouse.guard.remedies import MOST, REMEDIES, Case, distance, gradient_of
@@ -143,9 +143,24 @@ def test_a_copy_is_no_excuse_for_its_image() -> None:
     pulls = torch.tensor([[1.0, 0.3]] * 4 + [[0.0, 1.0]])
     trace = LayerTrace(name="", layer=layer, inputs=inputs, pulls=pulls)
     found = [
-        find_examples(
-            pulls.T @ inputs, Contributions.of(trace, "input", is_exact=True, with_copies=with_copies)
-        )
-        for with_copies in (False, True)
+        find_examples(pulls.T @ inputs, Contributions.of(trace, "input", is_exact=True, copies=copies))
+        for copies in (1, 4)
     ]
     assert [{leak.example for leak in leaks} - {4} for leaks in found] == [set(), {0, 1, 2, 3}]
+
+
+def test_copies_that_each_added_little_show_their_image_together() -> None:
+    """Five copies of a picture make nine tenths of a row, each .18 of it: less than one example must."""
+    generator = torch.Generator().manual_seed(0)
+    picture, *others = torch.rand(21, 64, generator=generator)
+    copies = [picture + 0.02 * torch.rand(64, generator=generator) for _ in range(5)]
+    inputs = torch.stack([*copies, *others])
+    pulls = torch.tensor([[1.0]] * 5 + [[0.65]] + [[0.0]] * 19)
+    trace = LayerTrace(name="", layer=nn.Linear(64, 1), inputs=inputs, pulls=pulls)
+    row = pulls.T @ inputs
+    assert float((inputs[:5].norm(dim=1) / row.norm()).max()) < OWN
+    found = [
+        find_examples(row, Contributions.of(trace, "input", is_exact=True, copies=number))
+        for number in (1, 5)
+    ]
+    assert [{leak.example for leak in leaks} for leaks in found] == [set(), {0, 1, 2, 3, 4}]

@@ -19,9 +19,6 @@ NEAR_PARALLEL: Final = 0.2
 """Cosine below which the difference of two rows exposes no example that neither row exposes alone."""
 AT_A_TIME: Final = 2**23
 """Numbers gathered at a time."""
-OWN: Final = 0.2
-"""Share of a vector's length that an example must have contributed: with less, the remainder resembles it
-too."""
 _TINY: Final = torch.finfo(torch.float).tiny
 
 By = Literal["a row", "several rows", "a difference of two rows", "all rows"]
@@ -131,16 +128,16 @@ def in_order_of_thresholds(rows: Tensor, trace: LayerTrace) -> RowCombinations:
     )
 
 
-def ask(vectors: RowCombinations, sizes: Sizes, whole: Tensor) -> Pairs | None:
-    """The pairs of a vector and an example that contributed at least ``OWN`` of ``whole``, (v,), to it.
+def ask(vectors: RowCombinations, sizes: Sizes, least: Tensor) -> Pairs | None:
+    """The pairs of a vector and an example that contributed at least ``least``, (v,), to it.
 
     Contributions are computed only for vectors that pass a cheap upper bound.
     """
-    some = ((vectors.at_most(sizes.top) >= OWN * whole) & (whole > 0)).nonzero()[:, 0]
+    some = ((vectors.at_most(sizes.top) >= least) & (least > 0)).nonzero()[:, 0]
     if not len(some):
         return None
     own = vectors.pick(some).of(sizes.signed)
-    which, who = (own.abs() >= OWN * whole[some, None]).nonzero(as_tuple=True)
+    which, who = (own.abs() >= least[some, None]).nonzero(as_tuple=True)
     if not len(who):
         return None
     used, place = torch.unique(which, return_inverse=True)

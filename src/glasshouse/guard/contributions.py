@@ -18,6 +18,9 @@ ROUNDED: Final = 1e-3
 """Share of an example's length below which its contrast is float32 rounding."""
 EXPLAINED: Final = 0.95
 """Cosine between a row and the sum of contributions from which on nothing substantial was added."""
+OWN: Final = 0.2
+"""Share of a vector's length that an example must have contributed: with less, the remainder resembles it
+too."""
 FAINT: Final = 1e-12
 """Length below which contributions to a row have no direction; the largest entry of all rows is 1."""
 _COLUMNS: Final = 64  # of the weight, used to fit the scale of contributions
@@ -124,8 +127,8 @@ class Contributions:
         what: kind of the inputs.
         is_exact: the pulls are those of the actual training steps; else those of the models before and after.
         lengths: of the inputs, (B,).
-        with_copies: the examples include rotated copies of each other: a row that exposes one resembles its
-            copies, and counts nevertheless.
+        copies: versions of each image among the examples, 1 without rotated copies. A row that exposes one
+            resembles the others, and counts nevertheless.
         unit: scale by which the trace's inputs were divided, so that their squares do not underflow; often 1.
     """
 
@@ -133,13 +136,11 @@ class Contributions:
     what: What
     is_exact: bool
     lengths: Tensor
-    with_copies: bool = False
+    copies: int = 1
     unit: float = 1.0
 
     @classmethod
-    def of(
-        cls, trace: LayerTrace, what: What, *, is_exact: bool, with_copies: bool = False
-    ) -> "Contributions":
+    def of(cls, trace: LayerTrace, what: What, *, is_exact: bool, copies: int = 1) -> "Contributions":
         """The contributions to one layer."""
         unit = _unit_of(trace.inputs)
         if unit != 1:
@@ -149,13 +150,21 @@ class Contributions:
             what=what,
             is_exact=is_exact,
             lengths=torch.linalg.vector_norm(trace.inputs, dim=1),
-            with_copies=with_copies,
+            copies=copies,
             unit=unit,
         )
 
     def goals(self, who: Tensor) -> Goals:
         """The examples with these indices, (e,)."""
         return self._measure(self.trace.inputs[who], self.lengths[who])
+
+    @property
+    def least_share(self) -> float:
+        """Share of a vector that one example must have contributed to be looked for in it.
+
+        Copies of one image are contributed together, to nearly the same rows: each has its part of ``OWN``.
+        """
+        return OWN / self.copies
 
     @cached_property
     def every_goal(self) -> Goals:
@@ -190,4 +199,4 @@ class Contributions:
             from_mean = squares - 2 * inputs @ self._mean + self._mean.square().sum()
             apart = torch.minimum(apart, from_mean * b / (b - 1))
         contrasts = apart.clamp_min(0).sqrt().maximum(ROUNDED * lengths).clamp_min(1e-12)
-        return Goals(inputs=inputs, lengths=lengths, contrasts=contrasts, with_copies=self.with_copies)
+        return Goals(inputs=inputs, lengths=lengths, contrasts=contrasts, with_copies=self.copies > 1)

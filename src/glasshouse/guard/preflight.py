@@ -167,9 +167,9 @@ class Examples:
         *,
         kind: Kind,
         watched: Watched | None = None,
-        with_copies: bool = False,
+        copies: int = 1,
     ) -> "Examples":
-        """The examples behind ``update``: see :func:`preflight`; ``with_copies``: some are rotated copies."""
+        """The examples behind ``update``: see :func:`preflight`; ``copies``: rotated versions of each."""
         parameters = dict(model.named_parameters())
         if kind not in ("gradient", "delta") or not any(name in update for name in parameters):
             raise BadValue(
@@ -190,7 +190,7 @@ class Examples:
                     one,
                     "input" if _is_input(one.inputs, inputs) else "features",
                     is_exact=seen is not None or kind == "gradient",
-                    with_copies=with_copies,
+                    copies=copies,
                 )
                 for one in traces
                 if one.is_flat

@@ -45,7 +45,7 @@ class Case:
         train: computes the update of other examples; None: it cannot be recomputed.
         more: further examples of the client, and their classes.
         behind: the examples' contributions to the update; None: they are computed by a pass.
-        with_copies: the examples include rotated copies of each other.
+        copies: versions of each image among the examples; 1: no rotated copies.
     """
 
     update: Mapping[str, Tensor]
@@ -56,7 +56,7 @@ class Case:
     train: Train | None = None
     more: tuple[Tensor, Tensor] | None = None
     behind: Examples | None = None
-    with_copies: bool = False
+    copies: int = 1
 
     def check(self) -> Preflight:
         """What is exposed, or nearly exposed, in the update."""
@@ -77,7 +77,7 @@ class Case:
             self.inputs,
             self.labels,
             kind=self.kind,
-            with_copies=self.with_copies,
+            copies=self.copies,
         )
 
     def _again(self, inputs: Tensor, labels: Tensor) -> "Case | None":
@@ -145,7 +145,7 @@ def add_copies(case: Case) -> Case | None:
     if images.ndim != 4 or images.shape[2] != images.shape[3]:
         return None
     copies = [images, images.flip(3), *(torch.rot90(images, turns, (2, 3)) for turns in (1, 2, 3))]
-    return replace(case, with_copies=True)._again(torch.cat(copies), case.labels.repeat(len(copies)))
+    return replace(case, copies=len(copies))._again(torch.cat(copies), case.labels.repeat(len(copies)))
 
 
 def grow_batch(case: Case) -> Case | None:

@@ -20,7 +20,6 @@ from torch.nn import functional as F
 from glasshouse.guard.behaviour.measures import OWNED
 from glasshouse.guard.combinations import (
     AT_A_TIME,
-    OWN,
     By,
     Pairs,
     RowCombinations,
@@ -29,7 +28,7 @@ from glasshouse.guard.combinations import (
     in_order_of_thresholds,
     single,
 )
-from glasshouse.guard.contributions import Contributions, Goals, Sizes, What, largest
+from glasshouse.guard.contributions import OWN, Contributions, Goals, Sizes, What, largest
 
 CLEAR: Final = 0.5
 """Share of an example's contrast that may be missing; 18 dB of PSNR for an image of ordinary contrast."""
@@ -142,7 +141,7 @@ def _compare(
 ) -> _Shown | None:
     """The pairs of a vector and an example that contributed enough to it, where it is recognised."""
     looked_at = vectors.of(rows)
-    pairs = ask(vectors, sizes, torch.linalg.vector_norm(looked_at, dim=1))
+    pairs = ask(vectors, sizes, of.least_share * torch.linalg.vector_norm(looked_at, dim=1))
     if pairs is None:
         return None
     used = vectors.pick(pairs.vectors)
@@ -174,7 +173,7 @@ def _compare_quotients(
     total = vectors.of(bias)
     explained = (vectors.of(sizes.total) / total - 1).abs() <= UNEXPLAINED
     vectors, total = vectors.pick(explained), total[explained]
-    pairs = ask(vectors, sizes, total.abs())
+    pairs = ask(vectors, sizes, of.least_share * total.abs())
     if pairs is None:
         return None
     used, total = vectors.pick(pairs.vectors), total[pairs.vectors]
@@ -315,7 +314,7 @@ def _collect(shown: Sequence[_Shown], of: Contributions) -> list[Leak]:
 def _leave_out_lookalikes(leaks: list[Leak], of: Contributions) -> list[Leak]:
     """The leaks that are clear, or of distinct examples: all others are ``BESIDE`` times farther away."""
     unclear = [leak for leak in leaks if leak.missing >= CLEAR]
-    if not unclear or of.with_copies:
+    if not unclear or of.copies > 1:
         return leaks
     who = torch.tensor([leak.example for leak in unclear], device=of.lengths.device)
     missing = of.every_goal.distances(F.normalize(of.trace.inputs[who], dim=1))
