@@ -194,9 +194,9 @@ class Contributions:
 
     def _measure(self, inputs: Tensor, lengths: Tensor) -> Goals:
         squares = lengths.square()
-        apart = squares - inputs.sum(1).square() / inputs.shape[1]  # squared distance from a constant input
+        squared = squares - inputs.sum(1).square() / inputs.shape[1]  # distance from a constant input
         if (b := len(self.lengths)) > 1:  # Bessel's correction: each example is part of the mean
             from_mean = squares - 2 * inputs @ self._mean + self._mean.square().sum()
-            apart = torch.minimum(apart, from_mean * b / (b - 1))
-        contrasts = apart.clamp_min(0).sqrt().maximum(ROUNDED * lengths).clamp_min(1e-12)
+            squared = torch.minimum(squared, from_mean * b / (b - 1))
+        contrasts = squared.clamp_min(0).sqrt().maximum(ROUNDED * lengths).clamp_min(1e-12)
         return Goals(inputs=inputs, lengths=lengths, contrasts=contrasts, with_copies=self.copies > 1)

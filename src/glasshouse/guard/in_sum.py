@@ -111,8 +111,8 @@ def preflight_in_sum(
     train = _training(update, model, (inputs, labels), kind=kind, train=train)
     own = Examples.behind(update, model, inputs, labels, kind=kind, watched=watched)
     parts, updates = [own], [update]
-    dealt = zip(*(torch.split(t, len(labels)) for t in others), strict=True)
-    for (some, classes), _ in zip(dealt, range(clients - 1), strict=False):
+    batches = zip(*(torch.split(t, len(labels)) for t in others), strict=True)
+    for (some, classes), _ in zip(batches, range(clients - 1), strict=False):
         with watch() as seen:
             sent = {name: t.detach() for name, t in train(some, classes).items() if name in update}
         parts.append(Examples.behind(sent, model, some, classes, kind=kind, watched=seen))
@@ -176,16 +176,16 @@ def _training(
     """The function that computes the others' updates in the same way as this client's."""
     if train is not None:
         return train
-    apart = "a change of the parameters"
+    sent = "a change of the parameters"
     if kind == "gradient":
-        again = {name: t for name, t in gradient_of(model, *batch).items() if name in update}
-        apart = f"a gradient that differs from the plain one by {distance(update, again):.0%}"
-        if again.keys() == update.keys() and distance(update, again) <= SAME:
+        recomputed = {name: t for name, t in gradient_of(model, *batch).items() if name in update}
+        sent = f"a gradient that differs from the plain one by {distance(update, recomputed):.0%}"
+        if recomputed.keys() == update.keys() and distance(update, recomputed) <= SAME:
             return lambda inputs, labels: gradient_of(model, inputs, labels)
     raise BadValue(
         "preflight in a sum",
         needs="a plain gradient, or train=, which makes the update of other examples",
-        got=apart,
+        got=sent,
         fix="give train=, with the local steps and defences that made this update",
     )
 

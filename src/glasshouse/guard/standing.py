@@ -187,12 +187,12 @@ def _compare_quotients(
 
 def _shown(vectors: RowCombinations, pairs: Pairs, missing: Tensor) -> _Shown:
     """The pairs in which the example is recognised (``missing`` is finite)."""
-    kept = missing.isfinite()
+    recognised = missing.isfinite()
     numbers = torch.stack([vectors.first, vectors.second], dim=1)
     return _Shown(
-        examples=pairs.examples[pairs.who[kept]],
-        missing=missing[kept],
-        rows=numbers[pairs.which[kept]],
+        examples=pairs.examples[pairs.who[recognised]],
+        missing=missing[recognised],
+        rows=numbers[pairs.which[recognised]],
         by=vectors.by,
     )
 
@@ -211,8 +211,8 @@ def _recognise(vectors: Tensor, pairs: Pairs, goals: Goals, limits: Tensor) -> T
     which, length = pairs.which, torch.linalg.vector_norm(vectors, dim=1)
     missing = _missing(_inner(vectors, pairs, goals), length[which].clamp_min(_TINY), pairs, goals)
     least = torch.full_like(length, torch.inf).scatter_reduce(0, which, missing, "amin")
-    kept = (missing < limits[which]) & (missing <= APART * least[which]) & (length > 0)[which]
-    return torch.where(kept, missing, torch.inf)
+    recognised = (missing < limits[which]) & (missing <= APART * least[which]) & (length > 0)[which]
+    return torch.where(recognised, missing, torch.inf)
 
 
 def _inner(vectors: Tensor, pairs: Pairs, goals: Goals) -> Tensor:
@@ -266,9 +266,9 @@ def _several_rows(rows: Tensor, sizes: Sizes, of: Contributions, limits: Tensor)
     least = torch.full_like(own, torch.inf).scatter_reduce(0, place, limits[mine], "amin")
     pairs = Pairs(vectors=every, examples=who, which=every, who=every, own=own)
     missing = _recognise(total, pairs, of.goals(who), least)[place]
-    kept = missing.isfinite()
-    numbers = torch.stack([mine, mine], dim=1)[kept]
-    return _Shown(examples=whose[kept], missing=missing[kept], rows=numbers, by="several rows")
+    recognised = missing.isfinite()
+    numbers = torch.stack([mine, mine], dim=1)[recognised]
+    return _Shown(examples=whose[recognised], missing=missing[recognised], rows=numbers, by="several rows")
 
 
 def _clearly_nearest(rows: Tensor, of: Contributions, recognised: float) -> Iterator[_Shown]:

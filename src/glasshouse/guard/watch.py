@@ -243,11 +243,11 @@ def _some_entries(inputs: Tensor) -> Tensor:
     """A few runs of adjacent entries of each example, (B, ...): adjacent entries are fast to read."""
     inputs = inputs.contiguous()
     width = math.prod(inputs.shape[1:])
-    apart = width // _RUNS
-    if apart < _RUN:
+    spacing = width // _RUNS
+    if spacing < _RUN:
         return inputs.flatten(1)
-    first = inputs.storage_offset() + (apart - _RUN) // 2
-    return inputs.as_strided((inputs.shape[0], _RUNS, _RUN), (width, apart, 1), first)
+    first = inputs.storage_offset() + (spacing - _RUN) // 2
+    return inputs.as_strided((inputs.shape[0], _RUNS, _RUN), (width, spacing, 1), first)
 
 
 def _number(entries: Tensor) -> Tensor:

@@ -331,8 +331,8 @@ def _train(
     weights = [p for p in model.parameters() if p.requires_grad]
     optimizer = recipe.optimizer(weights)
     generator = torch.Generator().manual_seed(0)
-    few = torch.unique(labels)[:: recipe.every]
-    known = torch.isin(labels, few).nonzero()[:, 0]
+    classes = torch.unique(labels)[:: recipe.every]
+    known = torch.isin(labels, classes).nonzero()[:, 0]
     for step in range(max(steps) + 1):
         if not all(bool(p.isfinite().all()) for p in weights):
             return

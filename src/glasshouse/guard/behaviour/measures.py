@@ -112,12 +112,12 @@ def differences(signed_sizes: Tensor, *, like: float = -1.0, opposite: bool = Fa
         ratios = torch.where(near != 0, some / near, torch.nan)
         factor = ratios.nanmedian(1).values.nan_to_num()
         multiple = factor[:, None] * near
-        left = (some - multiple).abs()
+        residual = (some - multiple).abs()
         whole = some.abs() + multiple.abs()
-        agree = (left <= AGREEMENT * whole) & (whole > ROUNDING * whole.amax(1, keepdim=True))
-        top, who = left.max(1)
+        agree = (residual <= AGREEMENT * whole) & (whole > ROUNDING * whole.amax(1, keepdim=True))
+        top, who = residual.max(1)
         confirmed = (top >= ROUNDING * whole.sum(1)) & (agree.sum(1) >= WITNESSES)
-        only = torch.where(top >= OWNED * left.sum(1), who, -1)
+        only = torch.where(top >= OWNED * residual.sum(1), who, -1)
         of_pairs = (numbers[mine], numbers[others], factor, only)
         blocks.append(torch.stack([t[confirmed].double() for t in of_pairs], dim=1))
     pairs = torch.cat(blocks)
@@ -144,13 +144,13 @@ def _uneven(
     Returns:
         Indices of the rows and of their neighbours, (pairs,) each.
     """
-    few = directions.float()
-    top = few.abs().amax(1)
+    single = directions.float()
+    top = single.abs().amax(1)
     at_most = (top[places][:, None] + cosine.abs() * top[neighbours]).square()
     possible = (cosine.abs() >= like) & (at_most >= UNEVEN * (1 - cosine.square()))
     mine, others = places[:, None].expand_as(neighbours)[possible], neighbours[possible]
-    left = (few[mine] - cosine[possible].float()[:, None] * few[others]).square()
-    uneven = left.amax(1) >= UNEVEN * left.sum(1)
+    residual = (single[mine] - cosine[possible].float()[:, None] * single[others]).square()
+    uneven = residual.amax(1) >= UNEVEN * residual.sum(1)
     return mine[uneven], others[uneven]
 
 

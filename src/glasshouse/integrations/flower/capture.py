@@ -73,8 +73,8 @@ def capture(
     _check_known(declared)
 
     def start(config: Mapping[str, Any]) -> Recording:
-        told = {name.replace("-", "_"): config[name] for name in _CONFIG if name in config}
-        stated = _terms(architecture, {**told, **declared})
+        configured = {name.replace("-", "_"): config[name] for name in _CONFIG if name in config}
+        stated = _terms(architecture, {**configured, **declared})
         place = Path(folder).expanduser()
         if (place / "transcript").exists():
             raise BadFile(

@@ -296,10 +296,10 @@ def _gain(
     totals = np.bincount(index, weights=difference) * count / n
     images = float(difference.var())
     victims = float(((totals - weight * difference.mean()) ** 2).mean())
-    made_up = 1.0 if images == 0 else min(1.0, max(victims / images, count / n))
-    centre = float(totals.sum()) / (count + 2 * made_up)
-    spread = float(((totals - weight * centre) ** 2).sum()) + made_up * (1 + 2 * centre**2)
-    return centre, math.sqrt(spread) / (count + 2 * made_up)
+    pseudo_weight = 1.0 if images == 0 else min(1.0, max(victims / images, count / n))
+    centre = float(totals.sum()) / (count + 2 * pseudo_weight)
+    spread = float(((totals - weight * centre) ** 2).sum()) + pseudo_weight * (1 + 2 * centre**2)
+    return centre, math.sqrt(spread) / (count + 2 * pseudo_weight)
 
 
 def _victims(subject: str, n: int, clusters: ArrayLike | None) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
