@@ -134,14 +134,14 @@ EDITS: Final = {
     ),
     "one claimed sentence serves for two private ones": Edit(
         file="metrics/text/sentences.py",
-        old="left[sentence] -= 1",
-        new="left[sentence] -= 0",
+        old="remaining[sentence] -= 1",
+        new="remaining[sentence] -= 0",
         test="tests/unit/test_sentences.py::test_exact_counts_each_claim_and_each_sentence_once",
     ),
     "a tie identifies a sentence": Edit(
         file="metrics/text/sentences.py",
-        old="likeness(true, said) > max(",
-        new="likeness(true, said) >= max(",
+        old="likeness(true, claim) > max(",
+        new="likeness(true, claim) >= max(",
         test="tests/unit/test_sentences.py::test_identification_is_among_sentences_of_the_same_length",
     ),
     "padding has a loss": Edit(

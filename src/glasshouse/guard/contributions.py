@@ -98,13 +98,13 @@ class Goals:
         inputs: their inputs to the layer, (e, n).
         lengths: of the inputs, (e,).
         contrasts: distance from a constant input or the mean of all examples, the smaller one, (e,).
-        with_copies: the examples include rotated copies of each other.
+        copies: versions of each image among all examples.
     """
 
     inputs: Tensor
     lengths: Tensor
     contrasts: Tensor
-    with_copies: bool
+    copies: int
 
     def about(self, origin: Tensor) -> "Goals":
         """The same, with inputs relative to a constant one of value ``origin``."""
@@ -199,4 +199,4 @@ class Contributions:
             from_mean = squares - 2 * inputs @ self._mean + self._mean.square().sum()
             squared = torch.minimum(squared, from_mean * b / (b - 1))
         contrasts = squared.clamp_min(0).sqrt().maximum(ROUNDED * lengths).clamp_min(1e-12)
-        return Goals(inputs=inputs, lengths=lengths, contrasts=contrasts, with_copies=self.copies > 1)
+        return Goals(inputs=inputs, lengths=lengths, contrasts=contrasts, copies=self.copies)

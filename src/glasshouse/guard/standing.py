@@ -230,19 +230,21 @@ def _inner(vectors: Tensor, pairs: Pairs, goals: Goals) -> Tensor:
 def _missing(inner: Tensor, length: Tensor, pairs: Pairs, goals: Goals) -> Tensor:
     """Missing share of an example's contrast, (k,); infinite if the match is due to other examples.
 
+    The copies of an image are taken to contribute alike: they do not count as other examples.
+
     Args:
         inner: component of each vector along the example, (k,).
         length: of each vector, (k,).
         pairs: of vectors and examples.
         goals: examples of the pairs.
     """
-    own = pairs.own
+    own = pairs.own * goals.copies
     across = (length.square() - inner.square()).clamp_min(0)
     per_contrast = (goals.lengths / goals.contrasts)[pairs.who]
     missing = per_contrast * across.sqrt() / length
     rest = (across + (inner - own).square()).sqrt().clamp_min(_TINY)
     strange = (own.abs() >= MOST * length) | (per_contrast * across.sqrt() / rest >= STRANGE)
-    by_itself = (own.abs() >= HALF * length) | ((strange | goals.with_copies) & (missing < RECOGNISED))
+    by_itself = (pairs.own.abs() >= HALF * length) | (strange & (missing < RECOGNISED))
     return torch.where(by_itself, missing, torch.inf)
 
 
