@@ -110,7 +110,7 @@ def print_audits(runs: int, canaries: int, guesses: tuple[int, ...]) -> None:
 
 
 def main() -> None:
-    """Print both tables and their run time."""
+    """Print all tables and their run time."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=300)
     parser.add_argument("--canaries", type=int, default=CANARIES)

@@ -50,7 +50,11 @@ def main() -> None:
     """Print every cell."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", type=Path)
-    for name, records in cells(parser.parse_args().run).items():
+    run = parser.parse_args().run
+    tables = cells(run)
+    if not tables:
+        raise SystemExit(f"no federations of logits in {run}")
+    for name, records in tables.items():
         show(name, records)
 
 

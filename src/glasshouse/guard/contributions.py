@@ -162,9 +162,9 @@ class Contributions:
     def least_share(self) -> float:
         """Share of a vector that one example must have contributed to be looked for in it.
 
-        Copies of one image are contributed together, to nearly the same rows: each has its part of ``OWN``.
+        Copies of one image enter nearly the same rows together: of inputs each needs its part of ``OWN``.
         """
-        return OWN / self.copies
+        return OWN / self.copies if self.what == "input" else OWN
 
     @cached_property
     def every_goal(self) -> Goals:

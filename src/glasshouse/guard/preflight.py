@@ -7,7 +7,7 @@ example is exposed ("stands") in the update if one of the following matches it, 
 than ``RECOGNISED`` of its contrast missing, and would not match without the example's own contribution:
 
 - a row of the weight;
-- the sum of the rows that only this example contributes to, where noise averages out;
+- the sum of the rows that this example dominates, where noise averages out;
 - the difference of two rows to which most other examples contribute equally.
 
 The contribution of each example is known from the training itself, if it was recorded

@@ -3,7 +3,8 @@
 A row of the update is a sum of contributions, one per example, each along the example's input to the layer.
 The client knows them all, so it can compute what remains of a row without one of its examples: an example is
 exposed only where its own contribution makes the row resemble it. An example contributes little to most rows,
-and rows to which it contributed less than ``OWN`` of their length cannot expose it: they are never compared.
+and rows to which it contributed less than :attr:`Contributions.least_share` of their length cannot expose it:
+they are never compared.
 
 Shape letters: m rows of the weight, n its columns, B examples, k pairs of a vector and an example.
 """
@@ -244,7 +245,8 @@ def _missing(inner: Tensor, length: Tensor, pairs: Pairs, goals: Goals) -> Tenso
     missing = per_contrast * across.sqrt() / length
     rest = (across + (inner - own).square()).sqrt().clamp_min(_TINY)
     strange = (own.abs() >= MOST * length) | (per_contrast * across.sqrt() / rest >= STRANGE)
-    by_itself = (pairs.own.abs() >= HALF * length) | (strange & (missing < RECOGNISED))
+    limit = torch.where(pairs.own.abs() >= OWN * length, RECOGNISED, CLEAR)  # below it: through its copies
+    by_itself = (pairs.own.abs() >= HALF * length) | (strange & (missing < limit))
     return torch.where(by_itself, missing, torch.inf)
 
 

@@ -221,7 +221,7 @@ def gaussian_run_rejects(counts: Guesses, *, mu: float, level: float = 0.95) -> 
 
 
 def gaussian_run_epsilon(counts: Guesses, *, delta: float, level: float = 0.95) -> LowerBound:
-    """The largest ε at δ that the run rejects, if the mechanism is Gaussian.
+    """The largest ε at δ that the run rejects, if its guarantee is that of a Gaussian one.
 
     Tighter than :func:`one_run_epsilon`, because it tests the whole trade-off curve, not one point of it.
     Not a valid bound for mechanisms whose curve is not Gaussian (sampled ones, for instance).

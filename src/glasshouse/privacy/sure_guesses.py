@@ -79,7 +79,7 @@ def weighted_tail(guesses: Guesses, sure: Guesses, *, mu: float) -> float:
 
 
 def weighted_run_epsilon(guesses: Guesses, sure: Guesses, *, delta: float, level: float = 0.95) -> LowerBound:
-    """The largest ε at δ that the run rejects, if the mechanism is Gaussian.
+    """The largest ε at δ that the run rejects, if its guarantee is that of a Gaussian one.
 
     With 1,000 canaries 5 % larger than :func:`.one_run.gaussian_run_epsilon`, for one or two CPU seconds.
 

@@ -216,7 +216,7 @@ def inspect_behaviour(
         longer: measures models that are trained longer (``LONGER``); called if more examples are isolated, or
             units alike, than ``honest`` allows.
         others: further examples of the client, and their classes. If no example of the batch contributes to a
-            layer, up to ``OTHERS`` of these are tried as well, and the layer is judged by all of them.
+            layer, up to ``OTHERS`` of these are tried as well, and the layer is judged by all if some do.
 
     Returns:
         Findings, and the underlying numbers. ``unreached`` counts layers to which none of ``tried`` examples
