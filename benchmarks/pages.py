@@ -62,8 +62,8 @@ PAGES: dict[str, tuple[Piece, ...]] = {
     ),
     "inversion": (
         Piece(("audit", "dlg"), 225),
-        about(7500, "audit", "inversion-defences"),
-        Piece(("audit", "inversion-gradinversion"), 3900),
+        about(10500, "audit", "inversion-defences"),
+        about(9300, "audit", "inversion-gradinversion"),
         Piece(("audit", "inversion-curves"), 2300),
         Piece(("audit", "inversion-trained"), 1830),
         Piece(("audit", "inversion-resnet"), 2000),
