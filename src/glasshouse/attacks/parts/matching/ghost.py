@@ -174,7 +174,7 @@ class Ghost:
         shape: tuple[int, ...] = (),
         apart: bool = True,
     ) -> None:
-        self._form = form
+        self._form, self._bf16 = form, bf16
         self._aim(targets, masks, apart=apart)
         self._model, self._folded = fold_norms(model, shape, self._target)
         self._autocast = bf16 and not all(isinstance(m, (nn.Conv2d, nn.Linear)) for _, m in self._owners())
@@ -195,6 +195,7 @@ class Ghost:
         self._masks = {name: self._stacked(name, masks) for name in sorted({n for m in masks for n in m})}
         self._precision = next(iter(self._target.values())).dtype
         self._joined: dict[tuple[str, ...], tuple[Tensor, Tensor | None]] = {}
+        self._halves: dict[str, Tensor] = {}
 
     def beside(
         self,
@@ -269,6 +270,12 @@ class Ghost:
         target, mask = self._target[name], self._masks.get(name)
         return (target, mask) if of is None else (target[of], None if mask is None else mask[of])
 
+    def _half(self, name: str, of: slice | list[int] | None) -> Tensor:
+        """The target of a parameter in bfloat16, cast once, of the victims ``of``."""
+        if name not in self._halves:
+            self._halves[name] = self._target[name].to(torch.bfloat16)
+        return self._halves[name] if of is None else self._halves[name][of]
+
     def _layer(
         self,
         name: str,
@@ -295,16 +302,19 @@ class Ghost:
         if ghost_layers.forms(target, delta, restarts, mask=mask, form=self._form):
             gradient = ghost_layers.weight_gradient(module, tape[0], delta, restarts).to(self._precision)
             formed[weight] = gradient if fold is None else fold.unfold(gradient)
-            if fold is not None:
-                formed |= fold.of_norm(total, fold.product(gradient))
         else:
-            own = delta if fold is None else fold.unfold(delta)
+            gradient, own = None, delta if fold is None else fold.unfold(delta)
+            wanted = self._half(weight, of) if self._bf16 else target
             pairs[weight] = ghost_layers.pairs(
-                module, tape[0], own, restarts=restarts, target=target, mask=mask
+                module, tape[0], own, restarts=restarts, target=wanted, mask=mask
             )
-            if fold is not None:
+        if fold is not None:
+            if gradient is not None and (self._form == "explicit" or gradient.numel() <= delta.numel()):
+                product = fold.product(gradient)
+            else:
                 reached = ghost_layers.bias(module, delta.to(self._precision) * tape[1], restarts)
-                formed |= fold.of_norm(total, fold.product_of(reached, total))
+                product = fold.product_of(reached, total)
+            formed |= fold.of_norm(total, product)
         return formed, pairs
 
     def _compare(self, formed: Mapping[str, Tensor], of: slice | list[int] | None) -> dict[str, Triple]:

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.nn import functional as F
 
+from glasshouse.attacks.parts.matching.products import products_of_gradients, products_of_pairs
+
 Form = Literal["auto", "explicit", "pairs"]
 Triple = tuple[Tensor, Tensor, Tensor | None]
 """dot (R,), square (R,) and gap (R,) or None of one parameter tensor; see ``ghost.Moments``."""
@@ -41,9 +43,7 @@ def explicit(gradient: Tensor, target: Tensor, mask: Tensor | None, *, exact: bo
     gradient = gradient.reshape(victims, restarts // victims, -1).to(target.dtype)
     if mask is not None:
         gradient = gradient * mask.reshape(victims, 1, -1)
-    with torch.autocast(gradient.device.type, enabled=False):
-        dot = gradient @ target.mT
-    square = gradient.square().sum(2)
+    dot, square = products_of_gradients(gradient, target)
     gap = (gradient - target).square().sum(2).flatten() if exact else None
     return dot.flatten(), square.flatten(), gap
 
@@ -69,16 +69,17 @@ def pairs(
     target: Tensor,
     mask: Tensor | None,
 ) -> Triple:
-    """Moments of a linear or convolutional weight, from its input (N, ...) and d loss / d output (N, ...)."""
+    """Moments of a linear or convolutional weight, from its input (N, ...) and d loss / d output (N, ...).
+
+    The target is in bfloat16 if these products are.
+    """
     left, right = rows(module, activations, delta, restarts)  # (R, O, P), (R, D, P)
-    victims, each = len(target), restarts // len(target)
     if mask is not None:
-        right = right * mask.reshape(victims, -1).repeat_interleave(each, 0)[:, :, None]
-    square = (left.mT @ left).to(target.dtype) * (right.mT @ right).to(target.dtype)  # (R, P, P)
-    wanted = target.flatten(2).to(right.dtype)[:, None]  # (V, 1, O, D)
-    through = wanted @ right.reshape(victims, each, *right.shape[1:])  # (V, R / V, O, P)
-    dot = (through * left.reshape(through.shape)).to(target.dtype).flatten(2).sum(2)
-    return dot.flatten(), square.sum((1, 2)), None
+        each = restarts // len(target)
+        right = right * mask.reshape(len(target), -1).repeat_interleave(each, 0)[:, :, None]
+    left, right = left.to(target.dtype), right.to(target.dtype)  # autocast leaves some in float32
+    dot, square = products_of_pairs(left, right, target.flatten(2))
+    return dot, square, None
 
 
 def _pairs_are_cheap(target: Tensor, delta: Tensor, restarts: int) -> bool:
