@@ -48,7 +48,8 @@ class Folded:
 
     def unfold(self, values: Tensor) -> Tensor:
         """Convert values (R, O, ...) of the folded convolution to the original one: multiply by s."""
-        return values * self.scale.to(values.dtype).view(-1, *[1] * (values.ndim - 2))
+        scale = self.scale if values.dtype == self.scale.dtype else self.scale.to(values.dtype)
+        return values * (scale if values.ndim == 2 else scale.view(-1, *[1] * (values.ndim - 2)))
 
     def product(self, gradient: Tensor) -> Tensor:
         """(R, O): <G, W>, of G (R, O, ...)."""
@@ -60,7 +61,7 @@ class Folded:
 
     def of_norm(self, total: Tensor, product: Tensor) -> dict[str, Tensor]:
         """(R, O) gradients of gamma and beta, by name, from S (R, O) and <G, W> (R, O)."""
-        gain = self.inverse * (product + self.shift * total)
+        gain = self.inverse * torch.addcmul(product, total, self.shift)
         return {f"{self.norm}.weight": gain, f"{self.norm}.bias": total}
 
 

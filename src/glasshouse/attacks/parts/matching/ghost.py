@@ -290,7 +290,7 @@ class Ghost:
         weight, bias, fold = _join(name, "weight"), _join(name, "bias"), self._folded.get(name)
         formed: dict[str, Tensor] = {}
         pairs: dict[str, Triple] = {}
-        total = ghost_layers.bias(module, delta, restarts).to(self._precision)
+        total = ghost_layers.bias(module, delta, restarts, dtype=self._precision)
         if bias in self._target:
             formed[bias] = total if fold is None else fold.unfold(total)
         if weight not in self._target:

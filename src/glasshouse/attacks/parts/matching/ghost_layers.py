@@ -212,25 +212,20 @@ def _unstack(parts: list[Tensor], like: Tensor) -> Tensor:
     return apart.transpose(1, 2).reshape(like.shape)
 
 
-def bias(module: nn.Module, delta: Tensor, restarts: int) -> Tensor:
-    """Gradient of an additive parameter, (R, *its shape)."""
-    return _per_restart(module, delta, restarts)
+def bias(module: nn.Module, delta: Tensor, restarts: int, *, dtype: torch.dtype | None = None) -> Tensor:
+    """Gradient of an additive parameter, (R, *its shape), summed in ``dtype``."""
+    if isinstance(module, nn.LayerNorm):
+        return delta.reshape(restarts, -1, *module.normalized_shape).sum(1, dtype=dtype)
+    if isinstance(module, nn.Linear):
+        return delta.reshape(restarts, -1, delta.shape[-1]).sum(1, dtype=dtype)
+    if len(delta) == restarts and delta.ndim == 4:  # one image: no need to reshape
+        return delta.sum((2, 3), dtype=dtype)
+    return delta.reshape(restarts, len(delta) // restarts, delta.shape[1], -1).sum((1, 3), dtype=dtype)
 
 
 def gain(module: nn.Module, activations: Tensor, delta: Tensor, restarts: int) -> Tensor:
     """Gradient of the multiplicative parameter of a normalisation layer, (R, *its shape)."""
-    return _per_restart(module, delta * _normalize(module, activations), restarts)
-
-
-def _per_restart(module: nn.Module, values: Tensor, restarts: int) -> Tensor:
-    """(N, ...) summed over everything but the restart and the parameter's own dimensions."""
-    if isinstance(module, nn.LayerNorm):
-        return values.reshape(restarts, -1, *module.normalized_shape).sum(1)
-    if isinstance(module, nn.Linear):
-        return values.reshape(restarts, -1, values.shape[-1]).sum(1)
-    if values.ndim > 2:
-        values = values.flatten(2).sum(2)
-    return values.reshape(restarts, -1, values.shape[1]).sum(1)
+    return bias(module, delta * _normalize(module, activations), restarts)
 
 
 def _normalize(module: nn.Module, activations: Tensor) -> Tensor:
