@@ -209,16 +209,21 @@ def measure_iteration(setting: Setting, settings: argparse.Namespace) -> dict[st
 
 
 def measure_victims(setting: Setting, settings: argparse.Namespace) -> dict[str, float]:
-    """Milliseconds per candidate and iteration: eight victims one by one, and in one batch."""
+    """Milliseconds per candidate and iteration: victims one by one, and in one batch, in both precisions."""
     views = [copy_to(view, settings.device) for view in observed(setting, settings.victims)[0]]
-    attack, count = attack_of(setting), settings.iterations
-    singles = [iterations_of(attack, [view], count) for view in views]
-    ways: dict[str, Callable[[], object]] = {
-        ALONE: lambda: [single() for single in singles],
-        TOGETHER: iterations_of(attack, views, count),
-    }
+    ways: dict[str, Callable[[], object]] = {}
+    count = settings.iterations
+    for precision, attack in (("", attack_of(setting)), (", bfloat16", attack_of(setting, bf16=True))):
+        singles = [iterations_of(attack, [view], count) for view in views]
+        ways[ALONE + precision] = partial(_in_turn, singles)
+        ways[TOGETHER + precision] = iterations_of(attack, views, count)
     median = alternate(ways, settings.repeats, Watch(settings.device))
     return {way: 1000 * seconds / count / len(views) for way, seconds in median.items()}
+
+
+def _in_turn(works: list[Callable[[], object]]) -> None:
+    for work in works:
+        work()
 
 
 def measure_quality(setting: Setting, settings: argparse.Namespace) -> dict[str, float]:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, final
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 from scipy.special import expit, ndtr, ndtri
-from scipy.stats import binom
 
 from glasshouse.errors import BadValue
 from glasshouse.limits import Fix, NotNegative, Probability, check_value
@@ -142,10 +142,10 @@ def one_run_p_value(counts: Guesses, *, epsilon: float, delta: float) -> float:
     check_value("audit from one run", "epsilon", epsilon, NotNegative, fix="give a finite number")
     v, r = counts.correct, counts.guesses
     right = float(expit(epsilon))
-    tail = float(binom.sf(v - 1, r, right))
+    tail = float(scipy.stats.binom.sf(v - 1, r, right))
     if v == 0 or delta == 0:
         return min(1.0, tail)
-    below = np.cumsum(binom.pmf(np.arange(v - 1, -1, -1), r, right)) / np.arange(1, v + 1)
+    below = np.cumsum(scipy.stats.binom.pmf(np.arange(v - 1, -1, -1), r, right)) / np.arange(1, v + 1)
     return min(1.0, tail + 2 * counts.canaries * delta * float(below.max()))
 
 

@@ -18,8 +18,8 @@ Shape letters: L totals, K kinds of guesses, S factors.
 from typing import Any, final
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import linprog
 from scipy.sparse import coo_array, csr_array
 
 from glasshouse.errors import BadValue, Undefined
@@ -156,7 +156,7 @@ class _Program:
         upper, limits = self._inequalities()
         objective, zeros = np.zeros(self.columns), np.zeros(self.levels)
         objective[self.start : self.levels] = -1.0
-        solver: Any = linprog  # its type stub lacks sparse matrices
+        solver: Any = scipy.optimize.linprog  # its type stub lacks sparse matrices
         return solver(objective, A_ub=upper, b_ub=limits, A_eq=self._means(), b_eq=zeros, method="highs-ds")
 
     def _means(self) -> csr_array:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, final
 
+import scipy
 import torch
-from scipy.stats import chi2
 from torch import Tensor
 
 from glasshouse.audit.defenses.traces import Trace, differ
@@ -274,7 +274,7 @@ def _sized_noise(noisy: Sequence[Trace], count: int) -> Observation:
             if float(row.double().square().mean()) ** 0.5 < std * (1 - 8 / math.sqrt(2 * len(row))):
                 note = "the last layer's sums are not zero, but entries elsewhere lie far below that level"
                 return Observation(kind="noise", state="unclear", updates=count, note=note)
-    low, high = (math.sqrt(total / float(chi2.ppf(q, free))) for q in (0.975, 0.025))
+    low, high = (math.sqrt(total / float(scipy.stats.chi2.ppf(q, free))) for q in (0.975, 0.025))
     return Observation(
         kind="noise", state="on", value=std, low=low, high=high, shows=len(noisy), updates=count,
         family=_family(noisy, std),

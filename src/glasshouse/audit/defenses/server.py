@@ -8,8 +8,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import scipy
 import torch
-from scipy.stats import chi2
 from torch import Tensor
 
 from glasshouse.audit.defenses.observe import GAUSSIAN, Observation, State
@@ -49,7 +49,9 @@ def observe_server(transcript: Transcript, traces: Mapping[int, Sequence[Trace]]
     if abs(float(values.abs().mean()) / std - _GAUSSIAN_RATIO) > _LIKE_NOISE:
         note = "the server's steps are no multiple of the updates' mean, and what is left is not like noise"
         return Observation(kind="server_noise", state="unclear", updates=len(rests), note=note)
-    low, high = (std * math.sqrt(len(values) / float(chi2.ppf(q, len(values)))) for q in (0.975, 0.025))
+    low, high = (
+        std * math.sqrt(len(values) / float(scipy.stats.chi2.ppf(q, len(values)))) for q in (0.975, 0.025)
+    )
     return Observation(
         kind="server_noise", state="on", value=std, low=low, high=high, shows=len(noisy), updates=len(rests),
         family=GAUSSIAN,

@@ -7,8 +7,8 @@ from functools import partial
 from typing import final
 
 import numpy as np
+import scipy
 import torch
-from scipy.stats import nbinom
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -167,7 +167,7 @@ def _predict_most(shares: Sequence[float], batch: int) -> float:
     binomial = counts.mean() * (1 - counts.mean() / batch)
     dispersion = max(1.0, float(counts.var(ddof=1) / binomial)) if binomial > 0 else 1.0
     n, total = len(counts), counts.sum() / dispersion
-    return dispersion * float(nbinom.isf(CHANCE, total + 0.5, n / (n + 1))) / batch
+    return dispersion * float(scipy.stats.nbinom.isf(CHANCE, total + 0.5, n / (n + 1))) / batch
 
 
 def watch_honest_models(

@@ -1,6 +1,6 @@
 """Allowance for federations that prune, or round to few levels: their honest models look odd too."""
 
-from scipy.stats import nbinom
+import scipy
 from torch import Tensor
 
 from glasshouse.guard.vectors import BIN
@@ -21,4 +21,4 @@ def most_by_sparsity(count: int, weight: Tensor) -> int:
     """
     if float((weight.double().abs() <= BIN).double().mean()) < SPARSE:
         return 0
-    return min(int(nbinom.isf(CHANCE, count + 0.5, 0.5)), count + len(weight) // CAP)
+    return min(int(scipy.stats.nbinom.isf(CHANCE, count + 0.5, 0.5)), count + len(weight) // CAP)
