@@ -15,7 +15,7 @@ from glasshouse.figures.base import (
     Share,
 )
 from glasshouse.guard.inspect import Seen, inspect
-from glasshouse.metrics.utility import accuracy_interval
+from glasshouse.metrics.statistics.shares import proportion_interval
 from glasshouse.models.build import build, state
 from glasshouse.registry import Card
 from glasshouse.results.exhibits import boxes, line, lines, table
@@ -62,7 +62,7 @@ def _accuracies(cell: CellEvidence) -> Iterator[Exhibit]:
 
 
 def _row(name: str, share: Share) -> list[object]:
-    interval = accuracy_interval(round(share.value * share.n), share.n)
+    interval = proportion_interval(round(share.value * share.n), share.n)
     return [name, interval.value, interval.low, interval.high, share.n]
 
 

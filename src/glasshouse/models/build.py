@@ -74,11 +74,6 @@ def state(model: nn.Module) -> dict[str, Tensor]:
     return {name: t.detach().clone() for name, t in model.state_dict().items()}
 
 
-def parameters(model: nn.Module, *, prefix: str = "") -> dict[str, nn.Parameter]:
-    """The parameters themselves whose names start with ``prefix``."""
-    return {name: p for name, p in model.named_parameters() if name.startswith(prefix)}
-
-
 def load(model: nn.Module, tensors: Mapping[str, Tensor], *, partial: bool = False) -> None:
     """Copy ``tensors`` into ``model``.
 

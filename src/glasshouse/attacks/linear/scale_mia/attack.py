@@ -24,7 +24,6 @@ from glasshouse.attacks.budget import LONGER, PROBE, Budget
 from glasshouse.attacks.linear.scale_mia.autoencoder import (
     AutoencoderTraining,
     restore_decoder,
-    take_prefix,
     train_autoencoder,
 )
 from glasshouse.attacks.linear.scale_mia.crafting import Design, Head, craft_head, measure_of, strength
@@ -42,6 +41,7 @@ from glasshouse.models.build import build, state
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.settings import move_into
+from glasshouse.tensors import take_prefix
 from glasshouse.transcript.view import View
 from glasshouse.wire import Architecture, Broadcast, Crafted, Terms
 
@@ -193,7 +193,7 @@ class ScaleMia:
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         del rng  # deterministic
         tail = _tail(view.terms)
-        decoder = restore_decoder(view.terms.architecture, tail.latent, take_prefix(view.memory, "decoder"))
+        decoder = restore_decoder(view.terms.architecture, tail.latent, take_prefix(view.memory, "decoder."))
         claims: list[Claim] = []
         for one in view.rounds:
             if f"levels.{one.round}" not in view.memory:
