@@ -115,7 +115,7 @@ class Convolutions(nn.Sequential):
 
 
 def _small_convolutions(channels: int, plan: Iterable[tuple[int, bool]], *, norm: bool) -> Convolutions:
-    """3 × 3 convolutions with ReLUs, then a flat output; ``plan``: channels, and whether a pooling follows."""
+    """3 × 3 convolutions with ReLUs, then a flat output; ``plan``: channels, and whether pooling follows."""
     layers: list[nn.Module] = []
     for outward, pool in plan:
         layers += [nn.Conv2d(channels, outward, 3, padding=1)]

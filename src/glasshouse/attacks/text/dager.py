@@ -22,7 +22,7 @@ from typing import ClassVar, final
 import torch
 
 from glasshouse.attacks.base import Claim, Needs
-from glasshouse.attacks.parts.local_steps import LINEAR
+from glasshouse.attacks.parts.readout.summed import READING_NEEDS
 from glasshouse.attacks.sequences import Sequences
 from glasshouse.attacks.text.candidates import candidates
 from glasshouse.attacks.text.prefixes import Found, Limits, grow
@@ -74,12 +74,7 @@ class Dager:
             "metric": "exact_sentences",
         },
     )
-    needs: ClassVar[Needs] = Needs(
-        sees=frozenset({"broadcast"}),
-        any_of=frozenset({"update", "aggregate"}),
-        scope="round",
-        optimizers=LINEAR,
-    )
+    needs: ClassVar[Needs] = READING_NEEDS
     budget: ClassVar[None] = None
 
     least: Share = 2e-3

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from glasshouse.attacks.base import Claim, Needs
-from glasshouse.attacks.parts.local_steps import LINEAR
+from glasshouse.attacks.parts.readout.summed import READING_NEEDS
 from glasshouse.attacks.sequences import OccurredTokens
 from glasshouse.attacks.text.reading import Answer, answers, check_sentences
 from glasshouse.errors import Inapplicable
@@ -55,12 +55,7 @@ class EmbeddingRows:
             "metric": "tokens_named",
         },
     )
-    needs: ClassVar[Needs] = Needs(
-        sees=frozenset({"broadcast"}),
-        any_of=frozenset({"update", "aggregate"}),
-        scope="round",
-        optimizers=LINEAR,
-    )
+    needs: ClassVar[Needs] = READING_NEEDS
     budget: ClassVar[None] = None
 
     deviations: Positive = 6.0

@@ -24,7 +24,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from glasshouse.attacks.base import About
 from glasshouse.attacks.objective import SearchedLoss
 from glasshouse.attacks.parts.labels import known_labels
 from glasshouse.attacks.parts.matching.distance import ROUNDING
@@ -209,11 +208,11 @@ class Matching:
 
     def claim(self, tokens: Tensor, *, loss: float) -> Sequences:
         """The claim about the client: ``tokens`` (B, L); the confidence of every one is minus the loss."""
-        update, pad = self.client.update, self.model.vocabulary.pad
-        full = torch.full((len(tokens), self.client.terms.architecture.input_shape[0]), pad)
+        length, pad = self.client.terms.architecture.input_shape[0], self.model.vocabulary.pad
+        full = torch.full((len(tokens), length), pad)
         full[:, : tokens.shape[1]] = tokens
         return Sequences(
-            about=About(rounds=(update.round,), client=update.client),
+            about=self.client.about,
             tokens=full,
             confidence=torch.full((len(tokens),), -loss),
         )

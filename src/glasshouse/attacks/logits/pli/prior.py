@@ -11,9 +11,8 @@ from torch import Tensor
 
 from glasshouse.attacks.logits.material import Material
 from glasshouse.attacks.logits.pli.translate.cyclegan import cyclegan
-from glasshouse.attacks.logits.pli.translate.paired import apply_network, train_paired
+from glasshouse.attacks.logits.pli.translate.paired import apply_network, ridge, train_paired
 from glasshouse.attacks.logits.pli.translate.pairs import pairs_of
-from glasshouse.attacks.logits.pli.translate.ridge import ridge
 from glasshouse.cache import Checkpoint, digest, load_or_make
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.limits import Count, check_ranges

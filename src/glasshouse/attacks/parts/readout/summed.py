@@ -4,8 +4,8 @@ Shape letters: N clients that answered, S local steps.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, final
+from dataclasses import dataclass, replace
+from typing import Any, Final, final
 
 from torch import Tensor
 
@@ -17,17 +17,18 @@ from glasshouse.transcript.threat import Changes
 from glasshouse.transcript.view import RoundView
 from glasshouse.wire import Kind, Terms
 
+READING_NEEDS: Final = Needs(
+    sees=frozenset({"broadcast"}),
+    any_of=frozenset({"update", "aggregate"}),
+    scope="round",
+    optimizers=LINEAR,
+)
+"""Needs of an attack that reads a round's updates or, if they are hidden, their sum."""
+
 
 def crafting_needs(*changes: Changes) -> Needs:
     """Needs of an attack that crafts the broadcast from auxiliary images, and reads the sum of updates."""
-    return Needs(
-        sees=frozenset({"broadcast"}),
-        any_of=frozenset({"update", "aggregate"}),
-        scope="round",
-        optimizers=LINEAR,
-        changes=frozenset(changes),
-        grants=frozenset({"auxiliary"}),
-    )
+    return replace(READING_NEEDS, changes=frozenset(changes), grants=frozenset({"auxiliary"}))
 
 
 def crafting_control(
