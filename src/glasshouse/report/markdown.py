@@ -59,7 +59,7 @@ def _contrasts(pairs: Sequence[Contrast]) -> str:
 
 
 def _difference(c: Contrast) -> str:
-    ends = f"[{numbers.plain(c.low)}, {numbers.plain(c.high)}]"
+    ends = numbers.plain_ends(c.low, c.high)
     return f"{numbers.plain(c.difference)} {f'**{ends}**' if c.low > 0 else ends}"
 
 
@@ -111,8 +111,8 @@ def setting_words(row: Finding | Contrast | Utility) -> str:
 
 
 def _cell(f: Finding, card: MetricCard) -> str:
-    value = f"{numbers.plain(f.value)} [{numbers.plain(f.low)}, {numbers.plain(f.high)}]"
-    ends = f"[{numbers.plain(f.gain_low)}, {numbers.plain(f.gain_high)}]"
+    value = f"{numbers.plain(f.value)} {numbers.plain_ends(f.low, f.high)}"
+    ends = numbers.plain_ends(f.gain_low, f.gain_high)
     gain = f"{numbers.plain(f.gain)} {f'**{ends}**' if f.gain_low > 0 else ends}"
     median = f", median {numbers.plain(f.median)}" if f.median is not None and card.display == "level" else ""
     return "no power" if f.verdict == "no power" else f"{value}{median}; gain {gain}"

@@ -120,7 +120,7 @@ def _utility(rows: Sequence[Utility]) -> str:
 
 
 def _interval(value: float, low: float, high: float) -> str:
-    return f"{numbers.plain(value)} [{numbers.plain(low)}, {numbers.plain(high)}]"
+    return f"{numbers.plain(value)} {numbers.plain_ends(low, high)}"
 
 
 def _tabular(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
