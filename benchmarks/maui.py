@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.maui_bench import ROOT, Bench, counted, drawn, head_of, spread, uploaded
+from benchmarks.preimages import preimage_distance
 from glasshouse.attacks.base import ActiveAttack
 from glasshouse.attacks.linear.loki import Loki
 from glasshouse.attacks.linear.robbing_the_fed import RobbingTheFed
@@ -30,7 +31,6 @@ from glasshouse.attacks.parts.search.deep_image_prior import Search, by_generato
 from glasshouse.attacks.parts.search.features import Distance, by_pixels
 from glasshouse.attacks.transfer.maui.head import HeadSettings
 from glasshouse.attacks.transfer.maui.leakage import Sample, Spab, accuracy, alone, gradient_of_units
-from glasshouse.attacks.transfer.maui.preimages import preimage_distance
 from glasshouse.attacks.transfer.maui.tune import NAMES, search_recipe
 from glasshouse.data.sources import load as load_source
 from glasshouse.guard.inspect import Seen, inspect
