@@ -8,7 +8,6 @@ reverse order, so that the claims change if a plug-in keeps state between calls.
 import json
 import os
 import pickle
-import re
 import shutil
 import subprocess
 import sys
@@ -20,15 +19,14 @@ from typing import Any, Final
 from glasshouse.audit.aside import bring_back, moved_aside
 from glasshouse.audit.attacking.call import AttackTask
 from glasshouse.audit.attacking.claims import Unit, read_outcome, same_claims
+from glasshouse.audit.attacking.needs import threat_of
 from glasshouse.audit.attacking.pieces import pieces
-from glasshouse.audit.attacking.threat import threat_of
 from glasshouse.audit.examine import examine
 from glasshouse.audit.replay_process import NO_NAMESPACE
 from glasshouse.audit.scoring.controls.swap import score_swapped, write_swapped
 from glasshouse.audit.scoring.tasks import attack_key
 from glasshouse.errors import BadFile
 from glasshouse.models.memory import PREFIX
-from glasshouse.outside.files import printable
 from glasshouse.process import worker_killed
 from glasshouse.registry import nearest_names
 from glasshouse.scenario.load import read_resolved
@@ -162,24 +160,11 @@ def _tasks(group: Path, attack: str, copy: Path, trust_factory: bool) -> list[At
                     arguments=json.dumps(spec.arguments),
                     threat=threat_of(scenario),
                     attack_seed=scenario.attack_seed,
-                    unit=_unit(path.parent.name),
+                    unit=Unit.named(path.parent.name),
                     trust_factory=trust_factory,
                 )
             )
     return tasks
-
-
-def _unit(name: str) -> Unit:
-    parts = re.fullmatch(r"round(run|[0-9]{1,9}(?:-[0-9]{1,9})*)(?:-client([0-9]{1,9}))?", name)
-    if parts is None:
-        raise BadFile(
-            f"unit '{printable(name)}' of a run",
-            needs="a folder named by its rounds, as round3-client1",
-            got="another name",
-            fix="get the run again",
-        )
-    numbers = () if parts[1] == "run" else tuple(int(r) for r in parts[1].split("-"))
-    return Unit(rounds=numbers, client=None if parts[2] is None else int(parts[2]))
 
 
 def _original(run: Path, task: AttackTask) -> Path:

@@ -177,7 +177,6 @@ class Stages:
     def _room(self, name: str) -> Iterator[None]:
         """Show progress bars for one room; log one line for each kind of piece in it."""
         self._bars, self._name = Counters(), name
-        done: dict[str, int] = {}
         try:
             yield
         finally:

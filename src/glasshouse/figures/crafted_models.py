@@ -7,7 +7,6 @@ from typing import ClassVar, final
 from glasshouse.attacks.base import Appendix
 from glasshouse.attacks.transfer.maui.head import JUDGED
 from glasshouse.figures.base import (
-    AttackEvidence,
     CellEvidence,
     Federation,
     GuardDecision,
@@ -33,14 +32,10 @@ class CraftedModels:
     def draw(self, cell: CellEvidence) -> Iterator[Exhibit]:
         yield from _accuracies(cell)
         for attack in cell.attacks:
-            reports = _reports(attack)
+            reports = [one for one in attack.of(Appendix) if one.name == "head"]
             if reports:
                 yield _head(cell, attack.label, reports[0])
         yield from _guard(cell)
-
-
-def _reports(attack: AttackEvidence) -> list[Appendix]:
-    return [one for one in attack.of(Appendix) if one.name == "head"]
 
 
 def _accuracies(cell: CellEvidence) -> Iterator[Exhibit]:

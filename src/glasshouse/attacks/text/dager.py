@@ -28,19 +28,18 @@ from glasshouse.attacks.text.candidates import candidates
 from glasshouse.attacks.text.prefixes import Found, Limits, grow
 from glasshouse.attacks.text.reading import (
     Answer,
+    SentenceAttack,
     answers,
     check_depth,
-    check_sentences,
     heads_span,
     input_span,
 )
 from glasshouse.attacks.text.sentences import assemble
 from glasshouse.errors import Inapplicable
-from glasshouse.limits import Count, Share, check_ranges
+from glasshouse.limits import Count, Share
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
-from glasshouse.wire import Architecture
 
 SUBJECT = "attack 'dager'"
 MOVED = 6.0
@@ -49,7 +48,7 @@ MOVED = 6.0
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Dager:
+class Dager(SentenceAttack):
     """Sentences whose every token lies in the span of two attention layers' gradients.
 
     Args:
@@ -74,19 +73,13 @@ class Dager:
             "metric": "exact_sentences",
         },
     )
+    name: ClassVar[str] = "dager"
     needs: ClassVar[Needs] = READING_NEEDS
     budget: ClassVar[None] = None
 
     least: Share = 2e-3
     beam: Count = 16
     starts: Count = 8
-
-    def __post_init__(self) -> None:
-        check_ranges(self, SUBJECT)
-
-    def check_model(self, architecture: Architecture) -> None:
-        """Refuse models of images."""
-        check_sentences(architecture, subject=SUBJECT)
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """One claim per update, or about the cohort if only the sum is seen.

@@ -5,7 +5,7 @@ Shape letters: R rows of a gradient, D width, H heads, E features per head.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, Protocol, final
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from glasshouse.attacks.base import About
 from glasshouse.attacks.parts.local_steps import check_linear, known_decay
 from glasshouse.attacks.text.span import SKETCH, Span, span_of, within_reach
 from glasshouse.errors import Inapplicable
+from glasshouse.limits import check_ranges
 from glasshouse.models.build import build, load
 from glasshouse.models.text.base import ADAPTER, TextModel
 from glasshouse.rng import Rng
@@ -23,6 +24,7 @@ from glasshouse.wire import Aggregate, Architecture, Broadcast, Update
 
 __all__ = [
     "Answer",
+    "SentenceAttack",
     "answers",
     "check_depth",
     "check_sentences",
@@ -30,6 +32,19 @@ __all__ = [
     "input_span",
     "text_model",
 ]
+
+
+class SentenceAttack(Protocol):
+    """Base class of attacks on language models: settings with declared ranges, and no models of images."""
+
+    name: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        check_ranges(self, f"attack '{self.name}'")
+
+    def check_model(self, architecture: Architecture) -> None:
+        """Refuse models of images."""
+        check_sentences(architecture, subject=f"attack '{self.name}'")
 
 
 @final

@@ -2,11 +2,8 @@
 
 import shutil
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-
-from torch import Tensor
 
 from glasshouse.audit.captured.build import build_captured, truth_of
 from glasshouse.audit.captured.defenses import defense_notes
@@ -23,8 +20,7 @@ from glasshouse.audit.simulation.record import (
 from glasshouse.audit.simulation.recorder import BothSides
 from glasshouse.scenario.load import read_resolved
 from glasshouse.scenario.spec import Scenario
-from glasshouse.store import read_tensors
-from glasshouse.transcript.files import read_own, read_transcript
+from glasshouse.transcript.files import read_memory, read_own, read_transcript
 from glasshouse.transcript.record import Log
 
 
@@ -64,7 +60,13 @@ def _record_capture(scenario: Scenario, group: Group) -> None:
     own = read_own(capture / "own")
     log = Log(terms=transcript.terms, rounds={r.round: r for r in transcript.rounds}, servers=own)
     truth = truth_of(capture, transcript.terms.architecture)
-    file_group(folder, federation, BothSides(log=log, used=dict(truth.used)), _memory(capture), None)
+    file_group(
+        folder,
+        federation,
+        BothSides(log=log, used=dict(truth.used)),
+        read_memory(capture / "adversary"),
+        None,
+    )
     write_hashes(folder)
     checked = check_terms(capture, transcript, truth)
     defenses = defense_notes(transcript, [defense.describe() for defense in federation.setting.defenses])
@@ -99,9 +101,3 @@ def _notes(checked: TermsCheck) -> tuple[str, ...]:
         origin,
         f"The declared training is the real one: {error} ({tested}; rounding is below {TOLERANCE:g}).",
     )
-
-
-def _memory(capture: Path) -> Mapping[str, Tensor]:
-    """The tensors that an active server stored when it crafted models."""
-    path = capture / "adversary" / "memory.safetensors"
-    return read_tensors(path) if path.is_file() else {}

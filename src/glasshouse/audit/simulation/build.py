@@ -8,7 +8,7 @@ from typing import Any, cast, final
 import torch
 from torch import Tensor
 
-from glasshouse.audit.attacking.threat import threat_of
+from glasshouse.audit.attacking.needs import threat_of
 from glasshouse.audit.simulation.classes import (
     announced_public,
     as_roles,
