@@ -151,6 +151,20 @@ def accuracy(model: nn.Module, batch: Batch, *, batch_size: int = 256) -> float:
     return float((logits.argmax(dim=1) == batch.labels.cpu()).double().mean())
 
 
+def constant_accuracy(labels: Tensor) -> float:
+    """Accuracy of always predicting the most common class; a model that does no better has learnt nothing.
+
+    Args:
+        labels: ``(n,)`` class numbers, n > 0.
+
+    Examples:
+        >>> import torch
+        >>> constant_accuracy(torch.tensor([0, 0, 0, 1]))
+        0.75
+    """
+    return float(labels.bincount().max() / len(labels))
+
+
 def _epoch(
     model: nn.Module,
     batch: Batch,

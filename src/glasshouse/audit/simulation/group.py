@@ -33,8 +33,7 @@ from glasshouse.federation.crew import WORTH, ProcessCrew
 from glasshouse.federation.setting import FederationProtocol, Setting
 from glasshouse.interfaces import Tamper
 from glasshouse.metrics.statistics.shares import share_interval
-from glasshouse.metrics.utility import constant_accuracy
-from glasshouse.models.fit import share_right
+from glasshouse.models.fit import constant_accuracy, share_right
 from glasshouse.models.text.base import TextModel
 from glasshouse.process import processor_time
 from glasshouse.registry import load

@@ -16,8 +16,7 @@ from torch.nn import functional as F
 
 from glasshouse.federation.setting import Setting
 from glasshouse.metrics.statistics.shares import share_interval
-from glasshouse.metrics.utility import constant_accuracy
-from glasshouse.models.fit import predict, share_right
+from glasshouse.models.fit import constant_accuracy, predict, share_right
 from glasshouse.tensors import take_prefix
 from glasshouse.wire import Batch, Broadcast, Trained
 
