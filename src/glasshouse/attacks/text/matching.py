@@ -36,8 +36,6 @@ from glasshouse.models.text.base import TextModel
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 
-__all__ = ["FREE", "OPEN", "Candidates", "Distance", "Matching", "match_gradient"]
-
 Distance = Literal["cosine", "l2_l1"]
 """``cosine``: 1 - cos, the mean over tensors; ``l2_l1``: the L2 norm plus the weighted L1 norm of the
 difference, summed over tensors, as a share of the value for a zero gradient."""

@@ -22,17 +22,6 @@ from glasshouse.tensors import check_finite, device_of
 from glasshouse.transcript.view import View
 from glasshouse.wire import Aggregate, Architecture, Broadcast, Update
 
-__all__ = [
-    "Answer",
-    "SentenceAttack",
-    "answers",
-    "check_depth",
-    "check_sentences",
-    "heads_span",
-    "input_span",
-    "text_model",
-]
-
 
 class SentenceAttack(Protocol):
     """Base class of attacks on language models: settings with declared ranges, and no models of images."""

@@ -23,8 +23,6 @@ import scipy
 import torch
 from torch import Tensor
 
-__all__ = ["SKETCH", "Span", "signal_rank", "span_of", "with_directions", "within_reach"]
-
 SKETCH = 48
 """Null-space directions that are tested first: a vector in the span has no component along any of them."""
 EDGE = 1.1

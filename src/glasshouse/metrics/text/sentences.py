@@ -19,19 +19,6 @@ from glasshouse.metrics.match import UNMATCHED, assign
 from glasshouse.metrics.reconstruction import NO_CHANCE, UP
 from glasshouse.registry import Card
 
-__all__ = [
-    "ExactClaims",
-    "ExactSentences",
-    "SentenceIdentification",
-    "SentenceMetric",
-    "TokenAccuracy",
-    "TokensNamed",
-    "TokensNamedRight",
-    "likeness",
-    "pair_sentences",
-    "words_of",
-]
-
 Sentence = tuple[int, ...]
 
 
