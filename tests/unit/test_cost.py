@@ -18,7 +18,7 @@ from glasshouse.audit.cost import calls
 from glasshouse.audit.cost import estimate as costs
 from glasshouse.audit.cost import probe as probes
 from glasshouse.audit.cost.rows import units_in
-from glasshouse.audit.cost.timings import Timing, stand_in
+from glasshouse.audit.cost.timings import CLOSED_FORM, Timing, stand_in
 from glasshouse.audit.scoring import rehearsal
 from glasshouse.audit.simulation import rehearsal as federations
 from glasshouse.audit.simulation.rehearsal import Played
@@ -44,7 +44,7 @@ THREE_STEPS = {"training": asdict(GeneratorTraining(steps=3))}
 
 def test_a_closed_form_has_no_budget_and_counts_once_per_call():
     assert LinearInput().budget is None
-    assert units_in(None, None, 5) == 5
+    assert units_in(None, CLOSED_FORM, 5) == 5
 
 
 @pytest.mark.parametrize(
@@ -237,9 +237,9 @@ def test_batches_that_are_not_timed_cost_their_images_once_where_the_budget_goes
     )
     known = [(few, Timing(unit=1.0, crafting=2.0))]
     assert stand_in(many, images, known, Clock(0)).unit == pytest.approx(1.0)
-    assert stand_in(many, None, known, Clock(0)).unit == pytest.approx(4.0)
-    assert stand_in(many, None, known, Clock(0)).crafting == pytest.approx(2.0)
-    assert stand_in(many, None, [(few, None)], Clock(0)) is None
+    assert stand_in(many, CLOSED_FORM, known, Clock(0)).unit == pytest.approx(4.0)
+    assert stand_in(many, CLOSED_FORM, known, Clock(0)).crafting == pytest.approx(2.0)
+    assert stand_in(many, CLOSED_FORM, [(few, None)], Clock(0)) is None
 
 
 def test_a_gradient_is_timed_once_for_a_network_and_in_the_mode_of_the_federation(monkeypatch):

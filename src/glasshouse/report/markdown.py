@@ -28,22 +28,18 @@ def markdown(result: Result, *, metrics: Sequence[str] = ()) -> str:
     cards, parts = Cards.of(result), []
     searches = _finished(result.findings)
     for threat in result.threats:
-        rows = [
-            f
-            for f in result.findings
-            if f.scenario == threat.scenario and (not metrics or f.metric in metrics)
-        ]
+        rows = _of(result.findings, threat.scenario, metrics)
         if rows:
             head = f"### {threat.scenario}\n\n{threat.federation}; {threat.adversary}."
             parts.append(f"{head}\n\n{_table(rows, cards, searches)}")
-        pairs = [
-            c
-            for c in result.contrasts
-            if c.scenario == threat.scenario and (not metrics or c.metric in metrics)
-        ]
+        pairs = _of(result.contrasts, threat.scenario, metrics)
         if pairs:
             parts.append(_contrasts(pairs))
     return "\n\n".join(parts)
+
+
+def _of(rows: Iterable[R], scenario: str, metrics: Sequence[str]) -> list[R]:
+    return [r for r in rows if r.scenario == scenario and (not metrics or r.metric in metrics)]
 
 
 def _contrasts(pairs: Sequence[Contrast]) -> str:

@@ -23,9 +23,14 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor, nn
 
-from glasshouse.attacks.base import About, Claim, Needs, Reconstruction
+from glasshouse.attacks.base import Claim, Needs
 from glasshouse.attacks.inversion.linear_input import PASSIVE
-from glasshouse.attacks.parts.readout.summed import crafting_control, crafting_needs, sum_of_round
+from glasshouse.attacks.parts.readout.summed import (
+    claim_of_round,
+    crafting_control,
+    crafting_needs,
+    sum_of_round,
+)
 from glasshouse.attacks.parts.replica import normalization
 from glasshouse.errors import Inapplicable
 from glasshouse.limits import NotNegative, Positive, check_ranges
@@ -120,14 +125,7 @@ class CuriousAbandonHonesty:
             inputs, rows = read_traps(
                 weight[:, :entries] * scale, bias, shift, limit=total.examples, range_=view.terms.image_range
             )
-            claims.append(
-                Reconstruction(
-                    about=About(rounds=(one.round,)),
-                    inputs=inputs.clamp(*view.terms.image_range).float().reshape(-1, *shape),
-                    labels=None,
-                    confidence=rows,
-                )
-            )
+            claims.append(claim_of_round(one, inputs, terms=view.terms, confidence=rows))
         return tuple(claims)
 
 

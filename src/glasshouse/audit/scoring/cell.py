@@ -227,10 +227,7 @@ def refusal_record(cell: Cell, refusal: Refusal) -> Refused:
         cell=cell.hash,
         axes=dict(cell.axes),
         defenses=defense_labels(cell.scenario),
-        subject=refusal.subject,
-        needs=refusal.needs,
-        got=refusal.got,
-        fix=refusal.fix,
+        **vars(refusal),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final, final
 
 from torch import Tensor
 
-from glasshouse.attacks.base import Needs
+from glasshouse.attacks.base import About, Needs, Reconstruction
 from glasshouse.attacks.parts.local_steps import LINEAR, check_linear, known_decay
 from glasshouse.errors import Inapplicable
 from glasshouse.tensors import map_tensors, weighted_sum
@@ -107,6 +107,15 @@ def sum_of_round(view: RoundView, *, terms: Terms, names: tuple[str, ...], subje
     mean = {name: total[name].double() / weight for name in names}
     gradient = _as_gradient(mean, kind, view, terms, steps=steps, subject=subject)
     return RoundSum(gradient=gradient, examples=examples, steps=steps)
+
+
+def claim_of_round(
+    one: RoundView, inputs: Tensor, *, terms: Terms, confidence: Tensor, source: Tensor | None = None
+) -> Reconstruction:
+    """The claim that ``inputs`` (L, D) were images behind a round's sum, clipped to the declared range."""
+    images = inputs.clamp(*terms.image_range).float().reshape(-1, *terms.architecture.input_shape)
+    about = About(rounds=(one.round,))
+    return Reconstruction(about=about, inputs=images, labels=None, confidence=confidence, source=source)
 
 
 def _as_gradient(
