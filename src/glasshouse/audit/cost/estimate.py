@@ -23,17 +23,15 @@ CONTROL_VICTIMS = 6
 def costs(suite: Suite, *, timer: Timer | None = None) -> list[Row]:
     """The rows of every scenario and one total; work shared by scenarios through the cache counts once."""
     kept, known = Kept(), Known(timer)
-    rows = [row for scenario in suite.scenarios for row in _cost(scenario, known, kept)]
+    rows = [row for scenario in suite.scenarios for row in cost(scenario, known, kept)]
     return [*rows, total(suite.name, rows)]
 
 
-def cost(scenario: Scenario, *, timer: Timer | None = None) -> list[Row]:
-    """One row for each part of a scenario's audit, over all of its cells and seeds; no total."""
-    return _cost(scenario, Known(timer), Kept())
+def cost(scenario: Scenario, known: Known, kept: Kept) -> list[Row]:
+    """The rows of one scenario, over all of its cells and seeds; no total.
 
-
-def _cost(scenario: Scenario, known: Known, kept: Kept) -> list[Row]:
-    """The rows of one scenario. Timed first: a federation, scoring, each attack once; then other settings."""
+    Timed first: a federation, scoring, each attack once; then other settings.
+    """
     every, timer = cells(scenario), known.timer
     device = "cpu" if timer is None else timer.device
     first = {} if timer is None else _played([every[0].scenario], [], timer, {})
