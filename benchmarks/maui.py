@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.maui_bench import ROOT, Bench, counted, drawn, head_of, spread, uploaded
+from benchmarks.maui_bench import ROOT, Bench, by_pixels, counted, drawn, head_of, spread, uploaded
+from benchmarks.preimages import preimage_distance
 from glasshouse.attacks.base import ActiveAttack
 from glasshouse.attacks.linear.loki import Loki
 from glasshouse.attacks.linear.robbing_the_fed import RobbingTheFed
@@ -27,10 +28,9 @@ from glasshouse.attacks.linear.scale_mia.autoencoder import AutoencoderTraining
 from glasshouse.attacks.parts.readout.columns import read_columns
 from glasshouse.attacks.parts.readout.frozen import FrozenFeatures, freeze_features
 from glasshouse.attacks.parts.search.deep_image_prior import Search, by_generator
-from glasshouse.attacks.parts.search.features import Distance, by_pixels
+from glasshouse.attacks.parts.search.features import Distance
 from glasshouse.attacks.transfer.maui.head import HeadSettings
 from glasshouse.attacks.transfer.maui.leakage import Sample, Spab, accuracy, alone, gradient_of_units
-from glasshouse.attacks.transfer.maui.preimages import preimage_distance
 from glasshouse.attacks.transfer.maui.tune import NAMES, search_recipe
 from glasshouse.data.sources import load as load_source
 from glasshouse.guard.inspect import Seen, inspect

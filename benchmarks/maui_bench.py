@@ -8,6 +8,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from glasshouse.attacks.parts.readout.frozen import FrozenFeatures, freeze_features
+from glasshouse.attacks.parts.search.features import (
+    Distance,
+    Features,
+    InvertedImages,
+    draw_starts,
+    from_starts,
+)
 from glasshouse.attacks.transfer.maui.head import HeadSettings, craft_head
 from glasshouse.attacks.transfer.maui.leakage import Sample, Spab
 from glasshouse.audit.simulation.build import Built, build
@@ -19,6 +26,31 @@ from glasshouse.scenario.load import load
 from glasshouse.wire import Batch
 
 ROOT = Rng.root(0, salt="benchmark maui")
+
+
+def by_pixels(
+    features: Features,
+    targets: Tensor,
+    shape: tuple[int, int, int],
+    *,
+    distance: Distance,
+    iterations: int = 500,
+    step: float = 0.8,
+    rng: Rng,
+) -> InvertedImages:
+    """Adam on the pixels, with a cosine schedule, inside [0, 1], starting from grey with a little noise.
+
+    Args:
+        features: of the frozen model.
+        targets: (B, D).
+        shape: (C, H, W).
+        distance: the loss.
+        iterations: of Adam.
+        step: initial step size, see ``from_starts``.
+        rng: for the start.
+    """
+    starts = draw_starts(len(targets), shape, rng=rng)
+    return from_starts(features, targets, starts, distance=distance, iterations=iterations, step=step)
 
 
 class Bench:

@@ -20,8 +20,7 @@ from benchmarks.maui_bench import Bench, head_of
 from glasshouse.attacks.transfer.maui.leakage import Sample, Spab
 from glasshouse.federation.protocols.transfer import Transfer
 from glasshouse.federation.setting import Setting
-from glasshouse.metrics.utility import accuracy
-from glasshouse.models.fit import predict
+from glasshouse.models.fit import accuracy
 from glasshouse.process import prepare_process
 from glasshouse.rng import Rng
 from glasshouse.wire import Aggregate, Architecture, Batch, Broadcast, Trained, Update
@@ -63,9 +62,7 @@ class Curve:
     def measure(self, tensors: Mapping[str, Tensor]) -> None:
         """Measure and store the accuracy."""
         self.model.load_state_dict(dict(tensors))
-        self.points.append(
-            accuracy(predict(self.model, self.heldout.inputs).argmax(1), self.heldout.labels).value
-        )
+        self.points.append(accuracy(self.model, self.heldout))
 
     def prepare(self, broadcast: Broadcast) -> None:
         """Measure before every round."""

@@ -5,6 +5,7 @@ orthogonal unit vectors, with one Gaussian release; scores are the released coor
 """
 
 import argparse
+import math
 import time
 from dataclasses import dataclass
 
@@ -12,13 +13,83 @@ import numpy as np
 from numpy.typing import NDArray
 
 from glasshouse.audit.simulation.epsilon import WEIGHTED
-from glasshouse.privacy.bound import Release, attack_ceiling, simulate_share
-from glasshouse.privacy.gaussian import gaussian_mu, gaussian_share
+from glasshouse.errors import BadValue
+from glasshouse.privacy.bound import Release, attack_ceiling
+from glasshouse.privacy.gaussian import check_share, gaussian_mu, gaussian_share
 from glasshouse.privacy.one_run import Guesses, count_guesses, gaussian_run_epsilon, one_run_epsilon
 from glasshouse.privacy.sure_guesses import numbers_of_sure_guesses, weighted_run_epsilon, weighted_tail
 
 CANARIES, DELTA, GUESSES = 1000, 1e-5, 100
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulated:
+    """A Monte Carlo estimate.
+
+    Attributes:
+        value: the estimate.
+        error: its standard error.
+        draws: number of Monte Carlo draws.
+    """
+
+    value: float
+    error: float
+    draws: int
+
+
+def simulate_share(
+    release: Release, chance: float, *, draws: int = 100_000, rng: np.random.Generator
+) -> Simulated:
+    """Estimate the bound for one kind of release by simulation, to check :meth:`Ceiling.share`; not a bound.
+
+    Args:
+        release: noise must be > 0.
+        chance: κ, in (0, 1).
+        draws: N draws with the unit and N without it; memory grows with draws x steps.
+        rng: generator of the draws.
+
+    Returns:
+        The fraction of draws with the unit whose likelihood ratio exceeds the (1 - κ) quantile of those
+        without. The source averages the largest ratios instead, which has the same expectation, but a
+        variance that explodes where the noise is small.
+
+    Raises:
+        BadValue: noise 0, or fewer than 100 draws beyond the quantile.
+
+    Source:
+        Hayes, Mahloujifar & Balle 2023, Algorithm 1.
+
+    Examples:
+        >>> simulated = simulate_share(Release(noise_multiplier=1.0), 0.1, rng=np.random.default_rng(0))
+        >>> abs(simulated.value - 0.389) < 4 * simulated.error
+        True
+    """
+    check_share("chance", chance)
+    if release.noise_multiplier == 0 or not 100 <= chance * draws <= draws - 100:
+        raise BadValue(
+            "simulated bound",
+            needs="noise > 0 and at least 100 draws on either side of the quantile",
+            got=f"noise {release.noise_multiplier}, {draws} draws, chance {chance}",
+            fix="ask for more draws",
+        )
+    without = rng.normal(scale=release.noise_multiplier, size=(draws, release.steps))
+    part = rng.random((draws, release.steps)) < release.rate
+    present = rng.normal(scale=release.noise_multiplier, size=(draws, release.steps)) + part
+    threshold = float(np.quantile(_log_ratios(without, release), 1 - chance))
+    value = float((_log_ratios(present, release) > threshold).mean())
+    # An error of the quantile shifts the value by the likelihood ratio at the quantile.
+    variance = value * (1 - value) + math.exp(2 * threshold) * chance * (1 - chance)
+    return Simulated(value=value, error=math.sqrt(variance / draws), draws=draws)
+
+
+def _log_ratios(outputs: NDArray[np.float64], release: Release) -> NDArray[np.float64]:
+    """Log-likelihood ratio of "the unit took part" for each row of outputs (N, T)."""
+    losses = (outputs - 0.5) / release.noise_multiplier**2
+    ratios = np.logaddexp(
+        math.log(release.rate) + losses, np.log1p(-release.rate) if release.rate < 1 else -np.inf
+    )
+    return np.asarray(ratios.sum(axis=1), dtype=np.float64)
 
 
 @dataclass(frozen=True, kw_only=True)

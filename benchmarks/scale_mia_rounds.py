@@ -20,9 +20,9 @@ from glasshouse.attacks.linear.scale_mia.autoencoder import AutoencoderTraining
 from glasshouse.data.sources import load as load_data
 from glasshouse.federation.protocols.fedavg import FedAvg
 from glasshouse.federation.setting import Setting
-from glasshouse.metrics.utility import accuracy
+from glasshouse.metrics.statistics.shares import proportion_interval
 from glasshouse.models import build as models
-from glasshouse.models.fit import predict
+from glasshouse.models.fit import share_right
 from glasshouse.process import prepare_process
 from glasshouse.rng import Rng
 from glasshouse.settings import Optimizer
@@ -89,7 +89,8 @@ def federation(attacked: int, rounds: int, *, seed: int, data: Mapping[str, Batc
     starts = {r.round: r.broadcasts[0].tensors for r in log.transcript().rounds if r.round in result}
     for number, tensors in {**starts, rounds: final}.items():
         model.load_state_dict(dict(tensors))
-        interval = accuracy(predict(model, data["test"].inputs).argmax(1), data["test"].labels)
+        hits = share_right(model, data["test"])
+        interval = proportion_interval(int(hits.sum()), len(hits))
         right[number] = [round(v, 4) for v in (interval.value, interval.low, interval.high)]
     rates = []
     for number in range(attacked):

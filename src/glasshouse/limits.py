@@ -5,8 +5,9 @@ type and reports values outside it. For code that calls the class directly, :fun
 same types in ``__post_init__``. ``Annotated[Count, Fix("try 300")]`` adds advice for a value out of range.
 """
 
+import math
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import partial
 from types import NoneType
@@ -102,3 +103,12 @@ def _conditions(hint: Any) -> Iterator[tuple[str, Callable[[Any], bool]]]:
                 yield f"<= {most}", partial(operator.ge, most)
             case Lt(above):
                 yield f"< {above}", partial(operator.gt, above)
+
+
+def is_finite(value: object) -> bool:
+    """Whether every number in ``value`` is finite, at any depth of lists and tables."""
+    if isinstance(value, Mapping):
+        return all(map(is_finite, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(is_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)

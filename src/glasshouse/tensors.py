@@ -62,6 +62,51 @@ def descend(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
     optimizer.step()
 
 
+def optimizer_tensors(optimizer: torch.optim.Optimizer, *, sep: str = ".") -> dict[str, Tensor]:
+    """The state of ``optimizer`` as a flat table; ``sep`` joins parameter number and slot in the names.
+
+    Examples:
+        >>> weight = torch.nn.Parameter(torch.ones(1))
+        >>> optimizer = torch.optim.Adam([weight])
+        >>> descend(optimizer, weight.sum())
+        >>> sorted(optimizer_tensors(optimizer, sep="/"))
+        ['0/exp_avg', '0/exp_avg_sq', '0/step']
+    """
+    states = optimizer.state_dict()["state"].items()
+    return {f"{n}{sep}{slot}": torch.as_tensor(t) for n, slots in states for slot, t in slots.items()}
+
+
+def restore_optimizer(
+    optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], *, sep: str = "."
+) -> None:
+    """Load copies of what :func:`optimizer_tensors` returned for the same parameters and ``sep``."""
+    slots: dict[int, dict[str, Tensor]] = {}
+    for name, t in tensors.items():
+        number, _, slot = name.partition(sep)
+        slots.setdefault(int(number), {})[slot] = t.clone()
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": slots})
+
+
+def with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors, with ``prefix`` before every name.
+
+    Examples:
+        >>> with_prefix("model.", {"weight": torch.ones(1)})
+        {'model.weight': tensor([1.])}
+    """
+    return {prefix + name: t for name, t in tensors.items()}
+
+
+def take_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names start with ``prefix``, under the rest of their names.
+
+    Examples:
+        >>> take_prefix({"model.weight": torch.ones(1), "loss": torch.ones(1)}, "model.")
+        {'weight': tensor([1.])}
+    """
+    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+
+
 def map_tensors(tensors: Mapping[str, Tensor], change: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
     """``change`` applied to every tensor; names and order kept."""
     return {name: change(t) for name, t in tensors.items()}
@@ -101,6 +146,12 @@ def weighted_sum(parts: list[tuple[float, Mapping[str, Tensor]]]) -> dict[str, T
         for name, t in tensors.items():
             total[name] += t.double() * weight
     return total
+
+
+def class_means(inputs: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """Mean input (C, H, W) of each class, (K, C, H, W); zeros where a class has none."""
+    total = torch.zeros(classes, *inputs.shape[1:], device=inputs.device).index_add(0, labels, inputs)
+    return total / torch.bincount(labels, minlength=classes).clamp_min(1).view(-1, 1, 1, 1)
 
 
 def all_finite(x: Tensor) -> bool:

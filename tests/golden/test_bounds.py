@@ -4,10 +4,11 @@ import math
 
 import numpy as np
 import pytest
+from benchmarks.one_run import simulate_share
 from scipy.integrate import quad
 from scipy.stats import beta, binom, norm
 
-from glasshouse.privacy.bound import Release, attack_ceiling, simulate_share
+from glasshouse.privacy.bound import Release, attack_ceiling
 from glasshouse.privacy.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu, gaussian_share
 from glasshouse.privacy.one_run import (
     Guesses,

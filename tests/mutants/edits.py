@@ -72,7 +72,7 @@ EDITS: Final = {
     ),
     "median 0": Edit(
         file="audit/scoring/verdicts/finding.py",
-        old="return float(np.median(_means(scored.values)))",
+        old="return float(np.median(means_of(scored.values)))",
         new="return 0.0",
         test=f"{UNIT}::test_values_are_averaged_within_a_victim_first",
     ),

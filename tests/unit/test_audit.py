@@ -311,11 +311,12 @@ def test_a_share_above_a_known_chance_is_judged_exactly(hits, n, chance, p):
 
 def test_a_quoted_null_is_never_below_chance():
     weak = scored([[1.0], [0.0]], [[0.0], [0.0]])
-    assert null_of(weak, Identification(), chance=0.1) == pytest.approx(0.1)
+    metric = Identification()
+    assert null_of(with_chance(weak, metric, 0.1), metric) == pytest.approx(0.1)
     strong = scored([[1.0], [0.0]], [[0.5], [0.1]])
-    assert null_of(strong, Identification(), chance=0.1) == pytest.approx(0.3)
-    assert null_of(scored([[1.0]], [[9.0]]), Mse(), chance=2.0) == 2.0
-    assert null_of(weak, Identification()) == 0.0
+    assert null_of(with_chance(strong, metric, 0.1), metric) == pytest.approx(0.3)
+    assert null_of(with_chance(scored([[1.0]], [[9.0]]), Mse(), 2.0), Mse()) == 2.0
+    assert null_of(weak, metric) == 0.0
 
 
 @pytest.mark.parametrize("metric", [Attribution(), LeakedLabels()])

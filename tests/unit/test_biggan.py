@@ -13,7 +13,7 @@ from glasshouse.attacks.inversion.ggl import generators
 from glasshouse.attacks.inversion.ggl.wgan import GeneratorTraining
 from glasshouse.audit.attacking.call import AttackTask, run_attack
 from glasshouse.audit.attacking.claims import Unit, read_outcome
-from glasshouse.audit.attacking.threat import threat_of
+from glasshouse.audit.attacking.needs import threat_of
 from glasshouse.audit.simulation.group import Group, simulate
 from glasshouse.errors import Inapplicable, NotInstalled
 from glasshouse.scenario.load import load, write_resolved

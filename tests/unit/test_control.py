@@ -10,7 +10,6 @@ from glasshouse.audit.run import audit
 from glasshouse.audit.scoring.controls import sources
 from glasshouse.audit.scoring.controls.control import (
     ControlTask,
-    control,
     easy_scenario,
     judge_control,
     run_control,
@@ -53,6 +52,11 @@ class Foreign:
         claims = LinearInput().run(view, rng=rng)
         return tuple(dataclasses.replace(c, inputs={inputs}) for c in claims)
 """
+
+
+def control(task: ControlTask):
+    run_control(task)
+    return judge_control(task)[1]
 
 
 @pytest.fixture

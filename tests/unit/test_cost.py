@@ -17,17 +17,22 @@ from glasshouse.attacks.parts.search.adam import Descent
 from glasshouse.audit.cost import calls
 from glasshouse.audit.cost import estimate as costs
 from glasshouse.audit.cost import probe as probes
+from glasshouse.audit.cost.cached import Kept
 from glasshouse.audit.cost.rows import units_in
-from glasshouse.audit.cost.timings import Timing, stand_in
+from glasshouse.audit.cost.timings import CLOSED_FORM, Known, Timing, stand_in
 from glasshouse.audit.scoring import rehearsal
 from glasshouse.audit.simulation import rehearsal as federations
 from glasshouse.audit.simulation.rehearsal import Played
 from glasshouse.scenario.load import load
 
 
+def cost(scenario, timer=None):
+    return costs.cost(scenario, Known(timer), Kept())
+
+
 def rows(name, *sets, probe=False):
     (scenario,) = load(name, list(sets)).scenarios
-    return {row["part"]: row for row in costs.cost(scenario, timer=probes.Stopwatch() if probe else None)}
+    return {row["part"]: row for row in cost(scenario, timer=probes.Stopwatch() if probe else None)}
 
 
 def test_evaluations_are_calls_times_trials_times_the_length_of_a_search():
@@ -44,7 +49,7 @@ THREE_STEPS = {"training": asdict(GeneratorTraining(steps=3))}
 
 def test_a_closed_form_has_no_budget_and_counts_once_per_call():
     assert LinearInput().budget is None
-    assert units_in(None, None, 5) == 5
+    assert units_in(None, CLOSED_FORM, 5) == 5
 
 
 @pytest.mark.parametrize(
@@ -207,7 +212,7 @@ def test_every_setting_of_an_axis_is_timed_while_there_is_time(most, seconds):
     """Eight victims, two restarts. How long a search is changes no unit's cost; how it searches may."""
     clock = Clock(most)
     (scenario,) = load("quickstart-ggl", [AXES, "defenses=[]", "attacks.0.search.restarts=2"]).scenarios
-    found = {row["part"]: row for row in costs.cost(scenario, timer=clock)}
+    found = {row["part"]: row for row in cost(scenario, timer=clock)}
     assert found["ggl"]["seconds"] == pytest.approx(8 * 2 * seconds)
     assert found["ggl"]["device"] == "cuda"
     assert found["certificates: ggl"]["seconds"] == 8 * 4 * 0.5
@@ -221,7 +226,7 @@ def test_a_network_that_is_not_timed_costs_as_much_more_as_its_gradient():
     axes = 'axes={"model.width"=[4, 8, 32]}'
     (scenario,) = load("quickstart-ggl", ['model={name="convnet"}', axes, "defenses=[]"]).scenarios
     clock = Clock(2)
-    found = {row["part"]: row for row in costs.cost(scenario, timer=clock)}
+    found = {row["part"]: row for row in cost(scenario, timer=clock)}
     assert found["ggl"]["seconds"] == pytest.approx(found["ggl"]["evaluations"] / 3 * (1 + 2 + 2 * 16))
     assert found["certificates: ggl"]["seconds"] == pytest.approx(8 * 0.5 * (1 + 1 + 16))
 
@@ -237,9 +242,9 @@ def test_batches_that_are_not_timed_cost_their_images_once_where_the_budget_goes
     )
     known = [(few, Timing(unit=1.0, crafting=2.0))]
     assert stand_in(many, images, known, Clock(0)).unit == pytest.approx(1.0)
-    assert stand_in(many, None, known, Clock(0)).unit == pytest.approx(4.0)
-    assert stand_in(many, None, known, Clock(0)).crafting == pytest.approx(2.0)
-    assert stand_in(many, None, [(few, None)], Clock(0)) is None
+    assert stand_in(many, CLOSED_FORM, known, Clock(0)).unit == pytest.approx(4.0)
+    assert stand_in(many, CLOSED_FORM, known, Clock(0)).crafting == pytest.approx(2.0)
+    assert stand_in(many, CLOSED_FORM, [(few, None)], Clock(0)) is None
 
 
 def test_a_gradient_is_timed_once_for_a_network_and_in_the_mode_of_the_federation(monkeypatch):
@@ -324,7 +329,7 @@ def test_training_in_the_first_call_is_no_part_of_a_search(tmp_path, monkeypatch
 def test_an_attack_without_time_is_estimated_from_one_of_its_kind_or_said_to_be_missing(most, missing):
     """GGL, then both of Adam's searches, then DLG, from which iDLG can be estimated."""
     (scenario,) = load("ggl-cifar", ["audit.controls=false"]).scenarios
-    found = costs.cost(scenario, timer=Clock(most))
+    found = cost(scenario, timer=Clock(most))
     total = costs.total("ggl-cifar", found)
     assert {part for part in total["unmeasured"] if "adaptive" in part} == missing
     assert ("iDLG, adaptive" in total["estimated"]) == (not missing)
@@ -342,7 +347,7 @@ def test_the_next_setting_to_be_timed_is_the_one_least_like_the_others():
             asked.append((scenario.federation.batch_size, scenario.model.name))
             return super().attack(scenario, plugin, budget)
 
-    costs.cost(scenario, timer=Ordered(2))
+    cost(scenario, timer=Ordered(2))
     assert asked == [(1, "lenet_sigmoid"), (2, "mlp")]
 
 
@@ -393,7 +398,7 @@ def test_scoring_is_probed_by_made_up_claims(tmp_path, monkeypatch, sets, metric
     (scenario,) = load("quickstart-ggl", ["defenses=[]", f"audit.metrics={names}", *sets]).scenarios
     timer = probes.Stopwatch()
     monkeypatch.setattr(timer, "attack", lambda *_: None)
-    row = next(r for r in costs.cost(scenario, timer=timer) if r["part"] == "scoring")
+    row = next(r for r in cost(scenario, timer=timer) if r["part"] == "scoring")
     timed, federations = len(metrics) - ("perceptual" in metrics), 2 * 2 * len(metrics)
     assert row["seconds"] == pytest.approx(
         5.0 + (1.0 + 4.0) / timed * federations + 3.0 / claims * row["calls"]
@@ -487,7 +492,7 @@ def test_every_federation_is_timed_by_itself_while_there_is_time():
     for most, simulation, controls in ((99, 0.5 + 1.0 + 2.0 + 3.0, 4.0), (0, 0.5 + 3.0, 2.0)):
         asked.clear()
         (scenario,) = load("quickstart-photos").scenarios
-        found = {row["part"]: row for row in costs.cost(scenario, timer=Rounds(most))}
+        found = {row["part"]: row for row in cost(scenario, timer=Rounds(most))}
         assert found["simulation"]["seconds"] == simulation
         assert found["simulation for controls"]["seconds"] == controls
         assert asked.count(True) == 1

@@ -7,7 +7,7 @@ from torch import nn
 from glasshouse.cache import Checkpoint
 from glasshouse.data.sources import load
 from glasshouse.errors import BadValue, Undefined
-from glasshouse.models.build import build, parameters, state
+from glasshouse.models.build import build, state
 from glasshouse.models.fit import accuracy, fit, predict
 from glasshouse.rng import Rng
 from glasshouse.settings import Recipe
@@ -86,7 +86,7 @@ def test_an_interrupted_training_ends_as_an_uninterrupted_one(digits, tmp_path, 
 
 def test_frozen_parameters_stay(digits):
     model = build(MLP, rng=RNG)
-    for p in parameters(model, prefix="features.").values():
+    for p in model.features.parameters():
         p.requires_grad_(False)
     before = state(model)
     fit(model, digits["train"], Recipe(epochs=1), rng=RNG)

@@ -10,7 +10,7 @@ import torch
 from glasshouse.attacks.base import PriorSamples, Reconstruction
 from glasshouse.audit.attacking.call import AttackTask, run_attack
 from glasshouse.audit.attacking.claims import Unit, read_outcome
-from glasshouse.audit.attacking.threat import threat_of
+from glasshouse.audit.attacking.needs import threat_of
 from glasshouse.audit.simulation.group import Group, simulate
 from glasshouse.metrics.match import assign, mse_table
 from glasshouse.metrics.statistics.interval import paired_gain

@@ -2,10 +2,11 @@
 
 import pytest
 import torch
+from benchmarks.maui_bench import by_pixels
 
 from glasshouse.attacks.parts.readout.frozen import freeze_features
 from glasshouse.attacks.parts.search.deep_image_prior import Generators, Search, by_generator
-from glasshouse.attacks.parts.search.features import Distance, by_pixels
+from glasshouse.attacks.parts.search.features import Distance
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.models.build import build, state
 from glasshouse.rng import Rng

@@ -1,4 +1,4 @@
-"""Label accuracy and held-out accuracy."""
+"""Label accuracy."""
 
 from collections import Counter
 
@@ -7,11 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glasshouse.errors import BadValue, Undefined
+from glasshouse.errors import BadValue
 from glasshouse.metrics.base import ScoreContext
 from glasshouse.metrics.labels import LabelAccuracy
-from glasshouse.metrics.statistics.shares import proportion_interval
-from glasshouse.metrics.utility import accuracy, accuracy_interval
 
 labels = st.lists(st.integers(0, 4), min_size=1, max_size=8)
 
@@ -43,15 +41,3 @@ def test_claiming_every_class_gains_nothing():
 def test_refuses_counts_that_are_none(claimed, truth):
     with pytest.raises(BadValue, match="counts per class"):
         LabelAccuracy().score(torch.tensor(claimed), torch.tensor(truth), context=ScoreContext())
-
-
-def test_accuracy_is_a_share_with_its_exact_interval():
-    predictions, truth = torch.tensor([0, 1, 2, 2, 1]), torch.tensor([0, 1, 2, 0, 0])
-    assert accuracy(predictions, truth) == proportion_interval(3, 5) == accuracy_interval(3, 5)
-
-
-def test_accuracy_refuses_logits():
-    with pytest.raises(BadValue, match="arg max"):
-        accuracy(torch.zeros(4, 3), torch.zeros(4, dtype=torch.int64))
-    with pytest.raises(Undefined, match="at least 1 outcome"):
-        accuracy(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))

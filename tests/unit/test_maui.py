@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from benchmarks.preimages import preimage_distance
 
 from glasshouse.attacks.base import Appendix, Reconstruction, Representations
 from glasshouse.attacks.parts.readout.head_gradient import Inversion
@@ -11,7 +12,6 @@ from glasshouse.attacks.transfer.maui.attack import Maui
 from glasshouse.attacks.transfer.maui.exemplars import exemplars
 from glasshouse.attacks.transfer.maui.head import HeadSettings, calibrate, craft_head
 from glasshouse.attacks.transfer.maui.leakage import Sample, Spab, accuracy, alone, gradient_of_units, leakage
-from glasshouse.attacks.transfer.maui.preimages import preimage_distance
 from glasshouse.attacks.transfer.maui.tune import search_recipe
 from glasshouse.attacks.transfer.nex import Nex
 from glasshouse.errors import BadValue, Inapplicable

@@ -8,7 +8,7 @@ from torch import nn
 from glasshouse import registry
 from glasshouse.errors import BadFile, BadValue, NotInstalled, UnknownName
 from glasshouse.models.base import SplitModel
-from glasshouse.models.build import build, load, parameters, state
+from glasshouse.models.build import build, load, state
 from glasshouse.rng import Rng
 from glasshouse.wire import Architecture
 
@@ -151,7 +151,7 @@ def test_state_is_a_copy_and_load_brings_it_back():
 
 def test_part_of_a_model():
     model = build(architecture("mlp", hidden=4))
-    head = {n: torch.zeros_like(p) for n, p in parameters(model, prefix="head.").items()}
+    head = {f"head.{n}": torch.zeros_like(p) for n, p in model.head.named_parameters()}
     assert set(head) == {"head.weight", "head.bias"}
     load(model, head, partial=True)
     assert not model.head.weight.any()

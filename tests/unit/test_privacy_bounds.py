@@ -5,13 +5,13 @@ import sys
 
 import numpy as np
 import pytest
-from benchmarks.one_run import GUESSES, audit_runs, simulate_release
+from benchmarks.one_run import GUESSES, audit_runs, simulate_release, simulate_share
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glasshouse.audit.simulation.epsilon import numbers_of_guesses
 from glasshouse.errors import BadValue
-from glasshouse.privacy.bound import Ceiling, Release, attack_ceiling, simulate_share
+from glasshouse.privacy.bound import Ceiling, Release, attack_ceiling
 from glasshouse.privacy.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu, gaussian_share
 from glasshouse.privacy.one_run import (
     Guesses,

@@ -11,11 +11,11 @@ from glasshouse import registry
 from glasshouse.audit.simulation.pretraining import ascent_of
 from glasshouse.errors import BadScenario
 from glasshouse.models import adversarial
+from glasshouse.outside.schema import freeze
 from glasshouse.scenario.axes import STEP, cells, content_hash, expand_axes
 from glasshouse.scenario.load import load
 from glasshouse.scenario.overrides import PathError, assign, split_assignment
 from glasshouse.scenario.spec import Scenario
-from glasshouse.scenario.table import freeze
 from glasshouse.scenario.write import resolved_toml, toml
 
 

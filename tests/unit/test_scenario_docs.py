@@ -8,12 +8,13 @@ import pytest
 from pydantic import BaseModel
 
 from glasshouse.errors import BadScenario
+from glasshouse.outside.schema import freeze
 from glasshouse.scenario import spec, suite, table
 from glasshouse.scenario.load import load
 from glasshouse.scenario.overrides import assign, split_assignment
 from glasshouse.scenario.problems import condition
 from glasshouse.scenario.spec import Scenario
-from glasshouse.scenario.table import Plugin, canonical, freeze
+from glasshouse.scenario.table import Plugin, canonical
 from glasshouse.scenario.write import toml
 from glasshouse.settings import Optimizer
 

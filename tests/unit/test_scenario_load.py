@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from glasshouse import registry
 from glasshouse.errors import BadFile, BadScenario, BadValue, UnknownName
 from glasshouse.interfaces import Traits
+from glasshouse.outside.schema import freeze
 from glasshouse.scenario import shipped
 from glasshouse.scenario.axes import cells, plain
 from glasshouse.scenario.check import check_raw
 from glasshouse.scenario.load import from_dict, load, read_resolved, write_resolved
 from glasshouse.scenario.spec import Scenario
-from glasshouse.scenario.table import freeze
 from glasshouse.scenario.write import resolved_toml
 
 

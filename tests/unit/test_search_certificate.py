@@ -17,9 +17,9 @@ from glasshouse.attacks.parts.search.adam import Descent
 from glasshouse.audit.attacking import call
 from glasshouse.audit.attacking.call import AttackTask, run_attack, units_of
 from glasshouse.audit.attacking.claims import Outcome, read_outcome
-from glasshouse.audit.attacking.threat import threat_of
+from glasshouse.audit.attacking.needs import threat_of
 from glasshouse.audit.scoring import certificate
-from glasshouse.audit.scoring.certificate import certify, certify_together
+from glasshouse.audit.scoring.certificate import certify_together
 from glasshouse.audit.scoring.verdicts.finding import verdict_of
 from glasshouse.audit.scoring.verdicts.policy import state_of_gain
 from glasshouse.audit.simulation.group import Group, simulate
@@ -71,6 +71,11 @@ def tasks(federation, out: Path, victims: int = VICTIMS, *, iterations, **argume
         )
         for unit in units
     ]
+
+
+def certify(task: AttackTask):
+    (answer,) = certify_together((task,))
+    return answer
 
 
 def certified(federation, out: Path, **arguments) -> list[Search]:

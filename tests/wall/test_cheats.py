@@ -12,7 +12,7 @@ from tests.wall.conftest import Case
 
 from glasshouse.attacks.sequences import Sequences
 from glasshouse.audit.attacking.call import adversary_side
-from glasshouse.audit.attacking.threat import threat_of
+from glasshouse.audit.attacking.needs import threat_of
 from glasshouse.audit.simulation.build import build
 from glasshouse.rng import Rng
 from glasshouse.scenario.load import from_dict

@@ -18,9 +18,9 @@ from glasshouse.attacks.sequences import Sequences
 from glasshouse.audit import replay as replaying
 from glasshouse.audit.attacking.call import adversary_side
 from glasshouse.audit.attacking.claims import read_outcome
-from glasshouse.audit.attacking.threat import threat_of
+from glasshouse.audit.attacking.needs import threat_of
 from glasshouse.audit.hashes import write_hashes
-from glasshouse.audit.scoring.claims.truths import shift_victims
+from glasshouse.audit.scoring.claims.truths import rotate_victims
 from glasshouse.audit.scoring.federation_judge import judge_of
 from glasshouse.audit.scoring.score import score_outcomes
 from glasshouse.errors import BadFile
@@ -131,8 +131,7 @@ def test_swapping_the_truth_changes_the_scores(case, group):
     judge = judge_of(group, scenario)
     folders = sorted((group / "claims").glob("*/*"))
     before = [read_outcome(f) for f in folders]
-    keys = sorted(judge.truth.used)
-    other = judge.against(shift_victims(judge.truth, dict(zip(keys, keys[1:] + keys[:1], strict=True))))
+    other = judge.against(rotate_victims(judge.truth))
     mine = score_outcomes(case.metric, metric, before, judge)
     theirs = score_outcomes(case.metric, metric, before, other)
     assert mine is not None

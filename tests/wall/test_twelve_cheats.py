@@ -109,7 +109,7 @@ def test_without_a_namespace_the_truth_is_moved_aside_and_comes_back(cheated, no
 
 
 def test_a_truth_that_a_crash_left_aside_comes_back(cheated, tmp_path):
-    from glasshouse.audit.aside import bring_back, moved_aside
+    from glasshouse.audit.replay import bring_back, moved_aside
 
     run = tmp_path / "run"
     shutil.copytree(cheated[1], run)

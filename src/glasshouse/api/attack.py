@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, final
 
 import torch
@@ -10,23 +10,20 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from glasshouse.attacks.base import Claim
-from glasshouse.audit.attacking.call import declared_grants
-from glasshouse.audit.attacking.check import check_claims
+from glasshouse.audit.attacking.call import call_attack, declared_grants
 from glasshouse.audit.attacking.claims import Unit
-from glasshouse.audit.attacking.device import run_on
-from glasshouse.audit.attacking.isolation import call_plugin
 from glasshouse.audit.attacking.needs import attack_of, find_refusal
 from glasshouse.audit.preflight.network import Network, derivative_fault
 from glasshouse.errors import BadScenario, BadValue, Inapplicable
 from glasshouse.models.build import build, state
 from glasshouse.models.memory import keep
+from glasshouse.outside.schema import freeze
 from glasshouse.registry import load_model
 from glasshouse.rng import Rng
 from glasshouse.scenario.plugins import plugin_problems
 from glasshouse.scenario.problems import found_problems
-from glasshouse.scenario.table import Plugin, freeze
+from glasshouse.scenario.table import Plugin
 from glasshouse.settings import PLAIN, Optimizer
-from glasshouse.tensors import copy_to
 from glasshouse.transcript.grants import Grants
 from glasshouse.transcript.threat import Threat
 from glasshouse.transcript.view import RoundView, View
@@ -58,22 +55,17 @@ class PreparedAttack:
             Inapplicable: the attack cannot run on this view; the error names what it needs.
         """
         plugin = attack_of(self.name, self.settings)
-        subject = f"attack '{self.name}'"
         answer: tuple[Claim, ...] | Refusal | None = find_refusal(
             plugin, self.name, view.threat, view.grants, view.terms
         )
         if answer is None:
             pairs = [(r.round, client) for r in view.rounds for client in r.updates]
             unit = Unit(rounds=(pairs[0][0],), client=pairs[0][1]) if len(pairs) == 1 else Unit()
-            visible = View(**{**vars(view), "grants": declared_grants(plugin, view.grants)})
+            visible = replace(view, grants=declared_grants(plugin, view.grants))
             rng = Rng.root(seed).child(f"attack/{self.name}").child(unit.name)
-
-            def work(place: str) -> tuple[Claim, ...]:
-                claims = copy_to(plugin.run(copy_to(visible, place), rng=rng), "cpu")
-                check_claims(claims, view=visible, unit=unit, subject=subject)
-                return claims
-
-            answer = call_plugin(lambda: run_on(device, work, subject=subject), subject=subject)
+            answer = call_attack(
+                plugin, visible, unit=unit, rng=rng, device=device, subject=f"attack '{self.name}'"
+            )
         if isinstance(answer, Refusal):
             raise Inapplicable(**vars(answer))
         return answer

@@ -17,6 +17,7 @@ from glasshouse import registry
 from glasshouse.api.guard import BATCH, named_source, with_behaviour
 from glasshouse.api.self_test_cases import CASES, Case
 from glasshouse.attacks.base import Claim, Reconstruction, Representations
+from glasshouse.attacks.parts.readout.linear_tail import latents
 from glasshouse.data.sources import load as load_data
 from glasshouse.errors import BadValue
 from glasshouse.guard.behaviour.modes import HonestRanges, learn_honest_ranges
@@ -266,14 +267,8 @@ def _crafted_layers(model: nn.Module, honest: Mapping[str, Tensor]) -> tuple[str
 
 def _entering(model: nn.Module, layer: str, images: Tensor) -> Tensor:
     """The inputs of ``layer`` for images, (N, D)."""
-    caught: list[Tensor] = []
-    hook = model.get_submodule(layer).register_forward_pre_hook(lambda _, inputs: caught.append(inputs[0]))
-    try:
-        with torch.no_grad():
-            model.eval()(images)
-    finally:
-        hook.remove()
-    return caught[0].detach()
+    with torch.no_grad():
+        return latents(model.eval(), layer)(images)
 
 
 def _loaded(sent: Broadcast, evaded: Evaded) -> nn.Module:

@@ -4,7 +4,7 @@ Shape letters: B images, C channels, H and W pixels.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, final
 
 from torch import Tensor
@@ -97,6 +97,11 @@ class Budget:
         return self.amount * self.restarts
 
 
+def shorten(settings: Any, **most: int) -> dict[str, Any]:
+    """``settings`` as a table for a timing run: each number named is at most ``most``."""
+    return asdict(settings) | {name: min(n, getattr(settings, name)) for name, n in most.items()}
+
+
 def search_budget(search: Search, *, probes: tuple[int, int] = (PROBE, LONGER)) -> Budget:
     """The budget of an attack whose argument ``search`` holds its number of iterations and restarts.
 
@@ -105,7 +110,7 @@ def search_budget(search: Search, *, probes: tuple[int, int] = (PROBE, LONGER)) 
         probes: iterations of the two searches that are run only for timing.
     """
     lengths = (*probes, LONGEST)
-    short, longer, longest = (asdict(replace(search, iterations=min(n, search.iterations))) for n in lengths)
+    short, longer, longest = (shorten(search, iterations=n) for n in lengths)
     return Budget(
         unit="iterations",
         amount=search.iterations,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import ClassVar, Protocol, runtime_checkable
 
-from glasshouse.attacks.base import Claim, Needs
+from glasshouse.attacks.base import Attack, Claim
 from glasshouse.attacks.budget import Budget, Search, search_budget
 from glasshouse.limits import check_ranges
 from glasshouse.rng import Rng
@@ -13,29 +13,16 @@ __all__ = ["SearchAttack", "TogetherAttack"]
 
 
 @runtime_checkable
-class TogetherAttack(Protocol):
+class TogetherAttack(Attack, Protocol):
     """An attack that can process several victims at once, with the same claims as one at a time.
 
     The same up to rounding: batch size changes the order of summation, and a long search may end elsewhere.
+    Restarts are rows of the batch, too.
     """
-
-    @property
-    def budget(self) -> Budget | None:
-        """See ``Attack.budget``; restarts are rows of the batch, too."""
-        ...
-
-    @property
-    def needs(self) -> Needs:
-        """See ``Attack.needs``."""
-        ...
 
     @property
     def shares(self) -> bool:
         """Whether it processes several victims at once under these settings."""
-        ...
-
-    def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
-        """See ``Attack.run``."""
         ...
 
     def run_together(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[tuple[Claim, ...], ...]:

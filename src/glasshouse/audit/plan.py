@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import final
 
 from glasshouse.audit.attacking.call import AttackTask, units_of
-from glasshouse.audit.attacking.needs import attack_of, federation_of
-from glasshouse.audit.attacking.threat import threat_of
+from glasshouse.audit.attacking.needs import attack_of, federation_of, threat_of
 from glasshouse.audit.scoring.controls.control import ControlTask
 from glasshouse.audit.scoring.tasks import attack_key, control_key
 from glasshouse.audit.simulation.group import Group, federation_digest

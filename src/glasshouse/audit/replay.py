@@ -8,33 +8,34 @@ reverse order, so that the claims change if a plug-in keeps state between calls.
 import json
 import os
 import pickle
-import re
+import secrets
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from glasshouse.audit.aside import bring_back, moved_aside
 from glasshouse.audit.attacking.call import AttackTask
 from glasshouse.audit.attacking.claims import Unit, read_outcome, same_claims
+from glasshouse.audit.attacking.needs import threat_of
 from glasshouse.audit.attacking.pieces import pieces
-from glasshouse.audit.attacking.threat import threat_of
 from glasshouse.audit.examine import examine
 from glasshouse.audit.replay_process import NO_NAMESPACE
 from glasshouse.audit.scoring.controls.swap import score_swapped, write_swapped
 from glasshouse.audit.scoring.tasks import attack_key
 from glasshouse.errors import BadFile
 from glasshouse.models.memory import PREFIX
-from glasshouse.outside.files import printable
 from glasshouse.process import worker_killed
 from glasshouse.registry import nearest_names
 from glasshouse.scenario.load import read_resolved
+from glasshouse.store import read_json, write_json
 
 SIDE = ("transcript", "own", "grants", "adversary")
 PROCESSES: Final = 2
+_NOTE: Final = "truth-moved-aside.json"
 
 
 def replay(
@@ -162,25 +163,55 @@ def _tasks(group: Path, attack: str, copy: Path, trust_factory: bool) -> list[At
                     arguments=json.dumps(spec.arguments),
                     threat=threat_of(scenario),
                     attack_seed=scenario.attack_seed,
-                    unit=_unit(path.parent.name),
+                    unit=Unit.named(path.parent.name),
                     trust_factory=trust_factory,
                 )
             )
     return tasks
 
 
-def _unit(name: str) -> Unit:
-    parts = re.fullmatch(r"round(run|[0-9]{1,9}(?:-[0-9]{1,9})*)(?:-client([0-9]{1,9}))?", name)
-    if parts is None:
-        raise BadFile(
-            f"unit '{printable(name)}' of a run",
-            needs="a folder named by its rounds, as round3-client1",
-            got="another name",
-            fix="get the run again",
-        )
-    numbers = () if parts[1] == "run" else tuple(int(r) for r in parts[1].split("-"))
-    return Unit(rounds=numbers, client=None if parts[2] is None else int(parts[2]))
-
-
 def _original(run: Path, task: AttackTask) -> Path:
     return run / "cells" / Path(task.folder).name / Path(task.out).relative_to(task.folder)
+
+
+@contextmanager
+def moved_aside(run: Path, folders: Sequence[Path]) -> Iterator[None]:
+    """Move ``folders`` of ``run`` to an unguessable name for the duration of the block.
+
+    Their new places are written to ``run`` first, so that :func:`bring_back` restores them after a crash.
+    """
+    aside = run.parent / f".{secrets.token_hex(16)}"
+    write_json(run / _NOTE, {str(f.relative_to(run)): str(aside / str(i)) for i, f in enumerate(folders)})
+    aside.mkdir()
+    try:
+        for position, folder in enumerate(folders):
+            folder.rename(aside / str(position))
+        yield
+    finally:
+        bring_back(run)
+
+
+def bring_back(run: Path) -> None:
+    """Restore the folders that :func:`moved_aside` moved, even after its process was killed.
+
+    Raises:
+        BadFile: the note names a place that is not beside ``run``, or a folder outside ``run``.
+    """
+    note = run / _NOTE
+    if not note.is_file():
+        return
+    places = {run / name: Path(place) for name, place in read_json(note).items()}
+    for folder, place in places.items():
+        if place.parent.parent != run.parent or run not in folder.parents or ".." in folder.parts:
+            raise BadFile(
+                f"file '{note}'",
+                needs="folders of this run that were moved beside it",
+                got=f"{folder} at {place}",
+                fix="move the truth back by hand, and delete the file",
+            )
+        if place.is_dir():
+            place.rename(folder)
+    for aside in {place.parent for place in places.values()}:
+        if aside.is_dir():
+            aside.rmdir()
+    note.unlink()

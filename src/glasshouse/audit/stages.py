@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
 
-from glasshouse.audit.attacking.call import AttackTask
 from glasshouse.audit.attacking.pieces import pieces
 from glasshouse.audit.attacking.pieces import run_piece as run_calls
 from glasshouse.audit.captured.group import record
@@ -147,16 +146,13 @@ class Stages:
         searches: Mapping[str, tuple[Search, ...]],
     ) -> dict[str, CellResult]:
         """Score all cells, in processes that ran no attack; results by the cell's hash."""
-        judged: dict[str, Control | None] = {}
-        scored: dict[str, CellResult] = {}
         with self._room("scores"):
             for control in controls:
                 self._submit(judge_control, control, JUDGED, CONTROLS)
-            judged |= dict(answer.value for _, answer in self._finished())
+            judged: dict[str, Control | None] = dict(answer.value for _, answer in self._finished())
             for planned in plans:
                 self._submit(score_cell, self._cell_task(planned, judged, searches), SCORES, planned.part)
-            scored |= dict(answer.value for _, answer in self._finished())
-        return scored
+            return dict(answer.value for _, answer in self._finished())
 
     def _cell_task(
         self,
@@ -164,20 +160,18 @@ class Stages:
         controls: Mapping[str, Control | None],
         searches: Mapping[str, tuple[Search, ...]],
     ) -> CellTask:
-        filed: list[AttackTask] = list(attack_tasks(planned, self.device))
         return CellTask(
             cell=planned.cell,
             groups=planned.groups,
             run=str(self.run),
             controls=controls,
-            searches={t.out: searches[t.out] for t in filed},
+            searches={t.out: searches[t.out] for t in attack_tasks(planned, self.device)},
         )
 
     @contextmanager
     def _room(self, name: str) -> Iterator[None]:
         """Show progress bars for one room; log one line for each kind of piece in it."""
         self._bars, self._name = Counters(), name
-        done: dict[str, int] = {}
         try:
             yield
         finally:

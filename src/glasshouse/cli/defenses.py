@@ -13,7 +13,7 @@ from rich.table import Table
 from glasshouse.api.defenses import CheckedDefenses
 from glasshouse.api.defenses import defenses as check
 from glasshouse.audit.defenses.declared import Judged
-from glasshouse.cli.options import Json, Run
+from glasshouse.cli.options import Json, Run, TrustFactory
 from glasshouse.outside.files import printable
 from glasshouse.report.words import count, join_words
 
@@ -27,9 +27,7 @@ def defenses(
         list[str] | None,
         typer.Option("--declared", help="as 'clip norm=4', as often as needed; default: as the run says"),
     ] = None,
-    trust_factory: Annotated[
-        bool, typer.Option("--trust-factory", help="run the code of a module:factory that RUN names")
-    ] = False,
+    trust_factory: TrustFactory = False,
     as_json: Json = False,
 ) -> int:
     """Which defences the updates of RUN show, and how strong. Exit code 1 if one is not as declared."""

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from glasshouse.api.guard import BATCH, FORM, agreed_tensors, architecture, own_examples, tensors_of
 from glasshouse.api.guard import guard as inspect_model
+from glasshouse.cli.options import Json
 from glasshouse.cli.self_test import self_test
 from glasshouse.errors import BadValue
 from glasshouse.guard.behaviour.fit import Fit
@@ -75,7 +76,7 @@ def guard(
         bool,
         typer.Option("--trust-factory", help="run the code of a module:factory that --agreed's file names"),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    as_json: Json = False,
     test_itself: Annotated[
         bool, typer.Option("--self-test", help="no MODEL: try shipped attacks in disguise (1 minute)")
     ] = False,

@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from glasshouse.cli.cards import card_row, missing_packages
+from glasshouse.cli.options import Json
 from glasshouse.errors import BrokenPlugin, NotInstalled, UnknownName
 from glasshouse.registry import GROUPS, arguments, card, load, names, nearest_names
 from glasshouse.scenario.shipped import preset_text, presets
@@ -19,7 +20,7 @@ KINDS = (*GROUPS, "scenarios")
 
 def list_plugins(
     group: Annotated[str, typer.Argument(help=", ".join(KINDS))] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    as_json: Json = False,
 ) -> int:
     """Everything of one GROUP, a line each; without GROUP: the groups. 'show NAME' and --json say more."""
     if not group:
@@ -42,7 +43,7 @@ def list_plugins(
 
 def show(
     name: Annotated[str, typer.Argument(help="a registered name, or a preset")],
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    as_json: Json = False,
 ) -> int:
     """What NAME is: its description and its arguments with their defaults; of a preset, its text."""
     groups = [g for g in GROUPS if name in names(g)]

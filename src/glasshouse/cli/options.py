@@ -8,4 +8,8 @@ import typer
 Name = Annotated[str, typer.Argument(help="a preset (glasshouse list scenarios) or a TOML file")]
 Sets = Annotated[list[str], typer.Option("--set", help="path=value, as often as needed")]
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]
+ShowPrivate = Annotated[bool, typer.Option(help="do not blur private images")]
+TrustFactory = Annotated[
+    bool, typer.Option("--trust-factory", help="run the code of a module:factory that RUN names")
+]
 Run = Annotated[Path, typer.Argument(help="a run directory")]

@@ -10,7 +10,7 @@ from rich.console import Console
 from glasshouse.api.run import Run as LoadedRun
 from glasshouse.api.run import load
 from glasshouse.audit.replay import replay as replay_run
-from glasshouse.cli.options import Json, Run
+from glasshouse.cli.options import Json, Run, ShowPrivate, TrustFactory
 from glasshouse.errors import UnknownName
 from glasshouse.registry import nearest_names
 from glasshouse.report.compare import compare as compare_results
@@ -21,7 +21,7 @@ from glasshouse.report.markdown import markdown
 def report(
     run: Run,
     *,
-    show_private: Annotated[bool, typer.Option(help="do not blur private images")] = False,
+    show_private: ShowPrivate = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="print the findings as tables")] = False,
     metrics: Annotated[list[str], typer.Option("--metric", help="in the tables; default: all")] = [],  # noqa: B006
     as_json: Json = False,
@@ -44,7 +44,7 @@ def export(
     csv: Annotated[Path | None, typer.Option(help="folder for findings, contrasts and utility")] = None,
     latex: Annotated[Path | None, typer.Option(help="folder for the same as LaTeX tables")] = None,
     figures: Annotated[Path | None, typer.Option(help="folder for charts (SVG) and pictures (PNG)")] = None,
-    show_private: Annotated[bool, typer.Option(help="do not blur private images")] = False,
+    show_private: ShowPrivate = False,
 ) -> int:
     """Write tables and figures of RUN as files of their own."""
     for path in load(run).export(csv=csv, latex=latex, figures=figures, show_private=show_private):
@@ -92,9 +92,7 @@ def replay(
     run: Run,
     attack: Annotated[str, typer.Option(help="registered name")],
     *,
-    trust_factory: Annotated[
-        bool, typer.Option("--trust-factory", help="run the code of a module:factory that RUN names")
-    ] = False,
+    trust_factory: TrustFactory = False,
     swap: Annotated[
         bool, typer.Option("--swap", help="show it a truth exchanged between victims: claims may not move")
     ] = False,

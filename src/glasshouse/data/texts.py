@@ -16,8 +16,6 @@ from glasshouse.errors import BadFile, BadValue
 from glasshouse.outside import limits
 from glasshouse.tokens.tokenizers import Tokenizer
 
-__all__ = ["Texts", "tokenized"]
-
 _SHORTEST: Final = 4
 
 

@@ -107,19 +107,23 @@ class LocalTraining:
             else:
                 yield from torch.split(order, self.batch_size)
 
+    def check_enough(self, data: Batch, *, subject: str) -> None:
+        """Refuse no data, or fewer than one batch for a gradient."""
+        if len(data) < (self.batch_size if self.kind == "gradient" else 1):
+            raise BadValue(
+                subject,
+                needs=f"at least {self.batch_size} examples per client",
+                got=f"{len(data)}",
+                fix="lower federation.batch_size, or give each client more data",
+            )
+
     def __call__(self, model: nn.Module, data: Batch, *, rng: Rng, ascend: bool = False) -> Trained:
         """Train; ``ascend`` maximises the loss instead. Changes the model unless a gradient is sent.
 
         Raises:
             BadValue: no data, or fewer than one batch for a gradient.
         """
-        if len(data) < (self.batch_size if self.kind == "gradient" else 1):
-            raise BadValue(
-                "local training",
-                needs=f"at least {self.batch_size} examples per client",
-                got=f"{len(data)}",
-                fix="lower federation.batch_size, or give each client more data",
-            )
+        self.check_enough(data, subject="local training")
         model.to(self.device).train(self.dropout)
         data = replace(data, inputs=data.inputs.to(self.device), labels=data.labels.to(self.device))
         parameters = self.parameters(model)

@@ -21,8 +21,6 @@ from glasshouse.federation.rounds import Clients
 from glasshouse.federation.setting import Answer, Request, Setting
 from glasshouse.process import Workers, add_processor_time
 
-__all__ = ["WORTH", "ProcessCrew"]
-
 WORTH: Final = 5000
 """Client trainings per federation from which worker processes pay off: each takes 1 to 2 s to start."""
 _TURNS = 2  # parts of a round per process, so that less time is spent waiting for the slowest

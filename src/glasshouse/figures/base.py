@@ -20,8 +20,7 @@ from glasshouse.registry import Card
 from glasshouse.results.exhibits import Place
 from glasshouse.results.records import Exhibit, Finding
 from glasshouse.rng import Rng
-from glasshouse.store import read_tensors
-from glasshouse.transcript.files import read_transcript
+from glasshouse.transcript.files import read_memory, read_transcript
 from glasshouse.transcript.record import Transcript
 from glasshouse.transcript.view import View
 from glasshouse.truth.record import Truth
@@ -154,8 +153,7 @@ class Federation:
 
     def memory(self) -> Mapping[str, Tensor]:
         """The tensors stored by an active attack (``Crafted.memory``); empty without one."""
-        path = self.folder / "adversary" / "memory.safetensors"
-        return read_tensors(path) if path.is_file() else {}
+        return read_memory(self.folder / "adversary")
 
 
 @final

@@ -44,7 +44,7 @@ class ClientScoresFigure:
             labels=("rounds", "F1"),
             series=[*curves, line("coin with the known prior", ends, [prior, prior], null=True)],
         )
-        reports = [report for attack in cell.attacks for report in _reports(attack)]
+        reports = [one for a in cell.attacks for one in a.of(Appendix) if one.name == "detectors"]
         if reports:
             yield from _detector(cell.place, reports[0])
 
@@ -80,10 +80,6 @@ def _prior(cell: CellEvidence) -> float:
         for claim in group.of(ClientScores)
     ]
     return float(np.mean(shares))
-
-
-def _reports(attack: AttackEvidence) -> list[Appendix]:
-    return [one for one in attack.of(Appendix) if one.name == "detectors"]
 
 
 def _detector(place: Place, report: Appendix) -> Iterator[Exhibit]:

@@ -7,7 +7,6 @@ from typing import ClassVar, final
 from glasshouse.attacks.base import Appendix
 from glasshouse.attacks.transfer.maui.head import JUDGED
 from glasshouse.figures.base import (
-    AttackEvidence,
     CellEvidence,
     Federation,
     GuardDecision,
@@ -15,7 +14,7 @@ from glasshouse.figures.base import (
     Share,
 )
 from glasshouse.guard.inspect import Seen, inspect
-from glasshouse.metrics.utility import accuracy_interval
+from glasshouse.metrics.statistics.shares import proportion_interval
 from glasshouse.models.build import build, state
 from glasshouse.registry import Card
 from glasshouse.results.exhibits import boxes, line, lines, table
@@ -33,14 +32,10 @@ class CraftedModels:
     def draw(self, cell: CellEvidence) -> Iterator[Exhibit]:
         yield from _accuracies(cell)
         for attack in cell.attacks:
-            reports = _reports(attack)
+            reports = [one for one in attack.of(Appendix) if one.name == "head"]
             if reports:
                 yield _head(cell, attack.label, reports[0])
         yield from _guard(cell)
-
-
-def _reports(attack: AttackEvidence) -> list[Appendix]:
-    return [one for one in attack.of(Appendix) if one.name == "head"]
 
 
 def _accuracies(cell: CellEvidence) -> Iterator[Exhibit]:
@@ -62,7 +57,7 @@ def _accuracies(cell: CellEvidence) -> Iterator[Exhibit]:
 
 
 def _row(name: str, share: Share) -> list[object]:
-    interval = accuracy_interval(round(share.value * share.n), share.n)
+    interval = proportion_interval(round(share.value * share.n), share.n)
     return [name, interval.value, interval.low, interval.high, share.n]
 
 

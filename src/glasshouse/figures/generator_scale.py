@@ -56,7 +56,7 @@ def scale_rows(
     """
     claims = group.of(Reconstruction)
     truths = [group.truth.batch(c.about.rounds[0], c.about.client)[0] for c in claims]
-    samples = _samples(group)
+    samples = group.of(PriorSamples)
     ceiling = nearest_images(
         prior,
         torch.cat([t.inputs for t in truths]),
@@ -80,11 +80,6 @@ def scale_rows(
         for name, metric in metrics.items()
         if metric.claim == "reconstruction" and metric.reads == "inputs"
     ]
-
-
-def _samples(group: GroupEvidence) -> list[PriorSamples]:
-    """The generator's samples for each victim."""
-    return group.of(PriorSamples)
 
 
 def of_another(claimed: Sequence[Tensor], truths: Sequence[Batch]) -> list[Tensor] | None:

@@ -14,8 +14,6 @@ from torch import Tensor
 
 from glasshouse.metrics.base import Metric, ScoreContext
 
-__all__ = ["landmarks"]
-
 SIDE: Final = 64
 STEPS: Final = 14
 """Bisection steps on the share of noise; the metric of the copy is then within 0.001 of the target."""

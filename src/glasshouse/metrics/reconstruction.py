@@ -270,9 +270,7 @@ class Identification(Hits):
         return None if context.distractors is None else 1 / (len(context.distractors) + 1)
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
-        others = context.distractors
-        if others is None or len(others) == 0:
-            raise _missing("identification", "distractors", "at least one other image")
+        others = _others(context)
         check_images("identification", claimed, truth)
         check_images("identification", others, truth)
         pairing = assign(mse_table(truth, claimed))
@@ -284,9 +282,7 @@ class Identification(Hits):
 
     def compare(self, left: Tensor, right: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         """1 for each pair whose claimed image is nearer to its original than to every distractor."""
-        others = context.distractors
-        if others is None or len(others) == 0:
-            raise _missing("identification", "distractors", "at least one other image")
+        others = _others(context)
         images, originals = left.double().flatten(1), right.double().flatten(1)
         nearest = torch.from_numpy(mse_table(left, others.to(right)).min(1)).to(images)
         others = others.to(right).double().flatten(1)
@@ -298,6 +294,12 @@ class Identification(Hits):
             distance = (pool - images[i]).square().sum(1)
             hits[i] = distance[0] < distance[1:].min()
         return as_array(hits)
+
+
+def _others(context: ScoreContext) -> Tensor:
+    if context.distractors is None or len(context.distractors) == 0:
+        raise _missing("identification", "distractors", "at least one other image")
+    return context.distractors
 
 
 def _unit(x: Tensor) -> Tensor:

@@ -74,11 +74,6 @@ def state(model: nn.Module) -> dict[str, Tensor]:
     return {name: t.detach().clone() for name, t in model.state_dict().items()}
 
 
-def parameters(model: nn.Module, *, prefix: str = "") -> dict[str, nn.Parameter]:
-    """The parameters themselves whose names start with ``prefix``."""
-    return {name: p for name, p in model.named_parameters() if name.startswith(prefix)}
-
-
 def load(model: nn.Module, tensors: Mapping[str, Tensor], *, partial: bool = False) -> None:
     """Copy ``tensors`` into ``model``.
 
@@ -99,8 +94,8 @@ def load(model: nn.Module, tensors: Mapping[str, Tensor], *, partial: bool = Fal
         if name in own and t.shape != own[name].shape
     ]
     wrong = [
-        *([f"missing {_some(missing)}"] if missing else []),
-        *([f"unknown {_some(unknown)}"] if unknown else []),
+        *([f"missing {shortlist(missing)}"] if missing else []),
+        *([f"unknown {shortlist(unknown)}"] if unknown else []),
         *shapes[:3],
     ]
     if wrong:
@@ -150,10 +145,11 @@ def name_tensors(tensors: Mapping[str, Tensor], model: nn.Module) -> dict[str, T
 
 
 def _shapes(tensors: Mapping[str, Tensor]) -> str:
-    return _some([f"'{name}' {tuple(t.shape)}" for name, t in tensors.items()])
+    return shortlist([f"'{name}' {tuple(t.shape)}" for name, t in tensors.items()])
 
 
-def _some(names: list[str]) -> str:
+def shortlist(names: list[str]) -> str:
+    """The first three, and how many more there are."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 

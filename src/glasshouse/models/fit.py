@@ -5,7 +5,7 @@ in ``eval()`` mode while it is measured. :func:`fit` restores the original mode.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final, Protocol, runtime_checkable
 
 import torch
@@ -18,7 +18,14 @@ from glasshouse.interfaces import HasLosses, mean_loss
 from glasshouse.progress import track
 from glasshouse.rng import Rng
 from glasshouse.settings import Recipe
-from glasshouse.tensors import descend, wide_type
+from glasshouse.tensors import (
+    descend,
+    optimizer_tensors,
+    restore_optimizer,
+    take_prefix,
+    wide_type,
+    with_prefix,
+)
 from glasshouse.wire import Batch
 
 _SENTENCES: Final = 16
@@ -144,6 +151,20 @@ def accuracy(model: nn.Module, batch: Batch, *, batch_size: int = 256) -> float:
     return float((logits.argmax(dim=1) == batch.labels.cpu()).double().mean())
 
 
+def constant_accuracy(labels: Tensor) -> float:
+    """Accuracy of always predicting the most common class; a model that does no better has learnt nothing.
+
+    Args:
+        labels: ``(n,)`` class numbers, n > 0.
+
+    Examples:
+        >>> import torch
+        >>> constant_accuracy(torch.tensor([0, 0, 0, 1]))
+        0.75
+    """
+    return float(labels.bincount().max() / len(labels))
+
+
 def _epoch(
     model: nn.Module,
     batch: Batch,
@@ -220,10 +241,11 @@ def _optimizer(trained: list[nn.Parameter], recipe: Recipe) -> torch.optim.Optim
 
 def _snapshot(model: nn.Module, optimizer: torch.optim.Optimizer, losses: list[float]) -> dict[str, Tensor]:
     """The full training state as a flat table of tensors."""
-    tensors = {f"model.{name}": t for name, t in model.state_dict().items()}
-    for number, slots in optimizer.state_dict()["state"].items():
-        tensors.update({f"optimizer.{number}.{slot}": torch.as_tensor(t) for slot, t in slots.items()})
-    return {**tensors, "losses": torch.tensor(losses, dtype=torch.float64)}
+    return {
+        **with_prefix("model.", model.state_dict()),
+        **with_prefix("optimizer.", optimizer_tensors(optimizer)),
+        "losses": torch.tensor(losses, dtype=torch.float64),
+    }
 
 
 def _resume(model: nn.Module, optimizer: torch.optim.Optimizer, checkpoint: Checkpoint | None) -> list[float]:
@@ -231,14 +253,6 @@ def _resume(model: nn.Module, optimizer: torch.optim.Optimizer, checkpoint: Chec
     if saved is None:
         return []
     tensors, _ = saved
-    model.load_state_dict({name.removeprefix("model."): t for name, t in _below(tensors, "model.")})
-    slots: dict[int, dict[str, Tensor]] = {}
-    for name, t in _below(tensors, "optimizer."):
-        _, number, slot = name.split(".", 2)
-        slots.setdefault(int(number), {})[slot] = t.clone()
-    optimizer.load_state_dict({**optimizer.state_dict(), "state": slots})
+    model.load_state_dict(take_prefix(tensors, "model."))
+    restore_optimizer(optimizer, take_prefix(tensors, "optimizer."))
     return [float(x) for x in tensors["losses"]]
-
-
-def _below(tensors: Mapping[str, Tensor], prefix: str) -> list[tuple[str, Tensor]]:
-    return [(name, t) for name, t in tensors.items() if name.startswith(prefix)]

@@ -19,8 +19,6 @@ from glasshouse.errors import BadValue
 from glasshouse.models.adapt import AdaptedNetwork, adapt
 from glasshouse.models.base import SplitModel
 
-__all__ = ["PREFIX", "keep"]
-
 PREFIX: Final = f"{__name__}:"
 """Prefix of the names of these networks."""
 

@@ -11,6 +11,7 @@ H and W pixels, D latent entries.
 """
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import final
 
 import torch
@@ -113,6 +114,17 @@ class Convolutions(nn.Sequential):
         return x
 
 
+def _small_convolutions(channels: int, plan: Iterable[tuple[int, bool]], *, norm: bool) -> Convolutions:
+    """3 × 3 convolutions with ReLUs, then a flat output; ``plan``: channels, and whether pooling follows."""
+    layers: list[nn.Module] = []
+    for outward, pool in plan:
+        layers += [nn.Conv2d(channels, outward, 3, padding=1)]
+        layers += [nn.BatchNorm2d(outward), nn.ReLU()] if norm else [nn.ReLU()]
+        layers += [nn.MaxPool2d(2)] if pool else []
+        channels = outward
+    return Convolutions(*layers, nn.Flatten())
+
+
 def _assemble(
     encoder: nn.Module, input_shape: tuple[int, int, int], classes: int, *, bins: int, second: int, name: str
 ) -> SplitModel:
@@ -161,13 +173,7 @@ def scale_mia_alexnet(input_shape: tuple[int, int, int], classes: int, *, bins: 
     """Five 3 × 3 convolutions with 64 to 384 channels, three max-poolings; no dropout."""
     check_shape(input_shape, classes, model="scale_mia_alexnet")
     plan = ((64, True), (192, True), (384, False), (256, False), (256, True))
-    layers: list[nn.Module] = []
-    inward = input_shape[0]
-    for outward, pool in plan:
-        layers += [nn.Conv2d(inward, outward, 3, padding=1), nn.ReLU()]
-        layers += [nn.MaxPool2d(2)] if pool else []
-        inward = outward
-    encoder = Convolutions(*layers, nn.Flatten())
+    encoder = _small_convolutions(input_shape[0], plan, norm=False)
     return _assemble(encoder, input_shape, classes, bins=bins, second=120, name="scale_mia_alexnet")
 
 
@@ -175,23 +181,8 @@ def scale_mia_alexnet(input_shape: tuple[int, int, int], classes: int, *, bins: 
 def scale_mia_vgg(input_shape: tuple[int, int, int], classes: int, *, bins: Count = 1024) -> SplitModel:
     """Eight 3 × 3 convolutions with batch norm; without VGG-11's last two poolings (4 × 4 remain)."""
     check_shape(input_shape, classes, model="scale_mia_vgg")
-    plan = (
-        (64, True),
-        (128, True),
-        (256, False),
-        (256, True),
-        (512, False),
-        (512, False),
-        (512, False),
-        (512, False),
-    )
-    layers: list[nn.Module] = []
-    inward = input_shape[0]
-    for outward, pool in plan:
-        layers += [nn.Conv2d(inward, outward, 3, padding=1), nn.BatchNorm2d(outward), nn.ReLU()]
-        layers += [nn.MaxPool2d(2)] if pool else []
-        inward = outward
-    encoder = Convolutions(*layers, nn.Flatten())
+    plan = ((64, True), (128, True), (256, False), (256, True), *4 * [(512, False)])
+    encoder = _small_convolutions(input_shape[0], plan, norm=True)
     return _assemble(encoder, input_shape, classes, bins=bins, second=200, name="scale_mia_vgg")
 
 

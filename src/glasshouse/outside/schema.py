@@ -1,5 +1,6 @@
 """Validate JSON against a schema: types, ranges, and no unknown keys."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -76,7 +77,7 @@ def parse_as(kind: type[M], raw: object, *, subject: str, fix: str) -> M:
         BadFile: ``raw`` does not fit; the message names the first problem and its location.
     """
     try:
-        return kind.model_validate(_freeze(raw))
+        return kind.model_validate(freeze(raw))
     except RecursionError as error:
         got = "brackets nested too deeply"
         raise BadFile(subject, needs="plain lists and tables", got=got, fix=fix) from error
@@ -116,10 +117,8 @@ def check_name(name: str, *, subject: str, trust_factory: bool) -> None:
     )
 
 
-def _freeze(value: Any) -> Any:
+def freeze(value: Any) -> Any:
     """Convert lists to tuples recursively, as strict tuple types require."""
-    if isinstance(value, list):
-        return tuple(_freeze(item) for item in value)
-    if isinstance(value, dict):
-        return {key: _freeze(item) for key, item in value.items()}
-    return value
+    if isinstance(value, Mapping):
+        return {key: freeze(item) for key, item in value.items()}
+    return tuple(map(freeze, value)) if isinstance(value, (list, tuple)) else value

@@ -179,7 +179,7 @@ def _boxes(data: Mapping[str, Any], peers: Sequence[Mapping[str, Any]]) -> Drawi
         )
         for i, (s, v) in enumerate(zip(series, values, strict=True))
     )
-    return Drawing(x_label=str(data["y_label"]), strips=strips, axis=axis(scale))
+    return Drawing(x_label=str(data["y_label"]), strips=strips, axis=svg.axis(scale))
 
 
 def _table(data: Mapping[str, Any]) -> Drawing:
@@ -201,22 +201,13 @@ def cell(value: object) -> str:
     return numbers.plain(value, digits=3) if isinstance(value, float) else words.plain_value(value)
 
 
-def axis(scale: svg.Scale) -> Markup:
-    """An axis of tick labels, placed below the rows."""
-    ticks = [
-        svg.tag("text", svg.tick(t, scale), class_="tick", x=x, y=13, text_anchor="middle")
-        for t, x in ((t, svg.percent(scale(t))) for t in scale.ticks)
-    ]
-    return svg.tag("svg", *ticks, class_="axis", width="100%", height=18, aria_hidden="true")
-
-
 def _box(values: NDArray[np.float64], scale: svg.Scale) -> Markup:
     """A box plot: quartiles, whiskers to the last values within 1.5 × IQR, outliers as points."""
     q1, q2, q3 = (float(q) for q in np.percentile(values, [25, 50, 75]))
     inside = values[(values >= q1 - 1.5 * (q3 - q1)) & (values <= q3 + 1.5 * (q3 - q1))]
     low, high = float(inside.min()), float(inside.max())
     outside = values[(values < low) | (values > high)]
-    parts = _rules(scale)
+    parts = svg.rules(scale, height=24)
     at = {name: svg.percent(scale(v)) for name, v in (("low", low), ("high", high), ("q1", q1), ("q2", q2))}
     parts.append(svg.tag("line", class_="whisker", x1=at["low"], x2=at["high"], y1=12, y2=12))
     width = svg.percent(scale(q3) - scale(q1))
@@ -227,11 +218,6 @@ def _box(values: NDArray[np.float64], scale: svg.Scale) -> Markup:
         svg.tag("circle", class_="outlier", cx=svg.percent(scale(float(v))), cy=12, r=2) for v in outliers
     ]
     return _strip(parts)
-
-
-def _rules(scale: svg.Scale) -> list[Markup]:
-    places = [svg.percent(scale(t)) for t in scale.ticks]
-    return [svg.tag("line", class_="grid", x1=x, x2=x, y1=0, y2=24) for x in places]
 
 
 def _strip(parts: Sequence[Markup]) -> Markup:

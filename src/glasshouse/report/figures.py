@@ -112,7 +112,7 @@ def _panel(
         direction="further right is worse" if first.higher_leaks else "further left is worse",
         unit=numbers.unit(card, first.unit_of_value).strip(),
         common="; ".join(common),
-        axis=_axis(scale, card),
+        axis=svg.axis(scale, labels=_ticks(scale, card)),
         groups=groups,
         leaks=sum(f.verdict == "leaks" for f in findings),
         total=len(findings),
@@ -159,13 +159,9 @@ def _track(f: Finding, scale: svg.Scale) -> Markup:
     """The null's line, the confidence interval and the marker of one finding."""
     middle = ROW / 2
     null, value = svg.percent(scale(f.baseline_value)), svg.percent(scale(f.value))
-    lines = [
-        svg.tag("line", class_="grid", x1=svg.percent(scale(t)), x2=svg.percent(scale(t)), y1=0, y2=ROW)
-        for t in scale.ticks
-    ]
     return svg.tag(
         "svg",
-        *lines,
+        *svg.rules(scale, height=ROW),
         svg.tag("line", class_="null", x1=null, x2=null, y1=0, y2=ROW),
         *strength.bound_line(f, scale, height=ROW),
         svg.tag(
@@ -182,15 +178,6 @@ def _track(f: Finding, scale: svg.Scale) -> Markup:
         height=ROW,
         aria_hidden="true",
     )
-
-
-def _axis(scale: svg.Scale, card: MetricCard) -> Markup:
-    names = [_tick(t, scale, card) for t in scale.ticks]
-    ticks = [
-        svg.tag("text", name, class_="tick", x=svg.percent(scale(t)), y=13, text_anchor="middle")
-        for t, name in zip(scale.ticks, names, strict=True)
-    ]
-    return svg.tag("svg", *ticks, class_="axis", width="100%", height=18, aria_hidden="true")
 
 
 def _cost(f: Finding, utility: Iterable[Utility]) -> str:
@@ -288,8 +275,8 @@ def _scatter(pairs: Sequence[tuple[Utility, Finding]], card: MetricCard) -> Mark
         *(_cross(u, f, across, up) for u, f in pairs),
         *(_disc(i, p, f.verdict) for i, (p, (_, f)) in enumerate(zip(places, pairs, strict=True), start=1)),
         label=f"Utility against gain in {card.label}: {len(pairs)} settings, listed in the following table.",
-        x_labels=[_tick(t, across, ACCURACY) for t in across.ticks],
-        y_labels=[_tick(t, up, card) for t in up.ticks],
+        x_labels=_ticks(across, ACCURACY),
+        y_labels=_ticks(up, card),
     )
 
 
@@ -331,5 +318,5 @@ def _disc(number: int, place: tuple[float, float, float], kind: str) -> Markup:
     )
 
 
-def _tick(value: float, scale: svg.Scale, card: MetricCard) -> str:
-    return f"{100 * value:g}" if card.display == "rate" else svg.tick(value, scale)
+def _ticks(scale: svg.Scale, card: MetricCard) -> list[str]:
+    return [f"{100 * t:g}" if card.display == "rate" else svg.tick(t, scale) for t in scale.ticks]

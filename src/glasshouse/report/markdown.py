@@ -28,22 +28,18 @@ def markdown(result: Result, *, metrics: Sequence[str] = ()) -> str:
     cards, parts = Cards.of(result), []
     searches = _finished(result.findings)
     for threat in result.threats:
-        rows = [
-            f
-            for f in result.findings
-            if f.scenario == threat.scenario and (not metrics or f.metric in metrics)
-        ]
+        rows = _of(result.findings, threat.scenario, metrics)
         if rows:
             head = f"### {threat.scenario}\n\n{threat.federation}; {threat.adversary}."
             parts.append(f"{head}\n\n{_table(rows, cards, searches)}")
-        pairs = [
-            c
-            for c in result.contrasts
-            if c.scenario == threat.scenario and (not metrics or c.metric in metrics)
-        ]
+        pairs = _of(result.contrasts, threat.scenario, metrics)
         if pairs:
             parts.append(_contrasts(pairs))
     return "\n\n".join(parts)
+
+
+def _of(rows: Iterable[R], scenario: str, metrics: Sequence[str]) -> list[R]:
+    return [r for r in rows if r.scenario == scenario and (not metrics or r.metric in metrics)]
 
 
 def _contrasts(pairs: Sequence[Contrast]) -> str:
@@ -59,7 +55,7 @@ def _contrasts(pairs: Sequence[Contrast]) -> str:
 
 
 def _difference(c: Contrast) -> str:
-    ends = f"[{numbers.plain(c.low)}, {numbers.plain(c.high)}]"
+    ends = numbers.plain_ends(c.low, c.high)
     return f"{numbers.plain(c.difference)} {f'**{ends}**' if c.low > 0 else ends}"
 
 
@@ -111,8 +107,8 @@ def setting_words(row: Finding | Contrast | Utility) -> str:
 
 
 def _cell(f: Finding, card: MetricCard) -> str:
-    value = f"{numbers.plain(f.value)} [{numbers.plain(f.low)}, {numbers.plain(f.high)}]"
-    ends = f"[{numbers.plain(f.gain_low)}, {numbers.plain(f.gain_high)}]"
+    value = f"{numbers.plain(f.value)} {numbers.plain_ends(f.low, f.high)}"
+    ends = numbers.plain_ends(f.gain_low, f.gain_high)
     gain = f"{numbers.plain(f.gain)} {f'**{ends}**' if f.gain_low > 0 else ends}"
     median = f", median {numbers.plain(f.median)}" if f.median is not None and card.display == "level" else ""
     return "no power" if f.verdict == "no power" else f"{value}{median}; gain {gain}"

@@ -49,6 +49,16 @@ def plain(value: float, *, digits: int = 2) -> str:
     return (MINUS if value < 0 and text.strip("0.,") else "") + text
 
 
+def plain_ends(low: float, high: float) -> str:
+    """An interval in few characters, with both ends as by :func:`plain`.
+
+    Examples:
+        >>> plain_ends(-0.2, 0.618)
+        '[−0.20, 0.62]'
+    """
+    return f"[{plain(low)}, {plain(high)}]"
+
+
 def places(metric: MetricCard, low: float, high: float) -> int:
     """Decimals to print, so that the interval's half-width shows one digit; at least the metric's usual.
 

@@ -6,19 +6,10 @@ from pathlib import Path
 from typing import final
 
 from glasshouse import __version__
-from glasshouse.report.exhibits import Drawing, draw
+from glasshouse.report.exhibits import draw
 from glasshouse.report.html import environment, save
+from glasshouse.report.sections import Shown
 from glasshouse.results.records import Exhibit
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Shown:
-    """An exhibit with its drawing, as the templates expect it."""
-
-    exhibit: Exhibit
-    drawing: Drawing
-    trouble: None = None
 
 
 @final

@@ -194,6 +194,22 @@ def grid(scale: Scale, *, top: float, bottom: float, labels: Sequence[str] = ())
     return join(parts)
 
 
+def rules(scale: Scale, *, height: float) -> list[Markup]:
+    """Vertical grid lines at the ticks, from the top of a row."""
+    places = [percent(scale(t)) for t in scale.ticks]
+    return [tag("line", class_="grid", x1=x, x2=x, y1=0, y2=height) for x in places]
+
+
+def axis(scale: Scale, *, labels: Sequence[str] = ()) -> Markup:
+    """An axis of tick labels, for the scale of several rows; ``labels`` replace those of :func:`tick`."""
+    names = labels or [tick(t, scale) for t in scale.ticks]
+    ticks = [
+        tag("text", name, class_="tick", x=percent(scale(t)), y=13, text_anchor="middle")
+        for t, name in zip(scale.ticks, names, strict=True)
+    ]
+    return tag("svg", *ticks, class_="axis", width="100%", height=18, aria_hidden="true")
+
+
 def _attributes(attributes: dict[str, str | float]) -> Markup:
     pairs = ((key.removesuffix("_").replace("_", "-"), value) for key, value in attributes.items())
     # SVG's camel case (viewBox) is restored by the HTML parser.
@@ -234,17 +250,15 @@ def _round_step(rough: float) -> float:
     return next((m * base for m in (1, 2, 2.5, 5, 10) if rough <= m * base * (1 + 1e-9)), 10 * base)
 
 
-def mark(kind: str, *, size: float = 5.0) -> Markup:
+def mark(kind: str) -> Markup:
     """The marker of a verdict, centred at the origin; markers differ in shape, not only in colour."""
     if kind == "leaks":
-        return tag("circle", class_="mark full", r=size)
+        return tag("circle", class_="mark full", r=5.0)
     if kind == "no leak found":
-        return tag("circle", class_="mark hollow", r=size - 0.5)
+        return tag("circle", class_="mark hollow", r=4.5)
     if kind == "inconclusive":
-        s = short(size + 0.5)
-        return tag("path", class_="mark hollow", d=f"M0 -{s}L{s} 0L0 {s}L-{s} 0Z")
-    s = short(size - 1)
-    return tag("path", class_="mark cross", d=f"M-{s} -{s}L{s} {s}M-{s} {s}L{s} -{s}")
+        return tag("path", class_="mark hollow", d="M0 -5.5L5.5 0L0 5.5L-5.5 0Z")
+    return tag("path", class_="mark cross", d="M-4 -4L4 4M-4 4L4 -4")
 
 
 def slug(kind: str) -> str:

@@ -141,7 +141,7 @@ def contrasts(rows: Iterable[Contrast], cards: Cards) -> list[ContrastRow]:
             setting=setting(r),
             metric=cards.metric(r.metric).label,
             difference=numbers.plain(r.difference),
-            interval=f"[{numbers.plain(r.low)}, {numbers.plain(r.high)}]",
+            interval=numbers.plain_ends(r.low, r.high),
             n=f"{r.n} {r.unit}",
             clear=r.low > 0 or r.high < 0,
         )

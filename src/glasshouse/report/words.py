@@ -89,11 +89,11 @@ def count(n: int, one: str) -> str:
     return f"{n:,} {single if n == 1 else many}"
 
 
-def join_words(parts: Sequence[str], *, last: str = "and") -> str:
+def join_words(parts: Sequence[str]) -> str:
     """Join words with commas and a final "and".
 
     Examples:
         >>> join_words(["a", "b", "c"]), join_words(["a"])
         ('a, b and c', 'a')
     """
-    return " ".join([", ".join(parts[:-1]), last, parts[-1]]) if len(parts) > 1 else "".join(parts)
+    return " ".join([", ".join(parts[:-1]), "and", parts[-1]]) if len(parts) > 1 else "".join(parts)

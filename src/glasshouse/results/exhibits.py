@@ -1,7 +1,6 @@
 """Make exhibits: charts, tables and images as plain data, with headings that name their cell."""
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from glasshouse.disk import write_bytes, write_text
 from glasshouse.errors import BadValue
+from glasshouse.limits import is_finite
 from glasshouse.results.records import Exhibit, ExhibitKind, Settings
 
 __all__ = [
@@ -254,7 +254,7 @@ def _faults(exhibit: Exhibit) -> Iterator[str]:
     data = exhibit.data
     if exhibit.kind not in KINDS:
         yield f"kind '{exhibit.kind}'"
-    if not _is_finite(data):
+    if not is_finite(data):
         yield "a number that is not finite"
     if exhibit.kind in ("pictures", "sentences"):
         if not exhibit.file:
@@ -270,17 +270,6 @@ def _faults(exhibit: Exhibit) -> Iterator[str]:
             yield "x, y, low and high differ in length"
     elif not all(one.get("values") for one in data["series"]):
         yield "a series without values"
-
-
-def _is_finite(value: object) -> bool:
-    """Whether every number in ``value`` is finite, at any depth."""
-    if isinstance(value, float):
-        return math.isfinite(value)
-    if isinstance(value, str):
-        return True
-    if isinstance(value, list | tuple):
-        return all(map(_is_finite, value))
-    return all(map(_is_finite, value.values())) if isinstance(value, Mapping) else True
 
 
 def _name_values(values: Mapping[str, Sequence[float]]) -> list[dict[str, object]]:

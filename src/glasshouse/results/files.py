@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +31,6 @@ __all__ = ["FORMAT", "READABLE", "pictures", "read_result", "sentences", "write_
 
 FORMAT = 2
 READABLE = (1, 2)
-
-T = TypeVar("T")  # one of the records
 
 
 def write_result(result: Result, path: Path) -> None:

@@ -1,7 +1,7 @@
 """Which findings decide for a whole run: the primary ones, corrected for multiple comparisons."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from glasshouse.results.records import Finding, Victim
@@ -15,6 +15,13 @@ ONE_SIDE: Final = 0.025
 def expected_by_luck(finding: Finding) -> bool:
     """Whether a finding's interval lies above 0 but the finding does not survive Holm's correction."""
     return finding.verdict == "leaks" and finding.p_adjusted is not None and finding.p_adjusted >= ALPHA
+
+
+def victims_of(finding: Finding, findings: Iterable[Finding]) -> tuple[Victim, ...]:
+    """The verdicts on single victims of a finding's claims: its own, else those of another metric."""
+    key = finding.scenario, finding.cell, finding.attack, finding.claim
+    alike = (f.victims for f in findings if (f.scenario, f.cell, f.attack, f.claim) == key)
+    return finding.victims or next((victims for victims in alike if victims), ())
 
 
 def anybody_p_value(victims: Sequence[Victim]) -> float:

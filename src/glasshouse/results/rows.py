@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from glasshouse.errors import NotInstalled, UnknownName
+from glasshouse.errors import UnknownName, not_installed
 from glasshouse.registry import nearest_names
 
 if TYPE_CHECKING:
@@ -49,12 +49,7 @@ class Rows(tuple[T, ...]):
         try:
             import pandas as pd  # noqa: PLC0415 - an extra, and slow to import
         except ImportError as error:
-            raise NotInstalled(
-                "data frames",
-                needs="the package pandas",
-                got=str(error),
-                fix="pip install 'glasshouse[frames]'",
-            ) from error
+            raise not_installed("data frames", "pandas", error, extra="frames") from error
         return pd.DataFrame([flat(row) for row in self])
 
 

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
+from glasshouse.outside.schema import freeze
 from glasshouse.scenario.overrides import PathError, assign, parse_path
 from glasshouse.scenario.spec import Scenario
-from glasshouse.scenario.table import canonical, freeze
+from glasshouse.scenario.table import canonical
 from glasshouse.wire import Value
 
 MAX_CELLS = 2000

@@ -9,13 +9,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from glasshouse.errors import Problem
+from glasshouse.outside.schema import freeze
 from glasshouse.scenario.axes import expand_axes
 from glasshouse.scenario.overrides import PathError
 from glasshouse.scenario.plugins import plugin_problems, used_plugins
 from glasshouse.scenario.problems import found_problems
 from glasshouse.scenario.rules import rule_problems
 from glasshouse.scenario.spec import Scenario
-from glasshouse.scenario.table import canonical, freeze
+from glasshouse.scenario.table import canonical
 from glasshouse.wire import Value
 
 Inspect = Callable[[Scenario], list[Problem]]

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from glasshouse.disk import write_text
 from glasshouse.errors import BadFile, BadScenario, Problem, UnknownName
 from glasshouse.outside import limits
+from glasshouse.outside.schema import freeze
 from glasshouse.registry import nearest_names
 from glasshouse.scenario.check import Inspect, check_raw
 from glasshouse.scenario.overrides import PathError, assign, join_path, parse_path, split_assignment
@@ -19,7 +20,7 @@ from glasshouse.scenario.problems import found_problems
 from glasshouse.scenario.shipped import preset_text
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.suite import Entry, Member, Suite, SuiteFile
-from glasshouse.scenario.table import canonical, freeze
+from glasshouse.scenario.table import canonical
 from glasshouse.scenario.write import resolved_toml, toml
 from glasshouse.store import read_text
 

@@ -1,7 +1,6 @@
 """Check a plug-in's name and arguments against its factory before anything is built."""
 
 import inspect
-import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -10,6 +9,7 @@ from pydantic.errors import PydanticUserError
 
 from glasshouse import registry
 from glasshouse.errors import GlasshouseError, Problem
+from glasshouse.limits import is_finite
 from glasshouse.scenario.problems import condition, show_value
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin, canonical
@@ -65,7 +65,7 @@ def _argument_problems(group: str, path: str, plugin: Plugin, factory: Callable[
     problems: list[Problem] = []
     for key, value in plugin.arguments.items():
         key_path = f"{path}.{key}"
-        if not _is_finite(value):
+        if not is_finite(value):
             problems.append(Problem(path=key_path, needs="finite numbers", got=show_value(value)))
         elif key in takes:
             problems += _value_problems(key_path, value, takes[key])
@@ -138,11 +138,3 @@ def _refusal_problems(factory: Callable[..., Any], path: str, arguments: Mapping
     except (TypeError, ValueError) as error:  # third-party constructors may raise anything
         return [Problem(path=path, needs="arguments that the plug-in accepts", got=str(error))]
     return []
-
-
-def _is_finite(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return all(_is_finite(v) for v in value.values())
-    if isinstance(value, (list, tuple)):
-        return all(_is_finite(v) for v in value)
-    return not isinstance(value, float) or math.isfinite(value)

@@ -1,7 +1,11 @@
-"""Requirements of a scenario's metrics (scoring context) and roles (images of the data set)."""
+"""What a scenario asks for before round 0: scoring context of metrics, images of each role, training."""
 
 from glasshouse import registry
+from glasshouse.interfaces import traits_of
 from glasshouse.scenario.spec import Scenario
+
+HEAD_IMAGES = 10_000
+"""Largest number of public images that a new head is fitted to."""
 
 
 def metrics_requiring(scenario: Scenario, requirement: str) -> tuple[str, ...]:
@@ -36,3 +40,19 @@ def role_requests(scenario: Scenario) -> dict[str, tuple[int, str, tuple[int, ..
         "public": (data.public, data.public_split, data.public_classes),
     }
     return {role: request for role, request in requests.items() if request[0]}
+
+
+def passes(scenario: Scenario) -> int:
+    """Training cost before round 0: images times forward and backward passes.
+
+    Fitting a head costs one forward pass over its training images.
+    """
+    how, weights, public = scenario.model.pretraining, scenario.model.weights, scenario.data.public
+    if not (weights or how.epochs):
+        return 0
+    against = how.adversarial
+    ascent = {"none": 0, "fgsm": 1}.get(against.method, against.steps)
+    train = 0 if weights else how.epochs * public * (1 + ascent)
+    features = traits_of(scenario.federation.protocol).start == "features"
+    fits_head = features and how.head_epochs and (weights or how.behind == "linear")
+    return train + (min(HEAD_IMAGES, public) if fits_head else 0)

@@ -110,13 +110,6 @@ def canonical(value: Any) -> Any:
     return [canonical(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
-def freeze(value: Any) -> Any:
-    """Convert lists to tuples recursively, as the spec stores them."""
-    if isinstance(value, Mapping):
-        return {k: freeze(v) for k, v in value.items()}
-    return tuple(freeze(v) for v in value) if isinstance(value, (list, tuple)) else value
-
-
 @final
 class Adversarial(Table):
     """``[model.pretraining.adversarial]``: adversarial training (``models.adversarial``).

@@ -110,11 +110,9 @@ def _cut_grants(grants: Grants, rounds: set[int], client: int | None) -> Grants:
     def mine(key: tuple[int, int]) -> bool:
         return key[0] in rounds and client in (None, key[1])
 
-    return Grants(
-        auxiliary=grants.auxiliary,
+    return replace(
+        grants,
         labels={k: v for k, v in grants.labels.items() if mine(k)},
         batch_norm={k: v for k, v in grants.batch_norm.items() if mine(k)},
-        defense=grants.defense,
-        challenge=grants.challenge,
         cohorts={number: c for number, c in grants.cohorts.items() if number in rounds},
     )

@@ -15,7 +15,7 @@ from glasshouse.errors import BadFile
 from glasshouse.outside import limits
 from glasshouse.outside.files import plain_file, printable, shorten
 from glasshouse.outside.schema import parse_as
-from glasshouse.store import read_json, read_jsonl, write_json, write_jsonl, write_tensors
+from glasshouse.store import read_json, read_jsonl, read_tensors, write_json, write_jsonl, write_tensors
 from glasshouse.tensors import check_finite
 from glasshouse.transcript.described import (
     AggregateLine,
@@ -114,6 +114,16 @@ def read_own(folder: Path) -> dict[int, dict[str, Tensor]]:
         subject = f"file '{path}'"
         own[int(path.stem)] = tensors_of(plain_file(folder, path.name, subject=subject), subject=subject)
     return own
+
+
+def read_memory(folder: Path) -> dict[str, Tensor]:
+    """The tensors that an active attack stored (``Crafted.memory``) in the adversary's folder; or none.
+
+    Raises:
+        BadFile: the file is damaged, or not a file of tensors.
+    """
+    path = folder / "memory.safetensors"
+    return read_tensors(path) if path.is_file() else {}
 
 
 def write_grants(grants: Grants, folder: Path) -> None:

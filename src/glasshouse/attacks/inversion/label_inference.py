@@ -10,7 +10,7 @@ from typing import ClassVar, final
 
 import torch
 
-from glasshouse.attacks.base import About, Claim, Labels, Needs
+from glasshouse.attacks.base import Claim, Labels, Needs
 from glasshouse.attacks.parts.labels import Rule, infer_labels
 from glasshouse.attacks.parts.local_steps import ANY, LINEAR
 from glasshouse.attacks.parts.replica import replica
@@ -61,5 +61,4 @@ class LabelInference:
         """
         client = replica(view, subject="attack 'label_inference'")
         labels = infer_labels(client, rng=rng, rule=self.rule)
-        about = About(rounds=(client.update.round,), client=client.update.client)
-        return (Labels(about=about, counts=torch.bincount(labels, minlength=client.classes)),)
+        return (Labels(about=client.about, counts=torch.bincount(labels, minlength=client.classes)),)

@@ -19,14 +19,14 @@ the update hides zeros; an image occurs twice (it is recovered once).
 Shape letters: B images, R rows, D pixels.
 """
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar, final
 
 import torch
 from torch import Tensor, nn
 
-from glasshouse.attacks.base import About, Claim, Needs, Reconstruction
-from glasshouse.attacks.budget import LONGER, PROBE, Budget
+from glasshouse.attacks.base import Claim, Needs, Reconstruction
+from glasshouse.attacks.budget import LONGER, PROBE, Budget, shorten
 from glasshouse.attacks.inversion.linear_input import find_first_linear, first_linear
 from glasshouse.attacks.parts.local_steps import LINEAR
 from glasshouse.attacks.parts.readout.sparse_columns import ColumnSearch, factorize, find_columns
@@ -75,10 +75,7 @@ class Spear:
     @property
     def budget(self) -> Budget:
         """Maximum number of sweeps; the search ends as soon as the batch is found."""
-        short, longer = (
-            asdict(replace(self.search, iterations=min(n, self.search.iterations), draws=0))
-            for n in (PROBE, LONGER)
-        )
+        short, longer = (shorten(self.search, iterations=n, draws=0) for n in (PROBE, LONGER))
         return Budget(
             unit="sweeps", amount=self.search.sweeps, probe={"search": short}, longer={"search": longer}
         )
@@ -121,10 +118,9 @@ class Spear:
         inputs, agreement = self._read(client, name, weight, bias, rng=rng)
         low, high = client.terms.image_range
         pixels = client.to_pixels(inputs.reshape(-1, *client.shape).to(client.scale))
-        about = About(rounds=(client.update.round,), client=client.update.client)
         return (
             Reconstruction(
-                about=about, inputs=pixels.clamp(low, high).float(), labels=None, confidence=agreement
+                about=client.about, inputs=pixels.clamp(low, high).float(), labels=None, confidence=agreement
             ),
         )
 

@@ -23,9 +23,15 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor, nn
 
-from glasshouse.attacks.base import About, Claim, Needs, Reconstruction
+from glasshouse.attacks.base import Claim, Needs
 from glasshouse.attacks.inversion.linear_input import PASSIVE
-from glasshouse.attacks.parts.readout.summed import crafting_control, crafting_needs, sum_of_round
+from glasshouse.attacks.parts.readout.summed import (
+    claim_of_round,
+    crafting_control,
+    crafting_needs,
+    sum_of_round,
+)
+from glasshouse.attacks.parts.replica import normalization
 from glasshouse.errors import Inapplicable
 from glasshouse.limits import NotNegative, Positive, check_ranges
 from glasshouse.models.build import build
@@ -119,14 +125,7 @@ class CuriousAbandonHonesty:
             inputs, rows = read_traps(
                 weight[:, :entries] * scale, bias, shift, limit=total.examples, range_=view.terms.image_range
             )
-            claims.append(
-                Reconstruction(
-                    about=About(rounds=(one.round,)),
-                    inputs=inputs.clamp(*view.terms.image_range).float().reshape(-1, *shape),
-                    labels=None,
-                    confidence=rows,
-                )
-            )
+            claims.append(claim_of_round(one, inputs, terms=view.terms, confidence=rows))
         return tuple(claims)
 
 
@@ -239,7 +238,8 @@ def _find_layer(architecture: Architecture) -> _Layer:
             and module.in_features % (height * width) == 0
             and module.in_features >= channels * height * width
         ):
-            normalized = _normalization(model, channels)
+            scale, shift = (t.flatten() for t in normalization(model, channels))
+            normalized = (scale, shift)
             unit = (torch.ones(channels), torch.zeros(channels)) if convolutions else normalized
             return _Layer(name=name, convolutions=tuple(convolutions), unit=unit, normalized=normalized)
         raise Inapplicable(
@@ -258,12 +258,3 @@ def _passes(convolution: nn.Conv2d, channels: int) -> bool:
     plain = convolution.stride == (1, 1) and convolution.dilation == (1, 1) and convolution.groups == 1
     enough = min(convolution.in_channels, convolution.out_channels) >= channels
     return odd and same and plain and enough and convolution.bias is not None
-
-
-def _normalization(model: nn.Module, channels: int) -> tuple[Tensor, Tensor]:
-    """Scale and shift, (C,), such that pixel = model input * scale + shift."""
-    layer = dict(model.named_children()).get("normalize", nn.Identity())
-    with torch.no_grad():
-        zero = layer(torch.zeros(1, channels, 1, 1)).flatten()
-        slope = layer(torch.ones(1, channels, 1, 1)).flatten() - zero
-    return 1 / slope, -zero / slope

@@ -28,6 +28,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from operator import itemgetter
 from typing import ClassVar, Literal, final
 
 import torch
@@ -233,7 +234,10 @@ def _neighbours(
     """The sums of the rounds with the next lower and next higher threshold, for the attack's memory."""
     lower = [k for k in known if k[0] < threshold]
     upper = [k for k in known if k[0] > threshold]
-    nearest = {"below": max(lower, default=None, key=_at), "above": min(upper, default=None, key=_at)}
+    nearest = {
+        "below": max(lower, default=None, key=itemgetter(0)),
+        "above": min(upper, default=None, key=itemgetter(0)),
+    }
     memory: dict[str, Tensor] = {}
     for side, nearby in nearest.items():
         if nearby:
@@ -241,10 +245,6 @@ def _neighbours(
             count = torch.tensor(_count(nearby[1], target), dtype=torch.float64)
             memory |= {f"{side}.{number}.{name}": t for name, t in {**parts, "count": count}.items()}
     return memory
-
-
-def _at(known: tuple[float, RoundSum]) -> float:
-    return known[0]
 
 
 def _read_single(weight: Tensor, bias: Tensor) -> Tensor | None:

@@ -21,11 +21,16 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from glasshouse.attacks.base import About, Claim, Needs, Reconstruction
+from glasshouse.attacks.base import Claim, Needs
 from glasshouse.attacks.linear.robbing_the_fed import imprint_tensors
 from glasshouse.attacks.parts.readout.in_front import PREFIX, agreed_state, in_front
 from glasshouse.attacks.parts.readout.linear_leakage import normal_thresholds
-from glasshouse.attacks.parts.readout.summed import crafting_control, crafting_needs, sum_of_round
+from glasshouse.attacks.parts.readout.summed import (
+    claim_of_round,
+    crafting_control,
+    crafting_needs,
+    sum_of_round,
+)
 from glasshouse.limits import Count, Natural, check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
@@ -126,16 +131,9 @@ class Loki:
                 for block in total.gradient[name].chunk(view.terms.clients, dim=1)
             ]
             inputs = torch.cat([readings[c][0] for c in clients])
-            low, high = view.terms.image_range
-            claims.append(
-                Reconstruction(
-                    about=About(rounds=(one.round,)),
-                    inputs=inputs.clamp(low, high).float().reshape(-1, *view.terms.architecture.input_shape),
-                    labels=None,
-                    confidence=torch.cat([readings[c][1] for c in clients]),
-                    source=torch.tensor([c for c in clients for _ in readings[c][1]], dtype=torch.int64),
-                )
-            )
+            confidence = torch.cat([readings[c][1] for c in clients])
+            source = torch.tensor([c for c in clients for _ in readings[c][1]], dtype=torch.int64)
+            claims.append(claim_of_round(one, inputs, terms=view.terms, confidence=confidence, source=source))
         return tuple(claims)
 
 

@@ -18,10 +18,15 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
-from glasshouse.attacks.base import About, Claim, Needs, Reconstruction
+from glasshouse.attacks.base import Claim, Needs
 from glasshouse.attacks.parts.readout.in_front import PREFIX, agreed_state, in_front
 from glasshouse.attacks.parts.readout.linear_leakage import normal_thresholds, read_rows, read_single_rows
-from glasshouse.attacks.parts.readout.summed import crafting_control, crafting_needs, sum_of_round
+from glasshouse.attacks.parts.readout.summed import (
+    claim_of_round,
+    crafting_control,
+    crafting_needs,
+    sum_of_round,
+)
 from glasshouse.limits import check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
@@ -116,15 +121,8 @@ class RobbingTheFed:
                     limit=total.examples,
                     measure=mean if view.terms.sends != "gradient" else None,
                 )
-            shape = view.terms.architecture.input_shape
-            claims.append(
-                Reconstruction(
-                    about=About(rounds=(one.round,)),
-                    inputs=leak.inputs.clamp(*view.terms.image_range).float().reshape(-1, *shape),
-                    labels=None,
-                    confidence=leak.signal.abs(),
-                )
-            )
+            confidence = leak.signal.abs()
+            claims.append(claim_of_round(one, leak.inputs, terms=view.terms, confidence=confidence))
         return tuple(claims)
 
 

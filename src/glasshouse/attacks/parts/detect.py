@@ -29,11 +29,12 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from glasshouse.attacks.base import About, DefenseGuess
+from glasshouse.attacks.base import DefenseGuess
 from glasshouse.attacks.parts.labels import sums
 from glasshouse.attacks.parts.matching import transforms
 from glasshouse.attacks.parts.matching.distance import Steps, local_steps, target_of
 from glasshouse.attacks.parts.matching.transforms import Adaptation
+from glasshouse.attacks.parts.readout.linear_tail import latents
 from glasshouse.attacks.parts.replica import Replica
 from glasshouse.privacy.marks import ROUNDING, grid_bits, noise_of, scattered_zeros
 from glasshouse.rng import Rng
@@ -132,23 +133,14 @@ def _several(replica: Replica, weight: Tensor, last: str, *, images: Tensor | No
         shape = (PROBES, *replica.shape)
         probes = torch.rand(shape, generator=rng.child("probes").torch()).to(replica.device)
         images = probes * (high - low) + low
-    dead = _features(replica, last, images[: 4 * PROBES]) == 0
+    with torch.no_grad():
+        dead = latents(replica.model, last)(images[: 4 * PROBES]) == 0
     whole = len(dead) // replica.images * replica.images
     groups = dead[:whole].reshape(-1, replica.images, dead.shape[1]).all(1).float().mean(1)
     usual = float(groups.max()) if len(groups) else 1.0
     if hidden > usual + 1.0 / weight.shape[1]:
         return Finding(name="soteria", parameters={"share": hidden})
     return Finding(name=NONE, parameters={})
-
-
-def _features(replica: Replica, last: str, images: Tensor) -> Tensor:
-    """(N, F) inputs of the last layer."""
-    layer_inputs: list[Tensor] = []
-    layer = replica.model.get_submodule(last)
-    note = layer.register_forward_pre_hook(lambda _, arguments: layer_inputs.append(arguments[0].detach()))
-    with note, torch.no_grad():
-        replica.model(images)
-    return layer_inputs[0]
 
 
 def adaptation(finding: Finding, replica: Replica, *, steps: Steps = "simulate") -> Adaptation:
@@ -199,5 +191,4 @@ def adaptation_of_each(
 
 def guess_claim(finding: Finding, replica: Replica) -> DefenseGuess:
     """Convert the finding to a claim about the update's client."""
-    about = About(rounds=(replica.update.round,), client=replica.update.client)
-    return DefenseGuess(about=about, name=finding.name, parameters=finding.parameters)
+    return DefenseGuess(about=replica.about, name=finding.name, parameters=finding.parameters)

@@ -14,6 +14,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from glasshouse.attacks.base import About
 from glasshouse.attacks.parts.local_steps import check_linear, clamped_gradient, known_decay
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.models.build import build, load
@@ -45,6 +46,11 @@ class Replica:
     terms: Terms
     scale: Tensor
     shift: Tensor
+
+    @property
+    def about(self) -> About:
+        """The round and the client."""
+        return About(rounds=(self.update.round,), client=self.update.client)
 
     @property
     def images(self) -> int:
@@ -239,7 +245,7 @@ def _beside_update(
             fix="pair every update with the broadcast that it answers",
         )
     device = device_of(broadcast.tensors)
-    scale, shift = _normalization(model, broadcast.architecture.input_shape[0], device)
+    scale, shift = normalization(model, broadcast.architecture.input_shape[0], device=device)
     return Replica(
         model=model,
         update=update,
@@ -250,11 +256,11 @@ def _beside_update(
     )
 
 
-def _normalization(model: nn.Module, channels: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """(scale, shift) such that pixel = model input * scale + shift, by probing the first layer."""
-    layer = dict(model.named_children()).get("normalize")
-    if layer is None:
-        return torch.ones(1, channels, 1, 1, device=device), torch.zeros(1, channels, 1, 1, device=device)
+def normalization(
+    model: nn.Module, channels: int, *, device: torch.device | None = None
+) -> tuple[Tensor, Tensor]:
+    """Scale and shift (1, C, 1, 1), with pixel = model input * scale + shift, by probing the first layer."""
+    layer = dict(model.named_children()).get("normalize", nn.Identity())
     with torch.no_grad():
         zero = layer(torch.zeros(1, channels, 1, 1, device=device))
         slope = layer(torch.ones(1, channels, 1, 1, device=device)) - zero

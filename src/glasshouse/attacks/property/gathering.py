@@ -84,10 +84,7 @@ def gather(
         rounds=tuple(r.round for r in rounds),
         participation=present,
         count=counts,
-        kernel=evidence["kernel"],
-        offset=evidence["offset"],
-        held=evidence["held"],
-        norm=evidence["norm"],
+        **evidence,
     )
 
 

@@ -22,8 +22,6 @@ from torch import Tensor
 from glasshouse.attacks.text.span import Span, with_directions
 from glasshouse.models.text.base import TextModel
 
-__all__ = ["Candidates", "candidates", "received"]
-
 ROWS = 8192
 """Tokens of the vocabulary that are tested at once."""
 

@@ -22,25 +22,24 @@ from typing import ClassVar, final
 import torch
 
 from glasshouse.attacks.base import Claim, Needs
-from glasshouse.attacks.parts.local_steps import LINEAR
+from glasshouse.attacks.parts.readout.summed import READING_NEEDS
 from glasshouse.attacks.sequences import Sequences
 from glasshouse.attacks.text.candidates import candidates
 from glasshouse.attacks.text.prefixes import Found, Limits, grow
 from glasshouse.attacks.text.reading import (
     Answer,
+    SentenceAttack,
     answers,
     check_depth,
-    check_sentences,
     heads_span,
     input_span,
 )
 from glasshouse.attacks.text.sentences import assemble
 from glasshouse.errors import Inapplicable
-from glasshouse.limits import Count, Share, check_ranges
+from glasshouse.limits import Count, Share
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
-from glasshouse.wire import Architecture
 
 SUBJECT = "attack 'dager'"
 MOVED = 6.0
@@ -49,7 +48,7 @@ MOVED = 6.0
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Dager:
+class Dager(SentenceAttack):
     """Sentences whose every token lies in the span of two attention layers' gradients.
 
     Args:
@@ -74,24 +73,13 @@ class Dager:
             "metric": "exact_sentences",
         },
     )
-    needs: ClassVar[Needs] = Needs(
-        sees=frozenset({"broadcast"}),
-        any_of=frozenset({"update", "aggregate"}),
-        scope="round",
-        optimizers=LINEAR,
-    )
+    name: ClassVar[str] = "dager"
+    needs: ClassVar[Needs] = READING_NEEDS
     budget: ClassVar[None] = None
 
     least: Share = 2e-3
     beam: Count = 16
     starts: Count = 8
-
-    def __post_init__(self) -> None:
-        check_ranges(self, SUBJECT)
-
-    def check_model(self, architecture: Architecture) -> None:
-        """Refuse models of images."""
-        check_sentences(architecture, subject=SUBJECT)
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """One claim per update, or about the cohort if only the sum is seen.

@@ -17,15 +17,14 @@ import torch
 from torch import Tensor
 
 from glasshouse.attacks.base import Claim, Needs
-from glasshouse.attacks.parts.local_steps import LINEAR
+from glasshouse.attacks.parts.readout.summed import READING_NEEDS
 from glasshouse.attacks.sequences import OccurredTokens
-from glasshouse.attacks.text.reading import Answer, answers, check_sentences
+from glasshouse.attacks.text.reading import Answer, SentenceAttack, answers
 from glasshouse.errors import Inapplicable
-from glasshouse.limits import Positive, check_ranges
+from glasshouse.limits import Positive
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
-from glasshouse.wire import Architecture
 
 SUBJECT = "attack 'embedding_rows'"
 SPREAD: Final = 1.4826
@@ -34,7 +33,7 @@ SPREAD: Final = 1.4826
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class EmbeddingRows:
+class EmbeddingRows(SentenceAttack):
     """Tokens whose row of the embedding's gradient is an outlier.
 
     Args:
@@ -55,23 +54,12 @@ class EmbeddingRows:
             "metric": "tokens_named",
         },
     )
-    needs: ClassVar[Needs] = Needs(
-        sees=frozenset({"broadcast"}),
-        any_of=frozenset({"update", "aggregate"}),
-        scope="round",
-        optimizers=LINEAR,
-    )
+    name: ClassVar[str] = "embedding_rows"
+    needs: ClassVar[Needs] = READING_NEEDS
     budget: ClassVar[None] = None
 
     deviations: Positive = 6.0
     factor: Positive = 2.0
-
-    def __post_init__(self) -> None:
-        check_ranges(self, SUBJECT)
-
-    def check_model(self, architecture: Architecture) -> None:
-        """Refuse models of images."""
-        check_sentences(architecture, subject=SUBJECT)
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """One claim per update, or about the cohort if only the sum is seen.

@@ -29,20 +29,19 @@ from glasshouse.attacks.parts.local_steps import LINEAR
 from glasshouse.attacks.parts.search.adam import Descent, Found, adam
 from glasshouse.attacks.text.matching import FREE, OPEN, Candidates, Distance, Matching, match_gradient
 from glasshouse.attacks.text.ngram import NGrams, count_ngrams
-from glasshouse.attacks.text.reading import check_sentences
+from glasshouse.attacks.text.reading import SentenceAttack
 from glasshouse.attacks.text.rearrange import rearrangement, shuffle
-from glasshouse.limits import Count, NotNegative, check_ranges
+from glasshouse.limits import Count, NotNegative
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
-from glasshouse.wire import Architecture
 
 SUBJECT = "attack 'lamp'"
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Lamp:
+class Lamp(SentenceAttack):
     """Gradient matching of sentences under a language model's prior.
 
     Args:
@@ -72,6 +71,7 @@ class Lamp:
             "metric": "token_accuracy",
         },
     )
+    name: ClassVar[str] = "lamp"
     needs: ClassVar[Needs] = Needs(
         sees=frozenset({"broadcast", "update"}),
         scope="update",
@@ -90,9 +90,6 @@ class Lamp:
     every: Count = 60
     moves: Count = 60
 
-    def __post_init__(self) -> None:
-        check_ranges(self, SUBJECT)
-
     @property
     def parts(self) -> int:
         """Number of alternations between iterations and moves."""
@@ -104,10 +101,6 @@ class Lamp:
         probe = {**search_budget(self.search).probe, "starts": 2, "every": PROBE, "moves": PROBE}
         amount = self.starts + self.search.iterations + self.moves * self.parts
         return Budget(unit="gradients", amount=amount, restarts=self.search.restarts, probe=probe)
-
-    def check_model(self, architecture: Architecture) -> None:
-        """Refuse models of images."""
-        check_sentences(architecture, subject=SUBJECT)
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """The sentences with the smallest loss (distance and prior) after any part.

@@ -24,7 +24,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from glasshouse.attacks.base import About
 from glasshouse.attacks.objective import SearchedLoss
 from glasshouse.attacks.parts.labels import known_labels
 from glasshouse.attacks.parts.matching.distance import ROUNDING
@@ -36,8 +35,6 @@ from glasshouse.errors import Inapplicable
 from glasshouse.models.text.base import TextModel
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
-
-__all__ = ["FREE", "OPEN", "Candidates", "Distance", "Matching", "match_gradient"]
 
 Distance = Literal["cosine", "l2_l1"]
 """``cosine``: 1 - cos, the mean over tensors; ``l2_l1``: the L2 norm plus the weighted L1 norm of the
@@ -209,11 +206,11 @@ class Matching:
 
     def claim(self, tokens: Tensor, *, loss: float) -> Sequences:
         """The claim about the client: ``tokens`` (B, L); the confidence of every one is minus the loss."""
-        update, pad = self.client.update, self.model.vocabulary.pad
-        full = torch.full((len(tokens), self.client.terms.architecture.input_shape[0]), pad)
+        length, pad = self.client.terms.architecture.input_shape[0], self.model.vocabulary.pad
+        full = torch.full((len(tokens), length), pad)
         full[:, : tokens.shape[1]] = tokens
         return Sequences(
-            about=About(rounds=(update.round,), client=update.client),
+            about=self.client.about,
             tokens=full,
             confidence=torch.full((len(tokens),), -loss),
         )

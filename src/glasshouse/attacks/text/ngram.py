@@ -14,8 +14,6 @@ from torch import Tensor
 
 from glasshouse.tokens.vocabulary import Vocabulary
 
-__all__ = ["NGrams", "count_ngrams"]
-
 ORDER: Final = 3
 """Tokens of the longest n-gram; keys of three fit into 64 bits up to two million tokens."""
 WEIGHT: Final = 2.0

@@ -24,8 +24,6 @@ from glasshouse.attacks.text.candidates import received
 from glasshouse.attacks.text.span import Span
 from glasshouse.models.text.base import TextModel
 
-__all__ = ["Found", "Limits", "grow", "in_order"]
-
 PAIRS = {"cpu": 2048, "cuda": 65536}
 """Number of pairs of prefix and token that are computed at once, by device."""
 

@@ -17,22 +17,27 @@ from torch import Tensor
 
 from glasshouse.attacks.base import About, Claim, ClientScores, Needs
 from glasshouse.attacks.parts.local_steps import LINEAR
-from glasshouse.attacks.text.reading import Answer, answers, check_depth, check_sentences, input_span
+from glasshouse.attacks.text.reading import (
+    Answer,
+    SentenceAttack,
+    answers,
+    check_depth,
+    input_span,
+)
 from glasshouse.attacks.text.span import Span
 from glasshouse.errors import Inapplicable
-from glasshouse.limits import Fraction, Share, check_ranges
+from glasshouse.limits import Fraction, Share
 from glasshouse.models.text.base import TextModel
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
-from glasshouse.wire import Architecture
 
 SUBJECT = "attack 'projres'"
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class ProjRes:
+class ProjRes(SentenceAttack):
     """Score clients by the distance of the challenge's sentences from the span of their gradients.
 
     Args:
@@ -58,6 +63,7 @@ class ProjRes:
             "metric": "auc",
         },
     )
+    name: ClassVar[str] = "projres"
     needs: ClassVar[Needs] = Needs(
         sees=frozenset({"broadcast", "update"}),
         scope="run",
@@ -68,13 +74,6 @@ class ProjRes:
 
     least: Share = 2e-3
     share: Fraction = 0.95
-
-    def __post_init__(self) -> None:
-        check_ranges(self, SUBJECT)
-
-    def check_model(self, architecture: Architecture) -> None:
-        """Refuse models of images."""
-        check_sentences(architecture, subject=SUBJECT)
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """One claim about all rounds: each client's best round counts; clients without update are no members.

@@ -5,7 +5,7 @@ Shape letters: R rows of a gradient, D width, H heads, E features per head.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, Protocol, final
 
 import torch
 from torch import Tensor, nn
@@ -14,22 +14,26 @@ from glasshouse.attacks.base import About
 from glasshouse.attacks.parts.local_steps import check_linear, known_decay
 from glasshouse.attacks.text.span import SKETCH, Span, span_of, within_reach
 from glasshouse.errors import Inapplicable
+from glasshouse.limits import check_ranges
 from glasshouse.models.build import build, load
 from glasshouse.models.text.base import ADAPTER, TextModel
 from glasshouse.rng import Rng
 from glasshouse.tensors import check_finite, device_of
 from glasshouse.transcript.view import View
-from glasshouse.wire import Architecture, Broadcast, Kind
+from glasshouse.wire import Aggregate, Architecture, Broadcast, Update
 
-__all__ = [
-    "Answer",
-    "answers",
-    "check_depth",
-    "check_sentences",
-    "heads_span",
-    "input_span",
-    "text_model",
-]
+
+class SentenceAttack(Protocol):
+    """Base class of attacks on language models: settings with declared ranges, and no models of images."""
+
+    name: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        check_ranges(self, f"attack '{self.name}'")
+
+    def check_model(self, architecture: Architecture) -> None:
+        """Refuse models of images."""
+        check_sentences(architecture, subject=f"attack '{self.name}'")
 
 
 @final
@@ -62,13 +66,12 @@ def answers(view: View, *, subject: str) -> Iterator[Answer]:
     for one in view.rounds:
         models: dict[int, TextModel] = {}  # clients that received the same share it
         for client, update in one.updates.items():
-            about, sent = About(rounds=(one.round,), client=client), update.tensors
             broadcast = one.received_by(client)
-            gradient = _gradient(view, broadcast, sent, kind=update.kind, steps=update.steps, subject=subject)
+            gradient = _gradient(view, broadcast, update, update.tensors, subject=subject)
             if id(broadcast) not in models:
                 models[id(broadcast)] = text_model(broadcast, subject=subject)
             yield Answer(
-                about=about,
+                about=About(rounds=(one.round,), client=client),
                 model=models[id(broadcast)],
                 sent=gradient,
                 examples=update.examples,
@@ -77,9 +80,7 @@ def answers(view: View, *, subject: str) -> Iterator[Answer]:
         if one.aggregate is not None and not one.updates:
             total = one.aggregate
             mean = {name: t / total.weight for name, t in total.tensors.items()}
-            gradient = _gradient(
-                view, one.broadcast, mean, kind=total.kind, steps=total.steps, subject=subject
-            )
+            gradient = _gradient(view, one.broadcast, total, mean, subject=subject)
             yield Answer(
                 about=About(rounds=(one.round,)),
                 model=text_model(one.broadcast, subject=subject),
@@ -127,24 +128,23 @@ def check_depth(model: TextModel, *, subject: str) -> None:
 def _gradient(
     view: View,
     broadcast: Broadcast,
-    sent: Mapping[str, Tensor],
+    message: Update | Aggregate,
+    mean: Mapping[str, Tensor],
     *,
-    kind: Kind,
-    steps: int,
     subject: str,
 ) -> dict[str, Tensor]:
-    """The sent tensors as a gradient, up to scale and sign; in the precision of the model."""
-    if kind == "logits":
+    """The mean of a message as a gradient, up to scale and sign; in the precision of the model."""
+    if message.kind == "logits":
         raise Inapplicable(
             subject, needs="parameters or their gradient", got="logits", fix="use protocol fedsgd or fedavg"
         )
     check_linear(view.terms, subject=subject)
-    check_finite(sent, subject=subject)
-    before = {name: broadcast.tensors[name] for name in sent}
+    check_finite(mean, subject=subject)
+    before = {name: broadcast.tensors[name] for name in mean}
     decay: Mapping[str, Tensor] = {}
-    if kind == "delta":
-        decay = known_decay(before, view.terms, round=broadcast.round, steps=steps)
-    moved = {name: t + decay[name] if decay else t for name, t in sent.items()}
+    if message.kind == "delta":
+        decay = known_decay(before, view.terms, round=broadcast.round, steps=message.steps)
+    moved = {name: t + decay[name] if decay else t for name, t in mean.items()}
     return {name: t.to(before[name].dtype) for name, t in moved.items()}
 
 

@@ -9,8 +9,6 @@ from typing import Final
 import torch
 from torch import Tensor
 
-__all__ = ["MOVES", "rearrangement", "shuffle"]
-
 Draw = Callable[[int], int]
 """Draw a random integer below the given one."""
 

@@ -25,8 +25,6 @@ from glasshouse.attacks.text.prefixes import Found
 from glasshouse.attacks.text.span import Span
 from glasshouse.models.text.base import TextModel, attend
 
-__all__ = ["assemble", "distances"]
-
 AT_ONCE = {"cpu": 4096, "cuda": 262_144}
 """Number of tokens that go through the first block at once, by device."""
 ROUNDS = 3

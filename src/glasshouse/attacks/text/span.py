@@ -23,8 +23,6 @@ import scipy
 import torch
 from torch import Tensor
 
-__all__ = ["SKETCH", "Span", "signal_rank", "span_of", "with_directions", "within_reach"]
-
 SKETCH = 48
 """Null-space directions that are tested first: a vector in the span has no component along any of them."""
 EDGE = 1.1
@@ -220,10 +218,9 @@ def with_directions(span: Span, inputs: Tensor) -> Span:
     _, values, vectors = torch.linalg.svd(outside.double(), full_matrices=True)
     rank = int((values > SMALL).sum())
     turned = span.null.double() @ vectors.T
-    return Span(
+    return replace(
+        span,
         basis=torch.cat([span.basis, turned[:, :rank].T.to(span.basis.dtype)]),
         null=turned[:, rank:].to(span.null.dtype).contiguous(),
         leak=torch.cat([span.leak, span.leak.new_zeros(rank)]),
-        lens=span.lens,
-        allowance=span.allowance,
     )

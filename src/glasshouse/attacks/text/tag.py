@@ -20,19 +20,18 @@ from glasshouse.attacks.objective import SearchedLoss
 from glasshouse.attacks.parts.local_steps import LINEAR
 from glasshouse.attacks.parts.search.adam import Descent, adam
 from glasshouse.attacks.text.matching import OPEN, Candidates, Matching, match_gradient
-from glasshouse.attacks.text.reading import check_sentences
-from glasshouse.limits import NotNegative, check_ranges
+from glasshouse.attacks.text.reading import SentenceAttack
+from glasshouse.limits import NotNegative
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
-from glasshouse.wire import Architecture
 
 SUBJECT = "attack 'tag'"
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Tag:
+class Tag(SentenceAttack):
     """Gradient matching of sentences, without a prior.
 
     Args:
@@ -55,6 +54,7 @@ class Tag:
             "metric": "token_accuracy",
         },
     )
+    name: ClassVar[str] = "tag"
     needs: ClassVar[Needs] = Needs(
         sees=frozenset({"broadcast", "update"}),
         scope="update",
@@ -66,17 +66,10 @@ class Tag:
     search: Descent = field(default_factory=partial(Descent, restarts=1, learning_rate=0.3))
     weight: NotNegative = 0.01
 
-    def __post_init__(self) -> None:
-        check_ranges(self, SUBJECT)
-
     @property
     def budget(self) -> Budget:
         """Iterations of every restart."""
         return search_budget(self.search)
-
-    def check_model(self, architecture: Architecture) -> None:
-        """Refuse models of images."""
-        check_sentences(architecture, subject=SUBJECT)
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """The sentences with the nearest gradient.

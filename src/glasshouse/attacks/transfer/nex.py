@@ -17,13 +17,13 @@ from functools import partial
 from typing import ClassVar, final
 
 from glasshouse.attacks.base import Claim, Needs
-from glasshouse.attacks.parts.local_steps import LINEAR
 from glasshouse.attacks.parts.readout.columns import Readout
 from glasshouse.attacks.parts.readout.head_gradient import (
     INVERSION_MOVED,
     HeadAttack,
     Inversion,
 )
+from glasshouse.attacks.parts.readout.summed import READING_NEEDS
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
@@ -56,13 +56,7 @@ class Nex(HeadAttack):
         },
         renamed=INVERSION_MOVED,
     )
-    needs: ClassVar[Needs] = Needs(
-        sees=frozenset({"broadcast"}),
-        any_of=frozenset({"update", "aggregate"}),
-        scope="round",
-        optimizers=LINEAR,
-        protocols=frozenset({"fedsgd", "fedavg", "transfer"}),
-    )
+    needs: ClassVar[Needs] = READING_NEEDS
 
     readout: Readout = "unexplained"
     inversion: Inversion = field(default_factory=partial(Inversion, invert="generator"))

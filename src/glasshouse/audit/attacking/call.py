@@ -20,11 +20,12 @@ from glasshouse.audit.attacking.needs import attack_of, find_refusal, refusal_of
 from glasshouse.audit.log import collect_notes
 from glasshouse.errors import BadFile, GlasshouseError
 from glasshouse.rng import Rng
-from glasshouse.store import read_jsonl, read_tensors
+from glasshouse.store import read_jsonl
 from glasshouse.tensors import copy_to
 from glasshouse.transcript.cut import cut
 from glasshouse.transcript.files import (
     read_grants,
+    read_memory,
     read_own,
     read_transcript,
 )
@@ -83,12 +84,11 @@ def adversary_side(folder: str, *, trust_factory: bool = False) -> Side:
         BadValue: as the functions of :mod:`glasshouse.transcript.files`.
     """
     root = Path(folder)
-    memory = root / "adversary" / "memory.safetensors"
     return Side(
         transcript=read_transcript(root / "transcript", trust_factory=trust_factory),
         grants=read_grants(root / "grants"),
         own=read_own(root / "own"),
-        memory=read_tensors(memory) if memory.is_file() else {},
+        memory=read_memory(root / "adversary"),
     )
 
 
@@ -118,8 +118,7 @@ def run_attack(task: AttackTask) -> str:
 
 
 def _call(task: AttackTask, attack: Attack, side: Side) -> tuple[Claim, ...] | Refusal:
-    """Run the attack on a copy of its view, with the grants that it declares; return its checked claims."""
-    rng = stream_of(task)
+    """The attack's claims about a view with the grants that it declares."""
     subject = f"attack '{task.attack}' on {task.unit.name}"
     try:
         view = view_of(task, attack, side)
@@ -128,12 +127,20 @@ def _call(task: AttackTask, attack: Attack, side: Side) -> tuple[Claim, ...] | R
     except GlasshouseError as error:
         return refusal_of(error)
 
-    def work(device: str) -> tuple[Claim, ...]:
-        claims = copy_to(attack.run(copy_to(view, device), rng=rng), "cpu")
-        check_claims(claims, view=view, unit=task.unit, subject=subject)
+    return call_attack(attack, view, unit=task.unit, rng=stream_of(task), device=task.device, subject=subject)
+
+
+def call_attack(
+    attack: Attack, view: View, *, unit: Unit, rng: Rng, device: str, subject: str
+) -> tuple[Claim, ...] | Refusal:
+    """Run the attack on a copy of its view on ``device``; return its checked claims."""
+
+    def work(place: str) -> tuple[Claim, ...]:
+        claims = copy_to(attack.run(copy_to(view, place), rng=rng), "cpu")
+        check_claims(claims, view=view, unit=unit, subject=subject)
         return claims
 
-    return call_plugin(lambda: run_on(task.device, work, subject=subject), subject=subject)
+    return call_plugin(lambda: run_on(device, work, subject=subject), subject=subject)
 
 
 def stream_of(task: AttackTask) -> Rng:

@@ -5,6 +5,7 @@ A unit is the scope of one call of an attack: one update, one round, or the run.
 """
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -16,7 +17,7 @@ from torch import Tensor
 from glasshouse.attacks.base import About, Claim, tensors_of
 from glasshouse.errors import BadFile
 from glasshouse.outside import limits
-from glasshouse.outside.files import plain_file, reason
+from glasshouse.outside.files import plain_file, printable, reason
 from glasshouse.registry import load
 from glasshouse.store import read_json, read_tensors, write_json, write_tensors
 from glasshouse.wire import Refusal
@@ -40,14 +41,23 @@ class Unit:
     def named(cls, name: str) -> "Unit":
         """Parse the unit from the name of its folder.
 
+        Raises:
+            BadFile: a folder with another name.
+
         Examples:
             >>> Unit.named("round0-3-client7"), Unit.named("roundrun").rounds
             (Unit(rounds=(0, 3), client=7), ())
         """
-        head, _, client = name.partition("-client")
-        rounds = head.removeprefix("round")
-        numbers = () if rounds == "run" else tuple(int(number) for number in rounds.split("-"))
-        return cls(rounds=numbers, client=int(client) if client else None)
+        parts = re.fullmatch(r"round(run|[0-9]{1,9}(?:-[0-9]{1,9})*)(?:-client([0-9]{1,9}))?", name)
+        if parts is None:
+            raise BadFile(
+                f"unit '{printable(name)}' of a run",
+                needs="a folder named by its rounds, as round3-client1",
+                got="another name",
+                fix="get the run again",
+            )
+        numbers = () if parts[1] == "run" else tuple(int(r) for r in parts[1].split("-"))
+        return cls(rounds=numbers, client=None if parts[2] is None else int(parts[2]))
 
 
 @final

@@ -7,7 +7,6 @@ from typing import Any
 
 from glasshouse.attacks.base import Attack, Needs
 from glasshouse.attacks.budget import Budget
-from glasshouse.audit.attacking.threat import threat_of
 from glasshouse.errors import GlasshouseError
 from glasshouse.registry import create, load
 from glasshouse.scenario.spec import Scenario
@@ -22,6 +21,16 @@ def attack_of(name: str, arguments: Mapping[str, Any]) -> Attack:
     """The attack with its settings."""
     attack: Attack = create(load("attacks", name), arguments)
     return attack
+
+
+def threat_of(scenario: Scenario) -> Threat:
+    """The scenario's threat model, completed with what its role sees."""
+    return Threat(
+        role=scenario.threat.role,
+        sees=scenario.sees,
+        changes=frozenset(scenario.threat.changes),
+        client=scenario.threat.client,
+    )
 
 
 def find_refusal(attack: Attack, name: str, threat: Threat, grants: Grants, terms: Terms) -> Refusal | None:

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import torch
 
-from glasshouse.audit.simulation.build import Built, built_on, defense_of, spare_of, wants_of
-from glasshouse.data.sources import load as load_source
+from glasshouse.audit.simulation.build import Built, built_on, defense_of, load_data, spare_of, wants_of
 from glasshouse.data.splits import Roles, deal
 from glasshouse.errors import BadFile, BadValue
 from glasshouse.federation.setting import Setting
@@ -30,13 +29,7 @@ def build_captured(scenario: Scenario, transcript: Transcript, *, seed: int) -> 
         GlasshouseError: data, model and capture do not match; says which.
     """
     data, architecture = scenario.data, transcript.terms.architecture
-    source = load_source(
-        data.source,
-        resize=data.resize,
-        channels=data.channels,
-        tokenizer=data.tokenizer,
-        length=data.length,
-    )
+    source = load_data(data, data.source)
     _check_fit(source.input_shape, source.classes, architecture, data.source)
     rng = Rng.root(seed, salt=source.checksum)
     wants = wants_of(scenario)

@@ -1,16 +1,18 @@
 """Record one group of an audit: its federation is simulated, copied from another group, or captured."""
 
+import math
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-
-from torch import Tensor
+from statistics import median
+from typing import Final
 
 from glasshouse.audit.captured.build import build_captured, truth_of
-from glasshouse.audit.captured.defenses import defense_notes
 from glasshouse.audit.captured.terms import TOLERANCE, check_terms
+from glasshouse.audit.defenses.check import check_defenses
+from glasshouse.audit.defenses.declared import Judged
 from glasshouse.audit.hashes import recorded_files, write_hashes
 from glasshouse.audit.simulation.group import Group, file_group, simulate, utility_of
 from glasshouse.audit.simulation.record import (
@@ -21,11 +23,15 @@ from glasshouse.audit.simulation.record import (
     write_record,
 )
 from glasshouse.audit.simulation.recorder import BothSides
+from glasshouse.errors import Inapplicable
 from glasshouse.scenario.load import read_resolved
 from glasshouse.scenario.spec import Scenario
-from glasshouse.store import read_tensors
-from glasshouse.transcript.files import read_own, read_transcript
-from glasshouse.transcript.record import Log
+from glasshouse.transcript.files import read_memory, read_own, read_transcript
+from glasshouse.transcript.record import Log, Transcript
+from glasshouse.wire import Mechanism
+
+_ROUNDS: Final = 20
+"""Number of rounds examined, enough of a client's updates to estimate a defence's strength."""
 
 
 def record(group: Group) -> str:
@@ -64,10 +70,16 @@ def _record_capture(scenario: Scenario, group: Group) -> None:
     own = read_own(capture / "own")
     log = Log(terms=transcript.terms, rounds={r.round: r for r in transcript.rounds}, servers=own)
     truth = truth_of(capture, transcript.terms.architecture)
-    file_group(folder, federation, BothSides(log=log, used=dict(truth.used)), _memory(capture), None)
+    file_group(
+        folder,
+        federation,
+        BothSides(log=log, used=dict(truth.used)),
+        read_memory(capture / "adversary"),
+        None,
+    )
     write_hashes(folder)
     checked = check_terms(capture, transcript, truth)
-    defenses = defense_notes(transcript, [defense.describe() for defense in federation.setting.defenses])
+    defenses = _defense_notes(transcript, [defense.describe() for defense in federation.setting.defenses])
     last = [b for r in transcript.rounds for b in r.broadcasts if b.client is None][-1]
     agreed = last.architecture == transcript.terms.architecture
     write_record(
@@ -101,7 +113,32 @@ def _notes(checked: TermsCheck) -> tuple[str, ...]:
     )
 
 
-def _memory(capture: Path) -> Mapping[str, Tensor]:
-    """The tensors that an active server stored when it crafted models."""
-    path = capture / "adversary" / "memory.safetensors"
-    return read_tensors(path) if path.is_file() else {}
+def _defense_notes(transcript: Transcript, declared: Sequence[Mechanism]) -> tuple[str, ...]:
+    """One sentence for each declared defence, and for each one observed but not declared.
+
+    Args:
+        transcript: of the capture.
+        declared: the defences that every client runs according to the scenario.
+    """
+    try:
+        rows = check_defenses(replace(transcript, rounds=transcript.rounds[:_ROUNDS]), declared)
+    except Inapplicable as error:
+        return (f"Which defences ran is not checked: {error.needs}; got {error.got}.",)
+    if not rows:
+        return ("No defence is declared, and no update shows one.",)
+    alike: dict[tuple[object, ...], list[Judged]] = {}
+    for row in rows:
+        alike.setdefault((row.defense, row.setting, str(row.declared), row.ruling), []).append(row)
+    return tuple(_sentence(group) for group in alike.values())
+
+
+def _sentence(rows: Sequence[Judged]) -> str:
+    """The ruling on one setting of one defence, for the clients with the same ruling."""
+    first = rows[0]
+    stated = "" if math.isnan(first.declared) else f" declared {first.declared:.4g},"
+    values = [row.seen.value for row in rows if row.seen.state == "on" and not math.isnan(row.seen.value)]
+    observed = f" observed {median(values):.4g}," if values else ""
+    clients = sum(row.client is not None for row in rows)
+    where = f" at {clients} client{'s' * (clients != 1)}" if clients else ""
+    name = f"{first.defense}, {first.setting}" if first.setting else first.defense
+    return f"Defence check: {name}:{stated}{observed} {first.ruling}{where} ({first.reason})."

@@ -11,8 +11,7 @@ from glasshouse.data.splits import ROLES, Role
 from glasshouse.data.survey import Survey, survey
 from glasshouse.errors import GlasshouseError
 from glasshouse.scenario.axes import Cell
-from glasshouse.scenario.passes import passes
-from glasshouse.scenario.requirements import role_requests
+from glasshouse.scenario.requirements import passes, role_requests
 from glasshouse.scenario.spec import Scenario
 
 AFTERWARDS: Final = {"examples", "heldout", "images_are_public"}

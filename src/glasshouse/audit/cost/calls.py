@@ -14,10 +14,9 @@ from typing import Any, Final, final
 
 from glasshouse.attacks.budget import Budget
 from glasshouse.audit.attacking.call import AttackTask, units_of
-from glasshouse.audit.attacking.needs import attack_of
+from glasshouse.audit.attacking.needs import attack_of, threat_of
 from glasshouse.audit.attacking.pieces import pieces, run_piece
-from glasshouse.audit.attacking.threat import threat_of
-from glasshouse.audit.cost.timings import Timing
+from glasshouse.audit.cost.timings import CLOSED_FORM, Timing
 from glasshouse.audit.scoring.certificate import certify_together
 from glasshouse.audit.simulation.group import federation_digest
 from glasshouse.audit.simulation.rehearsal import play_shortened
@@ -129,7 +128,7 @@ class Calls:
             update={"data": scenario.data.model_copy(update={"auxiliary": auxiliary})}
         )
         short, longer = (_crafted(light, plugin, changed) for changed in (budget.probe, budget.longer))
-        steps, more = (_training_of(plugin, changed) for changed in (budget.probe, budget.longer))
+        steps, more = (_changed(plugin, probe).training for probe in (budget.probe, budget.longer))
         step = max(0.0, longer - short) / max(1, more - steps)
         return replace(timing, crafting=max(0.0, once - steps * step), step=step)
 
@@ -138,7 +137,7 @@ class Calls:
 
         The first call warms up, and does the attack's prior training with the probe's small number of steps.
         """
-        units = max(1, _units_of(plugin, budget.probe))
+        units = max(1, _changed(plugin, budget.probe).units)
         with tempfile.TemporaryDirectory() as place, cache_in(place):
             probe = self._prepared(scenario, plugin, budget, rounds, Path(place))
             cold = self._seconds(lambda: probe.run("cold", 1))
@@ -163,9 +162,9 @@ class Calls:
 
     def _fixed(self, probe: _Probe, plugin: Plugin, budget: Budget, spent: float, count: int) -> float:
         """Fixed part of a call that took ``spent`` seconds, from longer calls with as many victims."""
-        units, fixed = max(1, _units_of(plugin, budget.probe)), 0.0
+        units, fixed = max(1, _changed(plugin, budget.probe).units), 0.0
         for name, changed in (("longer", budget.longer), ("longest", budget.longest)):
-            more = _units_of(plugin, changed) - units if changed else 0
+            more = _changed(plugin, changed).units - units if changed else 0
             if more <= 0 or not self._affords(spent):
                 break
             rest = self._seconds(partial(probe.run, name, count, {**plugin.arguments, **changed})) - spent
@@ -187,20 +186,20 @@ class Calls:
             played = play_shortened(only, rounds=rounds, active=0, into=folder)
         else:
             folder, played = self.played(scenario, rounds), 0.0
-        call = AttackTask(
-            folder=str(folder),
-            out="",
-            attack=plugin.name,
-            arguments=json.dumps(arguments),
-            threat=threat_of(scenario),
-            attack_seed=scenario.attack_seed,
-            unit=(units := units_of(attack, folder, victims=scenario.audit.victims, attacked=frozenset({0})))[
-                0
-            ],
-            device=self._device,
-            trust_factory=True,  # the scenario is the user's own
-        )
-        tasks = [replace(call, unit=unit, out=str(place / "cold" / unit.name)) for unit in units]
+        tasks = [
+            AttackTask(
+                folder=str(folder),
+                out=str(place / "cold" / unit.name),
+                attack=plugin.name,
+                arguments=json.dumps(arguments),
+                threat=threat_of(scenario),
+                attack_seed=scenario.attack_seed,
+                unit=unit,
+                device=self._device,
+                trust_factory=True,  # the scenario is the user's own
+            )
+            for unit in units_of(attack, folder, victims=scenario.audit.victims, attacked=frozenset({0}))
+        ]
         victims = len(pieces(tasks)[0])
         return _Probe(tasks=tasks, arguments=arguments, victims=victims, place=place, crafting=played)
 
@@ -208,7 +207,7 @@ class Calls:
         self, probe: _Probe, plugin: Plugin, budget: Budget, rounds: int, *, cold: float, warm: float
     ) -> float | None:
         """Seconds per step of prior training: a call with an empty cache minus a warm one."""
-        training = _training_of(plugin, budget.probe) * (rounds if budget.every_round else 1)
+        training = _changed(plugin, budget.probe).training * (rounds if budget.every_round else 1)
         if not training or attack_of(plugin.name, plugin.arguments).needs.changes:
             return None
         if self._affords(cold):
@@ -240,20 +239,6 @@ def seconds_on(device: str, run: Callable[[], object]) -> float:
     started = clock()
     run()
     return clock() - started
-
-
-def brief(scenario: Scenario, rounds: int = 1) -> Scenario:
-    """The scenario with one victim, ``rounds`` rounds and no pre-training."""
-    model, audit = scenario.model, scenario.audit
-    untrained = model.pretraining.model_copy(update={"epochs": 0, "head_epochs": 0})
-    changed = {"victims": 1, "utility": False, "rounds": (0,), "metrics": ()}
-    return scenario.model_copy(
-        update={
-            "model": model.model_copy(update={"pretraining": untrained}),
-            "audit": audit.model_copy(update=changed),
-            "federation": scenario.federation.model_copy(update={"rounds": rounds}),
-        }
-    )
 
 
 @contextmanager
@@ -292,15 +277,6 @@ def _crafted(scenario: Scenario, plugin: Plugin, changed: Mapping[str, Any]) -> 
         return play_shortened(scenario.model_copy(update={"attacks": (attack,)}), active=0)
 
 
-def _budget_of(plugin: Plugin, changed: Mapping[str, Any]) -> Budget | None:
-    return attack_of(plugin.name, {**plugin.arguments, **changed}).budget
-
-
-def _training_of(plugin: Plugin, changed: Mapping[str, Any]) -> int:
-    budget = _budget_of(plugin, changed)
-    return 0 if budget is None else budget.training
-
-
-def _units_of(plugin: Plugin, changed: Mapping[str, Any]) -> int:
-    budget = _budget_of(plugin, changed)
-    return 0 if budget is None else budget.units
+def _changed(plugin: Plugin, changes: Mapping[str, Any]) -> Budget:
+    """The budget of the attack with some arguments changed."""
+    return attack_of(plugin.name, {**plugin.arguments, **changes}).budget or CLOSED_FORM

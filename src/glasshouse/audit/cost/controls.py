@@ -41,8 +41,8 @@ def time_controls(uses: Uses, timings: Timings, known: Known, kept: Kept) -> lis
         kept.controls.add(control_key(plugin))
         (attack,), known_timing = easy.attacks, timing
         if timer is not None and timing is not None:
-            budget = attack_of(attack.name, attack.arguments).budget
-            timed = None if timer.exhausted else timer.attack(easy, attack, budget or CLOSED_FORM)
+            budget = attack_of(attack.name, attack.arguments).budget or CLOSED_FORM
+            timed = None if timer.exhausted else timer.attack(easy, attack, budget)
             known_timing = timed or stand_in(easy, budget, [(scenario, timing)], timer)
         different.append(Easy(plugin=attack, scenario=easy, timing=known_timing))
     return different
@@ -54,8 +54,9 @@ def controls_row(name: str, label: str, easy: Sequence[Easy]) -> Row:
     for one in easy:
         attack = attack_of(one.plugin.name, one.plugin.arguments)
         calls = calls_of(one.scenario, one.plugin, attack)
-        units = units_in(one.scenario, attack.budget, calls)
-        unit = attack.budget.unit if attack.budget is not None and attack.budget.amount else unit
+        budget = attack.budget or CLOSED_FORM
+        units = units_in(one.scenario, budget, calls)
+        unit = budget.unit if budget.amount else unit
         work += units
         timing = one.timing
         crafting = 0.0 if timing is None else attacked_rounds(one.scenario) * timing.crafting

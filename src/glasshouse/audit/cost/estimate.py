@@ -7,7 +7,7 @@ from glasshouse.audit.attacking.needs import attack_of, calls_of
 from glasshouse.audit.cost.cached import Kept, Training, pretraining_row, training_rows, trainings
 from glasshouse.audit.cost.controls import Easy, controls_row, time_controls
 from glasshouse.audit.cost.rows import Row, attacked_rounds, make_row, repeats, units_in
-from glasshouse.audit.cost.timings import Known, Timer, Timings, Uses, time_uses
+from glasshouse.audit.cost.timings import CLOSED_FORM, Known, Timer, Timings, Uses, time_uses
 from glasshouse.audit.scoring.rehearsal import Scoring
 from glasshouse.audit.simulation.group import federation_digest
 from glasshouse.audit.simulation.rehearsal import Played, client_passes
@@ -23,17 +23,15 @@ CONTROL_VICTIMS = 6
 def costs(suite: Suite, *, timer: Timer | None = None) -> list[Row]:
     """The rows of every scenario and one total; work shared by scenarios through the cache counts once."""
     kept, known = Kept(), Known(timer)
-    rows = [row for scenario in suite.scenarios for row in _cost(scenario, known, kept)]
+    rows = [row for scenario in suite.scenarios for row in cost(scenario, known, kept)]
     return [*rows, total(suite.name, rows)]
 
 
-def cost(scenario: Scenario, *, timer: Timer | None = None) -> list[Row]:
-    """One row for each part of a scenario's audit, over all of its cells and seeds; no total."""
-    return _cost(scenario, Known(timer), Kept())
+def cost(scenario: Scenario, known: Known, kept: Kept) -> list[Row]:
+    """The rows of one scenario, over all of its cells and seeds; no total.
 
-
-def _cost(scenario: Scenario, known: Known, kept: Kept) -> list[Row]:
-    """The rows of one scenario. Timed first: a federation, scoring, each attack once; then other settings."""
+    Timed first: a federation, scoring, each attack once; then other settings.
+    """
     every, timer = cells(scenario), known.timer
     device = "cpu" if timer is None else timer.device
     first = {} if timer is None else _played([every[0].scenario], [], timer, {})
@@ -94,10 +92,10 @@ def _attack(name: str, label: str, uses: Uses, timings: Timings) -> Row:
     unit, seconds = "evaluations", 0.0
     for (scenario, plugin), timing in zip(uses, timings, strict=True):
         attack = attack_of(plugin.name, plugin.arguments)
-        budget, count = attack.budget, calls_of(scenario, plugin, attack) * repeats(scenario)
+        budget, count = attack.budget or CLOSED_FORM, calls_of(scenario, plugin, attack) * repeats(scenario)
         units = units_in(scenario, budget, count)
         calls, work = calls + count, work + units
-        unit = "evaluations" if budget is None or not budget.amount else budget.unit
+        unit = budget.unit if budget.amount else "evaluations"
         seconds += units * timing.unit + count * timing.call if timing is not None else 0.0
     return make_row(name, label, calls, (unit, work), seconds if any(timings) else None)
 

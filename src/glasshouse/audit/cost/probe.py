@@ -15,13 +15,13 @@ import torch
 
 from glasshouse.attacks.budget import PROBE, Budget
 from glasshouse.audit.attacking.needs import attack_of
-from glasshouse.audit.cost.calls import Calls, brief, cache_in, seconds_on
+from glasshouse.audit.cost.calls import Calls, cache_in, seconds_on
 from glasshouse.audit.cost.timings import Timing
 from glasshouse.audit.scoring.rehearsal import Scoring, time_scoring
 from glasshouse.audit.simulation.build import build, require_part
 from glasshouse.audit.simulation.group import federation_digest
 from glasshouse.audit.simulation.pretraining import ascent_of
-from glasshouse.audit.simulation.rehearsal import Played, play_shortened, shortened, time_simulation
+from glasshouse.audit.simulation.rehearsal import Played, play_shortened, reduced, shortened, time_simulation
 from glasshouse.errors import Inapplicable
 from glasshouse.executors.local import PRELOAD
 from glasshouse.interfaces import mean_loss
@@ -94,7 +94,7 @@ class Stopwatch:
 
     def pretraining(self, scenario: Scenario) -> float:
         """CPU seconds of a forward and backward pass of one image in training."""
-        federation = build(brief(scenario), seed=scenario.seed)
+        federation = build(_brief(scenario), seed=scenario.seed)
         how, public = scenario.model.pretraining, require_part(federation.public, "public")
         most = max(PROBED_IMAGES, PROBED_VALUES // public.inputs[0].numel())
         sample = public.pick(torch.arange(min(most, how.batch_size, len(public))))
@@ -112,7 +112,7 @@ class Stopwatch:
         )
         key = repr((scenario.model, scenario.federation.batch_size, data))
         if key not in self._gradients:
-            setting = build(brief(scenario.model_copy(update={"data": data})), seed=scenario.seed).setting
+            setting = build(_brief(scenario.model_copy(update={"data": data})), seed=scenario.seed).setting
             batch = setting.private.pick(setting.shards[0][: scenario.federation.batch_size])
             on_device = replace(
                 batch, inputs=batch.inputs.to(self._device), labels=batch.labels.to(self._device)
@@ -164,7 +164,7 @@ def seconds_of(run: Callable[[], object]) -> float:
 def _time_pieces(scenario: Scenario, budget: Budget) -> float | None:
     """CPU seconds per unit and image; None: the attack does not support this model."""
     assert budget.pieces is not None
-    federation = build(brief(scenario), seed=scenario.seed)
+    federation = build(_brief(scenario), seed=scenario.seed)
     agreed = federation.setting.terms.architecture
     size, cohort = scenario.federation.batch_size, scenario.federation.cohort_size
     read = size * cohort if scenario.federation.secure_sum else cohort * min(size, budget.images)
@@ -176,3 +176,8 @@ def _time_pieces(scenario: Scenario, budget: Budget) -> float | None:
         return None
     spent = sum(seconds_of(piece.run) * piece.times for piece in pieces)
     return spent / (count * budget.units)
+
+
+def _brief(scenario: Scenario) -> Scenario:
+    """The scenario with one victim, one round and no pre-training."""
+    return reduced(scenario, 1, {"victims": 1, "utility": False, "rounds": (0,), "metrics": ()})

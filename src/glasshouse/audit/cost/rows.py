@@ -40,9 +40,9 @@ def attacked_rounds(scenario: Scenario) -> int:
     return len({r % scenario.federation.rounds for r in scenario.audit.rounds})
 
 
-def units_in(scenario: Scenario, budget: Budget | None, calls: int) -> int:
+def units_in(scenario: Scenario, budget: Budget, calls: int) -> int:
     """Units of work in ``calls`` calls of an attack."""
-    if budget is None or not budget.amount:
+    if not budget.amount:
         return calls
     if not calls or not budget.images:
         return calls * budget.units

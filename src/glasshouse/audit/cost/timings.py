@@ -80,7 +80,7 @@ Uses = Sequence[tuple[Scenario, Plugin]]
 Timings = Sequence[Timing | None]
 
 
-Use = tuple[Scenario, Budget | None, Timing | None]
+Use = tuple[Scenario, Budget, Timing | None]
 """An attack's setting and its timing."""
 
 
@@ -107,25 +107,25 @@ class Known:
         attack = attack_of(plugin.name, plugin.arguments)
         if self.timer is None or not calls_of(scenario, plugin, attack):
             return None
-        budget, own = attack.budget, self._timed.setdefault(plugin.name, {})
+        budget, own = attack.budget or CLOSED_FORM, self._timed.setdefault(plugin.name, {})
         key = _what_matters(scenario, plugin, budget)
         late = self.timer.exhausted if own and not first else self.timer.spent
         late = late and any(self._timed.values())
         if key not in own and not late:
-            own[key] = scenario, budget, self.timer.attack(scenario, plugin, budget or CLOSED_FORM)
+            own[key] = scenario, budget, self.timer.attack(scenario, plugin, budget)
         if key in own:
             return own[key][2] or self._estimate(scenario, budget, own)
-        alike = {k: use for uses in self._timed.values() for k, use in uses.items() if _alike(budget, use[1])}
+        alike = {
+            k: use
+            for uses in self._timed.values()
+            for k, use in uses.items()
+            if _kind(use[1]) == _kind(budget)
+        }
         return self._estimate(scenario, budget, own or alike)
 
-    def _estimate(self, scenario: Scenario, budget: Budget | None, uses: Mapping[str, Use]) -> Timing | None:
+    def _estimate(self, scenario: Scenario, budget: Budget, uses: Mapping[str, Use]) -> Timing | None:
         assert self.timer is not None  # checked by the caller
         return stand_in(scenario, budget, [(there, timing) for there, _, timing in uses.values()], self.timer)
-
-
-def _alike(budget: Budget | None, other: Budget | None) -> bool:
-    """Whether a unit of both budgets is the same kind of work, as far as the budgets show."""
-    return _kind(budget or CLOSED_FORM) == _kind(other or CLOSED_FORM)
 
 
 def _kind(budget: Budget) -> object:
@@ -151,7 +151,7 @@ def time_uses(uses: Uses, known: Known) -> Timings:
 
 
 def stand_in(
-    scenario: Scenario, budget: Budget | None, known: Iterable[tuple[Scenario, Timing | None]], timer: Timer
+    scenario: Scenario, budget: Budget, known: Iterable[tuple[Scenario, Timing | None]], timer: Timer
 ) -> Timing | None:
     """Estimate the timing of an attack in a setting that was not measured; None: no setting was measured.
 
@@ -169,7 +169,7 @@ def stand_in(
     )
     factor = size / _size(nearest, budget, timer)
     each = factor * _images(nearest, budget) / _images(scenario, budget)
-    for_model = budget is None or "model" in budget.behind
+    for_model = "model" in budget.behind
     return replace(
         timing,
         step=None if timing.step is None else (each if for_model else 1.0) * timing.step,
@@ -181,21 +181,21 @@ def stand_in(
     )
 
 
-def _size(scenario: Scenario, budget: Budget | None, timer: Timer) -> float:
+def _size(scenario: Scenario, budget: Budget, timer: Timer) -> float:
     """Seconds of a client's gradient: of one image where the budget counts images, else of a batch."""
     return (
         max(timer.gradient(scenario), _SHORTEST) * _images(scenario, budget) / scenario.federation.batch_size
     )
 
 
-def _images(scenario: Scenario, budget: Budget | None) -> int:
+def _images(scenario: Scenario, budget: Budget) -> int:
     """Number of images whose gradient time a unit of the budget scales with."""
-    return 1 if budget is not None and budget.images else scenario.federation.batch_size
+    return 1 if budget.images else scenario.federation.batch_size
 
 
-def _what_matters(scenario: Scenario, plugin: Plugin, budget: Budget | None) -> str:
+def _what_matters(scenario: Scenario, plugin: Plugin, budget: Budget) -> str:
     """Key of what the time of one unit depends on: not the number of units, defences or pre-training."""
-    arguments = {**plugin.arguments, **(budget.probe if budget else {})}
+    arguments = {**plugin.arguments, **budget.probe}
     return repr((sorted(arguments.items(), key=lambda pair: pair[0]), _setting(scenario)))
 
 

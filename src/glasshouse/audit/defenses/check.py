@@ -43,10 +43,9 @@ def check_defenses(transcript: Transcript, declared: Sequence[Mechanism]) -> tup
 
 
 def _server_row(name: str, declared: float, observation: Observation, ruling: Ruling, reason: str) -> Judged:
-    setting = "std" if name == SERVER_NOISE else ""
     return Judged(
         defense=name,
-        setting=setting,
+        setting="std" if name == SERVER_NOISE else "",
         declared=declared,
         client=None,
         seen=observation,

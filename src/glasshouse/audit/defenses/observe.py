@@ -255,10 +255,7 @@ def _noise(traces: Sequence[Trace], *, adaptive: bool, reshaped: bool) -> Observ
     noisy = [t for t in last if float(t.residuals.square().mean()) ** 0.5 > t.floor]
     if not noisy:
         floor = max(trace.floor for trace in last)
-        note = f"less than {floor:.2g} would not show"
-        return Observation(
-            kind="noise", state="off", value=0.0, low=0.0, high=floor, updates=count, note=note
-        )
+        return off(floor, f"less than {floor:.2g} would not show")
     if reshaped:
         return unclear("entries were zeroed or rounded, which hides it")
     return _sized_noise(noisy, count)

@@ -15,7 +15,7 @@ from torch.nn import functional
 from glasshouse.data.survey import Survey
 from glasshouse.errors import GlasshouseError, Problem
 from glasshouse.interfaces import traits_of
-from glasshouse.models.build import build
+from glasshouse.models.build import build, shortlist
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin
 from glasshouse.wire import Architecture
@@ -125,7 +125,7 @@ def derivative_fault(network: Network, trained: str = "") -> Fault | None:
     parameters = {name: p for name, p in model.named_parameters() if name.startswith(trained)}
     if frozen := [name for name, p in parameters.items() if not p.requires_grad]:
         fix = "call requires_grad_(True), or keep what is not trained in buffers (register_buffer)"
-        return "parameters that can be trained", f"requires_grad = False for {_shorten(frozen)}", fix
+        return "parameters that can be trained", f"requires_grad = False for {shortlist(frozen)}", fix
     image = torch.full((1, *network.shape), 0.5, requires_grad=True)
     logits = model(image)
     if not logits.isfinite().all():
@@ -137,17 +137,13 @@ def derivative_fault(network: Network, trained: str = "") -> Fault | None:
         )
         if unused := [name for name, g in zip(parameters, gradients, strict=True) if g is None]:
             fix = "remove the layers that forward does not use"
-            return "logits that depend on every parameter", f"they do not depend on {_shorten(unused)}", fix
+            return "logits that depend on every parameter", f"they do not depend on {shortlist(unused)}", fix
         size = torch.stack([g.square().sum() for g in gradients if g is not None]).sum()
         torch.autograd.backward(size)  # for all leaves: otherwise a path that breaks off would go unnoticed
     except RuntimeError as error:
         fix = "replace the layer by one of torch's ordinary ones"
         return "a network that can be differentiated twice, as attacks do", str(error).splitlines()[0], fix
     return None
-
-
-def _shorten(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def describe(network: Network) -> str:

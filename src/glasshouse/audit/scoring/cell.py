@@ -11,8 +11,8 @@ from glasshouse.audit.attacking.needs import declared, federation_of
 from glasshouse.audit.scoring.claims.scored import ScoredMetric
 from glasshouse.audit.scoring.claims.scorers import scorer_of
 from glasshouse.audit.scoring.claims.silence import claimed_kinds
+from glasshouse.audit.scoring.evidence import illustrate
 from glasshouse.audit.scoring.federation_judge import judge_of
-from glasshouse.audit.scoring.illustrate import illustrate
 from glasshouse.audit.scoring.judge import Judge
 from glasshouse.audit.scoring.score import Run, score_metric
 from glasshouse.audit.scoring.tasks import CellResult, CellTask, attack_key, control_key
@@ -227,10 +227,7 @@ def refusal_record(cell: Cell, refusal: Refusal) -> Refused:
         cell=cell.hash,
         axes=dict(cell.axes),
         defenses=defense_labels(cell.scenario),
-        subject=refusal.subject,
-        needs=refusal.needs,
-        got=refusal.got,
-        fix=refusal.fix,
+        **vars(refusal),
     )
 
 

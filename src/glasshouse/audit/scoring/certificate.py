@@ -55,16 +55,6 @@ SEARCHED: Final = frozenset(claim.kind for claim in get_args(Searched))
 """The kinds of these claims."""
 
 
-def certify(task: AttackTask) -> tuple[str, tuple[Search, ...] | Refusal]:
-    """One row per claim of a finished unit; none if the attack does not declare its loss.
-
-    Returns:
-        The unit's folder, and the rows, or the reason why the attack's loss could not be evaluated.
-    """
-    (answer,) = certify_together((task,))
-    return answer
-
-
 def certificate_pieces(tasks: Iterable[AttackTask]) -> list[Piece]:
     """Group the units of one attack in one group, at most ``TOGETHER`` per piece."""
     groups: dict[tuple[str, Path], list[AttackTask]] = {}
@@ -74,10 +64,13 @@ def certificate_pieces(tasks: Iterable[AttackTask]) -> list[Piece]:
 
 
 def certify_together(piece: Piece) -> list[tuple[str, tuple[Search, ...] | Refusal]]:
-    """As :func:`certify`, for several units of one attack in one group.
+    """For each finished unit one row per claim; none if the attack does not declare its loss.
 
-    Units that ran together return their loss functions together, and the generator's nearest images are
-    searched for all of them in one batch.
+    The units are of one attack in one group. Those that ran together return their loss functions together,
+    and the generator's nearest images are searched for all of them in one batch.
+
+    Returns:
+        The units' folders, and their rows, or the reason why the attack's loss could not be evaluated.
     """
     attack = attack_of(piece[0].attack, json.loads(piece[0].arguments))
     if not isinstance(attack, SearchingAttack):

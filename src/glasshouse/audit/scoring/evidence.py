@@ -1,4 +1,4 @@
-"""The data that figures may use: the claims of one cell, their ground truth, and its federations."""
+"""Draw the figures of one cell from its claims, their ground truth and its federations."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from glasshouse.audit.attacking.call import adversary_side
-from glasshouse.audit.attacking.needs import attack_of
-from glasshouse.audit.attacking.threat import threat_of
+from glasshouse.audit.attacking.needs import attack_of, threat_of
 from glasshouse.audit.scoring.score import Run, score_outcomes
+from glasshouse.audit.scoring.tasks import CellTask
 from glasshouse.audit.simulation.record import GroupRecord
 from glasshouse.figures.base import (
     AttackEvidence,
@@ -22,11 +22,11 @@ from glasshouse.figures.base import (
     PublicModel,
     Share,
 )
+from glasshouse.figures.drawing import Drawings, draw_cell
 from glasshouse.metrics.base import Metric
 from glasshouse.registry import create, flat_settings, load
 from glasshouse.results.exhibits import Place
 from glasshouse.results.records import Finding
-from glasshouse.scenario.axes import Cell
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin
 from glasshouse.tokens.tokenizers import read_tokenizer
@@ -34,22 +34,40 @@ from glasshouse.transcript.cut import cut
 from glasshouse.transcript.view import View
 
 
-def cell_evidence(
-    cell: Cell, run: str, attacks: Sequence[AttackEvidence], federations: Sequence[Federation]
-) -> CellEvidence:
-    """The evidence of one cell, assembled from that of its attacks and federations."""
-    scenario = cell.scenario
-    return CellEvidence(
-        place=Place(scenario=scenario.name, axes=dict(cell.axes), run=Path(run)),
+def illustrate(
+    task: CellTask,
+    records: Sequence[GroupRecord],
+    runs: Mapping[int, Sequence[Run]],
+    findings: Mapping[int, Sequence[Finding]],
+) -> Drawings:
+    """The drawings of a cell for the report; the figure plug-ins decide what is drawn.
+
+    Args:
+        task: the cell.
+        records: of its groups.
+        runs: by the attack's position in the scenario.
+        findings: by the attack's position in the scenario.
+    """
+    scenario = task.cell.scenario
+    federations = {
+        group.folder: _federation(scenario, Path(group.folder), record)
+        for group, record in zip(task.groups, records, strict=True)
+    }
+    evidence = CellEvidence(
+        place=Place(scenario=scenario.name, axes=dict(task.cell.axes), run=Path(task.run)),
         defenses=tuple(_settings("defenses", defense) for defense in scenario.defenses),
         metrics={m.name: create(load("metrics", m.name), m.arguments) for m in scenario.audit.metrics},
         auxiliary_given=scenario.grants.auxiliary,
-        attacks=tuple(attacks),
-        federations=tuple(federations),
+        attacks=tuple(
+            _attack(scenario, i, runs[i], federations=federations, findings=findings[i])
+            for i in range(len(scenario.attacks))
+        ),
+        federations=tuple(federations.values()),
     )
+    return draw_cell(evidence)
 
 
-def attack_evidence(
+def _attack(
     scenario: Scenario,
     position: int,
     runs: Sequence[Run],
@@ -57,15 +75,6 @@ def attack_evidence(
     federations: Mapping[str, Federation],
     findings: Sequence[Finding],
 ) -> AttackEvidence:
-    """The evidence of one attack.
-
-    Args:
-        scenario: of the cell.
-        position: of the attack in it.
-        runs: of the attack, one per federation.
-        federations: by folder.
-        findings: about this attack.
-    """
     attack = scenario.attacks[position]
     return AttackEvidence(
         key=f"{position:02d}-{attack.name}",
@@ -77,7 +86,7 @@ def attack_evidence(
     )
 
 
-def federation_of(scenario: Scenario, folder: Path, record: GroupRecord) -> Federation:
+def _federation(scenario: Scenario, folder: Path, record: GroupRecord) -> Federation:
     """The record of one simulated federation, read from its files."""
     attack = None if record.active is None else scenario.attacks[record.active]
     active = "" if attack is None else attack.label or attack.name

@@ -16,6 +16,7 @@ from glasshouse.models.perceptual import activations, network
 from glasshouse.rng import Rng
 from glasshouse.scenario.spec import Scenario
 from glasshouse.store import read_tensors
+from glasshouse.tensors import take_prefix
 from glasshouse.transcript.files import read_transcript
 from glasshouse.transcript.record import Transcript
 from glasshouse.truth.record import Truth, read_truth
@@ -135,7 +136,7 @@ def _name_networks(transcript: Transcript, tensors: Mapping[str, Tensor]) -> str
 
 
 def _public_network(tensors: Mapping[str, Tensor], agreed: Architecture) -> nn.Module | None:
-    weights = {n.removeprefix("stand_in."): t for n, t in tensors.items() if n.startswith("stand_in.")}
+    weights = take_prefix(tensors, "stand_in.")
     if not weights:
         return None
     model = build(network(agreed.image_shape, agreed.classes))

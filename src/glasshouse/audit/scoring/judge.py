@@ -163,7 +163,6 @@ class Judge:
             return None
         batches = [(b.inputs, b.labels) for b in (self.auxiliary, self.draws) if b is not None]
         settings = (context.classes, context.prior, context.called, context.image_range)
-        distractors = context.distractors
         return digest(
             {
                 "batches": batches,
@@ -171,7 +170,7 @@ class Judge:
                 "networks": self.networks,
                 "settings": settings,
                 "vocabulary": repr(context.vocabulary),
-                "distractors": None if distractors is None else distractors,
+                "distractors": context.distractors,
             }
         )
 
@@ -199,13 +198,9 @@ class Judge:
         )
         return dataclasses.replace(self, draws=draws, quoted={}, most={})
 
-    def target(self, number: int, client: int | None) -> Target:
-        """The ground truth of one round of a claim."""
-        return self._target(number, client)
-
     @cached_property
-    def _target(self) -> Callable[[int, int | None], Target]:
-        """Cached reader of targets, which every metric needs again."""
+    def target(self) -> Callable[[int, int | None], Target]:
+        """(round, client) → the ground truth of one round of a claim; cached, as every metric needs it."""
 
         def read(number: int, client: int | None) -> Target:
             batch, owners = self.truth.batch(number, client)

@@ -6,8 +6,9 @@ rest of these data as its knowledge.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 import torch
@@ -314,7 +315,6 @@ def _draw(batch: Batch, count: int, rng: Rng) -> Batch:
 
 def _among(context: ScoreContext, others: Batch) -> ScoreContext:
     """The context with distractors from auxiliary data, neither pseudo-victims nor known to the null."""
-    fields: dict[str, Any] = dict(vars(context))
-    if context.distractors is not None:
-        fields["distractors"] = others.inputs[: len(context.distractors)]
-    return ScoreContext(**fields)
+    if context.distractors is None:
+        return context
+    return replace(context, distractors=others.inputs[: len(context.distractors)])

@@ -20,8 +20,8 @@ from glasshouse.attacks.base import (
 from glasshouse.audit.attacking.claims import Outcome, Unit
 from glasshouse.audit.attacking.isolation import call_plugin
 from glasshouse.audit.scoring.cell import AttackScores, score_attack
+from glasshouse.audit.scoring.evidence import illustrate
 from glasshouse.audit.scoring.federation_judge import judge_of
-from glasshouse.audit.scoring.illustrate import illustrate
 from glasshouse.audit.scoring.judge import Judge
 from glasshouse.audit.scoring.score import Run
 from glasshouse.audit.scoring.tasks import CellTask

@@ -8,7 +8,7 @@ from typing import Any, cast, final
 import torch
 from torch import Tensor
 
-from glasshouse.audit.attacking.threat import threat_of
+from glasshouse.audit.attacking.needs import threat_of
 from glasshouse.audit.simulation.classes import (
     announced_public,
     as_roles,
@@ -89,7 +89,7 @@ def build(scenario: Scenario, *, seed: int, device: str = "cpu") -> Built:
     Raises:
         GlasshouseError: data, model, defence and federation do not match; says which.
     """
-    source = _load(scenario.data, scenario.data.source)
+    source = load_data(scenario.data, scenario.data.source)
     rng = Rng.root(seed, salt=source.checksum)
     domain_roles = class_roles(scenario, source, rng=rng.child("roles"))
     roles = _deal_roles(scenario, source, rng) if domain_roles is None else as_roles(domain_roles)
@@ -149,7 +149,7 @@ def built_on(scenario: Scenario, setting: Setting, roles: Roles, source: DataSou
     )
 
 
-def _load(data: Data, name: str, *, like: DataSource | None = None) -> DataSource:
+def load_data(data: Data, name: str, *, like: DataSource | None = None) -> DataSource:
     """Load the dataset ``name`` with the scenario's settings; images are resized to those of ``like``."""
     if like is not None and like.vocabulary is None:
         channels, side, _ = like.input_shape
@@ -171,7 +171,7 @@ def _deal_roles(scenario: Scenario, source: DataSource, rng: Rng) -> Roles:
         spare = spare_of(scenario, source)
         return deal(source, wants, by=data.deal, spare=spare, rng=rng.child("roles"))
     want = wants.pop("private")
-    other = _load(data, data.private_source, like=source)
+    other = load_data(data, data.private_source, like=source)
     roles = deal(source, wants, by=data.deal, rng=rng.child("roles"))
     part = require_part(
         deal(other, {"private": want}, by=data.deal, rng=rng.child("roles/private")).private, "private"

@@ -12,6 +12,7 @@ from glasshouse.interfaces import traits_of
 from glasshouse.registry import create, load
 from glasshouse.rng import Rng
 from glasshouse.scenario.spec import Scenario
+from glasshouse.tensors import class_means
 from glasshouse.wire import Batch
 
 UNKNOWN = -1
@@ -87,13 +88,6 @@ def gallery_tensors(scenario: Scenario, domain_roles: ClassRoles) -> dict[str, T
         "gallery.targets": torch.tensor(domain_roles.targets),
         "gallery.classes": torch.tensor(domain_roles.classes[: domain_roles.targets]),
     }
-
-
-def class_means(inputs: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """Mean image of each class, (J, C, H, W); zeros where a class has none."""
-    total = torch.zeros(classes, *inputs.shape[1:]).index_add(0, labels, inputs)
-    counts = torch.bincount(labels, minlength=classes).clamp_min(1)
-    return total / counts.view(-1, 1, 1, 1)
 
 
 def _shifts(scenario: Scenario) -> list[Shift]:

@@ -20,11 +20,10 @@ from glasshouse.audit.attacking.isolation import call_plugin
 from glasshouse.audit.attacking.needs import attack_of, find_refusal, refusal_of
 from glasshouse.audit.hashes import NOTES, write_hashes
 from glasshouse.audit.log import collect_notes
-from glasshouse.audit.simulation.accuracy import Accuracies
 from glasshouse.audit.simulation.build import Built, build
 from glasshouse.audit.simulation.grants import collect_grants
 from glasshouse.audit.simulation.guard import SimulatedGuard
-from glasshouse.audit.simulation.monitor import ModelMonitor
+from glasshouse.audit.simulation.monitor import Accuracies, ModelMonitor
 from glasshouse.audit.simulation.property import data_properties
 from glasshouse.audit.simulation.record import GroupRecord, has_record, write_record
 from glasshouse.audit.simulation.recorder import BothSides
@@ -34,8 +33,7 @@ from glasshouse.federation.crew import WORTH, ProcessCrew
 from glasshouse.federation.setting import FederationProtocol, Setting
 from glasshouse.interfaces import Tamper
 from glasshouse.metrics.statistics.shares import share_interval
-from glasshouse.metrics.utility import constant_accuracy
-from glasshouse.models.fit import share_right
+from glasshouse.models.fit import constant_accuracy, share_right
 from glasshouse.models.text.base import TextModel
 from glasshouse.process import processor_time
 from glasshouse.registry import load

@@ -1,6 +1,7 @@
-"""Measure the models of a logit protocol while they train, with access to the ground truth.
+"""Measure the models of a federation while it runs, with access to the ground truth.
 
-Clients' models are never sent, so their accuracy cannot be computed from a transcript afterwards.
+The models of clients in a logit protocol are never sent, so their accuracy cannot be computed from a
+transcript afterwards.
 """
 
 from collections.abc import Mapping
@@ -15,10 +16,12 @@ from torch.nn import functional as F
 
 from glasshouse.federation.setting import Setting
 from glasshouse.metrics.statistics.shares import share_interval
-from glasshouse.metrics.utility import constant_accuracy
-from glasshouse.models.fit import predict
-from glasshouse.wire import Batch, Trained
+from glasshouse.models.fit import constant_accuracy, predict, share_right
+from glasshouse.tensors import take_prefix
+from glasshouse.wire import Batch, Broadcast, Trained
 
+POINTS: Final = 12
+"""Largest number of rounds in which the accuracy of the global model is measured, besides the end."""
 SERVER: Final = -1
 SHOWN: Final = 400
 """Largest number of entropies stored per histogram."""
@@ -26,8 +29,39 @@ SHOWN: Final = 400
 
 @final
 @dataclass(kw_only=True, eq=False)
+class Accuracies:
+    """Held-out accuracy of the models broadcast to all clients, in evenly spaced rounds.
+
+    Args:
+        setting: of the federation.
+        heldout: the examples that accuracy is measured on.
+        rounds: number of rounds of the federation.
+        points: (round, accuracy) so far; models of another architecture than the agreed one are skipped.
+    """
+
+    setting: Setting
+    heldout: Batch
+    rounds: int
+    points: list[tuple[int, float]] = field(default_factory=list)
+    _known: dict[str, Tensor] = field(default_factory=dict)
+
+    def sent(self, broadcast: Broadcast) -> None:
+        """Measure one broadcast; tensors missing from it keep their previous values."""
+        agreed = self.setting.terms.architecture
+        if broadcast.client is not None or broadcast.architecture != agreed:
+            return
+        self._known |= broadcast.tensors
+        if broadcast.round % -(-self.rounds // POINTS):
+            return
+        model = self.setting.build(agreed)
+        model.load_state_dict({**self.setting.start, **self._known})
+        self.points.append((broadcast.round, float(share_right(model, self.heldout).mean())))
+
+
+@final
+@dataclass(kw_only=True, eq=False)
 class ModelMonitor:
-    """Accuracy of every party per round, on images of classes that it knows, and its latest entropies.
+    """Logit protocols: accuracy of every party per round, on classes that it knows, and its latest entropies.
 
     Args:
         setting: the federation.
@@ -49,7 +83,7 @@ class ModelMonitor:
 
     def server(self, round: int, tensors: Mapping[str, Tensor]) -> None:
         """Measure the server's model, as recorded by the protocol."""
-        model = {n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")}
+        model = take_prefix(tensors, "model.")
         if model:
             self._look(round, SERVER, model, self.setting.private)
 

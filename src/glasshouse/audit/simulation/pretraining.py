@@ -25,7 +25,7 @@ from glasshouse.models.base import Normalize, SplitModel, flat_size
 from glasshouse.models.fit import accuracy, fit
 from glasshouse.models.text.base import TextModel
 from glasshouse.rng import Rng
-from glasshouse.scenario.passes import HEAD_IMAGES
+from glasshouse.scenario.requirements import HEAD_IMAGES
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Pretraining
 from glasshouse.settings import Recipe

@@ -6,8 +6,7 @@ from typing import final
 
 from torch import Tensor
 
-from glasshouse.audit.simulation.accuracy import Accuracies
-from glasshouse.audit.simulation.monitor import ModelMonitor
+from glasshouse.audit.simulation.monitor import Accuracies, ModelMonitor
 from glasshouse.transcript.record import Log
 from glasshouse.truth.record import Used
 from glasshouse.wire import Aggregate, Broadcast, Trained, Update

@@ -2,9 +2,10 @@
 
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, final
+from typing import Any, Final, final
 
 from glasshouse.audit.simulation.group import Group, simulate
 from glasshouse.federation.setting import FederationProtocol
@@ -89,15 +90,20 @@ def play_shortened(
 
 def shortened(scenario: Scenario, rounds: int = 1) -> Scenario:
     """The scenario with ``rounds`` rounds, without pre-training and networks that only metrics need."""
-    model, audit = scenario.model, scenario.audit
+    attacked = {r % scenario.federation.rounds for r in scenario.audit.rounds}
+    light = tuple(m for m in scenario.audit.metrics if "stand_in" not in metric_of(m).requires)
+    left = tuple(sorted(r for r in attacked if r < rounds)) or (0,)
+    return reduced(scenario, rounds, {"rounds": left, "metrics": light})
+
+
+def reduced(scenario: Scenario, rounds: int, audit: Mapping[str, Any]) -> Scenario:
+    """The scenario with ``rounds`` rounds, without pre-training, and with these settings of its audit."""
+    model = scenario.model
     untrained = model.pretraining.model_copy(update={"epochs": 0, "head_epochs": 0})
-    attacked = {r % scenario.federation.rounds for r in audit.rounds}
-    light = tuple(m for m in audit.metrics if "stand_in" not in metric_of(m).requires)
-    brief = {"rounds": tuple(sorted(r for r in attacked if r < rounds)) or (0,), "metrics": light}
     return scenario.model_copy(
         update={
             "model": model.model_copy(update={"pretraining": untrained}),
-            "audit": audit.model_copy(update=brief),
+            "audit": scenario.audit.model_copy(update=audit),
             "federation": scenario.federation.model_copy(update={"rounds": rounds}),
         }
     )

@@ -68,6 +68,28 @@ class TensorDefense(RewritingDefense, Protocol):
         return {name: self.change(t, rng.child(name)) for name, t in update.tensors.items()}
 
 
+class LogitDefense(TensorDefense, Protocol):
+    """Base class of defences that rewrite an upload of logits, (P, K)."""
+
+    kinds: ClassVar[frozenset[Kind]] = frozenset({"logits"})
+
+    def rewrite(self, update: Update, rng: Rng, /) -> Mapping[str, Tensor]:
+        """``change`` applied to every table.
+
+        Raises:
+            BadValue: a tensor is not a table of at least two classes.
+        """
+        for key, t in update.tensors.items():
+            if t.ndim != 2 or t.shape[1] < 2:
+                raise BadValue(
+                    f"defense '{self.name}'",
+                    needs="logits of shape (P, K), K >= 2",
+                    got=f"'{key}' of shape {tuple(t.shape)}",
+                    fix="send one row per public example and one column per class",
+                )
+        return {key: self.change(t, rng) for key, t in update.tensors.items()}
+
+
 def accept(update: Update, *, name: str, kinds: frozenset[Kind]) -> None:
     """Check that defence ``name`` can act on ``update``.
 

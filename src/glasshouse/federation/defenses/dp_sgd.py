@@ -150,13 +150,7 @@ class PrivateTraining:
             BadValue: no data, or fewer than one batch for a gradient.
             Inapplicable: the model mixes the examples of a batch, so that no example has its own gradient.
         """
-        if len(data) < (self.inner.batch_size if self.inner.kind == "gradient" else 1):
-            raise BadValue(
-                "private local training",
-                needs=f"at least {self.inner.batch_size} examples per client",
-                got=f"{len(data)}",
-                fix="lower federation.batch_size, or give each client more data",
-            )
+        self.inner.check_enough(data, subject="private local training")
         exposure = self.exposure(len(data))
         work = prepare_model(model, trained=self.inner.parameters(model).keys(), dropout=self.inner.dropout)
         parameters = {name: p for name, p in work.named_parameters() if p.requires_grad}

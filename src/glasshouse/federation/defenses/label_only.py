@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from glasshouse.errors import BadValue
-from glasshouse.federation.defenses.logits import LogitDefense
+from glasshouse.federation.defenses.base import LogitDefense
 from glasshouse.limits import Fix, Probability
 from glasshouse.registry import Card
 from glasshouse.rng import Rng

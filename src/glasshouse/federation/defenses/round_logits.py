@@ -11,7 +11,7 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
-from glasshouse.federation.defenses.logits import LogitDefense
+from glasshouse.federation.defenses.base import LogitDefense
 from glasshouse.limits import Fix
 from glasshouse.registry import Card
 from glasshouse.rng import Rng

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, final
 
 from torch import Tensor
 
-from glasshouse.federation.defenses.logits import LogitDefense
+from glasshouse.federation.defenses.base import LogitDefense
 from glasshouse.limits import Fix, Positive
 from glasshouse.registry import Card
 from glasshouse.rng import Rng

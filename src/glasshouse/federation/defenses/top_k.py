@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, final
 from torch import Tensor
 
 from glasshouse.errors import BadValue
-from glasshouse.federation.defenses.logits import LogitDefense
+from glasshouse.federation.defenses.base import LogitDefense
 from glasshouse.limits import Count, Fix
 from glasshouse.registry import Card
 from glasshouse.rng import Rng

@@ -1,15 +1,12 @@
 """Flower: capture a running federation, audit it, and guard its clients. Needs the extra ``flower``."""
 
-from glasshouse.errors import NotInstalled
+from glasshouse.errors import not_installed
 
 try:
     import flwr.serverapp  # noqa: F401 — there since 1.21, on which the adapter is built
 except ImportError as error:
-    raise NotInstalled(
-        "capture of a Flower federation",
-        needs="the package flwr, 1.21 or newer",
-        got=str(error),
-        fix="pip install 'glasshouse[flower]'",
+    raise not_installed(
+        "capture of a Flower federation", "flwr, 1.21 or newer", error, extra="flower"
     ) from error
 
 from glasshouse.integrations.flower.capture import capture, watch

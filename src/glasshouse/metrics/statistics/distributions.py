@@ -6,8 +6,6 @@ on checking their arguments: most of the time of an interval over a handful of v
 
 import scipy
 
-__all__ = ["beta_quantile", "beta_share", "normal_tail", "student_quantile", "student_tail"]
-
 
 def student_quantile(share: float, freedom: float) -> float:
     """The ``share`` quantile of Student's t with ``freedom`` degrees of freedom.

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from glasshouse.errors import not_installed
 from glasshouse.metrics.base import ScoreContext, Wording
-from glasshouse.metrics.text.sentences import NO_CHANCE, UP, SentenceMetric, pair_sentences, words_of
+from glasshouse.metrics.reconstruction import NO_CHANCE, UP
+from glasshouse.metrics.text.sentences import SentenceMetric, pair_sentences, words_of
 from glasshouse.registry import Card
 
 try:

@@ -7,7 +7,7 @@ among which one is identified.
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import ClassVar, Final, Protocol, final
+from typing import ClassVar, Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,24 +16,10 @@ from torch import Tensor
 from glasshouse.errors import BadValue, NothingClaimed, Undefined
 from glasshouse.metrics.base import ClaimKind, Hits, Metric, Reads, Requirement, ScoreContext, Wording
 from glasshouse.metrics.match import UNMATCHED, assign
+from glasshouse.metrics.reconstruction import NO_CHANCE, UP
 from glasshouse.registry import Card
 
-__all__ = [
-    "ExactClaims",
-    "ExactSentences",
-    "SentenceIdentification",
-    "SentenceMetric",
-    "TokenAccuracy",
-    "TokensNamed",
-    "TokensNamedRight",
-    "likeness",
-    "pair_sentences",
-    "words_of",
-]
-
 Sentence = tuple[int, ...]
-UP: Final = "up is worse for privacy"
-NO_CHANCE: Final = "depends on the data: see the null baseline"
 
 
 class SentenceMetric(Metric, Protocol):

@@ -18,20 +18,6 @@ from torch.nn import functional as F
 from glasshouse.errors import BadValue
 from glasshouse.tokens.vocabulary import Vocabulary
 
-__all__ = [
-    "TASKS",
-    "Anatomy",
-    "Block",
-    "Part",
-    "Projections",
-    "Task",
-    "TextModel",
-    "TiedHead",
-    "attend",
-    "fused_layer",
-    "whole_layers",
-]
-
 Task = Literal["next", "class"]
 TASKS: Final = ("next", "class")
 Part = Literal["query", "key", "value"]

@@ -9,8 +9,6 @@ from glasshouse.errors import BadValue, not_installed
 from glasshouse.models.text.base import Anatomy, Task, TextModel, TiedHead
 from glasshouse.tokens.vocabulary import Vocabulary
 
-__all__ = ["heads_fit", "renamed", "text_model", "with_adapters"]
-
 try:
     import peft
     import transformers as _transformers  # noqa: F401  # users of this file need both

@@ -107,20 +107,15 @@ def _contrasts(pairs: Sequence[Contrast]) -> str:
 
 
 def _utility(rows: Sequence[Utility]) -> str:
-    body = [
-        (
-            *map(
-                latex,
-                (setting_words(u), words.under(u.defenses), str(u.n), _interval(u.value, u.low, u.high)),
-            ),
-        )
-        for u in rows
-    ]
+    cells = (
+        (setting_words(u), words.under(u.defenses), str(u.n), _interval(u.value, u.low, u.high)) for u in rows
+    )
+    body = [tuple(map(latex, row)) for row in cells]
     return _tabular(("setting", "defence", "n", rows[0].metric), body) if rows else ""
 
 
 def _interval(value: float, low: float, high: float) -> str:
-    return f"{numbers.plain(value)} [{numbers.plain(low)}, {numbers.plain(high)}]"
+    return f"{numbers.plain(value)} {numbers.plain_ends(low, high)}"
 
 
 def _tabular(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

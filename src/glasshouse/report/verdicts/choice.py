@@ -12,7 +12,7 @@ from typing import Final, final
 from glasshouse.report import words
 from glasshouse.report.cards import SEVERITIES, Cards
 from glasshouse.results.cards import MetricCard
-from glasshouse.results.judgement import expected_by_luck, with_somebody_out
+from glasshouse.results.judgement import expected_by_luck, victims_of, with_somebody_out
 from glasshouse.results.records import Finding, Result, Verdict, Victim
 
 ORDER: Final[tuple[Verdict, ...]] = ("contradiction", "leaks", "no power", "inconclusive", "no leak found")
@@ -64,9 +64,7 @@ class Choice:
 
     def victims(self, finding: Finding) -> tuple[Victim, ...]:
         """Per-victim verdicts: the finding's own, else those of another metric of the same claim."""
-        key = (finding.scenario, finding.cell, finding.attack, finding.claim)
-        alike = (f for f in self.every if (f.scenario, f.cell, f.attack, f.claim) == key and f.victims)
-        return finding.victims or next((f.victims for f in alike), ())
+        return victims_of(finding, self.every)
 
     def with_victims_out(self) -> list[Finding]:
         """Findings with power in which single victims' examples leaked, most victims first.

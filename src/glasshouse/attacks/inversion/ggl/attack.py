@@ -19,14 +19,14 @@ Shape letters: R candidates, B images of one candidate, D latent entries, C chan
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from typing import ClassVar, final
 
 import torch
 from torch import Tensor
 
 from glasshouse.attacks.base import About, Claim, Needs, PriorSamples
-from glasshouse.attacks.budget import PROBE, Budget
+from glasshouse.attacks.budget import PROBE, Budget, shorten
 from glasshouse.attacks.inversion.ggl import generators
 from glasshouse.attacks.inversion.ggl.generators import Prior
 from glasshouse.attacks.inversion.ggl.objective import Fit, RegularizerName
@@ -139,11 +139,8 @@ class GGL(SearchingTogether):
     def budget(self) -> Budget:
         """Candidates of every trial; the short probe evaluates one population, the longer three."""
         one = max(PROBE, self.search.population)
-        short, longer = (
-            asdict(replace(self.search, evaluations=min(n, self.search.evaluations), processes=1))
-            for n in (one, 3 * one)
-        )
-        training = asdict(replace(self.training, steps=min(PROBE, self.training.steps)))
+        short, longer = (shorten(self.search, evaluations=n, processes=1) for n in (one, 3 * one))
+        training = shorten(self.training, steps=PROBE)
         return Budget(
             unit="evaluations",
             amount=self.search.evaluations,

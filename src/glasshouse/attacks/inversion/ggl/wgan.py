@@ -24,7 +24,14 @@ from glasshouse.errors import BadValue
 from glasshouse.limits import Count, Positive, check_ranges
 from glasshouse.progress import track
 from glasshouse.rng import Rng
-from glasshouse.tensors import FUSED
+from glasshouse.tensors import (
+    FUSED,
+    map_tensors,
+    optimizer_tensors,
+    restore_optimizer,
+    take_prefix,
+    with_prefix,
+)
 from glasshouse.wire import Batch
 
 _VERSION = 2
@@ -200,25 +207,14 @@ class _Pair:
         """The complete training state, as one flat table."""
         tensors: dict[str, Tensor] = {}
         for name, net in self.networks().items():
-            tensors |= {f"{name}/{key}": t.detach().clone() for key, t in net.state_dict().items()}
-            for number, slots in self.optimizers[name].state_dict()["state"].items():
-                tensors |= {
-                    f"{name}.adam/{number}/{slot}": torch.as_tensor(t).clone() for slot, t in slots.items()
-                }
-        return tensors
+            tensors |= with_prefix(f"{name}/", net.state_dict())
+            tensors |= with_prefix(f"{name}.adam/", optimizer_tensors(self.optimizers[name], sep="/"))
+        return map_tensors(tensors, lambda t: t.detach().clone())
 
     def load(self, tensors: dict[str, Tensor]) -> None:
         for name, net in self.networks().items():
-            net.load_state_dict(
-                {k.split("/", 1)[1]: t for k, t in tensors.items() if k.startswith(f"{name}/")}
-            )
-            slots: dict[int, dict[str, Tensor]] = {}
-            for key, t in tensors.items():
-                if key.startswith(f"{name}.adam/"):
-                    _, number, slot = key.split("/")
-                    slots.setdefault(int(number), {})[slot] = t
-            optimizer = self.optimizers[name]
-            optimizer.load_state_dict({**optimizer.state_dict(), "state": slots})
+            net.load_state_dict(take_prefix(tensors, f"{name}/"))
+            restore_optimizer(self.optimizers[name], take_prefix(tensors, f"{name}.adam/"), sep="/")
 
 
 def _train(

@@ -13,18 +13,17 @@ it; the auxiliary images are of another kind. Examples cannot be attributed to c
 shuffling"). Shape letters: B reconstructed images, C, H, W, K classes, R bins, D latent entries.
 """
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import ClassVar, Literal, final
 
 import torch
 from torch import Tensor
 
 from glasshouse.attacks.base import About, Claim, Needs, Reconstruction
-from glasshouse.attacks.budget import LONGER, PROBE, Budget
+from glasshouse.attacks.budget import LONGER, PROBE, Budget, shorten
 from glasshouse.attacks.linear.scale_mia.autoencoder import (
     AutoencoderTraining,
     restore_decoder,
-    take_prefix,
     train_autoencoder,
 )
 from glasshouse.attacks.linear.scale_mia.crafting import Design, Head, craft_head, measure_of, strength
@@ -42,6 +41,7 @@ from glasshouse.models.build import build, state
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.settings import move_into
+from glasshouse.tensors import take_prefix
 from glasshouse.transcript.view import View
 from glasshouse.wire import Architecture, Broadcast, Crafted, Terms
 
@@ -107,7 +107,7 @@ class ScaleMia:
         auxiliary = view.grants.auxiliary
         assert auxiliary is not None  # needs.grants
         architecture, number = view.terms.architecture, view.rounds[-1].round
-        tail = _tail(view.terms)
+        tail = _tail_of(architecture)
         pair = train_autoencoder(architecture, auxiliary.inputs, tail=tail, recipe=self.training)
         latents = pair.encode(auxiliary.inputs).cpu().double()
         measure = measure_of(latents)
@@ -173,9 +173,7 @@ class ScaleMia:
     @property
     def budget(self) -> Budget:
         """Training of the autoencoder, once per model; the read-out is in closed form."""
-        short, longer = (
-            asdict(replace(self.training, steps=min(n, self.training.steps))) for n in (PROBE, LONGER)
-        )
+        short, longer = (shorten(self.training, steps=n) for n in (PROBE, LONGER))
         return Budget(
             unit="steps",
             amount=0,
@@ -192,8 +190,9 @@ class ScaleMia:
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         del rng  # deterministic
-        tail = _tail(view.terms)
-        decoder = restore_decoder(view.terms.architecture, tail.latent, take_prefix(view.memory, "decoder"))
+        architecture = view.terms.architecture
+        tail = _tail_of(architecture)  # again: it depends only on the architecture
+        decoder = restore_decoder(architecture, tail.latent, take_prefix(view.memory, "decoder."))
         claims: list[Claim] = []
         for one in view.rounds:
             if f"levels.{one.round}" not in view.memory:
@@ -232,11 +231,6 @@ def _share_of_first(terms: Terms, round: int) -> float:
     how, first = terms.optimizer, terms.optimizer.share(round=round)
     carried = [how.momentum**s * how.share(round=round, step=s) / first for s in range(terms.local_epochs)]
     return sum(carried) / terms.local_epochs
-
-
-def _tail(terms: Terms) -> LinearTail:
-    """The linear tail; recomputed before and after the round, as it depends only on the architecture."""
-    return _tail_of(terms.architecture)
 
 
 def _tail_of(architecture: Architecture) -> LinearTail:

@@ -8,7 +8,6 @@ posterior's standard deviation is one learned number per entry, so that the enco
 Shape letters: B images, D latent entries.
 """
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import final
 
@@ -22,7 +21,16 @@ from glasshouse.limits import Count, NotNegative, Positive, check_ranges
 from glasshouse.models.build import build
 from glasshouse.progress import track
 from glasshouse.rng import Rng
-from glasshouse.tensors import FUSED, descend, device_of
+from glasshouse.tensors import (
+    FUSED,
+    descend,
+    device_of,
+    map_tensors,
+    optimizer_tensors,
+    restore_optimizer,
+    take_prefix,
+    with_prefix,
+)
 from glasshouse.wire import Architecture
 
 _VERSION = 2
@@ -95,12 +103,13 @@ def train_autoencoder(
         pair.model.to(device)
         pair.decoder.to(device)
         _train(pair, images.to(device), recipe=recipe, rng=rng, checkpoint=checkpoint)
-        return {**_with_prefix("model", pair.model), **_with_prefix("decoder", pair.decoder)}
+        whole = nn.ModuleDict({"model": pair.model, "decoder": pair.decoder})
+        return map_tensors(whole.state_dict(), lambda t: t.detach().clone())
 
     pair = _fresh(architecture, tail, rng=rng)
     tensors = load_or_make("autoencoder", key, make)
     for prefix, module in (("model", pair.model), ("decoder", pair.decoder)):
-        module.load_state_dict(take_prefix(tensors, prefix))
+        module.load_state_dict(take_prefix(tensors, f"{prefix}."))
         module.to(device).eval()
     return pair
 
@@ -112,21 +121,12 @@ def _sorted(images: Tensor) -> Tensor:
     return images[torch.tensor(sorted(range(len(marks)), key=marks.__getitem__))]
 
 
-def take_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The tensors under ``prefix.``, without it."""
-    return {n.removeprefix(f"{prefix}."): t for n, t in tensors.items() if n.startswith(f"{prefix}.")}
-
-
 def restore_decoder(architecture: Architecture, latent: int, tensors: dict[str, Tensor]) -> nn.Module:
     """The decoder with the given weights, in evaluation mode, optimised for inference."""
     with torch.random.fork_rng(devices=[]):  # the initial weights are overwritten
         decoder = decoder_for(architecture, latent)
     decoder.load_state_dict(tensors)
     return reader(decoder.eval(), device_of(tensors)).eval()
-
-
-def _with_prefix(prefix: str, module: nn.Module) -> dict[str, Tensor]:
-    return {f"{prefix}.{name}": t.detach().clone() for name, t in module.state_dict().items()}
 
 
 def _fresh(architecture: Architecture, tail: LinearTail, *, rng: Rng) -> Autoencoder:
@@ -177,12 +177,12 @@ def _train(
 
 
 def _snapshot(whole: nn.Module, spread: Tensor, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    moments = {
-        f"adam.{position}.{name}": value.clone()
-        for position, entry in optimizer.state_dict()["state"].items()
-        for name, value in entry.items()
+    tensors = {
+        **with_prefix("pair.", whole.state_dict()),
+        "spread": spread,
+        **with_prefix("adam.", optimizer_tensors(optimizer)),
     }
-    return {**_with_prefix("pair", whole), "spread": spread.detach().clone(), **moments}
+    return map_tensors(tensors, lambda t: t.detach().clone())
 
 
 def _resume(
@@ -197,16 +197,11 @@ def _resume(
     if saved is None:
         return 0
     tensors, step = saved
-    whole.load_state_dict(take_prefix(tensors, "pair"))
+    whole.load_state_dict(take_prefix(tensors, "pair."))
     with torch.no_grad():
         spread.copy_(tensors["spread"])
-    state: dict[int, dict[str, Tensor]] = {}
-    for name, value in take_prefix(tensors, "adam").items():
-        position, _, field = name.partition(".")
-        state.setdefault(int(position), {})[field] = value
     for _ in range(step):
         optimizer._opt_called = True  # type: ignore[attr-defined]  # the schedule warns when it runs ahead
         schedule.step()
-    groups = optimizer.state_dict()["param_groups"]
-    optimizer.load_state_dict({"state": state, "param_groups": groups})
+    restore_optimizer(optimizer, take_prefix(tensors, "adam."))
     return step

@@ -160,7 +160,7 @@ def craft_head(
         slopes = -steps * (contrast / (reach * float(steps.abs().max())))  # A_c, (K,)
         last_bias = chances.log().float()
         if not direct:
-            quiet = _quiet(contrast, gain)
+            quiet = math.sqrt(contrast / gain)  # where both layers change least in local steps
             middle = tail.names[-2]
             tensors[f"{middle}.weight"] *= quiet
             tensors[f"{middle}.bias"] = torch.full((fan,), quiet * gain * deviation)
@@ -174,8 +174,3 @@ def craft_head(
     tensors[f"{last}.weight"], tensors[f"{last}.bias"] = columns.contiguous(), last_bias
     chance = (last_bias.double() + slopes * 0.4 * reach).softmax(0)
     return Head(tensors=tensors, levels=(chance * slopes).sum() - slopes)
-
-
-def _quiet(contrast: float, gain: float) -> float:
-    """Scale of the second to last layer at which it and the last one change least in local steps."""
-    return math.sqrt(contrast / gain)

@@ -26,7 +26,6 @@ from torch import Tensor, nn
 
 from glasshouse.attacks.base import About, Claim, Needs, Reconstruction
 from glasshouse.attacks.budget import Budget
-from glasshouse.attacks.linear.scale_mia.autoencoder import take_prefix
 from glasshouse.attacks.linear.seer.chosen import Property
 from glasshouse.attacks.linear.seer.secret import SUBJECT, fresh, read_out
 from glasshouse.attacks.linear.seer.training import SecretTraining, train_secret
@@ -36,6 +35,7 @@ from glasshouse.limits import check_ranges
 from glasshouse.models.build import build, load, state
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
+from glasshouse.tensors import take_prefix
 from glasshouse.transcript.view import View
 from glasshouse.wire import Architecture, Crafted, Terms
 
@@ -131,7 +131,7 @@ class Seer:
             total = sum_of_round(one, terms=view.terms, names=(name,), subject=SUBJECT)
             secret = fresh(architecture, last, code=len(memory["projection"]))
             load(secret.model, one.broadcast.tensors)
-            secret.reader.load_state_dict(take_prefix(memory, "reader"))
+            secret.reader.load_state_dict(take_prefix(memory, "reader."))
             for module in (secret.model, secret.reader):
                 module.to(memory["projection"].device).eval()
             reading = read_out(replace(secret, projection=memory["projection"]), total.gradient[name])

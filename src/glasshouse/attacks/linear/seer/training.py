@@ -22,7 +22,6 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor, nn
 
-from glasshouse.attacks.linear.scale_mia.autoencoder import take_prefix
 from glasshouse.attacks.linear.seer.chosen import Chosen, Property, choose, moved
 from glasshouse.attacks.linear.seer.secret import SUBJECT, Secret, as_directions, floor_of, fresh
 from glasshouse.attacks.parts.readout.linear_tail import latents
@@ -30,7 +29,7 @@ from glasshouse.cache import Checkpoint, load_or_make
 from glasshouse.limits import Count, NotNegative, Positive, check_ranges
 from glasshouse.progress import track
 from glasshouse.rng import Rng
-from glasshouse.tensors import FUSED
+from glasshouse.tensors import FUSED, take_prefix
 from glasshouse.wire import Architecture
 
 _VERSION = 1
@@ -110,14 +109,13 @@ def train_secret(
             generator=generator,
             device=images.device,
         ).run()
-        parts = {"model": secret.model.eval(), "reader": secret.reader.eval()}
-        trained = {f"{part}.{name}": t for part, of in parts.items() for name, t in of.state_dict().items()}
+        trained = nn.ModuleDict({"model": secret.model, "reader": secret.reader}).eval().state_dict()
         on_device = replace(secret, projection=secret.projection.to(images.device))
         return {**trained, "floor": torch.tensor(floor_of(on_device, images, examples, looks_for))}
 
     tensors, secret = load_or_make("seer", key, make), fresh(architecture, last, code=recipe.code)
     for part, module in (("model", secret.model), ("reader", secret.reader)):
-        module.load_state_dict(take_prefix(tensors, part))
+        module.load_state_dict(take_prefix(tensors, f"{part}."))
         module.to(images.device).eval()
     return replace(secret, projection=secret.projection.to(images.device)), float(tensors["floor"])
 

@@ -7,18 +7,17 @@ other domain). All in [-1, 1].
 from dataclasses import dataclass
 from typing import Literal, final, get_args
 
-import torch
 from torch import Tensor
 
 from glasshouse.attacks.logits.material import Material
 from glasshouse.attacks.logits.pli.translate.cyclegan import cyclegan
-from glasshouse.attacks.logits.pli.translate.paired import apply_network, train_paired
+from glasshouse.attacks.logits.pli.translate.paired import apply_network, ridge, train_paired
 from glasshouse.attacks.logits.pli.translate.pairs import pairs_of
-from glasshouse.attacks.logits.pli.translate.ridge import ridge
 from glasshouse.cache import Checkpoint, digest, load_or_make
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.limits import Count, check_ranges
 from glasshouse.rng import Rng
+from glasshouse.tensors import class_means
 
 METHOD = 1
 """Version of the translators; increase it when one changes, to invalidate cached images."""
@@ -96,8 +95,4 @@ def _translate_means(kind: Prior, evidence: Material, *, epochs: int, rng: Rng) 
     }
     translated = load_or_make("translation", key, make)["made"].to(shifted.device)
     labels = evidence.public.labels[evidence.sensitive :]
-    classes = int(evidence.public.labels.max()) + 1
-    total = torch.zeros(classes, *translated.shape[1:], device=translated.device).index_add(
-        0, labels, translated
-    )
-    return total / torch.bincount(labels, minlength=classes).clamp_min(1).view(-1, 1, 1, 1)
+    return class_means(translated, labels, int(evidence.public.labels.max()) + 1)

@@ -83,11 +83,11 @@ def read_columns(
     w, b = weight.double(), bias.double()
     reached = b.abs() > _NOTHING * float(b.abs().max())
     candidates = w[reached] / b[reached, None]
-    quiet = not bool(reached.all()) or bool((_group_agreeing(candidates, SAME).units > 1).any())
+    quiet = not bool(reached.all()) or bool((_group_agreeing(candidates).units > 1).any())
     if quiet or _of_few(w, b, limit):
         positive = positive and readout in ("nonnegative", "unexplained")
         possible = candidates[_nonnegative(candidates)] if positive else candidates
-        return _select(_group_agreeing(possible, SAME), limit=limit, readout=readout, dtype=weight.dtype)
+        return _select(_group_agreeing(possible), limit=limit, readout=readout, dtype=weight.dtype)
     return _reached_units(w, b, limit=limit, readout=readout, positive=positive, dtype=weight.dtype)
 
 
@@ -103,14 +103,12 @@ def _of_few(weight: Tensor, bias: Tensor, examples: int) -> bool:
     return bool(values[examples] <= _RANK * values[0])
 
 
-def _group_agreeing(candidates: Tensor, tolerance: float) -> Read:
+def _group_agreeing(candidates: Tensor) -> Read:
     """Merge candidates (Q, D) that agree; those given by most units come first."""
     if not len(candidates):
         return Read(vectors=candidates, units=torch.zeros(0, dtype=torch.int64, device=candidates.device))
     norms = candidates.norm(dim=1).clamp_min(1e-300)
-    near = (
-        torch.cdist(candidates, candidates, compute_mode="donot_use_mm_for_euclid_dist") <= tolerance * norms
-    )
+    near = torch.cdist(candidates, candidates, compute_mode="donot_use_mm_for_euclid_dist") <= SAME * norms
     group = near.double().argmax(1)  # the first that agrees
     first, units = torch.unique(group, return_counts=True)
     order = units.argsort(descending=True, stable=True)

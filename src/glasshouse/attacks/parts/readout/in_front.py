@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from glasshouse.attacks.parts.readout.frozen import complete_broadcast
 from glasshouse.errors import Inapplicable
 from glasshouse.transcript.view import View
 from glasshouse.wire import Architecture, Value
@@ -39,11 +40,7 @@ def in_front(
 
 def agreed_state(view: View) -> dict[str, Tensor]:
     """The honest model as last broadcast, with the names that its tensors have behind the module."""
-    tensors: dict[str, Tensor] = {}
-    for one in view.rounds:
-        if one.broadcast.architecture == view.terms.architecture:
-            tensors |= one.broadcast.tensors
     return {
         name.replace("features.", "features.inner.", 1) if name.startswith("features.") else name: t
-        for name, t in tensors.items()
+        for name, t in complete_broadcast(view).items()
     }

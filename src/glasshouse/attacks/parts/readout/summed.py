@@ -4,12 +4,12 @@ Shape letters: N clients that answered, S local steps.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, final
+from dataclasses import dataclass, replace
+from typing import Any, Final, final
 
 from torch import Tensor
 
-from glasshouse.attacks.base import Needs
+from glasshouse.attacks.base import About, Needs, Reconstruction
 from glasshouse.attacks.parts.local_steps import LINEAR, check_linear, known_decay
 from glasshouse.errors import Inapplicable
 from glasshouse.tensors import map_tensors, weighted_sum
@@ -17,17 +17,18 @@ from glasshouse.transcript.threat import Changes
 from glasshouse.transcript.view import RoundView
 from glasshouse.wire import Kind, Terms
 
+READING_NEEDS: Final = Needs(
+    sees=frozenset({"broadcast"}),
+    any_of=frozenset({"update", "aggregate"}),
+    scope="round",
+    optimizers=LINEAR,
+)
+"""Needs of an attack that reads a round's updates or, if they are hidden, their sum."""
+
 
 def crafting_needs(*changes: Changes) -> Needs:
     """Needs of an attack that crafts the broadcast from auxiliary images, and reads the sum of updates."""
-    return Needs(
-        sees=frozenset({"broadcast"}),
-        any_of=frozenset({"update", "aggregate"}),
-        scope="round",
-        optimizers=LINEAR,
-        changes=frozenset(changes),
-        grants=frozenset({"auxiliary"}),
-    )
+    return replace(READING_NEEDS, changes=frozenset(changes), grants=frozenset({"auxiliary"}))
 
 
 def crafting_control(
@@ -106,6 +107,15 @@ def sum_of_round(view: RoundView, *, terms: Terms, names: tuple[str, ...], subje
     mean = {name: total[name].double() / weight for name in names}
     gradient = _as_gradient(mean, kind, view, terms, steps=steps, subject=subject)
     return RoundSum(gradient=gradient, examples=examples, steps=steps)
+
+
+def claim_of_round(
+    one: RoundView, inputs: Tensor, *, terms: Terms, confidence: Tensor, source: Tensor | None = None
+) -> Reconstruction:
+    """The claim that ``inputs`` (L, D) were images behind a round's sum, clipped to the declared range."""
+    images = inputs.clamp(*terms.image_range).float().reshape(-1, *terms.architecture.input_shape)
+    about = About(rounds=(one.round,))
+    return Reconstruction(about=about, inputs=images, labels=None, confidence=confidence, source=source)
 
 
 def _as_gradient(

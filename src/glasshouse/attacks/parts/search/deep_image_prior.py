@@ -9,7 +9,6 @@ first fitted to those, in so few steps that their noise is not fitted, and then 
 Shape letters: B images of a chunk, C channels, H and W pixels, D features.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -125,23 +124,10 @@ def by_generator(
             got=f"{shape[1]} × {shape[2]}",
             fix='set invert = "pixels", or data.resize',
         )
-    parts = list(_each(features, targets, shape, distance=distance, how=how, rng=rng, start=start))
-    return InvertedImages(images=torch.cat([x for x, _ in parts]), losses=torch.cat([v for _, v in parts]))
-
-
-def _each(
-    features: Features,
-    targets: Tensor,
-    shape: tuple[int, int, int],
-    *,
-    distance: Distance,
-    how: Search,
-    rng: Rng,
-    start: Tensor | None,
-) -> Iterator[tuple[Tensor, Tensor]]:
     parts = list(torch.split(targets, how.chunk))
     starts = [None] * len(parts) if start is None else list(torch.split(start, how.chunk))
     pairs = list(zip(parts, starts, strict=True))
+    chunks = []
     for number, (part, begin) in enumerate(track(pairs, "inverting by generators", total=len(pairs))):
         stream = rng.child(f"chunk/{number}")
         with torch.random.fork_rng(devices=[]):
@@ -154,7 +140,8 @@ def _each(
         _match(net, seeds, part, features=features, distance=distance, how=how, draws=draws)
         with torch.no_grad():
             images = _paint(net, seeds, distance)
-            yield images, distance(features, images, part)
+            chunks.append((images, distance(features, images, part)))
+    return InvertedImages(images=torch.cat([x for x, _ in chunks]), losses=torch.cat([v for _, v in chunks]))
 
 
 def _learn(net: Generators, seeds: Tensor, images: Tensor, *, distance: Distance, how: Search) -> None:

@@ -83,31 +83,6 @@ def cosine_pace(progress: float) -> float:
     return (1 + math.cos(math.pi * progress)) / 2
 
 
-def by_pixels(
-    features: Features,
-    targets: Tensor,
-    shape: tuple[int, int, int],
-    *,
-    distance: Distance,
-    iterations: int = 500,
-    step: float = 0.8,
-    rng: Rng,
-) -> InvertedImages:
-    """Adam on the pixels, with a cosine schedule, inside [0, 1], starting from grey with a little noise.
-
-    Args:
-        features: of the frozen model.
-        targets: (B, D).
-        shape: (C, H, W).
-        distance: the loss.
-        iterations: of Adam.
-        step: initial step size, see :func:`from_starts`.
-        rng: for the start.
-    """
-    starts = draw_starts(len(targets), shape, rng=rng)
-    return from_starts(features, targets, starts, distance=distance, iterations=iterations, step=step)
-
-
 def draw_starts(count: int, shape: tuple[int, int, int], *, rng: Rng) -> Tensor:
     """Grey with a little noise, (count, C, H, W)."""
     sizes = [min(CHUNK, count - first) for first in range(0, count, CHUNK)]
@@ -119,7 +94,7 @@ def draw_starts(count: int, shape: tuple[int, int, int], *, rng: Rng) -> Tensor:
 def from_starts(
     features: Features, targets: Tensor, starts: Tensor, *, distance: Distance, iterations: int, step: float
 ) -> InvertedImages:
-    """As :func:`by_pixels`, from given images.
+    """Adam on the pixels of given images, with a cosine schedule, inside [0, 1].
 
     Args:
         features: of the frozen model.

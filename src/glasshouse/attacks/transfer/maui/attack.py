@@ -15,14 +15,13 @@ far larger than the number of units, or noise exceeds one example's contribution
 """
 
 import math
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, final
 
 import torch
 
 from glasshouse.attacks.base import About, Appendix, Claim, Needs
-from glasshouse.attacks.budget import PROBE, Budget
-from glasshouse.attacks.parts.local_steps import LINEAR
+from glasshouse.attacks.budget import PROBE, Budget, shorten
 from glasshouse.attacks.parts.readout.columns import Readout
 from glasshouse.attacks.parts.readout.frozen import (
     TWO_LAYERS,
@@ -35,6 +34,7 @@ from glasshouse.attacks.parts.readout.head_gradient import (
     HeadAttack,
     Inversion,
 )
+from glasshouse.attacks.parts.readout.summed import crafting_needs
 from glasshouse.attacks.transfer.maui import tune
 from glasshouse.attacks.transfer.maui.head import CraftedHead, HeadSettings, craft_head
 from glasshouse.attacks.transfer.maui.leakage import Sample
@@ -92,15 +92,7 @@ class Maui(HeadAttack):
             **INVERSION_MOVED,
         },
     )
-    needs: ClassVar[Needs] = Needs(
-        sees=frozenset({"broadcast"}),
-        any_of=frozenset({"update", "aggregate"}),
-        scope="round",
-        optimizers=LINEAR,
-        changes=frozenset({"parameters"}),
-        grants=frozenset({"auxiliary"}),
-        protocols=frozenset({"transfer"}),
-    )
+    needs: ClassVar[Needs] = replace(crafting_needs("parameters"), protocols=frozenset({"transfer"}))
 
     head: HeadSettings = field(default_factory=HeadSettings)
     trials: Natural = 0
@@ -122,9 +114,7 @@ class Maui(HeadAttack):
         """Steps of the inversion, and of the head's training, which is done once for all rounds."""
         if "trained" not in self.head.mode:
             return self.inversion.budget
-        short, longer = (
-            asdict(replace(self.head, epochs=1, batches=min(n, self.head.batches))) for n in (PROBE, _LONGER)
-        )
+        short, longer = (shorten(self.head, epochs=1, batches=n) for n in (PROBE, _LONGER))
         return replace(
             self.inversion.budget,
             probe={"head": short},

@@ -163,7 +163,3 @@ def _join_numbers(parts: Sequence[Numbers | None]) -> Numbers | None:
         return None
     fewest = min(map(len, present))
     return np.concatenate([part[:fewest] for part in present], axis=1)
-
-
-Table = Mapping[str, Mapping[str, ScoredMetric]]
-"""Attack → metric → scores, of one cell."""

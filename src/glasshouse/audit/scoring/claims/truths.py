@@ -14,6 +14,12 @@ def exchange_classes(truth: Truth, *, by: int = 1) -> Truth:
     return dataclasses.replace(truth, private=turned)
 
 
+def rotate_victims(truth: Truth) -> Truth:
+    """:func:`shift_victims` to the next victim, and the last one to the first; unchanged with only one."""
+    keys = sorted(truth.used, key=lambda key: key[::-1])  # rounds first: a sum is exchanged whole
+    return shift_victims(truth, dict(zip(keys, keys[1:] + keys[:1], strict=True)))
+
+
 def shift_victims(truth: Truth, units: Mapping[tuple[int, int], tuple[int, int]]) -> Truth:
     """The ground truth with each victim's examples replaced by another's, for a negative control.
 

@@ -17,11 +17,10 @@ from filelock import FileLock
 
 from glasshouse.audit.attacking.call import AttackTask, units_of
 from glasshouse.audit.attacking.claims import Outcome, read_outcome
-from glasshouse.audit.attacking.needs import attack_of
+from glasshouse.audit.attacking.needs import attack_of, threat_of
 from glasshouse.audit.attacking.pieces import pieces, run_piece
-from glasshouse.audit.attacking.threat import threat_of
 from glasshouse.audit.scoring.claims.scored import ScoredMetric
-from glasshouse.audit.scoring.claims.truths import exchange_classes, shift_victims
+from glasshouse.audit.scoring.claims.truths import exchange_classes, rotate_victims
 from glasshouse.audit.scoring.controls.sources import sources_digest
 from glasshouse.audit.scoring.federation_judge import judge_of
 from glasshouse.audit.scoring.judge import Judge
@@ -141,12 +140,6 @@ def judge_control(task: ControlTask) -> tuple[str, Control | None]:
     return task.key, result
 
 
-def control(task: ControlTask) -> Control | None:
-    """Run and judge a control in this process, for tools that examine a single attack."""
-    run_control(task)
-    return judge_control(task)[1]
-
-
 def _federation_folder(task: ControlTask, scenario: Scenario) -> Path:
     """The folder of the easy setting's federation, which passive attacks with the same setting share."""
     if not task.shared or attack_of(task.attack, scenario.attacks[0].arguments).needs.changes:
@@ -172,8 +165,7 @@ def _judge(task: ControlTask, easy: Mapping[str, Any], outcomes: list[Outcome]) 
 def _exchange_judge(judge: Judge, metric: Metric) -> Judge:
     if metric.claim == "class_representatives":
         return judge.against(exchange_classes(judge.truth))
-    keys = sorted(judge.truth.used, key=lambda key: key[::-1])  # rounds first: a sum is exchanged whole
-    return judge.against(shift_victims(judge.truth, dict(zip(keys, keys[1:] + keys[:1], strict=True))))
+    return judge.against(rotate_victims(judge.truth))
 
 
 def _compare(

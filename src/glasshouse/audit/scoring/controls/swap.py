@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from glasshouse.audit.attacking.claims import Outcome, read_outcome
-from glasshouse.audit.scoring.claims.truths import shift_victims
+from glasshouse.audit.scoring.claims.truths import rotate_victims
 from glasshouse.audit.scoring.federation_judge import judge_of
 from glasshouse.audit.scoring.score import score_outcomes
 from glasshouse.audit.scoring.tasks import attack_key
@@ -45,15 +45,14 @@ def swap_victims(truth: Truth) -> Truth:
     Raises:
         BadFile: there is only one victim.
     """
-    keys = sorted(truth.used, key=lambda key: key[::-1])  # rounds first: a sum is exchanged whole
-    if len(keys) < 2:
+    if len(truth.used) < 2:
         raise BadFile(
             "exchange of truths",
             needs="at least 2 victims",
-            got=str(len(keys)),
+            got=str(len(truth.used)),
             fix="replay without --swap, or audit more clients",
         )
-    return shift_victims(truth, dict(zip(keys, keys[1:] + keys[:1], strict=True)))
+    return rotate_victims(truth)
 
 
 def score_swapped(group: Path, attack: str) -> Mapping[str, Any]:

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from glasshouse.audit.scoring.claims.scored import ScoredMetric
+from glasshouse.audit.scoring.verdicts.finding import means_of, pooled_metric, victims_of
 from glasshouse.audit.scoring.wording.wording import defense_labels
 from glasshouse.errors import Undefined
-from glasshouse.metrics.base import Metric, PooledMetric
+from glasshouse.metrics.base import Metric
 from glasshouse.metrics.statistics.interval import Interval, paired_gain
 from glasshouse.metrics.statistics.shares import paired_share_gain
 from glasshouse.registry import create, load
@@ -70,10 +71,10 @@ def difference(left: ScoredMetric, right: ScoredMetric, metric: Metric, *, rng: 
     if left.clients:
         return _clients(left, right, metric, rng)
     if metric.counts:
-        clusters = np.repeat(np.arange(len(left.values)), [len(v) for v in left.values])
-        gain = paired_share_gain(np.concatenate(left.values), np.concatenate(right.values), clusters)
+        victims = victims_of(left.values)
+        gain = paired_share_gain(np.concatenate(left.values), np.concatenate(right.values), victims)
         return gain if metric.higher_leaks else gain.negated()
-    means = [[float(v.mean()) for v in side.values] for side in (left, right)]
+    means = (means_of(side.values) for side in (left, right))
     return paired_gain(*means, rng=rng, higher_leaks=metric.higher_leaks)
 
 
@@ -90,13 +91,7 @@ def _same_victims(left: ScoredMetric, right: ScoredMetric) -> bool:
 
 def _clients(left: ScoredMetric, right: ScoredMetric, metric: Metric, rng: Rng) -> Interval:
     """Percentile bootstrap over the clients of all runs, with the same resamples for both attacks."""
-    if not isinstance(metric, PooledMetric):
-        raise Undefined(
-            "difference between two attacks on clients",
-            needs="a metric over clients",
-            got=type(metric).__name__,
-            fix="use auc, f1 or tpr_at_fpr",
-        )
+    pooled = pooled_metric(metric, "difference between two attacks on clients")
     decisions = metric.reads == "decisions"
     (a, truth, _), (b, _, _) = (side.pool_clients(decisions=decisions) for side in (left, right))
     draws = rng.numpy()
@@ -104,11 +99,11 @@ def _clients(left: ScoredMetric, right: ScoredMetric, metric: Metric, rng: Rng) 
     for rows in draws.integers(0, len(truth), (RESAMPLES, len(truth))):
         try:
             differences.append(
-                metric.pool(a[rows], truth[rows]).value - metric.pool(b[rows], truth[rows]).value
+                pooled.pool(a[rows], truth[rows]).value - pooled.pool(b[rows], truth[rows]).value
             )
         except Undefined:  # a sample without positive clients
             continue
-    value = metric.pool(a, truth).value - metric.pool(b, truth).value
+    value = pooled.pool(a, truth).value - pooled.pool(b, truth).value
     if len(differences) < RESAMPLES / 2:
         raise Undefined(
             "difference between two attacks on clients",

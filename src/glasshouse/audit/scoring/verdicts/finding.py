@@ -63,13 +63,13 @@ def value_of(scored: ScoredMetric, metric: Metric, *, rng: Rng) -> Interval:
     if _is_single_victim(scored, metric) and not (metric.counts and len(scored.values[0]) == 1):
         return _whole_range(scored, metric)
     if metric.counts:
-        return share_interval(np.concatenate(scored.values), _clusters(scored.values))
-    return within(mean_interval(_means(scored.values), rng=rng), metric.range)
+        return share_interval(np.concatenate(scored.values), victims_of(scored.values))
+    return within(mean_interval(means_of(scored.values), rng=rng), metric.range)
 
 
 def middle(scored: ScoredMetric) -> float:
     """The median over victims of their mean scores, robust to a few failures."""
-    return float(np.median(_means(scored.values)))
+    return float(np.median(means_of(scored.values)))
 
 
 def with_chance(scored: ScoredMetric, metric: Metric, chance: float | None) -> ScoredMetric:
@@ -88,28 +88,24 @@ def with_chance(scored: ScoredMetric, metric: Metric, chance: float | None) -> S
     return replace(scored, nulls=tuple(np.full(len(v), chance) for v in scored.values), baseline=nulls.CHANCE)
 
 
-def null_of(scored: ScoredMetric, metric: Metric, *, chance: float | None = None) -> float:
-    """The null adversary's value on the same victims; never worse than ``chance``."""
-    if scored.clients:
-        return _coin(scored, metric)
-    return _null(with_chance(scored, metric, chance), metric)
+def null_of(scored: ScoredMetric, metric: Metric) -> float:
+    """The null adversary's value on the same victims."""
+    return _coin(scored, metric) if scored.clients else _null(scored, metric)
 
 
-def gain_of(scored: ScoredMetric, metric: Metric, *, rng: Rng, chance: float | None = None) -> Interval:
+def gain_of(scored: ScoredMetric, metric: Metric, *, rng: Rng) -> Interval:
     """Improvement over the null, paired by victim, signed so that positive is leakage.
 
     Args:
         scored: of one attack.
         metric: of the scores.
         rng: random stream for resampling; the same as for :func:`p_of`.
-        chance: score of random guessing in closed form; the null is never worse.
 
     Raises:
         Undefined: as :func:`value_of`.
     """
     if scored.clients:
         return _clients_gain(scored, metric, rng)
-    scored = with_chance(scored, metric, chance)
     if _is_single_victim(scored, metric):
         gain = _whole_range(scored, metric).minus(_null(scored, metric))
         return gain if metric.higher_leaks else gain.negated()
@@ -120,26 +116,26 @@ def gain_of(scored: ScoredMetric, metric: Metric, *, rng: Rng, chance: float | N
             return paired_share_gain(hits, null, clusters)
         alone = share_gain(hits, mean, clusters)
         return replace(alone, low=alone.low - (level - mean))
-    gain = paired_gain(_means(scored.values), _means(scored.nulls), rng=rng, higher_leaks=metric.higher_leaks)
+    gain = paired_gain(
+        means_of(scored.values), means_of(scored.nulls), rng=rng, higher_leaks=metric.higher_leaks
+    )
     ends = sorted(_sign(metric) * (end - _null(scored, metric)) for end in metric.range)
     return within(gain, (ends[0], ends[1]))
 
 
-def p_of(scored: ScoredMetric, metric: Metric, *, rng: Rng, chance: float | None = None) -> float:
+def p_of(scored: ScoredMetric, metric: Metric, *, rng: Rng) -> float:
     """One-sided p-value of "the attack does no better than the null"; below .025 where the gain is above 0.
 
     Args:
         scored: of one attack.
         metric: of the scores.
         rng: random stream for resampling; the same as for :func:`gain_of`.
-        chance: score of random guessing in closed form; the null is never worse.
 
     Raises:
         Undefined: as :func:`gain_of`.
     """
     if scored.clients:
         return _test_clients(scored, metric, rng).p
-    scored = with_chance(scored, metric, chance)
     if _is_single_victim(scored, metric):
         return 1.0
     if metric.counts:
@@ -148,7 +144,7 @@ def p_of(scored: ScoredMetric, metric: Metric, *, rng: Rng, chance: float | None
         if level is not None:
             return share_p_value(hits, level, clusters)
         return paired_share_p_value(hits, null, clusters)
-    return gain_p_value(_means(scored.values), _means(scored.nulls), higher_leaks=metric.higher_leaks)
+    return gain_p_value(means_of(scored.values), means_of(scored.nulls), higher_leaks=metric.higher_leaks)
 
 
 def verdict_of(
@@ -198,7 +194,8 @@ def _sign(metric: Metric) -> float:
     return 1.0 if metric.higher_leaks else -1.0
 
 
-def _means(values: tuple[Floats, ...]) -> Floats:
+def means_of(values: tuple[Floats, ...]) -> Floats:
+    """The mean score of every victim."""
     if values and all(len(v) == 1 for v in values):
         return np.concatenate(values)
     return np.array([v.mean() for v in values])
@@ -207,7 +204,7 @@ def _means(values: tuple[Floats, ...]) -> Floats:
 def _null(scored: ScoredMetric, metric: Metric) -> float:
     if metric.counts:
         return float(np.concatenate(scored.nulls).mean())
-    return float(_means(scored.nulls).mean())
+    return float(means_of(scored.nulls).mean())
 
 
 def is_constant(scored: ScoredMetric) -> bool:
@@ -245,17 +242,19 @@ def _outcomes(scored: ScoredMetric, metric: Metric) -> tuple[Floats, Floats, NDA
     hits, null = np.concatenate(scored.values), np.concatenate(scored.nulls)
     if not metric.higher_leaks:
         hits, null = 1 - hits, 1 - null
-    return hits, null, _clusters(scored.values)
+    return hits, null, victims_of(scored.values)
 
 
-def _clusters(values: tuple[Floats, ...]) -> NDArray[np.int64]:
+def victims_of(values: tuple[Floats, ...]) -> NDArray[np.int64]:
+    """The position of the victim of every score in the joined ``values``."""
     return np.repeat(np.arange(len(values)), [len(v) for v in values])
 
 
-def _pooled_metric(metric: Metric) -> PooledMetric:
+def pooled_metric(metric: Metric, subject: str) -> PooledMetric:
+    """``metric``, if it is one over clients; ``subject`` is what needs it."""
     if not isinstance(metric, PooledMetric):
         raise Undefined(
-            "scores of clients",
+            subject,
             needs="a metric over clients",
             got=type(metric).__name__,
             fix="use auc, f1 or tpr_at_fpr",
@@ -267,7 +266,7 @@ def _pooled_interval(scored: ScoredMetric, metric: Metric) -> Interval:
     """The metric over all clients; runs are clusters if there are enough to estimate their variance."""
     claimed, truth, runs = scored.pool_clients(decisions=metric.reads == "decisions")
     clusters = runs if len(np.unique(runs)) >= FEW_RUNS else None
-    return _pooled_metric(metric).pool(claimed, truth, runs=clusters)
+    return pooled_metric(metric, "scores of clients").pool(claimed, truth, runs=clusters)
 
 
 def _clients_gain(scored: ScoredMetric, metric: Metric, rng: Rng) -> Interval:
@@ -280,7 +279,7 @@ def _clients_gain(scored: ScoredMetric, metric: Metric, rng: Rng) -> Interval:
 
 
 def _test_clients(scored: ScoredMetric, metric: Metric, rng: Rng) -> GuessTest:
-    pooled, sign = _pooled_metric(metric), _sign(metric)
+    pooled, sign = pooled_metric(metric, "scores of clients"), _sign(metric)
     claimed, truth, runs = scored.pool_clients(decisions=metric.reads == "decisions")
 
     def values(decisions: Bools, truths: Bools) -> Floats:

@@ -10,7 +10,7 @@ from typing import Literal, TypeVar
 
 from glasshouse.audit.scoring.wording.wording import defense_labels
 from glasshouse.results.cards import Limit, MetricCard
-from glasshouse.results.judgement import expected_by_luck
+from glasshouse.results.judgement import expected_by_luck, victims_of
 from glasshouse.results.records import Finding, Refused, Result, Utility, Victim
 from glasshouse.scenario.axes import Cell
 from glasshouse.scenario.table import Plugin
@@ -82,7 +82,8 @@ def _gain_rows(cell: Cell, result: Result) -> Iterator[Limit]:
                 f for f in _of_cell(result.findings, cell) if f.attack == label and f.metric == metric
             ]
             for f in findings:
-                state = state_of_gain(f, limit, _victims(f, result), refused=_refused(cell, attack, result))
+                victims = victims_of(f, result.findings)
+                state = state_of_gain(f, limit, victims, refused=_refused(cell, attack, result))
                 yield _gain_row(cell, f, card, limit, title=_title(attack, result), judged=state)
             if not findings and _belongs(label, metric, cell.scenario.name, result):
                 yield _missing_row(cell, attack, card, limit, result)
@@ -101,13 +102,6 @@ def _belongs(label: str, metric: str, scenario: str, result: Result) -> bool:
     subject = f"metric '{metric}' of attack '{label}'"
     refused = any(r.subject == subject for r in result.refusals if r.scenario == scenario)
     return refused or any(f.attack == label and f.metric == metric for f in of_scenario)
-
-
-def _victims(finding: Finding, result: Result) -> tuple[Victim, ...]:
-    """The verdicts on single victims of a finding's claims: its own, else those of another metric."""
-    key = finding.scenario, finding.cell, finding.attack, finding.claim
-    alike = (f.victims for f in result.findings if (f.scenario, f.cell, f.attack, f.claim) == key)
-    return finding.victims or next((victims for victims in alike if victims), ())
 
 
 def _refused(cell: Cell, attack: Plugin, result: Result) -> bool:

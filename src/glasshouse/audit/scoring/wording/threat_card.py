@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from glasshouse import registry
-from glasshouse.attacks.base import Attack
 from glasshouse.audit.attacking.needs import attack_of
 from glasshouse.audit.scoring.tasks import CellResult
 from glasshouse.results.cards import ThreatCard
@@ -28,17 +27,13 @@ def threat_card(scenario: Scenario, cells: Sequence[CellResult]) -> ThreatCard:
         data=facts.data if facts else scenario.data.source,
         data_public=bool(facts and facts.public),
         model=facts.model if facts else scenario.model.name,
-        structural=any(_structural(a) for a in attacks),
+        structural=any("architecture" in a.needs.changes for a in attacks),
         limits=dict(scenario.policy.max_gain),
         notes=(*(facts.notes if facts else ()), *_notes(scenario)),
         setup=_setup(scenario),
         defenses=_defenses(scenario),
         advice=_advice(scenario),
     )
-
-
-def _structural(attack: Attack) -> bool:
-    return "architecture" in attack.needs.changes
 
 
 def _federation(scenario: Scenario) -> str:

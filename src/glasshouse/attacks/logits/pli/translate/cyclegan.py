@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glasshouse.attacks.logits.pli.translate.networks import EncoderDecoder, patch_critic
-from glasshouse.attacks.logits.pli.translate.paired import start_network
+from glasshouse.attacks.logits.pli.translate.networks import patch_critic, start_network
 from glasshouse.attacks.logits.pli.translate.pairs import Pairs
 from glasshouse.attacks.logits.pli.translate.resume import keep, load_checkpoint
 from glasshouse.cache import Checkpoint
@@ -24,8 +23,8 @@ def cyclegan(pairs: Pairs, *, epochs: int, rng: Rng, checkpoint: Checkpoint) -> 
     """The trained network: shifted (B, C, H, W) → clear; resumes from ``checkpoint`` with the same result."""
     channels = int(pairs.shifted.shape[1])
     device = pairs.shifted.device
-    clear_of = start_network(EncoderDecoder, channels, rng=rng.child("clear")).to(device)
-    shifted_of = start_network(EncoderDecoder, channels, rng=rng.child("shifted")).to(device)
+    clear_of = start_network(channels, rng=rng.child("clear")).to(device)
+    shifted_of = start_network(channels, rng=rng.child("shifted")).to(device)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(rng.child("critics").seed())
         critics = nn.ModuleList([patch_critic(channels), patch_critic(channels)]).to(device)

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from glasshouse.rng import Rng
+
 
 def _block(before: int, after: int, *, stride: int = 1) -> nn.Sequential:
     return nn.Sequential(
@@ -23,15 +25,11 @@ def _block(before: int, after: int, *, stride: int = 1) -> nn.Sequential:
 
 @final
 class EncoderDecoder(nn.Module):
-    """Pixel unshuffle by 2, downsampling, a residual block, upsampling, pixel shuffle; images in [-1, 1].
+    """Pixel unshuffle by 2, downsampling, a residual block, upsampling, pixel shuffle; images in [-1, 1]."""
 
-    Args:
-        channels: C.
-        width: channels at half size.
-    """
-
-    def __init__(self, channels: int, *, width: int = 24) -> None:
+    def __init__(self, channels: int) -> None:
         super().__init__()
+        width = 24  # channels at half size
         self.first = _block(4 * channels, width)
         self.down = _block(width, 2 * width, stride=2)
         self.middle = nn.Sequential(_block(2 * width, 2 * width), _block(2 * width, 2 * width))
@@ -48,13 +46,20 @@ class EncoderDecoder(nn.Module):
         return torch.tanh(F.pixel_shuffle(self.out(torch.cat([up, first, blocks], 1)), 2))
 
 
-def patch_critic(channels: int, *, width: int = 16) -> nn.Sequential:
+def start_network(channels: int, *, rng: Rng) -> EncoderDecoder:
+    """A network whose initial weights come from ``rng``."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(rng.child("start").seed())
+        return EncoderDecoder(channels)
+
+
+def patch_critic(channels: int) -> nn.Sequential:
     """(B, C, H, W) → one score per patch: large for real images."""
     return nn.Sequential(
-        nn.Conv2d(channels, width, 4, stride=2, padding=1),
+        nn.Conv2d(channels, 16, 4, stride=2, padding=1),
         nn.LeakyReLU(0.2),
-        nn.Conv2d(width, 2 * width, 4, stride=2, padding=1),
-        nn.InstanceNorm2d(2 * width, affine=True),
+        nn.Conv2d(16, 32, 4, stride=2, padding=1),
+        nn.InstanceNorm2d(32, affine=True),
         nn.LeakyReLU(0.2),
-        nn.Conv2d(2 * width, 1, 3, padding=1),
+        nn.Conv2d(32, 1, 3, padding=1),
     )

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from glasshouse.cache import Checkpoint
+from glasshouse.tensors import optimizer_tensors, restore_optimizer, take_prefix, with_prefix
 
 EVERY: Final = 5
 """Epochs between two checkpoints."""
@@ -22,10 +23,11 @@ def keep(
     """
     if epoch % EVERY:
         return
-    tensors = {f"net/{name}/{key}": t for name, net in nets.items() for key, t in net.state_dict().items()}
+    tensors: dict[str, Tensor] = {}
+    for name, net in nets.items():
+        tensors |= with_prefix(f"net/{name}/", net.state_dict())
     for name, optimizer in optimizers.items():
-        for number, slots in optimizer.state_dict()["state"].items():
-            tensors |= {f"optimiser/{name}/{number}/{slot}": t for slot, t in slots.items()}
+        tensors |= with_prefix(f"optimiser/{name}/", optimizer_tensors(optimizer, sep="/"))
     checkpoint.save({name: t.detach().cpu().clone() for name, t in tensors.items()}, epoch)
 
 
@@ -38,15 +40,7 @@ def load_checkpoint(
         return 0
     tensors, epoch = saved
     for name, net in nets.items():
-        net.load_state_dict(_below(tensors, f"net/{name}/"))
+        net.load_state_dict(take_prefix(tensors, f"net/{name}/"))
     for name, optimizer in optimizers.items():
-        slots: dict[int, dict[str, Tensor]] = {}
-        for key, t in _below(tensors, f"optimiser/{name}/").items():
-            number, slot = key.split("/")
-            slots.setdefault(int(number), {})[slot] = t
-        optimizer.load_state_dict({**optimizer.state_dict(), "state": slots})
+        restore_optimizer(optimizer, take_prefix(tensors, f"optimiser/{name}/"), sep="/")
     return epoch
-
-
-def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
