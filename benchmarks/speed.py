@@ -231,7 +231,7 @@ def measure_quality(setting: Setting, settings: argparse.Namespace) -> dict[str,
     views, inputs = observed(setting, settings.victims, split=settings.split, first=settings.first)
     views = [copy_to(view, settings.device) for view in views]
     watch, count = Watch(settings.device), settings.iterations
-    ways = [way for way in QUALITY if way != PEER or settings.split == "test"]
+    ways = [way for way in settings.ways if way != PEER or settings.split == "test"]
     seconds: dict[str, float] = dict.fromkeys(ways, 0.0)
     scores: dict[str, list[float]] = {way: [] for way in ways}
     found: list[Tensor] = []
@@ -284,6 +284,7 @@ def main() -> None:
     parser.add_argument(
         "--split", default="test", help="train: to choose settings on, without the plain loop"
     )
+    parser.add_argument("--ways", nargs="*", choices=QUALITY, default=list(QUALITY), help="of quality")
     parser.add_argument("--out", default="runs/speed")
     settings = parser.parse_args()
     prepare_process()
