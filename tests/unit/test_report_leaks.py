@@ -117,6 +117,12 @@ def test_the_first_leak_in_full():
     )
 
 
+def test_a_leak_that_came_out_despite_the_only_defence_says_so():
+    (only,) = first(finding(NOISE, gain=0.2))
+    assert only.action == "It came out despite noise 0.1."
+    assert only.advice == f"Next, try {CARD.advice}."
+
+
 def test_severe_kinds_first_across_scenarios():
     """All labels read is bad, who takes part is worse, and some images rebuilt is worst."""
     names = ("label_accuracy", "f1", "ssim")

@@ -213,6 +213,8 @@ def _remedy(
         return action, f"Next, weaken {_name(best)}: that may cost less."
     if not settings:
         advice = (card.advice if card else "") or SOME_DEFENCE
+        if f.defenses:
+            return f"It came out despite {words.protection(f.defenses, f.axes)}.", f"Next, try {advice}."
         return "No defence was tried against it.", f"Next, try {advice}."
     outcome = f"None of the {words.count(len(settings), 'defences')} tried closed it"
     if len(settings) == 1:
