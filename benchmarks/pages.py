@@ -24,6 +24,8 @@ ON_RESNET = (
 OUT_SPEAR, OUT_END = ("--out", "{out}/spear"), ("--out", "{out}/end")
 MLPS = ("--models", "mlp", "--seeds", "2")
 QUALITY = ("speed", "quality", "--iterations", "60", "--out", "{out}")
+SHORTER = ("speed", "quality", "--iterations", "40", "--out", "{out}")
+FAST = ("plain loop", "Glasshouse, bfloat16", "Glasshouse, bfloat16, racing")
 WIDE = ("ConvNet 8, 1 restart", "ConvNet 64, 8 restarts")
 FLOWER = {"plain": 50, "dp": 50, "sums": 100, "crafted": 650, "crafted-default": 80, "overhead": 30}
 LENETS = tuple(str(number) for number in range(19))  # the first updates of benchmarks.guard.forecast
@@ -152,8 +154,10 @@ PAGES: dict[str, tuple[Piece, ...]] = {
     ),
     "speed": (
         Piece(("speed", "iteration", "--out", "{out}"), 400),
-        Piece(("speed", "victims", "--out", "{out}"), 60),
+        Piece(("speed", "victims", "--victims", "16", "--out", "{out}"), 120),
         Piece((*QUALITY, "--setting", *NARROW), 240),
+        Piece((*QUALITY, "--setting", "ResNet-18, 8 restarts"), 1550),
+        Piece((*SHORTER, "--setting", "ConvNet 64, 8 restarts", "--ways", *FAST), 1400),
         Piece((*QUALITY, "--split", "train", "--setting", NARROW[0]), 110),
         Piece((*QUALITY, "--split", "train", "--victims", "1", "--setting", "ResNet-18, 8 restarts"), 130),
         Piece(("audit", "quickstart", "--jobs", "1"), 35),
