@@ -195,6 +195,9 @@ class Clock:
     def simulation(self, scenario, *, cold):
         return Played(one=0.0)
 
+    def defenses(self, scenario):
+        return 0.0
+
     def scoring(self, scenario):
         return None
 
@@ -427,6 +430,7 @@ def played(monkeypatch, seconds):
         asked.append((rounds, active, scenario.attacks[0].arguments))
         return seconds(rounds, active, scenario.attacks[0].arguments)
 
+    monkeypatch.setattr(federations, "_seconds_to_build", lambda _: 0.0)
     for module in (federations, calls, probes):
         monkeypatch.setattr(module, "play_shortened", play)
     return asked

@@ -2,12 +2,14 @@
 
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, final
 
+from glasshouse.audit.simulation.build import build, defense_of
 from glasshouse.audit.simulation.group import Group, simulate
 from glasshouse.federation.setting import FederationProtocol
+from glasshouse.interfaces import GradientDefense
 from glasshouse.metrics.base import Metric
 from glasshouse.registry import create, load
 from glasshouse.scenario.load import write_resolved
@@ -16,6 +18,9 @@ from glasshouse.scenario.table import Plugin
 
 TOLD_APART: Final = 0.1
 """CPU seconds beyond those of a single round needed to distinguish the time per round from noise."""
+LONG: Final = 3.0
+"""CPU seconds from which the first federation is not played again: one-time costs beyond those of building it
+hardly matter."""
 FASTER: Final = 4
 """Factor by which the number of rounds grows until they take that long."""
 
@@ -46,6 +51,10 @@ class Played:
         """
         return self.one + (rounds - 1) * self.further
 
+    def slowed(self, seconds: float) -> "Played":
+        """The same federation where every round takes this many seconds more."""
+        return replace(self, one=self.one + seconds, further=self.further + seconds)
+
 
 def time_simulation(scenario: Scenario, *, cold: bool = False, into: Path | None = None) -> Played:
     """Time a passive federation with one round and, if it has more, with enough to time a round.
@@ -57,14 +66,25 @@ def time_simulation(scenario: Scenario, *, cold: bool = False, into: Path | None
         cold: no federation was simulated in this process yet: the first one is timed separately.
         into: folder for the federation with a single round; None: it is deleted.
     """
-    first = play_shortened(scenario) if cold else None
-    one = spent = play_shortened(scenario, into=into)
+    first = max(0.0, _seconds_to_build(scenario) - _seconds_to_build(scenario)) if cold else 0.0
+    one = play_shortened(scenario, into=into)
+    if cold and one < LONG:
+        again = play_shortened(scenario)
+        first, one = first + max(0.0, one - again), again
+    spent = one
     rounds, most = 1, scenario.federation.rounds
     while rounds < most and spent - one < TOLD_APART:
         rounds = min(most, 2 if rounds == 1 else FASTER * rounds)
         spent = play_shortened(scenario, rounds=rounds)
     further = max(0.0, spent - one) / (rounds - 1) if rounds > 1 else 0.0
-    return Played(first=max(0.0, first - one) if first is not None else 0.0, one=one, further=further)
+    return Played(first=first, one=one, further=further)
+
+
+def _seconds_to_build(scenario: Scenario) -> float:
+    """CPU seconds of loading the data and building the federation."""
+    started = time.process_time()
+    build(shortened(scenario), seed=scenario.seed)
+    return time.process_time() - started
 
 
 def play_shortened(
@@ -88,7 +108,11 @@ def play_shortened(
 
 
 def shortened(scenario: Scenario, rounds: int = 1) -> Scenario:
-    """The scenario with ``rounds`` rounds, without pre-training and networks that only metrics need."""
+    """The scenario with ``rounds`` rounds, without what is timed by itself or not at all.
+
+    Pre-training, defences at gradients, networks that only metrics need.
+    """
+    scenario = without_timed_defenses(scenario)
     model, audit = scenario.model, scenario.audit
     untrained = model.pretraining.model_copy(update={"epochs": 0, "head_epochs": 0})
     attacked = {r % scenario.federation.rounds for r in audit.rounds}
@@ -101,6 +125,20 @@ def shortened(scenario: Scenario, rounds: int = 1) -> Scenario:
             "federation": scenario.federation.model_copy(update={"rounds": rounds}),
         }
     )
+
+
+def timed_defenses(scenario: Scenario) -> list[tuple[Plugin, GradientDefense]]:
+    """The defences that are timed on one client's update, not in a federation: those at gradients."""
+    if scenario.federation.kind == "logits":
+        return []
+    every = [(plugin, defense_of(plugin.name, plugin.arguments)) for plugin in scenario.defenses]
+    return [(plugin, defense) for plugin, defense in every if defense.place == "gradient"]
+
+
+def without_timed_defenses(scenario: Scenario) -> Scenario:
+    """The scenario without :func:`timed_defenses`; scenarios that differ in nothing else are equal."""
+    apart = [plugin for plugin, _ in timed_defenses(scenario)]
+    return scenario.model_copy(update={"defenses": tuple(d for d in scenario.defenses if d not in apart)})
 
 
 def client_passes(scenario: Scenario) -> int:
