@@ -192,6 +192,7 @@ def test_a_process_that_does_not_answer_is_ended(script):
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"
+        time.sleep(1.0)  # until it is in the call
         began = time.monotonic()
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)

@@ -19,8 +19,8 @@ from glasshouse.scenario.table import Plugin
 TOLD_APART: Final = 0.1
 """CPU seconds beyond those of a single round needed to distinguish the time per round from noise."""
 LONG: Final = 3.0
-"""CPU seconds from which the first federation is not played again: one-time costs beyond those of building it
-hardly matter."""
+"""CPU seconds of one round from which a federation is played once: one-time costs beyond those of building it
+hardly matter, and the rest is taken for the round."""
 FASTER: Final = 4
 """Factor by which the number of rounds grows until they take that long."""
 
@@ -66,13 +66,16 @@ def time_simulation(scenario: Scenario, *, cold: bool = False, into: Path | None
         cold: no federation was simulated in this process yet: the first one is timed separately.
         into: folder for the federation with a single round; None: it is deleted.
     """
-    first = max(0.0, _seconds_to_build(scenario) - _seconds_to_build(scenario)) if cold else 0.0
-    one = play_shortened(scenario, into=into)
+    unbuilt = _seconds_to_build(scenario) if cold else 0.0
+    built = _seconds_to_build(scenario) if cold else 0.0
+    first, one = max(0.0, unbuilt - built), play_shortened(scenario, into=into)
     if cold and one < LONG:
         again = play_shortened(scenario)
         first, one = first + max(0.0, one - again), again
     spent = one
     rounds, most = 1, scenario.federation.rounds
+    if most > 1 and one >= LONG:  # nearly all of it is the round
+        return Played(first=first, one=one, further=max(0.0, one - (built or _seconds_to_build(scenario))))
     while rounds < most and spent - one < TOLD_APART:
         rounds = min(most, 2 if rounds == 1 else FASTER * rounds)
         spent = play_shortened(scenario, rounds=rounds)
