@@ -9,6 +9,7 @@ import gc
 import multiprocessing
 import os
 import pickle
+import signal
 import sys
 import threading
 import time
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, nullcontext
+from multiprocessing import forkserver, resource_tracker
 from types import ModuleType, TracebackType
 from typing import Any, Self, TypeVar, final
 
@@ -135,9 +137,17 @@ class Workers:
         self.end(wait=kind is None)
 
     def end(self, *, wait: bool = True) -> None:
-        """End the processes; without ``wait``, unfinished work is abandoned."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=wait, cancel_futures=True)
+        """End the processes; without ``wait``, at once: what they were working on is lost.
+
+        They are killed, as an abandoned piece may take hours and must not write half of its output. Processes
+        that they started themselves end with them (:func:`begin`).
+        """
+        if self._pool is None:
+            return
+        if not wait:
+            for process in list((self._pool._processes or {}).values()):  # public from 3.14
+                process.kill()
+        self._pool.shutdown(wait=wait, cancel_futures=True)
 
     def each(self, work: Callable[[T], R], tasks: Sequence[T]) -> Iterator[R]:
         """Yield results as they finish. Raises what :meth:`finished` raises."""
@@ -154,14 +164,15 @@ class Workers:
         if self._here:
             self._queue.append((work, task))
             return
-        with nullcontext() if work.__module__ == "__main__" else _without_main():
+        deaf = nullcontext() if sys.platform == "linux" else _deaf_to_interrupts()
+        with nullcontext() if work.__module__ == "__main__" else _without_main(), deaf:
             self._waiting[self._start_pool().submit(work, task)] = task
 
     def finished(self) -> Iterator[tuple[Any, Any]]:
         """Yield tasks with their results as they finish, until none is left; more may be submitted meanwhile.
 
         Raises:
-            Interrupted: Ctrl-C; running tasks are abandoned, finished ones have been yielded.
+            Interrupted: Ctrl-C; finished tasks have been yielded, :meth:`end` kills the running ones.
             WorkerKilled: the system ended a worker.
         """
         try:
@@ -199,6 +210,8 @@ def _start_method(preload: Sequence[str]) -> Any:
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(preload))
+    with _deaf_to_interrupts():
+        forkserver.ensure_running()
     return context
 
 
@@ -217,12 +230,31 @@ def _without_main() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """Let processes that start in this block, and all that they fork, receive no Ctrl-C.
+
+    Their parent answers it, by ending them. A terminal sends it to all processes, and each would print a
+    traceback of its own. Windows knows no mask: there a worker is deaf once it has started.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    resource_tracker.ensure_running()  # when it starts, it removes the mask
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _begin_worker(environment: dict[str, str]) -> None:
-    """Set a new worker's environment variables to those of the process that started it.
+    """Set a new worker's environment variables to those of the process that started it; ignore Ctrl-C.
 
     Objects imported before the fork live until the worker ends, so the garbage collector skips them: each
     pass would cost 0.3 CPU seconds, and copy their memory pages.
     """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.clear()
     os.environ.update(environment)
     begin()

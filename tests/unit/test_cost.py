@@ -200,6 +200,9 @@ class Clock:
     def simulation(self, scenario, *, cold):
         return Played(one=0.0)
 
+    def defenses(self, scenario):
+        return 0.0
+
     def scoring(self, scenario):
         return None
 
@@ -432,6 +435,7 @@ def played(monkeypatch, seconds):
         asked.append((rounds, active, scenario.attacks[0].arguments))
         return seconds(rounds, active, scenario.attacks[0].arguments)
 
+    monkeypatch.setattr(federations, "_seconds_to_build", lambda _: 0.0)
     for module in (federations, calls, probes):
         monkeypatch.setattr(module, "play_shortened", play)
     return asked
@@ -446,6 +450,18 @@ def test_more_rounds_are_played_until_what_each_adds_can_be_told(monkeypatch, ea
     assert max(rounds for rounds, *_ in asked) == longest
     assert timed.first == pytest.approx(1.7)
     assert timed.of(40) == pytest.approx(0.3 + 40 * each)
+
+
+def test_a_federation_with_a_long_round_is_played_once(monkeypatch):
+    """Thirty seconds a round, and a second for building it: two for the first time."""
+    building = iter([2.0, 1.0])
+    asked = played(monkeypatch, lambda *_: 31.0)
+    monkeypatch.setattr(federations, "_seconds_to_build", lambda _: next(building))
+    (scenario,) = load("quickstart-rounds", []).scenarios
+    timed = federations.time_simulation(scenario, cold=True)
+    assert len(asked) == 1
+    assert timed.first == 1.0
+    assert timed.of(40) == 1.0 + 40 * 30.0
 
 
 def test_a_shortened_federation_attacks_the_rounds_that_the_audit_attacks():

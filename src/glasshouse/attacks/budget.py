@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, Protocol, final
 
 from torch import Tensor
 
+from glasshouse.interfaces import Piece
 from glasshouse.wire import Architecture, Value
 
 __all__ = ["LONGER", "PROBE", "Budget", "Piece", "Pieces", "Search", "search_budget"]
@@ -32,20 +33,6 @@ LONGER = 12
 """Iterations of the longer timing run."""
 LONGEST = 48
 """Iterations of a third timing run, used where a call's fixed cost hides the difference of the first two."""
-
-
-@final
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Piece:
-    """A short piece of an attack's work, to be timed.
-
-    Attributes:
-        run: does the work; its return value is ignored.
-        times: the full budget as a multiple of this piece.
-    """
-
-    run: Callable[[], object]
-    times: float
 
 
 Pieces = Callable[[Architecture, Mapping[str, Tensor], Tensor], tuple[Piece, ...]]

@@ -133,7 +133,12 @@ def _start(tasks: Sequence[AttackTask], orders: dict[str, Any], place: Path) -> 
         command = [sys.executable, "-m", "glasshouse.audit.replay_process", str(file)]
         files.append(file)
         running.append(subprocess.Popen(command, env=environment, cwd=place / "empty"))
-    statuses = [process.wait() for process in running]
+    try:
+        statuses = [process.wait() for process in running]
+    except BaseException:  # Ctrl-C: none of them may stay behind
+        for process in running:
+            process.kill()
+        raise
     for file in files:
         if file.with_suffix(".error").is_file():
             raise pickle.loads(file.with_suffix(".error").read_bytes())  # noqa: S301 - our own process's

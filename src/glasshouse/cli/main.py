@@ -12,6 +12,7 @@ import typer
 
 from glasshouse import __version__
 from glasshouse.cli.failure import FAILED, failure_message
+from glasshouse.cli.interrupts import INTERRUPTED, MESSAGE, one_interrupt
 from glasshouse.errors import GlasshouseError
 
 COMMANDS = {
@@ -55,7 +56,6 @@ COMMANDS = {
 
 ClickException: Any = next(kind for kind in typer.BadParameter.mro() if kind.__name__ == "ClickException")
 """Raised on bad usage: click's own class, or since typer 0.21 its private copy."""
-INTERRUPTED = 130
 DEBUG = "--debug"
 
 
@@ -68,28 +68,36 @@ def main(arguments: list[str] | None = None) -> None:
     compared); 70: an unexpected error; 130: interrupted, finished parts are kept.
     """
     logging.basicConfig(format="%(name)s: %(message)s", level=logging.WARNING)
-    command_line = list(sys.argv[1:] if arguments is None else arguments)
+    with one_interrupt():
+        code = _run(list(sys.argv[1:] if arguments is None else arguments))
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _run(command_line: list[str]) -> object:
+    """Run the command line; return its exit code, or None."""
     debug = DEBUG in command_line
     command_line = [argument for argument in command_line if argument != DEBUG]
     try:
-        code = application(command_line)(args=command_line, standalone_mode=False)
+        code: object = application(command_line)(args=command_line, standalone_mode=False)
+        if code == INTERRUPTED:  # typer has swallowed the exception
+            raise KeyboardInterrupt
+        return code
     except typer.Exit as stop:
-        code = stop.exit_code
+        return stop.exit_code
     except ClickException as error:
         error.show()
-        code = error.exit_code
+        return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
-        print("interrupted; what is finished is kept, --resume goes on", file=sys.stderr)
-        code = INTERRUPTED
+        print(MESSAGE, file=sys.stderr)
+        return INTERRUPTED
     except GlasshouseError as error:
         _print_error(error, as_json="--json" in command_line)
-        code = error.exit_code
+        return error.exit_code
     except Exception as error:  # outermost handler: nothing above could report it
         if debug:
             raise
         print(failure_message(error), file=sys.stderr)
-        code = FAILED
-    sys.exit(code if isinstance(code, int) else 0)
+        return FAILED
 
 
 def application(command_line: list[str]) -> typer.Typer:

@@ -110,7 +110,10 @@ class Executor(Protocol):
     card: ClassVar[Card]
 
     def start(self) -> AbstractContextManager[Workers]:
-        """Provide workers for the duration of a ``with`` block."""
+        """Provide workers for the duration of a ``with`` block.
+
+        If it is left by an exception, such as Ctrl-C, running pieces are ended at once: they may take hours.
+        """
         ...
 
 

@@ -115,6 +115,8 @@ class _Cluster:
                     self._fill()
                     yield piece, answer
         except KeyboardInterrupt as error:
+            for reference in self._running:  # a cluster of others outlives this audit, its pieces must not
+                self._ray.cancel(reference, force=True)
             raise interrupted("audit") from error
 
     def _fill(self) -> None:

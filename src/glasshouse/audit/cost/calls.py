@@ -19,7 +19,7 @@ from glasshouse.audit.attacking.pieces import pieces, run_piece
 from glasshouse.audit.cost.timings import CLOSED_FORM, Timing
 from glasshouse.audit.scoring.certificate import certify_together
 from glasshouse.audit.simulation.group import federation_digest
-from glasshouse.audit.simulation.rehearsal import play_shortened
+from glasshouse.audit.simulation.rehearsal import play_shortened, without_timed_defenses
 from glasshouse.cache import FOLDER as CACHE
 from glasshouse.cache import folder as cache_folder
 from glasshouse.scenario.spec import Scenario
@@ -88,7 +88,8 @@ class Calls:
 
     def folder_of(self, scenario: Scenario, rounds: int = 1) -> Path:
         """The folder of a passive federation with this number of rounds."""
-        return self._home / f"{federation_digest(scenario)}-{rounds}" / "cells" / "group"  # as in a run
+        digest = federation_digest(without_timed_defenses(scenario))
+        return self._home / f"{digest}-{rounds}" / "cells" / "group"  # as in a run
 
     def played(self, scenario: Scenario, rounds: int = 1) -> Path:
         """The folder of a passive federation, which is simulated on first use."""

@@ -10,7 +10,7 @@ from glasshouse.audit.cost.rows import Row, attacked_rounds, make_row, repeats, 
 from glasshouse.audit.cost.timings import CLOSED_FORM, Known, Timer, Timings, Uses, time_uses
 from glasshouse.audit.scoring.rehearsal import Scoring
 from glasshouse.audit.simulation.group import federation_digest
-from glasshouse.audit.simulation.rehearsal import Played, client_passes
+from glasshouse.audit.simulation.rehearsal import Played, client_passes, without_timed_defenses
 from glasshouse.scenario.axes import Cell, cells
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.suite import Suite
@@ -123,14 +123,25 @@ def _certificates(name: str, label: str, uses: Uses, timings: Timings) -> Row:
 def _played(
     cells: Iterable[Scenario], easy: Iterable[Scenario], timer: Timer, known: Mapping[str, Played]
 ) -> dict[str, Played]:
-    """Timed federations by digest; without time left, cells use the first one. Controls are always timed."""
+    """Timed federations by digest; without time left, cells use the first one. Controls are always timed.
+
+    Federations that differ in their defences at gradients share one timing, to which those are added.
+    """
     played = dict(known)
     for one, small in (*((s, False) for s in cells), *((s, True) for s in easy)):
-        key = federation_digest(one)
+        if federation_digest(one) in played:
+            continue
+        plain = without_timed_defenses(one)
+        key = federation_digest(plain)
         if key not in played:
             first = next(iter(played.values()), None)
             late = first if timer.exhausted and not small else None
-            played[key] = replace(late, estimated=True) if late else timer.simulation(one, cold=first is None)
+            played[key] = (
+                replace(late, estimated=True) if late else timer.simulation(plain, cold=first is None)
+            )
+        if len(plain.defenses) < len(one.defenses):
+            seconds = one.federation.cohort_size * timer.defenses(one)
+            played[federation_digest(one)] = played[key].slowed(seconds)
     return played
 
 

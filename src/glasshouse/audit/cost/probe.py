@@ -16,12 +16,21 @@ import torch
 from glasshouse.attacks.budget import PROBE, Budget
 from glasshouse.audit.attacking.needs import attack_of
 from glasshouse.audit.cost.calls import Calls, cache_in, seconds_on
+from glasshouse.audit.cost.defended import Defenses
+from glasshouse.audit.cost.rows import untrained
 from glasshouse.audit.cost.timings import Timing
 from glasshouse.audit.scoring.rehearsal import Scoring, time_scoring
 from glasshouse.audit.simulation.build import build, require_part
 from glasshouse.audit.simulation.group import federation_digest
 from glasshouse.audit.simulation.pretraining import ascent_of
-from glasshouse.audit.simulation.rehearsal import Played, play_shortened, reduced, shortened, time_simulation
+from glasshouse.audit.simulation.rehearsal import (
+    Played,
+    brief,
+    play_shortened,
+    shortened,
+    time_simulation,
+    without_timed_defenses,
+)
 from glasshouse.errors import Inapplicable
 from glasshouse.executors.local import PRELOAD
 from glasshouse.interfaces import mean_loss
@@ -30,6 +39,7 @@ from glasshouse.models.fit import fit
 from glasshouse.rng import Rng
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin
+from glasshouse.wire import Batch
 
 PROBED_IMAGES = 16
 """Largest batch in a probe of a training or an inversion, images."""
@@ -40,6 +50,8 @@ LONGEST = 10.0
 always made."""
 ENOUGH = 8.5
 """CPU seconds after which nothing is measured that another setting of the same attack can stand in for."""
+HEAVY = 0.5
+"""CPU seconds of a step from which it is not repeated: start-up costs are a small part of it."""
 FEW = 64
 """Largest number of auxiliary and held-out images where only a network's gradient is timed."""
 
@@ -59,6 +71,7 @@ class Stopwatch:
         self._calls = Calls(device, Path(home), self._left)
         self._played: dict[str, Played] = {}
         self._gradients: dict[str, float] = {}
+        self._defenses = Defenses(exhausted=lambda: self.exhausted, gradient=self.gradient)
 
     @property
     def device(self) -> str:
@@ -94,39 +107,50 @@ class Stopwatch:
 
     def pretraining(self, scenario: Scenario) -> float:
         """CPU seconds of a forward and backward pass of one image in training."""
-        federation = build(_brief(scenario), seed=scenario.seed)
+        federation = build(brief(scenario), seed=scenario.seed)
         how, public = scenario.model.pretraining, require_part(federation.public, "public")
         most = max(PROBED_IMAGES, PROBED_VALUES // public.inputs[0].numel())
         sample = public.pick(torch.arange(min(most, how.batch_size, len(public))))
-        short = how.model_copy(update={"epochs": PROBE})
         model, against = models.build(federation.setting.terms.architecture, rng=Rng.root(0)), ascent_of(how)
-        run = partial(
-            fit, model, sample, short, rng=Rng.root(0), perturb=against, label="a probe of the training"
+
+        def train(images: Batch, epochs: int) -> None:
+            short, label = how.model_copy(update={"epochs": epochs}), "a probe of the training"
+            fit(model, images, short, rng=Rng.root(0), perturb=against, label=label)
+
+        few, each = (
+            sample.pick(torch.arange(min(PROBED_IMAGES, len(sample)))),
+            1 + (against.taken if against else 0),
         )
-        return seconds_of(run) / (PROBE * len(sample) * (1 + (against.taken if against else 0)))
+        spent = seconds_on("cpu", partial(train, few, 1))
+        if spent > HEAVY:
+            return spent / (len(few) * each)
+        return seconds_of(partial(train, sample, PROBE)) / (PROBE * len(sample) * each)
 
     def gradient(self, scenario: Scenario) -> float:
         """Seconds of one client's gradient of one batch, on the device of attacks."""
         data = scenario.data.model_copy(
             update={role: min(FEW, getattr(scenario.data, role)) for role in ("auxiliary", "heldout")}
         )
-        key = repr((scenario.model, scenario.federation.batch_size, data))
+        key = repr((untrained(scenario), scenario.federation.batch_size, data))
         if key not in self._gradients:
-            setting = build(_brief(scenario.model_copy(update={"data": data})), seed=scenario.seed).setting
+            setting = build(brief(scenario.model_copy(update={"data": data})), seed=scenario.seed).setting
             batch = setting.private.pick(setting.shards[0][: scenario.federation.batch_size])
             on_device = replace(
                 batch, inputs=batch.inputs.to(self._device), labels=batch.labels.to(self._device)
             )
-            model = models.build(setting.terms.architecture, rng=Rng.root(0)).to(self._device).eval()
+            network = models.build(setting.terms.architecture, rng=Rng.root(0)).to(self._device).eval()
 
             def differentiate() -> None:
-                model.zero_grad()
-                loss = mean_loss(model, on_device)
+                network.zero_grad()
+                loss = mean_loss(network, on_device)
                 loss.backward()  # type: ignore[no-untyped-call]  # torch's own
                 float(loss.detach())  # waits for an accelerator
 
             differentiate()
-            self._gradients[key] = min(seconds_on(self._device, differentiate) for _ in range(PROBE))
+            spent = seconds_on(self._device, differentiate)
+            if spent < HEAVY / PROBE:
+                spent = min(seconds_on(self._device, differentiate) for _ in range(PROBE))
+            self._gradients[key] = spent
         return self._gradients[key]
 
     def simulation(self, scenario: Scenario, *, cold: bool) -> Played:
@@ -135,13 +159,17 @@ class Stopwatch:
             for module in PRELOAD:
                 importlib.import_module(module)
         with tempfile.TemporaryDirectory() as place, cache_in(place):
-            into = self._calls.folder_of(scenario)
-            self._played[federation_digest(scenario)] = time_simulation(scenario, cold=cold, into=into)
-        return self._played[federation_digest(scenario)]
+            played = time_simulation(scenario, cold=cold, into=self._calls.folder_of(scenario))
+        self._played[federation_digest(without_timed_defenses(scenario))] = played
+        return played
+
+    def defenses(self, scenario: Scenario) -> float:
+        """CPU seconds of the defences at gradients, for one update of one client."""
+        return self._defenses.seconds(scenario)
 
     def _honest(self, scenario: Scenario) -> float:
         """Seconds of one round without crafting."""
-        known = self._played.get(federation_digest(scenario))
+        known = self._played.get(federation_digest(without_timed_defenses(scenario)))
         return play_shortened(scenario) if known is None else known.one
 
     def scoring(self, scenario: Scenario) -> Scoring | None:
@@ -164,7 +192,7 @@ def seconds_of(run: Callable[[], object]) -> float:
 def _time_pieces(scenario: Scenario, budget: Budget) -> float | None:
     """CPU seconds per unit and image; None: the attack does not support this model."""
     assert budget.pieces is not None
-    federation = build(_brief(scenario), seed=scenario.seed)
+    federation = build(brief(scenario), seed=scenario.seed)
     agreed = federation.setting.terms.architecture
     size, cohort = scenario.federation.batch_size, scenario.federation.cohort_size
     read = size * cohort if scenario.federation.secure_sum else cohort * min(size, budget.images)
@@ -176,8 +204,3 @@ def _time_pieces(scenario: Scenario, budget: Budget) -> float | None:
         return None
     spent = sum(seconds_of(piece.run) * piece.times for piece in pieces)
     return spent / (count * budget.units)
-
-
-def _brief(scenario: Scenario) -> Scenario:
-    """The scenario with one victim, one round and no pre-training."""
-    return reduced(scenario, 1, {"victims": 1, "utility": False, "rounds": (0,), "metrics": ()})

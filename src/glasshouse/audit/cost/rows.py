@@ -30,6 +30,11 @@ def make_row(
     }
 
 
+def untrained(scenario: Scenario) -> dict[str, Any]:
+    """The settings of the scenario's network, without its pre-training, on which no step's time depends."""
+    return {name: value for name, value in scenario.model.model_dump().items() if name != "pretraining"}
+
+
 def repeats(scenario: Scenario) -> int:
     """Number of runs of a cell: one per seed."""
     return max(1, len(scenario.audit.seeds))

@@ -7,6 +7,7 @@ from typing import Protocol, final
 
 from glasshouse.attacks.budget import Budget
 from glasshouse.audit.attacking.needs import attack_of, calls_of
+from glasshouse.audit.cost.rows import untrained
 from glasshouse.audit.scoring.rehearsal import Scoring
 from glasshouse.audit.simulation.rehearsal import Played
 from glasshouse.scenario.spec import Scenario
@@ -70,7 +71,14 @@ class Timer(Protocol):
         ...
 
     def simulation(self, scenario: Scenario, *, cold: bool) -> Played:
-        """Time a federation; ``cold``: the first call, which also measures one-time costs of a process."""
+        """Time a federation without defences at gradients.
+
+        ``cold``: the first call, which also measures one-time costs of a process.
+        """
+        ...
+
+    def defenses(self, scenario: Scenario) -> float:
+        """Time the defences at gradients on one client's update; :meth:`simulation` is without them."""
         ...
 
     def scoring(self, scenario: Scenario) -> Scoring | None: ...
@@ -202,7 +210,7 @@ def _what_matters(scenario: Scenario, plugin: Plugin, budget: Budget) -> str:
 def _setting(scenario: Scenario) -> tuple[str, ...]:
     """The parts of a federation that the work of an attack depends on."""
     federation, data = scenario.federation, scenario.data
-    model = scenario.model.model_dump(exclude={"pretraining"})
+    model = untrained(scenario)
     steps = (federation.batch_size, federation.local_epochs, data.examples)
     parts = (model, (federation.protocol, federation.kind), federation.optimizer, steps, data.source)
     return tuple(map(repr, parts))

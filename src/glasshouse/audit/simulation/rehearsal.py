@@ -3,12 +3,14 @@
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, final
 
+from glasshouse.audit.simulation.build import build, defense_of
 from glasshouse.audit.simulation.group import Group, simulate
 from glasshouse.federation.setting import FederationProtocol
+from glasshouse.interfaces import GradientDefense
 from glasshouse.metrics.base import Metric
 from glasshouse.registry import create, load
 from glasshouse.scenario.load import write_resolved
@@ -17,6 +19,9 @@ from glasshouse.scenario.table import Plugin
 
 TOLD_APART: Final = 0.1
 """CPU seconds beyond those of a single round needed to distinguish the time per round from noise."""
+LONG: Final = 3.0
+"""CPU seconds of one round from which a federation is played once: one-time costs beyond those of building it
+hardly matter, and the rest is taken for the round."""
 FASTER: Final = 4
 """Factor by which the number of rounds grows until they take that long."""
 
@@ -47,6 +52,10 @@ class Played:
         """
         return self.one + (rounds - 1) * self.further
 
+    def slowed(self, seconds: float) -> "Played":
+        """The same federation where every round takes this many seconds more."""
+        return replace(self, one=self.one + seconds, further=self.further + seconds)
+
 
 def time_simulation(scenario: Scenario, *, cold: bool = False, into: Path | None = None) -> Played:
     """Time a passive federation with one round and, if it has more, with enough to time a round.
@@ -58,14 +67,28 @@ def time_simulation(scenario: Scenario, *, cold: bool = False, into: Path | None
         cold: no federation was simulated in this process yet: the first one is timed separately.
         into: folder for the federation with a single round; None: it is deleted.
     """
-    first = play_shortened(scenario) if cold else None
-    one = spent = play_shortened(scenario, into=into)
+    unbuilt = _seconds_to_build(scenario) if cold else 0.0
+    built = _seconds_to_build(scenario) if cold else 0.0
+    first, one = max(0.0, unbuilt - built), play_shortened(scenario, into=into)
+    if cold and one < LONG:
+        again = play_shortened(scenario)
+        first, one = first + max(0.0, one - again), again
+    spent = one
     rounds, most = 1, scenario.federation.rounds
+    if most > 1 and one >= LONG:  # nearly all of it is the round
+        return Played(first=first, one=one, further=max(0.0, one - (built or _seconds_to_build(scenario))))
     while rounds < most and spent - one < TOLD_APART:
         rounds = min(most, 2 if rounds == 1 else FASTER * rounds)
         spent = play_shortened(scenario, rounds=rounds)
     further = max(0.0, spent - one) / (rounds - 1) if rounds > 1 else 0.0
-    return Played(first=max(0.0, first - one) if first is not None else 0.0, one=one, further=further)
+    return Played(first=first, one=one, further=further)
+
+
+def _seconds_to_build(scenario: Scenario) -> float:
+    """CPU seconds of loading the data and building the federation."""
+    started = time.process_time()
+    build(shortened(scenario), seed=scenario.seed)
+    return time.process_time() - started
 
 
 def play_shortened(
@@ -89,14 +112,23 @@ def play_shortened(
 
 
 def shortened(scenario: Scenario, rounds: int = 1) -> Scenario:
-    """The scenario with ``rounds`` rounds, without pre-training and networks that only metrics need."""
+    """The scenario with ``rounds`` rounds, without what is timed by itself or not at all.
+
+    Pre-training, defences at gradients, networks that only metrics need.
+    """
+    scenario = without_timed_defenses(scenario)
     attacked = {r % scenario.federation.rounds for r in scenario.audit.rounds}
     light = tuple(m for m in scenario.audit.metrics if "stand_in" not in metric_of(m).requires)
     left = tuple(sorted(r for r in attacked if r < rounds)) or (0,)
-    return reduced(scenario, rounds, {"rounds": left, "metrics": light})
+    return _reduced(scenario, rounds, {"rounds": left, "metrics": light})
 
 
-def reduced(scenario: Scenario, rounds: int, audit: Mapping[str, Any]) -> Scenario:
+def brief(scenario: Scenario) -> Scenario:
+    """The scenario with one victim, one round and no pre-training."""
+    return _reduced(scenario, 1, {"victims": 1, "utility": False, "rounds": (0,), "metrics": ()})
+
+
+def _reduced(scenario: Scenario, rounds: int, audit: Mapping[str, Any]) -> Scenario:
     """The scenario with ``rounds`` rounds, without pre-training, and with these settings of its audit."""
     model = scenario.model
     untrained = model.pretraining.model_copy(update={"epochs": 0, "head_epochs": 0})
@@ -107,6 +139,20 @@ def reduced(scenario: Scenario, rounds: int, audit: Mapping[str, Any]) -> Scenar
             "federation": scenario.federation.model_copy(update={"rounds": rounds}),
         }
     )
+
+
+def timed_defenses(scenario: Scenario) -> list[tuple[Plugin, GradientDefense]]:
+    """The defences that are timed on one client's update, not in a federation: those at gradients."""
+    if scenario.federation.kind == "logits":
+        return []
+    every = [(plugin, defense_of(plugin.name, plugin.arguments)) for plugin in scenario.defenses]
+    return [(plugin, defense) for plugin, defense in every if defense.place == "gradient"]
+
+
+def without_timed_defenses(scenario: Scenario) -> Scenario:
+    """The scenario without :func:`timed_defenses`; scenarios that differ in nothing else are equal."""
+    apart = [plugin for plugin, _ in timed_defenses(scenario)]
+    return scenario.model_copy(update={"defenses": tuple(d for d in scenario.defenses if d not in apart)})
 
 
 def client_passes(scenario: Scenario) -> int:

@@ -22,6 +22,7 @@ of the received model, since a client has to compute them beforehand.
 import copy
 import dataclasses
 import logging
+import math
 from collections import Counter
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, final
@@ -33,6 +34,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from glasshouse.errors import Inapplicable
 from glasshouse.federation.defenses.base import CHANGES, NamedDefense, accept, smallest
+from glasshouse.interfaces import Piece
 from glasshouse.limits import Fix
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
@@ -89,6 +91,23 @@ class Soteria(NamedDefense):
         masked = update.tensors[key].masked_fill(hidden, 0.0)  # (out, F), columns
         return dataclasses.replace(update, tensors={**update.tensors, key: masked})
 
+    def pieces(self, update: Update, batch: Batch, model: nn.Module) -> tuple[Piece, ...]:
+        """The model's preparation, the forward pass of one example, and one of its backward passes.
+
+        Raises:
+            Inapplicable: the model has no such linear layer, or does not use it.
+        """
+        del update  # its size is not what takes time
+        name, examples, x = defended_layer(model, self.layer), len(batch), batch.inputs[0]
+        work = _prepared(model)
+        layer = work.get_submodule(name)
+        copies, r = _forward(work, layer, x)
+        return (
+            Piece(run=lambda: _prepared(model), times=1),
+            Piece(run=lambda: _forward(work, layer, x), times=examples),
+            Piece(run=lambda: _norms(copies, r, 0), times=examples * math.ceil(r.shape[1] / _ROWS)),
+        )
+
 
 def defended_layer(model: nn.Module, name: str = "") -> str:
     """The checked name of a linear layer; empty ``name``: that of the model's last one.
@@ -123,11 +142,17 @@ def feature_scores(model: nn.Module, name: str, inputs: Tensor) -> Tensor:
     Returns:
         (F,) float64, never negative.
     """
-    work = _fold_batch_norm(copy.deepcopy(model).eval()).requires_grad_(False)
-    work = work.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub lacks it
+    work = _prepared(model)
     layer = work.get_submodule(name)
     scores = [_scores_of_one(work, layer, x) for x in inputs]
     return torch.stack(scores).mean(dim=0)
+
+
+def _prepared(model: nn.Module) -> nn.Module:
+    """A copy of the model for the passes."""
+    work = _fold_batch_norm(copy.deepcopy(model).eval()).requires_grad_(False)
+    prepared: nn.Module = work.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # not in the stub
+    return prepared
 
 
 class _Tracer(fx.Tracer):
@@ -160,18 +185,27 @@ def _fold_batch_norm(model: nn.Module) -> nn.Module:
 
 
 def _scores_of_one(model: nn.Module, layer: nn.Module, x: Tensor) -> Tensor:
+    copies, r = _forward(model, layer, x)
+    norms = torch.cat([_norms(copies, r, start) for start in range(0, r.shape[1], _ROWS)])
+    return norms / (r[0].detach().abs().double() + 1e-10)
+
+
+def _forward(model: nn.Module, layer: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    """``_ROWS`` copies of the example, and their representations: (_ROWS, F), equal rows."""
     copies = x.detach().expand(_ROWS, *x.shape).contiguous(memory_format=torch.channels_last)
     with torch.enable_grad():
         copies.requires_grad_(True)
-        r = _entering(model, layer, copies)  # (_ROWS, F), equal rows
-    norms = torch.empty(r.shape[1], dtype=torch.float64, device=x.device)
-    for start in range(0, len(norms), _ROWS):
-        rows = min(_ROWS, len(norms) - start)
-        selectors = torch.zeros_like(r)
-        selectors[:rows, start : start + rows].fill_diagonal_(1.0)
-        (jacobian,) = torch.autograd.grad(r, copies, selectors, retain_graph=True)
-        norms[start : start + rows] = jacobian[:rows].flatten(1).double().norm(dim=1)
-    return norms / (r[0].detach().abs().double() + 1e-10)
+        return copies, _entering(model, layer, copies)
+
+
+def _norms(copies: Tensor, r: Tensor, start: int) -> Tensor:
+    """``|∂r_f/∂x|₂`` of up to ``_ROWS`` features from ``start``, by one backward pass; float64."""
+    rows = min(_ROWS, r.shape[1] - start)
+    selectors = torch.zeros_like(r)
+    selectors[:rows, start : start + rows].fill_diagonal_(1.0)
+    (jacobian,) = torch.autograd.grad(r, copies, selectors, retain_graph=True)
+    norms: Tensor = jacobian[:rows].flatten(1).double().norm(dim=1)
+    return norms
 
 
 def _entering(model: nn.Module, layer: nn.Module, x: Tensor) -> Tensor:
