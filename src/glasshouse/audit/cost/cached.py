@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, final
 
 from glasshouse.audit.attacking.needs import attack_of, foresee_refusal
-from glasshouse.audit.cost.rows import Row, make_row
+from glasshouse.audit.cost.rows import Row, make_row, untrained
 from glasshouse.audit.cost.timings import Timer, Timings, Uses
 from glasshouse.data.splits import ROLES, Role
 from glasshouse.data.survey import Survey, survey
@@ -103,7 +103,7 @@ def trainings(uses: Uses, timings: Timings, kept: Kept) -> Iterator[Training]:
         steps = budget.training * (federation.rounds if budget.every_round else 1)
         behind: list[Any] = [budget.trained, steps, sorted(budget.recipe.items(), key=lambda pair: pair[0])]
         if "model" in budget.behind:
-            behind.append(scenario.model.model_dump(exclude=None if budget.every_round else {"pretraining"}))
+            behind.append(scenario.model.model_dump() if budget.every_round else untrained(scenario))
         if "sum" in budget.behind:
             behind.append(federation.cohort_size * federation.batch_size)
         if budget.every_round:
