@@ -65,6 +65,14 @@ controls = false
 """
 
 
+@pytest.fixture(autouse=True)
+def answers_interrupts():
+    """Where the tests run in the background of a script, they and what they start would ignore SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def start(place: Path, *arguments: str) -> subprocess.Popen[str]:
     """The command line in ``place``, as a terminal would start it: in a process group of its own."""
     (place / "slow.toml").write_text(SCENARIO)
@@ -195,7 +203,10 @@ def test_a_process_that_does_not_answer_is_ended(script):
         time.sleep(1.0)  # until it is in the call
         began = time.monotonic()
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+        try:
+            _, said = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == 130
     assert said.count("--resume") == 1
     assert time.monotonic() - began < PATIENCE + BOUND
