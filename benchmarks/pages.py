@@ -38,7 +38,7 @@ ORGANIC = (
 MITIGATION = ("guard", "mitigation", "--networks", "lenet5", "--seeds", *map(str, range(8)))
 ROUNDS = ("guard", "mitigation", "--networks", "--attacked", *map(str, range(5, 14)))
 ATTACKED = (
-    *("guard", "mitigation", "--networks", "lenet5", "--seeds", "0", "1", "2", "--attacked"),
+    *("guard", "mitigation", "--networks", "lenet5", "--seeds", *"012345", "--attacked"),
     *("--federations", "plain", "attacked", "attacked-mitigated"),
 )
 NARROW = ("ConvNet 8, 8 restarts", "ConvNet 8, 1 restart")
@@ -149,7 +149,7 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         about(20, "guard", "cost", "--networks", "lenet5"),
         about(80, "guard", "cost", "--networks", "resnet18", "--trained", "256", "--times", "1"),
         Piece((*MITIGATION, "--out", "{out}/mitigation"), 2400),
-        Piece((*ATTACKED, "--out", "{out}/mitigation"), 600),
+        Piece((*ATTACKED, "--out", "{out}/mitigation"), 1200),
         Piece((*ROUNDS, "--out", "{out}/mitigation"), 310),
     ),
     "speed": (
