@@ -10,8 +10,9 @@ from torch.nn import functional as F
 
 from glasshouse.attacks.parts.matching.fixed import FixedConv2d, fix_convolutions
 from glasshouse.attacks.parts.matching.folding import fold_norms
-from glasshouse.attacks.parts.matching.ghost import Ghost, Moments, supports
+from glasshouse.attacks.parts.matching.ghost import Ghost, supports
 from glasshouse.attacks.parts.matching.plain import Plain
+from glasshouse.attacks.parts.matching.targets import Moments
 from glasshouse.models.build import build
 from glasshouse.rng import Rng
 from glasshouse.wire import Architecture
@@ -97,10 +98,13 @@ def test_agrees_with_autograd(name, images, form, folded):
     for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 1e-5)):
         net, target, inputs, labels = problem(name, images, dtype)
         assert supports(net, target, SHAPE) is None
-        fast = gradients(Ghost(net, [target], form=form, shape=SHAPE if folded else ()), inputs, labels)
-        slow = gradients(plain(net, target), inputs, labels)
-        for one, other in zip(fast, slow, strict=True):
-            close(one, other, tolerance)
+        ghost = Ghost(net, [target], form=form, shape=SHAPE if folded else ())
+        for count in (RESTARTS, 1):  # a single candidate has a faster way
+            some = inputs[:count].detach().requires_grad_()
+            fast = gradients(ghost, some, labels[:count])
+            slow = gradients(plain(net, target), some, labels[:count])
+            for one, other in zip(fast, slow, strict=True):
+                close(one, other, tolerance)
 
 
 @pytest.mark.parametrize(("name", "norms"), [("convnet", 8), ("resnet18", 20), ("mlp", 0)])
@@ -192,6 +196,26 @@ def test_fixed_convolutions_have_the_slopes_of_others(stride, padding, dilation)
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other)
     assert torch.autograd.gradgradcheck(holder, (inputs[:1, :, :6, :6],)) is True
+
+
+@pytest.mark.parametrize(("stride", "padding", "dilation"), [(1, 1, 1), (2, 0, 1), (2, 1, 2)])
+def test_fixed_convolutions_form_the_gradient_of_their_weights(stride, padding, dilation):
+    """Differentiable in the input, as often as asked."""
+    own = nn.Conv2d(3, 4, 3, stride=stride, padding=padding, dilation=dilation).double()
+    holder = nn.Sequential(own)
+    fix_convolutions(holder)
+    draws = torch.Generator().manual_seed(0)
+    inputs = torch.randn(2, 3, 9, 9, dtype=torch.float64, generator=draws, requires_grad=True)
+    found = []
+    for layer in (own, holder):
+        wanted = [inputs, own.weight]
+        slopes = torch.autograd.grad(layer(inputs).pow(3).sum(), wanted, create_graph=True)
+        value = sum(slope.pow(2).sum() for slope in slopes)
+        twice = [torch.autograd.grad(value, inputs, retain_graph=True)[0] for _ in range(3)]
+        (of_one,) = torch.autograd.grad(slopes[1].pow(2).sum(), inputs)
+        found.append((*(slope.detach() for slope in slopes), *twice, of_one))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def test_large_layers_loop_over_restarts(monkeypatch):

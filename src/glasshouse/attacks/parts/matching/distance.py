@@ -20,9 +20,10 @@ from torch import Tensor
 
 from glasshouse.attacks.parts.local_steps import LocalSteps
 from glasshouse.attacks.parts.matching import transforms
-from glasshouse.attacks.parts.matching.ghost import Ghost, Moments, supports
+from glasshouse.attacks.parts.matching.ghost import Ghost, supports
 from glasshouse.attacks.parts.matching.ghost_layers import Form
 from glasshouse.attacks.parts.matching.plain import Plain
+from glasshouse.attacks.parts.matching.targets import Moments
 from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import Replica
 from glasshouse.errors import Inapplicable

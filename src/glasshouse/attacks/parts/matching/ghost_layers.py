@@ -48,16 +48,15 @@ def explicit(gradient: Tensor, target: Tensor, mask: Tensor | None, *, exact: bo
     return dot.flatten(), square.flatten(), gap
 
 
-def forms(target: Tensor, delta: Tensor, restarts: int, *, mask: Tensor | None, form: Form) -> bool:
+def forms(target: Tensor, mask: Tensor | None, size: int, *, form: Form) -> bool:
     """Whether the gradient of a weight is formed; else only its moments are computed, by :func:`pairs`.
 
+    ``size``: number of the layer's outputs for one candidate.
     A mask of shape (V, 1, ...) keeps or drops whole columns (inputs) and allows both forms; a full mask
     requires the gradient.
     """
     whole = mask is None or mask.shape[1] == 1
-    return (
-        not whole or form == "explicit" or (form == "auto" and not _pairs_are_cheap(target, delta, restarts))
-    )
+    return not whole or form == "explicit" or (form == "auto" and not _pairs_are_cheap(target, size))
 
 
 def pairs(
@@ -82,9 +81,9 @@ def pairs(
     return dot, square, None
 
 
-def _pairs_are_cheap(target: Tensor, delta: Tensor, restarts: int) -> bool:
+def _pairs_are_cheap(target: Tensor, size: int) -> bool:
     _, outputs, inputs = target.flatten(2).shape
-    positions = delta.numel() // (restarts * outputs)
+    positions = size // outputs
     return positions * (outputs + inputs) < outputs * inputs
 
 

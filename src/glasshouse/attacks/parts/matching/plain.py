@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from glasshouse.attacks.parts.local_steps import LocalSteps, clamp_softly
 from glasshouse.attacks.parts.matching import ghost_layers
-from glasshouse.attacks.parts.matching.ghost import Moments, moments
+from glasshouse.attacks.parts.matching.targets import Moments, moments
 
 
 @final
