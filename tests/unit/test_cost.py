@@ -395,6 +395,7 @@ def test_scoring_is_probed_by_made_up_claims(tmp_path, monkeypatch, sets, metric
     )
     ticks = iter([*cold, *known, *new])
     monkeypatch.setattr(rehearsal, "DEAR", 100.0)
+    monkeypatch.setattr(rehearsal, "DEAREST", 100.0)
     monkeypatch.setattr(rehearsal, "time", SimpleNamespace(process_time=lambda: next(ticks)))
     sets = ['axes={"federation.batch_size"=[1, 2]}', "audit.seeds=[0, 1]", "data.examples=2", *sets]
     names = json.dumps(metrics)
@@ -407,6 +408,18 @@ def test_scoring_is_probed_by_made_up_claims(tmp_path, monkeypatch, sets, metric
         5.0 + (1.0 + 4.0) / timed * federations + 3.0 / claims * row["calls"]
     )
     assert "scoring" not in costs.total("all", [row])["unmeasured"]
+
+
+def test_scoring_that_takes_long_is_probed_once(tmp_path, monkeypatch):
+    """Opened and drawn in a second, scored in 11 seconds and, with nulls at hand, in three."""
+    monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path))
+    ticks = iter([0.0, 1.0, 12.0, 15.0, 15.0])
+    monkeypatch.setattr(rehearsal, "time", SimpleNamespace(process_time=lambda: next(ticks)))
+    (scenario,) = load("quickstart-ggl", ["defenses=[]", 'audit.metrics=["psnr", "ssim"]']).scenarios
+    timed = probes.Stopwatch().scoring(scenario)
+    assert timed.first == 0.0
+    assert timed.new == pytest.approx(((1.0 + 8.0) / 2, 3.0 / 4))
+    assert timed.known == pytest.approx((1.0 / 2, 3.0 / 4))
 
 
 def test_scoring_of_claims_that_cannot_be_made_up_is_not_timed(tmp_path, monkeypatch):
@@ -426,29 +439,29 @@ def test_scoring_is_timed_for_sums_and_for_claims_about_classes_and_clients(tmp_
 
 
 def played(monkeypatch, seconds):
-    """``play_shortened`` takes ``seconds(rounds, active)``; returns what was asked for."""
+    """``play_shortened`` takes ``seconds(rounds)``; returns what was asked for."""
     asked, real = [], federations.play_shortened
 
-    def play(scenario, *, rounds=1, active=None, into=None):
+    def play(scenario, *, rounds=1, into=None):
         if into is not None:
-            real(scenario, rounds=rounds, active=active, into=into)
-        asked.append((rounds, active, scenario.attacks[0].arguments))
-        return seconds(rounds, active, scenario.attacks[0].arguments)
+            real(scenario, rounds=rounds, into=into)
+        asked.append(rounds)
+        return seconds(rounds)
 
     monkeypatch.setattr(federations, "_seconds_to_build", lambda _: 0.0)
-    for module in (federations, calls, probes):
+    for module in (federations, calls):
         monkeypatch.setattr(module, "play_shortened", play)
     return asked
 
 
-@pytest.mark.parametrize(("each", "longest"), [(0.002, 40), (0.01, 32), (0.5, 2)])
+@pytest.mark.parametrize(("each", "longest"), [(0.002, 40), (0.01, 32), (0.15, 2)])
 def test_more_rounds_are_played_until_what_each_adds_can_be_told(monkeypatch, each, longest):
-    """A federation of 40 rounds: 2 s the first time, else 0.3 s and so much for every round."""
-    asked = played(monkeypatch, lambda rounds, *_: 0.3 + each * rounds + 1.7 * (not asked[1:]))
+    """A federation of 40 rounds: 1.3 s the first time, else 0.3 s, and so much for every round."""
+    asked = played(monkeypatch, lambda rounds: 0.3 + each * rounds + 1.0 * (not asked[1:]))
     (scenario,) = load("quickstart-rounds", []).scenarios
     timed = federations.time_simulation(scenario, cold=True)
-    assert max(rounds for rounds, *_ in asked) == longest
-    assert timed.first == pytest.approx(1.7)
+    assert max(asked) == longest
+    assert timed.first == pytest.approx(1.0)
     assert timed.of(40) == pytest.approx(0.3 + 40 * each)
 
 
@@ -474,20 +487,32 @@ def test_a_shortened_federation_attacks_the_rounds_that_the_audit_attacks():
     assert [m.name for m in federations.shortened(scenario).audit.metrics] == ["psnr"]
 
 
-def test_what_a_malicious_server_makes_before_a_round_is_counted(monkeypatch, tmp_path):
-    """A second around the training of the autoencoder, and a hundredth for each of its steps."""
+@pytest.mark.parametrize(("cheap", "whole"), [(9.0, [(3, 800)]), (0.5, [])])
+def test_what_a_malicious_server_makes_before_a_round_is_counted(monkeypatch, tmp_path, cheap, whole):
+    """.2 s, a hundredth for each of 800 auxiliary images, another for each step of the autoencoder.
+
+    Told from 100 and 300 images where all would take too long.
+    """
     monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path))
 
-    def seconds(rounds, active, arguments):
-        return 0.4 + (active is not None and 1.0 + 0.01 * arguments["training"]["steps"])
+    asked, real = [], federations.time_crafting
 
-    asked = played(monkeypatch, seconds)
+    def crafting(scenario, *, into=None):
+        if into is not None:
+            real(scenario, into=into)
+        steps = scenario.attacks[0].arguments["training"]["steps"]
+        asked.append((steps, scenario.data.auxiliary))
+        return 0.2 + 0.01 * scenario.data.auxiliary + 0.01 * steps
+
+    monkeypatch.setattr(calls, "time_crafting", crafting)
+    monkeypatch.setattr(calls, "CRAFTED", (100, 300))
+    monkeypatch.setattr(calls, "CHEAP", cheap)
     monkeypatch.setattr(probes.Stopwatch, "scoring", lambda *_: None)
-    found = rows("quickstart-secure-sum", "audit.controls=false", probe=True)
-    assert [arguments["training"]["steps"] for _, active, arguments in asked if active == 0] == [3, 3, 3, 12]
+    found = rows("quickstart-secure-sum", "audit.controls=false", "data.auxiliary=800", probe=True)
+    assert asked == [(3, 100), (3, 100), (12, 100), (3, 300), *whole]
     rounds = found["crafting: scale_mia"]["calls"]
     assert rounds == found["scale_mia"]["calls"]
-    assert found["crafting: scale_mia"]["seconds"] == pytest.approx(rounds * 1.0)
+    assert found["crafting: scale_mia"]["seconds"] == pytest.approx(rounds * 8.2)
     trained = found["training: the autoencoder"]
     assert trained["seconds"] == pytest.approx(0.01 * trained["evaluations"])
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import torch
 
-from glasshouse.audit.simulation.build import Built, built_on, defense_of, load_data, spare_of, wants_of
+from glasshouse.audit.simulation.build import Built, built_on, defense_of
+from glasshouse.audit.simulation.deal import load_data, spare_of, wants_of
 from glasshouse.data.splits import Roles, deal
 from glasshouse.errors import BadFile, BadValue
 from glasshouse.federation.setting import Setting

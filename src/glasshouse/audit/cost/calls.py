@@ -19,7 +19,7 @@ from glasshouse.audit.attacking.pieces import pieces, run_piece
 from glasshouse.audit.cost.timings import CLOSED_FORM, Timing
 from glasshouse.audit.scoring.certificate import certify_together
 from glasshouse.audit.simulation.group import federation_digest
-from glasshouse.audit.simulation.rehearsal import play_shortened, without_timed_defenses
+from glasshouse.audit.simulation.rehearsal import play_shortened, time_crafting, without_timed_defenses
 from glasshouse.cache import FOLDER as CACHE
 from glasshouse.cache import folder as cache_folder
 from glasshouse.scenario.spec import Scenario
@@ -40,8 +40,8 @@ SHARED: Final = 0.4
 """Seconds for a short search of several victims; larger batches are extrapolated from it and one victim."""
 DATA: Final = "pictures"
 """Folder of the cache with decoded images, which audits read too."""
-SLOPE_IMAGES: Final = 1000
-"""Largest number of auxiliary images for timing a training step, which uses one batch of them."""
+CRAFTED: Final = 128, 384
+"""Numbers of auxiliary images in the two probes of crafting, which tell the time for all of them."""
 
 
 @final
@@ -54,7 +54,7 @@ class _Probe:
         arguments: of the attack, shortened.
         victims: number of victims in one piece, which share a batch in the audit.
         place: folder for their claims.
-        crafting: seconds of the first federation in which a malicious server crafts; 0: passive attack.
+        crafting: seconds in which a malicious server crafts; 0: passive attack.
     """
 
     tasks: Sequence[AttackTask]
@@ -111,27 +111,28 @@ class Calls:
         slope = max(0.0, more.unit - few.unit) / (SEVERAL[1] - SEVERAL[0])
         return replace(more, unit=few.unit + slope * max(0, rounds - SEVERAL[0]))
 
-    def with_crafting(
-        self, timing: Timing, scenario: Scenario, plugin: Plugin, budget: Budget, *, honest: float
-    ) -> Timing:
+    def with_crafting(self, timing: Timing, scenario: Scenario, plugin: Plugin, budget: Budget) -> Timing:
         """Add to ``timing`` the time of crafting before a round, and of each training step for it.
 
-        The time of a federation with crafting, from an empty cache, minus that of an ``honest`` one; if the
-        attack trains, two more. ``timing.crafting``: seconds of the first such federation.
+        From an empty cache, on few auxiliary images; again with a longer training, and with more images.
+        ``timing.crafting``: the time of the first crafting, on few images.
         """
-        once = timing.crafting - honest
-        if self._affords(timing.crafting):
-            once = _crafted(scenario, plugin, budget.probe) - honest
-        if not (budget.training and budget.longer):
-            return replace(timing, crafting=max(0.0, once))
-        auxiliary = min(SLOPE_IMAGES, scenario.data.auxiliary)
-        light = scenario.model_copy(
-            update={"data": scenario.data.model_copy(update={"auxiliary": auxiliary})}
-        )
-        short, longer = (_crafted(light, plugin, changed) for changed in (budget.probe, budget.longer))
-        steps, more = (_changed(plugin, probe).training for probe in (budget.probe, budget.longer))
-        step = max(0.0, longer - short) / max(1, more - steps)
-        return replace(timing, crafting=max(0.0, once - steps * step), step=step)
+        light, once = _with_auxiliary(scenario, CRAFTED[0]), timing.crafting
+        if self._affords(once):
+            once = _crafted(light, plugin, budget.probe)
+        step, steps = None, 0
+        if budget.training and budget.longer:
+            steps, more = (_changed(plugin, probe).training for probe in (budget.probe, budget.longer))
+            step = max(0.0, _crafted(light, plugin, budget.longer) - once) / max(1, more - steps)
+        trained = steps * (step or 0.0)
+        if further := scenario.data.auxiliary - light.data.auxiliary:
+            heavier = _with_auxiliary(scenario, CRAFTED[1])
+            longer = max(0.0, _crafted(heavier, plugin, budget.probe) - once)
+            once += further * longer / (heavier.data.auxiliary - light.data.auxiliary)
+            if self._affords(once):
+                once = _crafted(scenario, plugin, budget.probe)
+        step = timing.step if step is None else step
+        return replace(timing, crafting=max(0.0, once - trained), step=step)
 
     def _call(self, scenario: Scenario, plugin: Plugin, budget: Budget, rounds: int = 1) -> Timing:
         """Time per unit, from a short search with all restarts, for one of the victims that share a batch.
@@ -181,12 +182,11 @@ class Calls:
         attack = attack_of(plugin.name, arguments)
         if attack.needs.changes:  # its own federation, in which it crafts and trains
             folder = place / "cells" / "group"
-            only = scenario.model_copy(
-                update={"attacks": (plugin.model_copy(update={"arguments": arguments}),)}
-            )
-            played = play_shortened(only, rounds=rounds, active=0, into=folder)
+            light = _with_auxiliary(scenario, CRAFTED[0])
+            only = light.model_copy(update={"attacks": (plugin.model_copy(update={"arguments": arguments}),)})
+            crafting = time_crafting(only, into=folder)
         else:
-            folder, played = self.played(scenario, rounds), 0.0
+            folder, crafting = self.played(scenario, rounds), 0.0
         tasks = [
             AttackTask(
                 folder=str(folder),
@@ -202,7 +202,7 @@ class Calls:
             for unit in units_of(attack, folder, victims=scenario.audit.victims, attacked=frozenset({0}))
         ]
         victims = len(pieces(tasks)[0])
-        return _Probe(tasks=tasks, arguments=arguments, victims=victims, place=place, crafting=played)
+        return _Probe(tasks=tasks, arguments=arguments, victims=victims, place=place, crafting=crafting)
 
     def _step(
         self, probe: _Probe, plugin: Plugin, budget: Budget, rounds: int, *, cold: float, warm: float
@@ -271,11 +271,17 @@ def _of_each(one: float, spent: float, count: int, victims: int) -> float:
     return (max(0.0, spent - count * further) + victims * further) / victims
 
 
+def _with_auxiliary(scenario: Scenario, most: int) -> Scenario:
+    """The scenario with at most this many auxiliary images, and public ones, which no crafting reads."""
+    fewer = {role: min(most, getattr(scenario.data, role)) for role in ("auxiliary", "public")}
+    return scenario.model_copy(update={"data": scenario.data.model_copy(update=fewer)})
+
+
 def _crafted(scenario: Scenario, plugin: Plugin, changed: Mapping[str, Any]) -> float:
-    """Seconds of a federation in which the attack crafts, from an empty cache."""
+    """Seconds in which the attack crafts, from an empty cache."""
     attack = plugin.model_copy(update={"arguments": {**plugin.arguments, **changed}})
     with tempfile.TemporaryDirectory() as place, cache_in(place):
-        return play_shortened(scenario.model_copy(update={"attacks": (attack,)}), active=0)
+        return time_crafting(scenario.model_copy(update={"attacks": (attack,)}))
 
 
 def _changed(plugin: Plugin, changes: Mapping[str, Any]) -> Budget:

@@ -10,7 +10,7 @@ from torch import nn
 
 from glasshouse.audit.cost.rows import untrained
 from glasshouse.audit.simulation.build import build
-from glasshouse.audit.simulation.rehearsal import brief, timed_defenses
+from glasshouse.audit.simulation.rehearsal import shortened, timed_defenses
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.federation.client import LocalTraining
 from glasshouse.federation.setting import Setting
@@ -69,7 +69,7 @@ def _what_matters(scenario: Scenario, plugin: Plugin) -> str:
 
 def _measure(scenario: Scenario, defense: GradientDefense) -> float:
     """CPU seconds of one call; 0 where the defence refuses, as the federation will."""
-    setting = build(brief(scenario), seed=scenario.seed).setting
+    setting = build(shortened(scenario), seed=scenario.seed).setting
     try:
         update, batch, model = _first_update(setting)
         pieces = pieces_of(defense, update, batch, model)

@@ -9,6 +9,7 @@ from glasshouse.audit.cost.controls import Easy, controls_row, time_controls
 from glasshouse.audit.cost.rows import Row, attacked_rounds, make_row, repeats, units_in
 from glasshouse.audit.cost.timings import CLOSED_FORM, Known, Timer, Timings, Uses, time_uses
 from glasshouse.audit.scoring.rehearsal import Scoring
+from glasshouse.audit.simulation.deal import remember_data
 from glasshouse.audit.simulation.group import federation_digest
 from glasshouse.audit.simulation.rehearsal import Played, client_passes, without_timed_defenses
 from glasshouse.scenario.axes import Cell, cells
@@ -23,7 +24,8 @@ CONTROL_VICTIMS = 6
 def costs(suite: Suite, *, timer: Timer | None = None) -> list[Row]:
     """The rows of every scenario and one total; work shared by scenarios through the cache counts once."""
     kept, known = Kept(), Known(timer)
-    rows = [row for scenario in suite.scenarios for row in cost(scenario, known, kept)]
+    with remember_data():
+        rows = [row for scenario in suite.scenarios for row in cost(scenario, known, kept)]
     return [*rows, total(suite.name, rows)]
 
 

@@ -20,16 +20,13 @@ from glasshouse.audit.cost.defended import Defenses
 from glasshouse.audit.cost.rows import untrained
 from glasshouse.audit.cost.timings import Timing
 from glasshouse.audit.scoring.rehearsal import Scoring, time_scoring
-from glasshouse.audit.simulation.build import build, require_part
-from glasshouse.audit.simulation.group import federation_digest
+from glasshouse.audit.simulation.build import build
+from glasshouse.audit.simulation.deal import require_part
 from glasshouse.audit.simulation.pretraining import ascent_of
 from glasshouse.audit.simulation.rehearsal import (
     Played,
-    brief,
-    play_shortened,
     shortened,
     time_simulation,
-    without_timed_defenses,
 )
 from glasshouse.errors import Inapplicable
 from glasshouse.executors.local import PRELOAD
@@ -52,8 +49,6 @@ ENOUGH = 8.5
 """CPU seconds after which nothing is measured that another setting of the same attack can stand in for."""
 HEAVY = 0.5
 """CPU seconds of a step from which it is not repeated: start-up costs are a small part of it."""
-FEW = 64
-"""Largest number of auxiliary and held-out images where only a network's gradient is timed."""
 
 
 @final
@@ -69,7 +64,6 @@ class Stopwatch:
         home = tempfile.mkdtemp()
         weakref.finalize(self, shutil.rmtree, home, ignore_errors=True)
         self._calls = Calls(device, Path(home), self._left)
-        self._played: dict[str, Played] = {}
         self._gradients: dict[str, float] = {}
         self._defenses = Defenses(exhausted=lambda: self.exhausted, gradient=self.gradient)
 
@@ -103,11 +97,11 @@ class Stopwatch:
             timing = self._calls.time(scenario, plugin, budget)
         if timing is None or not attack_of(plugin.name, plugin.arguments).needs.changes:
             return timing
-        return self._calls.with_crafting(timing, scenario, plugin, budget, honest=self._honest(scenario))
+        return self._calls.with_crafting(timing, scenario, plugin, budget)
 
     def pretraining(self, scenario: Scenario) -> float:
         """CPU seconds of a forward and backward pass of one image in training."""
-        federation = build(brief(scenario), seed=scenario.seed)
+        federation = build(shortened(scenario), seed=scenario.seed)
         how, public = scenario.model.pretraining, require_part(federation.public, "public")
         most = max(PROBED_IMAGES, PROBED_VALUES // public.inputs[0].numel())
         sample = public.pick(torch.arange(min(most, how.batch_size, len(public))))
@@ -128,12 +122,9 @@ class Stopwatch:
 
     def gradient(self, scenario: Scenario) -> float:
         """Seconds of one client's gradient of one batch, on the device of attacks."""
-        data = scenario.data.model_copy(
-            update={role: min(FEW, getattr(scenario.data, role)) for role in ("auxiliary", "heldout")}
-        )
-        key = repr((untrained(scenario), scenario.federation.batch_size, data))
+        key = repr((untrained(scenario), scenario.federation.batch_size, scenario.data))
         if key not in self._gradients:
-            setting = build(brief(scenario.model_copy(update={"data": data})), seed=scenario.seed).setting
+            setting = build(shortened(scenario), seed=scenario.seed).setting
             batch = setting.private.pick(setting.shards[0][: scenario.federation.batch_size])
             on_device = replace(
                 batch, inputs=batch.inputs.to(self._device), labels=batch.labels.to(self._device)
@@ -146,9 +137,8 @@ class Stopwatch:
                 loss.backward()  # type: ignore[no-untyped-call]  # torch's own
                 float(loss.detach())  # waits for an accelerator
 
-            differentiate()
             spent = seconds_on(self._device, differentiate)
-            if spent < HEAVY / PROBE:
+            if spent < HEAVY:
                 spent = min(seconds_on(self._device, differentiate) for _ in range(PROBE))
             self._gradients[key] = spent
         return self._gradients[key]
@@ -159,18 +149,11 @@ class Stopwatch:
             for module in PRELOAD:
                 importlib.import_module(module)
         with tempfile.TemporaryDirectory() as place, cache_in(place):
-            played = time_simulation(scenario, cold=cold, into=self._calls.folder_of(scenario))
-        self._played[federation_digest(without_timed_defenses(scenario))] = played
-        return played
+            return time_simulation(scenario, cold=cold, into=self._calls.folder_of(scenario))
 
     def defenses(self, scenario: Scenario) -> float:
         """CPU seconds of the defences at gradients, for one update of one client."""
         return self._defenses.seconds(scenario)
-
-    def _honest(self, scenario: Scenario) -> float:
-        """Seconds of one round without crafting."""
-        known = self._played.get(federation_digest(without_timed_defenses(scenario)))
-        return play_shortened(scenario) if known is None else known.one
 
     def scoring(self, scenario: Scenario) -> Scoring | None:
         """CPU seconds of scoring synthetic claims.
@@ -192,7 +175,7 @@ def seconds_of(run: Callable[[], object]) -> float:
 def _time_pieces(scenario: Scenario, budget: Budget) -> float | None:
     """CPU seconds per unit and image; None: the attack does not support this model."""
     assert budget.pieces is not None
-    federation = build(brief(scenario), seed=scenario.seed)
+    federation = build(shortened(scenario), seed=scenario.seed)
     agreed = federation.setting.terms.architecture
     size, cohort = scenario.federation.batch_size, scenario.federation.cohort_size
     read = size * cohort if scenario.federation.secure_sum else cohort * min(size, budget.images)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, cast, final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -11,30 +11,26 @@ from torch import Tensor
 from glasshouse.audit.attacking.needs import threat_of
 from glasshouse.audit.simulation.classes import (
     announced_public,
-    as_roles,
-    class_roles,
     classes_of,
     gallery_tensors,
 )
+from glasshouse.audit.simulation.deal import deal_data, require_part
 from glasshouse.audit.simulation.pretraining import Start, measure_accuracy, start_of, train_publicly
 from glasshouse.audit.simulation.property import holders, with_members
 from glasshouse.audit.simulation.record import Facts
 from glasshouse.data.base import DataSource
 from glasshouse.data.partition import partition
 from glasshouse.data.private_domain import ClassRoles
-from glasshouse.data.sources import load as load_source
-from glasshouse.data.splits import Role, RoleRequest, Roles, check_disjoint, deal
-from glasshouse.errors import BadValue
+from glasshouse.data.splits import Roles
 from glasshouse.federation.defenses.guarantee import Exposure, Guarantee, guarantee
 from glasshouse.federation.setting import FederationProtocol, Setting
 from glasshouse.interfaces import Behaviour, Defense, traits_of
-from glasshouse.metrics.statistics.rank import comparisons_for
 from glasshouse.models import build as models
 from glasshouse.models.perceptual import network
 from glasshouse.registry import create, load
 from glasshouse.rng import Rng
-from glasshouse.scenario.requirements import distractors, metrics_requiring, role_requests
-from glasshouse.scenario.spec import Data, Grants, Scenario
+from glasshouse.scenario.requirements import distractors, metrics_requiring
+from glasshouse.scenario.spec import Grants, Scenario
 from glasshouse.scenario.table import Pretraining
 from glasshouse.transcript.record import Keep
 from glasshouse.transcript.threat import Threat
@@ -43,8 +39,6 @@ from glasshouse.wire import Architecture, Batch, Terms
 PERCEPTUAL = Pretraining(epochs=12, batch_size=64, learning_rate=0.02)
 LARGE = 500_000
 """Number of parameters from which clients train on the device."""
-SPARE_NUMBERS = 2**24
-"""Largest number of pixel values of the spare held-out images that are stored (64 MiB)."""
 
 
 @final
@@ -89,10 +83,9 @@ def build(scenario: Scenario, *, seed: int, device: str = "cpu") -> Built:
     Raises:
         GlasshouseError: data, model, defence and federation do not match; says which.
     """
-    source = load_data(scenario.data, scenario.data.source)
+    dealt = deal_data(scenario, seed=seed)
+    source, roles, domain_roles = dealt.source, dealt.roles, dealt.classes
     rng = Rng.root(seed, salt=source.checksum)
-    domain_roles = class_roles(scenario, source, rng=rng.child("roles"))
-    roles = _deal_roles(scenario, source, rng) if domain_roles is None else as_roles(domain_roles)
     architecture = Architecture(
         name=scenario.model.name,
         input_shape=source.input_shape,
@@ -149,36 +142,9 @@ def built_on(scenario: Scenario, setting: Setting, roles: Roles, source: DataSou
     )
 
 
-def load_data(data: Data, name: str, *, like: DataSource | None = None) -> DataSource:
-    """Load the dataset ``name`` with the scenario's settings; images are resized to those of ``like``."""
-    if like is not None and like.vocabulary is None:
-        channels, side, _ = like.input_shape
-        return load_source(name, resize=side, channels=channels)
-    return load_source(
-        name, resize=data.resize, channels=data.channels, tokenizer=data.tokenizer, length=data.length
-    )
-
-
 def _is_large(start: Start) -> bool:
     """Whether training on a GPU outweighs the transfers to and from it."""
     return sum(t.numel() for t in start.tensors.values()) >= LARGE
-
-
-def _deal_roles(scenario: Scenario, source: DataSource, rng: Rng) -> Roles:
-    """Deal images to roles; private ones from another dataset if the scenario names one."""
-    wants, data = wants_of(scenario), scenario.data
-    if not data.private_source:
-        spare = spare_of(scenario, source)
-        return deal(source, wants, by=data.deal, spare=spare, rng=rng.child("roles"))
-    want = wants.pop("private")
-    other = load_data(data, data.private_source, like=source)
-    roles = deal(source, wants, by=data.deal, rng=rng.child("roles"))
-    part = require_part(
-        deal(other, {"private": want}, by=data.deal, rng=rng.child("roles/private")).private, "private"
-    )
-    private = replace(part, labels=part.labels % source.classes)
-    check_disjoint({**roles.parts(), "private": private})
-    return replace(roles, private=private)
 
 
 def _setting(
@@ -224,34 +190,6 @@ def _architectures(scenario: Scenario, agreed: Architecture) -> dict[int, Archit
         return {}
     every = [replace(agreed, name=model.name, arguments=model.arguments) for model in models_]
     return {client: every[client % len(every)] for client in range(scenario.federation.clients)}
-
-
-def require_part(part: Batch | None, role: str) -> Batch:
-    """Return the part of a role, which must not be None.
-
-    Raises:
-        BadValue: it is None.
-    """
-    if part is None:
-        raise BadValue(
-            f"{role} data", needs="at least one image", got="none", fix=f"ask for some in [data]: {role}"
-        )
-    return part
-
-
-def wants_of(scenario: Scenario) -> dict[Role, RoleRequest]:
-    """The images that each role requests."""
-    return {
-        cast("Role", role): RoleRequest(size=size, split=split, classes=classes)
-        for role, (size, split, classes) in role_requests(scenario).items()
-    }
-
-
-def spare_of(scenario: Scenario, source: DataSource) -> int:
-    """Number of spare held-out images for verdicts on single victims, as far as the data have enough."""
-    clients = min(scenario.federation.clients, scenario.audit.victims) * max(1, len(scenario.audit.seeds))
-    most = SPARE_NUMBERS // math.prod(source.input_shape)
-    return max(0, min(comparisons_for(clients * scenario.data.examples), most) - scenario.data.heldout)
 
 
 def guarantee_of(setting: Setting) -> Guarantee | None:

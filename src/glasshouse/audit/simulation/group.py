@@ -108,7 +108,7 @@ def simulate(group: Group) -> str:
     )
     memory: dict[str, Tensor] = {}
     refusal: Refusal | None = None
-    tamper = None
+    tamper: _Timed | None = None
     if group.active is not None:
         spec = scenario.attacks[group.active]
         attack = attack_of(spec.name, spec.arguments)
@@ -117,7 +117,7 @@ def simulate(group: Group) -> str:
         if refusal is None:
             root = Rng.root(scenario.attack_seed).child(f"attack/{spec.name}")
             allowed = declared_grants(attack, grants)
-            tamper = _tamper(attack, built, log, allowed, memory, rng=root, device=group.device)
+            tamper = _Timed(_tamper(attack, built, log, allowed, memory, rng=root, device=group.device))
     final: Mapping[str, Tensor] = built.setting.start
     if refusal is None:
         with collect_notes() as notes:
@@ -143,6 +143,7 @@ def simulate(group: Group) -> str:
         guard=tuple(guard.decisions) if guard else (),
         rounds=scenario.federation.rounds,
         seconds=processor_time() - started,
+        crafting=tamper.seconds if tamper else 0.0,
         facts=built.facts,
     )
     write_record(record, folder)
@@ -214,9 +215,9 @@ def _tamper(
     *,
     rng: Rng,
     device: str,
-) -> Tamper | None:
+) -> Tamper:
     if not isinstance(attack, ActiveAttack):
-        return None
+        return lambda _: None
     active: ActiveAttack = attack
 
     def ask(number: int) -> Crafted | None:
@@ -240,6 +241,21 @@ def _tamper(
         return crafted
 
     return ask
+
+
+@final
+class _Timed:
+    """A server that crafts messages, and the CPU seconds that it took for them."""
+
+    def __init__(self, tamper: Tamper) -> None:
+        self._tamper, self.seconds = tamper, 0.0
+
+    def __call__(self, number: int) -> Crafted | None:
+        started = processor_time()
+        try:
+            return self._tamper(number)
+        finally:
+            self.seconds += processor_time() - started
 
 
 def _craft(attack: ActiveAttack, view: View, *, rng: Rng, device: str) -> Crafted | None:

@@ -73,6 +73,7 @@ class GroupRecord:
             findings, ``outcome``.
         rounds: of the federation.
         seconds: CPU time of the simulation.
+        crafting: the part of it in which the attack crafted messages.
         facts: for the report.
         terms: check of the declared terms; None: a simulation, whose terms are real.
     """
@@ -90,6 +91,7 @@ class GroupRecord:
     facts: Facts
     terms: TermsCheck | None = None
     guard: tuple[Mapping[str, Any], ...] = ()
+    crafting: float = 0.0
 
 
 _SCHEMA: Final = TypeAdapter(GroupRecord)

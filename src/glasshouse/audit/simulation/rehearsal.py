@@ -1,14 +1,14 @@
 """Time short simulations, from which ``glasshouse check`` estimates the time of an audit."""
 
 import tempfile
-import time
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Final, final
 
 from glasshouse.audit.simulation.build import build, defense_of
+from glasshouse.audit.simulation.deal import forget_data, seconds_spent
 from glasshouse.audit.simulation.group import Group, simulate
+from glasshouse.audit.simulation.record import GroupRecord, read_record
 from glasshouse.federation.setting import FederationProtocol
 from glasshouse.interfaces import GradientDefense
 from glasshouse.metrics.base import Metric
@@ -19,7 +19,7 @@ from glasshouse.scenario.table import Plugin
 
 TOLD_APART: Final = 0.1
 """CPU seconds beyond those of a single round needed to distinguish the time per round from noise."""
-LONG: Final = 3.0
+LONG: Final = 1.5
 """CPU seconds of one round from which a federation is played once: one-time costs beyond those of building it
 hardly matter, and the rest is taken for the round."""
 FASTER: Final = 4
@@ -68,6 +68,7 @@ def time_simulation(scenario: Scenario, *, cold: bool = False, into: Path | None
         into: folder for the federation with a single round; None: it is deleted.
     """
     unbuilt = _seconds_to_build(scenario) if cold else 0.0
+    forget_data()
     built = _seconds_to_build(scenario) if cold else 0.0
     first, one = max(0.0, unbuilt - built), play_shortened(scenario, into=into)
     if cold and one < LONG:
@@ -86,29 +87,38 @@ def time_simulation(scenario: Scenario, *, cold: bool = False, into: Path | None
 
 def _seconds_to_build(scenario: Scenario) -> float:
     """CPU seconds of loading the data and building the federation."""
-    started = time.process_time()
+    started = seconds_spent()
     build(shortened(scenario), seed=scenario.seed)
-    return time.process_time() - started
+    return seconds_spent() - started
 
 
-def play_shortened(
-    scenario: Scenario, *, rounds: int = 1, active: int | None = None, into: Path | None = None
-) -> float:
+def play_shortened(scenario: Scenario, *, rounds: int = 1, into: Path | None = None) -> float:
     """CPU seconds of simulating and writing one federation with ``rounds`` rounds.
 
     Args:
         scenario: without axes.
         rounds: number of rounds; those attacked in the audit are attacked, or else the first.
-        active: position of the attack that crafts the server's messages; None: no such attack.
         into: its folder; None: a temporary one.
     """
-    short = shortened(scenario, rounds)
     with tempfile.TemporaryDirectory() as place:
-        folder = Path(place) if into is None else into
-        write_resolved(short, folder / "scenario.toml")
-        started = time.process_time()
-        simulate(Group(folder=str(folder), seed=scenario.seed, active=active))
-        return time.process_time() - started
+        started = seconds_spent()
+        _play(scenario, rounds, Path(place) if into is None else into, active=None)
+        return seconds_spent() - started
+
+
+def time_crafting(scenario: Scenario, *, into: Path | None = None) -> float:
+    """CPU seconds in which the scenario's first attack, of a malicious server, crafts before one round.
+
+    ``into``: folder of the federation; None: a temporary one.
+    """
+    with tempfile.TemporaryDirectory() as place:
+        return _play(scenario, 1, Path(place) if into is None else into, active=0).crafting
+
+
+def _play(scenario: Scenario, rounds: int, folder: Path, *, active: int | None) -> GroupRecord:
+    write_resolved(shortened(scenario, rounds), folder / "scenario.toml")
+    simulate(Group(folder=str(folder), seed=scenario.seed, active=active))
+    return read_record(folder)
 
 
 def shortened(scenario: Scenario, rounds: int = 1) -> Scenario:
@@ -120,22 +130,12 @@ def shortened(scenario: Scenario, rounds: int = 1) -> Scenario:
     attacked = {r % scenario.federation.rounds for r in scenario.audit.rounds}
     light = tuple(m for m in scenario.audit.metrics if "stand_in" not in metric_of(m).requires)
     left = tuple(sorted(r for r in attacked if r < rounds)) or (0,)
-    return _reduced(scenario, rounds, {"rounds": left, "metrics": light})
-
-
-def brief(scenario: Scenario) -> Scenario:
-    """The scenario with one victim, one round and no pre-training."""
-    return _reduced(scenario, 1, {"victims": 1, "utility": False, "rounds": (0,), "metrics": ()})
-
-
-def _reduced(scenario: Scenario, rounds: int, audit: Mapping[str, Any]) -> Scenario:
-    """The scenario with ``rounds`` rounds, without pre-training, and with these settings of its audit."""
-    model = scenario.model
-    untrained = model.pretraining.model_copy(update={"epochs": 0, "head_epochs": 0})
+    model, untrained = scenario.model, {"epochs": 0, "head_epochs": 0}
+    how = model.pretraining.model_copy(update=untrained)
     return scenario.model_copy(
         update={
-            "model": model.model_copy(update={"pretraining": untrained}),
-            "audit": scenario.audit.model_copy(update=audit),
+            "model": model.model_copy(update={"pretraining": how}),
+            "audit": scenario.audit.model_copy(update={"rounds": left, "metrics": light}),
             "federation": scenario.federation.model_copy(update={"rounds": rounds}),
         }
     )

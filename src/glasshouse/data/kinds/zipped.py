@@ -3,6 +3,7 @@
 import io
 import zipfile
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -60,6 +61,13 @@ def listing(path: Path, *, name: str) -> Listing:
     Raises:
         BadFile: not a zip, damaged, too many files, a zip bomb, or no folders with images.
     """
+    state = path.stat()
+    return _listing(path, name, (state.st_size, state.st_mtime_ns))
+
+
+@lru_cache(maxsize=2)
+def _listing(path: Path, name: str, _mark: tuple[int, int]) -> Listing:
+    """The listing of an archive, read once until it changes: an audit asks for it in every federation."""
     try:
         with zipfile.ZipFile(path) as archive:
             parts = archive.infolist()

@@ -137,9 +137,9 @@ class GGL(SearchingTogether):
 
     @property
     def budget(self) -> Budget:
-        """Candidates of every trial; the short probe evaluates one population, the longer three."""
-        one = max(PROBE, self.search.population)
-        short, longer = (shorten(self.search, evaluations=n, processes=1) for n in (one, 3 * one))
+        """Candidates of every trial; the short probe evaluates one population once, the longer three."""
+        one, most = max(PROBE, self.search.population), {"processes": 1, "restarts": 2}
+        short, longer = (shorten(self.search, evaluations=n, **most) for n in (one, 3 * one))
         training = shorten(self.training, steps=PROBE)
         return Budget(
             unit="evaluations",

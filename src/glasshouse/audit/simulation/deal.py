@@ -1,0 +1,165 @@
+"""Load a scenario's data and deal them to the roles; a probe of the cost deals the same data only once."""
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from typing import Final, cast, final
+
+from glasshouse.audit.simulation.classes import as_roles, class_roles
+from glasshouse.data.base import DataSource
+from glasshouse.data.private_domain import ClassRoles
+from glasshouse.data.sources import load as load_source
+from glasshouse.data.splits import Role, RoleRequest, Roles, check_disjoint, deal
+from glasshouse.errors import BadValue
+from glasshouse.metrics.statistics.rank import comparisons_for
+from glasshouse.rng import Rng
+from glasshouse.scenario.requirements import role_requests
+from glasshouse.scenario.spec import Data, Scenario
+from glasshouse.wire import Batch
+
+SPARE_NUMBERS: Final = 2**24
+"""Largest number of pixel values of the spare held-out images that are stored (64 MiB)."""
+REMEMBERED: Final = 2
+"""Number of data sets that a probe remembers; each may fill much of the memory."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Dealt:
+    """A data set, and the images of each role; ``classes``: by class and domain, under ``[data.domains]``."""
+
+    source: DataSource
+    roles: Roles
+    classes: ClassRoles | None
+
+
+@final
+@dataclass(kw_only=True, eq=False)
+class _Memory:
+    """Data dealt in a probe.
+
+    Attributes:
+        dealt: the last data, by settings, with the CPU seconds that they took; the oldest first.
+        saved: CPU seconds that dealing the same data again would have taken.
+    """
+
+    dealt: dict[str, tuple[Dealt, float]] = field(default_factory=dict)
+    saved: float = 0.0
+
+
+_MEMORY: ContextVar[_Memory | None] = ContextVar("memory", default=None)
+
+
+@contextmanager
+def remember_data() -> Iterator[None]:
+    """Deal the same data only once within the block."""
+    token = _MEMORY.set(_Memory())
+    try:
+        yield
+    finally:
+        _MEMORY.reset(token)
+
+
+def forget_data() -> None:
+    """Deal data anew that are remembered."""
+    if memory := _MEMORY.get():
+        memory.dealt.clear()
+
+
+def seconds_spent() -> float:
+    """CPU seconds of this process, and those that remembering data has saved."""
+    memory = _MEMORY.get()
+    return time.process_time() + (memory.saved if memory else 0.0)
+
+
+def deal_data(scenario: Scenario, *, seed: int) -> Dealt:
+    """The data of a scenario, by role.
+
+    Raises:
+        GlasshouseError: the data cannot be read, or are too few.
+    """
+    memory = _MEMORY.get()
+    if memory is None:
+        return _deal_data(scenario, seed)
+    key = repr((scenario.data, wants_of(scenario), _most_spare(scenario), seed))
+    if key in memory.dealt:
+        dealt, seconds = memory.dealt.pop(key)
+        memory.saved += seconds
+    else:
+        while len(memory.dealt) >= REMEMBERED:
+            del memory.dealt[next(iter(memory.dealt))]
+        started = time.process_time()
+        dealt = _deal_data(scenario, seed)
+        seconds = time.process_time() - started
+    memory.dealt[key] = dealt, seconds
+    return dealt
+
+
+def _deal_data(scenario: Scenario, seed: int) -> Dealt:
+    source = load_data(scenario.data, scenario.data.source)
+    rng = Rng.root(seed, salt=source.checksum)
+    classes = class_roles(scenario, source, rng=rng.child("roles"))
+    roles = _deal_roles(scenario, source, rng) if classes is None else as_roles(classes)
+    return Dealt(source=source, roles=roles, classes=classes)
+
+
+def load_data(data: Data, name: str, *, like: DataSource | None = None) -> DataSource:
+    """Load the dataset ``name`` with the scenario's settings; images are resized to those of ``like``."""
+    if like is not None and like.vocabulary is None:
+        channels, side, _ = like.input_shape
+        return load_source(name, resize=side, channels=channels)
+    return load_source(
+        name, resize=data.resize, channels=data.channels, tokenizer=data.tokenizer, length=data.length
+    )
+
+
+def _deal_roles(scenario: Scenario, source: DataSource, rng: Rng) -> Roles:
+    """Deal images to roles; private ones from another dataset if the scenario names one."""
+    wants, data = wants_of(scenario), scenario.data
+    if not data.private_source:
+        spare = spare_of(scenario, source)
+        return deal(source, wants, by=data.deal, spare=spare, rng=rng.child("roles"))
+    want = wants.pop("private")
+    other = load_data(data, data.private_source, like=source)
+    roles = deal(source, wants, by=data.deal, rng=rng.child("roles"))
+    part = require_part(
+        deal(other, {"private": want}, by=data.deal, rng=rng.child("roles/private")).private, "private"
+    )
+    private = replace(part, labels=part.labels % source.classes)
+    check_disjoint({**roles.parts(), "private": private})
+    return replace(roles, private=private)
+
+
+def require_part(part: Batch | None, role: str) -> Batch:
+    """Return the part of a role, which must not be None.
+
+    Raises:
+        BadValue: it is None.
+    """
+    if part is None:
+        raise BadValue(
+            f"{role} data", needs="at least one image", got="none", fix=f"ask for some in [data]: {role}"
+        )
+    return part
+
+
+def wants_of(scenario: Scenario) -> dict[Role, RoleRequest]:
+    """The images that each role requests."""
+    return {
+        cast("Role", role): RoleRequest(size=size, split=split, classes=classes)
+        for role, (size, split, classes) in role_requests(scenario).items()
+    }
+
+
+def spare_of(scenario: Scenario, source: DataSource) -> int:
+    """Number of spare held-out images for verdicts on single victims, as far as the data have enough."""
+    most = SPARE_NUMBERS // math.prod(source.input_shape)
+    return max(0, min(_most_spare(scenario), most) - scenario.data.heldout)
+
+
+def _most_spare(scenario: Scenario) -> int:
+    clients = min(scenario.federation.clients, scenario.audit.victims) * max(1, len(scenario.audit.seeds))
+    return comparisons_for(clients * scenario.data.examples)
