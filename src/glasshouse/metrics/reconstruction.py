@@ -16,7 +16,7 @@ from torch import Tensor
 
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.images import mse, psnr, ssim
-from glasshouse.metrics.base import Hits, Metric, Requirement, ScoreContext, Wording, check_images
+from glasshouse.metrics.base import Features, Hits, Metric, Requirement, ScoreContext, Wording, check_images
 from glasshouse.metrics.gallery import SsimTable
 from glasshouse.metrics.match import UNMATCHED, assign, mse_table, take
 from glasshouse.registry import Card
@@ -189,9 +189,17 @@ class MseR(Metric):
         if context.features is None:
             raise _missing("mse_r", "features", "a function from images to feature vectors")
         with torch.no_grad():
-            a, b = context.features(left.float()), context.features(right.float())
+            a, b = (_of_distinct(context.features, images) for images in (left.float(), right.float()))
         _check_features("mse_r", a, b, len(right))
         return as_array((a.double() - b.double()).square().flatten(1).mean(1))
+
+
+def _of_distinct(features: Features, images: Tensor) -> Tensor:
+    """Features of images of which many may be the same: guesses without an update often are."""
+    distinct, places = torch.unique(images.flatten(1), dim=0, return_inverse=True)
+    if len(distinct) == len(images):
+        return features(images)
+    return features(distinct.reshape(-1, *images.shape[1:]))[places]
 
 
 @final

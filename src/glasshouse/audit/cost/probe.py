@@ -42,10 +42,10 @@ PROBED_IMAGES = 16
 """Largest batch in a probe of a training or an inversion, images."""
 PROBED_VALUES = 2**17
 """A training may use more images up to this many values: a batch of small images is mostly overhead."""
-LONGEST = 10.0
+LONGEST = 8.0
 """CPU seconds after which no further attack is measured; a measurement in progress is finished, and some are
 always made."""
-ENOUGH = 8.5
+ENOUGH = 6.5
 """CPU seconds after which nothing is measured that another setting of the same attack can stand in for."""
 HEAVY = 0.5
 """CPU seconds of a step from which it is not repeated: start-up costs are a small part of it."""

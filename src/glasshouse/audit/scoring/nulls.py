@@ -133,10 +133,11 @@ def choose_null(
         return best or names[0]  # nothing to choose
     number, stream = _enough(PSEUDO_VICTIMS, count), rng.child("pseudo")
     victims = _draw(heldout, number * count, stream.child("victim"))
-    for name in names:
-        guesses = _guess(name, examples, draws, number * count, stream.child("guess"))
-        scores = score_drawn(metric, guesses, victims, count=count, context=context)
-        value = float(np.mean(_means(scores))) * sign
+    guesses = [_guess(name, examples, draws, number * count, stream.child("guess")) for name in names]
+    drawn = _joined(guesses), _joined([victims] * len(names))  # together, as they meet the same victims
+    scores = score_drawn(metric, *drawn, count=count, context=context)
+    for name, own in zip(names, batched(scores, number), strict=True):
+        value = float(np.mean(_means(own))) * sign
         if value > best_score:
             best, best_score = name, value
     return best
@@ -293,6 +294,12 @@ def _guess(name: str, examples: Batch, draws: Batch | None, count: int, rng: Rng
         assert draws is not None  # this null exists only if the attack returned samples
         return _draw(draws, count, rng)
     return NULLS[name](examples, count, rng)
+
+
+def _joined(parts: Sequence[Batch]) -> Batch:
+    columns = zip(*((part.inputs, part.labels) for part in parts), strict=True)
+    inputs, labels = map(torch.cat, columns)
+    return Batch(inputs=inputs, labels=labels)
 
 
 def _split_batches(batch: Batch, count: int) -> list[Batch]:
