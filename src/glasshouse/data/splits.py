@@ -5,7 +5,7 @@ gets it. Roles are served in the order of ``ROLES``.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal, final, get_args
 
@@ -126,7 +126,7 @@ def deal(
     owner = torch.full((int(pool.content.max()) + 1,), -1)
     keys = pool.label if by == "label" else pool.content
     key_owner = torch.full((int(keys.max()) + 1,), -1)
-    batches: dict[Role, Batch] = {}
+    indices: dict[str, Tensor] = {}
     duplicates: dict[Role, int] = {}
     used_rows = torch.zeros(len(pool.row), dtype=torch.bool)
     for role in sorted(wants, key=lambda r: (wants[r].size is None, ROLES.index(r))):
@@ -141,32 +141,30 @@ def deal(
         used_rows[index] = True
         owner[pool.content[index]] = number
         key_owner[keys[index]] = number
-        batches[role] = pool.batch(index)
-    further = None
+        indices[role] = index
     if spare and "heldout" in wants:
         free = _eligible(pool, wants["heldout"]) & ~used_rows & (owner[pool.content] == -1)
         free &= (key_owner[keys] == -1) | (key_owner[keys] == ROLES.index("heldout"))
-        further = _drawn(pool, free, spare, rng.child("deal/spare"))
-    check_disjoint({name: part for name, part in (*batches.items(), ("spare", further)) if part is not None})
-    return Roles(**batches, spare=further, duplicates=duplicates)
-
-
-def _drawn(pool: _Pool, free: Tensor, most: int, rng: Rng) -> Batch | None:
-    """At most ``most`` distinct free images, drawn at random; None: there are none."""
-    index = _choose(free.nonzero().squeeze(1), pool.content, most, rng)
-    _, first = np.unique(pool.content[index].numpy(), return_index=True)
-    return pool.batch(index[torch.from_numpy(np.sort(first))]) if len(index) else None
+        index = _choose(free.nonzero().squeeze(1), pool.content, spare, rng.child("deal/spare"))
+        _, first = np.unique(pool.content[index].numpy(), return_index=True)  # distinct ones
+        indices |= {"spare": index[torch.from_numpy(np.sort(first))]} if len(index) else {}
+    _refuse_overlap({role: set(pool.content[index].tolist()) for role, index in indices.items()})
+    parts = {role: pool.batch(index) for role, index in indices.items()}
+    return Roles(**parts, duplicates=duplicates)
 
 
 def check_disjoint(parts: Mapping[Role, Batch] | Mapping[str, Batch]) -> None:
     """Raise if two parts contain an identical image.
 
-    :func:`deal` calls it for the parts of one source; call it again if parts come from two sources.
+    :func:`deal` sees to it in the parts of one source; call this if parts come from two sources.
 
     Raises:
         BadValue: two parts overlap; the message names them and the number of shared images.
     """
-    contents = {name: set(image_digests(batch.inputs)) for name, batch in parts.items()}
+    _refuse_overlap({name: set(image_digests(batch.inputs)) for name, batch in parts.items()})
+
+
+def _refuse_overlap(contents: Mapping[str, Set[int | bytes]]) -> None:
     names = list(contents)
     for i, left in enumerate(names):
         for right in names[i + 1 :]:

@@ -42,7 +42,7 @@ class _Memory:
     """Data dealt in a probe.
 
     Attributes:
-        dealt: the last data, by settings, with the CPU seconds that they took; the oldest first.
+        dealt: data by settings, with the CPU seconds that they took.
         saved: CPU seconds that dealing the same data again would have taken.
     """
 
@@ -86,15 +86,13 @@ def deal_data(scenario: Scenario, *, seed: int) -> Dealt:
         return _deal_data(scenario, seed)
     key = repr((scenario.data, wants_of(scenario), _most_spare(scenario), seed))
     if key in memory.dealt:
-        dealt, seconds = memory.dealt.pop(key)
-        memory.saved += seconds
-    else:
-        while len(memory.dealt) >= REMEMBERED:
-            del memory.dealt[next(iter(memory.dealt))]
-        started = time.process_time()
-        dealt = _deal_data(scenario, seed)
-        seconds = time.process_time() - started
-    memory.dealt[key] = dealt, seconds
+        memory.saved += memory.dealt[key][1]
+        return memory.dealt[key][0]
+    if len(memory.dealt) >= REMEMBERED:
+        del memory.dealt[min(memory.dealt, key=lambda known: memory.dealt[known][1])]
+    started = time.process_time()
+    dealt = _deal_data(scenario, seed)
+    memory.dealt[key] = dealt, time.process_time() - started
     return dealt
 
 
