@@ -5,7 +5,7 @@ gets it. Roles are served in the order of ``ROLES``.
 """
 
 import hashlib
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal, final, get_args
 
@@ -77,11 +77,7 @@ class _Pool:
     content: Tensor
 
     def batch(self, index: Tensor) -> Batch:
-        parts = []
-        for number, name in enumerate(self.names):
-            rows = index[self.split[index] == number]
-            if len(rows):
-                parts.append(self.source.splits[name].batch(self.row[rows]))
+        parts = [examples.batch(rows) for examples, rows in self._by_split(index)]
         if len(parts) == 1:
             return parts[0]
         groups = [part.groups for part in parts if part.groups is not None]
@@ -90,6 +86,16 @@ class _Pool:
             labels=torch.cat([part.labels for part in parts]),
             groups=torch.cat(groups) if len(groups) == len(parts) else None,
         )
+
+    def digests(self, index: Tensor) -> set[bytes]:
+        """Of the contents, computed anew: stored images are smaller than those of a batch."""
+        return {d for examples, rows in self._by_split(index) for d in image_digests(examples.stored[rows])}
+
+    def _by_split(self, index: Tensor) -> Iterator[tuple[Examples, Tensor]]:
+        for number, name in enumerate(self.names):
+            rows = index[self.split[index] == number]
+            if len(rows):
+                yield self.source.splits[name], self.row[rows]
 
 
 def deal(
@@ -148,7 +154,7 @@ def deal(
         index = _choose(free.nonzero().squeeze(1), pool.content, spare, rng.child("deal/spare"))
         _, first = np.unique(pool.content[index].numpy(), return_index=True)  # distinct ones
         indices |= {"spare": index[torch.from_numpy(np.sort(first))]} if len(index) else {}
-    _refuse_overlap({role: set(pool.content[index].tolist()) for role, index in indices.items()})
+    _refuse_overlap({role: pool.digests(index) for role, index in indices.items()})
     parts = {role: pool.batch(index) for role, index in indices.items()}
     return Roles(**parts, duplicates=duplicates)
 
@@ -164,7 +170,7 @@ def check_disjoint(parts: Mapping[Role, Batch] | Mapping[str, Batch]) -> None:
     _refuse_overlap({name: set(image_digests(batch.inputs)) for name, batch in parts.items()})
 
 
-def _refuse_overlap(contents: Mapping[str, Set[int | bytes]]) -> None:
+def _refuse_overlap(contents: Mapping[str, Set[bytes]]) -> None:
     names = list(contents)
     for i, left in enumerate(names):
         for right in names[i + 1 :]:
