@@ -546,3 +546,40 @@ def test_a_search_that_ends_when_it_has_found_everything_is_probed_twice():
     budget = load("spear", []).scenarios[0].attacks[0]
     declared = costs.attack_of(budget.name, budget.arguments).budget
     assert declared.probe["search"]["iterations"] < declared.longer["search"]["iterations"]
+
+
+def busy(*_, **__):
+    while True:
+        sum(range(1000))
+
+
+def test_a_federation_that_takes_too_long_is_stopped(monkeypatch, tmp_path):
+    """Its gradients stand for it; attacks and scores are timed on one with few clients."""
+    monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path))
+    monkeypatch.setattr(probes, "time_simulation", busy)
+    monkeypatch.setattr(probes, "LONGEST", 0.2)
+    monkeypatch.setattr(probes.Stopwatch, "gradient", lambda *_: 0.5)
+    seen, play = [], calls.play_shortened
+
+    def played(scenario, **how):
+        seen.append(scenario.federation.clients)
+        return play(scenario, **how)
+
+    monkeypatch.setattr(calls, "play_shortened", played)
+    (scenario,) = load("digits-inversion", ["federation.clients=40", "audit.victims=2"]).scenarios
+    timer = probes.Stopwatch()
+    found = timer.simulation(scenario, cold=False)
+    assert found == Played(one=40 * 0.5, further=40 * 0.5, estimated=True)
+    assert timer.scoring(scenario) is not None
+    assert seen == [calls.FEW]
+
+
+def test_a_logit_federation_that_takes_too_long_is_neither_scored_nor_attacked(monkeypatch, tmp_path):
+    monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path))
+    monkeypatch.setattr(probes, "time_simulation", busy)
+    monkeypatch.setattr(probes, "LONGEST", 0.2)
+    (scenario,) = load("quickstart-logits", []).scenarios
+    timer = probes.Stopwatch()
+    assert timer.simulation(scenario, cold=False).one == 0.2
+    assert timer.scoring(scenario) is None
+    assert timer.attack(scenario, scenario.attacks[0], CLOSED_FORM) is None

@@ -40,6 +40,8 @@ SHARED: Final = 0.4
 """Seconds for a short search of several victims; larger batches are extrapolated from it and one victim."""
 DATA: Final = "pictures"
 """Folder of the cache with decoded images, which audits read too."""
+FEW: Final = 4
+"""Number of clients that stand for all where a federation takes too long."""
 CRAFTED: Final = 128, 384
 """Numbers of auxiliary images in the two probes of crafting, which tell the time for all of them."""
 
@@ -81,10 +83,14 @@ class Calls:
         device: of attacks.
         home: folder of the federations.
         left: returns the CPU seconds that probes may still take.
+
+    Attributes:
+        light: play federations with few clients, where their number does not matter.
     """
 
     def __init__(self, device: str, home: Path, left: Callable[[], float]) -> None:
         self._device, self._home, self.left = device, home, left
+        self.light = False
 
     def folder_of(self, scenario: Scenario, rounds: int = 1) -> Path:
         """The folder of a passive federation with this number of rounds."""
@@ -93,6 +99,7 @@ class Calls:
 
     def played(self, scenario: Scenario, rounds: int = 1) -> Path:
         """The folder of a passive federation, which is simulated on first use."""
+        scenario = _with_clients(scenario, FEW) if self.light else scenario
         folder = self.folder_of(scenario, rounds)
         if not folder.exists():
             with tempfile.TemporaryDirectory() as place, cache_in(place):
@@ -269,6 +276,16 @@ def _of_each(one: float, spent: float, count: int, victims: int) -> float:
         return spent / count
     further = max(0.0, spent - one) / (count - 1)
     return (max(0.0, spent - count * further) + victims * further) / victims
+
+
+def _with_clients(scenario: Scenario, most: int) -> Scenario:
+    """The scenario with at most this many clients, if the server sees the update of each one."""
+    federation = scenario.federation
+    whole = federation.cohort_size == federation.clients and not federation.behaviours
+    if federation.secure_sum or not whole or federation.clients <= most:
+        return scenario
+    fewer = federation.model_copy(update={"clients": most})
+    return scenario.model_copy(update={"federation": fewer})
 
 
 def _with_auxiliary(scenario: Scenario, most: int) -> Scenario:

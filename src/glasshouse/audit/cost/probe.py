@@ -16,6 +16,7 @@ import torch
 from glasshouse.attacks.budget import PROBE, Budget
 from glasshouse.audit.attacking.needs import attack_of
 from glasshouse.audit.cost.calls import Calls, cache_in, seconds_on
+from glasshouse.audit.cost.deadline import OutOfTime, deadline
 from glasshouse.audit.cost.defended import Defenses
 from glasshouse.audit.cost.rows import untrained
 from glasshouse.audit.cost.timings import Timing
@@ -25,6 +26,7 @@ from glasshouse.audit.simulation.deal import require_part
 from glasshouse.audit.simulation.pretraining import ascent_of
 from glasshouse.audit.simulation.rehearsal import (
     Played,
+    client_passes,
     shortened,
     time_simulation,
 )
@@ -88,7 +90,9 @@ class Stopwatch:
     def attack(self, scenario: Scenario, plugin: Plugin, budget: Budget) -> Timing | None:
         """Time one setting of an attack; None: it has no short version, or does not support the model."""
         timing: Timing | None
-        if budget.pieces is not None:
+        if self._takes_too_long(scenario):
+            timing = None
+        elif budget.pieces is not None:
             unit = _time_pieces(scenario, budget)
             timing = None if unit is None else Timing(unit=unit)
         elif not (budget.probe or not (budget.amount or budget.training)):
@@ -148,8 +152,19 @@ class Stopwatch:
         if cold:
             for module in PRELOAD:
                 importlib.import_module(module)
-        with tempfile.TemporaryDirectory() as place, cache_in(place):
-            return time_simulation(scenario, cold=cold, into=self._calls.folder_of(scenario))
+        try:
+            with tempfile.TemporaryDirectory() as place, cache_in(place), deadline(LONGEST):
+                return time_simulation(scenario, cold=cold, into=self._calls.folder_of(scenario))
+        except OutOfTime:
+            self._calls.light = True
+            return Played(one=self._estimate(scenario), further=self._estimate(scenario), estimated=True)
+
+    def _estimate(self, scenario: Scenario) -> float:
+        """CPU seconds of a long round: of its gradients; of logit protocols only a lower bound is known."""
+        if scenario.federation.kind == "logits":
+            return LONGEST
+        batches = client_passes(shortened(scenario)) / scenario.federation.batch_size
+        return max(LONGEST, batches * self.gradient(scenario))
 
     def defenses(self, scenario: Scenario) -> float:
         """CPU seconds of the defences at gradients, for one update of one client."""
@@ -160,8 +175,13 @@ class Stopwatch:
 
         Metrics that need a network trained for them count like the others.
         """
-        short = shortened(scenario)
-        return time_scoring(short, self._calls.played(scenario))
+        if self._takes_too_long(scenario):
+            return None
+        return time_scoring(shortened(scenario), self._calls.played(scenario))
+
+    def _takes_too_long(self, scenario: Scenario) -> bool:
+        """Whether a federation to score or attack cannot be had: one of a logit protocol was stopped."""
+        return self._calls.light and scenario.federation.kind == "logits"
 
 
 def seconds_of(run: Callable[[], object]) -> float:
