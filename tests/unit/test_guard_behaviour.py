@@ -10,6 +10,7 @@ from glasshouse.guard.behaviour.inspect import (
     FRESH,
     LONGER,
     RECIPES,
+    HonestLayer,
     HonestRange,
     initialise_again,
     inspect_behaviour,
@@ -18,7 +19,7 @@ from glasshouse.guard.behaviour.inspect import (
     widen,
 )
 from glasshouse.guard.behaviour.measures import alike, concentration, isolated, narrowness, paired
-from glasshouse.guard.behaviour.observe import observe
+from glasshouse.guard.behaviour.observe import LayerBehaviour, observe
 from glasshouse.guard.behaviour.trace import LayerTrace, trace
 from glasshouse.guard.preflight import preflight
 
@@ -215,6 +216,16 @@ def test_an_activation_in_place_does_not_change_what_was_recorded(digits: tuple[
     assert first.outputs is not None
     assert torch.equal(first.outputs, linear(model, 1)(pixels[:8].flatten(1)))
     assert (first.outputs < 0).any()
+
+
+@pytest.mark.parametrize(("units", "most", "enough"), [(10, 10, 11), (20, 17, 18), (512, 25, 26)])
+def test_units_that_are_alike_are_refused_from_two_thresholds_of_nine_copies_on(units, most, enough):
+    """And from one in twenty on; a head of ten classes never is."""
+    usual = LayerBehaviour(
+        isolated=0.0, paired=0.0, concentration=0.0, narrowness=0.0, alike=0.0, units=units
+    )
+    limit = HonestLayer(most=usual, isolated_limit=0.0, paired_limit=0.0).alike_limit
+    assert most / units <= limit < enough / units
 
 
 def with_crowded_bins(model: nn.Sequential, pixels: Tensor, *, copies: int) -> nn.Sequential:

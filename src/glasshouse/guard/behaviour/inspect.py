@@ -34,8 +34,11 @@ FEWEST = 6
 """Minimum number of examples: in smaller batches all may be isolated, and one is a fifth of the batch."""
 MORE_NARROW = 0.1
 """Excess narrowness over honest models from which on only that margin is allowed."""
-MORE_ALIKE, FEW_UNITS = 0.05, 6
-"""Margin over honest models for units that are alike: share of a layer's units, and minimum number."""
+MORE_ALIKE, FEW_UNITS = 0.05, 17
+"""Margin over honest models for units that are alike: share of a layer's units, and minimum number.
+
+A bin has two thresholds, and up to eight copies of each are undone by the difference of rows: it takes 18.
+"""
 COUNTS = ("isolated", "paired", "alike")
 """Names of the values for isolated examples and units that are alike."""
 OTHERS = 1000
