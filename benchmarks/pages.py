@@ -32,8 +32,8 @@ LENETS = tuple(str(number) for number in range(19))  # the first updates of benc
 ORGANIC = (
     *("--networks", "mlp-128-64", "lstm", "lora", "transformer", "lenet5", "vgg", "mixer", "mlp-512"),
     *("lenet-dropout", "shallow", "lenet-sigmoid", "maui-cnn", "convnet"),
-    *("--batches", "1", "8", "16", "32", "64", "128", "512", "--seeds", "8510", "8512"),
-    *("--data", "cifar10@test", "mnist@test", "chest_xray@test"),
+    *("--batches", "1", "8", "16", "32", "64", "128", "512", "--seeds", "9100", "9102"),
+    *("--data", "cifar10@test", "mnist@test", "chest_xray@train"),
 )
 MITIGATION = ("guard", "mitigation", "--networks", "lenet5", "--seeds", *map(str, range(8)))
 ROUNDS = ("guard", "mitigation", "--networks", "--attacked", *map(str, range(5, 14)))
