@@ -28,7 +28,7 @@ REMEMBERED: Final = 2
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Dealt:
+class DealtData:
     """A data set, and the images of each role; ``classes``: by class and domain, under ``[data.domains]``."""
 
     source: DataSource
@@ -42,11 +42,11 @@ class _Memory:
     """Data dealt in a probe.
 
     Attributes:
-        dealt: data by settings, with the CPU seconds that they took.
+        deals: data by settings, with the CPU seconds that they took.
         saved: CPU seconds that dealing the same data again would have taken.
     """
 
-    dealt: dict[str, tuple[Dealt, float]] = field(default_factory=dict)
+    deals: dict[str, tuple[DealtData, float]] = field(default_factory=dict)
     saved: float = 0.0
 
 
@@ -66,7 +66,7 @@ def remember_data() -> Iterator[None]:
 def forget_data() -> None:
     """Deal data anew that are remembered."""
     if memory := _MEMORY.get():
-        memory.dealt.clear()
+        memory.deals.clear()
 
 
 def seconds_spent() -> float:
@@ -75,7 +75,7 @@ def seconds_spent() -> float:
     return time.process_time() + (memory.saved if memory else 0.0)
 
 
-def deal_data(scenario: Scenario, *, seed: int) -> Dealt:
+def deal_data(scenario: Scenario, *, seed: int) -> DealtData:
     """The data of a scenario, by role.
 
     Raises:
@@ -85,23 +85,23 @@ def deal_data(scenario: Scenario, *, seed: int) -> Dealt:
     if memory is None:
         return _deal_data(scenario, seed)
     key = repr((scenario.data, wants_of(scenario), _most_spare(scenario), seed))
-    if key in memory.dealt:
-        memory.saved += memory.dealt[key][1]
-        return memory.dealt[key][0]
-    if len(memory.dealt) >= REMEMBERED:
-        del memory.dealt[min(memory.dealt, key=lambda known: memory.dealt[known][1])]
+    if key in memory.deals:
+        memory.saved += memory.deals[key][1]
+        return memory.deals[key][0]
+    if len(memory.deals) >= REMEMBERED:
+        del memory.deals[min(memory.deals, key=lambda known: memory.deals[known][1])]
     started = time.process_time()
     dealt = _deal_data(scenario, seed)
-    memory.dealt[key] = dealt, time.process_time() - started
+    memory.deals[key] = dealt, time.process_time() - started
     return dealt
 
 
-def _deal_data(scenario: Scenario, seed: int) -> Dealt:
+def _deal_data(scenario: Scenario, seed: int) -> DealtData:
     source = load_data(scenario.data, scenario.data.source)
     rng = Rng.root(seed, salt=source.checksum)
     classes = class_roles(scenario, source, rng=rng.child("roles"))
     roles = _deal_roles(scenario, source, rng) if classes is None else as_roles(classes)
-    return Dealt(source=source, roles=roles, classes=classes)
+    return DealtData(source=source, roles=roles, classes=classes)
 
 
 def load_data(data: Data, name: str, *, like: DataSource | None = None) -> DataSource:

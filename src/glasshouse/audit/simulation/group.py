@@ -108,7 +108,7 @@ def simulate(group: Group) -> str:
     )
     memory: dict[str, Tensor] = {}
     refusal: Refusal | None = None
-    tamper: _Timed | None = None
+    tamper: _TimedTamper | None = None
     if group.active is not None:
         spec = scenario.attacks[group.active]
         attack = attack_of(spec.name, spec.arguments)
@@ -117,7 +117,7 @@ def simulate(group: Group) -> str:
         if refusal is None:
             root = Rng.root(scenario.attack_seed).child(f"attack/{spec.name}")
             allowed = declared_grants(attack, grants)
-            tamper = _Timed(_tamper(attack, built, log, allowed, memory, rng=root, device=group.device))
+            tamper = _TimedTamper(_tamper(attack, built, log, allowed, memory, rng=root, device=group.device))
     final: Mapping[str, Tensor] = built.setting.start
     if refusal is None:
         with collect_notes() as notes:
@@ -244,7 +244,7 @@ def _tamper(
 
 
 @final
-class _Timed:
+class _TimedTamper:
     """A server that crafts messages, and the CPU seconds that it took for them."""
 
     def __init__(self, tamper: Tamper) -> None:

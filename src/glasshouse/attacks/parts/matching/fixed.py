@@ -55,7 +55,7 @@ def fix_convolutions(model: nn.Module) -> None:
 
 @final
 @dataclass(kw_only=True, eq=False)
-class _Postponed:
+class _PostponedSlope:
     """A slope of a convolution's input that is added up with another one, in the same call.
 
     Attributes:
@@ -71,7 +71,7 @@ class _Convolution(Function):
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None, how: Any) -> Tensor:
         ctx.save_for_backward(inputs, weight)
-        ctx.how, ctx.postponed = how, _Postponed()
+        ctx.how, ctx.postponed = how, _PostponedSlope()
         return F.conv2d(inputs, weight, bias, *how)
 
     @staticmethod
@@ -109,7 +109,7 @@ class _Both(Function):
 
     @staticmethod
     def forward(
-        ctx: Any, delta: Tensor, inputs: Tensor, weight: Tensor, call: tuple[Any, _Postponed]
+        ctx: Any, delta: Tensor, inputs: Tensor, weight: Tensor, call: tuple[Any, _PostponedSlope]
     ) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(delta, inputs, weight)
         ctx.how, ctx.postponed = call
