@@ -85,7 +85,7 @@ class Calls:
         left: returns the CPU seconds that probes may still take.
 
     Attributes:
-        light: play federations with few clients, where their number does not matter.
+        light: play federations without utility, and with few clients where their number does not matter.
     """
 
     def __init__(self, device: str, home: Path, left: Callable[[], float]) -> None:
@@ -99,7 +99,7 @@ class Calls:
 
     def played(self, scenario: Scenario, rounds: int = 1) -> Path:
         """The folder of a passive federation, which is simulated on first use."""
-        scenario = _with_clients(scenario, FEW) if self.light else scenario
+        scenario = _lightened(scenario) if self.light else scenario
         folder = self.folder_of(scenario, rounds)
         if not folder.exists():
             with tempfile.TemporaryDirectory() as place, cache_in(place):
@@ -278,13 +278,14 @@ def _of_each(one: float, spent: float, count: int, victims: int) -> float:
     return (max(0.0, spent - count * further) + victims * further) / victims
 
 
-def _with_clients(scenario: Scenario, most: int) -> Scenario:
-    """The scenario with at most this many clients, if the server sees the update of each one."""
-    federation = scenario.federation
+def _lightened(scenario: Scenario) -> Scenario:
+    """The scenario without utility, and with ``FEW`` clients if the server sees the update of each one."""
+    audit = scenario.audit.model_copy(update={"utility": False})
+    scenario, federation = scenario.model_copy(update={"audit": audit}), scenario.federation
     whole = federation.cohort_size == federation.clients and not federation.behaviours
-    if federation.secure_sum or not whole or federation.clients <= most:
+    if federation.secure_sum or not whole or federation.clients <= FEW:
         return scenario
-    fewer = federation.model_copy(update={"clients": most})
+    fewer = federation.model_copy(update={"clients": FEW})
     return scenario.model_copy(update={"federation": fewer})
 
 
