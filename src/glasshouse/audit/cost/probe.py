@@ -143,7 +143,8 @@ class Stopwatch:
 
             spent = seconds_on(self._device, differentiate)
             if spent < HEAVY:
-                spent = min(seconds_on(self._device, differentiate) for _ in range(PROBE))
+                again = PROBE if spent < HEAVY / PROBE else 1
+                spent = min(seconds_on(self._device, differentiate) for _ in range(again))
             self._gradients[key] = spent
         return self._gradients[key]
 

@@ -35,7 +35,7 @@ from glasshouse.scenario.spec import Scenario
 
 DEAR: Final = 0.6
 """CPU seconds of a first rehearsal above which one-time costs of a process are negligible."""
-DEAREST: Final = 3.0
+DEAREST: Final = 1.0
 """CPU seconds of a first rehearsal that is not repeated: scoring the null adversaries is most of it."""
 VICTIMS: Final = 2
 """Number of victims with a synthetic claim of each kind."""
