@@ -5,7 +5,7 @@ gets it. Roles are served in the order of ``ROLES``.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal, final, get_args
 
@@ -77,7 +77,11 @@ class _Pool:
     content: Tensor
 
     def batch(self, index: Tensor) -> Batch:
-        parts = [examples.batch(rows) for examples, rows in self._by_split(index)]
+        parts = []
+        for number, name in enumerate(self.names):
+            rows = index[self.split[index] == number]
+            if len(rows):
+                parts.append(self.source.splits[name].batch(self.row[rows]))
         if len(parts) == 1:
             return parts[0]
         groups = [part.groups for part in parts if part.groups is not None]
@@ -86,16 +90,6 @@ class _Pool:
             labels=torch.cat([part.labels for part in parts]),
             groups=torch.cat(groups) if len(groups) == len(parts) else None,
         )
-
-    def digests(self, index: Tensor) -> set[bytes]:
-        """Of the contents, computed anew: stored images are smaller than those of a batch."""
-        return {d for examples, rows in self._by_split(index) for d in image_digests(examples.stored[rows])}
-
-    def _by_split(self, index: Tensor) -> Iterator[tuple[Examples, Tensor]]:
-        for number, name in enumerate(self.names):
-            rows = index[self.split[index] == number]
-            if len(rows):
-                yield self.source.splits[name], self.row[rows]
 
 
 def deal(
@@ -132,7 +126,7 @@ def deal(
     owner = torch.full((int(pool.content.max()) + 1,), -1)
     keys = pool.label if by == "label" else pool.content
     key_owner = torch.full((int(keys.max()) + 1,), -1)
-    indices: dict[str, Tensor] = {}
+    batches: dict[Role, Batch] = {}
     duplicates: dict[Role, int] = {}
     used_rows = torch.zeros(len(pool.row), dtype=torch.bool)
     for role in sorted(wants, key=lambda r: (wants[r].size is None, ROLES.index(r))):
@@ -147,30 +141,32 @@ def deal(
         used_rows[index] = True
         owner[pool.content[index]] = number
         key_owner[keys[index]] = number
-        indices[role] = index
+        batches[role] = pool.batch(index)
+    further = None
     if spare and "heldout" in wants:
         free = _eligible(pool, wants["heldout"]) & ~used_rows & (owner[pool.content] == -1)
         free &= (key_owner[keys] == -1) | (key_owner[keys] == ROLES.index("heldout"))
-        index = _choose(free.nonzero().squeeze(1), pool.content, spare, rng.child("deal/spare"))
-        _, first = np.unique(pool.content[index].numpy(), return_index=True)  # distinct ones
-        indices |= {"spare": index[torch.from_numpy(np.sort(first))]} if len(index) else {}
-    _refuse_overlap({role: pool.digests(index) for role, index in indices.items()})
-    parts = {role: pool.batch(index) for role, index in indices.items()}
-    return Roles(**parts, duplicates=duplicates)
+        further = _drawn(pool, free, spare, rng.child("deal/spare"))
+    check_disjoint({name: part for name, part in (*batches.items(), ("spare", further)) if part is not None})
+    return Roles(**batches, spare=further, duplicates=duplicates)
+
+
+def _drawn(pool: _Pool, free: Tensor, most: int, rng: Rng) -> Batch | None:
+    """At most ``most`` distinct free images, drawn at random; None: there are none."""
+    index = _choose(free.nonzero().squeeze(1), pool.content, most, rng)
+    _, first = np.unique(pool.content[index].numpy(), return_index=True)
+    return pool.batch(index[torch.from_numpy(np.sort(first))]) if len(index) else None
 
 
 def check_disjoint(parts: Mapping[Role, Batch] | Mapping[str, Batch]) -> None:
     """Raise if two parts contain an identical image.
 
-    :func:`deal` sees to it in the parts of one source; call this if parts come from two sources.
+    :func:`deal` calls it for the parts of one source; call it again if parts come from two sources.
 
     Raises:
         BadValue: two parts overlap; the message names them and the number of shared images.
     """
-    _refuse_overlap({name: set(image_digests(batch.inputs)) for name, batch in parts.items()})
-
-
-def _refuse_overlap(contents: Mapping[str, Set[bytes]]) -> None:
+    contents = {name: set(image_digests(batch.inputs)) for name, batch in parts.items()}
     names = list(contents)
     for i, left in enumerate(names):
         for right in names[i + 1 :]:

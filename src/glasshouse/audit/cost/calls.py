@@ -19,6 +19,7 @@ from glasshouse.audit.attacking.pieces import pieces, run_piece
 from glasshouse.audit.cost.timings import CLOSED_FORM, Timing
 from glasshouse.audit.scoring.certificate import certify_together
 from glasshouse.audit.simulation.group import federation_digest
+from glasshouse.audit.simulation.record import has_record
 from glasshouse.audit.simulation.rehearsal import play_shortened, time_crafting, without_timed_defenses
 from glasshouse.cache import FOLDER as CACHE
 from glasshouse.cache import folder as cache_folder
@@ -85,12 +86,13 @@ class Calls:
         left: returns the CPU seconds that probes may still take.
 
     Attributes:
-        light: play federations without utility, and with few clients where their number does not matter.
+        light: names of scenarios whose federations take too long: they are played without utility, and with
+            few clients where their number does not matter.
     """
 
     def __init__(self, device: str, home: Path, left: Callable[[], float]) -> None:
         self._device, self._home, self.left = device, home, left
-        self.light = False
+        self.light = set[str]()
 
     def folder_of(self, scenario: Scenario, rounds: int = 1) -> Path:
         """The folder of a passive federation with this number of rounds."""
@@ -99,12 +101,15 @@ class Calls:
 
     def played(self, scenario: Scenario, rounds: int = 1) -> Path:
         """The folder of a passive federation, which is simulated on first use."""
-        scenario = _lightened(scenario) if self.light else scenario
+        scenario = self._lightened(scenario)
         folder = self.folder_of(scenario, rounds)
-        if not folder.exists():
+        if not has_record(folder):
             with tempfile.TemporaryDirectory() as place, cache_in(place):
                 play_shortened(scenario, rounds=rounds, into=folder)
         return folder
+
+    def _lightened(self, scenario: Scenario) -> Scenario:
+        return _with_few_clients(scenario) if scenario.name in self.light else scenario
 
     def time(self, scenario: Scenario, plugin: Plugin, budget: Budget) -> Timing:
         """Time one setting of an attack, without what a malicious server crafts before a round."""
@@ -124,6 +129,7 @@ class Calls:
         From an empty cache, on few auxiliary images; again with a longer training, and with more images.
         ``timing.crafting``: the time of the first crafting, on few images.
         """
+        scenario = self._lightened(scenario)
         light, once = _with_auxiliary(scenario, CRAFTED[0]), timing.crafting
         if self._affords(once):
             once = _crafted(light, plugin, budget.probe)
@@ -189,7 +195,7 @@ class Calls:
         attack = attack_of(plugin.name, arguments)
         if attack.needs.changes:  # its own federation, in which it crafts and trains
             folder = place / "cells" / "group"
-            light = _with_auxiliary(scenario, CRAFTED[0])
+            light = _with_auxiliary(self._lightened(scenario), CRAFTED[0])
             only = light.model_copy(update={"attacks": (plugin.model_copy(update={"arguments": arguments}),)})
             crafting = time_crafting(only, into=folder)
         else:
@@ -278,7 +284,7 @@ def _of_each(one: float, spent: float, count: int, victims: int) -> float:
     return (max(0.0, spent - count * further) + victims * further) / victims
 
 
-def _lightened(scenario: Scenario) -> Scenario:
+def _with_few_clients(scenario: Scenario) -> Scenario:
     """The scenario without utility, and with ``FEW`` clients if the server sees the update of each one."""
     audit = scenario.audit.model_copy(update={"utility": False})
     scenario, federation = scenario.model_copy(update={"audit": audit}), scenario.federation

@@ -153,19 +153,23 @@ class Stopwatch:
         if cold:
             for module in PRELOAD:
                 importlib.import_module(module)
+        folder = self._calls.folder_of(scenario)
+        shutil.rmtree(folder, ignore_errors=True)  # played for an attack, it would take no time
         try:
             with tempfile.TemporaryDirectory() as place, cache_in(place), deadline(LONGEST):
-                return time_simulation(scenario, cold=cold, into=self._calls.folder_of(scenario))
+                return time_simulation(scenario, cold=cold, into=folder)
         except OutOfTime:
-            self._calls.light = True
-            return Played(one=self._estimate(scenario), further=self._estimate(scenario), estimated=True)
+            shutil.rmtree(folder, ignore_errors=True)  # half of a federation
+            self._calls.light.add(scenario.name)
+            return self._estimate(scenario)
 
-    def _estimate(self, scenario: Scenario) -> float:
-        """CPU seconds of a long round: of its gradients; of logit protocols only a lower bound is known."""
+    def _estimate(self, scenario: Scenario) -> Played:
+        """A stopped federation: its gradients stand for a round; for logit protocols a lower bound."""
         if scenario.federation.kind == "logits":
-            return LONGEST
+            return Played(one=LONGEST, estimated=True)
         batches = client_passes(shortened(scenario)) / scenario.federation.batch_size
-        return max(LONGEST, batches * self.gradient(scenario))
+        seconds = batches * self.gradient(scenario)
+        return Played(one=seconds, further=seconds, estimated=True)
 
     def defenses(self, scenario: Scenario) -> float:
         """CPU seconds of the defences at gradients, for one update of one client."""
@@ -181,8 +185,8 @@ class Stopwatch:
         return time_scoring(shortened(scenario), self._calls.played(scenario))
 
     def _takes_too_long(self, scenario: Scenario) -> bool:
-        """Whether a federation to score or attack cannot be had: one of a logit protocol was stopped."""
-        return self._calls.light and scenario.federation.kind == "logits"
+        """Whether there is no federation to score or attack: one of a logit protocol that was stopped."""
+        return scenario.name in self._calls.light and scenario.federation.kind == "logits"
 
 
 def seconds_of(run: Callable[[], object]) -> float:

@@ -35,6 +35,8 @@ EXAMPLES = 1000
 """Largest number of examples for a choice or an average: large batches get fewer pseudo-victims and draws."""
 AT_ONCE = 2**21
 """Image values that a metric compares at a time; in float64, with SSIM's intermediates, about 150 MB."""
+FEW_VALUES = 2**20
+"""Image values of pseudo-victims up to which all nulls are compared with them at a time, to save memory."""
 LUCK = 0.025
 """A null replaces a known chance level only if its hit rate exceeds it at this level, over all nulls."""
 CHANCE = "chance"
@@ -133,9 +135,12 @@ def choose_null(
         return best or names[0]  # nothing to choose
     number, stream = _enough(PSEUDO_VICTIMS, count), rng.child("pseudo")
     victims = _draw(heldout, number * count, stream.child("victim"))
-    guesses = [_guess(name, examples, draws, number * count, stream.child("guess")) for name in names]
-    drawn = _joined(guesses), _joined([victims] * len(names))  # together, as they meet the same victims
-    scores = score_drawn(metric, *drawn, count=count, context=context)
+    together = len(names) if victims.inputs.numel() <= FEW_VALUES else 1  # as they meet the same victims
+    scores = []
+    for some in batched(names, together):
+        guesses = [_guess(name, examples, draws, number * count, stream.child("guess")) for name in some]
+        drawn = _joined(guesses), _joined([victims] * len(some))
+        scores += score_drawn(metric, *drawn, count=count, context=context)
     for name, own in zip(names, batched(scores, number), strict=True):
         value = float(np.mean(_means(own))) * sign
         if value > best_score:

@@ -29,7 +29,7 @@ REMEMBERED: Final = 2
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DealtData:
-    """A data set, and the images of each role; ``classes``: by class and domain, under ``[data.domains]``."""
+    """A data set and its roles; ``classes``: roles by class and domain, under ``[data.domains]``."""
 
     source: DataSource
     roles: Roles
@@ -64,7 +64,7 @@ def remember_data() -> Iterator[None]:
 
 
 def forget_data() -> None:
-    """Deal data anew that are remembered."""
+    """Forget the data, so that they are dealt anew."""
     if memory := _MEMORY.get():
         memory.deals.clear()
 

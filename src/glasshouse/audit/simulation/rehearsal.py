@@ -109,8 +109,10 @@ def play_shortened(scenario: Scenario, *, rounds: int = 1, into: Path | None = N
 def time_crafting(scenario: Scenario, *, into: Path | None = None) -> float:
     """CPU seconds in which the scenario's first attack, of a malicious server, crafts before one round.
 
-    ``into``: folder of the federation; None: a temporary one.
+    ``into``: folder of the federation, without its utility; None: a temporary one.
     """
+    audit = scenario.audit.model_copy(update={"utility": False})
+    scenario = scenario.model_copy(update={"audit": audit})
     with tempfile.TemporaryDirectory() as place:
         return _play(scenario, 1, Path(place) if into is None else into, active=0).crafting
 

@@ -59,7 +59,7 @@ class _PostponedSlope:
     """A slope of a convolution's input that is added up with another one, in the same call.
 
     Attributes:
-        slope: its two factors: of the output's kind, and of the weights'.
+        slope: its two factors: a tensor shaped like the output, and one like the weights.
         late: the other slope was already computed.
     """
 
@@ -120,10 +120,10 @@ class _Both(Function):
     def backward(ctx: Any, on_slope: Tensor, on_gradient: Tensor) -> tuple[Tensor | None, ...]:
         delta, inputs, weight = ctx.saved_tensors
         on_inputs = None
-        if ctx.postponed.late:
+        if ctx.postponed.late or ctx.postponed.slope is not None:
             on_inputs = _slopes(delta, inputs, on_gradient, ctx.how, (True, False))[0]
         else:
-            ctx.postponed.slope = delta, on_gradient
+            ctx.postponed.slope = delta.detach(), on_gradient  # detached: no cycle if nothing takes it
         both = torch.cat((on_slope, inputs), 1), torch.cat((weight, on_gradient), 1)
         return F.conv2d(*both, None, *ctx.how), on_inputs, None, None
 

@@ -135,7 +135,7 @@ class Ghost:
             if bf16 and not self._autocast:
                 module.to(torch.bfloat16)
                 module.register_forward_pre_hook(_halve)
-        self._sizes = self._sizes_of_convolutions(shape) if shape else {}
+        self._sizes = self._sizes_of_convolutions(next(model.parameters()), shape) if shape else {}
 
     def beside(
         self,
@@ -152,11 +152,10 @@ class Ghost:
     def _owners(self) -> list[tuple[str, nn.Module]]:
         return [(n, m) for n, m in self._model.named_modules() if _owns(n, m, self._targets)]
 
-    def _sizes_of_convolutions(self, shape: tuple[int, ...]) -> dict[str, int]:
+    def _sizes_of_convolutions(self, like: Tensor, shape: tuple[int, ...]) -> dict[str, int]:
         """Outputs of one input, in every convolution but the first, whose input needs no gradient."""
-        parameter = next(self._model.parameters())
-        with torch.no_grad():
-            self._model(torch.zeros(1, *shape, dtype=self._targets.precision, device=parameter.device))
+        with torch.no_grad(), self._casting(like.device):
+            self._model(like.new_zeros(1, *shape))
         fixed = [name for name, module in self._layers[1:] if isinstance(module, FixedConv2d)]
         sizes = {
             name: self._tape[name][1].numel() for name in fixed if _join(name, "weight") in self._targets
