@@ -172,6 +172,9 @@ PAPER_WIDTH = (
     'attacks=[{name="pli", processes=2, training={bfloat16=true}}]',
 )
 LFW = ("--bfloat16", "--out", "{out}/lfw", "--only")
+LFW_TEN = ("--bfloat16", "--out", "{out}/lfw10", "--only")
+TEN = ("10", *changed("data.domains.identities=200", "data.domains.targets=60"))
+PROTOCOLS = ("fedmd", "fedgems", "dsfl")
 FEDMD_ALONE = ('axes."federation.protocol"=["fedmd"]', CLIENTS + "[1]")
 FEDGEMS_TWO = ('axes."federation.protocol"=["fedgems"]', CLIENTS + "[2]")
 TBI = (CLIENTS + "[10]", TBI_ALONE, 'audit.contrast=""', "audit.controls=false")
@@ -180,7 +183,7 @@ PRIVATE = (*TBI[1:], "federation.options={public_epochs=0}", "audit.seeds=[0]")
 PARTIES = Piece(("pli_parties", "{before}"), 3)
 FACESCRUB = (*BLUR, "data.domains.same_photos=false")
 PLI: tuple[Piece, ...] = (
-    about(4000, "audit", "pli"),
+    about(5000, "audit", "pli"),
     PARTIES,
     *(about(400, "audit", "pli", *changed(*more, *TBI)) for more in ((), FACESCRUB)),
     about(900, "audit", "pli-priors"),
@@ -203,6 +206,8 @@ PLI: tuple[Piece, ...] = (
     Piece(("pli_lfw", "run", *LFW, "fedmd", "1"), 310),
     Piece(("pli_lfw", "run", *LFW, "fedgems", "1"), 350),
     Piece(("pli_lfw", "run", *LFW, "dsfl", "1"), 200),
-    *(Piece(("pli_lfw", "table", *LFW, name, "1"), 190) for name in ("fedmd", "fedgems", "dsfl")),
+    *(Piece(("pli_lfw", "table", *LFW, name, "1"), 190) for name in PROTOCOLS),
+    *(Piece(("pli_lfw", "run", *LFW_TEN, name, *TEN), 690) for name in PROTOCOLS),
+    *(Piece(("pli_lfw", "table", *LFW_TEN, name, *TEN), 30) for name in PROTOCOLS),
     Piece(("pli_speed",), 15),
 )  # fmt: skip
