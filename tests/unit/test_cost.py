@@ -1,6 +1,7 @@
 """What ``check`` says an audit will cost: how evaluations are counted, and what a probe shortens."""
 
 import json
+import time
 from dataclasses import asdict
 from types import SimpleNamespace
 
@@ -21,6 +22,7 @@ from glasshouse.audit.cost.cached import Kept
 from glasshouse.audit.cost.rows import units_in
 from glasshouse.audit.cost.timings import CLOSED_FORM, Known, Timing, stand_in
 from glasshouse.audit.scoring import rehearsal
+from glasshouse.audit.simulation import deal
 from glasshouse.audit.simulation import rehearsal as federations
 from glasshouse.audit.simulation.rehearsal import Played
 from glasshouse.scenario.load import load
@@ -551,6 +553,27 @@ def test_a_search_that_ends_when_it_has_found_everything_is_probed_twice():
 def busy(*_, **__):
     while True:
         sum(range(1000))
+
+
+@pytest.mark.parametrize(("cold", "dealt"), [(True, 2), (False, 1)])
+def test_a_probe_deals_its_data_once_and_after_the_first_time_anew(monkeypatch, cold, dealt):
+    """The seconds that this saves are added to every federation that would have spent them."""
+    deals, real = [], deal._deal_data
+
+    def busy_deal(*arguments):
+        deals.append(None)
+        until = time.process_time() + 0.3
+        while time.process_time() < until:
+            pass
+        return real(*arguments)
+
+    monkeypatch.setattr(deal, "_deal_data", busy_deal)
+    (scenario,) = load("quickstart-rounds", []).scenarios
+    with deal.remember_data():
+        timed = federations.time_simulation(scenario, cold=cold)
+        again = federations.time_simulation(scenario)
+    assert len(deals) == dealt
+    assert min(timed.one, again.one) > 0.3
 
 
 def test_a_federation_that_takes_too_long_is_stopped(monkeypatch, tmp_path):

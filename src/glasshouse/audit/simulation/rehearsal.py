@@ -68,7 +68,8 @@ def time_simulation(scenario: Scenario, *, cold: bool = False, into: Path | None
         into: folder for the federation with a single round; None: it is deleted.
     """
     unbuilt = _seconds_to_build(scenario) if cold else 0.0
-    forget_data()
+    if cold:
+        forget_data()  # the first time costs more
     built = _seconds_to_build(scenario) if cold else 0.0
     first, one = max(0.0, unbuilt - built), play_shortened(scenario, into=into)
     if cold and one < LONG:
