@@ -65,8 +65,9 @@ def digest(value: Any) -> str:
     """
     if isinstance(value, Tensor):
         plain = value.detach().cpu().contiguous()
-        header = f"{plain.dtype} {tuple(plain.shape)} ".encode()
-        return hashlib.sha256(header + plain.reshape(-1).view(torch.uint8).numpy().tobytes()).hexdigest()
+        hashed = hashlib.sha256(f"{plain.dtype} {tuple(plain.shape)} ".encode())
+        hashed.update(plain.reshape(-1).view(torch.uint8).numpy().data)
+        return hashed.hexdigest()
     if isinstance(value, bytes):
         return hashlib.sha256(value).hexdigest()
     try:

@@ -15,7 +15,7 @@ from glasshouse.attacks.inversion.ggl.wgan import GeneratorTraining
 from glasshouse.attacks.inversion.inverting_gradients import InvertingGradients
 from glasshouse.attacks.inversion.linear_input import LinearInput
 from glasshouse.attacks.parts.search.adam import Descent
-from glasshouse.audit.cost import calls
+from glasshouse.audit.cost import calls, clock
 from glasshouse.audit.cost import estimate as costs
 from glasshouse.audit.cost import probe as probes
 from glasshouse.audit.cost.cached import Kept
@@ -83,7 +83,7 @@ def test_a_search_in_a_generator_is_probed_by_one_population_and_by_three(tmp_pa
     def evaluations():
         return [json.loads(task.arguments)["search"]["evaluations"] for task in tasks]
 
-    monkeypatch.setattr(calls.time, "process_time", lambda: sum(0.03 + 2 * 0.01 * n for n in evaluations()))
+    monkeypatch.setattr(clock.time, "process_time", lambda: sum(0.03 + 2 * 0.01 * n for n in evaluations()))
     short = ["defenses=[]", "attacks.0.search={restarts=2, evaluations=1000, population=4}"]
     row = rows("quickstart-ggl", *short, probe=True)["ggl"]
     assert set(evaluations()) == {4, 12}
@@ -322,7 +322,7 @@ def test_training_in_the_first_call_is_no_part_of_a_search(tmp_path, monkeypatch
         searched = [json.loads(task.arguments)["search"]["evaluations"] for task in tasks]
         return 5.0 * bool(tasks) + sum(0.03 + 0.01 * n for n in searched)
 
-    monkeypatch.setattr(calls.time, "process_time", seconds)
+    monkeypatch.setattr(clock.time, "process_time", seconds)
     (scenario,) = load("quickstart-ggl", ["attacks.0.search={evaluations=1000, population=4}"]).scenarios
     (ggl,) = scenario.attacks
     timing = probes.Stopwatch().attack(scenario, ggl, costs.attack_of(ggl.name, ggl.arguments).budget)
@@ -580,7 +580,7 @@ def test_a_federation_that_takes_too_long_is_stopped(monkeypatch, tmp_path):
     """Its gradients stand for it; attacks and scores are timed on one with few clients."""
     monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path))
     monkeypatch.setattr(probes, "time_simulation", busy)
-    monkeypatch.setattr(probes, "LONGEST", 0.2)
+    monkeypatch.setattr(probes, "FEDERATION", 0.2)
     monkeypatch.setattr(probes.Stopwatch, "gradient", lambda *_: 0.5)
     seen, play = [], calls.play_shortened
 
@@ -600,9 +600,60 @@ def test_a_federation_that_takes_too_long_is_stopped(monkeypatch, tmp_path):
 def test_a_logit_federation_that_takes_too_long_is_neither_scored_nor_attacked(monkeypatch, tmp_path):
     monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path))
     monkeypatch.setattr(probes, "time_simulation", busy)
-    monkeypatch.setattr(probes, "LONGEST", 0.2)
+    monkeypatch.setattr(probes, "FEDERATION", 0.2)
     (scenario,) = load("quickstart-logits", []).scenarios
     timer = probes.Stopwatch()
     assert timer.simulation(scenario, cold=False).one == 0.2
     assert timer.scoring(scenario) is None
     assert timer.attack(scenario, scenario.attacks[0], CLOSED_FORM) is None
+
+
+@pytest.mark.parametrize("part", ["attack", "scoring", "pretraining"])
+def test_a_part_that_takes_too_long_is_stopped_and_said_to_be_estimated(part, monkeypatch, tmp_path):
+    """What it took until then is a lower bound."""
+    monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path))
+    monkeypatch.setattr(probes, "WHOLE", 0.3)
+    monkeypatch.setattr(probes, "LAST", 0.3)
+    monkeypatch.setattr(probes, "time_scoring", busy)
+    monkeypatch.setattr(probes, "fit", busy)
+    monkeypatch.setattr(calls.Calls, "_prepared", busy)
+    monkeypatch.setattr(probes.Stopwatch, "gradient", lambda *_: 0.5)
+    (scenario,) = load("digits-inversion", []).scenarios
+    timer = probes.Stopwatch()
+    if part == "attack":
+        (first, *_) = scenario.attacks
+        budget = costs.attack_of(first.name, first.arguments).budget
+        found = timer.attack(scenario, first, budget)
+        assert found.estimated
+        assert found.unit * budget.probe["search"]["iterations"] == pytest.approx(0.3, abs=0.2)
+    elif part == "scoring":
+        found = timer.scoring(scenario)
+        assert found.estimated
+        assert found.of(len(scenario.audit.metrics), 7) == pytest.approx(0.3, abs=0.2)
+    else:
+        (scenario,) = load("quickstart-transfer", []).scenarios
+        assert timer.pretraining(scenario) == 0.5 / scenario.federation.batch_size
+
+
+def test_what_was_measured_of_an_attack_is_kept_when_it_is_stopped(monkeypatch, tmp_path):
+    monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path))
+    monkeypatch.setattr(calls.Calls, "_certificate", busy)
+    monkeypatch.setattr(probes, "WHOLE", 0.0)
+    monkeypatch.setattr(probes, "LAST", 3.0)
+    (scenario,) = load("digits-inversion", []).scenarios
+    (first, *_) = scenario.attacks
+    budget = costs.attack_of(first.name, first.arguments).budget
+    found = probes.Stopwatch().attack(scenario, first, budget)
+    assert found.estimated
+    assert 0 < found.unit < 0.3
+
+
+def test_few_clients_stand_for_many_that_take_long(monkeypatch, tmp_path):
+    """The others' gradients are added; the attack looks at the same federation."""
+    monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path))
+    monkeypatch.setattr(probes.Stopwatch, "gradient", lambda *_: 0.5)
+    (scenario,) = load("digits-inversion", ["federation.clients=40", "audit.victims=2"]).scenarios
+    timer = probes.Stopwatch()
+    assert timer.simulation(scenario, cold=False).one == pytest.approx(36 * 0.5, abs=2.0)
+    assert timer._calls.folder_of(calls.with_few_clients(scenario)).exists()
+    assert not timer._calls.folder_of(scenario).exists()

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from glasshouse.audit.cost import clock as clocks
 from glasshouse.audit.cost import defended
 from glasshouse.audit.cost import estimate as costs
 from glasshouse.audit.cost.cached import Kept
@@ -64,7 +65,7 @@ def scenario_with(monkeypatch, defense, *sets):
 def clock(monkeypatch, called, seconds):
     """CPU time that passes only in the calls of a defence."""
     now = SimpleNamespace(process_time=lambda: sum(seconds[name] for name in called))
-    monkeypatch.setattr(defended, "time", now)
+    monkeypatch.setattr(clocks, "time", now)
 
 
 def seconds_of(scenario, **keywords):

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from glasshouse.attacks.budget import Budget
 from glasshouse.audit.attacking.call import AttackTask, units_of
 from glasshouse.audit.attacking.needs import attack_of, threat_of
 from glasshouse.audit.attacking.pieces import pieces, run_piece
+from glasshouse.audit.cost.clock import seconds_on
 from glasshouse.audit.cost.timings import CLOSED_FORM, Timing
 from glasshouse.audit.scoring.certificate import certify_together
 from glasshouse.audit.simulation.group import federation_digest
@@ -86,13 +86,14 @@ class Calls:
         left: returns the CPU seconds that probes may still take.
 
     Attributes:
-        light: names of scenarios whose federations take too long: they are played without utility, and with
-            few clients where their number does not matter.
+        few: names of scenarios whose clients take long: few of them play.
+        light: names of scenarios whose federations were stopped: they are also played without utility.
     """
 
     def __init__(self, device: str, home: Path, left: Callable[[], float]) -> None:
         self._device, self._home, self.left = device, home, left
-        self.light = set[str]()
+        self.few, self.light = set[str](), set[str]()
+        self._known: Timing | None = None  # of the call in progress
 
     def folder_of(self, scenario: Scenario, rounds: int = 1) -> Path:
         """The folder of a passive federation with this number of rounds."""
@@ -109,7 +110,10 @@ class Calls:
         return folder
 
     def _lightened(self, scenario: Scenario) -> Scenario:
-        return _with_few_clients(scenario) if scenario.name in self.light else scenario
+        if scenario.name in self.light:
+            audit = scenario.audit.model_copy(update={"utility": False})
+            scenario = scenario.model_copy(update={"audit": audit})
+        return with_few_clients(scenario) if scenario.name in self.few | self.light else scenario
 
     def time(self, scenario: Scenario, plugin: Plugin, budget: Budget) -> Timing:
         """Time one setting of an attack, without what a malicious server crafts before a round."""
@@ -147,25 +151,33 @@ class Calls:
         step = timing.step if step is None else step
         return replace(timing, crafting=max(0.0, once - trained), step=step)
 
+    def unfinished(self, plugin: Plugin, budget: Budget, seconds: float) -> Timing:
+        """The timing of a call that was stopped after so long: what was measured, or a lower bound."""
+        if self._known is not None:
+            return replace(self._known, estimated=True)
+        return Timing(unit=seconds / max(1, _changed(plugin, budget.probe).units), estimated=True)
+
     def _call(self, scenario: Scenario, plugin: Plugin, budget: Budget, rounds: int = 1) -> Timing:
         """Time per unit, from a short search with all restarts, for one of the victims that share a batch.
 
         The first call warms up, and does the attack's prior training with the probe's small number of steps.
         """
         units = max(1, _changed(plugin, budget.probe).units)
+        self._known = None
         with tempfile.TemporaryDirectory() as place, cache_in(place):
             probe = self._prepared(scenario, plugin, budget, rounds, Path(place))
-            cold = self._seconds(lambda: probe.run("cold", 1))
-            one = cold
+            one = cold = self._seconds(lambda: probe.run("cold", 1))
+            self._known = Timing(unit=cold / units, crafting=probe.crafting)
             if budget.training or self._affords(cold):
                 one = self._seconds(lambda: probe.run("one", 1))
+            step = self._step(probe, plugin, budget, rounds, cold=cold, warm=one)
+            self._known = replace(self._known, unit=one / units, step=step)
             count = min(probe.victims, max(2, round(SHARED / max(one, SHARED / probe.victims))))
             count = count if self._affords(2 * one) else 1
             spent = one if count == 1 else self._seconds(lambda: probe.run("several", count))
             fixed = self._fixed(probe, plugin, budget, spent, count)
             each = _of_each(one, spent, count, probe.victims)
             share = fixed / spent if spent else 0.0
-            step = self._step(probe, plugin, budget, rounds, cold=cold, warm=one)
             certificate = self._certificate(probe)
         return Timing(
             unit=each * (1 - share) / units,
@@ -247,14 +259,6 @@ class Calls:
         return seconds_on(self._device, run)
 
 
-def seconds_on(device: str, run: Callable[[], object]) -> float:
-    """CPU seconds of ``run``; on an accelerator wall-clock seconds, as the CPU mostly waits for it."""
-    clock = time.process_time if device == "cpu" else time.perf_counter
-    started = clock()
-    run()
-    return clock() - started
-
-
 @contextmanager
 def cache_in(place: str) -> Iterator[None]:
     """Use a cache in ``place`` within the block, empty except for decoded images.
@@ -284,10 +288,9 @@ def _of_each(one: float, spent: float, count: int, victims: int) -> float:
     return (max(0.0, spent - count * further) + victims * further) / victims
 
 
-def _with_few_clients(scenario: Scenario) -> Scenario:
-    """The scenario without utility, and with ``FEW`` clients if the server sees the update of each one."""
-    audit = scenario.audit.model_copy(update={"utility": False})
-    scenario, federation = scenario.model_copy(update={"audit": audit}), scenario.federation
+def with_few_clients(scenario: Scenario) -> Scenario:
+    """The scenario with ``FEW`` clients if the server sees the update of each one."""
+    federation = scenario.federation
     whole = federation.cohort_size == federation.clients and not federation.behaviours
     if federation.secure_sum or not whole or federation.clients <= FEW:
         return scenario

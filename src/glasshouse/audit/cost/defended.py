@@ -1,6 +1,5 @@
 """Time defences at gradients on one client's update: in pieces if a defence has them, else one whole call."""
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, final
@@ -8,6 +7,7 @@ from typing import Final, final
 import torch
 from torch import nn
 
+from glasshouse.audit.cost.clock import seconds_on, steady_seconds
 from glasshouse.audit.cost.rows import untrained
 from glasshouse.audit.simulation.build import build
 from glasshouse.audit.simulation.rehearsal import shortened, timed_defenses
@@ -22,8 +22,6 @@ from glasshouse.wire import Batch, Update
 
 LONG: Final = 0.5
 """Calls of this many CPU seconds are timed once, without a warm-up."""
-STEADY: Final = 0.1
-"""Shorter ones are repeated until they took this long together."""
 
 
 @final
@@ -98,13 +96,5 @@ def _first_update(setting: Setting) -> tuple[Update, Batch, nn.Module]:
 
 def _steady_seconds(run: Callable[[], object]) -> float:
     """CPU seconds of ``run`` after a warm-up, or of its first call where that is long."""
-    started = time.process_time()
-    run()
-    first = time.process_time() - started
-    if first > LONG:
-        return first
-    started, calls, spent = time.process_time(), 0, 0.0
-    while spent < STEADY:
-        run()
-        calls, spent = calls + 1, time.process_time() - started
-    return spent / calls
+    first = seconds_on("cpu", run)
+    return first if first > LONG else steady_seconds("cpu", run)

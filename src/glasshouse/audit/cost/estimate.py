@@ -198,5 +198,6 @@ def _scoring(every: Sequence[Cell], controls: int, timed: Scoring | None) -> lis
         seconds = None if timed is None else timed.of(*new)
         if timed is not None and not rows:
             seconds = timed.of(*new) + timed.first + timed.of(*counts[False], known=True)
-        rows.append(make_row(first.name, part, scores, ("scores", scores), seconds))
+        row = make_row(first.name, part, scores, ("scores", scores), seconds)
+        rows.append({**row, "estimated": timed is not None and timed.estimated})
     return rows

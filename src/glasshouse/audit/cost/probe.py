@@ -9,20 +9,21 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import final
+from typing import TypeVar, final
 
 import torch
 
 from glasshouse.attacks.budget import PROBE, Budget
 from glasshouse.audit.attacking.needs import attack_of
-from glasshouse.audit.cost.calls import Calls, cache_in, seconds_on
+from glasshouse.audit.cost.calls import Calls, cache_in, with_few_clients
+from glasshouse.audit.cost.clock import seconds_on, steady_seconds
 from glasshouse.audit.cost.deadline import OutOfTime, deadline
 from glasshouse.audit.cost.defended import Defenses
 from glasshouse.audit.cost.rows import untrained
 from glasshouse.audit.cost.timings import Timing
 from glasshouse.audit.scoring.rehearsal import Scoring, time_scoring
-from glasshouse.audit.simulation.build import build
-from glasshouse.audit.simulation.deal import require_part
+from glasshouse.audit.simulation.build import architecture_of, build
+from glasshouse.audit.simulation.deal import deal_data, require_part
 from glasshouse.audit.simulation.pretraining import ascent_of
 from glasshouse.audit.simulation.rehearsal import (
     Played,
@@ -42,15 +43,27 @@ from glasshouse.wire import Batch
 
 PROBED_IMAGES = 16
 """Largest batch in a probe of a training or an inversion, images."""
+FEW_IMAGES = 4
+"""Batch with which a training is tried first."""
 PROBED_VALUES = 2**17
 """A training may use more images up to this many values: a batch of small images is mostly overhead."""
-LONGEST = 8.0
-"""CPU seconds after which no further attack is measured; a measurement in progress is finished, and some are
-always made."""
-ENOUGH = 6.5
+WHOLE = 9.0
+"""CPU seconds after which a measurement in progress is stopped."""
+LONGEST = 7.0
+"""CPU seconds after which no further attack is measured; some measurements are always made."""
+ENOUGH = 5.5
 """CPU seconds after which nothing is measured that another setting of the same attack can stand in for."""
+LAST = 0.5
+"""CPU seconds that a measurement gets, however late it is."""
+FEDERATION = 4.0
+"""CPU seconds of a federation after which it is stopped."""
+SCORING = 2.0
+"""CPU seconds of scoring after which it is stopped, so that time is left for attacks."""
+SLOW = 1.0
+"""CPU seconds of a round's gradients from which few clients stand for all."""
 HEAVY = 0.5
 """CPU seconds of a step from which it is not repeated: start-up costs are a small part of it."""
+T = TypeVar("T")
 
 
 @final
@@ -87,8 +100,25 @@ class Stopwatch:
     def _left(self) -> float:
         return LONGEST - (time.process_time() - self._began)
 
+    def _in_time(self, run: Callable[[], T], otherwise: Callable[[float], T], *, most: float = WHOLE) -> T:
+        """What ``run`` returns, or ``otherwise`` for the CPU seconds that it took until it was stopped."""
+        started = time.process_time()
+        try:
+            with deadline(min(most, max(LAST, WHOLE - (started - self._began)))):
+                return run()
+        except OutOfTime:
+            return otherwise(time.process_time() - started)
+
     def attack(self, scenario: Scenario, plugin: Plugin, budget: Budget) -> Timing | None:
-        """Time one setting of an attack; None: it has no short version, or does not support the model."""
+        """Time one setting of an attack; None: it has no short version, or does not support the model.
+
+        Where time is over first, what was measured until then, or a lower bound.
+        """
+        return self._in_time(
+            partial(self._attack, scenario, plugin, budget), partial(self._calls.unfinished, plugin, budget)
+        )
+
+    def _attack(self, scenario: Scenario, plugin: Plugin, budget: Budget) -> Timing | None:
         timing: Timing | None
         if self._takes_too_long(scenario):
             timing = None
@@ -105,6 +135,12 @@ class Stopwatch:
 
     def pretraining(self, scenario: Scenario) -> float:
         """CPU seconds of a forward and backward pass of one image in training."""
+        return self._in_time(
+            partial(self._pretraining, scenario),
+            lambda _: self.gradient(scenario) / scenario.federation.batch_size,
+        )
+
+    def _pretraining(self, scenario: Scenario) -> float:
         federation = build(shortened(scenario), seed=scenario.seed)
         how, public = scenario.model.pretraining, require_part(federation.public, "public")
         most = max(PROBED_IMAGES, PROBED_VALUES // public.inputs[0].numel())
@@ -115,25 +151,25 @@ class Stopwatch:
             short, label = how.model_copy(update={"epochs": epochs}), "a probe of the training"
             fit(model, images, short, rng=Rng.root(0), perturb=against, label=label)
 
-        few, each = (
-            sample.pick(torch.arange(min(PROBED_IMAGES, len(sample)))),
-            1 + (against.taken if against else 0),
-        )
+        few = sample.pick(torch.arange(min(FEW_IMAGES, len(sample))))
+        each = 1 + (against.taken if against else 0)
         spent = seconds_on("cpu", partial(train, few, 1))
-        if spent > HEAVY:
+        if spent > HEAVY / PROBE:
             return spent / (len(few) * each)
         return seconds_of(partial(train, sample, PROBE)) / (PROBE * len(sample) * each)
 
     def gradient(self, scenario: Scenario) -> float:
-        """Seconds of one client's gradient of one batch, on the device of attacks."""
+        """Seconds of one client's gradient of one batch, on the device of attacks; told from few images."""
         key = repr((untrained(scenario), scenario.federation.batch_size, scenario.data))
         if key not in self._gradients:
-            setting = build(shortened(scenario), seed=scenario.seed).setting
-            batch = setting.private.pick(setting.shards[0][: scenario.federation.batch_size])
+            dealt, size = deal_data(shortened(scenario), seed=scenario.seed), _batch_size(scenario)
+            private = require_part(dealt.roles.private, "private")
+            batch = private.pick(torch.arange(min(size, PROBED_IMAGES, len(private))))
             on_device = replace(
                 batch, inputs=batch.inputs.to(self._device), labels=batch.labels.to(self._device)
             )
-            network = models.build(setting.terms.architecture, rng=Rng.root(0)).to(self._device).eval()
+            agreed = architecture_of(scenario, dealt)
+            network = models.build(agreed, rng=Rng.root(0)).to(self._device).eval()
 
             def differentiate() -> None:
                 network.zero_grad()
@@ -142,10 +178,9 @@ class Stopwatch:
                 float(loss.detach())  # waits for an accelerator
 
             spent = seconds_on(self._device, differentiate)
-            if spent < HEAVY:
-                again = PROBE if spent < HEAVY / PROBE else 1
-                spent = min(seconds_on(self._device, differentiate) for _ in range(again))
-            self._gradients[key] = spent
+            if spent < HEAVY and not self.spent:
+                spent = steady_seconds(self._device, differentiate)
+            self._gradients[key] = spent * size / len(batch)
         return self._gradients[key]
 
     def simulation(self, scenario: Scenario, *, cold: bool) -> Played:
@@ -153,23 +188,44 @@ class Stopwatch:
         if cold:
             for module in PRELOAD:
                 importlib.import_module(module)
-        folder = self._calls.folder_of(scenario)
-        shutil.rmtree(folder, ignore_errors=True)  # played for an attack, it would take no time
+        self._forget(scenario)  # played for an attack, it would take no time
         try:
-            with tempfile.TemporaryDirectory() as place, cache_in(place), deadline(LONGEST):
-                return time_simulation(scenario, cold=cold, into=folder)
+            with tempfile.TemporaryDirectory() as place, cache_in(place), deadline(FEDERATION):
+                return time_simulation(
+                    scenario, cold=cold, into=self._calls.folder_of, lighten=self._with_few_clients
+                )
         except OutOfTime:
-            shutil.rmtree(folder, ignore_errors=True)  # half of a federation
+            self._forget(scenario)  # half of a federation
             self._calls.light.add(scenario.name)
             return self._estimate(scenario)
+
+    def _forget(self, scenario: Scenario) -> None:
+        """Delete its federation, with all clients and with few."""
+        for one in (scenario, with_few_clients(scenario)):
+            shutil.rmtree(self._calls.folder_of(one), ignore_errors=True)
+
+    def _with_few_clients(self, scenario: Scenario) -> tuple[Scenario, float]:
+        """The federation with few clients, and the seconds of the others, where these are many."""
+        few, whole = with_few_clients(scenario), scenario.federation.clients
+        if few.federation.clients == whole:
+            return scenario, 0.0
+        others = (1 - few.federation.clients / whole) * self._gradients_of(scenario)
+        if others < SLOW:
+            return scenario, 0.0
+        self._calls.few.add(scenario.name)
+        return few, others
 
     def _estimate(self, scenario: Scenario) -> Played:
         """A stopped federation: its gradients stand for a round; for logit protocols a lower bound."""
         if scenario.federation.kind == "logits":
-            return Played(one=LONGEST, estimated=True)
-        batches = client_passes(shortened(scenario)) / scenario.federation.batch_size
-        seconds = batches * self.gradient(scenario)
+            return Played(one=FEDERATION, estimated=True)
+        seconds = self._gradients_of(scenario)
         return Played(one=seconds, further=seconds, estimated=True)
+
+    def _gradients_of(self, scenario: Scenario) -> float:
+        """Seconds of all gradients of a round."""
+        batches = client_passes(shortened(scenario)) / _batch_size(scenario)
+        return batches * self.gradient(scenario)
 
     def defenses(self, scenario: Scenario) -> float:
         """CPU seconds of the defences at gradients, for one update of one client."""
@@ -182,11 +238,20 @@ class Stopwatch:
         """
         if self._takes_too_long(scenario):
             return None
-        return time_scoring(shortened(scenario), self._calls.played(scenario))
+        return self._in_time(
+            lambda: time_scoring(shortened(scenario), self._calls.played(scenario)),
+            partial(Scoring.at_least, metrics=max(1, len(scenario.audit.metrics))),
+            most=SCORING,
+        )
 
     def _takes_too_long(self, scenario: Scenario) -> bool:
         """Whether there is no federation to score or attack: one of a logit protocol that was stopped."""
         return scenario.name in self._calls.light and scenario.federation.kind == "logits"
+
+
+def _batch_size(scenario: Scenario) -> int:
+    """Number of examples in one batch of a client."""
+    return min(scenario.federation.batch_size, scenario.data.examples)
 
 
 def seconds_of(run: Callable[[], object]) -> float:

@@ -1,8 +1,8 @@
 """Certify that a search finished: compare the attack's loss at its claims with that at the ground truth.
 
-A certificate reads claims and writes nothing. Attacks whose units ran together return all loss functions
-before the ground truth is read, others that of their first unit. The attack then sees the ground truth only
-as the argument of that function, in a process in which no attack runs afterwards.
+A certificate reads claims and writes nothing. Attacks that can return the loss functions of a round's clients
+together do so before the ground truth is read, others return that of their first unit. The attack then sees
+the ground truth only as the argument of that function, in a process in which no attack runs afterwards.
 
 Shape letters: B images or sentences, C channels, H and W pixels, L tokens.
 """
@@ -33,7 +33,6 @@ from glasshouse.audit.attacking.claims import Outcome, read_outcome
 from glasshouse.audit.attacking.device import run_on
 from glasshouse.audit.attacking.isolation import call_plugin
 from glasshouse.audit.attacking.needs import attack_of
-from glasshouse.audit.attacking.pieces import pieces
 from glasshouse.audit.scoring.nulls import batched
 from glasshouse.audit.scoring.score import longest_prefix
 from glasshouse.metrics.match import UNMATCHED, assign, mse_table
@@ -66,8 +65,8 @@ def certificate_pieces(tasks: Iterable[AttackTask]) -> list[Piece]:
 def certify_together(piece: Piece) -> list[tuple[str, tuple[Search, ...] | Refusal]]:
     """For each finished unit one row per claim; none if the attack does not declare its loss.
 
-    The units are of one attack in one group. Those that ran together return their loss functions together,
-    and the generator's nearest images are searched for all of them in one batch.
+    The units are of one attack in one group. Clients of one round return their loss functions together, and
+    the generator's nearest images are searched for all of them in one batch.
 
     Returns:
         The units' folders, and their rows, or the reason why the attack's loss could not be evaluated.
@@ -77,9 +76,8 @@ def certify_together(piece: Piece) -> list[tuple[str, tuple[Search, ...] | Refus
         return [(task.out, ()) for task in piece]
     outcomes = {task.out: read_outcome(Path(task.out)) for task in piece}
     losses: dict[tuple[str, str], SearchedLoss] = {}
-    for part in pieces(task for task in piece if _searched(outcomes[task.out])):
-        if len(part) > 1:
-            losses |= _losses_together(part, attack)
+    for part in _by_round(task for task in piece if _searched(outcomes[task.out])):
+        losses |= _losses_together(part, attack)
     units = _Units(piece=piece, attack=attack, outcomes=outcomes, losses=losses)
     return [(task.out, _certify(task, units)) for task in piece]
 
@@ -93,7 +91,7 @@ class _Units:
         piece: not empty.
         attack: of all units.
         outcomes: by the unit's folder.
-        losses: loss functions of units that ran together, by folder and device.
+        losses: loss functions that were returned together, by folder and device.
         nearest: the generator's images nearest to the ground truth, by folder; filled on first use.
     """
 
@@ -107,6 +105,15 @@ class _Units:
     def truth(self) -> Truth:
         """The ground truth of their group, read only when no claim can change any more."""
         return read_truth(Path(self.piece[0].folder) / "truth")
+
+
+def _by_round(tasks: Iterable[AttackTask]) -> list[Piece]:
+    """The clients of each round, where there are several: they may answer the same broadcast."""
+    rounds: dict[tuple[int, ...], list[AttackTask]] = {}
+    for task in tasks:
+        if task.unit.client is not None:
+            rounds.setdefault(task.unit.rounds, []).append(task)
+    return [tuple(part) for part in rounds.values() if len(part) > 1]
 
 
 def _losses_together(part: Piece, attack: Attack) -> dict[tuple[str, str], SearchedLoss]:

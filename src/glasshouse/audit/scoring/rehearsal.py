@@ -50,11 +50,18 @@ class Scoring:
         first: one-time cost of a process.
         new: of opening a federation and choosing the null adversary, and of each claim.
         known: the same if the null adversaries' scores are cached from another cell.
+        estimated: it was not timed to the end, and more seconds may be needed.
     """
 
     first: float
     new: tuple[float, float]
     known: tuple[float, float]
+    estimated: bool = False
+
+    @classmethod
+    def at_least(cls, seconds: float, metrics: int) -> "Scoring":
+        """A federation's scoring by all metrics that was stopped after this many seconds."""
+        return cls(first=0.0, new=(seconds / metrics, 0.0), known=(0.0, 0.0), estimated=True)
 
     def of(self, federations: int, claims: int, *, known: bool = False) -> float:
         """Seconds of scoring ``claims`` claims in ``federations`` federations."""

@@ -14,7 +14,7 @@ from glasshouse.audit.simulation.classes import (
     classes_of,
     gallery_tensors,
 )
-from glasshouse.audit.simulation.deal import deal_data, require_part
+from glasshouse.audit.simulation.deal import DealtData, deal_data, require_part
 from glasshouse.audit.simulation.pretraining import Start, measure_accuracy, start_of, train_publicly
 from glasshouse.audit.simulation.property import holders, with_members
 from glasshouse.audit.simulation.record import Facts
@@ -86,13 +86,7 @@ def build(scenario: Scenario, *, seed: int, device: str = "cpu") -> Built:
     dealt = deal_data(scenario, seed=seed)
     source, roles, domain_roles = dealt.source, dealt.roles, dealt.classes
     rng = Rng.root(seed, salt=source.checksum)
-    architecture = Architecture(
-        name=scenario.model.name,
-        input_shape=source.input_shape,
-        classes=classes_of(scenario, source, domain_roles),
-        arguments=scenario.model.arguments,
-        vocabulary=source.vocabulary,
-    )
+    architecture = architecture_of(scenario, dealt)
     behaviours, marked = _behaviours(scenario, rng.child("behaviours"))
     start = start_of(scenario, architecture, roles.public, rng, device=device)
     setting = _setting(scenario, architecture, roles, start, behaviours, domain_roles=domain_roles, rng=rng)
@@ -113,6 +107,18 @@ def build(scenario: Scenario, *, seed: int, device: str = "cpu") -> Built:
             guarantee=guarantee_of(setting),
             pretrained=measure_accuracy(start, built.heldout, device=device),
         ),
+    )
+
+
+def architecture_of(scenario: Scenario, dealt: DealtData) -> Architecture:
+    """The network that everybody agrees on: the scenario's model for its data."""
+    source = dealt.source
+    return Architecture(
+        name=scenario.model.name,
+        input_shape=source.input_shape,
+        classes=classes_of(scenario, source, dealt.classes),
+        arguments=scenario.model.arguments,
+        vocabulary=source.vocabulary,
     )
 
 

@@ -1,6 +1,7 @@
 """Time short simulations, from which ``glasshouse check`` estimates the time of an audit."""
 
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, final
@@ -57,7 +58,13 @@ class Played:
         return replace(self, one=self.one + seconds, further=self.further + seconds)
 
 
-def time_simulation(scenario: Scenario, *, cold: bool = False, into: Path | None = None) -> Played:
+def time_simulation(
+    scenario: Scenario,
+    *,
+    cold: bool = False,
+    into: Callable[[Scenario], Path] | None = None,
+    lighten: Callable[[Scenario], tuple[Scenario, float]] = lambda whole: (whole, 0.0),
+) -> Played:
     """Time a passive federation with one round and, if it has more, with enough to time a round.
 
     Without pre-training, and without networks that only metrics need.
@@ -65,25 +72,29 @@ def time_simulation(scenario: Scenario, *, cold: bool = False, into: Path | None
     Args:
         scenario: without axes.
         cold: no federation was simulated in this process yet: the first one is timed separately.
-        into: folder for the federation with a single round; None: it is deleted.
+        into: returns the folder for the federation with a single round; None: it is deleted.
+        lighten: returns the federation that is played instead, and the seconds that its rounds lack.
     """
     unbuilt = _seconds_to_build(scenario) if cold else 0.0
     if cold:
         forget_data()  # the first time costs more
     built = _seconds_to_build(scenario) if cold else 0.0
-    first, one = max(0.0, unbuilt - built), play_shortened(scenario, into=into)
-    if cold and one < LONG:
+    scenario, missing = lighten(scenario)
+    first = max(0.0, unbuilt - built)
+    one = play_shortened(scenario, into=None if into is None else into(scenario))
+    if cold and one < LONG and not missing:
         again = play_shortened(scenario)
         first, one = first + max(0.0, one - again), again
     spent = one
     rounds, most = 1, scenario.federation.rounds
     if most > 1 and one >= LONG:  # nearly all of it is the round
-        return Played(first=first, one=one, further=max(0.0, one - (built or _seconds_to_build(scenario))))
+        played = Played(first=first, one=one, further=max(0.0, one - (built or _seconds_to_build(scenario))))
+        return played.slowed(missing)
     while rounds < most and spent - one < TOLD_APART:
         rounds = min(most, 2 if rounds == 1 else FASTER * rounds)
         spent = play_shortened(scenario, rounds=rounds)
     further = max(0.0, spent - one) / (rounds - 1) if rounds > 1 else 0.0
-    return Played(first=first, one=one, further=further)
+    return Played(first=first, one=one, further=further).slowed(missing)
 
 
 def _seconds_to_build(scenario: Scenario) -> float:

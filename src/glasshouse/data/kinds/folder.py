@@ -25,7 +25,7 @@ from glasshouse.registry import Card, carded
 SUFFIXES: Final = frozenset(
     {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 )
-MANY: Final = 5_000
+MANY: Final = 500
 """From this number of images on, reading a cached copy is faster than decoding."""
 BROKEN: Final = (
     OSError,
