@@ -26,6 +26,8 @@ def rounds_of(
 
 SHADOWS = "attacks.*.method={pairs=200,pool=600}"
 """L-BFGS instead of the discriminant."""
+AUTHORS = (SHADOWS, "federation.local_epochs=2", 'data.partition="shards"')
+"""The setting of the authors' code, but for the number of shards and of shadow clients."""
 TOLD = "attacks.prolin_posterior.prior=0.1"
 """The posterior is told the share, as on the page."""
 SIZES = (
@@ -56,6 +58,8 @@ PROLIN: tuple[Piece, ...] = (
     *rounds_of("prolin-membership", 0, range(107, 110), 290, name="second"),
     *rounds_of("prolin-membership", 1, range(100, 106), 290, name="first"),
     *rounds_of("prolin-membership", 1, range(106, 110), 290, name="second"),
+    *rounds_of("prolin-estimator", 0, range(100, 103), 370),
+    *rounds_of("prolin-estimator", 0, range(100, 103), 770, *AUTHORS, name="authors"),
     *rounds_of("prolin-membership", 0, range(6), 165),
     *rounds_of("prolin-membership", 1, range(6), 165),
     *rounds_of("prolin-membership", 1, range(6), 200, SHADOWS, name="lbfgs", estimated=True),
