@@ -194,7 +194,7 @@ class Clock:
         return Timing(unit=float(len(self.asked)), certificate=0.5, step=0.25)
 
     def pretraining(self, scenario):
-        return 0.0
+        return Timing(unit=0.0)
 
     def gradient(self, scenario):
         return 0.001 * scenario.model.arguments.get("width", 1) ** 2 * scenario.federation.batch_size
@@ -616,7 +616,7 @@ def test_a_part_that_takes_too_long_is_stopped_and_said_to_be_estimated(part, mo
     monkeypatch.setattr(probes, "LAST", 0.3)
     monkeypatch.setattr(probes, "time_scoring", busy)
     monkeypatch.setattr(probes, "fit", busy)
-    monkeypatch.setattr(calls.Calls, "_prepared", busy)
+    monkeypatch.setattr(calls._Probe, "run", busy)
     monkeypatch.setattr(probes.Stopwatch, "gradient", lambda *_: 0.5)
     (scenario,) = load("digits-inversion", []).scenarios
     timer = probes.Stopwatch()
@@ -632,7 +632,8 @@ def test_a_part_that_takes_too_long_is_stopped_and_said_to_be_estimated(part, mo
         assert found.of(len(scenario.audit.metrics), 7) == pytest.approx(0.3, abs=0.2)
     else:
         (scenario,) = load("quickstart-transfer", []).scenarios
-        assert timer.pretraining(scenario) == 0.5 / scenario.federation.batch_size
+        found = timer.pretraining(scenario)
+        assert found == Timing(unit=0.5 / scenario.federation.batch_size, estimated=True)
 
 
 def test_what_was_measured_of_an_attack_is_kept_when_it_is_stopped(monkeypatch, tmp_path):
@@ -657,3 +658,43 @@ def test_few_clients_stand_for_many_that_take_long(monkeypatch, tmp_path):
     assert timer.simulation(scenario, cold=False).one == pytest.approx(36 * 0.5, abs=2.0)
     assert timer._calls.folder_of(calls.with_few_clients(scenario)).exists()
     assert not timer._calls.folder_of(scenario).exists()
+
+
+def test_an_attack_that_was_stopped_does_not_get_the_timing_of_another(monkeypatch, tmp_path):
+    """Maui's pieces are stopped before one of them ended: nothing is known of it."""
+    monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path))
+    (scenario,) = load("digits-inversion", []).scenarios
+    (first, *_) = scenario.attacks
+    timer = probes.Stopwatch()
+    assert timer.attack(scenario, first, costs.attack_of(first.name, first.arguments).budget) is not None
+    monkeypatch.setattr(probes, "_time_pieces", busy)
+    monkeypatch.setattr(probes, "WHOLE", 0.0)
+    (other,) = load("quickstart-transfer", []).scenarios
+    maui = next(a for a in other.attacks if a.name == "maui")
+    assert timer.attack(other, maui, costs.attack_of("maui", maui.arguments).budget) is None
+
+
+def test_a_federation_that_is_stopped_after_a_round_keeps_what_that_took(monkeypatch, tmp_path):
+    monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path))
+    (scenario,) = load("quickstart-rounds", []).scenarios
+    real, plays = federations.play_shortened, []
+
+    def play(*arguments, **how):
+        plays.append(how)
+        return real(*arguments, **how) if len(plays) == 1 else busy()
+
+    monkeypatch.setattr(federations, "play_shortened", play)
+    found = probes.Stopwatch().simulation(scenario, cold=False)
+    assert found.estimated
+    assert len(plays) == 2
+    assert 0 < found.one < 4
+
+
+def test_members_of_a_challenge_are_not_left_out(monkeypatch, tmp_path):
+    """Six of twenty clients hold it: four clients cannot stand for them."""
+    monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path))
+    monkeypatch.setattr(probes.Stopwatch, "gradient", lambda *_: 0.5)
+    sets = ["federation.clients=20", "data.members=6", "grants.challenge=true"]
+    (scenario,) = load("digits-inversion", sets).scenarios
+    assert calls.with_few_clients(scenario) is scenario
+    assert probes.Stopwatch().simulation(scenario, cold=False).one < 5

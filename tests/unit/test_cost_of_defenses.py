@@ -14,7 +14,7 @@ from glasshouse.audit.cost import estimate as costs
 from glasshouse.audit.cost.cached import Kept
 from glasshouse.audit.cost.defended import Defenses, pieces_of
 from glasshouse.audit.cost.probe import Stopwatch
-from glasshouse.audit.cost.timings import Known
+from glasshouse.audit.cost.timings import Known, Timing
 from glasshouse.audit.simulation import rehearsal
 from glasshouse.audit.simulation.rehearsal import Played, shortened, without_timed_defenses
 from glasshouse.federation.defenses.soteria import _ROWS, Soteria
@@ -117,7 +117,7 @@ def test_a_federation_is_played_without_them_and_every_client_of_every_round_pay
             return 10.0
 
         def pretraining(self, scenario):
-            return 0.0
+            return Timing(unit=0.0)
 
         def scoring(self, scenario):
             return None

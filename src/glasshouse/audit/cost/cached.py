@@ -146,7 +146,8 @@ def pretraining_row(every: Sequence[Cell], timer: Timer | None, kept: Kept) -> R
                 counts.append(passes(one))
     counts = [number for number in counts if number]
     first = next((c.scenario for c in every if c.scenario.model.pretraining.epochs), None)
-    seconds = timer.pretraining(first) * sum(counts) if timer is not None and first is not None else None
-    return make_row(
-        every[0].scenario.name, "pre-training", len(counts), ("image passes", sum(counts)), seconds
-    )
+    timing = None if timer is None or first is None else timer.pretraining(first)
+    work = ("image passes", sum(counts))
+    seconds = None if timing is None else timing.unit * sum(counts)
+    row = make_row(every[0].scenario.name, "pre-training", len(counts), work, seconds)
+    return {**row, "estimated": timing is not None and timing.estimated}

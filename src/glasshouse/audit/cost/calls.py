@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -31,7 +32,7 @@ CHEAP: Final = 1.0
 SEVERAL: Final = 2, 4
 """Rounds in the two probes of an attack that trains for every round: it needs more than one round, and the
 time of its call grows with them."""
-CERTAIN: Final = 5.0
+CERTAIN: Final = 2.0
 """Seconds that must be left for certifying several searches, which share work, instead of one."""
 CERTIFIED: Final = 4
 """Number of units whose searches a probe certifies together."""
@@ -93,7 +94,12 @@ class Calls:
     def __init__(self, device: str, home: Path, left: Callable[[], float]) -> None:
         self._device, self._home, self.left = device, home, left
         self.few, self.light = set[str](), set[str]()
-        self._known: Timing | None = None  # of the call in progress
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget what is known of the attack that was timed last."""
+        self._known: Timing | None = None
+        self._running: tuple[float, int] | None = None  # the start of its first call, and the units of that
 
     def folder_of(self, scenario: Scenario, rounds: int = 1) -> Path:
         """The folder of a passive federation with this number of rounds."""
@@ -119,10 +125,11 @@ class Calls:
         """Time one setting of an attack, without what a malicious server crafts before a round."""
         if not budget.every_round:
             return self._call(scenario, plugin, budget)
-        before = self.left()
-        few, rounds = self._call(scenario, plugin, budget, SEVERAL[0]), scenario.federation.rounds
+        before, rounds = self.left(), scenario.federation.rounds
+        few = self._call(scenario, plugin, budget, SEVERAL[0])
+        self._known = replace(few, unit=few.unit * rounds / SEVERAL[0])
         if 2 * (before - self.left()) > self.left():  # no time for more rounds
-            return replace(few, unit=few.unit * rounds / SEVERAL[0])
+            return self._known
         more = self._call(scenario, plugin, budget, SEVERAL[1])
         slope = max(0.0, more.unit - few.unit) / (SEVERAL[1] - SEVERAL[0])
         return replace(more, unit=few.unit + slope * max(0, rounds - SEVERAL[0]))
@@ -151,27 +158,31 @@ class Calls:
         step = timing.step if step is None else step
         return replace(timing, crafting=max(0.0, once - trained), step=step)
 
-    def unfinished(self, plugin: Plugin, budget: Budget, seconds: float) -> Timing:
-        """The timing of a call that was stopped after so long: what was measured, or a lower bound."""
-        if self._known is not None:
-            return replace(self._known, estimated=True)
-        return Timing(unit=seconds / max(1, _changed(plugin, budget.probe).units), estimated=True)
+    def unfinished(self) -> Timing | None:
+        """The timing of an attack that was stopped: what was measured, or what its first call took."""
+        if self._known is None and self._running is not None:
+            started, units = self._running
+            return Timing(unit=(time.process_time() - started) / units, estimated=True)
+        return None if self._known is None else replace(self._known, estimated=True)
 
     def _call(self, scenario: Scenario, plugin: Plugin, budget: Budget, rounds: int = 1) -> Timing:
         """Time per unit, from a short search with all restarts, for one of the victims that share a batch.
 
         The first call warms up, and does the attack's prior training with the probe's small number of steps.
         """
-        units = max(1, _changed(plugin, budget.probe).units)
-        self._known = None
+        units, first = max(1, _changed(plugin, budget.probe).units), self._known is None
         with tempfile.TemporaryDirectory() as place, cache_in(place):
             probe = self._prepared(scenario, plugin, budget, rounds, Path(place))
+            if first:
+                self._running = time.process_time(), units
             one = cold = self._seconds(lambda: probe.run("cold", 1))
-            self._known = Timing(unit=cold / units, crafting=probe.crafting)
+            if first:
+                self._known = Timing(unit=cold / units, crafting=probe.crafting)
             if budget.training or self._affords(cold):
                 one = self._seconds(lambda: probe.run("one", 1))
             step = self._step(probe, plugin, budget, rounds, cold=cold, warm=one)
-            self._known = replace(self._known, unit=one / units, step=step)
+            if first:
+                self._known = Timing(unit=one / units, crafting=probe.crafting, step=step)
             count = min(probe.victims, max(2, round(SHARED / max(one, SHARED / probe.victims))))
             count = count if self._affords(2 * one) else 1
             spent = one if count == 1 else self._seconds(lambda: probe.run("several", count))
@@ -179,13 +190,15 @@ class Calls:
             each = _of_each(one, spent, count, probe.victims)
             share = fixed / spent if spent else 0.0
             certificate = self._certificate(probe)
-        return Timing(
+        timing = Timing(
             unit=each * (1 - share) / units,
             call=each * share,
             certificate=certificate,
             step=step,
             crafting=probe.crafting,
         )
+        self._known = timing if first else self._known
+        return timing
 
     def _fixed(self, probe: _Probe, plugin: Plugin, budget: Budget, spent: float, count: int) -> float:
         """Fixed part of a call that took ``spent`` seconds, from longer calls with as many victims."""
@@ -270,12 +283,12 @@ def cache_in(place: str) -> Iterator[None]:
     probe_cache.mkdir()
     pictures.mkdir(parents=True, exist_ok=True)
     (probe_cache / DATA).symlink_to(pictures.resolve(), target_is_directory=True)
-    os.environ[CACHE] = str(probe_cache)
     try:
+        os.environ[CACHE] = str(probe_cache)
         yield
     finally:
         if before is None:
-            del os.environ[CACHE]
+            os.environ.pop(CACHE, None)
         else:
             os.environ[CACHE] = before
 
@@ -289,10 +302,12 @@ def _of_each(one: float, spent: float, count: int, victims: int) -> float:
 
 
 def with_few_clients(scenario: Scenario) -> Scenario:
-    """The scenario with ``FEW`` clients if the server sees the update of each one."""
-    federation = scenario.federation
+    """The scenario with ``FEW`` clients if the server sees the update of each, and no client is special."""
+    federation, adversary = scenario.federation, scenario.threat.client
     whole = federation.cohort_size == federation.clients and not federation.behaviours
-    if federation.secure_sum or not whole or federation.clients <= FEW:
+    special = scenario.data.members > 0 or adversary is not None
+    single = all(attack_of(a.name, a.arguments).needs.scope == "update" for a in scenario.attacks)
+    if federation.secure_sum or not whole or special or not single or federation.clients <= FEW:
         return scenario
     fewer = federation.model_copy(update={"clients": FEW})
     return scenario.model_copy(update={"federation": fewer})

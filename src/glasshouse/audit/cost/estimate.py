@@ -32,20 +32,20 @@ def costs(suite: Suite, *, timer: Timer | None = None) -> list[Row]:
 def cost(scenario: Scenario, known: Known, kept: Kept) -> list[Row]:
     """The rows of one scenario, over all of its cells and seeds; no total.
 
-    Timed first: a federation, scoring, each attack once; then other settings.
+    Timed first: a federation, each attack once, scoring; then other settings.
     """
     every, timer = cells(scenario), known.timer
     device = "cpu" if timer is None else timer.device
     first = {} if timer is None else _played([every[0].scenario], [], timer, {})
     rows, controls, trained = [pretraining_row(every, timer, kept)], list[Easy](), list[Training]()
     labels = _by_label(every)
-    scoring = None if timer is None else timer.scoring(every[0].scenario)
     firsts = [uses[0] for uses in labels.values()]
     names = [plugin.name for _, plugin in firsts]
     for number in sorted(
         range(len(names)), key=lambda n: (names[n] in names[:n], n)
     ):  # each attack, each label
         known.timing(*firsts[number], first=True)
+    scoring = None if timer is None else timer.scoring(every[0].scenario)
     for label, uses in labels.items():
         timings = time_uses(uses, known)
         easy = time_controls(uses, timings, known, kept)

@@ -16,7 +16,7 @@ import torch
 from glasshouse.attacks.budget import PROBE, Budget
 from glasshouse.audit.attacking.needs import attack_of
 from glasshouse.audit.cost.calls import Calls, cache_in, with_few_clients
-from glasshouse.audit.cost.clock import seconds_on, steady_seconds
+from glasshouse.audit.cost.clock import STEADY, seconds_on, steady_seconds
 from glasshouse.audit.cost.deadline import OutOfTime, deadline
 from glasshouse.audit.cost.defended import Defenses
 from glasshouse.audit.cost.rows import untrained
@@ -47,7 +47,7 @@ FEW_IMAGES = 4
 """Batch with which a training is tried first."""
 PROBED_VALUES = 2**17
 """A training may use more images up to this many values: a batch of small images is mostly overhead."""
-WHOLE = 9.0
+WHOLE = 8.5
 """CPU seconds after which a measurement in progress is stopped."""
 LONGEST = 7.0
 """CPU seconds after which no further attack is measured; some measurements are always made."""
@@ -112,13 +112,14 @@ class Stopwatch:
     def attack(self, scenario: Scenario, plugin: Plugin, budget: Budget) -> Timing | None:
         """Time one setting of an attack; None: it has no short version, or does not support the model.
 
-        Where time is over first, what was measured until then, or a lower bound.
+        Where time is over first, what was measured until then, or a lower bound; None: nothing was.
         """
         return self._in_time(
-            partial(self._attack, scenario, plugin, budget), partial(self._calls.unfinished, plugin, budget)
+            partial(self._attack, scenario, plugin, budget), lambda _: self._calls.unfinished()
         )
 
     def _attack(self, scenario: Scenario, plugin: Plugin, budget: Budget) -> Timing | None:
+        self._calls.forget()
         timing: Timing | None
         if self._takes_too_long(scenario):
             timing = None
@@ -133,11 +134,11 @@ class Stopwatch:
             return timing
         return self._calls.with_crafting(timing, scenario, plugin, budget)
 
-    def pretraining(self, scenario: Scenario) -> float:
+    def pretraining(self, scenario: Scenario) -> Timing:
         """CPU seconds of a forward and backward pass of one image in training."""
         return self._in_time(
-            partial(self._pretraining, scenario),
-            lambda _: self.gradient(scenario) / scenario.federation.batch_size,
+            lambda: Timing(unit=self._pretraining(scenario)),
+            lambda _: Timing(unit=self.gradient(scenario) / _batch_size(scenario), estimated=True),
         )
 
     def _pretraining(self, scenario: Scenario) -> float:
@@ -164,7 +165,8 @@ class Stopwatch:
         if key not in self._gradients:
             dealt, size = deal_data(shortened(scenario), seed=scenario.seed), _batch_size(scenario)
             private = require_part(dealt.roles.private, "private")
-            batch = private.pick(torch.arange(min(size, PROBED_IMAGES, len(private))))
+            most = max(PROBED_IMAGES, PROBED_VALUES // private.inputs[0].numel())
+            batch = private.pick(torch.arange(min(size, most, len(private))))
             on_device = replace(
                 batch, inputs=batch.inputs.to(self._device), labels=batch.labels.to(self._device)
             )
@@ -178,7 +180,7 @@ class Stopwatch:
                 float(loss.detach())  # waits for an accelerator
 
             spent = seconds_on(self._device, differentiate)
-            if spent < HEAVY and not self.spent:
+            if spent < (STEADY if self.spent else HEAVY):
                 spent = steady_seconds(self._device, differentiate)
             self._gradients[key] = spent * size / len(batch)
         return self._gradients[key]
@@ -189,15 +191,25 @@ class Stopwatch:
             for module in PRELOAD:
                 importlib.import_module(module)
         self._forget(scenario)  # played for an attack, it would take no time
-        try:
-            with tempfile.TemporaryDirectory() as place, cache_in(place), deadline(FEDERATION):
-                return time_simulation(
-                    scenario, cold=cold, into=self._calls.folder_of, lighten=self._with_few_clients
-                )
-        except OutOfTime:
+        played: list[Played] = []
+        time_it = partial(
+            time_simulation,
+            scenario,
+            cold=cold,
+            into=self._calls.folder_of,
+            lighten=self._with_few_clients,
+            report=played.append,
+        )
+
+        def stopped(_: float) -> Played:
+            if played:
+                return replace(played[-1], estimated=True)
             self._forget(scenario)  # half of a federation
             self._calls.light.add(scenario.name)
             return self._estimate(scenario)
+
+        with tempfile.TemporaryDirectory() as place, cache_in(place):
+            return self._in_time(time_it, stopped, most=FEDERATION)
 
     def _forget(self, scenario: Scenario) -> None:
         """Delete its federation, with all clients and with few."""
@@ -207,7 +219,7 @@ class Stopwatch:
     def _with_few_clients(self, scenario: Scenario) -> tuple[Scenario, float]:
         """The federation with few clients, and the seconds of the others, where these are many."""
         few, whole = with_few_clients(scenario), scenario.federation.clients
-        if few.federation.clients == whole:
+        if few.federation.clients == whole or scenario.federation.kind == "logits":
             return scenario, 0.0
         others = (1 - few.federation.clients / whole) * self._gradients_of(scenario)
         if others < SLOW:
@@ -238,8 +250,11 @@ class Stopwatch:
         """
         if self._takes_too_long(scenario):
             return None
+        folder = self._in_time(partial(self._calls.played, scenario), lambda _: None)
+        if folder is None:
+            return None
         return self._in_time(
-            lambda: time_scoring(shortened(scenario), self._calls.played(scenario)),
+            lambda: time_scoring(shortened(scenario), folder),
             partial(Scoring.at_least, metrics=max(1, len(scenario.audit.metrics))),
             most=SCORING,
         )
@@ -250,8 +265,9 @@ class Stopwatch:
 
 
 def _batch_size(scenario: Scenario) -> int:
-    """Number of examples in one batch of a client."""
-    return min(scenario.federation.batch_size, scenario.data.examples)
+    """Number of examples in one batch of a client; with domains a client has as many as its classes give."""
+    size, data = scenario.federation.batch_size, scenario.data
+    return size if data.domains.targets else min(size, data.examples)
 
 
 def seconds_of(run: Callable[[], object]) -> float:

@@ -62,8 +62,8 @@ class Timer(Protocol):
         """Time one setting of an attack; None: not timed."""
         ...
 
-    def pretraining(self, scenario: Scenario) -> float:
-        """Time a forward and backward pass of one image."""
+    def pretraining(self, scenario: Scenario) -> Timing:
+        """Time a forward and backward pass of one image, the unit."""
         ...
 
     def gradient(self, scenario: Scenario) -> float:

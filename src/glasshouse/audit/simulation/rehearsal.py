@@ -64,6 +64,7 @@ def time_simulation(
     cold: bool = False,
     into: Callable[[Scenario], Path] | None = None,
     lighten: Callable[[Scenario], tuple[Scenario, float]] = lambda whole: (whole, 0.0),
+    report: Callable[[Played], None] | None = None,
 ) -> Played:
     """Time a passive federation with one round and, if it has more, with enough to time a round.
 
@@ -74,6 +75,7 @@ def time_simulation(
         cold: no federation was simulated in this process yet: the first one is timed separately.
         into: returns the folder for the federation with a single round; None: it is deleted.
         lighten: returns the federation that is played instead, and the seconds that its rounds lack.
+        report: receives what a single round says, before it is refined.
     """
     unbuilt = _seconds_to_build(scenario) if cold else 0.0
     if cold:
@@ -82,19 +84,22 @@ def time_simulation(
     scenario, missing = lighten(scenario)
     first = max(0.0, unbuilt - built)
     one = play_shortened(scenario, into=None if into is None else into(scenario))
+    estimated, most = missing > 0, scenario.federation.rounds
+    coarse = Played(first=first, one=one, further=max(0.0, one - built), estimated=estimated)
+    if report is not None:
+        report(coarse.slowed(missing))
     if cold and one < LONG and not missing:
         again = play_shortened(scenario)
         first, one = first + max(0.0, one - again), again
-    spent = one
-    rounds, most = 1, scenario.federation.rounds
+    spent, rounds = one, 1
     if most > 1 and one >= LONG:  # nearly all of it is the round
-        played = Played(first=first, one=one, further=max(0.0, one - (built or _seconds_to_build(scenario))))
-        return played.slowed(missing)
+        built = built or _seconds_to_build(scenario)
+        return replace(coarse, further=max(0.0, one - built)).slowed(missing)
     while rounds < most and spent - one < TOLD_APART:
         rounds = min(most, 2 if rounds == 1 else FASTER * rounds)
         spent = play_shortened(scenario, rounds=rounds)
     further = max(0.0, spent - one) / (rounds - 1) if rounds > 1 else 0.0
-    return Played(first=first, one=one, further=further).slowed(missing)
+    return Played(first=first, one=one, further=further, estimated=estimated).slowed(missing)
 
 
 def _seconds_to_build(scenario: Scenario) -> float:
