@@ -136,7 +136,7 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         ),
     ),
     "guard": (
-        Piece(("guard", "evasions", "--out", "{out}/evasions"), 3000),
+        Piece(("guard", "evasions", "--out", "{out}/evasions"), 1430),
         Piece(("glasshouse", "guard", "--self-test"), 50),
         about(3600, "guard", "organic", *ORGANIC, "--out", "{out}/organic"),
         Piece(("guard", "crafted", "--data", "cifar10", *MLPS, "--out", "{out}/guard.json"), 21),
