@@ -47,11 +47,11 @@ FEW_IMAGES = 4
 """Batch with which a training is tried first."""
 PROBED_VALUES = 2**17
 """A training may use more images up to this many values: a batch of small images is mostly overhead."""
-WHOLE = 8.5
+WHOLE = 7.0
 """CPU seconds after which a measurement in progress is stopped."""
-LONGEST = 7.0
+LONGEST = 6.0
 """CPU seconds after which no further attack is measured; some measurements are always made."""
-ENOUGH = 5.5
+ENOUGH = 4.5
 """CPU seconds after which nothing is measured that another setting of the same attack can stand in for."""
 LAST = 0.5
 """CPU seconds that a measurement gets, however late it is."""
