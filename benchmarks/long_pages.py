@@ -162,7 +162,7 @@ MAUI: tuple[Piece, ...] = (
     about(1550, "maui", "preimages", *resnet(16, 5, 15, moved=False)),
     *(about(cost, "maui", "preimages", *SMALL, *resnet(16, *epochs)) for epochs, cost in LONGER.items()),
     about(100, "maui", "preimages", *resnet(16, 5, 35)),
-    Piece(("maui", "architecture", "features", "--images", "32", *resnet(32, 2, 1)), 1000),
+    about(1550, "maui", "architecture", "features", "--images", "32", *resnet(32, 2, 1)),
     Piece(("maui_pictures", *resnet(32, 2, 1)), 300),
     about(700, "maui", "features", "architecture", "preimages", *SMALL, *SHUFFLENET),
     about(150, "maui_rounds"),

@@ -126,10 +126,8 @@ def _losses_together(part: Piece, attack: Attack) -> dict[tuple[str, str], Searc
     def work(device: str) -> dict[tuple[str, str], SearchedLoss]:
         views = copy_to(tuple(view_of(task, attack, side) for task in part), device)
         updates = (update for view in views for one in view.rounds for update in one.updates.values())
-        if any(
-            update.steps > 1 for update in updates
-        ):  # nothing is shared, and each keeps a model of its own
-            return {}
+        if any(update.steps > 1 for update in updates):
+            return {}  # nothing is shared, and each would keep a model of its own
         losses = attack.objectives(views, rngs=[stream_of(task) for task in part])
         return {(task.out, device): one for task, one in zip(part, losses, strict=True)}
 
