@@ -698,3 +698,11 @@ def test_members_of_a_challenge_are_not_left_out(monkeypatch, tmp_path):
     (scenario,) = load("digits-inversion", sets).scenarios
     assert calls.with_few_clients(scenario) is scenario
     assert probes.Stopwatch().simulation(scenario, cold=False).one < 5
+
+
+def test_a_short_step_is_not_timed_as_nothing_by_a_clock_that_ticks_slowly(monkeypatch):
+    """A step of one millisecond, a clock that ticks every four."""
+    spent = []
+    monkeypatch.setattr(clock.time, "process_time", lambda: 0.004 * (len(spent) // 4))
+    assert clock.seconds_on("cpu", lambda: spent.append(None)) == 0
+    assert clock.steady_seconds("cpu", lambda: spent.append(None)) == pytest.approx(0.001, rel=0.1)
