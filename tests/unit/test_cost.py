@@ -576,6 +576,30 @@ def test_a_probe_deals_its_data_once_and_after_the_first_time_anew(monkeypatch, 
     assert min(timed.one, again.one) > 0.3
 
 
+def test_a_probe_reads_its_data_once_and_counts_what_that_saves(monkeypatch):
+    """Two federations that deal the same data set differently each count the seconds of reading it."""
+    reads, real = [], deal.load_source
+
+    def busy_read(*arguments, **settings):
+        reads.append(None)
+        until = time.process_time() + 0.3
+        while time.process_time() < until:
+            pass
+        return real(*arguments, **settings)
+
+    monkeypatch.setattr(deal, "load_source", busy_read)
+    spent = []
+    with deal.remember_data():
+        for examples in (1, 2, 1):
+            (scenario,) = load("digits-inversion", [f"data.examples={examples}"]).scenarios
+            started = deal.seconds_spent()
+            dealt = deal.deal_data(scenario, seed=0)
+            spent.append(deal.seconds_spent() - started)
+            assert len(dealt.roles.private) == examples * scenario.federation.clients
+    assert len(reads) == 1
+    assert min(spent) > 0.3
+
+
 def test_a_federation_that_takes_too_long_is_stopped(monkeypatch, tmp_path):
     """Its gradients stand for it; attacks and scores are timed on one with few clients."""
     monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path))

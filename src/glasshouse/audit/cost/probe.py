@@ -44,18 +44,18 @@ from glasshouse.wire import Batch
 PROBED_IMAGES = 16
 """Largest batch in a probe of a training or an inversion, images."""
 FEW_IMAGES = 4
-"""Batch with which a training is tried first."""
+"""Batch with which a training is tried first, and a gradient is timed where time is over."""
 PROBED_VALUES = 2**17
 """A training may use more images up to this many values: a batch of small images is mostly overhead."""
-WHOLE = 7.0
+WHOLE = 6.0
 """CPU seconds after which a measurement in progress is stopped."""
-LONGEST = 6.0
+LONGEST = 5.2
 """CPU seconds after which no further attack is measured; some measurements are always made."""
-ENOUGH = 4.5
+ENOUGH = 4.0
 """CPU seconds after which nothing is measured that another setting of the same attack can stand in for."""
 LAST = 0.5
 """CPU seconds that a measurement gets, however late it is."""
-FEDERATION = 4.0
+FEDERATION = 3.0
 """CPU seconds of a federation after which it is stopped."""
 SCORING = 2.0
 """CPU seconds of scoring after which it is stopped, so that time is left for attacks."""
@@ -166,6 +166,7 @@ class Stopwatch:
             dealt, size = deal_data(shortened(scenario), seed=scenario.seed), _batch_size(scenario)
             private = require_part(dealt.roles.private, "private")
             most = max(PROBED_IMAGES, PROBED_VALUES // private.inputs[0].numel())
+            most = FEW_IMAGES if self.exhausted else most
             batch = private.pick(torch.arange(min(size, most, len(private))))
             on_device = replace(
                 batch, inputs=batch.inputs.to(self._device), labels=batch.labels.to(self._device)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Final, cast, final
+from typing import Any, Final, cast, final
 
 from glasshouse.audit.simulation.classes import as_roles, class_roles
 from glasshouse.data.base import DataSource
@@ -23,7 +23,7 @@ from glasshouse.wire import Batch
 SPARE_NUMBERS: Final = 2**24
 """Largest number of pixel values of the spare held-out images that are stored (64 MiB)."""
 REMEMBERED: Final = 2
-"""Number of data sets that a probe remembers; each may fill much of the memory."""
+"""Number of data sets, and of deals of them, that a probe remembers; each may fill much of the memory."""
 
 
 @final
@@ -43,10 +43,12 @@ class _Memory:
 
     Attributes:
         deals: data by settings, with the CPU seconds that they took.
-        saved: CPU seconds that dealing the same data again would have taken.
+        sources: data sets read, with the CPU seconds that they took.
+        saved: CPU seconds that reading and dealing the same data again would have taken.
     """
 
     deals: dict[str, tuple[DealtData, float]] = field(default_factory=dict)
+    sources: dict[str, tuple[DataSource, float]] = field(default_factory=dict)
     saved: float = 0.0
 
 
@@ -67,6 +69,7 @@ def forget_data() -> None:
     """Forget the data, so that they are dealt anew."""
     if memory := _MEMORY.get():
         memory.deals.clear()
+        memory.sources.clear()
 
 
 def seconds_spent() -> float:
@@ -90,9 +93,9 @@ def deal_data(scenario: Scenario, *, seed: int) -> DealtData:
         return memory.deals[key][0]
     if len(memory.deals) >= REMEMBERED:
         del memory.deals[min(memory.deals, key=lambda known: memory.deals[known][1])]
-    started = time.process_time()
+    started = seconds_spent()
     dealt = _deal_data(scenario, seed)
-    memory.deals[key] = dealt, time.process_time() - started
+    memory.deals[key] = dealt, seconds_spent() - started
     return dealt
 
 
@@ -108,10 +111,26 @@ def load_data(data: Data, name: str, *, like: DataSource | None = None) -> DataS
     """Load the dataset ``name`` with the scenario's settings; images are resized to those of ``like``."""
     if like is not None and like.vocabulary is None:
         channels, side, _ = like.input_shape
-        return load_source(name, resize=side, channels=channels)
-    return load_source(
+        return _read_data(name, resize=side, channels=channels)
+    return _read_data(
         name, resize=data.resize, channels=data.channels, tokenizer=data.tokenizer, length=data.length
     )
+
+
+def _read_data(name: str, **settings: Any) -> DataSource:
+    memory = _MEMORY.get()
+    if memory is None:
+        return load_source(name, **settings)
+    key = repr((name, settings))
+    if key in memory.sources:
+        memory.saved += memory.sources[key][1]
+        return memory.sources[key][0]
+    if len(memory.sources) >= REMEMBERED:
+        del memory.sources[next(iter(memory.sources))]
+    started = time.process_time()
+    source = load_source(name, **settings)
+    memory.sources[key] = source, time.process_time() - started
+    return source
 
 
 def _deal_roles(scenario: Scenario, source: DataSource, rng: Rng) -> Roles:
