@@ -178,7 +178,7 @@ def speed(settings: argparse.Namespace) -> None:
         print(f"{way:22} {POPULATION / median:7.1f} candidates/s  {slow / median:5.2f} times the loop")
     losses = ways(client, generator(settings.training), victim.labels, latent=SEARCHED)
     search = LatentSearch(evaluations=200, population=20)
-    (best,) = minimize(losses["population, float32"], search, rngs=[Rng.root(0)])
+    ((best,),) = minimize(losses["population, float32"], search, rngs=[Rng.root(0)])
     spread = torch.randn(POPULATION, SEARCHED, generator=Rng.root(0).torch())
     for where, points in {"draws": spread, "end of a search": best.point + 0.2 * spread}.items():
         values = {way: _values(loss, points, way) for way, loss in losses.items()}
@@ -202,7 +202,7 @@ def optimizers(settings: argparse.Namespace) -> None:
         scores, losses, start = [], [], time.process_time()
         for seed in range(settings.seeds):
             search = LatentSearch(optimizer=name, evaluations=settings.evaluations, population=20)
-            (best,) = minimize(loss, search, rngs=[Rng.root(seed)])
+            ((best,),) = minimize(loss, search, rngs=[Rng.root(seed)])
             image = loss.images(best.point[None])[0].detach()
             scores.append([float(mse(image, victim.inputs)), float(psnr(image, victim.inputs))])
             losses.append(best.loss)

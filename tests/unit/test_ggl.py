@@ -9,6 +9,7 @@ from torch import nn
 
 from glasshouse import registry
 from glasshouse.attacks.base import DefenseGuess, PriorSamples, Reconstruction
+from glasshouse.attacks.inversion.ggl import attack as attack_file
 from glasshouse.attacks.inversion.ggl import cma_es, turbo
 from glasshouse.attacks.inversion.ggl.attack import GGL
 from glasshouse.attacks.inversion.ggl.objective import Fit
@@ -122,6 +123,23 @@ class TestPromises:
         )
         assert torch.equal(one.inputs, two.inputs)
         assert torch.equal(one.confidence, two.confidence)
+
+    @pytest.mark.parametrize("optimizer", ["adam", "cma_es"])
+    def test_the_mean_of_the_trials_may_be_claimed(self, optimizer, monkeypatch):
+        """The certificate counts the distance of the best trial, which the mean image need not have."""
+        found, real = [], attack_file.minimize
+        monkeypatch.setattr(attack_file, "minimize", lambda *a, **k: found.extend(real(*a, **k)) or found)
+        view = toy(examples=2).view()
+        search = LatentSearch(optimizer=optimizer, evaluations=12, population=4, restarts=3)
+        attack = replace(QUICK, search=search, strength=0.1, regularizer="kl", average=True)
+        claim = attack.run(view, rng=RNG)[0]
+        ((*trials,),) = found
+        each = [Pixels()(t.point.reshape(2, 64), claim.labels) for t in trials]
+        torch.testing.assert_close(claim.inputs, torch.stack(each).mean(0))
+        searched = attack.objective(view, claim.about, rng=RNG)
+        losses = searched.loss(torch.stack(each), claim.labels.expand(3, -1))
+        assert searched.reached(claim) == pytest.approx(float(losses.min()))
+        assert float(searched.loss(claim.inputs[None], claim.labels[None])) != pytest.approx(float(losses.min()))
 
     def test_a_generator_that_no_other_process_can_be_handed_is_searched_in_this_one(self, caplog):
         search = LatentSearch(evaluations=8, population=4, restarts=2)
@@ -329,7 +347,7 @@ class TestSearch:
         fit = toy_fit()
         search = LatentSearch(optimizer=name, evaluations=1, population=4)
         items = [
-            minimize(fit, replace(search, restarts=n), rngs=[Rng.root(seed)])[0]
+            minimize(fit, replace(search, restarts=n), rngs=[Rng.root(seed)])[0][0]
             for seed in range(4)
             for n in (1, 2, 3)
         ]

@@ -55,7 +55,7 @@ ENOUGH = 4.0
 """CPU seconds after which nothing is measured that another setting of the same attack can stand in for."""
 LAST = 0.5
 """CPU seconds that a measurement gets, however late it is."""
-FEDERATION = 3.0
+FEDERATION = 2.5
 """CPU seconds of a federation after which it is stopped."""
 SCORING = 2.0
 """CPU seconds of scoring after which it is stopped, so that time is left for attacks."""

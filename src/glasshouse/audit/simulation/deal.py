@@ -66,10 +66,9 @@ def remember_data() -> Iterator[None]:
 
 
 def forget_data() -> None:
-    """Forget the data, so that they are dealt anew."""
+    """Forget what was dealt, so that it is dealt anew; what was read is kept, and its seconds count again."""
     if memory := _MEMORY.get():
         memory.deals.clear()
-        memory.sources.clear()
 
 
 def seconds_spent() -> float:

@@ -6,6 +6,9 @@ images restricts the search; z minimises D(y, T(∇L(G(z)))) + λ R(z), where D 
 1 - cosine), T the transformation estimated from the update, and R keeps z close to the latent prior; by Adam,
 CMA-ES or TuRBO; of several trials the one with the lowest loss is claimed.
 
+Ours: with ``average`` the mean image of all trials is claimed. Trials agree in what the update determines and
+differ in what the generator makes up, so that their mean is nearer to the private image than any of them.
+
 Where we differ: the defence is not given: a detector guesses it, which is a claim of its own; noise is
 ignored, as its expectation does not move the minimum; R is the divergence of the moments over the entries of
 z from N(0, 1), as in the authors' code, not entry by entry as in their paper; the distance is divided by the
@@ -18,6 +21,7 @@ its images; the generator is poor: its ceiling is reported beside the result.
 Shape letters: R candidates, B images of one candidate, D latent entries, C channels, H and W pixels.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import ClassVar, final
@@ -25,7 +29,7 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from glasshouse.attacks.base import About, Claim, Needs, PriorSamples
+from glasshouse.attacks.base import About, Claim, Needs, PriorSamples, Reconstruction
 from glasshouse.attacks.budget import PROBE, Budget, shorten
 from glasshouse.attacks.inversion.ggl import generators
 from glasshouse.attacks.inversion.ggl.generators import Prior
@@ -71,6 +75,7 @@ class GGL(SearchingTogether):
         latent: size of its latent vector.
         training: of ``wgan_gp``.
         search: in its latent space.
+        average: claim the mean image of all trials, not the trial with the lowest loss (ours).
         distance: ``squared`` or ``cosine``.
         regularizer: ``kl``, ``norm`` or ``none``.
         strength: its weight λ.
@@ -108,6 +113,7 @@ class GGL(SearchingTogether):
     latent: Count = 128
     training: GeneratorTraining = field(default_factory=GeneratorTraining)
     search: LatentSearch = field(default_factory=LatentSearch)
+    average: bool = False
     distance: Distance = "squared"
     regularizer: RegularizerName = "kl"
     strength: NotNegative = 0.1
@@ -172,19 +178,23 @@ class GGL(SearchingTogether):
         every = zip(clients, views, rngs, strict=True)
         detections = [self._detected(client, view, rng=rng.child("detect")) for client, view, rng in every]
         fit = self.fit(clients, prior, labels, [adaptation for _, adaptation in detections])
-        bests = minimize(fit, self.search, rngs=[rng.child("search") for rng in rngs])
-        images = fit.images(torch.stack([best.point for best in bests]))
+        trials = minimize(fit, self.search, rngs=[rng.child("search") for rng in rngs])
+        points = torch.stack([one.point for each in trials for one in (each if self.average else each[:1])])
+        images = fit.images(points).unflatten(0, (len(clients), -1)).mean(1)
+        losses = [each[0].loss for each in trials]
+        if self.average:
+            losses = fit.distances(points).view(len(clients), -1).amin(1).tolist()
         claims = []
-        for client, y, (finding, _), best, x, rng in zip(
-            clients, labels, detections, bests, images, rngs, strict=True
+        for client, y, (finding, _), loss, x, rng in zip(
+            clients, labels, detections, losses, images, rngs, strict=True
         ):
-            claim = claim_images(client, x, y, loss=best.loss)
+            claim = claim_images(client, x, y, loss=loss)
             draws = _draws(prior, y, claim.about, latent=self.latent, rng=rng.child("draws"))
             claims.append((claim, detect.guess_claim(finding, client), draws))
         return tuple(claims)
 
     def objectives(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[SearchedLoss, ...]:
-        """The scaled distance, without the regularizer on z."""
+        """The scaled distance, without the regularizer on z; of a mean image the best trial's counts as well."""
         clients = replicas(views, subject="attack 'ggl'")
         every = zip(clients, views, rngs, strict=True)
         adaptive = [self._detected(client, view, rng=rng.child("detect"))[1] for client, view, rng in every]
@@ -197,6 +207,7 @@ class GGL(SearchingTogether):
         return SearchedLoss(
             loss=lambda pixels, labels: scale * distance(pixels, labels, create_graph=False),
             noise=scale * square * ROUNDING,
+            reached=_best_trial if self.average else None,
         )
 
     def _detected(self, client: Replica, view: View, *, rng: Rng) -> tuple[detect.Finding, Adaptation]:
@@ -237,6 +248,11 @@ class GGL(SearchingTogether):
 
     def _unit(self, client: Replica, distance: Objective) -> float:
         return _scale(client, distance) if self.distance == "squared" else 1.0
+
+
+def _best_trial(claim: Claim) -> float:
+    """The distance of the best trial, whose negative is the confidence of a mean image."""
+    return -float(claim.confidence[0]) if isinstance(claim, Reconstruction) else math.inf
 
 
 def _scale(client: Replica, distance: Objective) -> float:

@@ -33,8 +33,8 @@ class _Trial:
     rng: Rng
 
 
-def minimize(fit: Fit, search: LatentSearch, *, rngs: Sequence[Rng]) -> list[Best]:
-    """For every victim the best of ``search.restarts`` independent trials, by their own loss.
+def minimize(fit: Fit, search: LatentSearch, *, rngs: Sequence[Rng]) -> list[tuple[Best, ...]]:
+    """For every victim ``search.restarts`` independent trials, the one with the lowest loss first.
 
     Each trial has its own random stream, whichever process it runs in. A single process is used if ``fit``
     cannot be sent to another: on a GPU, or with a generator of a local class. Adam runs all trials of all
@@ -53,8 +53,7 @@ def minimize(fit: Fit, search: LatentSearch, *, rngs: Sequence[Rng]) -> list[Bes
         starts = normal_starts(streams, fit.dimension).to(fit.labels.device)
         optimum = adam(fit, starts, search, victims=len(rngs))
         return [
-            min(optimum[i : i + search.restarts], key=lambda best: best.loss)
-            for i in range(0, len(optimum), search.restarts)
+            _sorted(optimum[i : i + search.restarts]) for i in range(0, len(optimum), search.restarts)
         ]
     assert len(rngs) == 1  # the others evaluate whole populations of one victim
     trials = [_Trial(fit=fit, search=search, rng=stream) for stream in streams]
@@ -62,7 +61,11 @@ def minimize(fit: Fit, search: LatentSearch, *, rngs: Sequence[Rng]) -> list[Bes
         results = each(_run_trial, trials, processes=search.processes, label="trials in the latent space")
     else:
         results = [_run_trial(trial) for trial in trials]
-    return [min(results, key=lambda best: best.loss)]
+    return [_sorted(results)]
+
+
+def _sorted(trials: Sequence[Best]) -> tuple[Best, ...]:
+    return tuple(sorted(trials, key=lambda trial: trial.loss))
 
 
 def _can_travel(fit: Fit) -> bool:
