@@ -9,8 +9,8 @@ Shape letters: B images or sentences, C channels, H and W pixels, L tokens.
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Final, final, get_args
@@ -159,15 +159,15 @@ def _certify(task: AttackTask, units: _Units) -> tuple[Search, ...] | Refusal:
             losses = _losses(task, attack, claims, device)
         else:
             losses = [shared] * len(claims)
-        nearest: Sequence[Tensor | None] = [None] * len(claims)
+        rows = [
+            _certificate(claim, searched, units.truth, outcome, device=device)
+            for claim, searched in zip(claims, losses, strict=True)
+        ]
         if isinstance(attack, GenerativeAttack):
             if task.out not in units.nearest:
                 units.nearest.update(_project(units, attack, _view(task, attack, device)))
-            nearest = units.nearest[task.out]
-        rows = [
-            _certificate(claim, searched, units.truth, outcome, device=device, nearest=image)
-            for claim, searched, image in zip(claims, losses, nearest, strict=True)
-        ]
+            every = zip(rows, claims, losses, units.nearest[task.out], strict=True)
+            rows = [replace(row, projected=_loss(s, x, _labels(c), device)) for row, c, s, x in every]
         return tuple(r for r in rows if all(map(math.isfinite, (r.loss, r.truth, r.projected or 0.0))))
 
     return call_plugin(lambda: run_on(task.device, work, subject=subject), subject=subject)
@@ -180,30 +180,19 @@ def _searched(outcome: Outcome) -> list[Searched]:
 
 
 def _certificate(
-    claim: Searched,
-    searched: SearchedLoss,
-    truth: Truth,
-    outcome: Outcome,
-    *,
-    device: str,
-    nearest: Tensor | None = None,
+    claim: Searched, searched: SearchedLoss, truth: Truth, outcome: Outcome, *, device: str
 ) -> Search:
-    labels = _labels(claim)
-    candidates = [(_claimed_examples(claim), labels), *_true_orders(claim, truth)]
-    orders = len(candidates)
-    if nearest is not None:
-        candidates.append((nearest, labels))
-    loss, *others = _losses_of(searched, candidates, device)
+    loss = _loss(searched, _claimed_examples(claim), _labels(claim), device)
     if searched.reached is not None:
         loss = min(loss, searched.reached(claim))
+    losses = [_loss(searched, true, y, device) for true, y in _true_orders(claim, truth)]
     where = f"round {claim.about.rounds[-1]}"
     client = "" if claim.about.client is None else f", client {claim.about.client}"
     return Search(
         name=where + client,
         loss=loss,
-        truth=min(others[: orders - 1]),
+        truth=min(losses),
         noise=searched.noise,
-        projected=None if nearest is None else others[-1],
         curve=outcome.curve,
     )
 
@@ -221,13 +210,9 @@ def _project(units: _Units, attack: GenerativeAttack, view: View) -> dict[str, l
     return {out: [next(each) for _ in every] for out, every in claims.items()}
 
 
-def _losses_of(
-    searched: SearchedLoss, candidates: Sequence[tuple[Tensor, Tensor]], device: str
-) -> list[float]:
-    """The loss at each candidate: images and labels of as many examples as every other candidate has."""
-    images, labels = (torch.stack(column).to(device) for column in zip(*candidates, strict=True))
-    values: list[float] = searched.loss(images, labels).detach().double().tolist()
-    return values
+def _loss(searched: SearchedLoss, images: Tensor, labels: Tensor, device: str) -> float:
+    value = searched.loss(images[None].to(device), labels[None].to(device))
+    return float(value.detach().double()[0])
 
 
 def _claimed_examples(claim: Searched) -> Tensor:
