@@ -16,7 +16,7 @@ import torch
 from glasshouse.attacks.budget import PROBE, Budget
 from glasshouse.audit.attacking.needs import attack_of
 from glasshouse.audit.cost.calls import Calls, cache_in, with_few_clients
-from glasshouse.audit.cost.clock import STEADY, seconds_on, steady_seconds
+from glasshouse.audit.cost.clock import seconds_on, steady_seconds
 from glasshouse.audit.cost.deadline import OutOfTime, deadline
 from glasshouse.audit.cost.defended import Defenses
 from glasshouse.audit.cost.rows import untrained
@@ -44,7 +44,7 @@ from glasshouse.wire import Batch
 PROBED_IMAGES = 16
 """Largest batch in a probe of a training or an inversion, images."""
 FEW_IMAGES = 4
-"""Batch with which a training is tried first, and a gradient is timed where time is over."""
+"""Batch with which a training and a gradient are tried first, and that stands for the whole if it is slow."""
 PROBED_VALUES = 2**17
 """A training may use more images up to this many values: a batch of small images is mostly overhead."""
 WHOLE = 6.0
@@ -166,24 +166,26 @@ class Stopwatch:
             dealt, size = deal_data(shortened(scenario), seed=scenario.seed), _batch_size(scenario)
             private = require_part(dealt.roles.private, "private")
             most = max(PROBED_IMAGES, PROBED_VALUES // private.inputs[0].numel())
-            most = FEW_IMAGES if self.exhausted else most
-            batch = private.pick(torch.arange(min(size, most, len(private))))
-            on_device = replace(
-                batch, inputs=batch.inputs.to(self._device), labels=batch.labels.to(self._device)
+            batches = [private.pick(torch.arange(min(size, n, len(private)))) for n in (FEW_IMAGES, most)]
+            few, batch = (
+                replace(one, inputs=one.inputs.to(self._device), labels=one.labels.to(self._device))
+                for one in batches
             )
             agreed = architecture_of(scenario, dealt)
             network = models.build(agreed, rng=Rng.root(0)).to(self._device).eval()
 
-            def differentiate() -> None:
+            def differentiate(images: Batch) -> None:
                 network.zero_grad()
-                loss = mean_loss(network, on_device)
+                loss = mean_loss(network, images)
                 loss.backward()  # type: ignore[no-untyped-call]  # torch's own
                 float(loss.detach())  # waits for an accelerator
 
-            spent = seconds_on(self._device, differentiate)
-            if spent < (STEADY if self.spent else HEAVY):
-                spent = steady_seconds(self._device, differentiate)
-            self._gradients[key] = spent * size / len(batch)
+            enough = HEAVY / 2 if self.exhausted else HEAVY
+            spent = seconds_on(self._device, partial(differentiate, few))
+            if spent < enough:
+                timed = batch if spent * len(batch) / len(few) < enough else few
+                spent = steady_seconds(self._device, partial(differentiate, timed)) * len(few) / len(timed)
+            self._gradients[key] = spent * size / len(few)
         return self._gradients[key]
 
     def simulation(self, scenario: Scenario, *, cold: bool) -> Played:
@@ -202,12 +204,12 @@ class Stopwatch:
             report=played.append,
         )
 
-        def stopped(_: float) -> Played:
+        def stopped(seconds: float) -> Played:
             if played:
                 return replace(played[-1], estimated=True)
             self._forget(scenario)  # half of a federation
             self._calls.light.add(scenario.name)
-            return self._estimate(scenario)
+            return self._estimate(scenario, seconds)
 
         with tempfile.TemporaryDirectory() as place, cache_in(place):
             return self._in_time(time_it, stopped, most=FEDERATION)
@@ -228,10 +230,10 @@ class Stopwatch:
         self._calls.few.add(scenario.name)
         return few, others
 
-    def _estimate(self, scenario: Scenario) -> Played:
+    def _estimate(self, scenario: Scenario, spent: float) -> Played:
         """A stopped federation: its gradients stand for a round; for logit protocols a lower bound."""
         if scenario.federation.kind == "logits":
-            return Played(one=FEDERATION, estimated=True)
+            return Played(one=spent, estimated=True)
         seconds = self._gradients_of(scenario)
         return Played(one=seconds, further=seconds, estimated=True)
 

@@ -39,7 +39,7 @@ class DealtData:
 @final
 @dataclass(kw_only=True, eq=False)
 class _Memory:
-    """Data dealt in a probe.
+    """Data read and dealt in a probe.
 
     Attributes:
         deals: data by settings, with the CPU seconds that they took.
@@ -66,9 +66,10 @@ def remember_data() -> Iterator[None]:
 
 
 def forget_data() -> None:
-    """Forget what was dealt, so that it is dealt anew; what was read is kept, and its seconds count again."""
+    """Forget the data, so that they are read and dealt anew: the first time may decode them."""
     if memory := _MEMORY.get():
         memory.deals.clear()
+        memory.sources.clear()
 
 
 def seconds_spent() -> float:

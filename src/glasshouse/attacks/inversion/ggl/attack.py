@@ -7,7 +7,7 @@ images restricts the search; z minimises D(y, T(∇L(G(z)))) + λ R(z), where D 
 CMA-ES or TuRBO; of several trials the one with the lowest loss is claimed.
 
 Ours: with ``average`` the mean image of all trials is claimed. Trials agree in what the update determines and
-differ in what the generator makes up, so that their mean is nearer to the private image than any of them.
+differ in what the generator makes up, so that their mean is nearer to the private image than the average trial.
 
 Where we differ: the defence is not given: a detector guesses it, which is a claim of its own; noise is
 ignored, as its expectation does not move the minimum; R is the divergence of the moments over the entries of
@@ -33,9 +33,10 @@ from glasshouse.attacks.base import About, Claim, Needs, PriorSamples, Reconstru
 from glasshouse.attacks.budget import PROBE, Budget, shorten
 from glasshouse.attacks.inversion.ggl import generators
 from glasshouse.attacks.inversion.ggl.generators import Prior
+from glasshouse.attacks.inversion.ggl.mean import mean_images
 from glasshouse.attacks.inversion.ggl.objective import Fit, RegularizerName
 from glasshouse.attacks.inversion.ggl.optimizers import minimize
-from glasshouse.attacks.inversion.ggl.search import LatentSearch
+from glasshouse.attacks.inversion.ggl.search import Best, LatentSearch
 from glasshouse.attacks.inversion.ggl.wgan import GeneratorTraining
 from glasshouse.attacks.objective import SearchedLoss, SearchingTogether
 from glasshouse.attacks.parts import detect
@@ -53,6 +54,7 @@ from glasshouse.attacks.parts.matching.distance import (
 from glasshouse.attacks.parts.matching.exact import claim_images
 from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import Replica, replicas
+from glasshouse.errors import BadValue
 from glasshouse.limits import Count, NotNegative, check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
@@ -75,7 +77,7 @@ class GGL(SearchingTogether):
         latent: size of its latent vector.
         training: of ``wgan_gp``.
         search: in its latent space.
-        average: claim the mean image of all trials, not the trial with the lowest loss (ours).
+        average: claim the mean image of several trials, not the trial with the lowest loss (ours).
         distance: ``squared`` or ``cosine``.
         regularizer: ``kl``, ``norm`` or ``none``.
         strength: its weight λ.
@@ -123,6 +125,13 @@ class GGL(SearchingTogether):
 
     def __post_init__(self) -> None:
         check_ranges(self, "attack 'ggl'")
+        if self.average and self.search.restarts == 1:
+            raise BadValue(
+                "attack 'ggl'",
+                needs="several trials whose images can be averaged",
+                got="average = true and search.restarts = 1",
+                fix="set search.restarts to 2 or more, or leave average out",
+            )
 
     @property
     def needs(self) -> Needs:
@@ -177,16 +186,20 @@ class GGL(SearchingTogether):
         prior = self.prior(views[0].terms, views[0].grants.auxiliary).to(clients[0].device)
         every = zip(clients, views, rngs, strict=True)
         detections = [self._detected(client, view, rng=rng.child("detect")) for client, view, rng in every]
-        fit = self.fit(clients, prior, labels, [adaptation for _, adaptation in detections])
+        adaptations = [adaptation for _, adaptation in detections]
+        fit = self.fit(clients, prior, labels, adaptations)
         trials = minimize(fit, self.search, rngs=[rng.child("search") for rng in rngs])
-        points = torch.stack([one.point for each in trials for one in (each if self.average else each[:1])])
-        images = fit.images(points).unflatten(0, (len(clients), -1)).mean(1)
-        losses = [each[0].loss for each in trials]
         if self.average:
-            losses = fit.distances(points).view(len(clients), -1).amin(1).tolist()
+            judged = self._judged(clients, adaptations)
+            best = [
+                _mean_of(fit, v, each, one) for v, (each, one) in enumerate(zip(trials, judged, strict=True))
+            ]
+        else:
+            images = fit.images(torch.stack([each[0].point for each in trials]))
+            best = [(x, each[0].loss) for x, each in zip(images, trials, strict=True)]
         claims = []
-        for client, y, (finding, _), loss, x, rng in zip(
-            clients, labels, detections, losses, images, rngs, strict=True
+        for client, y, (finding, _), (x, loss), rng in zip(
+            clients, labels, detections, best, rngs, strict=True
         ):
             claim = claim_images(client, x, y, loss=loss)
             draws = _draws(prior, y, claim.about, latent=self.latent, rng=rng.child("draws"))
@@ -194,10 +207,14 @@ class GGL(SearchingTogether):
         return tuple(claims)
 
     def objectives(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[SearchedLoss, ...]:
-        """The scaled distance, without the regularizer on z; of a mean image the best trial's counts as well."""
+        """The scaled distance, without the regularizer on z; for a mean image the best trial's counts."""
         clients = replicas(views, subject="attack 'ggl'")
         every = zip(clients, views, rngs, strict=True)
         adaptive = [self._detected(client, view, rng=rng.child("detect"))[1] for client, view, rng in every]
+        return self._judged(clients, adaptive)
+
+    def _judged(self, clients: Sequence[Replica], adaptive: Sequence[Adaptation]) -> tuple[SearchedLoss, ...]:
+        """What :meth:`objectives` returns, always in float32."""
         distances = objectives(clients, distance=self.distance, steps=self.local_steps, adaptive=adaptive)
         return tuple(self._searched(*one) for one in zip(clients, distances, strict=True))
 
@@ -248,6 +265,15 @@ class GGL(SearchingTogether):
 
     def _unit(self, client: Replica, distance: Objective) -> float:
         return _scale(client, distance) if self.distance == "squared" else 1.0
+
+
+def _mean_of(fit: Fit, victim: int, trials: Sequence[Best], judged: SearchedLoss) -> tuple[Tensor, float]:
+    """The mean image of a victim's trials that did not diverge, and the lowest of their distances."""
+    finite = [trial for trial in trials if math.isfinite(trial.loss)] or trials[:1]
+    labels = fit.labels[victim]
+    images = fit.images(torch.stack([trial.point for trial in finite]), labels.expand(len(finite), -1))
+    distances = [float(judged.loss(image[None], labels[None])) for image in images]
+    return mean_images(images, labels), min(distances)
 
 
 def _best_trial(claim: Claim) -> float:

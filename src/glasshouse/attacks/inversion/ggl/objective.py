@@ -49,21 +49,15 @@ class Fit:
 
     def __call__(self, points: Tensor, *, differentiable: bool = False, rows: Rows | None = None) -> Tensor:
         points = points.to(self.labels.device)
-        loss = self.distances(points, differentiable=differentiable, rows=rows)
-        if self.regularizer == "none":
-            return loss
-        penalty = kl(points) if self.regularizer == "kl" else norm_penalty(points, self.latent)
-        return loss + self.strength * penalty
-
-    def distances(
-        self, points: Tensor, *, differentiable: bool = False, rows: Rows | None = None
-    ) -> Tensor:
-        """The loss without the regularizer."""
         victims = Rows.of(points, victims=len(self.labels)).victims if rows is None else rows.victims
         labels = self._labels_of(victims)
         with torch.set_grad_enabled(differentiable):
             images = self.images(points, labels)
-        return self.scale * self.distance(images, labels, create_graph=differentiable, victims=victims)
+        loss = self.scale * self.distance(images, labels, create_graph=differentiable, victims=victims)
+        if self.regularizer == "none":
+            return loss
+        penalty = kl(points) if self.regularizer == "kl" else norm_penalty(points, self.latent)
+        return loss + self.strength * penalty
 
     def _labels_of(self, victims: tuple[int, ...]) -> Tensor:
         """Labels (R, B) of candidates for these victims."""

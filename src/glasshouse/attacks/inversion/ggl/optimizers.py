@@ -52,9 +52,7 @@ def minimize(fit: Fit, search: LatentSearch, *, rngs: Sequence[Rng]) -> list[tup
     if search.optimizer == "adam":
         starts = normal_starts(streams, fit.dimension).to(fit.labels.device)
         optimum = adam(fit, starts, search, victims=len(rngs))
-        return [
-            _sorted(optimum[i : i + search.restarts]) for i in range(0, len(optimum), search.restarts)
-        ]
+        return [_sorted(optimum[i : i + search.restarts]) for i in range(0, len(optimum), search.restarts)]
     assert len(rngs) == 1  # the others evaluate whole populations of one victim
     trials = [_Trial(fit=fit, search=search, rng=stream) for stream in streams]
     if min(search.processes, search.restarts) > 1 and _can_travel(fit):
