@@ -6,8 +6,8 @@ images restricts the search; z minimises D(y, T(∇L(G(z)))) + λ R(z), where D 
 1 - cosine), T the transformation estimated from the update, and R keeps z close to the latent prior; by Adam,
 CMA-ES or TuRBO; of several trials the one with the lowest loss is claimed.
 
-Ours: with ``average`` the mean image of all trials is claimed. Trials agree in what the update determines and
-differ in what the generator makes up, so that their mean is nearer to the private image than the average trial.
+Ours: with ``average`` the mean image of all trials is claimed. Trials agree in what the update determines
+and differ in what the generator makes up: their mean is nearer to the private image than the average trial.
 
 Where we differ: the defence is not given: a detector guesses it, which is a claim of its own; noise is
 ignored, as its expectation does not move the minimum; R is the divergence of the moments over the entries of
