@@ -266,6 +266,22 @@ def test_a_gradient_is_timed_once_for_a_network_and_in_the_mode_of_the_federatio
     assert len(modes) == calls
 
 
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize(("step", "images"), [(0.001, 16), (1.0, probes.FEW_IMAGES)])
+def test_a_gradient_is_told_from_few_images_only_if_a_step_is_slow(monkeypatch, step, images, late):
+    """A fast step is mostly overhead: scaled up from few images it would be several times too long."""
+    timed = []
+    monkeypatch.setattr(probes, "seconds_on", lambda _, run: (timed.append(len(run.args[0])), step)[1])
+    monkeypatch.setattr(probes, "steady_seconds", lambda _, run: (timed.append(len(run.args[0])), step)[1])
+    (scenario,) = load("digits-inversion", ["data.examples=16", "federation.batch_size=16"]).scenarios
+    watch = probes.Stopwatch()
+    if late:
+        monkeypatch.setattr(watch, "_began", -100.0)
+    assert watch.exhausted == late
+    assert watch.gradient(scenario) == pytest.approx(step * 16 / images)
+    assert timed[-1] == images
+
+
 def test_an_attack_that_will_refuse_costs_nothing():
     assert "ggl" not in rows("quickstart-ggl", "grants.auxiliary=false", "defenses=[]", "axes={}")
 
@@ -567,12 +583,14 @@ def test_a_probe_deals_its_data_once_and_after_the_first_time_anew(monkeypatch, 
             pass
         return real(*arguments)
 
+    reads, read = [], deal.load_source
+    monkeypatch.setattr(deal, "load_source", lambda *a, **k: (reads.append(None), read(*a, **k))[1])
     monkeypatch.setattr(deal, "_deal_data", busy_deal)
     (scenario,) = load("quickstart-rounds", []).scenarios
     with deal.remember_data():
         timed = federations.time_simulation(scenario, cold=cold)
         again = federations.time_simulation(scenario)
-    assert len(deals) == dealt
+    assert len(deals) == len(reads) == dealt
     assert min(timed.one, again.one) > 0.3
 
 

@@ -48,7 +48,7 @@ class LatentSearch:
         optimizer: ``adam``, ``cma_es`` or ``turbo``; the last two need the extra ``ggl``.
         evaluations: candidates evaluated per trial, exactly, unless the time limit ends it.
         seconds: time limit per trial, 0 for none; makes results machine-dependent.
-        restarts: trials.
+        restarts: trials; which of them is claimed, the attack decides.
         processes: trials run in parallel, each in its own process, with the same result; Adam runs all of its
             trials in one batch instead.
         population: candidates evaluated together by CMA-ES, at least 2.
