@@ -3,7 +3,7 @@
 Draws measured cells of tables, each as likely as any other (no settings, no figures of papers or of older
 code), and prints where they stand, their row and column, and the command nearest above them. Run the command
 again and compare: within the interval that is printed beside the figure, or to its last digit where the
-command is deterministic.
+command is deterministic; seconds, which are not, within a factor of 1.5 on the same kind of machine.
 """
 
 import argparse
