@@ -13,6 +13,7 @@ from glasshouse.attacks.logits import invert
 from glasshouse.attacks.logits.invert import InversionTraining, Task, each
 from glasshouse.attacks.logits.material import Material, material
 from glasshouse.attacks.logits.network import InversionNet, network
+from glasshouse.attacks.logits.pli import attack as pli
 from glasshouse.attacks.logits.pli.attack import Pli
 from glasshouse.attacks.logits.pli.prior import prior_images
 from glasshouse.attacks.logits.pli.translate import pairs as pairs_module
@@ -119,6 +120,28 @@ def test_shrinking_moves_to_the_prior_and_files_it():
     torch.testing.assert_close(representatives(claims)[-1].inputs, prior.inputs, atol=2e-3, rtol=0)
     mean = view().terms.public.inputs[:12].mean(0)
     torch.testing.assert_close(prior.inputs[0], mean)
+
+
+def test_the_mean_over_rounds_is_the_mean_of_what_each_round_claims():
+    records = view(clients=1, rounds=3)
+    plain = representatives(Pli(**SMALL).run(records, rng=Rng.root(0)))
+    averaged = representatives(Pli(**SMALL, average=True).run(records, rng=Rng.root(0)))
+    assert [c.about.rounds for c in averaged] == [(1,), (1, 2), (1, 2, 3)]
+    for i, claim in enumerate(averaged):
+        torch.testing.assert_close(claim.inputs, torch.stack([c.inputs for c in plain[: i + 1]]).mean(0))
+    assert not torch.allclose(averaged[-1].inputs, plain[-1].inputs)
+
+
+def test_the_client_is_chosen_by_the_images_that_are_averaged():
+    """Of two clients the smoother one may be another after each round; the mean of its images is claimed."""
+    images = torch.stack([rand(2, 4, 1, 8, 8, seed=k) for k in range(2)])  # (clients, rounds, classes, ...)
+    records = view(clients=2, rounds=2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pli, "each", lambda tasks, **_: list(images * 2 - 1))
+        last = representatives(Pli(**SMALL, average=True).run(records, rng=Rng.root(0)))[-1]
+    means = images.mean(1)
+    picked = choose_smooth(means, roughness=Pli().roughness)
+    torch.testing.assert_close(last.inputs, means[picked, torch.arange(4)])
 
 
 def test_refusals():

@@ -68,6 +68,8 @@ class Pli:
         networks: per client, whose images are averaged.
         shrink: share of the prior in the image, in [0, 1). Both are ours: an average is closer to the truth
             than a sharp guess; the paper has 1 network and shrink 0.
+        average: claim the mean of the images that the network draws after each round so far (ours; the paper
+            claims what it draws after the last one).
         processes: networks trained in parallel, each in its own process; the result is the same.
     """
 
@@ -107,6 +109,7 @@ class Pli:
     translator: TranslatorTraining = field(default_factory=TranslatorTraining)
     networks: Count = 1
     shrink: Share = 0.0
+    average: bool = False
     processes: Count = 1
 
     def __post_init__(self) -> None:
@@ -138,6 +141,8 @@ class Pli:
         ]
         every = torch.stack(each(tasks, processes=self.processes, label="inversion networks"))
         rebuilt = every.view(len(clients), self.networks, *every.shape[1:]).mean(1)  # (K, rounds, L, ...)
+        if self.average:
+            rebuilt = torch.stack([rebuilt[:, : i + 1].mean(1) for i in range(rebuilt.shape[1])], 1)
         if goals is not None:
             rebuilt = (1 - self.shrink) * rebuilt + self.shrink * goals
         labels = torch.arange(evidence.targets)
