@@ -116,7 +116,7 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         *(about(cost, "flower", run, "--out", "{out}") for run, cost in FLOWER.items()),
     ),
     "scale": (
-        Piece(("scale", "--out", "{out}", "--chart", "{out}/scale.svg"), 130),
+        Piece(("scale", "--out", "{out}", "--chart", "{out}/scale.svg"), 420),
         Piece(("scale", "--processes", "1", "2"), 300),
         about(680, "scoring", "quickstart", "digits-inversion", "faces-64", "ggl", "--out", "{out}/scoring"),
         Piece(("check_costs", "--out", "{out}/check-costs"), 110),
