@@ -184,7 +184,7 @@ def run_plain(bench: Bench, clients: int) -> None:
                 updates += 1
                 single.update({row.defense for row in alone} or ["none"])
             if rows:
-                print(place, [(row.defense, row.seen.value, row.seen.shows) for row in rows])
+                print(place, [(row.defense, row.observation.value, row.observation.shows) for row in rows])
     print(f"plain clients with an alarm: {interval(total - alarms['none'], total)} {dict(alarms)}")
     print(
         f"plain updates, alone, with an alarm: {interval(updates - single['none'], updates)} {dict(single)}"
@@ -215,7 +215,7 @@ def run_defended(bench: Bench, clients: int) -> None:
                     said.setdefault(name, {}).setdefault(case, Counter())[ruling] += 1
                     if case == "on":
                         row = next(row for row in rows if row.setting.startswith(setting))
-                        errors.setdefault(name, []).append(abs(row.seen.value / row.declared - 1))
+                        errors.setdefault(name, []).append(abs(row.observation.value / row.declared - 1))
     print(f"{'defence':20} within 10 %                worst   on / off / mis-set")
     for name, each in errors.items():
         good = sum(error <= 0.1 for error in each)

@@ -171,7 +171,7 @@ def made_up(rounds: int, clients: int = 50, cohort: int = 10) -> Evidence:
     flat = torch.zeros(rounds, 1, dtype=torch.float64)
     return Evidence(
         rounds=tuple(range(rounds)), participation=torch.tensor(present), count=torch.tensor(present.sum(1)),
-        kernel=torch.diag(sums)[None], offset=flat, held=torch.tensor(heldout), norm=flat,
+        kernel=torch.diag(sums)[None], offset=flat, heldout=torch.tensor(heldout), norm=flat,
     )  # fmt: skip
 
 

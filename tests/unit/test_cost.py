@@ -19,7 +19,7 @@ from glasshouse.attacks.parts.search.adam import Descent
 from glasshouse.audit.cost import calls, clock
 from glasshouse.audit.cost import estimate as costs
 from glasshouse.audit.cost import probe as probes
-from glasshouse.audit.cost.cached import Kept
+from glasshouse.audit.cost.cached import CountedWork
 from glasshouse.audit.cost.rows import units_in
 from glasshouse.audit.cost.timings import CLOSED_FORM, Known, Timing, stand_in
 from glasshouse.audit.scoring import rehearsal
@@ -30,7 +30,7 @@ from glasshouse.scenario.load import load
 
 
 def cost(scenario, timer=None):
-    return costs.cost(scenario, Known(timer), Kept())
+    return costs.cost(scenario, Known(timer), CountedWork())
 
 
 def rows(name, *sets, probe=False):

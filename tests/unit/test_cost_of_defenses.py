@@ -11,7 +11,7 @@ from torch import nn
 from glasshouse.audit.cost import clock as clocks
 from glasshouse.audit.cost import defended
 from glasshouse.audit.cost import estimate as costs
-from glasshouse.audit.cost.cached import Kept
+from glasshouse.audit.cost.cached import CountedWork
 from glasshouse.audit.cost.defended import Defenses, pieces_of
 from glasshouse.audit.cost.probe import Stopwatch
 from glasshouse.audit.cost.timings import Known, Timing
@@ -128,7 +128,7 @@ def test_a_federation_is_played_without_them_and_every_client_of_every_round_pay
     soteria = '[{label="plain", value=[]}, {label="soteria", value=[{name="soteria", share=0.5}]}]'
     axes = f"axes={{defenses={soteria}}}"
     (scenario,) = load("quickstart-ggl", [*SCENARIO[1:], axes, "audit.controls=false"]).scenarios
-    rows = {row["part"]: row for row in costs.cost(scenario, Known(Timer()), Kept())}
+    rows = {row["part"]: row for row in costs.cost(scenario, Known(Timer()), CountedWork())}
     assert asked == [(0, True)]  # one play for both federations
     assert rows["simulation"]["seconds"] == 1.0 + 2 * (2.0 + 4 * 0.5) + 5 * 3 * 10.0
     defended_cell = cells(scenario)[1].scenario

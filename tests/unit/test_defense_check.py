@@ -84,8 +84,12 @@ def test_a_declared_defence_is_recognised_when_on_and_reported_when_off(plain, n
 )
 def test_the_strength_is_measured_and_its_interval_holds_it(name):
     (row,) = [r for r in rows_of(play(make(name)), make(name)) if r.defense == name]
-    assert row.seen.value == pytest.approx(row.declared, rel=0.1)
-    assert row.seen.low - 0.05 * row.declared <= row.declared <= row.seen.high + 0.05 * row.declared
+    assert row.observation.value == pytest.approx(row.declared, rel=0.1)
+    assert (
+        row.observation.low - 0.05 * row.declared
+        <= row.declared
+        <= row.observation.high + 0.05 * row.declared
+    )
 
 
 def test_a_clip_that_never_binds(plain):
@@ -101,14 +105,14 @@ def test_noise_ten_times_too_small():
     rows = rows_of(play(make("gaussian_noise", std=0.001)), make("gaussian_noise", std=0.01))
     (row,) = [row for row in rows if row.defense == "gaussian_noise"]
     assert row.ruling == "mis-set"
-    assert row.seen.value == pytest.approx(0.001, rel=0.1)
+    assert row.observation.value == pytest.approx(0.001, rel=0.1)
 
 
 def test_noise_in_half_of_the_rounds():
     noisy, bare = play(make("gaussian_noise")), play()
     mixed = dataclasses.replace(noisy, rounds=(*noisy.rounds[:5], *bare.rounds[5:]))
     (row,) = [r for r in rows_of(mixed, make("gaussian_noise")) if r.defense == "gaussian_noise"]
-    assert (row.ruling, row.seen.shows, row.seen.updates) == ("partly", 5, ROUNDS)
+    assert (row.ruling, row.observation.shows, row.observation.updates) == ("partly", 5, ROUNDS)
 
 
 def test_laplace_is_not_gaussian():
@@ -231,7 +235,7 @@ def test_noise_that_the_server_adds():
     declared = [Mechanism(name="server_noise", place="update", parameters={"std": std})]
     (row,) = check_defenses(first, declared)
     assert (row.client, row.ruling) == (None, "as declared")
-    assert row.seen.value == pytest.approx(std, rel=0.05)
+    assert row.observation.value == pytest.approx(std, rel=0.05)
     assert {row.ruling for row in check_defenses(transcript, declared)} == {"off"}
 
 

@@ -115,7 +115,7 @@ def test_local_dp(share, ruling):
     transcript = federate(mod)
     assert ("gaussian_noise", ruling) in said(transcript, declare("gaussian_noise", std=std))
     rows = check_defenses(transcript, [declare("gaussian_noise", std=std)])
-    seen = [row.seen.value / (std * share) for row in rows if row.client is not None]
+    seen = [row.observation.value / (std * share) for row in rows if row.client is not None]
     assert seen == pytest.approx([1.0] * CLIENTS, rel=0.1)
 
 

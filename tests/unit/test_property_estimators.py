@@ -51,7 +51,7 @@ def made_up(
         count=torch.tensor(present.sum(1)),
         kernel=torch.tensor(kernel),
         offset=torch.zeros(rounds, features, dtype=DOUBLE),
-        held=torch.tensor(shadows),
+        heldout=torch.tensor(shadows),
         norm=torch.ones(rounds, features, dtype=DOUBLE),
     )
     return evidence, truth
@@ -153,9 +153,9 @@ def test_a_mean_from_few_shadows_does_not_move_everybody():
         evidence, truth = made_up(
             rounds=200, clients=50, cohort=10, positive=(3, 8, 20), gap=4.0, held=12, seed=seed
         )
-        few = evidence.held - 0.6  # two standard errors of a mean of twelve
+        few = evidence.heldout - 0.6  # two standard errors of a mean of twelve
         for which, heldout in enumerate((few, few.repeat(1, 1, 1000, 1))):  # the same mean, thought exact
-            density = Persistent(dataclasses.replace(evidence, held=heldout), prior=0.1, rho=0.3)
+            density = Persistent(dataclasses.replace(evidence, heldout=heldout), prior=0.1, rho=0.3)
             odds = sample_posterior(density, 50, sweeps=60, chains=2, rng=Rng.root(1))
             wrong[which] += ((odds > 0) != truth).sum()
     assert wrong[0] <= 4
@@ -209,7 +209,7 @@ def test_votes_equal_scoring_every_rebuilt_update():
         count=a.sum(1),
         kernel=(sums @ directions.T)[None],
         offset=offset,
-        held=torch.zeros(n, 2, 4, 1, dtype=DOUBLE),
+        heldout=torch.zeros(n, 2, 4, 1, dtype=DOUBLE),
         norm=offset,
     )
     rebuilt = torch.linalg.pinv(a[:20]) @ sums[:20]

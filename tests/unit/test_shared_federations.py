@@ -9,7 +9,7 @@ import pytest
 import glasshouse as gh
 from glasshouse.audit.captured import group as recording
 from glasshouse.audit.cost import estimate as costs
-from glasshouse.audit.cost.cached import Kept
+from glasshouse.audit.cost.cached import CountedWork
 from glasshouse.audit.cost.timings import Known
 from glasshouse.audit.hashes import verify_hashes
 from glasshouse.audit.plan import plan
@@ -125,12 +125,12 @@ def test_an_audit_finds_the_same_with_and_without_sharing(tmp_path):
 
 def test_the_costs_count_a_shared_federation_once():
     (scenario,) = load("digits-inversion", list(BOTH)).scenarios
-    (row,) = [row for row in costs.cost(scenario, Known(None), Kept()) if row["part"] == "simulation"]
+    (row,) = [row for row in costs.cost(scenario, Known(None), CountedWork()) if row["part"] == "simulation"]
     assert row["calls"] == 1
 
 
 @pytest.mark.parametrize("seeds", [1, 3])
 def test_each_seed_has_a_federation_of_its_own(seeds):
     (scenario,) = load("digits-inversion", [*BOTH, f"audit.seeds={list(range(seeds))}"]).scenarios
-    (row,) = [row for row in costs.cost(scenario, Known(None), Kept()) if row["part"] == "simulation"]
+    (row,) = [row for row in costs.cost(scenario, Known(None), CountedWork()) if row["part"] == "simulation"]
     assert row["calls"] == seeds

@@ -78,7 +78,7 @@ def _clients(rows: Sequence[Judged]) -> str:
 
 
 def _observed(rows: Sequence[Judged]) -> str:
-    observations = [row.seen for row in rows]
+    observations = [row.observation for row in rows]
     strengths = [one for one in observations if one.state == "on" and not math.isnan(one.value)]
     if not strengths:
         return "-" if any(one.state == "unclear" for one in observations) else "nothing"

@@ -86,7 +86,7 @@ class Evidence:
         kernel: (t, n, n); entry (k, r, j) is the direction of feature k of round j, applied to the sum of
             round r, without offset.
         offset: (n, t), of a single update.
-        held: (n, 2, H, t), features of the held-out shadow clients, without (0) and with the property (1).
+        heldout: (n, 2, H, t), features of the held-out shadow clients, without (0) and with the property (1).
         norm: (n, t), ‖α‖ of the detector.
     """
 
@@ -95,7 +95,7 @@ class Evidence:
     count: Tensor
     kernel: Tensor
     offset: Tensor
-    held: Tensor
+    heldout: Tensor
     norm: Tensor
 
     @property
@@ -106,12 +106,12 @@ class Evidence:
     @property
     def mean(self) -> Tensor:
         """Mean of the features, without and with the property: (n, 2, t)."""
-        return self.held.mean(2)
+        return self.heldout.mean(2)
 
     @property
     def variance(self) -> Tensor:
         """Population variance of the features, (n, 2, t); never 0."""
-        return self.held.var(2, unbiased=False).clamp_min(1e-12)
+        return self.heldout.var(2, unbiased=False).clamp_min(1e-12)
 
     @property
     def overlap(self) -> Tensor:
@@ -130,7 +130,7 @@ class Evidence:
     @property
     def accuracy(self) -> Tensor:
         """Share of the held-out shadow clients whose summed features are on the correct side of 0, (n,)."""
-        side = self.held.sum(3) > 0
+        side = self.heldout.sum(3) > 0
         return torch.stack([~side[:, 0], side[:, 1]], dim=1).double().mean((1, 2))
 
     def upto(self, count: int) -> "Evidence":
@@ -141,6 +141,6 @@ class Evidence:
             count=self.count[:count],
             kernel=self.kernel[:, :count, :count],
             offset=self.offset[:count],
-            held=self.held[:count],
+            heldout=self.heldout[:count],
             norm=self.norm[:count],
         )

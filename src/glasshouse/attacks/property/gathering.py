@@ -29,7 +29,7 @@ from glasshouse.wire import Batch, Value
 
 LOG = logging.getLogger("glasshouse")
 
-VERSION = 2
+VERSION = 3
 """Part of the cache key: increased when the same settings would give other results."""
 SAVED_EVERY = 20
 """Rounds between checkpoints."""
@@ -138,13 +138,13 @@ class Maker:
     rng: Rng
 
     def make(self, checkpoint: Checkpoint) -> dict[str, Tensor]:
-        """The tensors ``kernel``, ``offset``, ``held`` and ``norm`` of all rounds."""
+        """The tensors ``kernel``, ``offset``, ``heldout`` and ``norm`` of all rounds."""
         n, t = len(self.rounds), self.method.features
         heldout_pairs = round(self.method.pairs * self.method.held)
         tables = {
             "kernel": torch.zeros(t, n, n, dtype=torch.float64),
             "offset": torch.zeros(n, t, dtype=torch.float64),
-            "held": torch.zeros(n, 2, heldout_pairs, t, dtype=torch.float64),
+            "heldout": torch.zeros(n, 2, heldout_pairs, t, dtype=torch.float64),
             "norm": torch.zeros(n, t, dtype=torch.float64),
         }
         begin = 0
@@ -208,7 +208,7 @@ class Maker:
             detector = self._fitted(train[:, part], labels, test[:, part], rng=stream.child(f"detector/{k}"))
             tables["kernel"][k, :, number] = self.sums[:, part] @ detector.direction.double()
             tables["offset"][number, k] = detector.offset
-            tables["held"][number, :, :, k] = detector.features(test[:, part]).double().view(2, -1)
+            tables["heldout"][number, :, :, k] = detector.features(test[:, part]).double().view(2, -1)
             tables["norm"][number, k] = detector.norm
 
     def _discriminated(
@@ -234,7 +234,7 @@ class Maker:
         )
         tables["kernel"][0, :, number] = self.sums @ detector.direction.double()
         tables["offset"][number, 0] = detector.offset
-        tables["held"][number, :, :, 0] = features
+        tables["heldout"][number, :, :, 0] = features
         tables["norm"][number, 0] = detector.norm
 
     def _fitted(self, train: Tensor, labels: Tensor, test: Tensor, *, rng: Rng) -> Detector:

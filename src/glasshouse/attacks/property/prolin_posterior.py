@@ -146,7 +146,7 @@ class Independent:
         weights = torch.from_numpy(
             np.stack([np.maximum(count[:, None] - k, 0.0), np.tile(k, (len(count), 1))])
         )
-        heldout_features = evidence.held  # (n, 2, H, t)
+        heldout_features = evidence.heldout  # (n, 2, H, t)
         centred = heldout_features - heldout_features.mean(2, keepdim=True)
         covariance = torch.einsum("nchs,ncht->ncst", centred, centred) / heldout_features.shape[2]
         covariance = covariance + 1e-12 * torch.eye(heldout_features.shape[3], dtype=heldout_features.dtype)
@@ -194,7 +194,7 @@ class Persistent:
     """
 
     def __init__(self, evidence: Evidence, *, prior: float, rho: float | None = None) -> None:
-        heldout_features = evidence.held.sum(3).numpy()  # (n, 2, H)
+        heldout_features = evidence.heldout.sum(3).numpy()  # (n, 2, H)
         scale = np.sqrt(heldout_features.var(2).mean(1)) + 1e-12
         rho = persistence(heldout_features) if rho is None else rho
         present = evidence.participation.numpy()

@@ -185,7 +185,7 @@ def claims(
         ClientScores(about=About(rounds=evidence.rounds[:n]), scores=s.clone(), decisions=d.clone())
         for n, s, d in zip(lengths, scores, decisions, strict=True)
     ]
-    heldout = evidence.held.sum(3)
+    heldout = evidence.heldout.sum(3)
     claims_made.append(
         Appendix(
             about=About(rounds=evidence.rounds),

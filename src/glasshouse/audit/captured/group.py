@@ -136,7 +136,8 @@ def _sentence(rows: Sequence[Judged]) -> str:
     """The ruling on one setting of one defence, for the clients with the same ruling."""
     first = rows[0]
     stated = "" if math.isnan(first.declared) else f" declared {first.declared:.4g},"
-    values = [row.seen.value for row in rows if row.seen.state == "on" and not math.isnan(row.seen.value)]
+    observations = [row.observation for row in rows]
+    values = [one.value for one in observations if one.state == "on" and not math.isnan(one.value)]
     observed = f" observed {median(values):.4g}," if values else ""
     clients = sum(row.client is not None for row in rows)
     where = f" at {clients} client{'s' * (clients != 1)}" if clients else ""

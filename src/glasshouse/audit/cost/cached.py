@@ -22,7 +22,7 @@ READ: Final = {"source", "tokenizer", "length", "resize", "channels"}
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Kept:
+class CountedWork:
     """Keys of the work counted so far, which an audit's cache and plan do only once.
 
     Attributes:
@@ -93,7 +93,7 @@ def _available_images(scenario: Scenario, split: str, classes: Sequence[int]) ->
     return sum(n for some in counts for label, n in some.items() if not classes or label in classes)
 
 
-def trainings(uses: Uses, timings: Timings, kept: Kept) -> Iterator[Training]:
+def trainings(uses: Uses, timings: Timings, counted: CountedWork) -> Iterator[Training]:
     """Trainings before attacks that are not counted yet; charged to the first attack that needs them."""
     for (scenario, plugin), timing in zip(uses, timings, strict=True):
         budget = attack_of(plugin.name, plugin.arguments).budget
@@ -113,8 +113,8 @@ def trainings(uses: Uses, timings: Timings, kept: Kept) -> Iterator[Training]:
         for seed in scenario.audit.seeds or (scenario.seed,):
             whose = seed if budget.every_round else None
             key = repr([behind, images_key(scenario, seed, "auxiliary"), whose])
-            if key not in kept.trained:
-                kept.trained.add(key)
+            if key not in counted.trained:
+                counted.trained.add(key)
                 yield Training(
                     what=budget.trained,
                     steps=steps,
@@ -135,14 +135,14 @@ def training_rows(name: str, every: Sequence[Training], device: str) -> Iterator
         yield {**row, "device": device, "estimated": any(one.estimated for one in alike)}
 
 
-def pretraining_row(every: Sequence[Cell], timer: Timer | None, kept: Kept) -> Row:
+def pretraining_row(every: Sequence[Cell], timer: Timer | None, counted: CountedWork) -> Row:
     """The row for pre-training: cells and seeds with the same public model train it once."""
     counts = []
     for one in (cell.scenario for cell in every):
         for seed in one.audit.seeds or (one.seed,):
             key = repr(["public model", one.model.model_dump(), images_key(one, seed, "public"), seed])
-            if key not in kept.trained:
-                kept.trained.add(key)
+            if key not in counted.trained:
+                counted.trained.add(key)
                 counts.append(passes(one))
     counts = [number for number in counts if number]
     first = next((c.scenario for c in every if c.scenario.model.pretraining.epochs), None)

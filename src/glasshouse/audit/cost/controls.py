@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import final
 
 from glasshouse.audit.attacking.needs import attack_of, calls_of
-from glasshouse.audit.cost.cached import Kept
+from glasshouse.audit.cost.cached import CountedWork
 from glasshouse.audit.cost.rows import Row, attacked_rounds, make_row, units_in
 from glasshouse.audit.cost.timings import CLOSED_FORM, Known, Timing, Timings, Uses, stand_in
 from glasshouse.audit.scoring.controls.control import easy_scenario
@@ -30,15 +30,15 @@ class Easy:
     timing: Timing | None
 
 
-def time_controls(uses: Uses, timings: Timings, known: Known, kept: Kept) -> list[Easy]:
+def time_controls(uses: Uses, timings: Timings, known: Known, counted: CountedWork) -> list[Easy]:
     """One control per distinct setting of an attack, timed in its easy setting while time is left."""
     different: list[Easy] = []
     timer = known.timer
     for (scenario, plugin), timing in zip(uses, timings, strict=True):
         easy = easy_scenario(plugin) if scenario.audit.controls else None
-        if easy is None or control_key(plugin) in kept.controls:
+        if easy is None or control_key(plugin) in counted.controls:
             continue
-        kept.controls.add(control_key(plugin))
+        counted.controls.add(control_key(plugin))
         (attack,), known_timing = easy.attacks, timing
         if timer is not None and timing is not None:
             budget = attack_of(attack.name, attack.arguments).budget or CLOSED_FORM

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from glasshouse.audit.attacking.needs import attack_of, calls_of
-from glasshouse.audit.cost.cached import Kept, Training, pretraining_row, training_rows, trainings
+from glasshouse.audit.cost.cached import CountedWork, Training, pretraining_row, training_rows, trainings
 from glasshouse.audit.cost.controls import Easy, controls_row, time_controls
 from glasshouse.audit.cost.rows import Row, attacked_rounds, make_row, repeats, units_in
 from glasshouse.audit.cost.timings import CLOSED_FORM, Known, Timer, Timings, Uses, time_uses
@@ -23,13 +23,13 @@ CONTROL_VICTIMS = 6
 
 def costs(suite: Suite, *, timer: Timer | None = None) -> list[Row]:
     """The rows of every scenario and one total; work shared by scenarios through the cache counts once."""
-    kept, known = Kept(), Known(timer)
+    counted, known = CountedWork(), Known(timer)
     with remember_data():
-        rows = [row for scenario in suite.scenarios for row in cost(scenario, known, kept)]
+        rows = [row for scenario in suite.scenarios for row in cost(scenario, known, counted)]
     return [*rows, total(suite.name, rows)]
 
 
-def cost(scenario: Scenario, known: Known, kept: Kept) -> list[Row]:
+def cost(scenario: Scenario, known: Known, counted: CountedWork) -> list[Row]:
     """The rows of one scenario, over all of its cells and seeds; no total.
 
     Timed first: a federation, each attack once, scoring; then other settings.
@@ -37,7 +37,7 @@ def cost(scenario: Scenario, known: Known, kept: Kept) -> list[Row]:
     every, timer = cells(scenario), known.timer
     device = "cpu" if timer is None else timer.device
     first = {} if timer is None else _played([every[0].scenario], [], timer, {})
-    rows, controls, trained = [pretraining_row(every, timer, kept)], list[Easy](), list[Training]()
+    rows, controls, trained = [pretraining_row(every, timer, counted)], list[Easy](), list[Training]()
     labels = _by_label(every)
     firsts = [uses[0] for uses in labels.values()]
     names = [plugin.name for _, plugin in firsts]
@@ -48,7 +48,7 @@ def cost(scenario: Scenario, known: Known, kept: Kept) -> list[Row]:
     scoring = None if timer is None else timer.scoring(every[0].scenario)
     for label, uses in labels.items():
         timings = time_uses(uses, known)
-        easy = time_controls(uses, timings, known, kept)
+        easy = time_controls(uses, timings, known, counted)
         estimated = any(timing is not None and timing.estimated for timing in timings)
         on_device = (
             {**_attack(scenario.name, label, uses, timings), "estimated": estimated},
@@ -58,8 +58,8 @@ def cost(scenario: Scenario, known: Known, kept: Kept) -> list[Row]:
         )
         rows += [{**row, "device": device} for row in on_device]
         controls += easy
-        trained += trainings(uses, timings, kept)
-        trained += trainings([(o.scenario, o.plugin) for o in easy], [o.timing for o in easy], kept)
+        trained += trainings(uses, timings, counted)
+        trained += trainings([(o.scenario, o.plugin) for o in easy], [o.timing for o in easy], counted)
     rows += training_rows(scenario.name, trained, device)
     rows[1:1] = _simulation(every, [one.scenario for one in controls], timer, first)
     rows += _scoring(every, len(controls), scoring)

@@ -48,7 +48,7 @@ def _server_row(name: str, declared: float, observation: Observation, ruling: Ru
         setting="std" if name == SERVER_NOISE else "",
         declared=declared,
         client=None,
-        seen=observation,
+        observation=observation,
         ruling=ruling,
         reason=reason,
     )

@@ -57,7 +57,7 @@ class Judged:
         setting: the quantity compared.
         declared: its declared value; NaN: none.
         client: the client of the updates; None: the server's own steps.
-        seen: the observation.
+        observation: what the updates show.
         ruling: how the two compare.
         reason: one sentence.
     """
@@ -66,7 +66,7 @@ class Judged:
     setting: str
     declared: float
     client: int | None
-    seen: Observation
+    observation: Observation
     ruling: Ruling
     reason: str
 
@@ -130,7 +130,7 @@ def judge(
     def add(name: str, mark: Mark, one: Observation, ruling: Ruling, reason: str) -> None:
         declared = math.nan if mark.value is None else mark.value
         row = Judged(
-            defense=name, setting=mark.setting, declared=declared, client=update.client, seen=one,
+            defense=name, setting=mark.setting, declared=declared, client=update.client, observation=one,
             ruling=ruling, reason=reason,
         )  # fmt: skip
         rows.append(row)
