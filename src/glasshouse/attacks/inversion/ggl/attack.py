@@ -36,6 +36,7 @@ from glasshouse.attacks.inversion.ggl.generators import Prior
 from glasshouse.attacks.inversion.ggl.mean import mean_images
 from glasshouse.attacks.inversion.ggl.objective import Fit, RegularizerName
 from glasshouse.attacks.inversion.ggl.optimizers import minimize
+from glasshouse.attacks.inversion.ggl.refine import Refinement, refine
 from glasshouse.attacks.inversion.ggl.search import Best, LatentSearch
 from glasshouse.attacks.inversion.ggl.wgan import GeneratorTraining
 from glasshouse.attacks.objective import SearchedLoss, SearchingTogether
@@ -77,6 +78,7 @@ class GGL(SearchingTogether):
         latent: size of its latent vector.
         training: of ``wgan_gp``.
         search: in its latent space.
+        refinement: of the trials' images in the generator's features (GIFD; GGL's paper has none).
         average: claim the mean image of several trials, not the trial with the lowest loss (ours).
         distance: ``squared`` or ``cosine``.
         regularizer: ``kl``, ``norm`` or ``none``.
@@ -115,6 +117,7 @@ class GGL(SearchingTogether):
     latent: Count = 128
     training: GeneratorTraining = field(default_factory=GeneratorTraining)
     search: LatentSearch = field(default_factory=LatentSearch)
+    refinement: Refinement = field(default_factory=Refinement)
     average: bool = False
     distance: Distance = "squared"
     regularizer: RegularizerName = "kl"
@@ -189,11 +192,9 @@ class GGL(SearchingTogether):
         adaptations = [adaptation for _, adaptation in detections]
         fit = self.fit(clients, prior, labels, adaptations)
         trials = minimize(fit, self.search, rngs=[rng.child("search") for rng in rngs])
-        if self.average:
-            judged = self._judged(clients, adaptations)
-            best = [
-                _mean_of(fit, v, each, one) for v, (each, one) in enumerate(zip(trials, judged, strict=True))
-            ]
+        if self.average or self.refinement.steps:
+            judged = enumerate(self._judged(clients, adaptations))
+            best = [self._chosen(fit, v, trials[v], one) for v, one in judged]
         else:
             images = fit.images(torch.stack([each[0].point for each in trials]))
             best = [(x, each[0].loss) for x, each in zip(images, trials, strict=True)]
@@ -263,17 +264,22 @@ class GGL(SearchingTogether):
             image_range=clients[0].terms.image_range,
         )
 
+    def _chosen(
+        self, fit: Fit, victim: int, trials: Sequence[Best], judged: SearchedLoss
+    ) -> tuple[Tensor, float]:
+        """The mean or the best image of a victim's trials that did not diverge, and the lowest distance."""
+        finite = [trial for trial in trials if math.isfinite(trial.loss)] or trials[:1]
+        points, labels = torch.stack([trial.point for trial in finite]), fit.labels[victim]
+        if self.refinement.steps:
+            images = refine(fit, points, self.refinement, victim=victim)
+        else:
+            images = fit.images(points, labels.expand(len(finite), -1))
+        distances = [float(judged.loss(image[None], labels[None])) for image in images]
+        best = min(range(len(finite)), key=lambda trial: distances[trial])
+        return mean_images(images, labels) if self.average else images[best], distances[best]
+
     def _unit(self, client: Replica, distance: Objective) -> float:
         return _scale(client, distance) if self.distance == "squared" else 1.0
-
-
-def _mean_of(fit: Fit, victim: int, trials: Sequence[Best], judged: SearchedLoss) -> tuple[Tensor, float]:
-    """The mean image of a victim's trials that did not diverge, and the lowest of their distances."""
-    finite = [trial for trial in trials if math.isfinite(trial.loss)] or trials[:1]
-    labels = fit.labels[victim]
-    images = fit.images(torch.stack([trial.point for trial in finite]), labels.expand(len(finite), -1))
-    distances = [float(judged.loss(image[None], labels[None])) for image in images]
-    return mean_images(images, labels), min(distances)
 
 
 def _best_trial(claim: Claim) -> float:

@@ -71,7 +71,10 @@ class Fit:
         if labels is None:
             labels = self._labels_of(Rows.of(points, victims=len(self.labels)).victims)
         vectors = points.to(self.labels.device).reshape(-1, self.latent)
-        images: Tensor = self.prior(vectors, labels.flatten())
+        return self.pixels(self.prior(vectors, labels.flatten()), labels)
+
+    def pixels(self, images: Tensor, labels: Tensor) -> Tensor:
+        """(R, B, C, H, W) in pixel units of the generator's (R * B, C, H, W) in [0, 1]; labels (R, B)."""
         low, high = self.image_range
         return (low + (high - low) * images).reshape(*labels.shape, *images.shape[1:])
 

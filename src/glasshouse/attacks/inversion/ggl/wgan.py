@@ -37,6 +37,8 @@ from glasshouse.wire import Batch
 _VERSION = 2
 _SAVE_EVERY = 500
 _FIRST_SIDE = 4
+_LAYERS = 3
+"""Layers of a stage: a convolution, its norm, a ReLU."""
 _PENALTY = 10.0
 
 
@@ -98,10 +100,24 @@ class Generator(nn.Module):
 
     def forward(self, latent: Tensor, labels: Tensor) -> Tensor:
         """Images; generated sides that exceed the image shape are cropped around the centre."""
+        return self.draw(self.features(latent, labels, stage=0), stage=0)
+
+    @property
+    def depth(self) -> int:
+        """Number of stages at which :meth:`draw` can begin; each doubles the sides."""
+        return stages(self.shape)
+
+    def features(self, latent: Tensor, labels: Tensor, *, stage: int) -> Tensor:
+        """Features (N, channels, side, side) before ``stage``; of stage 0 the side is 4."""
         if self.classes:
             latent = torch.cat([latent, F.one_hot(labels, self.classes).to(latent.dtype)], 1)
         start = F.relu(self.norm(self.first(latent))).reshape(len(latent), -1, _FIRST_SIDE, _FIRST_SIDE)
-        pixels = (self.stages(start).tanh() + 1) / 2
+        inner: Tensor = self.stages[: _LAYERS * stage](start)
+        return inner
+
+    def draw(self, features: Tensor, *, stage: int) -> Tensor:
+        """Images of features before ``stage``, cropped like those of :meth:`forward`."""
+        pixels = (self.stages[_LAYERS * stage :](features).tanh() + 1) / 2
         _, height, width = self.shape
         top, left = (pixels.shape[2] - height) // 2, (pixels.shape[3] - width) // 2
         cut: Tensor = pixels[:, :, top : top + height, left : left + width]
