@@ -101,7 +101,8 @@ class GGL(SearchingTogether):
             "setting": "a sigmoid LeNet, digits, one example, no defence, generator trained on 600 others",
             # as many images as in quickstart-ggl, so that both have the same others and one generator
             "scenario": {"data": {"auxiliary": 600}, "federation": {"clients": 8}},
-            "fits": {"generator": generators.WGAN},  # another generator knows other images
+            # another generator knows other images, and that of digits has one stage
+            "fits": {"generator": generators.WGAN, "refinement.stage": 0},
         },
         renamed={
             "regulariser": "regularizer",

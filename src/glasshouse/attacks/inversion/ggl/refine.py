@@ -49,7 +49,7 @@ class Refinement:
 
     steps: Natural = 0
     learning_rate: Positive = 0.02
-    stage: Natural = 1
+    stage: Natural = 0
 
     def __post_init__(self) -> None:
         check_ranges(self, "refinement in a generator's features")
