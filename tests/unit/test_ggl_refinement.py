@@ -11,6 +11,7 @@ from glasshouse.attacks.inversion.ggl.objective import Fit
 from glasshouse.attacks.inversion.ggl.refine import Refinement, Staged, refine
 from glasshouse.attacks.inversion.ggl.search import LatentSearch
 from glasshouse.attacks.inversion.ggl.wgan import Generator
+from glasshouse.attacks.objective import collect_losses, thinned
 from glasshouse.attacks.parts.matching.distance import objective
 from glasshouse.attacks.parts.replica import replica
 from glasshouse.errors import BadValue, Inapplicable
@@ -98,7 +99,9 @@ def test_victims_are_refined_against_their_own_updates():
     result = toy(examples=1, clients=2)
     views = [result.view(client=k) for k in (0, 1)]
     rngs = [RNG.child(str(k)) for k in (0, 1)]
-    together = ATTACK.run_together(views, rngs=rngs)
+    with collect_losses() as curve:
+        together = ATTACK.run_together(views, rngs=rngs)
+    assert len(thinned(curve, 0)) == len(thinned(curve, 1)) == 3  # the latent search's, of every victim
     for view, rng, claims in zip(views, rngs, together, strict=True):
         alone = ATTACK.run(view, rng=rng)[0]
         torch.testing.assert_close(claims[0].inputs, alone.inputs, atol=1e-3, rtol=0)

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from glasshouse.attacks.inversion.ggl.objective import Fit
-from glasshouse.attacks.objective import record_loss
 from glasshouse.errors import Inapplicable
 from glasshouse.limits import Natural, Positive, check_ranges
 from glasshouse.progress import track
@@ -90,7 +89,6 @@ def refine(fit: Fit, points: Tensor, how: Refinement, *, victim: int) -> Tensor:
             (features.grad,) = torch.autograd.grad(losses.sum(), [features])
             better = losses.detach() < lowest  # False for NaN
             lowest = torch.where(better, losses.detach(), lowest)
-            record_loss(i, lowest.min())
             each = better.repeat_interleave(labels.shape[1]).reshape(-1, *[1] * (features.dim() - 1))
             best = torch.where(each, features.detach(), best)
             optimizer.param_groups[0]["lr"] = how.learning_rate * (1 - i / how.steps)
