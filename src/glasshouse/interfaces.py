@@ -90,7 +90,7 @@ class HasPieces(Protocol):
     """A gradient defence of which ``glasshouse check`` times pieces instead of one client's whole call."""
 
     def pieces(self, update: Update, batch: Batch, model: nn.Module) -> tuple[Piece, ...]:
-        """Pieces of under a second, whose sum, each ``times`` over, is one call of ``gradient``.
+        """Pieces of under a second, run in order: each ``times`` over, their sum is a call of ``gradient``.
 
         Raises:
             Inapplicable: as ``gradient`` does.

@@ -137,6 +137,12 @@ def names(group: str) -> tuple[str, ...]:
     return tuple(sorted(_entries(group)))
 
 
+def own_modules(*groups: str) -> tuple[str, ...]:
+    """Names of our own modules that plug-ins of the groups stand in, sorted; nothing is imported."""
+    points = (e for g in groups for alike in _entries(g).values() for e in alike)
+    return tuple(sorted({e.module for e in points if e.module.startswith(f"{__package__}.")}))
+
+
 def entry(group: str, name: str) -> EntryPoint:
     """The entry point registered as ``name``; nothing is imported.
 

@@ -16,6 +16,7 @@ from glasshouse.attacks.inversion.ggl.wgan import GeneratorTraining
 from glasshouse.attacks.inversion.inverting_gradients import InvertingGradients
 from glasshouse.attacks.inversion.linear_input import LinearInput
 from glasshouse.attacks.parts.search.adam import Descent
+from glasshouse.audit.attacking.needs import attack_of
 from glasshouse.audit.cost import calls, clock
 from glasshouse.audit.cost import estimate as costs
 from glasshouse.audit.cost import probe as probes
@@ -342,7 +343,7 @@ def test_training_in_the_first_call_is_no_part_of_a_search(tmp_path, monkeypatch
     monkeypatch.setattr(clock.time, "process_time", seconds)
     (scenario,) = load("quickstart-ggl", ["attacks.0.search={evaluations=1000, population=4}"]).scenarios
     (ggl,) = scenario.attacks
-    timing = probes.Stopwatch().attack(scenario, ggl, costs.attack_of(ggl.name, ggl.arguments).budget)
+    timing = probes.Stopwatch().attack(scenario, ggl, attack_of(ggl.name, ggl.arguments).budget)
     assert (timing.unit, timing.call) == pytest.approx((0.01, 0.03))
     assert timing.step == pytest.approx(5.0 / 3)
 
@@ -563,7 +564,7 @@ def test_every_federation_is_timed_by_itself_while_there_is_time():
 
 def test_a_search_that_ends_when_it_has_found_everything_is_probed_twice():
     budget = load("spear", []).scenarios[0].attacks[0]
-    declared = costs.attack_of(budget.name, budget.arguments).budget
+    declared = attack_of(budget.name, budget.arguments).budget
     assert declared.probe["search"]["iterations"] < declared.longer["search"]["iterations"]
 
 
@@ -680,7 +681,7 @@ def test_a_part_that_takes_too_long_is_stopped_and_said_to_be_estimated(part, mo
     timer = probes.Stopwatch()
     if part == "attack":
         (first, *_) = scenario.attacks
-        budget = costs.attack_of(first.name, first.arguments).budget
+        budget = attack_of(first.name, first.arguments).budget
         found = timer.attack(scenario, first, budget)
         spent = found.unit * calls._changed(first, budget.probe).units
     elif part == "scoring":
@@ -702,7 +703,7 @@ def test_what_was_measured_of_an_attack_is_kept_when_it_is_stopped(monkeypatch, 
     monkeypatch.setattr(calls.Calls, "_certificate", lambda *_: busy(stop_soon()))
     (scenario,) = load("digits-inversion", []).scenarios
     (first, *_) = scenario.attacks
-    budget = costs.attack_of(first.name, first.arguments).budget
+    budget = attack_of(first.name, first.arguments).budget
     found = probes.Stopwatch().attack(scenario, first, budget)
     assert found.estimated
     assert 0 < found.unit < 0.3
@@ -725,12 +726,12 @@ def test_an_attack_that_was_stopped_does_not_get_the_timing_of_another(monkeypat
     (scenario,) = load("digits-inversion", []).scenarios
     (first, *_) = scenario.attacks
     timer = probes.Stopwatch()
-    assert timer.attack(scenario, first, costs.attack_of(first.name, first.arguments).budget) is not None
+    assert timer.attack(scenario, first, attack_of(first.name, first.arguments).budget) is not None
     monkeypatch.setattr(probes, "_time_pieces", busy)
     monkeypatch.setattr(probes, "WHOLE", 0.0)
     (other,) = load("quickstart-transfer", []).scenarios
     maui = next(a for a in other.attacks if a.name == "maui")
-    assert timer.attack(other, maui, costs.attack_of("maui", maui.arguments).budget) is None
+    assert timer.attack(other, maui, attack_of("maui", maui.arguments).budget) is None
 
 
 def test_a_federation_that_is_stopped_after_a_round_keeps_what_that_took(monkeypatch, tmp_path):

@@ -16,6 +16,7 @@ from glasshouse.audit.scoring.verdicts.victims import best_of
 from glasshouse.metrics.base import ComparingMetric, ScoreContext
 from glasshouse.metrics.labels import LabelAccuracy
 from glasshouse.metrics.reconstruction import Identification, Mse, MseR, Perceptual, Psnr, Ssim
+from glasshouse.metrics.recovery import RateBlind
 from glasshouse.rng import Rng
 from glasshouse.wire import Batch
 
@@ -26,7 +27,10 @@ CONTEXT = ScoreContext(
 )
 
 
-METRICS = [Mse(), Psnr(), Ssim(), MseR(), Perceptual(), Identification(), LabelAccuracy()]
+METRICS = [
+    *(Mse(), Psnr(), Ssim(), MseR(), Perceptual(), RateBlind(threshold=7.8)),
+    *(Identification(), LabelAccuracy()),
+]
 
 
 def batch(seed: int, count: int, side: int = 16) -> Batch:

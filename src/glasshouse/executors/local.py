@@ -11,13 +11,19 @@ from glasshouse.errors import BadValue
 from glasshouse.executors.base import Answer, Piece, Workers, run_piece
 from glasshouse.process import Workers as Processes
 from glasshouse.process import default_jobs
-from glasshouse.registry import Card
+from glasshouse.registry import Card, own_modules
 
 SHARING: Final = 4
 """Worker processes per GPU: each takes half a gigabyte for its context; one small network underuses a GPU."""
-PRELOAD: Final = ("glasshouse.audit.stages", "torch._dynamo", "sklearn.datasets")
+PRELOAD: Final = (
+    "glasshouse.audit.stages",
+    "torch._dynamo",
+    "sklearn.datasets",
+    *own_modules("attacks", "behaviours", "figures", "protocols"),
+)
 """Modules imported once for all workers. Every torch optimizer imports the second, which takes 2 CPU seconds;
-the built-in data, and with them most controls, need the third."""
+the built-in data, and with them most controls, need the third. Plug-ins of other packages are left out: they
+are imported only where they are used, so that they cannot change a process that scores."""
 
 
 @final

@@ -49,6 +49,9 @@ class RateBlind(Hits):
         check_images("rate_blind", claimed, truth)
         return _recovery_hits(claimed, truth, assign(mse_table(truth, claimed)), self.threshold, context)
 
+    def compare(self, left: Tensor, right: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+        return _above(left, right, self.threshold, context)
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +90,10 @@ class RatePaper(Hits):
 def _recovery_hits(
     claimed: Tensor, truth: Tensor, pairing: NDArray[np.int64], threshold: float, context: ScoreContext
 ) -> NDArray[np.float64]:
-    images = take(claimed.double(), pairing, grey=context.grey)
-    quality = as_array(psnr(images, truth.double().to(images.device), data_range=context.data_range))
-    return np.asarray((quality > threshold) & (pairing != UNMATCHED), dtype=np.float64)
+    hits = _above(take(claimed.double(), pairing, grey=context.grey), truth.double(), threshold, context)
+    return np.asarray(hits * (pairing != UNMATCHED), dtype=np.float64)
+
+
+def _above(left: Tensor, right: Tensor, threshold: float, context: ScoreContext) -> NDArray[np.float64]:
+    quality = as_array(psnr(left, right.to(left.device), data_range=context.data_range))
+    return np.asarray(quality > threshold, dtype=np.float64)

@@ -55,7 +55,7 @@ def federation_of(scenario: Scenario, position: int) -> int | None:
 
 
 def declared(attack: Plugin) -> tuple[Needs, Budget | None]:
-    """The needs and budget of an attack with its settings; cached, as every finding asks for them."""
+    """The needs and budget of an attack with its settings; cached: findings and estimates ask often."""
     return _declared(load("attacks", attack.name), json.dumps(attack.arguments, sort_keys=True))
 
 
@@ -73,7 +73,7 @@ def stepping_of(sends: Kind, optimizer: Optimizer) -> frozenset[str]:
 def foresee_refusal(scenario: Scenario, attack: Plugin) -> Refusal | None:
     """As :func:`find_refusal`, from a scenario without axes, before anything is simulated."""
     return first_unmet_need(
-        attack_of(attack.name, attack.arguments).needs,
+        declared(attack)[0],
         f"attack '{attack.label or attack.name}'",
         threat=threat_of(scenario),
         granted=promised_grants(scenario),
@@ -172,7 +172,7 @@ def images_of(scenario: Scenario, budget: Budget) -> int:
     return len(scenario.audit.rounds) * clients_seen * min(budget.images, behind * together)
 
 
-def calls_of(scenario: Scenario, plugin: Plugin, attack: Attack) -> int:
+def calls_of(scenario: Scenario, plugin: Plugin) -> int:
     """Number of calls in one run; 0 if the setting rules the attack out."""
     if foresee_refusal(scenario, plugin) is not None:
         return 0
@@ -182,4 +182,4 @@ def calls_of(scenario: Scenario, plugin: Plugin, attack: Attack) -> int:
         "round": rounds,
         "update": min(scenario.audit.victims, rounds * scenario.federation.cohort_size),
     }
-    return per_scope[attack.needs.scope]
+    return per_scope[declared(plugin)[0].scope]

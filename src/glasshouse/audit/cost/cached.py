@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
-from glasshouse.audit.attacking.needs import attack_of, foresee_refusal
+from glasshouse.audit.attacking.needs import declared, foresee_refusal
 from glasshouse.audit.cost.rows import Row, make_row, untrained
 from glasshouse.audit.cost.timings import Timer, Timings, Uses
 from glasshouse.data.splits import ROLES, Role
@@ -96,7 +96,7 @@ def _available_images(scenario: Scenario, split: str, classes: Sequence[int]) ->
 def trainings(uses: Uses, timings: Timings, counted: CountedWork) -> Iterator[Training]:
     """Trainings before attacks that are not counted yet; charged to the first attack that needs them."""
     for (scenario, plugin), timing in zip(uses, timings, strict=True):
-        budget = attack_of(plugin.name, plugin.arguments).budget
+        budget = declared(plugin)[1]
         if budget is None or not budget.training or foresee_refusal(scenario, plugin) is not None:
             continue
         federation = scenario.federation

@@ -14,7 +14,7 @@ from typing import Any, Final, final
 
 from glasshouse.attacks.budget import Budget
 from glasshouse.audit.attacking.call import AttackTask, units_of
-from glasshouse.audit.attacking.needs import attack_of, threat_of
+from glasshouse.audit.attacking.needs import attack_of, declared, threat_of
 from glasshouse.audit.attacking.pieces import pieces, run_piece
 from glasshouse.audit.cost.clock import seconds_on
 from glasshouse.audit.cost.timings import CLOSED_FORM, Timing
@@ -247,7 +247,7 @@ class Calls:
     ) -> float | None:
         """Seconds per step of prior training: a call with an empty cache minus a warm one."""
         training = _changed(plugin, budget.probe).training * (rounds if budget.every_round else 1)
-        if not training or attack_of(plugin.name, plugin.arguments).needs.changes:
+        if not training or declared(plugin)[0].changes:
             return None
         if self._affords(cold):
             for entry in cache_folder().iterdir():
@@ -306,7 +306,7 @@ def with_few_clients(scenario: Scenario) -> Scenario:
     federation, adversary = scenario.federation, scenario.threat.client
     whole = federation.cohort_size == federation.clients and not federation.behaviours
     special = scenario.data.members > 0 or adversary is not None
-    single = all(attack_of(a.name, a.arguments).needs.scope == "update" for a in scenario.attacks)
+    single = all(declared(a)[0].scope == "update" for a in scenario.attacks)
     if federation.secure_sum or not whole or special or not single or federation.clients <= FEW:
         return scenario
     fewer = federation.model_copy(update={"clients": FEW})

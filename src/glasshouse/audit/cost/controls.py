@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
-from glasshouse.audit.attacking.needs import attack_of, calls_of
+from glasshouse.audit.attacking.needs import calls_of, declared
 from glasshouse.audit.cost.cached import CountedWork
 from glasshouse.audit.cost.rows import Row, attacked_rounds, make_row, units_in
 from glasshouse.audit.cost.timings import CLOSED_FORM, Known, Timing, Timings, Uses, stand_in
@@ -41,7 +41,7 @@ def time_controls(uses: Uses, timings: Timings, known: Known, counted: CountedWo
         counted.controls.add(control_key(plugin))
         (attack,), known_timing = easy.attacks, timing
         if timer is not None and timing is not None:
-            budget = attack_of(attack.name, attack.arguments).budget or CLOSED_FORM
+            budget = declared(attack)[1] or CLOSED_FORM
             timed = None if timer.exhausted else timer.attack(easy, attack, budget)
             known_timing = timed or stand_in(easy, budget, [(scenario, timing)], timer)
         different.append(Easy(plugin=attack, scenario=easy, timing=known_timing))
@@ -52,9 +52,8 @@ def controls_row(name: str, label: str, easy: Sequence[Easy]) -> Row:
     """The controls of one attack: their calls, without federations and training."""
     unit, work, seconds = "evaluations", 0, list[float | None]()
     for one in easy:
-        attack = attack_of(one.plugin.name, one.plugin.arguments)
-        calls = calls_of(one.scenario, one.plugin, attack)
-        budget = attack.budget or CLOSED_FORM
+        calls = calls_of(one.scenario, one.plugin)
+        budget = declared(one.plugin)[1] or CLOSED_FORM
         units = units_in(one.scenario, budget, calls)
         unit = budget.unit if budget.amount else unit
         work += units

@@ -20,7 +20,7 @@ from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin
 from glasshouse.wire import Batch, Update
 
-LONG: Final = 0.5
+LONG: Final = 0.2
 """Calls of this many CPU seconds are timed once, without a warm-up."""
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from glasshouse.audit.attacking.needs import attack_of, calls_of
+from glasshouse.audit.attacking.needs import calls_of, declared
 from glasshouse.audit.cost.cached import CountedWork, Training, pretraining_row, training_rows, trainings
 from glasshouse.audit.cost.controls import Easy, controls_row, time_controls
 from glasshouse.audit.cost.rows import Row, attacked_rounds, make_row, repeats, units_in
@@ -93,8 +93,7 @@ def _attack(name: str, label: str, uses: Uses, timings: Timings) -> Row:
     calls = work = 0
     unit, seconds = "evaluations", 0.0
     for (scenario, plugin), timing in zip(uses, timings, strict=True):
-        attack = attack_of(plugin.name, plugin.arguments)
-        budget, count = attack.budget or CLOSED_FORM, calls_of(scenario, plugin, attack) * repeats(scenario)
+        budget, count = declared(plugin)[1] or CLOSED_FORM, calls_of(scenario, plugin) * repeats(scenario)
         units = units_in(scenario, budget, count)
         calls, work = calls + count, work + units
         unit = budget.unit if budget.amount else "evaluations"
@@ -117,7 +116,7 @@ def _certificates(name: str, label: str, uses: Uses, timings: Timings) -> Row:
     calls, seconds = 0, 0.0
     for (scenario, plugin), timing in zip(uses, timings, strict=True):
         if timing is not None and timing.certificate:
-            count = calls_of(scenario, plugin, attack_of(plugin.name, plugin.arguments)) * repeats(scenario)
+            count = calls_of(scenario, plugin) * repeats(scenario)
             calls, seconds = calls + count, seconds + count * timing.certificate
     return make_row(name, f"certificates: {label}", calls, ("searches", calls), seconds)
 
@@ -156,7 +155,7 @@ def _simulation(
     """
     groups, played = list[tuple[Scenario, int]](), set[str]()
     for one in (cell.scenario for cell in every):
-        active = sum(bool(attack_of(a.name, a.arguments).needs.changes) for a in one.attacks)
+        active = sum(bool(declared(a)[0].changes) for a in one.attacks)
         passive = {federation_digest(one)} - played if active < len(one.attacks) else set()
         groups.append((one, (active + len(passive)) * repeats(one)))
         played |= set() if one.captured else passive
@@ -188,7 +187,7 @@ def _scoring(every: Sequence[Cell], controls: int, timed: Scoring | None) -> lis
     for one in (cell.scenario for cell in every):
         undefended = federation_digest(one.model_copy(update={"defenses": ()}))
         for plugin in one.attacks:
-            claims = calls_of(one, plugin, attack_of(plugin.name, plugin.arguments))
+            claims = calls_of(one, plugin)
             for place, number in enumerate((bool(claims), claims)):
                 counts[undefended not in nulls][place] += number * repeats(one) * len(one.audit.metrics)
         nulls.add(undefended)

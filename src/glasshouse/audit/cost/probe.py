@@ -14,7 +14,7 @@ from typing import TypeVar, final
 import torch
 
 from glasshouse.attacks.budget import PROBE, Budget
-from glasshouse.audit.attacking.needs import attack_of
+from glasshouse.audit.attacking.needs import declared
 from glasshouse.audit.cost.calls import Calls, cache_in, with_few_clients
 from glasshouse.audit.cost.clock import seconds_on, steady_seconds
 from glasshouse.audit.cost.deadline import OutOfTime, deadline
@@ -55,7 +55,7 @@ ENOUGH = 4.0
 """CPU seconds after which nothing is measured that another setting of the same attack can stand in for."""
 LAST = 0.5
 """CPU seconds that a measurement gets, however late it is."""
-FEDERATION = 2.5
+FEDERATION = 2.0
 """CPU seconds of a federation after which it is stopped."""
 SCORING = 2.0
 """CPU seconds of scoring after which it is stopped, so that time is left for attacks."""
@@ -79,7 +79,7 @@ class Stopwatch:
         home = tempfile.mkdtemp()
         weakref.finalize(self, shutil.rmtree, home, ignore_errors=True)
         self._calls = Calls(device, Path(home), self._left)
-        self._gradients: dict[str, float] = {}
+        self._gradients: dict[str, dict[int, float]] = {}
         self._defenses = Defenses(exhausted=lambda: self.exhausted, gradient=self.gradient)
 
     @property
@@ -130,7 +130,7 @@ class Stopwatch:
             timing = None
         else:
             timing = self._calls.time(scenario, plugin, budget)
-        if timing is None or not attack_of(plugin.name, plugin.arguments).needs.changes:
+        if timing is None or not declared(plugin)[0].changes:
             return timing
         return self._calls.with_crafting(timing, scenario, plugin, budget)
 
@@ -160,33 +160,42 @@ class Stopwatch:
         return seconds_of(partial(train, sample, PROBE)) / (PROBE * len(sample) * each)
 
     def gradient(self, scenario: Scenario) -> float:
-        """Seconds of one client's gradient of one batch, on the device of attacks; told from few images."""
-        key = repr((untrained(scenario), scenario.federation.batch_size, scenario.data))
-        if key not in self._gradients:
-            dealt, size = deal_data(shortened(scenario), seed=scenario.seed), _batch_size(scenario)
-            private = require_part(dealt.roles.private, "private")
-            most = max(PROBED_IMAGES, PROBED_VALUES // private.inputs[0].numel())
-            batches = [private.pick(torch.arange(min(size, n, len(private)))) for n in (FEW_IMAGES, most)]
-            few, batch = (
-                replace(one, inputs=one.inputs.to(self._device), labels=one.labels.to(self._device))
-                for one in batches
-            )
-            agreed = architecture_of(scenario, dealt)
-            network = models.build(agreed, rng=Rng.root(0)).to(self._device).eval()
+        """Seconds of one client's gradient of one batch, on the device of attacks; told from few images.
 
-            def differentiate(images: Batch) -> None:
-                network.zero_grad()
-                loss = mean_loss(network, images)
-                loss.backward()  # type: ignore[no-untyped-call]  # torch's own
-                float(loss.detach())  # waits for an accelerator
+        With little time left, another batch of the same network may stand for it.
+        """
+        size, data = _batch_size(scenario), scenario.data
+        per_image = self._gradients.setdefault(
+            repr((untrained(scenario), data.source, data.resize, data.channels)), {}
+        )
+        if size not in per_image and not (per_image and self.exhausted):
+            per_image[size] = self._gradient_per_image(scenario, size)
+        return size * per_image.get(size, next(iter(per_image.values())))
 
-            enough = HEAVY / 2 if self.exhausted else HEAVY
-            spent = seconds_on(self._device, partial(differentiate, few))
-            if spent < enough:
-                timed = batch if spent * len(batch) / len(few) < enough else few
-                spent = steady_seconds(self._device, partial(differentiate, timed)) * len(few) / len(timed)
-            self._gradients[key] = spent * size / len(few)
-        return self._gradients[key]
+    def _gradient_per_image(self, scenario: Scenario, size: int) -> float:
+        dealt = deal_data(shortened(scenario), seed=scenario.seed)
+        private = require_part(dealt.roles.private, "private")
+        most = max(PROBED_IMAGES, PROBED_VALUES // private.inputs[0].numel())
+        batches = [private.pick(torch.arange(min(size, n, len(private)))) for n in (FEW_IMAGES, most)]
+        few, batch = (
+            replace(one, inputs=one.inputs.to(self._device), labels=one.labels.to(self._device))
+            for one in batches
+        )
+        agreed = architecture_of(scenario, dealt)
+        network = models.build(agreed, rng=Rng.root(0)).to(self._device).eval()
+
+        def differentiate(images: Batch) -> None:
+            network.zero_grad()
+            loss = mean_loss(network, images)
+            loss.backward()  # type: ignore[no-untyped-call]  # torch's own
+            float(loss.detach())  # waits for an accelerator
+
+        enough = HEAVY / 2 if self.exhausted else HEAVY
+        spent = seconds_on(self._device, partial(differentiate, few))
+        if spent >= enough:
+            return spent / len(few)
+        timed = batch if spent * len(batch) / len(few) < enough else few
+        return steady_seconds(self._device, partial(differentiate, timed)) / len(timed)
 
     def simulation(self, scenario: Scenario, *, cold: bool) -> Played:
         """CPU seconds of a passive federation, without the imports that all workers share."""

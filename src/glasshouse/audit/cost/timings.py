@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, final
 
 from glasshouse.attacks.budget import Budget
-from glasshouse.audit.attacking.needs import attack_of, calls_of
+from glasshouse.audit.attacking.needs import calls_of, declared
 from glasshouse.audit.cost.rows import untrained
 from glasshouse.audit.scoring.rehearsal import Scoring
 from glasshouse.audit.simulation.rehearsal import Played
@@ -112,10 +112,9 @@ class Known:
         Otherwise estimated from the same attack in another setting, else from another attack whose budget
         counts the same units; None: no such timing exists, or the attack cannot be timed.
         """
-        attack = attack_of(plugin.name, plugin.arguments)
-        if self.timer is None or not calls_of(scenario, plugin, attack):
+        if self.timer is None or not calls_of(scenario, plugin):
             return None
-        budget, own = attack.budget or CLOSED_FORM, self._timed.setdefault(plugin.name, {})
+        budget, own = declared(plugin)[1] or CLOSED_FORM, self._timed.setdefault(plugin.name, {})
         key = _what_matters(scenario, plugin, budget)
         late = self.timer.exhausted if own and not first else self.timer.spent
         late = late and any(self._timed.values())

@@ -92,20 +92,24 @@ class Soteria(NamedDefense):
         return dataclasses.replace(update, tensors={**update.tensors, key: masked})
 
     def pieces(self, update: Update, batch: Batch, model: nn.Module) -> tuple[Piece, ...]:
-        """The model's preparation, the forward pass of one example, and one of its backward passes.
+        """The model's preparation, the forward pass of one example, and one of its backward passes, in order.
 
         Raises:
-            Inapplicable: the model has no such linear layer, or does not use it.
+            Inapplicable: the model has no such linear layer; of the forward pass: the model does not use it.
         """
         del update  # its size is not what takes time
         name, examples, x = defended_layer(model, self.layer), len(batch), batch.inputs[0]
         work = _prepared(model)
-        layer = work.get_submodule(name)
-        copies, r = _forward(work, layer, x)
+        layer, features = work.get_submodule(name), model.get_parameter(f"{name}.weight").shape[1]
+        graph: list[tuple[Tensor, Tensor]] = []  # of the forward pass, for the backward pass that follows
+
+        def run_forward() -> None:
+            graph[:] = [_forward(work, layer, x)]
+
         return (
             Piece(run=lambda: _prepared(model), times=1),
-            Piece(run=lambda: _forward(work, layer, x), times=examples),
-            Piece(run=lambda: _norms(copies, r, 0), times=examples * math.ceil(r.shape[1] / _ROWS)),
+            Piece(run=run_forward, times=examples),
+            Piece(run=lambda: _norms(*graph[0], 0), times=examples * math.ceil(features / _ROWS)),
         )
 
 
