@@ -18,10 +18,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from glasshouse.audit.attacking.call import AttackTask
+from glasshouse.audit.attacking.call import AttackTask, pieces
 from glasshouse.audit.attacking.claims import Unit, read_outcome, same_claims
 from glasshouse.audit.attacking.needs import threat_of
-from glasshouse.audit.attacking.pieces import pieces
 from glasshouse.audit.examine import examine
 from glasshouse.audit.replay_process import NO_NAMESPACE
 from glasshouse.audit.scoring.controls.swap import score_swapped, write_swapped

@@ -23,7 +23,7 @@ def main(orders: Path) -> int:
     if not _confine(raw):
         return NO_NAMESPACE
     # Imported late: these modules may start threads, and a process with threads cannot enter a namespace.
-    from glasshouse.audit.attacking.pieces import run_piece  # noqa: PLC0415
+    from glasshouse.audit.attacking.call import run_piece  # noqa: PLC0415
     from glasshouse.errors import GlasshouseError  # noqa: PLC0415
     from glasshouse.process import prepare_process  # noqa: PLC0415
 

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
 
-from glasshouse.audit.attacking.pieces import pieces
-from glasshouse.audit.attacking.pieces import run_piece as run_calls
+from glasshouse.audit.attacking.call import pieces
+from glasshouse.audit.attacking.call import run_piece as run_calls
 from glasshouse.audit.captured.group import record
 from glasshouse.audit.log import RunLog
 from glasshouse.audit.plan import Plan, attack_tasks, group_tasks

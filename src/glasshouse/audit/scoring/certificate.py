@@ -30,8 +30,7 @@ from glasshouse.attacks.objective import SearchedLoss, SearchingAttack, Searchin
 from glasshouse.attacks.sequences import Sequences
 from glasshouse.audit.attacking.call import AttackTask, adversary_side, stream_of, view_of
 from glasshouse.audit.attacking.claims import Outcome, read_outcome
-from glasshouse.audit.attacking.device import run_on
-from glasshouse.audit.attacking.isolation import call_plugin
+from glasshouse.audit.attacking.isolation import call_on
 from glasshouse.audit.attacking.needs import attack_of
 from glasshouse.audit.scoring.nulls import batched
 from glasshouse.audit.scoring.score import longest_prefix
@@ -131,7 +130,7 @@ def _losses_together(part: Piece, attack: Attack) -> dict[tuple[str, str], Searc
         losses = attack.objectives(views, rngs=[stream_of(task) for task in part])
         return {(task.out, device): one for task, one in zip(part, losses, strict=True)}
 
-    answer = call_plugin(lambda: run_on(part[0].device, work, subject=subject), subject=subject)
+    answer = call_on(part[0].device, work, subject=subject)
     return {} if isinstance(answer, Refusal) else answer
 
 
@@ -170,7 +169,7 @@ def _certify(task: AttackTask, units: _Units) -> tuple[Search, ...] | Refusal:
             rows = [replace(row, projected=_loss(s, x, _labels(c), device)) for row, c, s, x in every]
         return tuple(r for r in rows if all(map(math.isfinite, (r.loss, r.truth, r.projected or 0.0))))
 
-    return call_plugin(lambda: run_on(task.device, work, subject=subject), subject=subject)
+    return call_on(task.device, work, subject=subject)
 
 
 def _searched(outcome: Outcome) -> list[Searched]:

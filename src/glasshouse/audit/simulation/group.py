@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from glasshouse.attacks.base import ActiveAttack, Attack
 from glasshouse.audit.attacking.call import declared_grants
-from glasshouse.audit.attacking.device import own_device, run_on
-from glasshouse.audit.attacking.isolation import call_plugin
+from glasshouse.audit.attacking.isolation import call_on, own_device
 from glasshouse.audit.attacking.needs import attack_of, find_refusal, refusal_of
 from glasshouse.audit.hashes import NOTES, write_hashes
 from glasshouse.audit.log import collect_notes
@@ -269,7 +268,7 @@ def _craft(attack: ActiveAttack, view: View, *, rng: Rng, device: str) -> Crafte
     def work(place: str) -> Crafted | None:
         return copy_to(attack.craft(copy_to(view, place), rng=rng), "cpu")
 
-    answer = call_plugin(lambda: run_on(device, work, subject=subject), subject=subject)
+    answer = call_on(device, work, subject=subject)
     if isinstance(answer, Refusal):
         raise Inapplicable(answer.subject, needs=answer.needs, got=answer.got, fix=answer.fix)
     return answer

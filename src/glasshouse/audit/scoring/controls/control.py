@@ -15,10 +15,9 @@ from typing import Any, Final, final
 
 from filelock import FileLock
 
-from glasshouse.audit.attacking.call import AttackTask, units_of
+from glasshouse.audit.attacking.call import AttackTask, pieces, run_piece, units_of
 from glasshouse.audit.attacking.claims import Outcome, read_outcome
 from glasshouse.audit.attacking.needs import attack_of, threat_of
-from glasshouse.audit.attacking.pieces import pieces, run_piece
 from glasshouse.audit.scoring.claims.scored import ScoredMetric
 from glasshouse.audit.scoring.claims.truths import exchange_classes, rotate_victims
 from glasshouse.audit.scoring.controls.sources import sources_digest
