@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from glasshouse.audit.simulation.recorder import BothSides
 
 from glasshouse import registry
 from glasshouse.attacks.base import ClassRepresentatives
@@ -15,7 +16,6 @@ from glasshouse.audit.scoring.claims.class_score import GUESS
 from glasshouse.audit.scoring.claims.truths import exchange_classes
 from glasshouse.audit.simulation.build import build
 from glasshouse.audit.simulation.monitor import SERVER, ModelMonitor
-from glasshouse.audit.simulation.recorder import BothSides
 from glasshouse.data.domains import LowerHalfMask
 from glasshouse.data.sources import load as load_source
 from glasshouse.errors import BadScenario

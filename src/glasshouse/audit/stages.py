@@ -36,15 +36,6 @@ SEARCHES, JUDGED, SCORES = "searches checked", "controls judged", "scores"
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
-class EpsilonTask:
-    """A federation with canaries to simulate; its bound is written to ``out``."""
-
-    cell: Cell
-    out: str
-
-
-@final
 @dataclass(kw_only=True)
 class Stages:
     """One audit on the workers of an executor.
@@ -85,9 +76,8 @@ class Stages:
                     self._record(planned, replace(group, processes=processes))
             for planned in plans:
                 if planned.cell.scenario.audit.epsilon.claimed:
-                    out = str(self._epsilon_file(planned.cell))
-                    task = EpsilonTask(cell=planned.cell, out=out)
-                    self._submit(_file_epsilon, task, CANARIES, planned.part, lock=out)
+                    task = planned.cell, self._epsilon_file(planned.cell)
+                    self._submit(_file_epsilon, task, CANARIES, planned.part, lock=str(task[1]))
             for control in controls:
                 self._submit(
                     run_control, control, CONTROLS, CONTROLS, lock=control.folder, device=self.device
@@ -151,22 +141,15 @@ class Stages:
                 self._submit(judge_control, control, JUDGED, CONTROLS)
             judged: dict[str, Control | None] = dict(answer.value for _, answer in self._finished())
             for planned in plans:
-                self._submit(score_cell, self._cell_task(planned, judged, searches), SCORES, planned.part)
+                task = CellTask(
+                    cell=planned.cell,
+                    groups=planned.groups,
+                    run=str(self.run),
+                    controls=judged,
+                    searches={t.out: searches[t.out] for t in attack_tasks(planned, self.device)},
+                )
+                self._submit(score_cell, task, SCORES, planned.part)
             return dict(answer.value for _, answer in self._finished())
-
-    def _cell_task(
-        self,
-        planned: Plan,
-        controls: Mapping[str, Control | None],
-        searches: Mapping[str, tuple[Search, ...]],
-    ) -> CellTask:
-        return CellTask(
-            cell=planned.cell,
-            groups=planned.groups,
-            run=str(self.run),
-            controls=controls,
-            searches={t.out: searches[t.out] for t in attack_tasks(planned, self.device)},
-        )
 
     @contextmanager
     def _room(self, name: str) -> Iterator[None]:
@@ -217,16 +200,15 @@ class Stages:
         return self.run / "epsilons" / f"{cell.hash}.json"
 
 
-def _file_epsilon(task: EpsilonTask) -> str:
-    """Measure ε with canaries, simulated or of a capture, unless the file exists; return the file."""
+def _file_epsilon(task: tuple[Cell, Path]) -> None:
+    """Measure ε of the cell with canaries, simulated or of a capture, unless the file exists."""
     from glasshouse.audit.captured.canaries import measure_captured_epsilon  # noqa: PLC0415
     from glasshouse.audit.simulation.epsilon import measure_epsilon  # noqa: PLC0415  (needs the extra dp)
 
-    if not Path(task.out).is_file():
-        measure = measure_captured_epsilon if task.cell.scenario.captured else measure_epsilon
-        _, answer = measure(task.cell)
-        write_json(Path(task.out), asdict(answer))
-    return task.out
+    cell, out = task
+    if not out.is_file():
+        measure = measure_captured_epsilon if cell.scenario.captured else measure_epsilon
+        write_json(out, asdict(measure(cell)))
 
 
 def _check_some_ran(groups: list[Group]) -> None:

@@ -20,7 +20,7 @@ from glasshouse.audit.scoring.verdicts.contrast import contrasts
 from glasshouse.audit.scoring.verdicts.family import primary_metrics
 from glasshouse.audit.scoring.verdicts.measurement import Measurement, finding_of
 from glasshouse.audit.scoring.verdicts.victims import SkippedVictims, can_judge_victims, victims_of
-from glasshouse.audit.scoring.wording.wording import defense_labels
+from glasshouse.audit.scoring.wording import defense_labels
 from glasshouse.audit.simulation.record import GroupRecord, read_record
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Metric

@@ -9,12 +9,14 @@ import torch
 from torch import Tensor
 
 from glasshouse.audit.attacking.needs import threat_of
-from glasshouse.audit.simulation.classes import (
+from glasshouse.audit.simulation.deal import (
+    DealtData,
     announced_public,
     classes_of,
+    deal_data,
     gallery_tensors,
+    require_part,
 )
-from glasshouse.audit.simulation.deal import DealtData, deal_data, require_part
 from glasshouse.audit.simulation.pretraining import Start, measure_accuracy, start_of, train_publicly
 from glasshouse.audit.simulation.property import holders, with_members
 from glasshouse.audit.simulation.record import Facts

@@ -78,20 +78,18 @@ class CanaryRecorder:
     ) -> None: ...
 
 
-def measure_epsilon(cell: Cell) -> tuple[str, EmpiricalEpsilon | Refusal]:
-    """Run a federation with the canaries of the cell's scenario; return the cell's hash and the bound."""
+def measure_epsilon(cell: Cell) -> EmpiricalEpsilon | Refusal:
+    """Run a federation with the canaries of the cell's scenario; return the bound."""
     return time_answer(cell, _measured)
 
 
-def time_answer(
-    cell: Cell, measure: Callable[[Cell], EmpiricalEpsilon]
-) -> tuple[str, EmpiricalEpsilon | Refusal]:
-    """The cell's hash, and the timed result of ``measure`` or its refusal."""
+def time_answer(cell: Cell, measure: Callable[[Cell], EmpiricalEpsilon]) -> EmpiricalEpsilon | Refusal:
+    """The timed result of ``measure``, or its refusal."""
     started = time.process_time()
     answer = call_plugin(lambda: measure(cell), subject="canaries")
     if isinstance(answer, Refusal):
-        return cell.hash, answer
-    return cell.hash, dataclasses.replace(answer, seconds=time.process_time() - started)
+        return answer
+    return dataclasses.replace(answer, seconds=time.process_time() - started)
 
 
 def _measured(cell: Cell) -> EmpiricalEpsilon:

@@ -22,10 +22,9 @@ from glasshouse.audit.log import collect_notes
 from glasshouse.audit.simulation.build import Built, build
 from glasshouse.audit.simulation.grants import collect_grants
 from glasshouse.audit.simulation.guard import SimulatedGuard
-from glasshouse.audit.simulation.monitor import Accuracies, ModelMonitor
+from glasshouse.audit.simulation.monitor import Accuracies, BothSides, ModelMonitor
 from glasshouse.audit.simulation.property import data_properties
 from glasshouse.audit.simulation.record import GroupRecord, has_record, write_record
-from glasshouse.audit.simulation.recorder import BothSides
 from glasshouse.cache import digest
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.federation.crew import WORTH, ProcessCrew

@@ -6,8 +6,7 @@ from typing import Final, final
 
 from glasshouse.attacks.base import About, Claim
 from glasshouse.audit.attacking.claims import Outcome, Unit
-from glasshouse.audit.scoring.claims.fields import null_numbers
-from glasshouse.audit.scoring.claims.rounds import score_rounds
+from glasshouse.audit.scoring.claims.rounds import null_numbers, score_rounds
 from glasshouse.audit.scoring.claims.scored import Numbers, ScoredMetric
 from glasshouse.audit.scoring.claims.scorers import scorer_of
 from glasshouse.audit.scoring.judge import Judge, Target
@@ -67,8 +66,7 @@ def score_silence(name: str, metric: Metric, silence: Silence, judge: Judge) -> 
     def measure(target: Target, _: Target) -> Numbers:
         return null_numbers(name, metric, target, judge, count=len(target.batch))
 
-    def null(number: int, target: Target, values: Numbers) -> Numbers:
-        del number, target
+    def null(_: int, __: Target, values: Numbers) -> Numbers:
         return values
 
     scored = score_rounds(silence.about, judge, measure=measure, null=null, claimed=False)

@@ -10,7 +10,7 @@ import numpy as np
 
 from glasshouse.audit.scoring.claims.scored import ScoredMetric
 from glasshouse.audit.scoring.verdicts.finding import means_of, pooled_metric, victims_of
-from glasshouse.audit.scoring.wording.wording import defense_labels
+from glasshouse.audit.scoring.wording import defense_labels
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Metric
 from glasshouse.metrics.statistics.interval import Interval, paired_gain

@@ -8,7 +8,7 @@ measured, the state says so; it never counts as success.
 from collections.abc import Iterator, Sequence
 from typing import Literal, TypeVar
 
-from glasshouse.audit.scoring.wording.wording import defense_labels
+from glasshouse.audit.scoring.wording import defense_labels
 from glasshouse.results.cards import Limit, MetricCard
 from glasshouse.results.judgement import expected_by_luck, victims_of
 from glasshouse.results.records import Finding, Refused, Result, Utility, Victim

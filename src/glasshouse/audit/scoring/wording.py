@@ -1,15 +1,96 @@
-"""Threat cards: who sees what, and which grants were given, in words, one card per scenario."""
+"""Words for the report: cards of attacks and metrics, threat cards, how numbers were chosen."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
-from glasshouse import registry
-from glasshouse.audit.attacking.needs import attack_of
+from glasshouse.audit.attacking.needs import attack_of, declared
 from glasshouse.audit.scoring.tasks import CellResult
-from glasshouse.results.cards import ThreatCard
+from glasshouse.errors import BadValue
+from glasshouse.metrics.base import Metric
+from glasshouse.metrics.landmarks import landmarks
+from glasshouse.registry import card, create, load
+from glasshouse.results.cards import AttackCard, MetricCard, ThreatCard
 from glasshouse.results.vocabulary import CHANGES, SEES
 from glasshouse.scenario.axes import cells as expand
+from glasshouse.scenario.axes import label_of
 from glasshouse.scenario.spec import Scenario
+from glasshouse.scenario.table import Plugin
 from glasshouse.settings import Optimizer
+
+
+def attack_cards(scenarios: Iterable[Scenario]) -> tuple[AttackCard, ...]:
+    """The attacks of all scenarios, each label once.
+
+    Args:
+        scenarios: with their axes expanded.
+    """
+    cards = {(a.label or a.name): _attack_card(a) for s in scenarios for a in s.attacks}
+    return tuple(cards.values())
+
+
+def metric_cards(scenarios: Iterable[Scenario]) -> tuple[MetricCard, ...]:
+    """The metrics of all scenarios and of the controls of their attacks, each name once.
+
+    Args:
+        scenarios: with their axes expanded.
+
+    Raises:
+        BadValue: a metric has no description.
+    """
+    cards: dict[str, MetricCard] = {}
+    for scenario in scenarios:
+        for name, arguments in _metrics_of(scenario):
+            if name not in cards:
+                cards[name] = _metric_card(name, create(load("metrics", name), arguments))
+    return tuple(cards.values())
+
+
+def _metrics_of(scenario: Scenario) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    yield from ((m.name, m.arguments) for m in scenario.audit.metrics)
+    for attack in scenario.attacks:
+        own = card("attacks", attack.name)
+        if own.control:
+            yield own.control_metric, {}
+
+
+def _attack_card(attack: Plugin) -> AttackCard:
+    own = card("attacks", attack.name)
+    return AttackCard(
+        label=attack.label or attack.name,
+        name=attack.name,
+        title=own.title or attack.name,
+        summary=own.summary,
+        source=own.source,
+    )
+
+
+def _metric_card(name: str, metric: Metric) -> MetricCard:
+    try:
+        wording, (low, high) = metric.wording, metric.range
+    except AttributeError as error:
+        raise BadValue(
+            f"metric '{name}'",
+            needs="the class attributes 'wording', of type glasshouse.metrics.base.Wording, and 'range'",
+            got=str(error),
+            fix="say how a report shows the number: docs/plugins.md has an example",
+        ) from error
+    return MetricCard(
+        name=name,
+        label=wording.label,
+        sentence=wording.sentence,
+        explanation=wording.explanation,
+        display=wording.display,
+        low=low if math.isfinite(low) else None,
+        high=high if math.isfinite(high) else None,
+        higher_leaks=metric.higher_leaks,
+        unit=metric.unit,
+        severity=wording.severity,
+        order=wording.order,
+        note=wording.note,
+        private=wording.private,
+        landmarks=tuple(landmarks(metric)),
+    )
 
 
 def threat_card(scenario: Scenario, cells: Sequence[CellResult]) -> ThreatCard:
@@ -84,7 +165,7 @@ def _setup(scenario: Scenario) -> str:
 def _defenses(scenario: Scenario) -> dict[str, str]:
     """What each defence of the scenario does, including those of other packages."""
     names = dict.fromkeys(d.name for cell in expand(scenario) for d in cell.scenario.defenses)
-    return {name: registry.card("defenses", name).summary for name in names}
+    return {name: card("defenses", name).summary for name in names}
 
 
 def _advice(scenario: Scenario) -> str:
@@ -102,3 +183,31 @@ def _notes(scenario: Scenario) -> tuple[str, ...]:
         return ()
     on = f"{scenario.tuning.source} {scenario.tuning.split}".strip()
     return (f"Defaults were tuned on {on}; other data judge here. {scenario.tuning.note}".strip(),)
+
+
+def chosen_words(attack: Plugin) -> str:
+    """How the number was chosen, in words."""
+    _, budget = declared(attack)
+    restarts = 1 if budget is None else budget.restarts
+    return (
+        f"best of {restarts} restarts, chosen by the attack's own loss"
+        if restarts > 1
+        else "a single run; nothing was selected afterwards"
+    )
+
+
+def given_words(scenario: Scenario, attack: Plugin) -> tuple[str, ...]:
+    """The grants of the scenario that this attack uses."""
+    needs, _ = declared(attack)
+    grants = [name for name, value in scenario.grants.model_dump().items() if value]
+    derived = (
+        {"cohorts"}
+        if scenario.threat.role != "server" and "aggregate" in needs.sees | needs.any_of
+        else set()
+    )
+    return tuple(name for name in grants if name in needs.grants | needs.uses | derived)
+
+
+def defense_labels(scenario: Scenario) -> tuple[str, ...]:
+    """The defences in words, in order."""
+    return tuple(d.label or str(label_of({"name": d.name, **d.arguments})) for d in scenario.defenses)
