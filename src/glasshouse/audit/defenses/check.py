@@ -1,4 +1,9 @@
-"""Compare the declared defences of a transcript with the observed ones."""
+"""Compare the declared defences of a transcript with the observed ones, those of the server included.
+
+The server's own: noise that it adds to the mean, and whether it saw single updates. Between two broadcasts it
+moves by a multiple of the weighted mean of the updates. The residual is noise, in every entry of the model,
+or another update rule (momentum, an adaptive server).
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,12 +14,14 @@ import torch
 from torch import Tensor
 
 from glasshouse.audit.defenses.declared import Judged, Mark, Ruling, judge, rule
-from glasshouse.audit.defenses.observe import GAUSSIAN, Observation, State, observe
+from glasshouse.audit.defenses.observe import GAUSSIAN, Observation, State, absent, observe, unclear
 from glasshouse.audit.defenses.traces import Trace, traces_of
 from glasshouse.privacy.marks import ROUNDING
 from glasshouse.transcript.record import RoundRecord, Transcript
 from glasshouse.wire import Mechanism
 
+SERVER_NOISE: Final = "server_noise"
+"""May be declared beside the registered defences: noise of standard deviation ``std`` on the mean."""
 _GAUSSIAN_RATIO: Final = math.sqrt(2 / math.pi)
 _LIKE_NOISE: Final = 0.02
 
@@ -33,25 +40,22 @@ def observe_server(transcript: Transcript, traces: Mapping[int, Sequence[Trace]]
     uniform = transcript.terms.weighting == "uniform"
     rests = [rest for pair in pairs if (rest := _residual(*pair, uniform=uniform)) is not None]
     if not rests:
-        note = "no round whose updates and next broadcast were kept"
-        return Observation(kind="server_noise", state="unclear", updates=0, note=note)
+        return unclear(SERVER_NOISE, 0, "no round whose updates and next broadcast were kept")
     noisy = [rest for rest, floor in rests if float(rest.square().mean()) ** 0.5 > floor]
     if not noisy:
         floor = max(floor for _, floor in rests)
         note = f"the next model is the mean of the updates; less than {floor:.2g} would not show"
-        return Observation(
-            kind="server_noise", state="off", value=0.0, low=0.0, high=floor, updates=len(rests), note=note
-        )
+        return absent(SERVER_NOISE, len(rests), floor, note)
     values = torch.cat(noisy)
     std = float(values.square().mean().sqrt())
     if abs(float(values.abs().mean()) / std - _GAUSSIAN_RATIO) > _LIKE_NOISE:
         note = "the server's steps are no multiple of the updates' mean, and what is left is not like noise"
-        return Observation(kind="server_noise", state="unclear", updates=len(rests), note=note)
+        return unclear(SERVER_NOISE, len(rests), note)
     low, high = (
         std * math.sqrt(len(values) / float(scipy.stats.chi2.ppf(q, len(values)))) for q in (0.975, 0.025)
     )
     return Observation(
-        kind="server_noise", state="on", value=std, low=low, high=high, shows=len(noisy), updates=len(rests),
+        kind=SERVER_NOISE, state="on", value=std, low=low, high=high, shows=len(noisy), updates=len(rests),
         family=GAUSSIAN,
     )  # fmt: skip
 
@@ -88,10 +92,6 @@ def observe_sum(transcript: Transcript) -> Observation:
     return Observation(kind="sum", state=state, shows=summed, updates=len(rounds), note=note)
 
 
-SERVER_NOISE: Final = "server_noise"
-"""May be declared beside the registered defences: noise of standard deviation ``std`` on the mean."""
-
-
 def check_defenses(transcript: Transcript, declared: Sequence[Mechanism]) -> tuple[Judged, ...]:
     """Compare the defences observed in ``transcript`` with the declared ones.
 
@@ -113,7 +113,7 @@ def check_defenses(transcript: Transcript, declared: Sequence[Mechanism]) -> tup
     for _, each in sorted(traces.items()):
         rows += judge(own, observe(each, terms), each[0].update, terms)
     if not traces:
-        hidden = Observation(kind="none", state="unclear", updates=0)
+        hidden = unclear("none", 0, "")
         reason = "the server saw sums alone"
         rows += [_server_row(m.name, math.nan, hidden, "cannot be told", reason) for m in own]
     return tuple(row for row in rows if row is not None)

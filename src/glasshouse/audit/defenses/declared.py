@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, final
 
-from glasshouse.audit.defenses.observe import GAUSSIAN, LAPLACE, Observation
+from glasshouse.audit.defenses.observe import GAUSSIAN, LAPLACE, Observation, unclear
 from glasshouse.registry import create, load
 from glasshouse.settings import PLAIN
 from glasshouse.wire import Mechanism, Terms, Update
@@ -148,7 +148,7 @@ def judge(
                 *rule(expected, observations[mark.kind], later),
             )
         if not each:
-            unread = Observation(kind="none", state="unclear", updates=observations["norm"].updates)
+            unread = unclear("none", observations["norm"].updates, "")
             reason = "its marks are not among those that this check reads"
             add(mechanism.name, Mark(kind="none", setting="", value=None), unread, "cannot be told", reason)
     explained = {mark.kind for each in marks for mark in each}

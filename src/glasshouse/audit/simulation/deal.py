@@ -1,12 +1,15 @@
-"""Load a scenario's data and deal them to the roles; a probe of the cost deals the same data only once."""
+"""Load a scenario's data and deal them to the roles, by class and domain under ``[data.domains]``.
+
+A probe of the cost deals the same data only once.
+"""
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, cast, final
+from typing import Any, Final, TypeVar, cast, final
 
 import torch
 from torch import Tensor
@@ -26,7 +29,13 @@ from glasshouse.scenario.spec import Data, Scenario
 from glasshouse.tensors import class_means
 from glasshouse.wire import Batch
 
+T = TypeVar("T")
+
 UNKNOWN = -1
+SPARE_NUMBERS: Final = 2**24
+"""Largest number of pixel values of the spare held-out images that are stored (64 MiB)."""
+REMEMBERED: Final = 2
+"""Number of data sets, and of deals of them, that a probe remembers; each may fill much of the memory."""
 
 
 def class_roles(scenario: Scenario, source: DataSource, *, rng: Rng) -> ClassRoles | None:
@@ -105,12 +114,6 @@ def _shifts(scenario: Scenario) -> list[Shift]:
     return [create(load("transforms", s.name), s.arguments) for s in scenario.data.domains.shifts]
 
 
-SPARE_NUMBERS: Final = 2**24
-"""Largest number of pixel values of the spare held-out images that are stored (64 MiB)."""
-REMEMBERED: Final = 2
-"""Number of data sets, and of deals of them, that a probe remembers; each may fill much of the memory."""
-
-
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DealtData:
@@ -135,6 +138,18 @@ class _Memory:
     deals: dict[str, tuple[DealtData, float]] = field(default_factory=dict)
     sources: dict[str, tuple[DataSource, float]] = field(default_factory=dict)
     saved: float = 0.0
+
+    def once(self, known: dict[str, tuple[T, float]], key: str, make: Callable[[], T]) -> T:
+        """What is known by this key, or else made now; if too much is known, forget what is made fastest."""
+        if key in known:
+            self.saved += known[key][1]
+            return known[key][0]
+        if len(known) >= REMEMBERED:
+            del known[min(known, key=lambda other: known[other][1])]
+        started = seconds_spent()
+        made = make()
+        known[key] = made, seconds_spent() - started
+        return made
 
 
 _MEMORY: ContextVar[_Memory | None] = ContextVar("memory", default=None)
@@ -173,15 +188,7 @@ def deal_data(scenario: Scenario, *, seed: int) -> DealtData:
     if memory is None:
         return _deal_data(scenario, seed)
     key = repr((scenario.data, wants_of(scenario), _most_spare(scenario), seed))
-    if key in memory.deals:
-        memory.saved += memory.deals[key][1]
-        return memory.deals[key][0]
-    if len(memory.deals) >= REMEMBERED:
-        del memory.deals[min(memory.deals, key=lambda known: memory.deals[known][1])]
-    started = seconds_spent()
-    dealt = _deal_data(scenario, seed)
-    memory.deals[key] = dealt, seconds_spent() - started
-    return dealt
+    return memory.once(memory.deals, key, lambda: _deal_data(scenario, seed))
 
 
 def _deal_data(scenario: Scenario, seed: int) -> DealtData:
@@ -206,16 +213,7 @@ def _read_data(name: str, **settings: Any) -> DataSource:
     memory = _MEMORY.get()
     if memory is None:
         return load_source(name, **settings)
-    key = repr((name, settings))
-    if key in memory.sources:
-        memory.saved += memory.sources[key][1]
-        return memory.sources[key][0]
-    if len(memory.sources) >= REMEMBERED:
-        del memory.sources[next(iter(memory.sources))]
-    started = time.process_time()
-    source = load_source(name, **settings)
-    memory.sources[key] = source, time.process_time() - started
-    return source
+    return memory.once(memory.sources, repr((name, settings)), lambda: load_source(name, **settings))
 
 
 def _deal_roles(scenario: Scenario, source: DataSource, rng: Rng) -> Roles:
