@@ -2,6 +2,7 @@
 
 import shutil
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -171,11 +172,9 @@ def _write_notes(suite: Suite, parts: list[tuple[Plan, CellResult]], drawings: D
         if (crafting := Path(group.folder) / NOTES).is_file():
             for note in read_json(crafting):
                 log.write("note", cell=Path(group.folder).name, attack="crafted messages", note=note)
-        unit_counts: dict[tuple[str, str], int] = {}
-        for path in sorted((Path(group.folder) / "claims").glob("*/*/claims.json")):
-            for note in read_outcome(path.parent).notes:
-                unit_counts[path.parts[-3], note] = unit_counts.get((path.parts[-3], note), 0) + 1
-        for (attack, note), units in unit_counts.items():
+        paths = sorted((Path(group.folder) / "claims").glob("*/*/claims.json"))
+        notes = ((path.parts[-3], note) for path in paths for note in read_outcome(path.parent).notes)
+        for (attack, note), units in Counter(notes).items():
             log.write("note", cell=Path(group.folder).name, attack=attack, note=note, units=units)
     for planned, one in parts:
         for note in one.notes:

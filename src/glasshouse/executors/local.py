@@ -67,26 +67,14 @@ class _Rooms:
     """One set of worker processes per room, ended when none of its pieces is left."""
 
     def __init__(self, jobs: int, *, here: bool) -> None:
-        self._jobs, self._here = jobs, here
+        self.jobs, self.cores, self._here = jobs, 1 if here else jobs, here
+        found = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+        self.devices = frozenset(name for name, is_there in found.items() if is_there)
         self._rooms: dict[str, Processes] = {}
-
-    @property
-    def jobs(self) -> int:
-        return self._jobs
-
-    @property
-    def cores(self) -> int:
-        return 1 if self._here else self._jobs
-
-    @property
-    def devices(self) -> frozenset[str]:
-        """What torch finds on this machine."""
-        available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-        return frozenset(name for name, is_available in available.items() if is_available)
 
     def submit(self, piece: Piece) -> None:
         if piece.room not in self._rooms:
-            jobs = processes_on(piece.device, self._jobs)
+            jobs = processes_on(piece.device, self.jobs)
             self._rooms[piece.room] = Processes(jobs, apart=not self._here, preload=PRELOAD)
         self._rooms[piece.room].submit(run_piece, piece)
 

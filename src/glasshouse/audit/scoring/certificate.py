@@ -134,12 +134,6 @@ def _losses_together(part: Piece, attack: Attack) -> dict[tuple[str, str], Searc
     return {} if isinstance(answer, Refusal) else answer
 
 
-def _losses(task: AttackTask, attack: Attack, claims: list[Searched], device: str) -> list[SearchedLoss]:
-    assert isinstance(attack, SearchingAttack)  # checked by certify_together
-    view = _view(task, attack, device)
-    return [attack.objective(view, claim.about, rng=stream_of(task)) for claim in claims]
-
-
 def _view(task: AttackTask, attack: Attack, device: str) -> View:
     side = adversary_side(task.folder, trust_factory=task.trust_factory)
     return copy_to(view_of(task, attack, side), device)
@@ -151,13 +145,14 @@ def _certify(task: AttackTask, units: _Units) -> tuple[Search, ...] | Refusal:
     if not claims:
         return ()
     subject = f"search certificate of attack '{task.attack}' on {task.unit.name}"
+    assert isinstance(attack, SearchingAttack)  # checked by certify_together
 
     def work(device: str) -> tuple[Search, ...]:
-        shared = units.losses.get((task.out, device))
-        if shared is None:
-            losses = _losses(task, attack, claims, device)
-        else:
+        if shared := units.losses.get((task.out, device)):
             losses = [shared] * len(claims)
+        else:
+            view = _view(task, attack, device)
+            losses = [attack.objective(view, claim.about, rng=stream_of(task)) for claim in claims]
         rows = [
             _certificate(claim, searched, units.truth, outcome, device=device)
             for claim, searched in zip(claims, losses, strict=True)
@@ -185,15 +180,9 @@ def _certificate(
     if searched.reached is not None:
         loss = min(loss, searched.reached(claim))
     losses = [_loss(searched, true, y, device) for true, y in _true_orders(claim, truth)]
-    where = f"round {claim.about.rounds[-1]}"
     client = "" if claim.about.client is None else f", client {claim.about.client}"
-    return Search(
-        name=where + client,
-        loss=loss,
-        truth=min(losses),
-        noise=searched.noise,
-        curve=outcome.curve,
-    )
+    name = f"round {claim.about.rounds[-1]}{client}"
+    return Search(name=name, loss=loss, truth=min(losses), noise=searched.noise, curve=outcome.curve)
 
 
 def _project(units: _Units, attack: GenerativeAttack, view: View) -> dict[str, list[Tensor]]:

@@ -109,9 +109,9 @@ def longest_prefix(claims: Sequence[Claim]) -> list[Claim]:
 def _score_silences(
     name: str, metric: Metric, run: Run, kinds: Sequence[type[Claim]]
 ) -> Iterator[ScoredMetric]:
-    for silence in silences(run.units, kinds, run.judge):
+    for kind, about in silences(run.units, kinds, run.judge):
         try:
-            one = score_silence(name, metric, silence, run.judge)
+            one = score_silence(name, metric, kind, about, run.judge)
         except NothingClaimed:  # metrics of the claims leave out victims without one
             continue
         if one:

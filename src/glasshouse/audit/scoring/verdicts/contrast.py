@@ -94,9 +94,8 @@ def _clients(left: ScoredMetric, right: ScoredMetric, metric: Metric, rng: Rng) 
     pooled = pooled_metric(metric, "difference between two attacks on clients")
     decisions = metric.reads == "decisions"
     (a, truth, _), (b, _, _) = (side.pool_clients(decisions=decisions) for side in (left, right))
-    draws = rng.numpy()
     differences = []
-    for rows in draws.integers(0, len(truth), (RESAMPLES, len(truth))):
+    for rows in rng.numpy().integers(0, len(truth), (RESAMPLES, len(truth))):
         try:
             differences.append(
                 pooled.pool(a[rows], truth[rows]).value - pooled.pool(b[rows], truth[rows]).value
@@ -112,12 +111,7 @@ def _clients(left: ScoredMetric, right: ScoredMetric, metric: Metric, rng: Rng) 
             fix="add clients or seeds",
         )
     low, high = np.quantile(differences, [0.025, 0.975])
-    sign = 1 if metric.higher_leaks else -1
-    ends = sorted((sign * float(low), sign * float(high)))
-    return Interval(
-        value=sign * value,
-        low=min(ends[0], sign * value),
-        high=max(ends[1], sign * value),
-        n=len(truth),
-        level=0.95,
+    gap = Interval(
+        value=value, low=min(float(low), value), high=max(float(high), value), n=len(truth), level=0.95
     )
+    return gap if metric.higher_leaks else gap.negated()
