@@ -47,9 +47,8 @@ def fetch_data(suite: Suite) -> None:
         BadFile: a dataset is missing and cannot be downloaded; says which file to put where.
     """
     data = [cell.scenario.data for scenario in suite.scenarios for cell in cells(scenario)]
-    for source in sorted(
-        {name for d in data for name in (d.source, d.private_source, d.domains.other) if name}
-    ):
+    named = {name for d in data for name in (d.source, d.private_source, d.domains.other) if name}
+    for source in sorted(named):
         ensure(source)
 
 
@@ -145,7 +144,8 @@ def _gather(
     result = Result(
         suite=suite.name,
         threats=tuple(
-            threat_card(s, [one for p, one in parts if p.scenario == s.name]) for s in suite.scenarios
+            threat_card(s, [one for p, one in parts if p.cell.scenario.name == s.name])
+            for s in suite.scenarios
         ),
         findings=with_family([f for _, one in parts for f in one.findings]),
         refusals=tuple(r for _, one in parts for r in one.refusals),

@@ -96,15 +96,8 @@ class Stages:
 
     def _record(self, planned: Plan, group: Group) -> None:
         """Submit the simulation of a group's federation, or the copy of another's that is recorded."""
-        self._submit(
-            record,
-            group,
-            FEDERATIONS,
-            planned.part,
-            lock=group.folder,
-            device=self.device,
-            processes=group.processes,
-        )
+        where: dict[str, Any] = {"device": self.device, "processes": group.processes}
+        self._submit(record, group, FEDERATIONS, planned.part, lock=group.folder, **where)
 
     def epsilons(self, plans: Sequence[Plan]) -> list[tuple[Cell, EmpiricalEpsilon | Refusal]]:
         """The results of :meth:`run_plugins` for every cell that claims an ε: a bound or a refusal."""
@@ -163,30 +156,13 @@ class Stages:
             self.log.write(label, pieces=count)
 
     def _submit(
-        self,
-        work: Callable[[Any], Any],
-        task: Any,
-        label: str,
-        part: str,
-        *,
-        lock: str = "",
-        device: str = "cpu",
-        processes: int = 1,
+        self, work: Callable[[Any], Any], task: Any, label: str, part: str, *, lock: str = "", **where: Any
     ) -> None:
+        """Submit a piece; ``where``: its device and number of processes."""
         self._bars.expect(label)
         file = str(self.run / LOCKS / digest(lock)[:24]) if lock else ""
-        self.workers.submit(
-            Piece(
-                work=work,
-                task=task,
-                label=label,
-                room=self._name,
-                lock=file,
-                device=device,
-                processes=processes,
-                part=part,
-            )
-        )
+        piece = Piece(work=work, task=task, label=label, room=self._name, lock=file, part=part, **where)
+        self.workers.submit(piece)
 
     def _finished(self) -> Iterator[tuple[Piece, Answer]]:
         for piece, answer in self.workers.finished():

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 from glasshouse.attacks.base import Attack, Needs
 from glasshouse.attacks.budget import Budget
@@ -15,6 +15,9 @@ from glasshouse.settings import Optimizer
 from glasshouse.transcript.grants import Grants
 from glasshouse.transcript.threat import Threat
 from glasshouse.wire import Kind, Refusal, Terms
+
+DATA_OF: Final = {"auxiliary": " (and data.auxiliary)", "challenge": " (and data.members)"}
+"""The settings of data without which a grant is empty, in words."""
 
 
 def attack_of(name: str, arguments: Mapping[str, Any]) -> Attack:
@@ -132,7 +135,7 @@ def first_unmet_need(
             subject=subject,
             needs=f"side knowledge: {', '.join(sorted(needs.grants))}",
             got=f"given: {', '.join(granted) or 'nothing'}",
-            fix=f"set grants.{missing[0]} = true{_behind(missing[0])}, or drop the attack",
+            fix=f"set grants.{missing[0]} = true{DATA_OF.get(missing[0], '')}, or drop the attack",
         )
     return None
 
@@ -150,11 +153,6 @@ def _missing_sight(needs: Needs, subject: str, threat: Threat, sees: frozenset[s
         got=f"{threat.role} who sees {', '.join(sorted(threat.sees)) or 'nothing'}",
         fix=f"add {', '.join(lacking)} to threat.sees if the adversary sees it (secure_sum hides updates)",
     )
-
-
-def _behind(grant: str) -> str:
-    keys = {"auxiliary": " (and data.auxiliary)", "challenge": " (and data.members)"}
-    return keys.get(grant, "")
 
 
 def refusal_of(error: GlasshouseError) -> Refusal:

@@ -46,7 +46,12 @@ def collect(capture: Path, folders: Sequence[Path]) -> Truth:
     examples: dict[tuple[int, int], Used] = {}
     for one in (one for folder in folders for one in read_recorded(folder)):
         if one.node not in clients:
-            raise _no_client(one.node, clients)
+            raise BadFile(
+                "truth of a capture",
+                needs=f"batches of nodes that the server talked to: {', '.join(map(str, clients))}",
+                got=f"node {one.node}",
+                fix="give the folders of the clients of this run",
+            )
         steps = []
         for batch in one.steps:
             inputs = batch.inputs if one.pixels else _without(normalize, batch.inputs)
@@ -110,12 +115,3 @@ def _pixels(inputs: Tensor, architecture: Architecture) -> Tensor:
     levels = (inputs * _LEVELS).round() / _LEVELS
     exact = bool((levels - inputs).abs().max() < _ROUNDING)
     return (levels if exact else inputs).clamp(0, 1)
-
-
-def _no_client(node: int, clients: dict[int, int]) -> BadFile:
-    return BadFile(
-        "truth of a capture",
-        needs=f"batches of nodes that the server talked to: {', '.join(map(str, clients))}",
-        got=f"node {node}",
-        fix="give the folders of the clients of this run",
-    )

@@ -145,9 +145,8 @@ def _rule_server(observation: Observation, declared: Sequence[Mechanism]) -> lis
     if not stated:
         if observation.state != "on":
             return []
-        return [
-            _server_row(SERVER_NOISE, math.nan, observation, "not declared", "it ran, but is not declared")
-        ]
+        reason = "it ran, but is not declared"
+        return [_server_row(SERVER_NOISE, math.nan, observation, "not declared", reason)]
     std = float(stated[0].parameters["std"])
     ruling, reason = rule(Mark(kind=SERVER_NOISE, setting="std", value=std), observation, later=())
     return [_server_row(SERVER_NOISE, std, observation, ruling, reason)]

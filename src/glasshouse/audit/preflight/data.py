@@ -18,23 +18,18 @@ Request = tuple[int, str, tuple[int, ...]]
 def survey_data(scenario: Scenario) -> tuple[Survey | None, list[Problem]]:
     """Survey the data, and list problems with the files; None: unknown before they are read."""
     data = scenario.data
-    survey, problems = _survey("data.source", data.source, data.resize, data.channels)
-    if data.private_source:
-        problems += _survey("data.private_source", data.private_source, data.resize, data.channels)[1]
-    if data.domains.other:
-        problems += _survey("data.domains.other", data.domains.other, data.resize, data.channels)[1]
-    return survey, problems
-
-
-def _survey(
-    path: str, source: str, resize: int | None, channels: int | None
-) -> tuple[Survey | None, list[Problem]]:
-    try:
-        return survey(source, resize, channels), []
-    except GlasshouseError as error:
-        return None, [
-            Problem(path=path, needs=error.needs, got=f"{error.subject}: {error.got}", hint=error.fix)
-        ]
+    others = {"data.private_source": data.private_source, "data.domains.other": data.domains.other}
+    surveys: dict[str, Survey] = {}
+    problems: list[Problem] = []
+    for path, source in {"data.source": data.source, **others}.items():
+        if path in others and not source:
+            continue
+        try:
+            surveys[path] = survey(source, data.resize, data.channels)
+        except GlasshouseError as error:
+            got = f"{error.subject}: {error.got}"
+            problems.append(Problem(path=path, needs=error.needs, got=got, hint=error.fix))
+    return surveys.get("data.source"), problems
 
 
 def data_problems(scenario: Scenario, survey: Survey) -> Iterator[Problem]:

@@ -70,9 +70,8 @@ def agreed_network(scenario: Scenario, survey: Survey) -> Network:
     return next(network for _, network in networks(scenario, survey))
 
 
-def network_problems(scenario: Scenario, survey: Survey) -> list[Problem]:
+def network_problems(scenario: Scenario, survey: Survey) -> Iterator[Problem]:
     """Problems with models that cannot be built for these images, or are too large."""
-    problems = []
     trained = traits_of(scenario.federation.protocol).trained
     for path, network in networks(scenario, survey):
         fault = fault_of(network)
@@ -80,8 +79,7 @@ def network_problems(scenario: Scenario, survey: Survey) -> list[Problem]:
             fault = derivative_fault(network, trained)
         if fault is not None:
             needs, got, hint = fault
-            problems.append(Problem(path=path, needs=needs, got=got, hint=hint))
-    return problems
+            yield Problem(path=path, needs=needs, got=got, hint=hint)
 
 
 def without_memory(network: Network) -> AbstractContextManager[object]:

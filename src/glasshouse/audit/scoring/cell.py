@@ -20,7 +20,7 @@ from glasshouse.audit.scoring.verdicts.contrast import contrasts
 from glasshouse.audit.scoring.verdicts.family import primary_metrics
 from glasshouse.audit.scoring.verdicts.measurement import Measurement, finding_of
 from glasshouse.audit.scoring.verdicts.victims import can_judge_victims, victims_of
-from glasshouse.audit.scoring.wording import defense_labels
+from glasshouse.audit.scoring.wording import place_of
 from glasshouse.audit.simulation.record import GroupRecord, read_record
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Metric
@@ -207,13 +207,7 @@ def _refusals(
 
 def refusal_record(cell: Cell, refusal: Refusal) -> Refused:
     """The record of a refusal in one cell, for the result."""
-    return Refused(
-        scenario=cell.scenario.name,
-        cell=cell.hash,
-        axes=dict(cell.axes),
-        defenses=defense_labels(cell.scenario),
-        **vars(refusal),
-    )
+    return Refused(**place_of(cell), **vars(refusal))
 
 
 def _utility(cell: Cell, records: Sequence[GroupRecord]) -> Iterator[Utility]:
@@ -223,10 +217,7 @@ def _utility(cell: Cell, records: Sequence[GroupRecord]) -> Iterator[Utility]:
         tampered = "" if record.active is None else f", under {cell.scenario.attacks[record.active].name}"
         guarantee = record.facts.guarantee
         yield Utility(
-            scenario=cell.scenario.name,
-            cell=cell.hash,
-            axes=dict(cell.axes),
-            defenses=defense_labels(cell.scenario),
+            **place_of(cell),
             metric="accuracy" + tampered,
             rounds=record.rounds,
             epsilon=guarantee.epsilon if guarantee else None,

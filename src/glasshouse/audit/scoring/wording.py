@@ -12,8 +12,8 @@ from glasshouse.metrics.landmarks import landmarks
 from glasshouse.registry import card, create, load
 from glasshouse.results.cards import AttackCard, MetricCard, ThreatCard
 from glasshouse.results.vocabulary import CHANGES, SEES
+from glasshouse.scenario.axes import Cell, label_of
 from glasshouse.scenario.axes import cells as expand
-from glasshouse.scenario.axes import label_of
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin
 from glasshouse.settings import Optimizer
@@ -97,11 +97,13 @@ def threat_card(scenario: Scenario, cells: Sequence[CellResult]) -> ThreatCard:
     """The card of one scenario; the states of its policy's limits are reported separately (``policy``)."""
     facts = cells[0].facts if cells else None
     attacks = [attack_of(a.name, a.arguments) for a in scenario.attacks]
+    malicious = "manipulates what it sends (malicious)"
+    conduct = malicious if scenario.threat.changes else "only reads (honest-but-curious)"
     return ThreatCard(
         scenario=scenario.name,
         summary=scenario.summary,
         federation=_federation(scenario),
-        adversary=_adversary(scenario),
+        adversary=f"a {scenario.threat.role} that {conduct}",
         sees=tuple(SEES[s] for s in sorted(scenario.sees)),
         changes=tuple(CHANGES[c] for c in scenario.threat.changes),
         given=tuple(name for name, on in scenario.grants.model_dump().items() if on),
@@ -119,11 +121,9 @@ def threat_card(scenario: Scenario, cells: Sequence[CellResult]) -> ThreatCard:
 
 def _federation(scenario: Scenario) -> str:
     f = scenario.federation
-    steps = (
-        f"{_count_of(f.local_epochs, 'local epoch')} in batches of {_count_of(f.batch_size, 'example')}"
-        if f.kind != "gradient"
-        else f"one batch of {_count_of(f.batch_size, 'example')}"
-    )
+    batch = _count_of(f.batch_size, "example")
+    epochs = f"{_count_of(f.local_epochs, 'local epoch')} in batches of {batch}"
+    steps = f"one batch of {batch}" if f.kind == "gradient" else epochs
     hidden = "; secure aggregation hides single updates from the server" if f.secure_sum else ""
     return (
         f"{f.protocol}: {_count_of(f.clients, 'client')}, {f.cohort_size} per round, "
@@ -145,12 +145,6 @@ def _optimizer(how: Optimizer) -> str:
 
 def _count_of(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
-def _adversary(scenario: Scenario) -> str:
-    if scenario.threat.changes:
-        return f"a {scenario.threat.role} that manipulates what it sends (malicious)"
-    return f"a {scenario.threat.role} that only reads (honest-but-curious)"
 
 
 def _setup(scenario: Scenario) -> str:
@@ -189,23 +183,28 @@ def chosen_words(attack: Plugin) -> str:
     """How the number was chosen, in words."""
     _, budget = declared(attack)
     restarts = 1 if budget is None else budget.restarts
-    return (
-        f"best of {restarts} restarts, chosen by the attack's own loss"
-        if restarts > 1
-        else "a single run; nothing was selected afterwards"
-    )
+    if restarts > 1:
+        return f"best of {restarts} restarts, chosen by the attack's own loss"
+    return "a single run; nothing was selected afterwards"
 
 
 def given_words(scenario: Scenario, attack: Plugin) -> tuple[str, ...]:
     """The grants of the scenario that this attack uses."""
     needs, _ = declared(attack)
     grants = [name for name, value in scenario.grants.model_dump().items() if value]
-    derived = (
-        {"cohorts"}
-        if scenario.threat.role != "server" and "aggregate" in needs.sees | needs.any_of
-        else set()
-    )
+    derives_sums = scenario.threat.role != "server" and "aggregate" in needs.sees | needs.any_of
+    derived = {"cohorts"} if derives_sums else set()
     return tuple(name for name in grants if name in needs.grants | needs.uses | derived)
+
+
+def place_of(cell: Cell) -> dict[str, Any]:
+    """The cell that a result belongs to, in the fields of its record."""
+    return {
+        "scenario": cell.scenario.name,
+        "cell": cell.hash,
+        "axes": dict(cell.axes),
+        "defenses": defense_labels(cell.scenario),
+    }
 
 
 def defense_labels(scenario: Scenario) -> tuple[str, ...]:

@@ -58,11 +58,9 @@ def class_roles(scenario: Scenario, source: DataSource, *, rng: Rng) -> ClassRol
     )
 
 
-def as_roles(domain_roles: ClassRoles) -> Roles:
+def as_roles(classes: ClassRoles) -> Roles:
     """Convert roles by class to roles of images."""
-    return Roles(
-        private=domain_roles.private, public=domain_roles.public, heldout=domain_roles.heldout, duplicates={}
-    )
+    return Roles(private=classes.private, public=classes.public, heldout=classes.heldout, duplicates={})
 
 
 def announced_public(scenario: Scenario, domain_roles: ClassRoles) -> Batch | None:

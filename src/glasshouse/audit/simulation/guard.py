@@ -42,9 +42,8 @@ class SimulatedGuard:
         findings = self._inspect(model, data, client)
         refused = bool(findings) and self.does.models == "refused"
         is_tried = isinstance(model, TextModel) or len(data.labels) >= FEWEST
-        word = (
-            "refused" if refused else "trained on" if is_tried else "trained on, too few examples to try it"
-        )
+        trained = "trained on" if is_tried else "trained on, too few examples to try it"
+        word = "refused" if refused else trained
         self.decisions.append(
             {"round": round, "client": client, "about": "model", "findings": findings, "outcome": word}
         )

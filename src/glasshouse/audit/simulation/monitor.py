@@ -1,4 +1,6 @@
-"""Measure the models of a federation while it runs, with access to the ground truth.
+"""Record a federation while it runs, and measure its models, with access to the ground truth.
+
+Messages go to the transcript's log; ground truth is kept separately.
 
 The models of clients in a logit protocol are never sent, so their accuracy cannot be computed from a
 transcript afterwards.

@@ -124,14 +124,8 @@ def score_field(name: str, metric: Metric, claim: Claim, judge: Judge) -> Scored
         return null_numbers(name, metric, target, judge, count=len(values))
 
     scored = score_rounds(claim.about, judge, measure=measure, null=null, claimed=len(claimed) > 0)
-    return scored.named(name_of_null(metric))
-
-
-def name_of_null(metric: Metric) -> str:
-    """The name of the null baseline, in words."""
-    if not isinstance(metric, HasNull):
-        return CHANCE
-    return metric.null_name if isinstance(metric, NamesNull) else OWN_NULL
+    own = metric.null_name if isinstance(metric, NamesNull) else OWN_NULL
+    return scored.named(own if isinstance(metric, HasNull) else CHANCE)
 
 
 def truth_part(metric: Metric, target: Target) -> Tensor:

@@ -10,7 +10,7 @@ import numpy as np
 
 from glasshouse.audit.scoring.claims.scored import ScoredMetric
 from glasshouse.audit.scoring.verdicts.finding import means_of, pooled_metric, victims_of
-from glasshouse.audit.scoring.wording import defense_labels
+from glasshouse.audit.scoring.wording import place_of
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Metric
 from glasshouse.metrics.statistics.interval import Interval, paired_gain
@@ -46,10 +46,7 @@ def contrasts(cell: Cell, scored: Mapping[str, Mapping[str, ScoredMetric]]) -> I
             except Undefined:  # the attacks' own findings are undefined too, and report it
                 continue
             yield Contrast(
-                scenario=cell.scenario.name,
-                cell=cell.hash,
-                axes=dict(cell.axes),
-                defenses=defense_labels(cell.scenario),
+                **place_of(cell),
                 attack=contrast,
                 other=other,
                 metric=plugin.name,

@@ -26,7 +26,7 @@ from glasshouse.audit.scoring.verdicts.finding import (
     verdict_of,
     with_chance,
 )
-from glasshouse.audit.scoring.wording import chosen_words, defense_labels, given_words
+from glasshouse.audit.scoring.wording import chosen_words, given_words, place_of
 from glasshouse.errors import Undefined
 from glasshouse.federation.defenses.guarantee import Guarantee
 from glasshouse.metrics.base import BoundedMetric, Metric
@@ -107,12 +107,9 @@ def _finding(
         metric=metric, gain=gain, null=null, control=control, exchange=over_exchange, finished=finished
     )
     return Finding(
-        scenario=scenario.name,
-        cell=cell.hash,
-        axes=dict(cell.axes),
+        **place_of(cell),
         attack=attack.label or attack.name,
         protocol=scenario.federation.protocol,
-        defenses=defense_labels(scenario),
         metric=measured.name,
         unit_of_value=metric.unit,
         higher_leaks=metric.higher_leaks,
