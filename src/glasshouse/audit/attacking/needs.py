@@ -164,9 +164,8 @@ def images_of(scenario: Scenario, budget: Budget) -> int:
     """Largest number of images to search for in one run: the examples of the attacked rounds."""
     federation = scenario.federation
     behind = federation.batch_size if federation.kind == "gradient" else scenario.data.examples
-    clients_seen, together = federation.cohort_size, 1
-    if federation.secure_sum:
-        clients_seen, together = together, clients_seen
+    cohort = federation.cohort_size
+    clients_seen, together = (1, cohort) if federation.secure_sum else (cohort, 1)
     return len(scenario.audit.rounds) * clients_seen * min(budget.images, behind * together)
 
 

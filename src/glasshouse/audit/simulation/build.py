@@ -40,7 +40,7 @@ from glasshouse.wire import Architecture, Batch, Terms
 
 PERCEPTUAL = Pretraining(epochs=12, batch_size=64, learning_rate=0.02)
 LARGE = 500_000
-"""Number of parameters from which clients train on the device: it outweighs the transfers to and from it."""
+"""Number of parameters from which training on the device outweighs the transfers to and from it."""
 
 
 @final

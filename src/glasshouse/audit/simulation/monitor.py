@@ -87,8 +87,7 @@ class ModelMonitor:
 
     def server(self, round: int, tensors: Mapping[str, Tensor]) -> None:
         """Measure the server's model, as recorded by the protocol."""
-        model = take_prefix(tensors, "model.")
-        if model:
+        if model := take_prefix(tensors, "model."):
             self._look(round, SERVER, model, self.setting.private)
 
     def _look(self, round: int, party: int, tensors: Mapping[str, Tensor], own: Batch) -> None:
