@@ -19,7 +19,7 @@ def survey_data(scenario: Scenario) -> tuple[Survey | None, list[Problem]]:
     """Survey the data, and list problems with the files; None: unknown before they are read."""
     data = scenario.data
     others = {"data.private_source": data.private_source, "data.domains.other": data.domains.other}
-    surveys: dict[str, Survey] = {}
+    surveys: dict[str, Survey | None] = {}
     problems: list[Problem] = []
     for path, source in {"data.source": data.source, **others}.items():
         if path in others and not source:
