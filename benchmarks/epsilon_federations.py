@@ -78,7 +78,7 @@ def main() -> None:
                 if (kind, noise, seed) in known:
                     continue
                 started = time.process_time()
-                _, shown = measure_epsilon(cells(scenario(kind, noise=noise, seed=seed))[0])
+                shown = measure_epsilon(cells(scenario(kind, noise=noise, seed=seed))[0])
                 assert isinstance(shown, EmpiricalEpsilon), shown
                 one = {"kind": kind, "noise": noise, "seed": seed, **asdict(shown), "shown": shown.shown}
                 one["contradicted"] = shown.shown > CLAIMED

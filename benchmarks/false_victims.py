@@ -15,7 +15,7 @@ from glasshouse.audit.attacking.claims import Outcome, Unit
 from glasshouse.audit.scoring.claims.scored import ScoredMetric
 from glasshouse.audit.scoring.judge import Judge
 from glasshouse.audit.scoring.score import Run, score_metric
-from glasshouse.audit.scoring.verdicts.victims import SkippedVictims, victims_of
+from glasshouse.audit.scoring.verdicts.victims import victims_of
 from glasshouse.data.sources import load
 from glasshouse.metrics.base import ScoreContext
 from glasshouse.metrics.reconstruction import Psnr
@@ -90,7 +90,7 @@ def named(kind: Claims, victims: int, cell: int, pool: Batch) -> int:
     scored = score_metric("psnr", Psnr(), [run])
     assert isinstance(scored, ScoredMetric)
     verdicts = victims_of("psnr", Psnr(), scored, [run])
-    assert not isinstance(verdicts, SkippedVictims)
+    assert not isinstance(verdicts, str)
     return sum(verdict.leaks for verdict in verdicts)
 
 

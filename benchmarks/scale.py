@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from glasshouse.audit.attacking.pieces import pieces, run_piece
+from glasshouse.audit.attacking.call import pieces, run_piece
 from glasshouse.audit.plan import group_tasks
 from glasshouse.audit.simulation.group import Group, simulate
 from glasshouse.executors.base import peak_memory

@@ -3,8 +3,7 @@
 import pytest
 
 from glasshouse.errors import BadValue
-from glasshouse.executors.choose import choose_executor
-from glasshouse.executors.local import Local
+from glasshouse.executors.local import Local, choose_executor
 from glasshouse.testing.executor_contract import ExecutorContract
 
 

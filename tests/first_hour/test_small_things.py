@@ -9,7 +9,7 @@ from torch import nn
 
 import glasshouse as gh
 from glasshouse import registry
-from glasshouse.audit.code import record_code
+from glasshouse.audit.resume import record_code
 from glasshouse.cli import main
 from glasshouse.errors import BadFile, BadScenario, BadValue
 from glasshouse.scenario.load import load, load_table

@@ -17,7 +17,7 @@ from glasshouse.audit.captured.collect import collect
 from glasshouse.audit.captured.tables import captured_tables
 from glasshouse.audit.captured.terms import TOLERANCE, check_terms
 from glasshouse.audit.run import audit
-from glasshouse.audit.simulation.recorder import BothSides
+from glasshouse.audit.simulation.monitor import BothSides
 from glasshouse.cli.main import main
 from glasshouse.errors import BadFile, BadScenario, BadValue
 from glasshouse.federation.client import LocalTraining

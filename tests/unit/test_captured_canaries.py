@@ -132,7 +132,7 @@ def test_a_sum_over_different_models_is_refused(tmp_path):
 
 def test_noise_that_is_off_contradicts_the_claim(tmp_path):
     capture(tmp_path, noise=1e-3)
-    _, shown = measure_captured_epsilon(cell(tmp_path))
+    shown = measure_captured_epsilon(cell(tmp_path))
     assert isinstance(shown, EmpiricalEpsilon), shown
     assert (shown.unit, shown.canaries, shown.proved, shown.gaussian) == ("client", M, None, None)
     assert shown.correct == shown.guesses
@@ -143,14 +143,14 @@ def test_noise_that_is_on_shows_less_than_is_claimed(tmp_path):
     noise = 2**0.5 / gaussian_mu(CLAIMED, delta=1e-5)
     capture(tmp_path, noise=noise)
     mechanism = {"name": "gaussian_mechanism", "epsilon": CLAIMED, "delta": 1e-5, "clip": 1.0, "rounds": 2}
-    _, shown = measure_captured_epsilon(cell(tmp_path, mechanism))
+    shown = measure_captured_epsilon(cell(tmp_path, mechanism))
     assert isinstance(shown, EmpiricalEpsilon), shown
     assert shown.proved == pytest.approx(CLAIMED, rel=1e-2)
     assert 0 < shown.shown < CLAIMED
 
 
 def test_a_capture_without_canaries_is_refused_and_not_simulated(tmp_path):
-    _, answer = measure_captured_epsilon(cell(tmp_path))
+    answer = measure_captured_epsilon(cell(tmp_path))
     assert isinstance(answer, Refusal)
     assert "20 canary clients or more" in answer.needs
     assert answer.got == "no such file"
@@ -235,10 +235,10 @@ def test_canary_examples_of_a_federation_that_ran_are_refused(tmp_path):
 def test_canary_clients_do_not_contradict_what_examples_are_promised(tmp_path):
     capture(tmp_path, noise=1e-3)
     protected = {"name": "dp_sgd", "clip": 1.0, "epsilon": CLAIMED, "delta": 1e-5}
-    _, answer = measure_captured_epsilon(cell(tmp_path, protected))
+    answer = measure_captured_epsilon(cell(tmp_path, protected))
     assert isinstance(answer, Refusal)
     assert 'audit.epsilon.unit = "client"' in answer.needs
-    _, shown = measure_captured_epsilon(cell(tmp_path, protected, unit="client"))
+    shown = measure_captured_epsilon(cell(tmp_path, protected, unit="client"))
     assert isinstance(shown, EmpiricalEpsilon), shown
     assert shown.proved is None
 

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from glasshouse import registry
-from glasshouse.audit.scoring.wording.cards import attack_cards, metric_cards
+from glasshouse.audit.scoring.wording import attack_cards, metric_cards
 from glasshouse.errors import BadValue
 from glasshouse.metrics.base import Wording
 from glasshouse.metrics.reconstruction import Psnr

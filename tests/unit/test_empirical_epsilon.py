@@ -38,7 +38,7 @@ def scenario(*defenses, seed=0, canaries=200, examples=8, claimed=4.0, data=None
 
 
 def measured(one) -> EmpiricalEpsilon:
-    _, answer = measure_epsilon(cells(one)[0])
+    answer = measure_epsilon(cells(one)[0])
     assert isinstance(answer, EmpiricalEpsilon), answer
     return answer
 
@@ -92,10 +92,10 @@ def test_canary_examples_move_their_own_entries_and_those_that_are_out_do_not():
 
 
 def test_canaries_that_do_not_fit_the_defence_are_refused():
-    _, answer = measure_epsilon(cells(scenario(NOISE, unit="example"))[0])
+    answer = measure_epsilon(cells(scenario(NOISE, unit="example"))[0])
     assert isinstance(answer, Refusal)
     assert "dp_sgd" in answer.fix
-    _, answer = measure_epsilon(cells(scenario(NOISE, canaries=10**6))[0])
+    answer = measure_epsilon(cells(scenario(NOISE, canaries=10**6))[0])
     assert "an entry of the update to itself" in answer.needs
 
 

@@ -8,7 +8,7 @@ from report_cards import described
 from report_specimen import finding
 
 from glasshouse.audit.scoring.claims.scored import ClientSample, ScoredMetric
-from glasshouse.audit.scoring.verdicts.bounds import with_bound
+from glasshouse.audit.scoring.verdicts.measurement import with_bound
 from glasshouse.cli.audit import exit_code
 from glasshouse.federation.defenses.guarantee import Guarantee
 from glasshouse.metrics.clients import F1, Auc, TprAtFpr

@@ -27,7 +27,7 @@ from glasshouse.attacks.parts.readout.head_gradient import Inversion
 from glasshouse.attacks.parts.search.adam import Descent
 from glasshouse.attacks.parts.search.features import Distance
 from glasshouse.attacks.transfer.nex import Nex
-from glasshouse.audit.attacking.device import own_device, run_on
+from glasshouse.audit.attacking.isolation import own_device, run_on
 from glasshouse.executors.local import SHARING, processes_on
 from glasshouse.federation.defenses.soteria import Soteria
 from glasshouse.guard.behaviour.trace import LayerTrace

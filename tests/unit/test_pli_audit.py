@@ -14,8 +14,7 @@ from glasshouse.audit.run import audit
 from glasshouse.audit.scoring.claims.class_score import GUESS
 from glasshouse.audit.scoring.claims.truths import exchange_classes
 from glasshouse.audit.simulation.build import build
-from glasshouse.audit.simulation.monitor import SERVER, ModelMonitor
-from glasshouse.audit.simulation.recorder import BothSides
+from glasshouse.audit.simulation.monitor import SERVER, BothSides, ModelMonitor
 from glasshouse.data.domains import LowerHalfMask
 from glasshouse.data.sources import load as load_source
 from glasshouse.errors import BadScenario

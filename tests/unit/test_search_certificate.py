@@ -14,7 +14,7 @@ from glasshouse.attacks.inversion.inverting_gradients import InvertingGradients
 from glasshouse.attacks.objective import SearchedLoss, collect_losses, record_loss, thinned
 from glasshouse.attacks.parts.matching import ghost
 from glasshouse.attacks.parts.search.adam import Descent
-from glasshouse.audit.attacking import call, pieces
+from glasshouse.audit.attacking import call
 from glasshouse.audit.attacking.call import AttackTask, run_attack, units_of
 from glasshouse.audit.attacking.claims import Outcome, read_outcome
 from glasshouse.audit.attacking.needs import threat_of
@@ -167,7 +167,7 @@ def test_units_of_a_round_get_the_certificates_of_each_alone(
     federation, tmp_path, monkeypatch, arguments, rows
 ):
     """Whether they shared a batch or not: their model is prepared once."""
-    monkeypatch.setattr(pieces, "ROWS", rows)
+    monkeypatch.setattr(call, "ROWS", rows)
     piece = tuple(tasks(federation, tmp_path, victims=3, iterations=2, **arguments))
     for task in piece:
         run_attack(task)

@@ -19,9 +19,9 @@ from glasshouse.attacks.inversion.inverting_gradients import InvertingGradients
 from glasshouse.attacks.parts.matching.exact import QuasiNewton
 from glasshouse.attacks.parts.search.adam import Descent
 from glasshouse.attacks.together import TogetherAttack
-from glasshouse.audit.attacking import pieces as module
+from glasshouse.audit.attacking import call as module
+from glasshouse.audit.attacking.call import pieces, run_piece
 from glasshouse.audit.attacking.claims import read_outcome, same_claims
-from glasshouse.audit.attacking.pieces import pieces, run_piece
 from glasshouse.audit.plan import attack_tasks, plan
 from glasshouse.audit.simulation.group import simulate
 from glasshouse.federation.defenses.clip import Clip

@@ -13,7 +13,7 @@ from glasshouse.api.run import Run
 from glasshouse.api.scenario import Arrays, Asked, ask, in_memory
 from glasshouse.audit.run import audit as audit_suite
 from glasshouse.errors import BadValue
-from glasshouse.executors.choose import HERE
+from glasshouse.executors.local import HERE
 from glasshouse.limits import Fix, Natural, check_value
 from glasshouse.process import prepare_process
 from glasshouse.report import write_html

@@ -5,7 +5,6 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import distributions
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 
 import glasshouse
+from glasshouse.scenario.suite import Suite
 
 FORMAT = 1
 REPORTED = (
@@ -29,23 +29,20 @@ REPORTED = (
 )
 
 
-def manifest(
-    *, suite: str, auditor: str, seeds: Mapping[str, tuple[int, int]], device: str, jobs: int, executor: str
-) -> dict[str, Any]:
+def manifest(suite: Suite, *, device: str, jobs: int, executor: str) -> dict[str, Any]:
     """Facts about this run; timings, memory, disk and hashes are added by the runner.
 
     Args:
-        suite: its name.
-        auditor: person responsible for the run; empty: environment variable ``GLASSHOUSE_AUDITOR``.
-        seeds: scenario → (seed, attack seed).
+        suite: may name the person responsible for the run; else environment variable ``GLASSHOUSE_AUDITOR``.
         device: of attacks.
         jobs: number of worker processes.
         executor: registered name of the executor.
     """
+    auditor = ", ".join(sorted({s.audit.auditor for s in suite.scenarios if s.audit.auditor}))
     installed = {d.metadata["Name"].lower(): d.version for d in distributions()}
     return {
         "format": FORMAT,
-        "suite": suite,
+        "suite": suite.name,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "auditor": auditor or os.environ.get("GLASSHOUSE_AUDITOR", ""),
         "glasshouse": glasshouse.__version__,
@@ -58,23 +55,19 @@ def manifest(
         "jobs": jobs,
         "torch_threads_per_job": 1,
         "cpu": torch.backends.cpu.get_cpu_capability(),
-        "seeds": {name: {"seed": s, "attack_seed": a} for name, (s, a) in seeds.items()},
+        "seeds": {s.name: {"seed": s.seed, "attack_seed": s.attack_seed} for s in suite.scenarios},
     }
 
 
 def commit() -> str:
     """Commit of the running source tree, with ``+dirty`` for uncommitted changes; empty without git."""
     folder = Path(glasshouse.__file__).parent
+    commands = ["git", "rev-parse", "HEAD"], ["git", "status", "--porcelain", "."]
     try:
-        head = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, check=True
-        )
-        changes = subprocess.run(
-            ["git", "status", "--porcelain", "."], cwd=folder, capture_output=True, text=True, check=True
-        )
+        head, changes = (subprocess.check_output(c, cwd=folder, stderr=subprocess.PIPE) for c in commands)
     except (OSError, subprocess.CalledProcessError):
         return ""
-    return head.stdout.strip() + ("+dirty" if changes.stdout.strip() else "")
+    return head.decode().strip() + ("+dirty" if changes.strip() else "")
 
 
 def tree_hash(folder: Path) -> str:

@@ -31,12 +31,7 @@ class Plan:
     @property
     def part(self) -> str:
         """The part of the audit that its time is charged to: its system, or else its scenario."""
-        return self.system or self.scenario
-
-    @property
-    def scenario(self) -> str:
-        """Name of the cell's scenario."""
-        return self.cell.scenario.name
+        return self.system or self.cell.scenario.name
 
 
 def plan(suite: Suite, out: Path, *, device: str = "cpu") -> tuple[Plan, ...]:

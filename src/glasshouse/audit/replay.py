@@ -2,7 +2,8 @@
 
 The attack runs in its own process in an empty working folder and cannot access the run: a mount namespace
 replaces the run by an empty folder, or the ground truth is moved aside (decision 0087). The units are run in
-reverse order, so that the claims change if a plug-in keeps state between calls.
+reverse order, so that the claims change if a plug-in keeps state between calls. With ``--swap`` the attack
+can access a copy of the run with exchanged victims instead.
 """
 
 import json
@@ -13,25 +14,30 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from glasshouse.audit.attacking.call import AttackTask
-from glasshouse.audit.attacking.claims import Unit, read_outcome, same_claims
+from glasshouse.audit.attacking.call import AttackTask, pieces
+from glasshouse.audit.attacking.claims import Outcome, Unit, read_outcome, same_claims
 from glasshouse.audit.attacking.needs import threat_of
-from glasshouse.audit.attacking.pieces import pieces
 from glasshouse.audit.examine import examine
 from glasshouse.audit.replay_process import NO_NAMESPACE
-from glasshouse.audit.scoring.controls.swap import score_swapped, write_swapped
+from glasshouse.audit.scoring.claims.truths import rotate_victims
+from glasshouse.audit.scoring.federation_judge import judge_of
+from glasshouse.audit.scoring.score import score_outcomes
 from glasshouse.audit.scoring.tasks import attack_key
-from glasshouse.errors import BadFile
+from glasshouse.audit.scoring.verdicts.finding import value_of
+from glasshouse.errors import BadFile, Undefined
+from glasshouse.metrics.base import Metric
 from glasshouse.models.memory import PREFIX
 from glasshouse.process import worker_killed
-from glasshouse.registry import nearest_names
+from glasshouse.registry import create, load, nearest_names
+from glasshouse.rng import Rng
 from glasshouse.scenario.load import read_resolved
 from glasshouse.store import read_json, write_json
+from glasshouse.truth.record import Truth, read_truth, write_truth
 
 SIDE = ("transcript", "own", "grants", "adversary")
 PROCESSES: Final = 2
@@ -97,9 +103,10 @@ def _refuse_networks_in_memory(groups: Sequence[Path], attack: str, run: Path) -
 
 
 def _compare(run: Path, task: AttackTask) -> dict[str, Any]:
-    before, again = read_outcome(_original(run, task)), read_outcome(Path(task.out))
+    copy, out = Path(task.folder), Path(task.out)
+    before, again = read_outcome(run / "cells" / copy.name / out.relative_to(copy)), read_outcome(out)
     same = same_claims(before.claims, again.claims) and before.refusal == again.refusal
-    return {"cell": Path(task.folder).name, "unit": task.unit.name, "same": same}
+    return {"cell": copy.name, "unit": task.unit.name, "same": same}
 
 
 def _run_apart(tasks: Sequence[AttackTask], run: Path, place: Path, views: Path | None) -> str:
@@ -125,13 +132,12 @@ def _run_apart(tasks: Sequence[AttackTask], run: Path, place: Path, views: Path 
 def _start(tasks: Sequence[AttackTask], orders: dict[str, Any], place: Path) -> bool:
     """Run all tasks in processes confined as in ``orders``; return whether confining them succeeded."""
     lanes = [lane for i in range(PROCESSES) if (lane := pieces(tasks)[::-1][i::PROCESSES])]
-    files, running = [], []
+    running = []
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     for number, lane in enumerate(lanes):
         file = place / f"orders-{number}"
         file.write_bytes(pickle.dumps({**orders, "pieces": pickle.dumps(lane)}))
         command = [sys.executable, "-m", "glasshouse.audit.replay_process", str(file)]
-        files.append(file)
         running.append(subprocess.Popen(command, env=environment, cwd=place / "empty"))
     try:
         statuses = [process.wait() for process in running]
@@ -139,9 +145,8 @@ def _start(tasks: Sequence[AttackTask], orders: dict[str, Any], place: Path) -> 
         for process in running:
             process.kill()
         raise
-    for file in files:
-        if file.with_suffix(".error").is_file():
-            raise pickle.loads(file.with_suffix(".error").read_bytes())  # noqa: S301 - our own process's
+    for error in sorted(place.glob("orders-*.error")):
+        raise pickle.loads(error.read_bytes())  # noqa: S301 - our own process's
     if set(statuses) - {0, NO_NAMESPACE}:
         raise worker_killed("replay")
     return NO_NAMESPACE not in statuses
@@ -151,19 +156,17 @@ def _tasks(group: Path, attack: str, copy: Path, trust_factory: bool) -> list[At
     scenario = read_resolved(group / "scenario.toml")
     tasks = []
     for position, spec in enumerate(scenario.attacks):
-        units = (
-            sorted((group / "claims" / attack_key(position, spec)).glob("*/claims.json"))
-            if spec.name == attack
-            else []
-        )
-        for path in units:
+        if spec.name != attack:
+            continue
+        key = attack_key(position, spec)
+        for path in sorted((group / "claims" / key).glob("*/claims.json")):
             for part in SIDE:
                 if (group / part).is_dir() and not (copy / part).exists():
                     shutil.copytree(group / part, copy / part)
             tasks.append(
                 AttackTask(
                     folder=str(copy),
-                    out=str(copy / "claims" / attack_key(position, spec) / path.parent.name),
+                    out=str(copy / "claims" / key / path.parent.name),
                     attack=spec.name,
                     arguments=json.dumps(spec.arguments),
                     threat=threat_of(scenario),
@@ -173,10 +176,6 @@ def _tasks(group: Path, attack: str, copy: Path, trust_factory: bool) -> list[At
                 )
             )
     return tasks
-
-
-def _original(run: Path, task: AttackTask) -> Path:
-    return run / "cells" / Path(task.folder).name / Path(task.out).relative_to(task.folder)
 
 
 @contextmanager
@@ -220,3 +219,61 @@ def bring_back(run: Path) -> None:
         if aside.is_dir():
             aside.rmdir()
     note.unlink()
+
+
+def write_swapped(run: Path, copy: Path) -> Path:
+    """Copy ``run`` to ``copy``, exchange the ground truth of every group between victims, return ``copy``.
+
+    Raises:
+        BadFile: a group has no ground truth, or only one victim.
+    """
+    shutil.copytree(run, copy)
+    for group in sorted((copy / "cells").glob("*/transcript")):
+        folder = group.parent / "truth"
+        if not folder.is_dir():
+            raise BadFile(
+                f"truth of '{group.parent.name}'",
+                needs="the truth folder of the run, to exchange it between victims",
+                got="no such folder",
+                fix="replay without --swap, or get the run with its truth",
+            )
+        write_truth(swap_victims(read_truth(folder)), folder)
+    return copy
+
+
+def swap_victims(truth: Truth) -> Truth:
+    """The ground truth with every victim's examples replaced by the next one's.
+
+    Raises:
+        BadFile: there is only one victim.
+    """
+    if len(truth.used) < 2:
+        raise BadFile(
+            "exchange of truths",
+            needs="at least 2 victims",
+            got=str(len(truth.used)),
+            fix="replay without --swap, or audit more clients",
+        )
+    return rotate_victims(truth)
+
+
+def score_swapped(group: Path, attack: str) -> Mapping[str, Any]:
+    """The first defined audited metric, on the true and on exchanged victims; empty: none is defined."""
+    scenario = read_resolved(group / "scenario.toml")
+    outcomes: list[Outcome] = []
+    for position, spec in enumerate(scenario.attacks):
+        if spec.name == attack and not outcomes:
+            paths = sorted((group / "claims" / attack_key(position, spec)).glob("*/claims.json"))
+            outcomes = [read_outcome(path.parent) for path in paths]
+    judge = judge_of(group, scenario)
+    other = judge.against(swap_victims(judge.truth))
+    for plugin in scenario.audit.metrics:
+        metric: Metric = create(load("metrics", plugin.name), plugin.arguments)
+        try:
+            pair = [score_outcomes(plugin.name, metric, outcomes, one) for one in (judge, other)]
+            values = [value_of(one, metric, rng=Rng.root(0)).value for one in pair if one is not None]
+        except Undefined:
+            continue
+        if len(values) == 2:
+            return {"metric": plugin.name, "true_victims": values[0], "exchanged_victims": values[1]}
+    return {}

@@ -2,30 +2,29 @@
 
 import shutil
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from glasshouse.audit.attacking.claims import read_outcome
-from glasshouse.audit.code import lives_in_memory
 from glasshouse.audit.hashes import NOTES, part_hashes
 from glasshouse.audit.log import RunLog
 from glasshouse.audit.manifest import manifest
 from glasshouse.audit.plan import Plan, control_tasks, plan
 from glasshouse.audit.preflight.inspect import check_suite
-from glasshouse.audit.resume import prepare_folder
+from glasshouse.audit.resume import lives_in_memory, prepare_folder
 from glasshouse.audit.scoring.cell import refusal_record
 from glasshouse.audit.scoring.tasks import CellResult
 from glasshouse.audit.scoring.verdicts.family import with_family
 from glasshouse.audit.scoring.verdicts.policy import policy_limits
-from glasshouse.audit.scoring.wording.cards import attack_cards, metric_cards
-from glasshouse.audit.scoring.wording.threat_card import threat_card
+from glasshouse.audit.scoring.wording import attack_cards, metric_cards, threat_card
 from glasshouse.audit.stages import Stages
 from glasshouse.cache import LOCKS
 from glasshouse.data.fetch import ensure
 from glasshouse.executors.base import choose_device, peak_memory
-from glasshouse.executors.choose import HERE, choose_executor
+from glasshouse.executors.local import HERE, choose_executor
 from glasshouse.figures.drawing import Drawings, draw_run
 from glasshouse.models.nearest import FOLDER as NEAREST
 from glasshouse.results.cards import MetricCard
@@ -48,9 +47,8 @@ def fetch_data(suite: Suite) -> None:
         BadFile: a dataset is missing and cannot be downloaded; says which file to put where.
     """
     data = [cell.scenario.data for scenario in suite.scenarios for cell in cells(scenario)]
-    for source in sorted(
-        {name for d in data for name in (d.source, d.private_source, d.domains.other) if name}
-    ):
+    named = {name for d in data for name in (d.source, d.private_source, d.domains.other) if name}
+    for source in sorted(named):
         ensure(source)
 
 
@@ -93,19 +91,19 @@ def audit(
         prepare_folder(suite, plans, out, resume=resume)
         log = RunLog(out)
         log.write("start", suite=suite.name, resume=resume)
-        facts = _facts(suite, device=device, jobs=workers.jobs, executor=executor)
+        facts = manifest(suite, device=device, jobs=workers.jobs, executor=executor)
         stages = Stages(workers=workers, run=out.resolve(), device=device, log=log)
         parts, epsilons = _run(plans, stages)
     drawings = draw_run([one.drawings for _, one in parts])
     manifest_facts = {
         **facts,
-        "cells": _hashes(plans),
+        "cells": {Path(g.folder).name: part_hashes(Path(g.folder)) for p in plans for g in p.groups},
         "seconds": {**_rounded(stages.shares), "wall clock": round(time.perf_counter() - started, 2)},
         "cpu_seconds": _rounded(stages.spent),
         "peak_mb": round(max(stages.peak_mb, peak_memory())),
         "disk_mb": round(_bytes_on_disk(out) / 1e6, 1),
     }
-    result = _with_epsilons(_gather(suite, parts, drawings.exhibits, cards, manifest_facts), epsilons)
+    result = _gather(suite, parts, epsilons, drawings.exhibits, cards=cards, facts=manifest_facts)
     _write_notes(suite, parts, drawings, log)
     log.write("end")
     write_result(result, out / "result.json")
@@ -133,21 +131,12 @@ def _run(
     return [(p, scored[p.cell.hash]) for p in plans], epsilons
 
 
-def _facts(suite: Suite, *, device: str, jobs: int, executor: str) -> dict[str, Any]:
-    return manifest(
-        suite=suite.name,
-        auditor=", ".join(sorted({s.audit.auditor for s in suite.scenarios if s.audit.auditor})),
-        seeds={s.name: (s.seed, s.attack_seed) for s in suite.scenarios},
-        device=device,
-        jobs=jobs,
-        executor=executor,
-    )
-
-
 def _gather(
     suite: Suite,
     parts: list[tuple[Plan, CellResult]],
+    epsilons: Sequence[EmpiricalEpsilon | Refused],
     exhibits: tuple[Exhibit, ...],
+    *,
     cards: tuple[MetricCard, ...],
     facts: dict[str, Any],
 ) -> Result:
@@ -155,7 +144,8 @@ def _gather(
     result = Result(
         suite=suite.name,
         threats=tuple(
-            threat_card(s, [one for p, one in parts if p.scenario == s.name]) for s in suite.scenarios
+            threat_card(s, [one for p, one in parts if p.cell.scenario.name == s.name])
+            for s in suite.scenarios
         ),
         findings=with_family([f for _, one in parts for f in one.findings]),
         refusals=tuple(r for _, one in parts for r in one.refusals),
@@ -166,12 +156,9 @@ def _gather(
         metrics=cards,
         manifest=facts,
     )
-    return replace(result, limits=policy_limits([p.cell for p, _ in parts], result))
-
-
-def _with_epsilons(result: Result, epsilons: Sequence[EmpiricalEpsilon | Refused]) -> Result:
     return replace(
         result,
+        limits=policy_limits([p.cell for p, _ in parts], result),
         epsilons=tuple(one for one in epsilons if isinstance(one, EmpiricalEpsilon)),
         refusals=(*result.refusals, *(one for one in epsilons if isinstance(one, Refused))),
     )
@@ -185,23 +172,15 @@ def _write_notes(suite: Suite, parts: list[tuple[Plan, CellResult]], drawings: D
         if (crafting := Path(group.folder) / NOTES).is_file():
             for note in read_json(crafting):
                 log.write("note", cell=Path(group.folder).name, attack="crafted messages", note=note)
-        unit_counts: dict[tuple[str, str], int] = {}
-        for path in sorted((Path(group.folder) / "claims").glob("*/*/claims.json")):
-            for note in read_outcome(path.parent).notes:
-                unit_counts[path.parts[-3], note] = unit_counts.get((path.parts[-3], note), 0) + 1
-        for (attack, note), units in unit_counts.items():
+        paths = sorted((Path(group.folder) / "claims").glob("*/*/claims.json"))
+        notes = ((path.parts[-3], note) for path in paths for note in read_outcome(path.parent).notes)
+        for (attack, note), units in Counter(notes).items():
             log.write("note", cell=Path(group.folder).name, attack=attack, note=note, units=units)
     for planned, one in parts:
         for note in one.notes:
             log.write("note", cell=planned.cell.hash, note=note)
     for note in (*(n for _, one in parts for n in one.drawings.notes), *drawings.notes):
         log.write("note", note=note)
-
-
-def _hashes(plans: tuple[Plan, ...]) -> dict[str, dict[str, str]]:
-    """Hashes of the recorded files of every group, by the name of its folder."""
-    folders = [Path(g.folder) for p in plans for g in p.groups]
-    return {f.name: part_hashes(f) for f in folders}
 
 
 def _rounded(seconds: Mapping[str, float]) -> dict[str, float]:

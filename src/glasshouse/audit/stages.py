@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
 
-from glasshouse.audit.attacking.pieces import pieces
-from glasshouse.audit.attacking.pieces import run_piece as run_calls
+from glasshouse.audit.attacking.call import pieces
+from glasshouse.audit.attacking.call import run_piece as run_calls
 from glasshouse.audit.captured.group import record
 from glasshouse.audit.log import RunLog
 from glasshouse.audit.plan import Plan, attack_tasks, group_tasks
@@ -33,15 +33,6 @@ from glasshouse.wire import Refusal
 
 FEDERATIONS, ATTACKS, CONTROLS, CANARIES = "federations", "attacks", "controls", "canaries"
 SEARCHES, JUDGED, SCORES = "searches checked", "controls judged", "scores"
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class EpsilonTask:
-    """A federation with canaries to simulate; its bound is written to ``out``."""
-
-    cell: Cell
-    out: str
 
 
 @final
@@ -85,9 +76,8 @@ class Stages:
                     self._record(planned, replace(group, processes=processes))
             for planned in plans:
                 if planned.cell.scenario.audit.epsilon.claimed:
-                    out = str(self._epsilon_file(planned.cell))
-                    task = EpsilonTask(cell=planned.cell, out=out)
-                    self._submit(_file_epsilon, task, CANARIES, planned.part, lock=out)
+                    task = planned.cell, self._epsilon_file(planned.cell)
+                    self._submit(_file_epsilon, task, CANARIES, planned.part, lock=str(task[1]))
             for control in controls:
                 self._submit(
                     run_control, control, CONTROLS, CONTROLS, lock=control.folder, device=self.device
@@ -106,15 +96,8 @@ class Stages:
 
     def _record(self, planned: Plan, group: Group) -> None:
         """Submit the simulation of a group's federation, or the copy of another's that is recorded."""
-        self._submit(
-            record,
-            group,
-            FEDERATIONS,
-            planned.part,
-            lock=group.folder,
-            device=self.device,
-            processes=group.processes,
-        )
+        where: dict[str, Any] = {"device": self.device, "processes": group.processes}
+        self._submit(record, group, FEDERATIONS, planned.part, lock=group.folder, **where)
 
     def epsilons(self, plans: Sequence[Plan]) -> list[tuple[Cell, EmpiricalEpsilon | Refusal]]:
         """The results of :meth:`run_plugins` for every cell that claims an ε: a bound or a refusal."""
@@ -151,22 +134,15 @@ class Stages:
                 self._submit(judge_control, control, JUDGED, CONTROLS)
             judged: dict[str, Control | None] = dict(answer.value for _, answer in self._finished())
             for planned in plans:
-                self._submit(score_cell, self._cell_task(planned, judged, searches), SCORES, planned.part)
+                task = CellTask(
+                    cell=planned.cell,
+                    groups=planned.groups,
+                    run=str(self.run),
+                    controls=judged,
+                    searches={t.out: searches[t.out] for t in attack_tasks(planned, self.device)},
+                )
+                self._submit(score_cell, task, SCORES, planned.part)
             return dict(answer.value for _, answer in self._finished())
-
-    def _cell_task(
-        self,
-        planned: Plan,
-        controls: Mapping[str, Control | None],
-        searches: Mapping[str, tuple[Search, ...]],
-    ) -> CellTask:
-        return CellTask(
-            cell=planned.cell,
-            groups=planned.groups,
-            run=str(self.run),
-            controls=controls,
-            searches={t.out: searches[t.out] for t in attack_tasks(planned, self.device)},
-        )
 
     @contextmanager
     def _room(self, name: str) -> Iterator[None]:
@@ -180,30 +156,13 @@ class Stages:
             self.log.write(label, pieces=count)
 
     def _submit(
-        self,
-        work: Callable[[Any], Any],
-        task: Any,
-        label: str,
-        part: str,
-        *,
-        lock: str = "",
-        device: str = "cpu",
-        processes: int = 1,
+        self, work: Callable[[Any], Any], task: Any, label: str, part: str, *, lock: str = "", **where: Any
     ) -> None:
+        """Submit a piece; ``where``: its device and number of processes."""
         self._bars.expect(label)
         file = str(self.run / LOCKS / digest(lock)[:24]) if lock else ""
-        self.workers.submit(
-            Piece(
-                work=work,
-                task=task,
-                label=label,
-                room=self._name,
-                lock=file,
-                device=device,
-                processes=processes,
-                part=part,
-            )
-        )
+        piece = Piece(work=work, task=task, label=label, room=self._name, lock=file, part=part, **where)
+        self.workers.submit(piece)
 
     def _finished(self) -> Iterator[tuple[Piece, Answer]]:
         for piece, answer in self.workers.finished():
@@ -217,16 +176,15 @@ class Stages:
         return self.run / "epsilons" / f"{cell.hash}.json"
 
 
-def _file_epsilon(task: EpsilonTask) -> str:
-    """Measure ε with canaries, simulated or of a capture, unless the file exists; return the file."""
+def _file_epsilon(task: tuple[Cell, Path]) -> None:
+    """Measure ε of the cell with canaries, simulated or of a capture, unless the file exists."""
     from glasshouse.audit.captured.canaries import measure_captured_epsilon  # noqa: PLC0415
     from glasshouse.audit.simulation.epsilon import measure_epsilon  # noqa: PLC0415  (needs the extra dp)
 
-    if not Path(task.out).is_file():
-        measure = measure_captured_epsilon if task.cell.scenario.captured else measure_epsilon
-        _, answer = measure(task.cell)
-        write_json(Path(task.out), asdict(answer))
-    return task.out
+    cell, out = task
+    if not out.is_file():
+        measure = measure_captured_epsilon if cell.scenario.captured else measure_epsilon
+        write_json(out, asdict(measure(cell)))
 
 
 def _check_some_ran(groups: list[Group]) -> None:

@@ -10,7 +10,7 @@ from glasshouse.api.audit import run_folder
 from glasshouse.cli.failure import FailureReport
 from glasshouse.cli.options import Json, Name, Sets
 from glasshouse.cli.progress import bars
-from glasshouse.executors.choose import HERE
+from glasshouse.executors.local import HERE
 from glasshouse.report.terminal import summary
 from glasshouse.results.judgement import primaries
 from glasshouse.results.records import Result

@@ -1,4 +1,4 @@
-"""Run pieces in processes on this machine."""
+"""Choose the executor of an audit; run pieces in processes on this machine."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,11 +8,13 @@ from typing import ClassVar, Final, final
 import torch
 
 from glasshouse.errors import BadValue
-from glasshouse.executors.base import Answer, Piece, Workers, run_piece
+from glasshouse.executors.base import Answer, Executor, Piece, Workers, run_piece
 from glasshouse.process import Workers as Processes
 from glasshouse.process import default_jobs
-from glasshouse.registry import Card, own_modules
+from glasshouse.registry import Card, create, load, own_modules
 
+HERE: Final = "local"
+"""Registered name of the executor on this machine."""
 SHARING: Final = 4
 """Worker processes per GPU: each takes half a gigabyte for its context; one small network underuses a GPU."""
 PRELOAD: Final = (
@@ -71,26 +73,14 @@ class _Rooms:
     """One set of worker processes per room, ended when none of its pieces is left."""
 
     def __init__(self, jobs: int, *, here: bool) -> None:
-        self._jobs, self._here = jobs, here
+        self.jobs, self.cores, self._here = jobs, 1 if here else jobs, here
+        found = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+        self.devices = frozenset(name for name, is_there in found.items() if is_there)
         self._rooms: dict[str, Processes] = {}
-
-    @property
-    def jobs(self) -> int:
-        return self._jobs
-
-    @property
-    def cores(self) -> int:
-        return 1 if self._here else self._jobs
-
-    @property
-    def devices(self) -> frozenset[str]:
-        """What torch finds on this machine."""
-        available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-        return frozenset(name for name, is_available in available.items() if is_available)
 
     def submit(self, piece: Piece) -> None:
         if piece.room not in self._rooms:
-            jobs = processes_on(piece.device, self._jobs)
+            jobs = processes_on(piece.device, self.jobs)
             self._rooms[piece.room] = Processes(jobs, apart=not self._here, preload=PRELOAD)
         self._rooms[piece.room].submit(run_piece, piece)
 
@@ -117,3 +107,23 @@ def processes_on(device: str, jobs: int) -> int:
     if device == "cpu":
         return jobs
     return min(jobs, SHARING * max(1, torch.cuda.device_count() if device == "cuda" else 1))
+
+
+def choose_executor(name: str, *, jobs: int = 0, address: str = "", here: bool = False) -> Executor:
+    """The executor plug-in ``name``; ``here``: only this process has what the pieces need.
+
+    Raises:
+        UnknownName: no such plug-in.
+        BadValue: only this process can do the work, but another executor was requested.
+    """
+    if not here:
+        executor: Executor = create(load("executors", name), {"jobs": jobs, "address": address})
+        return executor
+    if name != HERE:
+        raise BadValue(
+            f"executor '{name}'",
+            needs="a model that other machines can build",
+            got="a network in memory",
+            fix="name it as module:factory in [model], or leave executor out",
+        )
+    return Local(here=True)

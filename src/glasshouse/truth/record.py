@@ -49,6 +49,8 @@ class Truth:
     shards: Mapping[int, tuple[int, ...]]
     used: Mapping[tuple[int, int], Used]
     marked: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    _names: dict[tuple[int, int | None], str] = field(init=False, repr=False, default_factory=dict)
+    """Cache of :meth:`identity`, which every metric calls."""
 
     def batch(self, round: int, client: int | None) -> tuple[Batch, Tensor]:
         """The distinct examples of one update, or a whole round (client None), and their owners (B,).
@@ -111,11 +113,6 @@ class Truth:
             rows = [row for row, _ in self._behind(round, client)]
             self._names[round, client] = digest(sorted(self.prints[row] for row in rows))
         return self._names[round, client]
-
-    @cached_property
-    def _names(self) -> dict[tuple[int, int | None], str]:
-        """Cache of :meth:`identity`, which every metric calls."""
-        return {}
 
     @cached_property
     def prints(self) -> Mapping[int, str]:

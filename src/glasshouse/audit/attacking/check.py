@@ -1,5 +1,6 @@
 """Validate the claims of an untrusted plug-in: scorable, and about the unit that it was called for."""
 
+from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any, Final
 
@@ -28,6 +29,9 @@ CLAIMS: Final = 4096
 LETTERS: Final = 2**26
 """Largest text length of the non-tensor fields in all claims of one unit."""
 
+Violations = Iterator[tuple[str, ...]]
+"""What a claim needs, what was found instead, and perhaps how to fix it."""
+
 
 def check_claims(claims: tuple[Claim, ...], *, view: View, unit: Unit, subject: str) -> None:
     """Raise unless ``claims`` are complete, finite, in range, not too many, and about ``unit``.
@@ -41,27 +45,28 @@ def check_claims(claims: tuple[Claim, ...], *, view: View, unit: Unit, subject: 
     Raises:
         BadValue: names the first violation.
     """
-    _check_kinds(claims, subject)
-    _check_amount(claims, subject)
-    _check_repeated(claims, subject)
+    for needs, got, *fix in _violations(claims, view, unit, subject):
+        raise BadValue(subject, needs=needs, got=got, fix=fix[0] if fix else "correct the attack")
+
+
+def _violations(claims: tuple[Claim, ...], view: View, unit: Unit, subject: str) -> Violations:
+    yield from _check_kinds(claims)
+    yield from _check_amount(claims)
+    yield from _check_repeated(claims)
     for claim in claims:
-        _check_about(claim, view, unit, subject)
+        yield from _check_about(claim, view, unit)
         _check_tensors(claim, subject)
-        _check_inputs(claim, view, subject)
-        _check_lengths(claim, view, subject)
-        _check_sentences(claim, view, subject)
-        _check_candidates(claim, view, subject)
+        yield from _check_inputs(claim, view)
+        yield from _check_lengths(claim, view)
+        yield from _check_sentences(claim, view)
+        yield from _check_candidates(claim, view)
 
 
-def _refuse(subject: str, *, needs: str, got: str, fix: str = "correct the attack") -> BadValue:
-    return BadValue(subject, needs=needs, got=got, fix=fix)
-
-
-def _check_kinds(claims: Any, subject: str) -> None:
+def _check_kinds(claims: Any) -> Violations:
     if not isinstance(claims, tuple):
-        raise _refuse(subject, needs="a tuple of claims", got=type(claims).__name__)
+        yield "a tuple of claims", type(claims).__name__
     if unknown := sorted({type(c).__name__ for c in claims if not _is_registered(c)}):
-        raise _refuse(subject, needs=f"claims: {', '.join(names('claims'))}", got=", ".join(unknown))
+        yield f"claims: {', '.join(names('claims'))}", ", ".join(unknown)
 
 
 def _is_registered(claim: Any) -> bool:
@@ -72,15 +77,14 @@ def _is_registered(claim: Any) -> bool:
     return (type(claim).__module__, type(claim).__qualname__) == (point.module, point.attr)
 
 
-def _check_amount(claims: tuple[Claim, ...], subject: str) -> None:
+def _check_amount(claims: tuple[Claim, ...]) -> Violations:
     numbers = sum(t.numel() for claim in claims for t in tensors_of(claim).values())
     words = sum(_letters(claim) for claim in claims)
     if len(claims) > CLAIMS or numbers > NUMBERS or words > LETTERS:
-        raise _refuse(
-            subject,
-            needs=f"at most {CLAIMS:,} claims with {NUMBERS:,} numbers and {LETTERS:,} letters",
-            got=f"{len(claims):,} claims with {numbers:,} numbers and {words:,} letters",
-            fix="claim less: what the attack is sure of",
+        yield (
+            f"at most {CLAIMS:,} claims with {NUMBERS:,} numbers and {LETTERS:,} letters",
+            f"{len(claims):,} claims with {numbers:,} numbers and {words:,} letters",
+            "claim less: what the attack is sure of",
         )
 
 
@@ -89,42 +93,31 @@ def _letters(claim: Claim) -> int:
     return sum(len(repr(getattr(claim, f.name))) for f in fields(claim) if f.name not in tensors)
 
 
-def _check_repeated(claims: tuple[Claim, ...], subject: str) -> None:
+def _check_repeated(claims: tuple[Claim, ...]) -> Violations:
     """Reject two claims of one kind about the same subject, which would be two guesses."""
     stated: set[tuple[str, Any]] = set()
     for claim in claims:
         key = (type(claim).__name__, claim.about)
         if key in stated and claim.scored:
-            raise _refuse(
-                subject,
-                needs="one claim of a kind about the same rounds and client",
-                got=f"several {key[0]} about rounds {list(claim.about.rounds)}, client {claim.about.client}",
-                fix="put all inputs into one claim",
+            yield (
+                "one claim of a kind about the same rounds and client",
+                f"several {key[0]} about rounds {list(claim.about.rounds)}, client {claim.about.client}",
+                "put all inputs into one claim",
             )
         stated.add(key)
 
 
-def _check_about(claim: Claim, view: View, unit: Unit, subject: str) -> None:
-    rounds, client = claim.about.rounds, claim.about.client
-    unit_rounds = unit.rounds or tuple(r.round for r in view.rounds)
-    if not rounds or len(set(rounds)) != len(rounds) or not set(rounds) <= set(unit_rounds):
-        raise _refuse(
-            subject,
-            needs=f"claims about rounds of {_list_rounds(unit_rounds)}, each named once",
-            got=f"{type(claim).__name__} about rounds {_list_rounds(rounds)}",
-        )
+def _check_about(claim: Claim, view: View, unit: Unit) -> Violations:
+    kind, rounds, client = type(claim).__name__, claim.about.rounds, claim.about.client
+    possible = unit.rounds or tuple(r.round for r in view.rounds)
+    if not rounds or len(set(rounds)) != len(rounds) or not set(rounds) <= set(possible):
+        needs = f"claims about rounds of {_list_rounds(possible)}, each named once"
+        yield needs, f"{kind} about rounds {_list_rounds(rounds)}"
     if unit.client is not None and client != unit.client:
-        raise _refuse(
-            subject,
-            needs=f"claims about client {unit.client}",
-            got=f"{type(claim).__name__} about client {client}",
-        )
+        yield f"claims about client {unit.client}", f"{kind} about client {client}"
     if client is not None and client not in range(view.terms.clients):
-        raise _refuse(
-            subject,
-            needs=f"a client from 0 to {view.terms.clients - 1}, or None for the whole cohort",
-            got=f"{type(claim).__name__} about client {client}",
-        )
+        needs = f"a client from 0 to {view.terms.clients - 1}, or None for the whole cohort"
+        yield needs, f"{kind} about client {client}"
 
 
 def _list_rounds(rounds: tuple[int, ...]) -> str:
@@ -138,84 +131,67 @@ def _check_tensors(claim: Claim, subject: str) -> None:
     check_finite(tensors, subject=f"{subject}: claim {type(claim).__name__}")
 
 
-def _check_inputs(claim: Claim, view: View, subject: str) -> None:
+def _check_inputs(claim: Claim, view: View) -> Violations:
     inputs, shape = tensors_of(claim).get("inputs"), view.terms.architecture.input_shape
     if inputs is None:
         return
     if inputs.ndim != 4 or tuple(inputs.shape[1:]) != shape:
-        raise _refuse(
-            subject, needs=f"inputs (B, {', '.join(map(str, shape))})", got=str(tuple(inputs.shape))
-        )
+        yield f"inputs (B, {', '.join(map(str, shape))})", str(tuple(inputs.shape))
     low, high = view.terms.image_range
     if len(inputs) and (inputs.min() < low - 1e-4 or inputs.max() > high + 1e-4):
-        raise _refuse(
-            subject,
-            needs=f"inputs in [{low}, {high}]",
-            got=f"[{float(inputs.min()):.3g}, {float(inputs.max()):.3g}]",
-            fix="clip what the attack returns to terms.image_range",
-        )
+        got = f"[{float(inputs.min()):.3g}, {float(inputs.max()):.3g}]"
+        yield f"inputs in [{low}, {high}]", got, "clip what the attack returns to terms.image_range"
 
 
-def _check_sentences(claim: Claim, view: View, subject: str) -> None:
-    """Raise unless claimed tokens are in the vocabulary, in sentences that the model can read."""
-    words = view.terms.architecture.vocabulary
-    if not isinstance(claim, Sequences | OccurredTokens):
+def _check_sentences(claim: Claim, view: View) -> Violations:
+    """Reject tokens that are not in the vocabulary, or in sentences that the model cannot read."""
+    words, longest = view.terms.architecture.vocabulary, view.terms.architecture.input_shape[0]
+    if isinstance(claim, Sequences):
+        tokens, form = claim.tokens, f", sentences (B, L) of at most {longest} tokens"
+        shaped = tokens.ndim == 2 and 1 <= tokens.shape[1] <= longest
+    elif isinstance(claim, OccurredTokens):
+        tokens, form = claim.ids, ", (T,)"
+        shaped = tokens.ndim == 1
+    else:
         return
-    tokens = claim.tokens if isinstance(claim, Sequences) else claim.ids
-    dimensions = 2 if isinstance(claim, Sequences) else 1
-    longest = view.terms.architecture.input_shape[0] if dimensions == 2 else 0
-    shaped = tokens.ndim == dimensions and (dimensions == 1 or 1 <= tokens.shape[1] <= longest)
     whole = tokens.dtype == torch.int64 and words is not None
     if not shaped or not whole or (words and bool(((tokens < 0) | (tokens >= words.size)).any())):
-        raise _refuse(
-            subject,
-            needs=f"tokens below {words.size if words else 0:,} as int64"
-            + (f", sentences (B, L) of at most {longest} tokens" if dimensions == 2 else ", (T,)"),
-            got=f"{tuple(tokens.shape)} of {tokens.dtype}",
-        )
+        needs = f"tokens below {words.size if words else 0:,} as int64{form}"
+        yield needs, f"{tuple(tokens.shape)} of {tokens.dtype}"
     if isinstance(claim, OccurredTokens) and len(torch.unique(tokens)) < len(tokens):
-        raise _refuse(subject, needs="every named token once", got="some of them twice")
+        yield "every named token once", "some of them twice"
     lengths = {n: len(t) for n, t in tensors_of(claim).items()}
     if len(set(lengths.values())) > 1:
-        raise _refuse(subject, needs="one confidence and source per sentence or token", got=str(lengths))
+        yield "one confidence and source per sentence or token", str(lengths)
 
 
-def _check_lengths(claim: Claim, view: View, subject: str) -> None:
+def _check_lengths(claim: Claim, view: View) -> Violations:
     tensors = tensors_of(claim)
     if isinstance(claim, Reconstruction | ClassRepresentatives):
         lengths = {n: len(t) for n, t in tensors.items() if n in ("inputs", "labels", "confidence", "source")}
         if len(set(lengths.values())) > 1:
-            raise _refuse(subject, needs="one label, confidence and source per input", got=str(lengths))
+            yield "one label, confidence and source per input", str(lengths)
     if isinstance(claim, ClientScores):
         lengths = {n: len(tensors[n]) for n in ("scores", "decisions")}
         if set(lengths.values()) != {view.terms.clients}:
-            raise _refuse(
-                subject,
-                needs=f"one score and one decision for each of {view.terms.clients} clients",
-                got=str(lengths),
-            )
+            yield f"one score and one decision for each of {view.terms.clients} clients", str(lengths)
 
 
-def _check_candidates(claim: Claim, view: View, subject: str) -> None:
+def _check_candidates(claim: Claim, view: View) -> Violations:
     """Reject more images or sentences than any method can recover from the update: the rest would be guesses.
 
     The scorer counts only the most confident, as many as there were examples; claims beyond this limit are
     not scored at all.
     """
-    items = claim.inputs if isinstance(claim, Reconstruction) else None
-    items = claim.tokens if isinstance(claim, Sequences) else items
-    if items is None:
+    if not isinstance(claim, Reconstruction | Sequences):
         return
     what = "images" if isinstance(claim, Reconstruction) else "sentences"
+    count = len(claim.inputs if isinstance(claim, Reconstruction) else claim.tokens)
     examples = max(_announced_count(claim, view, number) for number in claim.about.rounds)
     limit = max(CANDIDATES, CANDIDATES_PER_EXAMPLE * examples)
-    if len(items) > limit:
-        raise _refuse(
-            subject,
-            needs=f"at most {limit:,} {what} for {examples} private examples",
-            got=f"{len(items):,} {what}",
-            fix="claim those that the attack is surest of",
-        )
+    if count > limit:
+        needs = f"at most {limit:,} {what} for {examples} private examples"
+        yield needs, f"{count:,} {what}", "claim those that the attack is surest of"
 
 
 def _announced_count(claim: Claim, view: View, number: int) -> int:

@@ -77,8 +77,7 @@ def write_outcome(outcome: Outcome, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     lines = []
     for position, claim in enumerate(outcome.claims):
-        tensors = tensors_of(claim)
-        if tensors:
+        if tensors := tensors_of(claim):
             write_tensors(folder / f"{position}.safetensors", tensors)
         lines.append(
             {
@@ -88,9 +87,8 @@ def write_outcome(outcome: Outcome, folder: Path) -> None:
                 "plain": _plain(claim),
             }
         )
-    refusal = asdict(outcome.refusal) if outcome.refusal else None
     remarks = {
-        "refusal": refusal,
+        "refusal": asdict(outcome.refusal) if outcome.refusal else None,
         "seconds": outcome.seconds,
         "notes": list(outcome.notes),
         "curve": [point for point in outcome.curve if math.isfinite(point[1])],

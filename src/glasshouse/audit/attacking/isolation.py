@@ -1,14 +1,15 @@
-"""Isolate the calls of plug-ins from each other: global state, exceptions, memory.
+"""Call plug-ins: on a device, and isolated from each other in global state, exceptions and memory.
 
 Plug-ins are trusted code: nothing here stops a malicious one. It keeps mistakes of one plug-in from
 changing the results of another, and logs which plug-in made them.
 """
 
 import logging
+import multiprocessing
 import os
 import random
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -24,6 +25,19 @@ T = TypeVar("T")
 
 _LOG: Final = logging.getLogger(__name__)
 _NO_MEMORY: Final = ("out of memory", "can't allocate memory", "cannot allocate memory")
+_CANNOT: Final = (
+    "same device",
+    "other device",
+    "device type",
+    "expected to be on",
+    "not implemented for",
+    "not currently implemented for",
+    "support float64",
+    "of supported devices",
+    "no kernel image",
+    "for tensor subclasses",
+)
+"""Parts of torch's errors for an operation that a device lacks, or for tensors on different devices."""
 
 
 def call_plugin(work: Callable[[], T], *, subject: str) -> T | Refusal:
@@ -49,6 +63,45 @@ def call_plugin(work: Callable[[], T], *, subject: str) -> T | Refusal:
         return _refusal_of_foreign(error, subject)
 
 
+def call_on(device: str, work: Callable[[str], T], *, subject: str) -> T | Refusal:
+    """:func:`call_plugin` with work that takes a device, as :func:`run_on` runs it."""
+    return call_plugin(lambda: run_on(device, work, subject=subject), subject=subject)
+
+
+def run_on(device: str, work: Callable[[str], T], *, subject: str) -> T:
+    """Return ``work(device)``; if the device cannot do it, warn and run it on the CPU.
+
+    Args:
+        device: as named by ``--device``.
+        work: takes the device; may be called twice.
+        subject: what runs, for the warning.
+    """
+    place = own_device(device)
+    try:
+        return work(place)
+    except (RuntimeError, TypeError) as error:
+        words = str(error)
+        memory = isinstance(error, torch.OutOfMemoryError)
+        if place == "cpu" or memory or not any(one in words for one in _CANNOT):
+            raise
+        _LOG.warning("%s runs on the CPU: %s", subject, words.splitlines()[0])
+    return work("cpu")
+
+
+def own_device(device: str) -> str:
+    """The device of this worker process; several GPUs are assigned in turn.
+
+    Examples:
+        >>> own_device("cpu")
+        'cpu'
+    """
+    count = torch.cuda.device_count() if device == "cuda" else 0
+    if count < 2:
+        return device
+    identity = getattr(multiprocessing.current_process(), "_identity", ()) or (1,)
+    return f"cuda:{(identity[0] - 1) % count}"
+
+
 def _refusal_of_foreign(error: BaseException, subject: str) -> Refusal:
     words = f"{type(error).__name__}: {error}"
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or any(w in words.lower() for w in _NO_MEMORY):
@@ -71,51 +124,19 @@ def _refusal_of_foreign(error: BaseException, subject: str) -> Refusal:
 @contextmanager
 def restored_state() -> Iterator[None]:
     """Restore the process's global state after the block, and log what changed."""
-    before = _global_state()
-    generators = _generators()
+    before = {name: get() for name, (get, _) in _STATE.items()}
     try:
         yield
     finally:
-        after = _global_state()
-        changed = sorted(name for name in before if before[name] != after[name])
-        was_used = not all(_same(a, b) for a, b in zip(generators, _generators(), strict=True))
-        _restore(before, changed)
-        if was_used:
-            _set_generators(generators)
-            changed.append("global random generators")
+        changed = [name for name, (get, _) in _STATE.items() if not _same(before[name], get())]
+        for name in changed:
+            _STATE[name][1](before[name])
         if changed:
             _LOG.info("changed %s; set back", ", ".join(changed))
 
 
-def _global_state() -> dict[str, Any]:
-    return {
-        "torch threads": torch.get_num_threads(),
-        "default dtype": torch.get_default_dtype(),
-        "default device": torch.get_default_device(),
-        "deterministic algorithms": (
-            torch.are_deterministic_algorithms_enabled(),
-            torch.is_deterministic_algorithms_warn_only_enabled(),
-        ),
-        "gradient mode": torch.is_grad_enabled(),
-        "working folder": str(Path.cwd()),
-        "environment": dict(os.environ),
-    }
-
-
-def _restore(before: dict[str, Any], changed: list[str]) -> None:
-    setters: dict[str, Callable[[Any], object]] = {
-        "torch threads": torch.set_num_threads,
-        "default dtype": torch.set_default_dtype,
-        "default device": lambda device: torch.set_default_device(None if device.type == "cpu" else device),
-        "deterministic algorithms": lambda pair: torch.use_deterministic_algorithms(
-            pair[0], warn_only=pair[1]
-        ),
-        "gradient mode": torch.set_grad_enabled,
-        "working folder": os.chdir,
-        "environment": _restore_environment,
-    }
-    for name in changed:
-        setters[name](before[name])
+def _determinism() -> tuple[bool, bool]:
+    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
 
 
 def _restore_environment(variables: dict[str, str]) -> None:
@@ -124,19 +145,38 @@ def _restore_environment(variables: dict[str, str]) -> None:
     os.environ.update(variables)
 
 
-def _generators() -> tuple[Any, Any, Any]:
-    return torch.get_rng_state(), np.random.get_state(legacy=False), random.getstate()  # noqa: NPY002 - to set it back
+def _generators() -> list[Any]:
+    return [torch.get_rng_state(), np.random.get_state(legacy=False), random.getstate()]  # noqa: NPY002 - to set it back
 
 
-def _set_generators(states: tuple[Any, Any, Any]) -> None:
+def _set_generators(states: list[Any]) -> None:
     torch.set_rng_state(states[0])
     np.random.set_state(states[1])  # noqa: NPY002 - set back
     random.setstate(states[2])
 
 
 def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, other)
+    if isinstance(one, list):
+        return all(map(_same, one, other))
     if isinstance(one, dict):
-        return all(_same(one[name], other[name]) for name in one)
-    return bool(np.array_equal(one, other)) if isinstance(one, np.ndarray) else bool(one == other)
+        return one.keys() == other.keys() and all(_same(one[name], other[name]) for name in one)
+    return bool(np.array_equal(one, other) if isinstance(one, torch.Tensor | np.ndarray) else one == other)
+
+
+_STATE: Final[Mapping[str, tuple[Callable[[], Any], Callable[[Any], object]]]] = {
+    "default device": (
+        torch.get_default_device,
+        lambda device: torch.set_default_device(None if device.type == "cpu" else device),
+    ),
+    "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    "deterministic algorithms": (
+        _determinism,
+        lambda pair: torch.use_deterministic_algorithms(pair[0], warn_only=pair[1]),
+    ),
+    "environment": (lambda: dict(os.environ), _restore_environment),
+    "gradient mode": (torch.is_grad_enabled, torch.set_grad_enabled),
+    "torch threads": (torch.get_num_threads, torch.set_num_threads),
+    "working folder": (lambda: str(Path.cwd()), os.chdir),
+    "global random generators": (_generators, _set_generators),
+}
+"""How to read and to set each part of the global state, in the order in which they are set back."""

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 from glasshouse.attacks.base import Attack, Needs
 from glasshouse.attacks.budget import Budget
@@ -15,6 +15,9 @@ from glasshouse.settings import Optimizer
 from glasshouse.transcript.grants import Grants
 from glasshouse.transcript.threat import Threat
 from glasshouse.wire import Kind, Refusal, Terms
+
+DATA_OF: Final = {"auxiliary": " (and data.auxiliary)", "challenge": " (and data.members)"}
+"""The settings of data without which a grant is empty, in words."""
 
 
 def attack_of(name: str, arguments: Mapping[str, Any]) -> Attack:
@@ -132,7 +135,7 @@ def first_unmet_need(
             subject=subject,
             needs=f"side knowledge: {', '.join(sorted(needs.grants))}",
             got=f"given: {', '.join(granted) or 'nothing'}",
-            fix=f"set grants.{missing[0]} = true{_behind(missing[0])}, or drop the attack",
+            fix=f"set grants.{missing[0]} = true{DATA_OF.get(missing[0], '')}, or drop the attack",
         )
     return None
 
@@ -152,11 +155,6 @@ def _missing_sight(needs: Needs, subject: str, threat: Threat, sees: frozenset[s
     )
 
 
-def _behind(grant: str) -> str:
-    keys = {"auxiliary": " (and data.auxiliary)", "challenge": " (and data.members)"}
-    return keys.get(grant, "")
-
-
 def refusal_of(error: GlasshouseError) -> Refusal:
     """Convert an error of this package to a refusal."""
     return Refusal(subject=error.subject, needs=error.needs, got=error.got, fix=error.fix)
@@ -166,9 +164,8 @@ def images_of(scenario: Scenario, budget: Budget) -> int:
     """Largest number of images to search for in one run: the examples of the attacked rounds."""
     federation = scenario.federation
     behind = federation.batch_size if federation.kind == "gradient" else scenario.data.examples
-    clients_seen, together = federation.cohort_size, 1
-    if federation.secure_sum:
-        clients_seen, together = together, clients_seen
+    cohort = federation.cohort_size
+    clients_seen, together = (1, cohort) if federation.secure_sum else (cohort, 1)
     return len(scenario.audit.rounds) * clients_seen * min(budget.images, behind * together)
 
 

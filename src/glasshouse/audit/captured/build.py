@@ -31,7 +31,13 @@ def build_captured(scenario: Scenario, transcript: Transcript, *, seed: int) -> 
     """
     data, architecture = scenario.data, transcript.terms.architecture
     source = load_data(data, data.source)
-    _check_fit(source.input_shape, source.classes, architecture, data.source)
+    if (source.input_shape, source.classes) != (architecture.input_shape, architecture.classes):
+        raise BadValue(
+            f"data '{data.source}' beside a capture",
+            needs=f"images {architecture.input_shape} of {architecture.classes} classes, as clients train on",
+            got=f"{source.input_shape} of {source.classes}",
+            fix="set data.source, data.resize and data.channels to what the clients' data are like",
+        )
     rng = Rng.root(seed, salt=source.checksum)
     wants = wants_of(scenario)
     spare = spare_of(scenario, source)
@@ -102,13 +108,3 @@ def _check_overlap(roles: Roles, private: Batch) -> None:
                 got=f"{shared} of {len(batch)}",
                 fix=f"take it from another split or source: data.{role}_split",
             )
-
-
-def _check_fit(shape: tuple[int, ...], classes: int, architecture: Architecture, source: str) -> None:
-    if (shape, classes) != (architecture.input_shape, architecture.classes):
-        raise BadValue(
-            f"data '{source}' beside a capture",
-            needs=f"images {architecture.input_shape} of {architecture.classes} classes, as clients train on",
-            got=f"{shape} of {classes}",
-            fix="set data.source, data.resize and data.channels to what the clients' data are like",
-        )

@@ -26,8 +26,8 @@ from glasshouse.transcript.record import RoundRecord, Transcript, complete_broad
 from glasshouse.wire import Kind, Refusal
 
 
-def measure_captured_epsilon(cell: Cell) -> tuple[str, EmpiricalEpsilon | Refusal]:
-    """Lower bound on ε from the canaries of the cell's capture; returns the cell's hash and the bound."""
+def measure_captured_epsilon(cell: Cell) -> EmpiricalEpsilon | Refusal:
+    """Lower bound on ε from the canaries of the cell's capture."""
     return time_answer(cell, _measured)
 
 

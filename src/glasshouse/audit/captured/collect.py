@@ -42,23 +42,21 @@ def collect(capture: Path, folders: Sequence[Path]) -> Truth:
     clients = {int(node): int(client) for node, client in read_json(capture / NODES).items()}
     network = build(architecture)
     normalize = dict(network.named_children()).get("normalize")
-    rows: dict[str, int] = {}
-    images: list[Tensor] = []
-    labels: list[Tensor] = []
+    pool: dict[str, tuple[int, Tensor, Tensor]] = {}
     examples: dict[tuple[int, int], Used] = {}
     for one in (one for folder in folders for one in read_recorded(folder)):
         if one.node not in clients:
-            raise _no_client(one.node, clients)
+            raise BadFile(
+                "truth of a capture",
+                needs=f"batches of nodes that the server talked to: {', '.join(map(str, clients))}",
+                got=f"node {one.node}",
+                fix="give the folders of the clients of this run",
+            )
         steps = []
         for batch in one.steps:
             inputs = batch.inputs if one.pixels else _without(normalize, batch.inputs)
-            pixels = _pixels(inputs, architecture)
-            steps.append(
-                tuple(
-                    _row(image, label, rows, images, labels)
-                    for image, label in zip(pixels, batch.labels, strict=True)
-                )
-            )
+            pairs = zip(_pixels(inputs, architecture), batch.labels, strict=True)
+            steps.append(tuple(_row(image, label, pool) for image, label in pairs))
         key = one.round, clients[one.node]
         if one.sent:
             write_tensors(sent_file(capture, *key), name_tensors(one.sent, network))
@@ -70,6 +68,7 @@ def collect(capture: Path, folders: Sequence[Path]) -> Truth:
             got=f"none in {', '.join(map(str, folders))}",
             fix="give the folders that truth_mod was given",
         )
+    _, images, labels = zip(*pool.values(), strict=True)
     truth = Truth(
         private=Batch(inputs=torch.stack(images), labels=torch.stack(labels)),
         shards={client: _shard(client, examples) for client in sorted({c for _, c in examples})},
@@ -89,16 +88,9 @@ def _shard(client: int, examples: dict[tuple[int, int], Used]) -> tuple[int, ...
     return tuple(sorted({row for (_, c), one in examples.items() if c == client for row in one.rows()}))
 
 
-def _row(
-    image: Tensor, label: Tensor, rows: dict[str, int], images: list[Tensor], labels: list[Tensor]
-) -> int:
+def _row(image: Tensor, label: Tensor, pool: dict[str, tuple[int, Tensor, Tensor]]) -> int:
     """The row of an image in the pool, to which a new image is appended."""
-    key = f"{digest(image)} {int(label)}"
-    if key not in rows:
-        rows[key] = len(rows)
-        images.append(image)
-        labels.append(label)
-    return rows[key]
+    return pool.setdefault(f"{digest(image)} {int(label)}", (len(pool), image, label))[0]
 
 
 def _without(normalize: object, inputs: Tensor) -> Tensor:
@@ -123,12 +115,3 @@ def _pixels(inputs: Tensor, architecture: Architecture) -> Tensor:
     levels = (inputs * _LEVELS).round() / _LEVELS
     exact = bool((levels - inputs).abs().max() < _ROUNDING)
     return (levels if exact else inputs).clamp(0, 1)
-
-
-def _no_client(node: int, clients: dict[int, int]) -> BadFile:
-    return BadFile(
-        "truth of a capture",
-        needs=f"batches of nodes that the server talked to: {', '.join(map(str, clients))}",
-        got=f"node {node}",
-        fix="give the folders of the clients of this run",
-    )

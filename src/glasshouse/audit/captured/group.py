@@ -15,6 +15,7 @@ from glasshouse.audit.defenses.check import check_defenses
 from glasshouse.audit.defenses.declared import Judged
 from glasshouse.audit.hashes import recorded_files, write_hashes
 from glasshouse.audit.simulation.group import Group, file_group, simulate, utility_of
+from glasshouse.audit.simulation.monitor import BothSides
 from glasshouse.audit.simulation.record import (
     GroupRecord,
     TermsCheck,
@@ -22,7 +23,6 @@ from glasshouse.audit.simulation.record import (
     read_record,
     write_record,
 )
-from glasshouse.audit.simulation.recorder import BothSides
 from glasshouse.errors import Inapplicable
 from glasshouse.scenario.load import read_resolved
 from glasshouse.scenario.spec import Scenario

@@ -133,12 +133,9 @@ def _variants(terms: Terms) -> Iterator[tuple[str, Terms]]:
     yield "options.dropout: clients train in training mode", replace(terms, options=options)
     for momentum in sorted({0.0, MOMENTUM} - {how.momentum}):
         yield f"momentum: {momentum:g} fits", replace(terms, optimizer=Optimizer(momentum=momentum))
-    if how.name != "sgd":
-        yield "optimizer: sgd fits", replace(terms, optimizer=Optimizer(name="sgd"))
-    if how.name != "adam":
-        yield "optimizer: adam fits", replace(terms, optimizer=Optimizer(name="adam"))
-    if how.name != "adamw":
-        yield "optimizer: adamw fits", replace(terms, optimizer=Optimizer(name="adamw", weight_decay=0.01))
+    for usual in (Optimizer(name="sgd"), Optimizer(name="adam"), Optimizer(name="adamw", weight_decay=0.01)):
+        if usual.name != how.name:
+            yield f"optimizer: {usual.name} fits", replace(terms, optimizer=usual)
     for decay in DECAYS:
         other = how.model_copy(update={"weight_decay": decay})
         yield f"weight_decay: {decay:g} fits", replace(terms, optimizer=other)

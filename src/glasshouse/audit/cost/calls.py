@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from glasshouse.attacks.budget import Budget
-from glasshouse.audit.attacking.call import AttackTask, units_of
+from glasshouse.audit.attacking.call import AttackTask, pieces, run_piece, units_of
 from glasshouse.audit.attacking.needs import attack_of, declared, threat_of
-from glasshouse.audit.attacking.pieces import pieces, run_piece
 from glasshouse.audit.cost.clock import seconds_on
 from glasshouse.audit.cost.timings import CLOSED_FORM, Timing
 from glasshouse.audit.scoring.certificate import certify_together

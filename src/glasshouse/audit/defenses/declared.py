@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, final
 
-from glasshouse.audit.defenses.observe import GAUSSIAN, LAPLACE, Observation
+from glasshouse.audit.defenses.observe import GAUSSIAN, LAPLACE, Observation, unclear
 from glasshouse.registry import create, load
 from glasshouse.settings import PLAIN
 from glasshouse.wire import Mechanism, Terms, Update
@@ -141,14 +141,10 @@ def judge(
         later = [m.name for m in mechanisms[position + 1 :]]
         for mark in each:
             expected = _sum_of(noises) if mark.kind == "noise" and len(noises) > 1 else mark
-            add(
-                mechanism.name,
-                expected,
-                observations[mark.kind],
-                *rule(expected, observations[mark.kind], later),
-            )
+            seen = observations[mark.kind]
+            add(mechanism.name, expected, seen, *rule(expected, seen, later))
         if not each:
-            unread = Observation(kind="none", state="unclear", updates=observations["norm"].updates)
+            unread = unclear("none", observations["norm"].updates, "")
             reason = "its marks are not among those that this check reads"
             add(mechanism.name, Mark(kind="none", setting="", value=None), unread, "cannot be told", reason)
     explained = {mark.kind for each in marks for mark in each}
@@ -185,14 +181,10 @@ def rule(mark: Mark, observation: Observation, later: Sequence[str]) -> tuple[Ru
         later: names of the defences that act afterwards.
     """
     changed = [name for name in later if not (mark.kind == "norm" and "noise" in name)]
+    has_fewer = mark.kind in _SHARES and observation.state != "on" and (mark.value or 0) > observation.high
     if mark.kind in _SIZES:
         ruling, reason = _rule_size(mark, observation)
-    elif (
-        mark.kind in _SHARES
-        and mark.value is not None
-        and observation.state != "on"
-        and mark.value > observation.high
-    ):
+    elif has_fewer:
         ruling, reason = "off", f"some update has no more zeros than a share of {observation.high:.2g} leaves"
     elif observation.state == "unclear" or mark.value is None:
         return "cannot be told", observation.note or "the terms do not say what it must come to"
@@ -239,10 +231,8 @@ def _rule_size(mark: Mark, observation: Observation) -> tuple[Ruling, str]:
     width = max((observation.high - observation.low) / 2 if blurred else 0.0, 1e-3 * mark.value)
     if observation.state == "on" and abs(observation.value - mark.value) <= 2 * width:
         if observation.shows < observation.updates:
-            return (
-                "as declared",
-                f"{observation.shows} of {observation.updates} updates reach it, none is above it",
-            )
+            share = f"{observation.shows} of {observation.updates} updates"
+            return "as declared", f"{share} reach it, none is above it"
         return "as declared", "every update reaches it"
     if observation.state == "on":
         ratio = observation.value / mark.value

@@ -5,7 +5,7 @@ Each observation counts the updates that show it. If they cannot decide, it is `
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final, Literal, final
 
 import scipy
@@ -18,6 +18,7 @@ from glasshouse.wire import Terms
 
 State = Literal["on", "off", "unclear"]
 
+UNKNOWN: Final = (math.nan, math.nan)
 FEWEST: Final = 10
 """Smallest number of sums that are zero without noise from which noise is estimated."""
 LAPLACE: Final = "laplace"
@@ -56,8 +57,18 @@ class Observation:
     shows: int = 0
     updates: int
     family: str = ""
-    extremes: tuple[float, float] = field(default=(math.nan, math.nan))
+    extremes: tuple[float, float] = UNKNOWN
     note: str = ""
+
+
+def unclear(kind: str, updates: int, note: str, extremes: tuple[float, float] = UNKNOWN) -> Observation:
+    """An observation that these updates cannot decide, and why."""
+    return Observation(kind=kind, state="unclear", updates=updates, extremes=extremes, note=note)
+
+
+def absent(kind: str, updates: int, high: float, note: str) -> Observation:
+    """An observation of nothing; a strength above ``high`` would have shown."""
+    return Observation(kind=kind, state="off", value=0.0, low=0.0, high=high, updates=updates, note=note)
 
 
 def observe(traces: Sequence[Trace], terms: Terms) -> dict[str, Observation]:
@@ -76,16 +87,14 @@ def observe(traces: Sequence[Trace], terms: Terms) -> dict[str, Observation]:
         if any(trace.update.steps == 1 for trace in traces):
             norms, bits = _undecided(norms), _undecided(bits)
     if bits.value == 1 and largest.state == "on":
-        note = "all entries are at the bound of the largest ones"
-        bits = Observation(kind="bits", state="unclear", updates=len(traces), note=note)
+        bits = unclear("bits", len(traces), "all entries are at the bound of the largest ones")
     zeros, total = _zeros(traces, on_grid=bits.state == "on")
     noise = _noise(traces, adaptive=adaptive, reshaped=bits.state == "on" or zeros.state != "off")
     observers = (bits, zeros, total, noise, norms, largest, tensor_norms)
     observations = {one.kind: one for one in observers}
     if noise.state == "on":
-        blurred = "noise hides it"
         for kind in ("largest", "tensor_norm"):
-            observations[kind] = Observation(kind=kind, state="unclear", updates=len(traces), note=blurred)
+            observations[kind] = unclear(kind, len(traces), "noise hides it")
         observations["norm"] = _norm_below_noise(traces, noise)
     return observations
 
@@ -94,13 +103,8 @@ def _undecided(observation: Observation) -> Observation:
     """Change "on" to "unclear": Adam normalises its steps, which may look like a bound."""
     if observation.state != "on":
         return observation
-    return Observation(
-        kind=observation.kind,
-        state="unclear",
-        updates=observation.updates,
-        extremes=observation.extremes,
-        note="Adam gives its steps a size of their own",
-    )
+    note = "Adam gives its steps a size of their own"
+    return unclear(observation.kind, observation.updates, note, observation.extremes)
 
 
 def _ceiling(kind: str, traces: Sequence[Trace], values: Sequence[float]) -> Observation:
@@ -108,8 +112,7 @@ def _ceiling(kind: str, traces: Sequence[Trace], values: Sequence[float]) -> Obs
     count, extremes = len(traces), (min(values), max(values))
     sized = [(value, trace) for value, trace in zip(values, traces, strict=True) if trace.slack < _BLUNT]
     if not sized:
-        note = "the change is so small that rounding hides its size"
-        return Observation(kind=kind, state="unclear", updates=count, extremes=extremes, note=note)
+        return unclear(kind, count, "the change is so small that rounding hides its size", extremes)
     shared = common_ceiling([value for value, _ in sized], [trace.slack for _, trace in sized])
     if shared is not None and differ([sized[i][1] for i in shared[1]]):
         top, which = shared
@@ -119,8 +122,7 @@ def _ceiling(kind: str, traces: Sequence[Trace], values: Sequence[float]) -> Obs
             updates=count, extremes=extremes,
         )  # fmt: skip
     if count == 1:
-        note = "a single update: a bound shows where two reach it"
-        return Observation(kind=kind, state="unclear", updates=1, extremes=extremes, note=note)
+        return unclear(kind, 1, "a single update: a bound shows where two reach it", extremes)
     note = "no two updates reach one bound"
     return Observation(kind=kind, state="off", updates=count, extremes=extremes, note=note)
 
@@ -163,26 +165,21 @@ def _sent_rounding(trace: Trace) -> float:
     return trace.rounding if trace.update.kind == "parameters" else 0.0
 
 
-def _zeros(traces: Sequence[Trace], *, on_grid: bool) -> tuple[Observation, Observation]:
+def _zeros(traces: Sequence[Trace], *, on_grid: bool) -> list[Observation]:
     """Fractions of zeros that the model does not explain: per tensor, and over all entries together."""
     count = len(traces)
     most = min((int((t == 0).sum()) + 1) / t.numel() for trace in traces for t in _large(trace, 10))
     total_most = min((_zero_count(trace) + 2) / trace.entries for trace in traces)
-    off = [
-        Observation(
-            kind=kind, state="off", value=0.0, low=0.0, high=high, updates=count,
-            note=f"no zeros but those of whole rows and columns; a share of {high:.2g} would not show",
-        )
-        for kind, high in (("zeros", most), ("total_zeros", total_most))
-    ]  # fmt: skip
+    note = "no zeros but those of whole rows and columns; a share of {:.2g} would not show"
+    highs = {"zeros": most, "total_zeros": total_most}
+    off = [absent(kind, count, high, note.format(high)) for kind, high in highs.items()]
     last = [trace for trace in traces if trace.last]
     sparse = [t for t in last if scattered_zeros(t.tensors[t.last]) > _SCATTERED and not t.rounded_away]
     if on_grid or len(last) < count:
         note = "rounding to a grid makes zeros" if on_grid else "no last linear layer to go by"
-        sides = [replace(o, state="unclear", note=note) for o in off]
-        return sides[0], sides[1]
+        return [replace(o, state="unclear", note=note) for o in off]
     if not sparse:
-        return off[0], off[1]
+        return off
     per_tensor = _tensor_share(sparse)
     total = None if per_tensor else _total_share(sparse)
     ways = []
@@ -193,11 +190,9 @@ def _zeros(traces: Sequence[Trace], *, on_grid: bool) -> tuple[Observation, Obse
             ways.append(replace(one, state=state, shows=len(sparse), note=note))
         else:
             low, high = interval
-            middle = (low + high) / 2
-            ways.append(
-                replace(one, state="on", value=middle, low=low, high=high, shows=len(sparse), note="")
-            )
-    return ways[0], ways[1]
+            one = replace(one, state="on", value=(low + high) / 2, low=low, high=high, note="")
+            ways.append(replace(one, shows=len(sparse)))
+    return ways
 
 
 def _large(trace: Trace, entries: int) -> list[Tensor]:
@@ -235,29 +230,22 @@ def _total_share(traces: Sequence[Trace]) -> tuple[float, float] | None:
 def _noise(traces: Sequence[Trace], *, adaptive: bool, reshaped: bool) -> Observation:
     """Detect noise on every entry, from the sums of the last layer that are zero without noise."""
     count = len(traces)
-
-    def unclear(note: str) -> Observation:
-        return Observation(kind="noise", state="unclear", updates=count, note=note)
-
-    def off(high: float, note: str) -> Observation:
-        return Observation(kind="noise", state="off", value=0.0, low=0.0, high=high, updates=count, note=note)
-
     if (adaptive or not reshaped) and all(
         any(not bool(row.any()) for row in trace.rows()) for trace in traces
     ):
         note = "whole rows are exactly zero, as the model makes them: nothing was added to every entry"
-        return off(0.0, note)
+        return absent("noise", count, 0.0, note)
     if adaptive:
-        return unclear("Adam keeps no sum of gradients that must be zero")
+        return unclear("noise", count, "Adam keeps no sum of gradients that must be zero")
     last = [trace for trace in traces if trace.last and len(trace.residuals) > 1]
     if sum(len(trace.residuals) for trace in last) < FEWEST:
-        return unclear("too few entries that are zero without noise")
+        return unclear("noise", count, "too few entries that are zero without noise")
     noisy = [t for t in last if float(t.residuals.square().mean()) ** 0.5 > t.floor]
     if not noisy:
         floor = max(trace.floor for trace in last)
-        return off(floor, f"less than {floor:.2g} would not show")
+        return absent("noise", count, floor, f"less than {floor:.2g} would not show")
     if reshaped:
-        return unclear("entries were zeroed or rounded, which hides it")
+        return unclear("noise", count, "entries were zeroed or rounded, which hides it")
     return _sized_noise(noisy, count)
 
 
@@ -270,7 +258,7 @@ def _sized_noise(noisy: Sequence[Trace], count: int) -> Observation:
         for row in trace.rows():
             if float(row.double().square().mean()) ** 0.5 < std * (1 - 8 / math.sqrt(2 * len(row))):
                 note = "the last layer's sums are not zero, but entries elsewhere lie far below that level"
-                return Observation(kind="noise", state="unclear", updates=count, note=note)
+                return unclear("noise", count, note)
     low, high = (math.sqrt(total / float(scipy.stats.chi2.ppf(q, free))) for q in (0.975, 0.025))
     return Observation(
         kind="noise", state="on", value=std, low=low, high=high, shows=len(noisy), updates=count,

@@ -1,10 +1,8 @@
 """Check a scenario's data: files, splits, classes, and enough images for every role."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from itertools import combinations
 from pathlib import Path
-from typing import final
 
 from glasshouse import registry
 from glasshouse.data.partition import Demand
@@ -13,39 +11,25 @@ from glasshouse.errors import GlasshouseError, Problem
 from glasshouse.scenario.requirements import role_requests
 from glasshouse.scenario.spec import Scenario
 
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Part:
-    """The images that one role requests, with the key of ``[data]`` that sets their number."""
-
-    key: str
-    role: str
-    size: int
-    split: str
-    classes: tuple[int, ...]
+Request = tuple[int, str, tuple[int, ...]]
+"""Number of images that a role requests, split, classes: as of :func:`role_requests`."""
 
 
 def survey_data(scenario: Scenario) -> tuple[Survey | None, list[Problem]]:
     """Survey the data, and list problems with the files; None: unknown before they are read."""
     data = scenario.data
-    survey, problems = _survey("data.source", data.source, data.resize, data.channels)
-    if data.private_source:
-        problems += _survey("data.private_source", data.private_source, data.resize, data.channels)[1]
-    if data.domains.other:
-        problems += _survey("data.domains.other", data.domains.other, data.resize, data.channels)[1]
-    return survey, problems
-
-
-def _survey(
-    path: str, source: str, resize: int | None, channels: int | None
-) -> tuple[Survey | None, list[Problem]]:
-    try:
-        return survey(source, resize, channels), []
-    except GlasshouseError as error:
-        return None, [
-            Problem(path=path, needs=error.needs, got=f"{error.subject}: {error.got}", hint=error.fix)
-        ]
+    others = {"data.private_source": data.private_source, "data.domains.other": data.domains.other}
+    surveys: dict[str, Survey | None] = {}
+    problems: list[Problem] = []
+    for path, source in {"data.source": data.source, **others}.items():
+        if path in others and not source:
+            continue
+        try:
+            surveys[path] = survey(source, data.resize, data.channels)
+        except GlasshouseError as error:
+            got = f"{error.subject}: {error.got}"
+            problems.append(Problem(path=path, needs=error.needs, got=got, hint=error.fix))
+    return surveys.get("data.source"), problems
 
 
 def data_problems(scenario: Scenario, survey: Survey) -> Iterator[Problem]:
@@ -54,11 +38,13 @@ def data_problems(scenario: Scenario, survey: Survey) -> Iterator[Problem]:
     if scenario.data.domains.targets:
         yield from _domains(scenario, survey)
         return
-    parts = list(_parts(scenario))
-    wrong = [p for part in parts for p in _part(part, scenario, survey)]
+    requests = role_requests(scenario)
+    if scenario.data.private_source:
+        requests.pop("private", None)
+    wrong = [p for role in requests for p in _part(role, requests[role], scenario, survey)]
     yield from wrong
     if not wrong:
-        yield from _too_few(parts, scenario, survey)
+        yield from _too_few(requests, scenario, survey)
     yield from _partition(scenario, survey)
 
 
@@ -73,56 +59,49 @@ def _weights(scenario: Scenario) -> Iterator[Problem]:
         )
 
 
-def _parts(scenario: Scenario) -> Iterator[Part]:
-    for role, (size, split, classes) in role_requests(scenario).items():
-        if not (role == "private" and scenario.data.private_source):
-            key = "data.examples" if role == "private" else f"data.{role}"
-            yield Part(key=key, role=role, size=size, split=split, classes=classes)
-
-
-def _part(part: Part, scenario: Scenario, survey: Survey) -> Iterator[Problem]:
-    if part.split and part.split not in survey.counts:
+def _part(role: str, request: Request, scenario: Scenario, survey: Survey) -> Iterator[Problem]:
+    _, split, classes = request
+    if split and split not in survey.counts:
         yield Problem(
-            path=f"data.{part.role}_split",
+            path=f"data.{role}_split",
             needs=f"a split among {', '.join(survey.counts)} of '{scenario.data.source}'",
-            got=f'"{part.split}"',
+            got=f'"{split}"',
             hint='"" takes the part from all splits',
         )
-    if strange := [k for k in part.classes if k >= survey.classes]:
+    if strange := [k for k in classes if k >= survey.classes]:
         yield Problem(
-            path=f"data.{part.role}_classes",
+            path=f"data.{role}_classes",
             needs=f"classes from 0 to {survey.classes - 1}",
             got=str(strange),
             hint=f"'{scenario.data.source}' has {survey.classes} classes",
         )
 
 
-def _cells(part: Part, survey: Survey) -> frozenset[tuple[str, int]]:
-    """(split, class) pairs that a part may take images from."""
-    splits = [part.split] if part.split else list(survey.counts)
-    return frozenset(
-        (split, label)
-        for split in splits
-        for label in survey.counts[split]
-        if not part.classes or label in part.classes
-    )
+def _cells(request: Request, survey: Survey) -> set[tuple[str, int]]:
+    """(split, class) pairs that a role may take images from."""
+    _, only, classes = request
+    splits = [only] if only else list(survey.counts)
+    cells = {(split, label) for split in splits for label in survey.counts[split]}
+    return {cell for cell in cells if not classes or cell[1] in classes}
 
 
-def _too_few(parts: list[Part], scenario: Scenario, survey: Survey) -> Iterator[Problem]:
+def _too_few(requests: Mapping[str, Request], scenario: Scenario, survey: Survey) -> Iterator[Problem]:
     """Report parts that together request more images than their splits and classes have.
 
     Names the smallest such set. Duplicates of an image are dealt only once, so slightly fewer images than
     counted here may be available.
     """
-    for number in range(1, len(parts) + 1):
-        for subset in combinations(parts, number):
-            pool = frozenset[tuple[str, int]]().union(*(_cells(part, survey) for part in subset))
+    for number in range(1, len(requests) + 1):
+        for roles in combinations(requests, number):
+            pool = set[tuple[str, int]]().union(*(_cells(requests[role], survey) for role in roles))
             available = sum(survey.counts[split][label] for split, label in pool)
-            images = sum(part.size for part in subset)
+            sizes = {role: requests[role][0] for role in roles}
+            images = sum(sizes.values())
             if images > available:
-                names = " and ".join(f"{part.size:,} {part.role}" for part in subset)
+                names = " and ".join(f"{size:,} {role}" for role, size in sizes.items())
+                largest = max(roles, key=sizes.__getitem__)
                 yield Problem(
-                    path=max(subset, key=lambda part: part.size).key,
+                    path="data.examples" if largest == "private" else f"data.{largest}",
                     needs=f"{images:,} images ({names})",
                     got=f"{available:,} in what these parts take from of '{scenario.data.source}'",
                     hint="ask for fewer, or take a part from another split",

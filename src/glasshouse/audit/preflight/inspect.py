@@ -1,20 +1,30 @@
 """List everything that an audit of a scenario would refuse, without running anything."""
 
+import json
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import cast
 
+import torch
+
 from glasshouse import registry
-from glasshouse.attacks.base import Claim
+from glasshouse.attacks.base import Claim, ModelBound
+from glasshouse.audit.attacking.needs import attack_of, foresee_refusal, refusal_of
 from glasshouse.audit.captured.canary_file import read_canaries
 from glasshouse.audit.preflight.data import data_problems, survey_data
-from glasshouse.audit.preflight.network import network_problems
-from glasshouse.audit.preflight.refusals import refusal_in, refused_altogether
+from glasshouse.audit.preflight.network import (
+    Network,
+    agreed_network,
+    fault_of,
+    network_problems,
+    without_memory,
+)
 from glasshouse.audit.scoring.claims.scorers import scorer_of
 from glasshouse.audit.scoring.nulls import NULLS, auxiliary_needed
-from glasshouse.errors import BadFile, BadScenario, Problem
+from glasshouse.errors import BadFile, BadScenario, Inapplicable, Problem
 from glasshouse.metrics.base import Metric
 from glasshouse.scenario.axes import cells
 from glasshouse.scenario.spec import Scenario
@@ -59,14 +69,8 @@ def check_suite(suite: Suite) -> None:
 
 def foreseen_refusals(suite: Suite) -> Warnings:
     """Attacks that some cell rules out. This is not an error: the report states the reasons."""
-    refusals: dict[tuple[str, Refusal], None] = {}
-    for scenario in suite.scenarios:
-        for cell in cells(scenario):
-            survey = survey_data(cell.scenario)[0]
-            for attack in cell.scenario.attacks:
-                if (refusal := refusal_in(cell.scenario, attack, survey)) is not None:
-                    refusals[scenario.name, refusal] = None
-    return list(refusals)
+    foreseen = ((scenario.name, one) for scenario in suite.scenarios for one in _refusals_in(scenario))
+    return list(dict.fromkeys((name, refusal) for name, refusal in foreseen if refusal is not None))
 
 
 def _auxiliary(scenario: Scenario) -> Iterator[Problem]:
@@ -155,3 +159,43 @@ def _labels(scenario: Scenario, classes: int) -> Iterator[Problem]:
                 got=str(label),
                 hint=f"'{scenario.data.source}' has {classes} classes",
             )
+
+
+def refused_altogether(scenario: Scenario) -> Problem | None:
+    """A problem if no attack can run in any cell; if only some cells rule attacks out, that is a result."""
+    first: Refusal | None = None
+    for refusal in _refusals_in(scenario):
+        if refusal is None:
+            return None
+        first = first or refusal
+    if first is None:
+        return None
+    needs = f"an attack that can run; {first.subject} needs {first.needs}"
+    return Problem(path="attacks", needs=needs, got=first.got, hint=first.fix)
+
+
+def _refusals_in(scenario: Scenario) -> Iterator[Refusal | None]:
+    """Why each attack is ruled out in each cell, by unmet needs or by the model; None: no reason is known."""
+    for one in (cell.scenario for cell in cells(scenario)):
+        survey = survey_data(one)[0]
+        for attack in one.attacks:
+            refusal = foresee_refusal(one, attack)
+            if refusal is None and survey is not None:
+                arguments = json.dumps(attack.arguments, sort_keys=True)
+                refusal = _on_model(attack.name, arguments, agreed_network(one, survey))
+            yield refusal
+
+
+@lru_cache(maxsize=256)
+def _on_model(name: str, arguments: str, network: Network) -> Refusal | None:
+    attack = attack_of(name, json.loads(arguments))
+    if not isinstance(attack, ModelBound) or fault_of(network) is not None:
+        return None
+    try:
+        with without_memory(network), torch.no_grad():
+            attack.check_model(network.architecture)
+    except Inapplicable as error:
+        return refusal_of(error)
+    except NotImplementedError:
+        pass  # its computation depends on values, which the meta device lacks
+    return None

@@ -23,7 +23,6 @@ from glasshouse.wire import Architecture
 MOST_PARAMETERS = 2**28
 """Largest number of parameters of a model: 1 GiB in float32, which every client and every attack copies."""
 
-
 SMALL_LAYER = 2**22
 """Largest number of parameters of a layer, guessed from the model's arguments, for building it in memory."""
 
@@ -71,9 +70,8 @@ def agreed_network(scenario: Scenario, survey: Survey) -> Network:
     return next(network for _, network in networks(scenario, survey))
 
 
-def network_problems(scenario: Scenario, survey: Survey) -> list[Problem]:
+def network_problems(scenario: Scenario, survey: Survey) -> Iterator[Problem]:
     """Problems with models that cannot be built for these images, or are too large."""
-    problems = []
     trained = traits_of(scenario.federation.protocol).trained
     for path, network in networks(scenario, survey):
         fault = fault_of(network)
@@ -81,8 +79,7 @@ def network_problems(scenario: Scenario, survey: Survey) -> list[Problem]:
             fault = derivative_fault(network, trained)
         if fault is not None:
             needs, got, hint = fault
-            problems.append(Problem(path=path, needs=needs, got=got, hint=hint))
-    return problems
+            yield Problem(path=path, needs=needs, got=got, hint=hint)
 
 
 def without_memory(network: Network) -> AbstractContextManager[object]:
@@ -151,13 +148,10 @@ def describe(network: Network) -> str:
     model = build(network.architecture)
     size = sum(p.numel() for p in model.parameters())
     kinds = [type(module).__name__ for module in model.modules()]
-    notes = [
-        f"{count} {words}"
-        for count, words in (
-            (sum("BatchNorm" in kind for kind in kinds), "BatchNorm (with the statistics received)"),
-            (sum("Dropout" in kind for kind in kinds), "dropout (off, unless the protocol turns it on)"),
-        )
-        if count
-    ]
+    counts = {
+        "BatchNorm (with the statistics received)": sum("BatchNorm" in kind for kind in kinds),
+        "dropout (off, unless the protocol turns it on)": sum("Dropout" in kind for kind in kinds),
+    }
+    notes = [f"{count} {words}" for words, count in counts.items() if count]
     head = getattr(model, "head_name", "head")
     return ", ".join([f"{network.name}: {size:,} parameters", f"logits from layer '{head}'", *notes])

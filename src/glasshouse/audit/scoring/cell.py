@@ -7,7 +7,7 @@ from typing import final
 
 from glasshouse.attacks.base import Claim
 from glasshouse.audit.attacking.claims import Unit, read_outcome
-from glasshouse.audit.attacking.needs import declared, federation_of
+from glasshouse.audit.attacking.needs import declared, federation_of, refusal_of
 from glasshouse.audit.scoring.claims.scored import ScoredMetric
 from glasshouse.audit.scoring.claims.scorers import scorer_of
 from glasshouse.audit.scoring.claims.silence import claimed_kinds
@@ -19,8 +19,8 @@ from glasshouse.audit.scoring.tasks import CellResult, CellTask, attack_key, con
 from glasshouse.audit.scoring.verdicts.contrast import contrasts
 from glasshouse.audit.scoring.verdicts.family import primary_metrics
 from glasshouse.audit.scoring.verdicts.measurement import Measurement, finding_of
-from glasshouse.audit.scoring.verdicts.victims import SkippedVictims, can_judge_victims, victims_of
-from glasshouse.audit.scoring.wording.wording import defense_labels
+from glasshouse.audit.scoring.verdicts.victims import can_judge_victims, victims_of
+from glasshouse.audit.scoring.wording import place_of
 from glasshouse.audit.simulation.record import GroupRecord, read_record
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Metric
@@ -79,7 +79,7 @@ def score_attack(task: CellTask, attack: Plugin, runs: Sequence[Run]) -> AttackS
     kinds = claimed_kinds(outcome for run in runs for outcome in run.outcomes)
     primary = primary_metrics(metrics, kinds)
     findings, numbers, notes = [], {}, []
-    refusals = [*_missing_claims(attack, runs), *_not_scored(attack, runs)]
+    refusals = list(_lacking(attack, runs))
     runs = [run for run in runs if run.judge.truth.used]
     for name, metric in metrics.items():
         try:
@@ -89,8 +89,8 @@ def score_attack(task: CellTask, attack: Plugin, runs: Sequence[Run]) -> AttackS
             single = name in primary.values() and can_judge_victims(metric)
             victims = victims_of(name, metric, scored, runs) if single else ()
             scored = scored.by_people()
-            if isinstance(victims, SkippedVictims):
-                notes.append(f"{attack.label or attack.name}: {victims.reason}")
+            if isinstance(victims, str):
+                notes.append(f"{attack.label or attack.name}: {victims}")
                 victims = ()
             findings.append(
                 finding_of(
@@ -111,40 +111,30 @@ def score_attack(task: CellTask, attack: Plugin, runs: Sequence[Run]) -> AttackS
             numbers[name] = scored
         except Undefined as error:
             subject = f"metric '{name}' of attack '{attack.label or attack.name}'"
-            refusals.append(Refusal(subject=subject, needs=error.needs, got=error.got, fix=error.fix))
+            refusals.append(replace(refusal_of(error), subject=subject))
     return AttackScores(
         findings=tuple(findings), refusals=tuple(refusals), numbers=numbers, notes=tuple(notes)
     )
 
 
-def _missing_claims(attack: Plugin, runs: Sequence[Run]) -> list[Refusal]:
-    """A refusal if the attack made no claim on any unit and gave no reason; else an empty list."""
+def _lacking(attack: Plugin, runs: Sequence[Run]) -> Iterator[Refusal]:
+    """Refusals if the attack made no claim on any unit and gave no reason, or claims without ground truth."""
+    subject = f"attack '{attack.label or attack.name}'"
     outcomes = [outcome for run in runs for outcome in run.outcomes]
-    if not outcomes or any(o.claims or o.refusal for o in outcomes):
-        return []
-    return [
-        Refusal(
-            subject=f"attack '{attack.label or attack.name}'",
+    if outcomes and not any(o.claims or o.refusal for o in outcomes):
+        yield Refusal(
+            subject=subject,
             needs="a claim about at least one victim",
             got=f"nothing in {len(outcomes)} calls",
             fix="correct the attack; one that finds nothing says so by a claim without inputs",
         )
-    ]
-
-
-def _not_scored(attack: Plugin, runs: Sequence[Run]) -> list[Refusal]:
-    """A refusal for claims about a capture without recorded ground truth, which cannot be scored."""
-    claims = sum(len(o.claims) for run in runs if not run.judge.truth.used for o in run.outcomes)
-    if not claims:
-        return []
-    return [
-        Refusal(
-            subject=f"score of attack '{attack.label or attack.name}'",
+    if claims := sum(len(o.claims) for run in runs if not run.judge.truth.used for o in run.outcomes):
+        yield Refusal(
+            subject=f"score of {subject}",
             needs="what the clients trained on",
             got=f"{claims} claims, not scored: no test client recorded its batches",
             fix="run a test client with truth_mod, then: glasshouse collect CAPTURE FOLDER",
         )
-    ]
 
 
 def _with_terms(task: CellTask, attack: Plugin, records: Sequence[GroupRecord]) -> CellTask:
@@ -152,16 +142,11 @@ def _with_terms(task: CellTask, attack: Plugin, records: Sequence[GroupRecord]) 
     checks = [r.terms for r in records if r.terms is not None and r.terms.suspect]
     if not checks or not declared(attack)[0].repeats:
         return task
-    control = task.controls.get(control_key(attack))
-    reason = f"the declared training is not the real one ({checks[0].suspect})"
-    failed = Control(passed=False, setting="", n=checks[0].n)
-    return replace(
-        task,
-        controls={
-            **task.controls,
-            control_key(attack): replace(control or failed, passed=False, reason=reason),
-        },
-    )
+    key, check = control_key(attack), checks[0]
+    control = task.controls.get(key) or Control(passed=False, setting="", n=check.n)
+    reason = f"the declared training is not the real one ({check.suspect})"
+    failed = replace(control, passed=False, reason=reason)
+    return replace(task, controls={**task.controls, key: failed})
 
 
 def _kind(metric: Metric, kinds: Sequence[type[Claim]]) -> str:
@@ -222,27 +207,17 @@ def _refusals(
 
 def refusal_record(cell: Cell, refusal: Refusal) -> Refused:
     """The record of a refusal in one cell, for the result."""
-    return Refused(
-        scenario=cell.scenario.name,
-        cell=cell.hash,
-        axes=dict(cell.axes),
-        defenses=defense_labels(cell.scenario),
-        **vars(refusal),
-    )
+    return Refused(**place_of(cell), **vars(refusal))
 
 
 def _utility(cell: Cell, records: Sequence[GroupRecord]) -> Iterator[Utility]:
     for record in records:
         if record.utility is None:
             continue
-        active = record.active
-        tampered = f", under {cell.scenario.attacks[active].name}" if active is not None else ""
+        tampered = "" if record.active is None else f", under {cell.scenario.attacks[record.active].name}"
         guarantee = record.facts.guarantee
         yield Utility(
-            scenario=cell.scenario.name,
-            cell=cell.hash,
-            axes=dict(cell.axes),
-            defenses=defense_labels(cell.scenario),
+            **place_of(cell),
             metric="accuracy" + tampered,
             rounds=record.rounds,
             epsilon=guarantee.epsilon if guarantee else None,

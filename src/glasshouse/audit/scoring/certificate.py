@@ -30,8 +30,7 @@ from glasshouse.attacks.objective import SearchedLoss, SearchingAttack, Searchin
 from glasshouse.attacks.sequences import Sequences
 from glasshouse.audit.attacking.call import AttackTask, adversary_side, stream_of, view_of
 from glasshouse.audit.attacking.claims import Outcome, read_outcome
-from glasshouse.audit.attacking.device import run_on
-from glasshouse.audit.attacking.isolation import call_plugin
+from glasshouse.audit.attacking.isolation import call_on
 from glasshouse.audit.attacking.needs import attack_of
 from glasshouse.audit.scoring.nulls import batched
 from glasshouse.audit.scoring.score import longest_prefix
@@ -131,14 +130,8 @@ def _losses_together(part: Piece, attack: Attack) -> dict[tuple[str, str], Searc
         losses = attack.objectives(views, rngs=[stream_of(task) for task in part])
         return {(task.out, device): one for task, one in zip(part, losses, strict=True)}
 
-    answer = call_plugin(lambda: run_on(part[0].device, work, subject=subject), subject=subject)
+    answer = call_on(part[0].device, work, subject=subject)
     return {} if isinstance(answer, Refusal) else answer
-
-
-def _losses(task: AttackTask, attack: Attack, claims: list[Searched], device: str) -> list[SearchedLoss]:
-    assert isinstance(attack, SearchingAttack)  # checked by certify_together
-    view = _view(task, attack, device)
-    return [attack.objective(view, claim.about, rng=stream_of(task)) for claim in claims]
 
 
 def _view(task: AttackTask, attack: Attack, device: str) -> View:
@@ -152,13 +145,14 @@ def _certify(task: AttackTask, units: _Units) -> tuple[Search, ...] | Refusal:
     if not claims:
         return ()
     subject = f"search certificate of attack '{task.attack}' on {task.unit.name}"
+    assert isinstance(attack, SearchingAttack)  # checked by certify_together
 
     def work(device: str) -> tuple[Search, ...]:
-        shared = units.losses.get((task.out, device))
-        if shared is None:
-            losses = _losses(task, attack, claims, device)
-        else:
+        if shared := units.losses.get((task.out, device)):
             losses = [shared] * len(claims)
+        else:
+            view = _view(task, attack, device)
+            losses = [attack.objective(view, claim.about, rng=stream_of(task)) for claim in claims]
         rows = [
             _certificate(claim, searched, units.truth, outcome, device=device)
             for claim, searched in zip(claims, losses, strict=True)
@@ -170,7 +164,7 @@ def _certify(task: AttackTask, units: _Units) -> tuple[Search, ...] | Refusal:
             rows = [replace(row, projected=_loss(s, x, _labels(c), device)) for row, c, s, x in every]
         return tuple(r for r in rows if all(map(math.isfinite, (r.loss, r.truth, r.projected or 0.0))))
 
-    return call_plugin(lambda: run_on(task.device, work, subject=subject), subject=subject)
+    return call_on(task.device, work, subject=subject)
 
 
 def _searched(outcome: Outcome) -> list[Searched]:
@@ -186,15 +180,9 @@ def _certificate(
     if searched.reached is not None:
         loss = min(loss, searched.reached(claim))
     losses = [_loss(searched, true, y, device) for true, y in _true_orders(claim, truth)]
-    where = f"round {claim.about.rounds[-1]}"
     client = "" if claim.about.client is None else f", client {claim.about.client}"
-    return Search(
-        name=where + client,
-        loss=loss,
-        truth=min(losses),
-        noise=searched.noise,
-        curve=outcome.curve,
-    )
+    name = f"round {claim.about.rounds[-1]}{client}"
+    return Search(name=name, loss=loss, truth=min(losses), noise=searched.noise, curve=outcome.curve)
 
 
 def _project(units: _Units, attack: GenerativeAttack, view: View) -> dict[str, list[Tensor]]:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from glasshouse.audit.attacking.call import adversary_side
 from glasshouse.audit.attacking.needs import attack_of, threat_of
 from glasshouse.audit.scoring.score import Run, score_outcomes
-from glasshouse.audit.scoring.tasks import CellTask
+from glasshouse.audit.scoring.tasks import CellTask, attack_key
 from glasshouse.audit.simulation.record import GroupRecord
 from glasshouse.figures.base import (
     AttackEvidence,
@@ -59,31 +59,19 @@ def illustrate(
         metrics={m.name: create(load("metrics", m.name), m.arguments) for m in scenario.audit.metrics},
         auxiliary_given=scenario.grants.auxiliary,
         attacks=tuple(
-            _attack(scenario, i, runs[i], federations=federations, findings=findings[i])
-            for i in range(len(scenario.attacks))
+            AttackEvidence(
+                key=attack_key(i, attack),
+                label=attack.label or attack.name,
+                settings=_settings("attacks", attack),
+                attack=attack_of(attack.name, attack.arguments),
+                groups=tuple(_group(scenario, federations[run.folder], run) for run in runs[i]),
+                findings=tuple(findings[i]),
+            )
+            for i, attack in enumerate(scenario.attacks)
         ),
         federations=tuple(federations.values()),
     )
     return draw_cell(evidence)
-
-
-def _attack(
-    scenario: Scenario,
-    position: int,
-    runs: Sequence[Run],
-    *,
-    federations: Mapping[str, Federation],
-    findings: Sequence[Finding],
-) -> AttackEvidence:
-    attack = scenario.attacks[position]
-    return AttackEvidence(
-        key=f"{position:02d}-{attack.name}",
-        label=attack.label or attack.name,
-        settings=_settings("attacks", attack),
-        attack=attack_of(attack.name, attack.arguments),
-        groups=tuple(_group(scenario, federations[run.folder], run) for run in runs),
-        findings=tuple(findings),
-    )
 
 
 def _federation(scenario: Scenario, folder: Path, record: GroupRecord) -> Federation:

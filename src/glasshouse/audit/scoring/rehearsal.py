@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, cast, final
+from typing import Any, Final, cast, final
 
 import torch
 
@@ -140,11 +140,8 @@ def _rehearse(scenario: Scenario, folder: Path, *, keep: bool) -> _Rehearsal:
 
 def _draw(task: CellTask, runs: Sequence[Run], scores: AttackScores) -> None:
     """Draw the figures of a cell; those that cannot be drawn from synthetic claims are skipped."""
-    others = range(1, len(task.cell.scenario.attacks))
-    every, findings = (
-        {0: runs, **dict.fromkeys(others, ())},
-        {0: scores.findings, **dict.fromkeys(others, ())},
-    )
+    nothing: dict[int, tuple[Any, ...]] = dict.fromkeys(range(len(task.cell.scenario.attacks)), ())
+    every, findings = {**nothing, 0: runs}, {**nothing, 0: scores.findings}
     records = [read_record(Path(group.folder)) for group in task.groups]
     call_plugin(lambda: illustrate(task, records, every, findings), subject="figures of made-up claims")
 

@@ -1,7 +1,8 @@
 """Score an attack's claims: attack → metric → claim (the table in ``scorers``)."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import final
 
 from glasshouse.attacks.base import Claim
@@ -51,18 +52,13 @@ def score_metric(name: str, metric: Metric, runs: Sequence[Run]) -> ScoredMetric
     Raises:
         Undefined: the data do not determine the metric or its null.
     """
-    parts, nothing = [], None
-    for run in runs:
-        try:
-            one = run.scored[name] = score_outcomes(name, metric, run.outcomes, run.judge)
-        except NothingClaimed as error:
-            nothing = error
-            continue
-        if one:
-            parts.append(one)
+
+    def score_run(run: Run) -> ScoredMetric | None:
+        run.scored[name] = score_outcomes(name, metric, run.outcomes, run.judge)
+        return run.scored[name]
+
+    parts = _some_scores(partial(score_run, run) for run in runs)
     if not parts:
-        if nothing:
-            raise nothing
         return None
     kinds = claimed_kinds(outcome for run in runs for outcome in run.outcomes)
     unclaimed = [one for run in runs for one in _score_silences(name, metric, run, kinds)]
@@ -79,23 +75,29 @@ def score_outcomes(
     Raises:
         Undefined: the data do not determine the metric or its null.
     """
-    parts, nothing = [], None
     claims = [claim for outcome in outcomes for claim in longest_prefix(outcome.claims)]
     compare_together(metric, claims, judge)
-    for claim in claims:
-        scorer = scorer_of(type(claim), metric)
-        if scorer is None:
-            continue
+    able = ((scorer_of(type(claim), metric), claim) for claim in claims)
+    parts = _some_scores(partial(scorer, name, metric, claim, judge) for scorer, claim in able if scorer)
+    return join_parts(parts) if parts else None
+
+
+def _some_scores(works: Iterable[Callable[[], ScoredMetric | None]]) -> list[ScoredMetric]:
+    """All scores that there are.
+
+    Raises:
+        NothingClaimed: there is none, and this is a reason.
+    """
+    scores, nothing = [], None
+    for work in works:
         try:
-            one = scorer(name, metric, claim, judge)
+            scores.append(work())
         except NothingClaimed as error:
             nothing = error
-            continue
-        if one:
-            parts.append(one)
-    if not parts and nothing:
+    found = [one for one in scores if one]
+    if nothing and not found:
         raise nothing
-    return join_parts(parts) if parts else None
+    return found
 
 
 def longest_prefix(claims: Sequence[Claim]) -> list[Claim]:
@@ -109,9 +111,9 @@ def longest_prefix(claims: Sequence[Claim]) -> list[Claim]:
 def _score_silences(
     name: str, metric: Metric, run: Run, kinds: Sequence[type[Claim]]
 ) -> Iterator[ScoredMetric]:
-    for silence in silences(run.units, kinds, run.judge):
+    for kind, about in silences(run.units, kinds, run.judge):
         try:
-            one = score_silence(name, metric, silence, run.judge)
+            one = score_silence(name, metric, kind, about, run.judge)
         except NothingClaimed:  # metrics of the claims leave out victims without one
             continue
         if one:

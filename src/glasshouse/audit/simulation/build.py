@@ -9,13 +9,15 @@ import torch
 from torch import Tensor
 
 from glasshouse.audit.attacking.needs import threat_of
-from glasshouse.audit.simulation.classes import (
+from glasshouse.audit.simulation.deal import (
+    DealtData,
     announced_public,
     classes_of,
+    deal_data,
     gallery_tensors,
+    require_part,
 )
-from glasshouse.audit.simulation.deal import DealtData, deal_data, require_part
-from glasshouse.audit.simulation.pretraining import Start, measure_accuracy, start_of, train_publicly
+from glasshouse.audit.simulation.pretraining import measure_accuracy, start_of, train_publicly
 from glasshouse.audit.simulation.property import holders, with_members
 from glasshouse.audit.simulation.record import Facts
 from glasshouse.data.base import DataSource
@@ -38,7 +40,7 @@ from glasshouse.wire import Architecture, Batch, Terms
 
 PERCEPTUAL = Pretraining(epochs=12, batch_size=64, learning_rate=0.02)
 LARGE = 500_000
-"""Number of parameters from which clients train on the device."""
+"""Number of parameters from which training on the device outweighs the transfers to and from it."""
 
 
 @final
@@ -84,13 +86,14 @@ def build(scenario: Scenario, *, seed: int, device: str = "cpu") -> Built:
         GlasshouseError: data, model, defence and federation do not match; says which.
     """
     dealt = deal_data(scenario, seed=seed)
-    source, roles, domain_roles = dealt.source, dealt.roles, dealt.classes
+    source, roles = dealt.source, dealt.roles
     rng = Rng.root(seed, salt=source.checksum)
     architecture = architecture_of(scenario, dealt)
     behaviours, marked = _behaviours(scenario, rng.child("behaviours"))
     start = start_of(scenario, architecture, roles.public, rng, device=device)
-    setting = _setting(scenario, architecture, roles, start, behaviours, domain_roles=domain_roles, rng=rng)
-    setting = replace(setting, device=device if _is_large(start) else "cpu")
+    setting = _setting(scenario, dealt, architecture, start.tensors, behaviours, rng=rng)
+    if sum(t.numel() for t in start.tensors.values()) >= LARGE:
+        setting = replace(setting, device=device)
     setting, challenge, members = with_members(setting, scenario.data.members, rng=rng.child("members"))
     built = built_on(scenario, setting, roles, source, rng=rng)
     return replace(
@@ -99,7 +102,7 @@ def build(scenario: Scenario, *, seed: int, device: str = "cpu") -> Built:
         keep=_keep(scenario, built.attacked),
         scoring={
             **built.scoring,
-            **({} if domain_roles is None else gallery_tensors(scenario, domain_roles)),
+            **({} if dealt.classes is None else gallery_tensors(scenario, dealt.classes)),
         },
         marked={**marked, **members, **built.marked},
         facts=replace(
@@ -148,39 +151,33 @@ def built_on(scenario: Scenario, setting: Setting, roles: Roles, source: DataSou
     )
 
 
-def _is_large(start: Start) -> bool:
-    """Whether training on a GPU outweighs the transfers to and from it."""
-    return sum(t.numel() for t in start.tensors.values()) >= LARGE
-
-
 def _setting(
     scenario: Scenario,
+    dealt: DealtData,
     architecture: Architecture,
-    roles: Roles,
-    start: Start,
+    start: Mapping[str, Tensor],
     behaviours: Mapping[int, tuple[str, Behaviour]],
     *,
-    domain_roles: ClassRoles | None,
     rng: Rng,
 ) -> Setting:
-    federation, data = scenario.federation, scenario.data
-    private = require_part(roles.private, "private")
+    federation, data, classes = scenario.federation, scenario.data, dealt.classes
+    private = require_part(dealt.roles.private, "private")
     if data.people == "label":
         private = replace(private, groups=private.labels)
     shards = partition(
         private.labels,
         federation.clients,
-        kind=data.partition if domain_roles is None else "classes",
+        kind=data.partition if classes is None else "classes",
         alpha=data.alpha,
-        examples=data.examples if domain_roles is None else None,
+        examples=data.examples if classes is None else None,
         rng=rng.child("partition"),
     )
     return Setting(
-        terms=_terms(scenario, architecture, domain_roles),
+        terms=_terms(scenario, architecture, classes),
         rounds=federation.rounds,
         private=private,
         shards=shards,
-        start=start.tensors,
+        start=start,
         build=models.build,
         dropout=federation.dropout,
         defenses=tuple(defense_of(d.name, d.arguments) for d in scenario.defenses),

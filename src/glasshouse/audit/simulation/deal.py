@@ -1,29 +1,115 @@
-"""Load a scenario's data and deal them to the roles; a probe of the cost deals the same data only once."""
+"""Load a scenario's data and deal them to the roles, by class and domain under ``[data.domains]``.
+
+A probe of the cost deals the same data only once.
+"""
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, cast, final
+from typing import Any, Final, TypeVar, cast, final
 
-from glasshouse.audit.simulation.classes import as_roles, class_roles
+import torch
+from torch import Tensor
+
 from glasshouse.data.base import DataSource
-from glasshouse.data.private_domain import ClassRoles
+from glasshouse.data.domains import hidden_rows
+from glasshouse.data.private_domain import ClassRoles, ClassWant, Shift, deal_classes
 from glasshouse.data.sources import load as load_source
 from glasshouse.data.splits import Role, RoleRequest, Roles, check_disjoint, deal
 from glasshouse.errors import BadValue
+from glasshouse.interfaces import traits_of
 from glasshouse.metrics.statistics.rank import comparisons_for
+from glasshouse.registry import create, load
 from glasshouse.rng import Rng
 from glasshouse.scenario.requirements import role_requests
 from glasshouse.scenario.spec import Data, Scenario
+from glasshouse.tensors import class_means
 from glasshouse.wire import Batch
 
+T = TypeVar("T")
+
+UNKNOWN = -1
 SPARE_NUMBERS: Final = 2**24
 """Largest number of pixel values of the spare held-out images that are stored (64 MiB)."""
 REMEMBERED: Final = 2
 """Number of data sets, and of deals of them, that a probe remembers; each may fill much of the memory."""
+
+
+def class_roles(scenario: Scenario, source: DataSource, *, rng: Rng) -> ClassRoles | None:
+    """Assign classes to clients under ``[data.domains]``; None: images are dealt instead."""
+    data, domains = scenario.data, scenario.data.domains
+    if not domains.targets:
+        return None
+    other = load_source(domains.other, resize=data.resize, channels=data.channels) if domains.other else None
+    want = ClassWant(
+        targets=domains.targets,
+        chosen=data.private_classes,
+        identities=domains.identities,
+        per_class=domains.per_class,
+        heldout=domains.heldout,
+        same_photos=domains.same_photos,
+        sensitive=domains.sensitive,
+    )
+    return deal_classes(
+        source, want, shifts=_shifts(scenario), other=other, split=data.private_split, rng=rng
+    )
+
+
+def as_roles(classes: ClassRoles) -> Roles:
+    """Convert roles by class to roles of images."""
+    return Roles(private=classes.private, public=classes.public, heldout=classes.heldout, duplicates={})
+
+
+def announced_public(scenario: Scenario, domain_roles: ClassRoles) -> Batch | None:
+    """The public data as announced by the protocol: without labels under dsfl, None under fedavg."""
+    protocol = traits_of(scenario.federation.protocol)
+    if scenario.federation.kind != "logits":
+        return None
+    if protocol.labels_public:
+        return domain_roles.public
+    unknown = torch.full_like(domain_roles.public.labels, UNKNOWN)
+    return Batch(inputs=domain_roles.public.inputs, labels=unknown)
+
+
+def classes_of(scenario: Scenario, source: DataSource, domain_roles: ClassRoles | None) -> int:
+    """Number of classes of the models: only the targets if the public data have no labels."""
+    if domain_roles is None:
+        return source.classes
+    labels_public = traits_of(scenario.federation.protocol).labels_public
+    return len(domain_roles.classes) if labels_public else domain_roles.targets
+
+
+def gallery_tensors(scenario: Scenario, domain_roles: ClassRoles) -> dict[str, Tensor]:
+    """Mean images that class metrics compare with, and the image rows that count.
+
+    ``gallery.people``: of every class in the private domain, (J, C, H, W), the targets first;
+    ``gallery.public``: of every class's public images in both domains; ``gallery.prior``: of all
+    public images of the private domain; ``gallery.classes``: the source's labels of the targets.
+    """
+    classes = len(domain_roles.classes)
+    height = int(domain_roles.public.inputs.shape[2])
+    clear = domain_roles.public.pick(torch.arange(domain_roles.sensitive))
+    people = torch.cat([domain_roles.private.inputs, clear.inputs])
+    whose = torch.cat([domain_roles.private.labels, clear.labels])
+    have = torch.tensor([bool((whose == j).any()) for j in range(classes)])
+    return {
+        "gallery.people": class_means(people, whose, classes),
+        "gallery.known": have,
+        "gallery.public": class_means(domain_roles.public.inputs, domain_roles.public.labels, classes),
+        "gallery.prior": clear.inputs.mean(0, keepdim=True),
+        "gallery.rows": torch.tensor(
+            hidden_rows(_shifts(scenario), height, shares=scenario.data.domains.hidden)
+        ),
+        "gallery.targets": torch.tensor(domain_roles.targets),
+        "gallery.classes": torch.tensor(domain_roles.classes[: domain_roles.targets]),
+    }
+
+
+def _shifts(scenario: Scenario) -> list[Shift]:
+    return [create(load("transforms", s.name), s.arguments) for s in scenario.data.domains.shifts]
 
 
 @final
@@ -50,6 +136,18 @@ class _Memory:
     deals: dict[str, tuple[DealtData, float]] = field(default_factory=dict)
     sources: dict[str, tuple[DataSource, float]] = field(default_factory=dict)
     saved: float = 0.0
+
+    def once(self, known: dict[str, tuple[T, float]], key: str, make: Callable[[], T]) -> T:
+        """What is known by this key, or else made now; if too much is known, forget what is made fastest."""
+        if key in known:
+            self.saved += known[key][1]
+            return known[key][0]
+        if len(known) >= REMEMBERED:
+            del known[min(known, key=lambda other: known[other][1])]
+        started = seconds_spent()
+        made = make()
+        known[key] = made, seconds_spent() - started
+        return made
 
 
 _MEMORY: ContextVar[_Memory | None] = ContextVar("memory", default=None)
@@ -88,15 +186,7 @@ def deal_data(scenario: Scenario, *, seed: int) -> DealtData:
     if memory is None:
         return _deal_data(scenario, seed)
     key = repr((scenario.data, wants_of(scenario), _most_spare(scenario), seed))
-    if key in memory.deals:
-        memory.saved += memory.deals[key][1]
-        return memory.deals[key][0]
-    if len(memory.deals) >= REMEMBERED:
-        del memory.deals[min(memory.deals, key=lambda known: memory.deals[known][1])]
-    started = seconds_spent()
-    dealt = _deal_data(scenario, seed)
-    memory.deals[key] = dealt, seconds_spent() - started
-    return dealt
+    return memory.once(memory.deals, key, lambda: _deal_data(scenario, seed))
 
 
 def _deal_data(scenario: Scenario, seed: int) -> DealtData:
@@ -121,16 +211,7 @@ def _read_data(name: str, **settings: Any) -> DataSource:
     memory = _MEMORY.get()
     if memory is None:
         return load_source(name, **settings)
-    key = repr((name, settings))
-    if key in memory.sources:
-        memory.saved += memory.sources[key][1]
-        return memory.sources[key][0]
-    if len(memory.sources) >= REMEMBERED:
-        del memory.sources[next(iter(memory.sources))]
-    started = time.process_time()
-    source = load_source(name, **settings)
-    memory.sources[key] = source, time.process_time() - started
-    return source
+    return memory.once(memory.sources, repr((name, settings)), lambda: load_source(name, **settings))
 
 
 def _deal_roles(scenario: Scenario, source: DataSource, rng: Rng) -> Roles:

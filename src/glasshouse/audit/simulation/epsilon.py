@@ -78,20 +78,18 @@ class CanaryRecorder:
     ) -> None: ...
 
 
-def measure_epsilon(cell: Cell) -> tuple[str, EmpiricalEpsilon | Refusal]:
-    """Run a federation with the canaries of the cell's scenario; return the cell's hash and the bound."""
+def measure_epsilon(cell: Cell) -> EmpiricalEpsilon | Refusal:
+    """Run a federation with the canaries of the cell's scenario; return the bound."""
     return time_answer(cell, _measured)
 
 
-def time_answer(
-    cell: Cell, measure: Callable[[Cell], EmpiricalEpsilon]
-) -> tuple[str, EmpiricalEpsilon | Refusal]:
-    """The cell's hash, and the timed result of ``measure`` or its refusal."""
+def time_answer(cell: Cell, measure: Callable[[Cell], EmpiricalEpsilon]) -> EmpiricalEpsilon | Refusal:
+    """The timed result of ``measure``, or its refusal."""
     started = time.process_time()
     answer = call_plugin(lambda: measure(cell), subject="canaries")
     if isinstance(answer, Refusal):
-        return cell.hash, answer
-    return cell.hash, dataclasses.replace(answer, seconds=time.process_time() - started)
+        return answer
+    return dataclasses.replace(answer, seconds=time.process_time() - started)
 
 
 def _measured(cell: Cell) -> EmpiricalEpsilon:
@@ -119,7 +117,9 @@ def bound_epsilon(
     proved: Guarantee | None,
     rng: Rng,
 ) -> EmpiricalEpsilon:
-    """Lower bound on a cell's claimed ε from the scores of canaries.
+    """Lower bound on a cell's claimed ε from the scores of canaries: the larger of two of each kind.
+
+    Gaussian mechanisms use weighted guesses for the first of their two bounds.
 
     Args:
         cell: its scenario has ``[audit.epsilon]``.
@@ -136,9 +136,32 @@ def bound_epsilon(
         ties = rng.child(f"ties/{guesses}").numpy()
         return count_guesses(scores, included, guesses=guesses, out=out, rng=ties)
 
+    request, proved = cell.scenario.audit.epsilon, proved if protects == unit else None
+    gaussian = proved is not None and proved.rate == 1
     counts = [count(r, out) for r, out in numbers_of_guesses(len(scores), seen=seen)]
-    weighted = [count(r, r // 2) for r in numbers_of_sure_guesses(len(scores))]
-    return _shown(cell, unit, counts, weighted, proved if protects == unit else None)
+    bounds = [one_run_epsilon(c, delta=request.delta, level=LEVEL) for c in counts]
+    anyhow = max(bound.epsilon for bound in bounds)
+    if gaussian:
+        bounds = [gaussian_run_epsilon(c, delta=request.delta, level=LEVEL) for c in counts]
+        if WEIGHTED[0] <= counts[0].canaries <= WEIGHTED[1]:
+            every, sure = (count(r, r // 2) for r in numbers_of_sure_guesses(len(scores)))
+            bounds[0] = weighted_run_epsilon(every, sure, delta=request.delta, level=LEVEL)
+    shown = max(bounds, key=lambda bound: bound.epsilon)
+    return EmpiricalEpsilon(
+        scenario=cell.scenario.name,
+        cell=cell.hash,
+        axes=dict(cell.axes),
+        unit="client" if unit == "client" else "example",
+        claimed=request.claimed,
+        proved=None if proved is None else proved.epsilon,
+        low=anyhow,
+        gaussian=shown.epsilon if gaussian else None,
+        delta=request.delta,
+        canaries=shown.counts.canaries,
+        guesses=shown.counts.guesses,
+        correct=shown.counts.correct,
+        seconds=0.0,
+    )
 
 
 def numbers_of_guesses(canaries: int, *, seen: float = 1.0) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -162,38 +185,6 @@ def numbers_of_guesses(canaries: int, *, seen: float = 1.0) -> tuple[tuple[int, 
     tenth = max(1, canaries // 20)
     sure = (2 * max(1, half), max(1, half)) if seen == 1 else (max(2, half), 0)
     return (2 * tenth, tenth), sure
-
-
-def _shown(
-    cell: Cell, unit: str, counts: list[Guesses], weighted: list[Guesses], proved: Guarantee | None
-) -> EmpiricalEpsilon:
-    """The larger of two bounds of each kind; Gaussian mechanisms use weighted guesses for the first."""
-    request = cell.scenario.audit.epsilon
-    gaussian = proved is not None and proved.rate == 1
-    bounds = [one_run_epsilon(c, delta=request.delta, level=LEVEL) for c in counts]
-    anyhow = max(bound.epsilon for bound in bounds)
-    if gaussian:
-        bounds = [gaussian_run_epsilon(c, delta=request.delta, level=LEVEL) for c in counts]
-        if WEIGHTED[0] <= counts[0].canaries <= WEIGHTED[1]:
-            every, sure = weighted
-            bounds[0] = weighted_run_epsilon(every, sure, delta=request.delta, level=LEVEL)
-    shown = max(bounds, key=lambda bound: bound.epsilon)
-    best = shown.counts
-    return EmpiricalEpsilon(
-        scenario=cell.scenario.name,
-        cell=cell.hash,
-        axes=dict(cell.axes),
-        unit="client" if unit == "client" else "example",
-        claimed=request.claimed,
-        proved=None if proved is None else proved.epsilon,
-        low=anyhow,
-        gaussian=shown.epsilon if gaussian else None,
-        delta=request.delta,
-        canaries=best.canaries,
-        guesses=best.guesses,
-        correct=best.correct,
-        seconds=0.0,
-    )
 
 
 def with_canaries(

@@ -5,33 +5,30 @@ attack (which alters what the server sends, so it needs its own federation). Its
 ``transcript/ own/ grants/ adversary/ truth/ claims/`` and, written last, ``group.json``.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 from torch import Tensor, nn
 
 from glasshouse.attacks.base import ActiveAttack, Attack
 from glasshouse.audit.attacking.call import declared_grants
-from glasshouse.audit.attacking.device import own_device, run_on
-from glasshouse.audit.attacking.isolation import call_plugin
+from glasshouse.audit.attacking.isolation import call_on, own_device
 from glasshouse.audit.attacking.needs import attack_of, find_refusal, refusal_of
 from glasshouse.audit.hashes import NOTES, write_hashes
 from glasshouse.audit.log import collect_notes
 from glasshouse.audit.simulation.build import Built, build
 from glasshouse.audit.simulation.grants import collect_grants
 from glasshouse.audit.simulation.guard import SimulatedGuard
-from glasshouse.audit.simulation.monitor import Accuracies, ModelMonitor
+from glasshouse.audit.simulation.monitor import Accuracies, BothSides, ModelMonitor
 from glasshouse.audit.simulation.property import data_properties
 from glasshouse.audit.simulation.record import GroupRecord, has_record, write_record
-from glasshouse.audit.simulation.recorder import BothSides
 from glasshouse.cache import digest
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.federation.crew import WORTH, ProcessCrew
 from glasshouse.federation.setting import FederationProtocol, Setting
-from glasshouse.interfaces import Tamper
 from glasshouse.metrics.statistics.shares import share_interval
 from glasshouse.models.fit import constant_accuracy, share_right
 from glasshouse.models.text.base import TextModel
@@ -97,7 +94,6 @@ def simulate(group: Group) -> str:
     scenario = read_resolved(folder / "scenario.toml")
     built = build(scenario, seed=group.seed, device=own_device(group.device))
     guard = _guard(built, scenario)
-    setting = replace(built.setting, guard=guard)
     log = Log(terms=built.setting.terms, keep=built.keep)
     watch = _watch(built)
     recorder = BothSides(
@@ -106,29 +102,22 @@ def simulate(group: Group) -> str:
         watch=watch,
         accuracies=None if watch else _accuracies(built, scenario),
     )
-    memory: dict[str, Tensor] = {}
-    refusal: Refusal | None = None
-    tamper: _TimedTamper | None = None
-    if group.active is not None:
-        spec = scenario.attacks[group.active]
-        attack = attack_of(spec.name, spec.arguments)
-        grants = collect_grants(built, log.transcript(), {})
-        refusal = find_refusal(attack, spec.name, built.threat, grants, built.setting.terms)
-        if refusal is None:
-            root = Rng.root(scenario.attack_seed).child(f"attack/{spec.name}")
-            allowed = declared_grants(attack, grants)
-            tamper = _TimedTamper(_tamper(attack, built, log, allowed, memory, rng=root, device=group.device))
+    crafting = _crafting(group, scenario, built, log)
+    refusal, tamper = (crafting, None) if isinstance(crafting, Refusal) else (None, crafting)
     final: Mapping[str, Tensor] = built.setting.start
     if refusal is None:
         with collect_notes() as notes:
             try:
-                rng = built.rng.child("federation")
-                final = _play(group, scenario, setting, recorder, tamper, rng=rng)
+                with _crew(group, scenario, built.setting) as crew:
+                    setting = replace(built.setting, guard=guard, crew=crew)
+                    rng = built.rng.child("federation")
+                    protocol: FederationProtocol = load("protocols", setting.terms.protocol)()
+                    final = protocol.play(setting, recorder=recorder, rng=rng, tamper=tamper)
             except (Inapplicable, BadValue) as error:  # training diverged, or the request cannot be met
                 refusal = refusal_of(error)
         if notes:
             write_json(folder / NOTES, notes)
-    file_group(folder, built, recorder, memory, refusal)
+    file_group(folder, built, recorder, tamper.memory if tamper else {}, refusal)
     write_hashes(folder)
     utility = (watch.utility() if watch else utility_of(built, final)) if refusal is None else None
     record = GroupRecord(
@@ -163,29 +152,11 @@ def _guard(built: Built, scenario: Scenario) -> SimulatedGuard | None:
     return SimulatedGuard(does=scenario.guard, agreed=built.setting.build(built.setting.terms.architecture))
 
 
-def _play(
-    group: Group,
-    scenario: Scenario,
-    setting: Setting,
-    recorder: BothSides,
-    tamper: Tamper | None,
-    *,
-    rng: Rng,
-) -> Mapping[str, Tensor]:
-    """Run all rounds; return the server's final parameters and buffers."""
-    protocol: FederationProtocol = load("protocols", setting.terms.protocol)()
-    with _crew(group, scenario, setting) as crew:
-        return protocol.play(replace(setting, crew=crew), recorder=recorder, rng=rng, tamper=tamper)
-
-
-@contextmanager
-def _crew(group: Group, scenario: Scenario, setting: Setting) -> Iterator[ProcessCrew | None]:
+def _crew(group: Group, scenario: Scenario, setting: Setting) -> AbstractContextManager[ProcessCrew | None]:
     """Worker processes for the clients of a large federation; None: they train one after another."""
     if group.processes < 2 or setting.device != "cpu" or not has_use_for_crew(scenario):
-        yield None
-        return
-    with ProcessCrew(group.processes, make=_setting_of, task=(group.folder, group.seed)) as crew:
-        yield crew
+        return nullcontext()
+    return ProcessCrew(group.processes, make=_setting_of, task=(group.folder, group.seed))
 
 
 def has_use_for_crew(scenario: Scenario) -> bool:
@@ -206,73 +177,78 @@ def _accuracies(built: Built, scenario: Scenario) -> Accuracies | None:
     return Accuracies(setting=built.setting, heldout=built.heldout, rounds=scenario.federation.rounds)
 
 
-def _tamper(
-    attack: Attack,
-    built: Built,
-    log: Log,
-    grants: Grants,
-    memory: dict[str, Tensor],
-    *,
-    rng: Rng,
-    device: str,
-) -> Tamper:
-    if not isinstance(attack, ActiveAttack):
-        return lambda _: None
-    active: ActiveAttack = attack
-
-    def ask(number: int) -> Crafted | None:
-        if number not in built.attacked or log.pending is None:
-            return None
-        before = log.transcript()
-        past: tuple[RoundView, ...] = ()
-        if any(record.broadcasts for record in before.rounds):
-            past = cut(before, threat=built.threat, grants=grants, own=log.servers, memory=memory).rounds
-        view = View(
-            terms=log.terms,
-            threat=built.threat,
-            rounds=(*past, RoundView(round=number, broadcast=log.pending)),
-            own=log.servers,
-            grants=grants,
-            memory=memory,
-        )
-        crafted = _craft(active, view, rng=rng.child(f"craft/{number}"), device=device)
-        if crafted is not None:
-            memory.update(crafted.memory)
-        return crafted
-
-    return ask
+def _crafting(group: Group, scenario: Scenario, built: Built, log: Log) -> "_Crafting | Refusal | None":
+    """The server of the group's active attack, or why that cannot run; None: its attacks are passive."""
+    if group.active is None:
+        return None
+    spec = scenario.attacks[group.active]
+    attack = attack_of(spec.name, spec.arguments)
+    grants = collect_grants(built, log.transcript(), {})
+    if refusal := find_refusal(attack, spec.name, built.threat, grants, built.setting.terms):
+        return refusal
+    rng = Rng.root(scenario.attack_seed).child(f"attack/{spec.name}")
+    allowed = declared_grants(attack, grants)
+    return _Crafting(attack=attack, built=built, log=log, grants=allowed, rng=rng, device=group.device)
 
 
 @final
-class _TimedTamper:
-    """A server that crafts messages, and the CPU seconds that it took for them."""
+@dataclass(kw_only=True, eq=False)
+class _Crafting:
+    """A :class:`glasshouse.interfaces.Tamper`: an attack crafts the server's messages in attacked rounds.
 
-    def __init__(self, tamper: Tamper) -> None:
-        self._tamper, self.seconds = tamper, 0.0
+    Args:
+        attack: of a malicious server.
+        built: the federation.
+        log: of its messages so far.
+        grants: those that the attack declares.
+        rng: of the attack.
+        device: where it crafts.
+        memory: what the attack keeps for its later calls.
+        seconds: CPU time that it took so far.
+    """
+
+    attack: Attack
+    built: Built
+    log: Log
+    grants: Grants
+    rng: Rng
+    device: str
+    memory: dict[str, Tensor] = field(default_factory=dict)
+    seconds: float = 0.0
 
     def __call__(self, number: int) -> Crafted | None:
+        """The messages of a round; None: the honest ones.
+
+        Raises:
+            Inapplicable: any error of the attack, as the refusal of this group.
+        """
         started = processor_time()
         try:
-            return self._tamper(number)
+            return self._craft(number)
         finally:
             self.seconds += processor_time() - started
 
-
-def _craft(attack: ActiveAttack, view: View, *, rng: Rng, device: str) -> Crafted | None:
-    """The messages that the attack crafts.
-
-    Raises:
-        Inapplicable: any error of the attack, as the refusal of this group.
-    """
-    subject = f"attack '{type(attack).__name__}' while it crafted round {view.rounds[-1].round}"
-
-    def work(place: str) -> Crafted | None:
-        return copy_to(attack.craft(copy_to(view, place), rng=rng), "cpu")
-
-    answer = call_plugin(lambda: run_on(device, work, subject=subject), subject=subject)
-    if isinstance(answer, Refusal):
-        raise Inapplicable(answer.subject, needs=answer.needs, got=answer.got, fix=answer.fix)
-    return answer
+    def _craft(self, number: int) -> Crafted | None:
+        attack, log = self.attack, self.log
+        if not isinstance(attack, ActiveAttack) or number not in self.built.attacked or log.pending is None:
+            return None
+        before, threat = log.transcript(), self.built.threat
+        known: dict[str, Any] = {"grants": self.grants, "own": log.servers, "memory": self.memory}
+        sent = any(record.broadcasts for record in before.rounds)
+        past = cut(before, threat=threat, **known).rounds if sent else ()
+        rounds = (*past, RoundView(round=number, broadcast=log.pending))
+        view = View(terms=log.terms, threat=threat, rounds=rounds, **known)
+        rng, craft = self.rng.child(f"craft/{number}"), attack.craft
+        crafted = call_on(
+            self.device,
+            lambda place: copy_to(craft(copy_to(view, place), rng=rng), "cpu"),
+            subject=f"attack '{type(attack).__name__}' while it crafted round {number}",
+        )
+        if isinstance(crafted, Refusal):
+            raise Inapplicable(crafted.subject, needs=crafted.needs, got=crafted.got, fix=crafted.fix)
+        if crafted is not None:
+            self.memory.update(crafted.memory)
+        return crafted
 
 
 def file_group(

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
-from torch import Tensor, nn
+from torch import nn
 
 from glasshouse.guard.behaviour.inspect import FEWEST
 from glasshouse.guard.behaviour.modes import HonestRanges, inspect_in_modes, learn_honest_ranges
@@ -39,21 +39,18 @@ class SimulatedGuard:
         """Check by rules, and if the architecture is the agreed one by behaviour on the client's examples."""
         if self.does.models == "trusted":
             return True
-        findings = self._inspect(state(model), model, data, client)
+        findings = self._inspect(model, data, client)
         refused = bool(findings) and self.does.models == "refused"
         is_tried = isinstance(model, TextModel) or len(data.labels) >= FEWEST
-        word = (
-            "refused" if refused else "trained on" if is_tried else "trained on, too few examples to try it"
-        )
+        trained = "trained on" if is_tried else "trained on, too few examples to try it"
+        word = "refused" if refused else trained
         self.decisions.append(
             {"round": round, "client": client, "about": "model", "findings": findings, "outcome": word}
         )
         return not refused
 
-    def _inspect(
-        self, tensors: Mapping[str, Tensor], model: nn.Module, data: Batch, client: int
-    ) -> tuple[str, ...]:
-        inspection = inspect(tensors, agreed=state(self.agreed))
+    def _inspect(self, model: nn.Module, data: Batch, client: int) -> tuple[str, ...]:
+        inspection = inspect(state(model), agreed=state(self.agreed))
         if isinstance(model, TextModel) or not inspection.fits:
             return inspection.findings
         inputs, labels = data.inputs[:EXAMPLES], data.labels[:EXAMPLES]

@@ -1,4 +1,6 @@
-"""Measure the models of a federation while it runs, with access to the ground truth.
+"""Record a federation while it runs, and measure its models, with access to the ground truth.
+
+Messages go to the transcript's log; ground truth is kept separately.
 
 The models of clients in a logit protocol are never sent, so their accuracy cannot be computed from a
 transcript afterwards.
@@ -18,7 +20,9 @@ from glasshouse.federation.setting import Setting
 from glasshouse.metrics.statistics.shares import share_interval
 from glasshouse.models.fit import constant_accuracy, predict, share_right
 from glasshouse.tensors import take_prefix
-from glasshouse.wire import Batch, Broadcast, Trained
+from glasshouse.transcript.record import Log
+from glasshouse.truth.record import Used
+from glasshouse.wire import Aggregate, Batch, Broadcast, Trained, Update
 
 POINTS: Final = 12
 """Largest number of rounds in which the accuracy of the global model is measured, besides the end."""
@@ -83,8 +87,7 @@ class ModelMonitor:
 
     def server(self, round: int, tensors: Mapping[str, Tensor]) -> None:
         """Measure the server's model, as recorded by the protocol."""
-        model = take_prefix(tensors, "model.")
-        if model:
+        if model := take_prefix(tensors, "model."):
             self._look(round, SERVER, model, self.setting.private)
 
     def _look(self, round: int, party: int, tensors: Mapping[str, Tensor], own: Batch) -> None:
@@ -144,3 +147,55 @@ class ModelMonitor:
 def _thinned(values: list[float]) -> list[float]:
     keep = np.linspace(0, len(values) - 1, min(SHOWN, len(values))).astype(int)
     return [round(values[i], 5) for i in keep]
+
+
+@final
+@dataclass(kw_only=True)
+class BothSides:
+    """A :class:`glasshouse.interfaces.Recorder`.
+
+    Args:
+        log: receives the messages.
+        rounds: whose step orders are recorded as ground truth; None: all.
+        used: ground truth recorded so far, by (round, client).
+        watch: measures every model of a logit protocol; None: not measured.
+        accuracies: measures broadcast models; None: not measured.
+    """
+
+    log: Log
+    rounds: frozenset[int] | None = None
+    used: dict[tuple[int, int], Used] = field(default_factory=dict)
+    watch: ModelMonitor | None = None
+    accuracies: Accuracies | None = None
+
+    def prepare(self, broadcast: Broadcast) -> None:
+        """Pass the broadcast to the log."""
+        self.log.prepare(broadcast)
+
+    def broadcast(self, broadcast: Broadcast) -> None:
+        """Record the broadcast; measure its accuracy if requested."""
+        self.log.broadcast(broadcast)
+        if self.accuracies is not None:
+            self.accuracies.sent(broadcast)
+
+    def update(self, update: Update) -> None:
+        """Record the update."""
+        self.log.update(update)
+
+    def aggregate(self, aggregate: Aggregate) -> None:
+        """Record the sum."""
+        self.log.aggregate(aggregate)
+
+    def own(self, round: int, tensors: Mapping[str, Tensor]) -> None:
+        """Record the server's own tensors; measure its model if requested."""
+        self.log.own(round, tensors)
+        if self.watch is not None:
+            self.watch.server(round, tensors)
+
+    def private(self, round: int, client: int, *, index: Tensor, trained: Trained, behaviour: str) -> None:
+        """Record the ground truth, as rows of the private pool."""
+        if self.rounds is None or round in self.rounds:
+            steps = tuple(tuple(index[rows].tolist()) for rows in trained.order)
+            self.used[round, client] = Used(steps=steps, behaviour=behaviour)
+        if self.watch is not None:
+            self.watch.client(round, client, trained)

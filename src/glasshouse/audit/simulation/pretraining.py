@@ -126,9 +126,8 @@ def train_publicly(
     start = models.state(model)
 
     def make(checkpoint: Checkpoint) -> dict[str, Tensor]:
-        perturb = ascent_of(how)
         model.to(device)
-        fit(model, data, how, rng=rng, checkpoint=checkpoint, perturb=perturb, label="pre-training")
+        fit(model, data, how, rng=rng, checkpoint=checkpoint, perturb=ascent_of(how), label="pre-training")
         return models.state(model.to("cpu"))
 
     key = {

@@ -109,5 +109,4 @@ def has_record(folder: Path) -> bool:
 
 def read_record(folder: Path) -> GroupRecord:
     """Read what :func:`write_record` wrote."""
-    record: GroupRecord = _SCHEMA.validate_python(read_json(folder / NAME))
-    return record
+    return _SCHEMA.validate_python(read_json(folder / NAME))

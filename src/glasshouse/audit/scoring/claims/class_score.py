@@ -22,9 +22,8 @@ SHIFTS: Final = 3
 """Largest number of other classes that each image is scored against; fewer if there are many classes."""
 
 
-def score_classes(name: str, metric: Metric, claim: Claim, judge: Judge) -> ScoredMetric:
+def score_classes(_: str, metric: Metric, claim: Claim, judge: Judge) -> ScoredMetric:
     """One value, one null and one exchanged value per private class."""
-    del name
     assert isinstance(claim, ClassRepresentatives)
     values = _scores(metric, claim, judge)
     baseline, nulls = _null(metric, claim, judge, len(values))

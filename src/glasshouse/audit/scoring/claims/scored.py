@@ -129,24 +129,20 @@ class ScoredMetric:
 
 def join_parts(parts: Sequence[ScoredMetric]) -> ScoredMetric:
     """Join several claims, rounds or seeds: equal private data count as one victim (decision 0007)."""
-    values: dict[str, list[Numbers]] = {}
-    nulls: dict[str, list[Numbers]] = {}
-    exchanged: dict[str, list[Numbers | None]] = {}
+    scores: dict[str, list[tuple[Numbers, Numbers, Numbers | None]]] = {}
     clients: dict[tuple[str, bytes], ClientSample] = {}
     for part in parts:
-        numbers = zip(part.victims, part.values, part.nulls, part.exchanged, strict=True)
-        for victim, value, null, exchange in numbers:
-            values.setdefault(victim, []).append(value)
-            nulls.setdefault(victim, []).append(null)
-            exchanged.setdefault(victim, []).append(exchange)
+        numbers = zip(part.values, part.nulls, part.exchanged, strict=True)
+        for victim, three in zip(part.victims, numbers, strict=True):
+            scores.setdefault(victim, []).append(three)
         for sample in part.clients:
             key = sample.run, sample.truth.tobytes()
             clients[key] = clients[key].merge(sample) if key in clients else sample
     return ScoredMetric(
-        values=tuple(map(np.concatenate, values.values())),
-        nulls=tuple(map(np.concatenate, nulls.values())),
-        exchanged=tuple(map(_join_numbers, exchanged.values())),
-        victims=tuple(values),
+        values=tuple(np.concatenate([value for value, _, _ in every]) for every in scores.values()),
+        nulls=tuple(np.concatenate([null for _, null, _ in every]) for every in scores.values()),
+        exchanged=tuple(_join_numbers([other for _, _, other in every]) for every in scores.values()),
+        victims=tuple(scores),
         people={victim: who for part in parts for victim, who in part.people.items()},
         baseline=next((part.baseline for part in parts if part.baseline), ""),
         null_most=max((part.null_most for part in parts if part.null_most is not None), default=None),

@@ -15,8 +15,7 @@ from glasshouse.attacks.base import Claim, ClientScores, DefenseGuess, Labels, R
 from glasshouse.attacks.sequences import OccurredTokens, Sequences
 from glasshouse.audit.scoring.claims.candidates import most_confident, surest
 from glasshouse.audit.scoring.claims.class_score import score_classes
-from glasshouse.audit.scoring.claims.fields import score_field
-from glasshouse.audit.scoring.claims.rounds import Measure, score_rounds
+from glasshouse.audit.scoring.claims.rounds import Measure, score_field, score_rounds
 from glasshouse.audit.scoring.claims.scored import ClientSample, Numbers, ScoredMetric
 from glasshouse.audit.scoring.judge import Judge, Target
 from glasshouse.audit.scoring.nulls import AT_ONCE, CHANCE, batched, counts
@@ -152,12 +151,11 @@ def _beside_nulls(
     return scored.named(quoted[-1], most=max(most, default=None))
 
 
-def score_statements(name: str, metric: Metric, claim: Claim, judge: Judge) -> ScoredMetric:
+def score_statements(_: str, metric: Metric, claim: Claim, judge: Judge) -> ScoredMetric:
     """Score the owners or labels in a reconstruction; the null guesses at chance level on the same examples.
 
     The exchange replaces the owners or labels of recovered examples by those from the whole ground truth.
     """
-    del name
     assert isinstance(claim, Reconstruction)
     candidates = most_confident(claim, judge.announced_for(claim.about))
     statements = candidates.source if metric.reads == "source" else candidates.labels
@@ -169,8 +167,7 @@ def score_statements(name: str, metric: Metric, claim: Claim, judge: Judge) -> S
     def measure(target: Target, _: Target) -> Numbers:
         return score(statements, target, _known_labels(metric, target))
 
-    def null(number: int, target: Target, _: Numbers) -> Numbers:
-        del number
+    def null(_: int, target: Target, __: Numbers) -> Numbers:
         return score(None, target, _known_labels(metric, target))
 
     def exchange(target: Target) -> list[float]:
@@ -190,9 +187,8 @@ def _known_labels(metric: Metric, target: Target) -> Tensor:
     return target.owners if metric.reads == "source" else target.batch.labels
 
 
-def score_vectors(name: str, metric: Metric, claim: Claim, judge: Judge) -> ScoredMetric:
+def score_vectors(_: str, metric: Metric, claim: Claim, judge: Judge) -> ScoredMetric:
     """Score representations against those of the private examples; the null is the metric's chance level."""
-    del name
     assert isinstance(claim, Representations)
     features = judge.context.features
     assert features is not None  # every judge builds the broadcast model
@@ -200,17 +196,15 @@ def score_vectors(name: str, metric: Metric, claim: Claim, judge: Judge) -> Scor
     def measure(target: Target, _: Target) -> Numbers:
         return metric.score(claim.vectors, features(target.batch.inputs), context=judge.context)
 
-    def null(number: int, target: Target, values: Numbers) -> Numbers:
-        del number, target
+    def null(_: int, __: Target, values: Numbers) -> Numbers:
         return np.full(len(values), metric.chance(judge.context) or 0.0)
 
     claimed = len(claim.vectors) > 0
     return score_rounds(claim.about, judge, measure=measure, null=null, claimed=claimed).named(CHANCE)
 
 
-def score_defense(name: str, metric: Metric, claim: Claim, judge: Judge) -> ScoredMetric:
+def score_defense(_: str, metric: Metric, claim: Claim, judge: Judge) -> ScoredMetric:
     """Score the claimed defences against the real ones; the same for all victims, so without exchange."""
-    del name
     assert isinstance(claim, DefenseGuess)
     guess = torch.tensor([0 if claim.name == judge.defense else -1])
     value = metric.score(guess, torch.zeros_like(guess), context=judge.context)
@@ -227,9 +221,8 @@ def score_defense(name: str, metric: Metric, claim: Claim, judge: Judge) -> Scor
     )
 
 
-def score_clients(name: str, metric: Metric, claim: Claim, judge: Judge) -> ScoredMetric:
+def score_clients(_: str, metric: Metric, claim: Claim, judge: Judge) -> ScoredMetric:
     """Collect scores or decisions about all clients of one federation."""
-    del name
     assert isinstance(claim, ClientScores)
     values = claim.scores if metric.reads == "scores" else claim.decisions
     truth = judge.truth.with_property(len(values))

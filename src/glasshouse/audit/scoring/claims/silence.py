@@ -1,28 +1,17 @@
 """Score victims without a claim: they count as misses and are not left out."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final, final
+from typing import Final
 
 from glasshouse.attacks.base import About, Claim
 from glasshouse.audit.attacking.claims import Outcome, Unit
-from glasshouse.audit.scoring.claims.fields import null_numbers
-from glasshouse.audit.scoring.claims.rounds import score_rounds
+from glasshouse.audit.scoring.claims.rounds import null_numbers, score_rounds
 from glasshouse.audit.scoring.claims.scored import Numbers, ScoredMetric
 from glasshouse.audit.scoring.claims.scorers import scorer_of
 from glasshouse.audit.scoring.judge import Judge, Target
 from glasshouse.metrics.base import Metric
 
 SILENT: Final = "nothing was claimed: scored like a guess"
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Silence:
-    """A victim without a claim of a kind that the attack made about other victims."""
-
-    kind: type[Claim]
-    about: About
 
 
 def claimed_kinds(outcomes: Iterable[Outcome]) -> list[type[Claim]]:
@@ -32,7 +21,7 @@ def claimed_kinds(outcomes: Iterable[Outcome]) -> list[type[Claim]]:
 
 def silences(
     units: Sequence[tuple[Unit, Outcome]], kinds: Sequence[type[Claim]], judge: Judge
-) -> Iterator[Silence]:
+) -> Iterator[tuple[type[Claim], About]]:
     """Every victim of every unit without a claim of a kind that the attack makes elsewhere.
 
     The victims of a unit are its update or its rounds; if an attack called for a round or the run makes
@@ -49,29 +38,28 @@ def silences(
             claims = [c for c in outcome.claims if isinstance(c, kind)]
             for about in _victims(unit, judge, clients=named, whole=kind.grows):
                 if not any(_covers(claim.about, about) for claim in claims):
-                    yield Silence(kind=kind, about=about)
+                    yield kind, about
 
 
-def score_silence(name: str, metric: Metric, silence: Silence, judge: Judge) -> ScoredMetric | None:
+def score_silence(
+    name: str, metric: Metric, kind: type[Claim], about: About, judge: Judge
+) -> ScoredMetric | None:
     """The scores of a victim without a claim; None: the metric does not score claims of this kind."""
-    scorer = scorer_of(silence.kind, metric)
+    scorer = scorer_of(kind, metric)
     if scorer is None:
         return None
-    if judge.terms is not None:
-        empty = silence.kind.silence(silence.about, judge.terms)
-        if empty is not None:
-            return scorer(name, metric, empty, judge)
-    if silence.kind.grows:  # its victims are classes or clients, which only a claim names
+    if judge.terms is not None and (empty := kind.silence(about, judge.terms)) is not None:
+        return scorer(name, metric, empty, judge)
+    if kind.grows:  # its victims are classes or clients, which only a claim names
         return None
 
     def measure(target: Target, _: Target) -> Numbers:
         return null_numbers(name, metric, target, judge, count=len(target.batch))
 
-    def null(number: int, target: Target, values: Numbers) -> Numbers:
-        del number, target
+    def null(_: int, __: Target, values: Numbers) -> Numbers:
         return values
 
-    scored = score_rounds(silence.about, judge, measure=measure, null=null, claimed=False)
+    scored = score_rounds(about, judge, measure=measure, null=null, claimed=False)
     return scored.named(SILENT)
 
 

@@ -15,15 +15,12 @@ from typing import Any, Final, final
 
 from filelock import FileLock
 
-from glasshouse.audit.attacking.call import AttackTask, units_of
+from glasshouse.audit.attacking.call import AttackTask, pieces, run_piece, units_of
 from glasshouse.audit.attacking.claims import Outcome, read_outcome
 from glasshouse.audit.attacking.needs import attack_of, threat_of
-from glasshouse.audit.attacking.pieces import pieces, run_piece
-from glasshouse.audit.scoring.claims.scored import ScoredMetric
 from glasshouse.audit.scoring.claims.truths import exchange_classes, rotate_victims
 from glasshouse.audit.scoring.controls.sources import sources_digest
 from glasshouse.audit.scoring.federation_judge import judge_of
-from glasshouse.audit.scoring.judge import Judge
 from glasshouse.audit.scoring.score import score_outcomes
 from glasshouse.audit.scoring.verdicts.finding import gain_of
 from glasshouse.audit.simulation.group import Group, federation_digest, simulate
@@ -135,7 +132,8 @@ def judge_control(task: ControlTask) -> tuple[str, Control | None]:
             return task.key, Control(**read_json(known))
     claims = sorted(Path(task.folder).glob("claims/*/claims.json"))
     outcomes = [read_outcome(p.parent) for p in claims]
-    result = _judge(task, easy, outcomes) if outcomes else _control_without_claims(easy)
+    failed = Control(passed=False, setting=easy.get("setting", ""), n=0, metric=easy["metric"])
+    result = (_judge(task, easy, outcomes) if outcomes else None) or failed
     write_json(path, asdict(result))
     return task.key, result
 
@@ -147,33 +145,22 @@ def _federation_folder(task: ControlTask, scenario: Scenario) -> Path:
     return Path(task.shared) / federation_digest(scenario)[:24]
 
 
-def _judge(task: ControlTask, easy: Mapping[str, Any], outcomes: list[Outcome]) -> Control:
-    metric_name = easy["metric"]
-    metric: Metric = load("metrics", metric_name)()
+def _judge(task: ControlTask, easy: Mapping[str, Any], outcomes: list[Outcome]) -> Control | None:
+    """The control of an attack from its claims; None: none of them is scored."""
+    metric: Metric = load("metrics", easy["metric"])()
     scenario = from_dict(_easy_scenario(task, easy))
     judge = judge_of(_federation_folder(task, scenario), scenario)
-    try:
-        honest = score_outcomes(metric_name, metric, outcomes, judge)
-        other = score_outcomes(metric_name, metric, outcomes, _exchange_judge(judge, metric))
-        if honest is None or other is None:
-            return _control_without_claims(easy)
-        return _compare(honest, other, metric, easy, scenario)
-    except (Undefined, Inapplicable):
-        return _control_without_claims(easy)
-
-
-def _exchange_judge(judge: Judge, metric: Metric) -> Judge:
-    if metric.claim == "class_representatives":
-        return judge.against(exchange_classes(judge.truth))
-    return judge.against(rotate_victims(judge.truth))
-
-
-def _compare(
-    honest: ScoredMetric, other: ScoredMetric, metric: Metric, easy: Mapping[str, Any], scenario: Scenario
-) -> Control:
     stream = Rng.root(scenario.seed).child("control")
-    positive = gain_of(honest, metric, rng=stream)
-    negative = gain_of(other, metric, rng=stream)
+    try:
+        by_class = metric.claim == "class_representatives"
+        exchanged = exchange_classes(judge.truth) if by_class else rotate_victims(judge.truth)
+        honest = score_outcomes(easy["metric"], metric, outcomes, judge)
+        other = score_outcomes(easy["metric"], metric, outcomes, judge.against(exchanged))
+        if honest is None or other is None:
+            return None
+        positive, negative = (gain_of(one, metric, rng=stream) for one in (honest, other))
+    except (Undefined, Inapplicable):
+        return None
     return Control(
         positive=positive.value,
         positive_low=positive.low,
@@ -182,16 +169,6 @@ def _compare(
         passed=positive.low > 0 and not negative.low > 0,
         setting=easy.get("setting", ""),
         n=len(honest.values) or sum(len(c.truth) for c in honest.clients),
-        metric=easy["metric"],
-    )
-
-
-def _control_without_claims(easy: Mapping[str, Any]) -> Control:
-    """The failed control of an attack that made no claim in the easy setting."""
-    return Control(
-        passed=False,
-        setting=easy.get("setting", ""),
-        n=0,
         metric=easy["metric"],
     )
 

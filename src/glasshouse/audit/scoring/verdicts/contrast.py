@@ -10,7 +10,7 @@ import numpy as np
 
 from glasshouse.audit.scoring.claims.scored import ScoredMetric
 from glasshouse.audit.scoring.verdicts.finding import means_of, pooled_metric, victims_of
-from glasshouse.audit.scoring.wording.wording import defense_labels
+from glasshouse.audit.scoring.wording import place_of
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Metric
 from glasshouse.metrics.statistics.interval import Interval, paired_gain
@@ -46,10 +46,7 @@ def contrasts(cell: Cell, scored: Mapping[str, Mapping[str, ScoredMetric]]) -> I
             except Undefined:  # the attacks' own findings are undefined too, and report it
                 continue
             yield Contrast(
-                scenario=cell.scenario.name,
-                cell=cell.hash,
-                axes=dict(cell.axes),
-                defenses=defense_labels(cell.scenario),
+                **place_of(cell),
                 attack=contrast,
                 other=other,
                 metric=plugin.name,
@@ -94,9 +91,8 @@ def _clients(left: ScoredMetric, right: ScoredMetric, metric: Metric, rng: Rng) 
     pooled = pooled_metric(metric, "difference between two attacks on clients")
     decisions = metric.reads == "decisions"
     (a, truth, _), (b, _, _) = (side.pool_clients(decisions=decisions) for side in (left, right))
-    draws = rng.numpy()
     differences = []
-    for rows in draws.integers(0, len(truth), (RESAMPLES, len(truth))):
+    for rows in rng.numpy().integers(0, len(truth), (RESAMPLES, len(truth))):
         try:
             differences.append(
                 pooled.pool(a[rows], truth[rows]).value - pooled.pool(b[rows], truth[rows]).value
@@ -112,12 +108,7 @@ def _clients(left: ScoredMetric, right: ScoredMetric, metric: Metric, rng: Rng) 
             fix="add clients or seeds",
         )
     low, high = np.quantile(differences, [0.025, 0.975])
-    sign = 1 if metric.higher_leaks else -1
-    ends = sorted((sign * float(low), sign * float(high)))
-    return Interval(
-        value=sign * value,
-        low=min(ends[0], sign * value),
-        high=max(ends[1], sign * value),
-        n=len(truth),
-        level=0.95,
+    gap = Interval(
+        value=value, low=min(float(low), value), high=max(float(high), value), n=len(truth), level=0.95
     )
+    return gap if metric.higher_leaks else gap.negated()

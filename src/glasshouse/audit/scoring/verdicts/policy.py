@@ -6,9 +6,10 @@ measured, the state says so; it never counts as success.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Literal, TypeVar
 
-from glasshouse.audit.scoring.wording.wording import defense_labels
+from glasshouse.audit.scoring.wording import defense_labels
 from glasshouse.results.cards import Limit, MetricCard
 from glasshouse.results.judgement import expected_by_luck, victims_of
 from glasshouse.results.records import Finding, Refused, Result, Utility, Victim
@@ -73,20 +74,28 @@ def state_of_accuracy(utility: Utility, least: float) -> tuple[State, str]:
 
 
 def _gain_rows(cell: Cell, result: Result) -> Iterator[Limit]:
-    cards = {m.name: m for m in result.metrics}
+    cards, place = {m.name: m for m in result.metrics}, _place(cell)
     for metric, limit in cell.scenario.policy.max_gain.items():
         card = cards[metric]
+        tolerated = f"tolerated: {_amount(limit, card)}"
         for attack in cell.scenario.attacks:
-            label = attack.label or attack.name
+            label, title = attack.label or attack.name, _title(attack, result)
+            subject = f"gain in {card.label} of {title}, {place}"
+            row = partial(Limit, scenario=cell.scenario.name, subject=subject, limit=limit)
             findings = [
                 f for f in _of_cell(result.findings, cell) if f.attack == label and f.metric == metric
             ]
             for f in findings:
                 victims = victims_of(f, result.findings)
-                state = state_of_gain(f, limit, victims, refused=_refused(cell, attack, result))
-                yield _gain_row(cell, f, card, limit, title=_title(attack, result), judged=state)
+                refused = _refused(cell, attack, result)
+                state, reason = state_of_gain(f, limit, victims, refused=refused)
+                bounds = f"[{_number(f.gain_low, card)}, {_number(f.gain_high, card)}]"
+                gain = f"the gain in {card.label} is {_amount(f.gain, card)} {bounds}"
+                end = f"; {reason}." if reason else "."
+                yield row(state=state, text=f"{title}, {place}: {gain}; {tolerated}{end}")
             if not findings and _belongs(label, metric, cell.scenario.name, result):
-                yield _missing_row(cell, attack, card, limit, result)
+                none = f"no gain in {card.label} was measured ({_why_unmeasured(cell, attack, result)})"
+                yield row(state="unmeasured", text=f"{title}, {place}: {none}; {tolerated}.")
 
 
 def _belongs(label: str, metric: str, scenario: str, result: Result) -> bool:
@@ -110,66 +119,27 @@ def _refused(cell: Cell, attack: Plugin, result: Result) -> bool:
     return any(r.subject.startswith(names) for r in _of_cell(result.refusals, cell))
 
 
-def _gain_row(
-    cell: Cell, f: Finding, card: MetricCard, limit: float, *, title: str, judged: tuple[State, str]
-) -> Limit:
-    state, reason = judged
-    bounds = f"[{_number(f.gain_low, card)}, {_number(f.gain_high, card)}]"
-    text = f"{title}, {_place(cell)}: the gain in {card.label} is {_amount(f.gain, card)} {bounds}"
-    return Limit(
-        scenario=cell.scenario.name,
-        subject=f"gain in {card.label} of {title}, {_place(cell)}",
-        limit=limit,
-        state=state,
-        text=f"{text}; tolerated: {_amount(limit, card)}" + (f"; {reason}." if reason else "."),
-    )
-
-
-def _missing_row(cell: Cell, attack: Plugin, card: MetricCard, limit: float, result: Result) -> Limit:
-    label, title = attack.label or attack.name, _title(attack, result)
-    subject = (f"'{label}'", f"'{attack.name}'")
-    reasons = [
-        f"{r.subject} needs {r.needs}, got {r.got}"
-        for r in _of_cell(result.refusals, cell)
-        if r.subject.endswith(subject)
-    ]
-    why = reasons[0] if reasons else "nothing was scored"
-    return Limit(
-        scenario=cell.scenario.name,
-        subject=f"gain in {card.label} of {title}, {_place(cell)}",
-        limit=limit,
-        state="unmeasured",
-        text=f"{title}, {_place(cell)}: no gain in {card.label} was measured ({why}); "
-        f"tolerated: {_amount(limit, card)}.",
-    )
+def _why_unmeasured(cell: Cell, attack: Plugin, result: Result) -> str:
+    subject = (f"'{attack.label or attack.name}'", f"'{attack.name}'")
+    refusals = (r for r in _of_cell(result.refusals, cell) if r.subject.endswith(subject))
+    return next((f"{r.subject} needs {r.needs}, got {r.got}" for r in refusals), "nothing was scored")
 
 
 def _accuracy_rows(cell: Cell, result: Result) -> Iterator[Limit]:
     least = cell.scenario.policy.min_accuracy
     if least is None:
         return
-    subject = f"held-out accuracy, {_place(cell)}"
-    rows = _of_cell(result.utility, cell)
-    for u in rows:
+    subject, place = f"held-out accuracy, {_place(cell)}", _place(cell, capital=True)
+    row = partial(Limit, scenario=cell.scenario.name, subject=subject, limit=least)
+    required = f"required: {100 * least:.3g} %"
+    measured = _of_cell(result.utility, cell)
+    for u in measured:
         state, reason = state_of_accuracy(u, least)
-        yield Limit(
-            scenario=cell.scenario.name,
-            subject=subject,
-            limit=least,
-            state=state,
-            text=f"{_place(cell, capital=True)}: held-out {u.metric} is {100 * u.value:.3g} % "
-            f"[{100 * u.low:.3g}, {100 * u.high:.3g}]; required: {100 * least:.3g} %"
-            + (f"; {reason}." if reason else "."),
-        )
-    if not rows:
-        yield Limit(
-            scenario=cell.scenario.name,
-            subject=subject,
-            limit=least,
-            state="unmeasured",
-            text=f"{_place(cell, capital=True)}: held-out accuracy was not measured; "
-            f"required: {100 * least:.3g} %.",
-        )
+        value = f"{100 * u.value:.3g} % [{100 * u.low:.3g}, {100 * u.high:.3g}]"
+        end = f"; {reason}." if reason else "."
+        yield row(state=state, text=f"{place}: held-out {u.metric} is {value}; {required}{end}")
+    if not measured:
+        yield row(state="unmeasured", text=f"{place}: held-out accuracy was not measured; {required}.")
 
 
 def _of_cell(rows: Sequence[T], cell: Cell) -> list[T]:

@@ -6,8 +6,8 @@ held-out ones is uniformly distributed, and (1 + rank) / (1 + M) is a p-value.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final, Protocol, final, runtime_checkable
+from dataclasses import replace
+from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -38,14 +38,6 @@ class Pairwise(Protocol):
         ...
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class SkippedVictims:
-    """Why single victims got no verdict."""
-
-    reason: str
-
-
 def can_judge_victims(metric: Metric) -> bool:
     """Whether the metric compares single images."""
     return metric.claim == "reconstruction" and metric.reads == "inputs"
@@ -53,8 +45,8 @@ def can_judge_victims(metric: Metric) -> bool:
 
 def victims_of(
     name: str, metric: Metric, scored: ScoredMetric, runs: Sequence[Run]
-) -> tuple[Victim, ...] | SkippedVictims:
-    """A verdict for every private example with a claim about it, with Holm's correction over all.
+) -> tuple[Victim, ...] | str:
+    """A verdict for every private example with a claim about it, Holm-corrected; or why there is none.
 
     The same private data in another round or run are not counted again. If the metric is binary, examples are
     ranked by their squared error, and the value is the metric's.
@@ -71,14 +63,19 @@ def victims_of(
     seen_names: set[str] = set()
     for position, run in enumerate(runs):
         if reason := _unfit(run.judge):
-            return SkippedVictims(reason=f"{name}: {reason}")
+            return f"{name}: {reason}"
         where = f"run {position + 1}, " if len(runs) > 1 else ""
         try:
             rows += [replace(v, name=where + v.name) for v in _of_run(ranked, run, own, seen_names)]
         except GlasshouseError as error:
-            return SkippedVictims(reason=f"{name}: {error}")
-    if rows and min(row.compared for row in rows) < comparisons_for(len(rows)):
-        return SkippedVictims(reason=f"{name}: {_too_many(len(rows), min(row.compared for row in rows))}")
+            return f"{name}: {error}"
+    compared = min((row.compared for row in rows), default=0)
+    if rows and compared < comparisons_for(len(rows)):
+        wanted = f"{comparisons_for(len(rows))} held-out examples, got {compared}"
+        return (
+            f"{name}: no verdict on single victims: for {len(rows)} of them it needs {wanted}; "
+            "with fewer, nobody could be named after the correction"
+        )
     adjusted = holm([row.p for row in rows])
     return tuple(
         replace(row, p_adjusted=float(p), leaks=bool(p < ALPHA))
@@ -93,13 +90,6 @@ def _unfit(judge: Judge) -> str:
     if not judge.comparable:
         return "no verdict on single victims: held-out examples are of other classes than private ones"
     return ""
-
-
-def _too_many(victims: int, compared: int) -> str:
-    return (
-        f"no verdict on single victims: for {victims} of them it needs {comparisons_for(victims)} held-out "
-        f"examples, got {compared}; with fewer, nobody could be named after the correction"
-    )
 
 
 def _of_run(
@@ -145,9 +135,6 @@ def best_of(metric: Metric, candidates: Tensor, examples: Tensor, *, context: Sc
     if isinstance(metric, Pairwise):
         table = metric.pairwise(candidates, examples, context=context)
     else:
-        rows = [
-            metric.score(one.expand(len(examples), -1, -1, -1), examples, context=context)
-            for one in candidates[:MOST]
-        ]
-        table = np.stack(rows)
+        each = (one.expand(len(examples), -1, -1, -1) for one in candidates[:MOST])
+        table = np.stack([metric.score(one, examples, context=context) for one in each])
     return np.asarray(table.max(0) if metric.higher_leaks else table.min(0), dtype=np.float64)
