@@ -22,8 +22,8 @@ from glasshouse.guard.vectors import SMALLEST
 from glasshouse.models.build import build
 from glasshouse.outside.files import printable
 from glasshouse.report import words
+from glasshouse.report.html import Verdict, write_page
 from glasshouse.report.numbers import plain
-from glasshouse.report.single import Verdict, write_page
 from glasshouse.results.records import Exhibit
 
 COLUMNS = ("model", "vectors", "too small", "minimum", "3rd percentile", "median", "findings")
