@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import tomllib
 from typing import Annotated, Any
 
 import typer
@@ -24,11 +25,17 @@ def list_plugins(
 ) -> int:
     """Everything of one GROUP, a line each; without GROUP: the groups. 'show NAME' and --json say more."""
     if not group:
-        rows = _groups()
+        counts = {group: len(names(group)) for group in GROUPS} | {"scenarios": len(presets())}
+        rows = [{"name": group, "summary": f"{count} names"} for group, count in counts.items()]
     elif group == "scenarios":
-        rows = _scenarios()
+        summaries = {name: tomllib.loads(preset_text(name)).get("summary", "") for name in presets()}
+        rows = [{"name": name, "summary": summary} for name, summary in summaries.items()]
+    elif group in GROUPS:
+        rows = [_row(group, name) for name in names(group)]
     else:
-        rows = [_row(group, name) for name in names(_known(group))]
+        raise UnknownName(
+            f"group '{group}'", needs=f"one of {', '.join(KINDS)}", got=group, fix=nearest_names(group, KINDS)
+        )
     if as_json:
         print(json.dumps(rows))
         return 0
@@ -76,14 +83,6 @@ def show(
     return 0
 
 
-def _known(group: str) -> str:
-    if group not in KINDS:
-        raise UnknownName(
-            f"group '{group}'", needs=f"one of {', '.join(KINDS)}", got=group, fix=nearest_names(group, KINDS)
-        )
-    return group
-
-
 def _row(group: str, name: str) -> dict[str, Any]:
     try:
         row = card_row(group, name)
@@ -94,22 +93,6 @@ def _row(group: str, name: str) -> dict[str, Any]:
     if row["extra"] and missing_packages(row["extra"]):
         row["summary"] += f" (not installed: pip install 'glasshouse[{row['extra']}]')"
     return {"name": name, **row, "grants": ", ".join(row["grants"])}
-
-
-def _groups() -> list[dict[str, Any]]:
-    counts = {group: len(names(group)) for group in GROUPS} | {"scenarios": len(presets())}
-    return [{"name": group, "summary": f"{count} names"} for group, count in counts.items()]
-
-
-def _scenarios() -> list[dict[str, Any]]:
-    return [{"name": name, "summary": _summary(preset_text(name))} for name in presets()]
-
-
-def _summary(text: str) -> str:
-    lines = (
-        line.split("=", 1)[1].strip().strip('"') for line in text.splitlines() if line.startswith("summary")
-    )
-    return next(lines, "")
 
 
 def _details(group: str, name: str) -> dict[str, Any]:
