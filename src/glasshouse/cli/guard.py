@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from glasshouse.api.guard import BATCH, FORM, agreed_tensors, architecture, own_examples, tensors_of
 from glasshouse.api.guard import guard as inspect_model
@@ -224,9 +224,8 @@ def _list_unseen(names: tuple[str, ...]) -> str:
 
 def _print(models: dict[str, Seen]) -> None:
     console = Console()
-    table = Table(title="entropy of weight vectors (0: all alike, 1: all differ)")
-    for column in COLUMNS:
-        table.add_column(column, justify="left" if column == "model" else "right")
+    heads = [Column(name, justify="left" if name == "model" else "right") for name in COLUMNS]
+    table = Table(*heads, title="entropy of weight vectors (0: all alike, 1: all differ)")
     for name, one in models.items():
         vectors, small, *entropies = _numbers(one)
         numbers = [str(vectors), str(small), *("-" if x is None else plain(x, digits=2) for x in entropies)]
@@ -278,9 +277,8 @@ def self_test(data: str = "", *, as_json: bool = False) -> int:
 
 
 def _print_trials(trials: list[Trial]) -> None:
-    table = Table(title="attacks in disguise, at the guard's shipped limits")
-    for column in ("attack", "disguise", "guard", "read (honest)"):
-        table.add_column(column)
+    title = "attacks in disguise, at the guard's shipped limits"
+    table = Table("attack", "disguise", "guard", "read (honest)", title=title)
     for case in dict.fromkeys(one.case for one in trials):
         case_trials = [one for one in trials if one.case == case]
         caught = [one for one in case_trials if one.findings and one.evasion != HONEST]

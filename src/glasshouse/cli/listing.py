@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from glasshouse.cli.cards import card_row, missing_packages
 from glasshouse.cli.options import Json
@@ -39,9 +39,7 @@ def list_plugins(
     if as_json:
         print(json.dumps(rows))
         return 0
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column()
+    table = Table(Column(no_wrap=True), Column(), box=None, pad_edge=False, show_header=False)
     for row in rows:
         table.add_row(row["name"], escape(row["summary"]))
     Console().print(table)

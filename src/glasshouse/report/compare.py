@@ -264,14 +264,12 @@ def _qualification(both: int, changed: int, worse: int, unshown: int) -> str:
 
 
 def _facts(a: Result, b: Result) -> Iterable[tuple[str, str, str]]:
-    before, after = (dict(facts(result)) | _versions(result) for result in (a, b))
+    before, after = (
+        dict(facts(r)) | {n.capitalize(): str(r.manifest[n]) for n in ("commit", "device") if n in r.manifest}
+        for r in (a, b)
+    )
     for name in dict.fromkeys([*before, *after]):
         yield name, before.get(name, "–"), after.get(name, "–")
-
-
-def _versions(result: Result) -> dict[str, str]:
-    names = [name for name in ("commit", "device") if name in result.manifest]
-    return {name.capitalize(): str(result.manifest[name]) for name in names}
 
 
 def _utilities(a: Iterable[Utility], b: Iterable[Utility]) -> Iterable[UtilityChange]:

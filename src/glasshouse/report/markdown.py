@@ -76,10 +76,11 @@ def pivot(
     for row in rows:
         table.setdefault(key(row), {})[row.metric] = row
     metrics = list(dict.fromkeys(row.metric for row in rows))
-    return metrics, {
-        k: [str(max(row.n for row in one.values())), *(cell(one[m]) if m in one else "" for m in metrics)]
-        for k, one in table.items()
-    }
+    cells: dict[Key, list[str]] = {}
+    for name, one in table.items():
+        cells[name] = [str(max(row.n for row in one.values()))]
+        cells[name] += [cell(one[m]) if m in one else "" for m in metrics]
+    return metrics, cells
 
 
 def finding_key(f: Finding) -> Key:

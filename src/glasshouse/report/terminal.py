@@ -7,7 +7,7 @@ from typing import Final
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from glasshouse.report import readings, tables, words
@@ -85,18 +85,15 @@ def line(text: str, style: str = "") -> Text:
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> RenderableType:
     """A table without borders, readable in a log."""
-    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for name in columns:
-        grid.add_column(name, overflow="fold")
+    heads = [Column(name, overflow="fold") for name in columns]
+    grid = Table(*heads, box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for row in rows:
         grid.add_row(*(line(cell, STYLES.get(cell, "")) for cell in row))
     return Padding(grid, (0, 0, 0, 2))
 
 
 def _sentence(kind: str, text: str) -> RenderableType:
-    grid = Table.grid(padding=(0, 1, 0, 0))
-    grid.add_column(width=1)
-    grid.add_column(overflow="fold")
+    grid = Table.grid(Column(width=1), Column(overflow="fold"), padding=(0, 1, 0, 0))
     mark = Text(MARKS[kind], style=STYLES.get(kind, "dim"))
     grid.add_row(mark, line(text, "dim" if kind == "note" else ""))
     return Padding(grid, (0, 0, 0, 2))

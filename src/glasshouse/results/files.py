@@ -102,12 +102,11 @@ def sentences(exhibit: Exhibit, run: Path) -> list[list[str]]:
     path = plain_file(run, exhibit.file, subject=subject)
     raw = parse_json(read_limited(path, limits.JSON_BYTES, subject=subject).decode(), subject=subject)
     rows = raw.get("sentences") if isinstance(raw, dict) else None
-    texts = isinstance(rows, list) and all(
-        isinstance(row, list) and all(isinstance(text, str) for text in row) for row in rows
-    )
-    if not isinstance(rows, list) or not texts:
-        raise BadFile(subject, needs="'sentences': lists of texts", got="something else", fix=fix)
-    return rows
+    try:
+        return TypeAdapter(list[list[str]]).validate_python(rows, strict=True)
+    except ValidationError:
+        got = "something else"
+        raise BadFile(subject, needs="'sentences': lists of texts", got=got, fix=fix) from None
 
 
 def _parse(path: Path) -> Any:
