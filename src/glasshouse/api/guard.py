@@ -116,9 +116,7 @@ def named_source(name: str) -> str:
     return f"{kind}{name}"
 
 
-def own_examples(
-    name: str, architecture: Architecture, *, most: int = BATCH + OTHERS
-) -> tuple[Tensor, Tensor]:
+def own_examples(name: str, architecture: Architecture) -> tuple[Tensor, Tensor]:
     """Images and classes of a folder, an ``npz`` file or a data set, in the architecture's input form.
 
     Raises:
@@ -136,7 +134,7 @@ def own_examples(
     channels, side, _ = architecture.input_shape
     source = load_data(named_source(name), resize=side, channels=channels)
     part = next(iter(source.splits.values()))
-    order = torch.randperm(len(part), generator=torch.Generator().manual_seed(0))[:most]
+    order = torch.randperm(len(part), generator=torch.Generator().manual_seed(0))[: BATCH + OTHERS]
     batch = part.batch(order)
     if int(batch.labels.max()) >= architecture.classes:
         raise BadValue(

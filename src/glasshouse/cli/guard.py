@@ -117,7 +117,11 @@ def guard(
             page, verdict=judged, tagline="models as a client received them", exhibits=exhibits(inspected)
         )
     if as_json:
-        print(json.dumps({name: _plain(one) for name, one in inspected.items()}))
+        rows = {
+            name: {"findings": one.inspection.findings, "not_looked_at": one.apart, **one.inspection.values}
+            for name, one in inspected.items()
+        }
+        print(json.dumps(rows))
     else:
         _print(inspected)
         print(f"{judged.title}. {judged.lead}")
@@ -198,14 +202,6 @@ def _numbers(one: Seen) -> list[float | None]:
     values = one.inspection.values
     counts = [int(values["vectors"]), int(values["skipped"])]
     return [*counts, *(values.get(name) for name in ("minimum", "percentile_3", "median"))]
-
-
-def _plain(one: Seen) -> dict[str, object]:
-    return {
-        "findings": list(one.inspection.findings),
-        "not_looked_at": list(one.apart),
-        **one.inspection.values,
-    }
 
 
 def _fit(values: Mapping[str, float]) -> str:

@@ -46,9 +46,7 @@ class Panel:
     """Leakage by defence for one metric in one setting.
 
     Attributes:
-        title: name of the metric.
-        explanation: of the metric, for readers who do not know it.
-        landmarks: see ``readings``.
+        card: the metric.
         setting: values of the axes; empty if there are none.
         direction: which direction is worse.
         unit: of the values and the axis.
@@ -59,9 +57,7 @@ class Panel:
         total: number of rows.
     """
 
-    title: str
-    explanation: str
-    landmarks: tuple[tuple[str, str, str], ...]
+    card: MetricCard
     setting: str
     direction: str
     unit: str
@@ -116,9 +112,7 @@ def _panel(
         for defenses, fs in by_defense.items()
     )
     return Panel(
-        title=card.label,
-        explanation=card.explanation,
-        landmarks=readings.landmarks(card),
+        card=card,
         setting=", ".join(part for part in (protocol, words.setting(first.axes)) if part),
         direction="further right is worse" if first.higher_leaks else "further left is worse",
         unit=numbers.unit(card, first.unit_of_value).strip(),

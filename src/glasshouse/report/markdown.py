@@ -10,7 +10,6 @@ from glasshouse.results.records import Contrast, Finding, Result, Utility
 
 R = TypeVar("R", Finding, Contrast)
 Key = tuple[str, ...]
-HEAD = ("setting", "attack", "n")
 
 
 def markdown(result: Result, *, metrics: Sequence[str] = ()) -> str:
@@ -54,7 +53,7 @@ def _difference(c: Contrast) -> str:
 def _table(findings: Sequence[Finding], cards: Cards, finished: Mapping[Key, str]) -> str:
     metrics, rows = pivot(findings, finding_key, lambda f: _cell(f, cards.metric(f.metric)))
     searched = finished.keys() & rows.keys()
-    head = (*HEAD, *metrics, *(["searches finished"] if searched else []))
+    head = ("setting", "attack", "n", *metrics, *(["searches finished"] if searched else []))
     body = [(*key, *cells, *([finished.get(key, "–")] if searched else [])) for key, cells in rows.items()]
     return _lines(head, body)
 

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from operator import attrgetter
 from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -23,21 +24,25 @@ NAMED = {"protocols": "federation.protocol", "datasets": "data.source", "partiti
 CHECKED = CONSTRUCTED | {"models"}
 
 
+# The group of each list of plug-ins, by its path in a scenario.
+LISTS = {
+    "federation.behaviours": "behaviours",
+    "federation.client_models": "models",
+    "data.domains.shifts": "transforms",
+    "defenses": "defenses",
+    "attacks": "attacks",
+    "audit.metrics": "metrics",
+}
+
+
 def used_plugins(scenario: Scenario) -> Iterator[tuple[str, str, Plugin]]:
     """(group, path, plug-in) of every plug-in in a scenario."""
     yield "models", "model", scenario.model
     protocol = Plugin.model_validate({**scenario.federation.options, "name": scenario.federation.protocol})
     yield "protocols", "federation.options", protocol
-    lists: tuple[tuple[str, str, tuple[Plugin, ...]], ...] = (
-        ("behaviours", "federation.behaviours", scenario.federation.behaviours),
-        ("models", "federation.client_models", scenario.federation.client_models),
-        ("transforms", "data.domains.shifts", scenario.data.domains.shifts),
-        ("defenses", "defenses", scenario.defenses),
-        ("attacks", "attacks", scenario.attacks),
-        ("metrics", "audit.metrics", scenario.audit.metrics),
-    )
-    for group, path, plugins in lists:
-        yield from ((group, f"{path}[{i}]", plugin) for i, plugin in enumerate(plugins))
+    for path, group in LISTS.items():
+        for i, plugin in enumerate(attrgetter(path)(scenario)):
+            yield group, f"{path}[{i}]", plugin
     yield "datasets", "data.source", Plugin(name=scenario.data.source.split(":", 1)[0])
     yield "partitioners", "data.partition", Plugin(name=scenario.data.partition)
 

@@ -57,7 +57,7 @@ def figure_files(result: Result, run: Path, folder: Path, *, show_private: bool 
 def _drawings(section: Section) -> Iterator[tuple[str, str, bytes]]:
     """(title, ending, content) of each file of a scenario."""
     for panel in section.panels:
-        yield f"{panel.title} {panel.setting}", ".svg", _panel(panel)
+        yield f"{panel.card.label} {panel.setting}", ".svg", _panel(panel)
     if section.trade is not None:
         yield "utility against leakage", ".svg", _trade(section.trade)
     for shown in section.exhibits:
@@ -69,7 +69,7 @@ def _drawings(section: Section) -> Iterator[tuple[str, str, bytes]]:
 
 def _panel(panel: figures.Panel) -> bytes:
     """Leakage by defence: one row per attack, with its interval on a shared axis and its numbers."""
-    heading = ", ".join(part for part in (panel.title, panel.setting) if part)
+    heading = ", ".join(part for part in (panel.card.label, panel.setting) if part)
     parts = [_text(heading, 12, 22, weight="bold", size=14), _text(panel.direction, 12, 40)]
     y = 52.0
     for group in panel.groups:

@@ -33,12 +33,8 @@ _SPECIAL: Final = str.maketrans(
 
 def csv_files(result: Result, folder: Path) -> list[Path]:
     """Write ``findings.csv``, ``contrasts.csv`` and ``utility.csv``; a table without rows is left out."""
-    parts: dict[str, Sequence[Any]] = {
-        "findings": result.findings,
-        "contrasts": result.contrasts,
-        "utility": result.utility,
-    }
-    return [_write_csv(rows, folder / f"{name}.csv") for name, rows in parts.items() if rows]
+    parts = [(name, getattr(result, name)) for name in ("findings", "contrasts", "utility")]
+    return [_write_csv(rows, folder / f"{name}.csv") for name, rows in parts if rows]
 
 
 def latex_files(result: Result, folder: Path) -> list[Path]:

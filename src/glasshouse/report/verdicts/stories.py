@@ -59,9 +59,10 @@ def _story(result: Result, name: str, choice: Choice) -> Story:
     if top is None:
         lines.append(Sentence(kind="note", text=f"Nothing about private data was measured here. {NOT_SAFE}"))
     else:
-        first = _first(top, choice)
-        lines.append(Sentence(kind=choice.standing(first), text=sentence(first, choice)))
         bare = choice.worst(f for f in choice.findings if not f.defenses)
+        # The worst undefended finding comes first, unless a defended one has a worse verdict.
+        first = bare if bare is not None and choice.standing(bare) == choice.standing(top) else top
+        lines.append(Sentence(kind=choice.standing(first), text=sentence(first, choice)))
         if bare is not None and bare is not first:
             lines.append(Sentence(kind=choice.standing(bare), text=sentence(bare, choice)))
         lines += _single_victims(choice, {id(first), id(bare)})
@@ -79,12 +80,6 @@ def _story(result: Result, name: str, choice: Choice) -> Story:
         lines.append(Sentence(kind="note", text=f"Could not run: {subjects}; reasons below."))
     kind = choice.standing(top) if top else None
     return Story(scenario=name, kind=kind, sentences=tuple(lines))
-
-
-def _first(top: Finding, choice: Choice) -> Finding:
-    """The first finding to report: the worst undefended one, unless a defended one has a worse verdict."""
-    bare = choice.worst(f for f in choice.findings if not f.defenses)
-    return bare if bare is not None and choice.standing(bare) == choice.standing(top) else top
 
 
 def _single_victims(choice: Choice, named: set[int]) -> list[Sentence]:
