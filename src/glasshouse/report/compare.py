@@ -134,7 +134,7 @@ def compare(a: Result, b: Result, *, names: tuple[str, str] | None = None) -> Co
     answer = "More leaks than before" if worse else "Something changed" if changed else "No clear change"
     powerless = [c.before for c in both if c.decides and c.after.verdict == "no power" != c.before.verdict]
     unshown = [*powerless, *(f for f in choose(a).findings if _key(f) not in after)]
-    refused = {_key(r) for r in a.refusals}, {_key(r) for r in b.refusals}
+    refused_before, refused_after = ({_key(r) for r in result.refusals} for result in (a, b))
     title = names or ((a.suite, b.suite) if a.suite != b.suite else (f"{a.suite} (1)", f"{b.suite} (2)"))
     return Comparison(
         before=title[0],
@@ -149,8 +149,8 @@ def compare(a: Result, b: Result, *, names: tuple[str, str] | None = None) -> Co
         same=len(both) - len(changes),
         only_before=tuple(_alone(f, cards) for key, f in before.items() if key not in after),
         only_after=tuple(_alone(f, cards) for key, f in after.items() if key not in before),
-        refused_before=tuple(tables.refusals(r for r in a.refusals if _key(r) not in refused[1])),
-        refused_after=tuple(tables.refusals(r for r in b.refusals if _key(r) not in refused[0])),
+        refused_before=tuple(tables.refusals(r for r in a.refusals if _key(r) not in refused_after)),
+        refused_after=tuple(tables.refusals(r for r in b.refusals if _key(r) not in refused_before)),
         utility=tuple(_utilities(one_per_setting(a.utility), one_per_setting(b.utility))),
     )
 

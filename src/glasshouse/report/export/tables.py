@@ -87,18 +87,11 @@ def _contrasts(pairs: Sequence[Contrast]) -> str:
 
 
 def _utility(rows: Sequence[Utility]) -> str:
-    if not rows:
-        return ""
-    body = [
-        [
-            latex(setting_words(u)),
-            latex(words.under(u.defenses)),
-            str(u.n),
-            latex(_interval(u.value, u.low, u.high)),
-        ]
-        for u in rows
-    ]
-    return _tabular(("setting", "defence", "n", rows[0].metric), body)
+    cells = (
+        (setting_words(u), words.under(u.defenses), str(u.n), _interval(u.value, u.low, u.high)) for u in rows
+    )
+    body = [tuple(map(latex, row)) for row in cells]
+    return _tabular(("setting", "defence", "n", rows[0].metric), body) if rows else ""
 
 
 def _interval(value: float, low: float, high: float) -> str:
