@@ -2,7 +2,7 @@
 
 import pytest
 
-from glasshouse.cli.failure import FailureReport, write_failure
+from glasshouse.cli.failure import failure_report, write_failure
 from glasshouse.cli.main import main
 from glasshouse.errors import BadValue
 
@@ -46,7 +46,7 @@ def test_debug_shows_the_traceback_wherever_it_stands(place, broken, tmp_path):
 
 def test_an_error_of_ours_leaves_no_report(tmp_path):
     error = BadValue("x", needs="a", got="b", fix="c")
-    with pytest.raises(BadValue), FailureReport(tmp_path):
+    with pytest.raises(BadValue), failure_report(tmp_path):
         raise error
     assert not (tmp_path / "failure.txt").exists()
 

@@ -16,10 +16,9 @@ from glasshouse.audit import run as audit_run
 from glasshouse.audit.run import audit
 from glasshouse.errors import BadValue, DiskFull, Undefined
 from glasshouse.figures.arguments import Arguments
-from glasshouse.figures.drawing import draw_cell, draw_run
+from glasshouse.figures.drawing import draw_cell, draw_run, join_exhibits
 from glasshouse.figures.federation import FederationFigure
 from glasshouse.figures.gallery import Gallery
-from glasshouse.figures.joining import join_exhibits
 from glasshouse.registry import Card
 from glasshouse.report.html import render
 from glasshouse.results.exhibits import Place, check_exhibit, histogram, line, lines, pictures, table

@@ -10,6 +10,7 @@ from report_cards import CARDS
 
 from glasshouse.report.cards import Cards
 from glasshouse.report.figures import panels, trade
+from glasshouse.report.readings import landmarks
 
 
 def places(markup, kind):
@@ -46,7 +47,7 @@ def test_panels_by_metric_and_setting_without_defence_first():
         specimen.finding(axes={"federation.batch": 4}),
     ]
     result = panels(rows, [], CARDS)
-    assert [(p.title, p.setting) for p in result] == [
+    assert [(p.card.label, p.setting) for p in result] == [
         ("SSIM", ""),
         ("SSIM", "batch = 4"),
         ("squared error", ""),
@@ -101,7 +102,7 @@ def test_the_legend_of_a_metric_shows_its_landmarks_and_no_other_address():
     card = dataclasses.replace(CARDS.metric("ssim"), landmarks=marks)
     cards = Cards(attacks=CARDS.attacks, metrics={**CARDS.metrics, "ssim": card})
     (panel,) = panels([specimen.finding()], [], cards)
-    assert panel.landmarks == (
+    assert landmarks(panel.card) == (
         ("0.70", "recognisable", "data:image/png;base64,AAAA"),
         ("0.10", "nothing", ""),
     )

@@ -12,7 +12,7 @@ from glasshouse.figures.base import (
     GroupEvidence,
     PluginSettings,
 )
-from glasshouse.figures.joining import join_exhibits
+from glasshouse.figures.drawing import join_exhibits
 from glasshouse.figures.secure_sums import SecureSums
 from glasshouse.metrics.base import ScoreContext
 from glasshouse.report.exhibits import draw

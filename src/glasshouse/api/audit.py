@@ -22,6 +22,8 @@ from glasshouse.scenario.write import resolved_toml
 
 __all__ = ["audit"]
 
+Jobs = Annotated[Natural, Fix("0 for one per core, or a number of processes")]
+
 
 def audit(
     scenario: Asked,
@@ -69,7 +71,7 @@ def audit(
     Example: ``audit("digits-inversion", out="runs/first").findings.where(metric="psnr")``; ``docs/python.md``
     has more, tested ones.
     """
-    _check_jobs(jobs)
+    check_value("worker processes", "jobs", jobs, Jobs)
     folder = run_folder(scenario, sets, out, captured=captured)
     memory = in_memory(data, model, folder)
     suite = ask(scenario, [*sets, *memory], captured=captured)
@@ -104,16 +106,6 @@ def run_folder(
             fix="name a folder, '.' for this one, or leave it out",
         )
     return Path(out)
-
-
-def _check_jobs(jobs: int) -> None:
-    """Check the number of worker processes.
-
-    Raises:
-        BadValue: it is negative.
-    """
-    hint = Annotated[Natural, Fix("0 for one per core, or a number of processes")]
-    check_value("worker processes", "jobs", jobs, hint)
 
 
 @contextmanager

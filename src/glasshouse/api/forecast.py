@@ -107,12 +107,11 @@ def forecast_search(
     """
     images, labels = batch
     if images.ndim != 4 or not len(images) or not bool(((images >= 0) & (images <= 1)).all()):
+        ends = f" in [{float(images.min()):.2g}, {float(images.max()):.2g}]" if images.numel() else ""
         raise BadValue(
             "forecast of a search",
             needs="images (B, C, H, W) in [0, 1], B > 0",
-            got=f"{tuple(images.shape)} in [{float(images.min()):.2g}, {float(images.max()):.2g}]"
-            if images.numel()
-            else f"{tuple(images.shape)}",
+            got=f"{tuple(images.shape)}{ends}",
             fix="give images before they are normalised, and a network that normalises them itself",
         )
     shape = (images.shape[1], images.shape[2], images.shape[3])

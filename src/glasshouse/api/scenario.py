@@ -55,7 +55,7 @@ def ask(
     """
     tables = {} if captured is None else captured_tables(Path(captured))
     if isinstance(scenario, Scenario):
-        return load_table(plain(scenario), sets, inspect=inspect, captured=tables)
+        scenario = plain(scenario)
     if isinstance(scenario, Mapping):
         return load_table(scenario, sets, inspect=inspect, captured=tables)
     return load(str(scenario), sets, inspect=inspect, captured=tables)

@@ -140,30 +140,24 @@ class _Play:
             trained="head." if case.protocol == "transfer" else "",
         )
         self.attack = registry.create(registry.load("attacks", case.attack), case.settings)
-        self.usual = 0.0
         self.start = state(build(architecture, rng=self.rng.child("model")))
 
     def trials(self, evasions: Mapping[str, Evasion]) -> Iterator[Trial]:
-        honest = self.rounds(_sent_honestly)
-        assert honest is not None  # it always applies
-        self.usual = honest[1]
-        yield self.trial(HONEST, *honest)
-        for name, evade in evasions.items():
+        usual = 0.0
+        for name, evade in {HONEST: _sent_honestly, **evasions}.items():
             played = self.rounds(evade)
-            if played is not None:
-                seen, leak = played
-                yield self.trial(name, seen, leak)
-
-    def trial(self, name: str, seen: tuple[Seen, ...], leak: float) -> Trial:
-        """One line of the table."""
-        return Trial(
-            case=self.case.title,
-            evasion=name,
-            findings=tuple(dict.fromkeys(f for one in seen for f in one.findings)),
-            leak=leak,
-            usual=self.usual,
-            values=seen[-1].inspection.values,
-        )
+            if played is None:
+                continue
+            seen, leak = played
+            usual = leak if name == HONEST else usual
+            yield Trial(
+                case=self.case.title,
+                evasion=name,
+                findings=tuple(dict.fromkeys(f for one in seen for f in one.findings)),
+                leak=leak,
+                usual=usual,
+                values=seen[-1].inspection.values,
+            )
 
     def rounds(self, evade: Evasion) -> tuple[tuple[Seen, ...], float] | None:
         """The guard's inspection of each round's model, and the share recovered over all rounds."""

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from glasshouse.api.audit import audit as run_audit
 from glasshouse.api.audit import run_folder
-from glasshouse.cli.failure import FailureReport
+from glasshouse.cli.failure import failure_report
 from glasshouse.cli.options import Json, Name, Sets
 from glasshouse.cli.progress import bars
 from glasshouse.executors.local import HERE
@@ -38,7 +38,7 @@ def audit(
     """Simulate, attack, score and report what SCENARIO asks for."""
     place = run_folder(name, sets, out, captured=captured)
     console = Console(stderr=as_json)
-    with FailureReport(place), bars(console):
+    with failure_report(place), bars(console):
         run = run_audit(
             name,
             sets=sets,

@@ -49,7 +49,7 @@ def _is_installed(package: str) -> bool:
 
 def _read_fields(entry: EntryPoint) -> dict[str, Any] | None:
     """The fields as written in the source; None: they cannot be parsed."""
-    tree = _parse_module(entry.module)
+    tree = parse_module(entry.module)
     if tree is None:
         return None
     constants = {
@@ -78,7 +78,8 @@ def _read_fields(entry: EntryPoint) -> dict[str, Any] | None:
 
 
 @functools.cache
-def _parse_module(module: str) -> ast.Module | None:
+def parse_module(module: str) -> ast.Module | None:
+    """The syntax tree of a module; None if it has no source that can be parsed."""
     try:
         spec = find_spec(module)
     except (ImportError, ValueError):

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from glasshouse.api.defenses import CheckedDefenses
 from glasshouse.api.defenses import defenses as check
@@ -44,13 +44,11 @@ def _print(checked: CheckedDefenses) -> None:
     console = Console()
     title = f"{checked.name}: {checked.terms.protocol}, {count(checked.terms.clients, 'clients')}"
     if not checked.rows:
-        console.print(
-            f"{title}. No defence is declared, and no update shows one.", highlight=False, soft_wrap=True
-        )
+        none = f"{title}. No defence is declared, and no update shows one."
+        console.print(none, highlight=False, soft_wrap=True)
         return
-    table = Table(title=escape(printable(title)))
-    for column in ("defence", "clients", "declared", "observed", "ruling", "why"):
-        table.add_column(column, overflow="fold")
+    names = ("defence", "clients", "declared", "observed", "ruling", "why")
+    table = Table(*(Column(name, overflow="fold") for name in names), title=escape(printable(title)))
     for rows in _alike(checked.rows):
         first = rows[0]
         declared = "-" if math.isnan(first.declared) else f"{first.setting} = {first.declared:.4g}"

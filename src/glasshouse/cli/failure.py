@@ -2,10 +2,11 @@
 
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Final, final
+from typing import Final
 
 from glasshouse import __version__
 from glasshouse.errors import GlasshouseError
@@ -15,28 +16,19 @@ FAILED: Final = 70
 REPORT: Final = "failure.txt"
 
 
-@final
-class FailureReport:
-    """Context manager: an unexpected error writes ``failure.txt`` to the run directory.
+@contextmanager
+def failure_report(folder: Path) -> Iterator[None]:
+    """Within the block, an unexpected error writes ``failure.txt`` to the run directory ``folder``.
 
-    The error itself is re-raised, with the path of the report as a note.
-
-    Args:
-        folder: the run directory; it need not exist.
+    The directory need not exist. The error itself is re-raised, with the path of the report as a note.
     """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def __enter__(self) -> None:
-        """Nothing to prepare."""
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Write the report, unless the error is a GlasshouseError or an interruption."""
-        if isinstance(error, Exception) and not isinstance(error, GlasshouseError):
-            error.add_note(f"report  {write_failure(error, self._folder)}")
+    try:
+        yield
+    except GlasshouseError:
+        raise
+    except Exception as error:
+        error.add_note(f"report  {write_failure(error, folder)}")
+        raise
 
 
 def write_failure(error: BaseException, folder: Path) -> str:

@@ -1,29 +1,37 @@
-"""``glasshouse guard``: inspect received models before training on them."""
+"""``glasshouse guard``: inspect received models before training on them.
+
+``--self-test`` inspects disguised versions of the shipped attacks instead.
+"""
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from glasshouse.api.guard import BATCH, FORM, agreed_tensors, architecture, own_examples, tensors_of
 from glasshouse.api.guard import guard as inspect_model
+from glasshouse.api.self_test import HONEST, MISS, Trial, examples, run_cases
+from glasshouse.api.self_test_cases import CASES
 from glasshouse.cli.options import Json
-from glasshouse.cli.self_test import self_test
 from glasshouse.errors import BadValue
 from glasshouse.guard.behaviour.fit import Fit
 from glasshouse.guard.behaviour.inspect import FEWEST, OTHERS
+from glasshouse.guard.evasions import EVASIONS
 from glasshouse.guard.inspect import Seen
 from glasshouse.guard.vectors import SMALLEST
 from glasshouse.models.build import build
 from glasshouse.outside.files import printable
+from glasshouse.progress import track
 from glasshouse.report import words
+from glasshouse.report.html import Verdict, write_page
 from glasshouse.report.numbers import plain
-from glasshouse.report.single import Verdict, write_page
+from glasshouse.results.exhibits import Place, boxes, table
 from glasshouse.results.records import Exhibit
 
 COLUMNS = ("model", "vectors", "too small", "minimum", "3rd percentile", "median", "findings")
@@ -57,6 +65,11 @@ UNREACHED = (
 MORE = (
     f" There were no more to try (up to {BATCH + OTHERS} are): what 1 example in 100 reaches is dead for "
     f"{BATCH} of them in every second case."
+)
+EXPLANATION = (
+    "Read: share of a batch of 64 that the attack's own read-out recovers from the update of a model that "
+    "passed; in brackets, from an honest model's update. A miss is a crafted model that passes and gives "
+    f"away {MISS:.0%} of the batch more than an honest one does, or an honest model that is refused."
 )
 _SHOWN = 3
 
@@ -104,7 +117,11 @@ def guard(
             page, verdict=judged, tagline="models as a client received them", exhibits=exhibits(inspected)
         )
     if as_json:
-        print(json.dumps({name: _plain(one) for name, one in inspected.items()}))
+        rows = {
+            name: {"findings": one.inspection.findings, "not_looked_at": one.apart, **one.inspection.values}
+            for name, one in inspected.items()
+        }
+        print(json.dumps(rows))
     else:
         _print(inspected)
         print(f"{judged.title}. {judged.lead}")
@@ -133,11 +150,8 @@ def _verdict(models: dict[str, Seen], *, compared: bool, tried: bool) -> Verdict
     total, names = words.count(len(models), "models"), words.join_words(list(suspicious))
     if suspicious:
         first = printable(next(iter(suspicious.values()))[0])
-        title = (
-            f"Do not train on this: {first}"
-            if len(models) == 1
-            else f"Do not train on {len(suspicious)} of {total}: {first}"
-        )
+        these = "this" if len(models) == 1 else f"{len(suspicious)} of {total}"
+        title = f"Do not train on {these}: {first}"
         findings = words.count(sum(len(sentences) for sentences in suspicious.values()), "findings")
         lead = f"{findings} in {printable(names)} that honest models do not show."
         lead += " The others passed, which is no proof." if len(suspicious) < len(models) else ""
@@ -150,43 +164,37 @@ def _verdict(models: dict[str, Seen], *, compared: bool, tried: bool) -> Verdict
     return Verdict(title=title, lead=lead, kind="leaks" if suspicious else "no leak found", terms=TERMS)
 
 
-def exhibits(models: dict[str, Seen]) -> tuple[Exhibit, ...]:
+def exhibits(models: dict[str, Seen]) -> list[Exhibit]:
     """The findings, a table with a row per model, and a box plot per model."""
-    series = [{"name": name, "values": one.entropies.tolist()} for name, one in models.items()]
-    series = [one for one in series if one["values"]]
-    rows = [
-        [name, *_numbers(one), len(one.apart), len(one.inspection.findings)] for name, one in models.items()
-    ]
+    place = Place(scenario="guard")
+    entropies = {name: one.entropies.tolist() for name, one in models.items() if len(one.entropies)}
     sentences = [[name, sentence] for name, one in models.items() for sentence in one.inspection.findings]
-    columns = [*COLUMNS[:-1], "not looked at", COLUMNS[-1]]
-    boxes = [
-        Exhibit(
-            kind="boxes",
-            scenario="guard",
-            title="Entropy of weight vectors",
-            caption="One value per kernel of a convolution, per linear layer and per bias that is not zero; "
-            "1: all values differ.",
-            data={"y_label": "normalised entropy (bins of 1e-6)", "series": series},
-        )
-    ]
-    listing = Exhibit(
-        kind="table",
-        scenario="guard",
-        title="Findings",
-        caption="Each is enough to refuse to train.",
-        data={"columns": ["model", "finding"], "rows": sentences},
+    listing = table(
+        place,
+        "Findings",
+        "Each is enough to refuse to train.",
+        columns=["model", "finding"],
+        rows=sentences,
     )
-    table = Exhibit(
-        kind="table",
-        scenario="guard",
-        title="Entropy, model by model",
-        caption="In honest models of Maui's authors no entropy is below 0.88; below 0.5 is a finding. "
+    numbers = table(
+        place,
+        "Entropy, model by model",
+        "In honest models of Maui's authors no entropy is below 0.88; below 0.5 is a finding. "
         f"Too small: vectors of fewer than {SMALLEST} values, whose entropy is not measured. Not looked "
         "at: tensors that are no weight of a convolution or linear layer and no bias; only whether their "
         "values are finite was tested.",
-        data={"columns": columns, "rows": rows},
+        columns=[*COLUMNS[:-1], "not looked at", COLUMNS[-1]],
+        rows=[[k, *_numbers(one), len(one.apart), len(one.inspection.findings)] for k, one in models.items()],
     )
-    return (*([listing] if sentences else []), table, *(boxes if series else ()))
+    plot = boxes(
+        place,
+        "Entropy of weight vectors",
+        "One value per kernel of a convolution, per linear layer and per bias that is not zero; "
+        "1: all values differ.",
+        label="normalised entropy (bins of 1e-6)",
+        values=entropies,
+    )
+    return [*([listing] if sentences else []), numbers, *([plot] if entropies else [])]
 
 
 def _numbers(one: Seen) -> list[float | None]:
@@ -194,14 +202,6 @@ def _numbers(one: Seen) -> list[float | None]:
     values = one.inspection.values
     counts = [int(values["vectors"]), int(values["skipped"])]
     return [*counts, *(values.get(name) for name in ("minimum", "percentile_3", "median"))]
-
-
-def _plain(one: Seen) -> dict[str, object]:
-    return {
-        "findings": list(one.inspection.findings),
-        "not_looked_at": list(one.apart),
-        **one.inspection.values,
-    }
 
 
 def _fit(values: Mapping[str, float]) -> str:
@@ -220,9 +220,8 @@ def _list_unseen(names: tuple[str, ...]) -> str:
 
 def _print(models: dict[str, Seen]) -> None:
     console = Console()
-    table = Table(title="entropy of weight vectors (0: all alike, 1: all differ)")
-    for column in COLUMNS:
-        table.add_column(column, justify="left" if column == "model" else "right")
+    heads = [Column(name, justify="left" if name == "model" else "right") for name in COLUMNS]
+    table = Table(*heads, title="entropy of weight vectors (0: all alike, 1: all differ)")
     for name, one in models.items():
         vectors, small, *entropies = _numbers(one)
         numbers = [str(vectors), str(small), *("-" if x is None else plain(x, digits=2) for x in entropies)]
@@ -237,10 +236,8 @@ def _print(models: dict[str, Seen]) -> None:
         if number := int(one.inspection.values.get("unreached", 0)):
             tried = int(one.inspection.values["tried"])
             more = MORE if tried < BATCH + OTHERS else ""
-            _say(
-                console,
-                f"{name}: {words.count(number, 'layers')} {UNREACHED.format(tried=tried, more=more)}",
-            )
+            layers = words.count(number, "layers")
+            _say(console, f"{name}: {layers} {UNREACHED.format(tried=tried, more=more)}")
     if any(one.inspection.values["skipped"] for one in models.values()):
         console.print(
             f"Too small: vectors of fewer than {SMALLEST} values; their entropy is not measured.",
@@ -254,3 +251,56 @@ def _print(models: dict[str, Seen]) -> None:
 def _say(console: Console, sentence: str) -> None:
     """Print a sentence literally: tensor names come from untrusted files and must not be interpreted."""
     console.print(printable(sentence), soft_wrap=True, highlight=False, markup=False)
+
+
+def self_test(data: str = "", *, as_json: bool = False) -> int:
+    """Print which models are caught and which pass; return 1 if there is a miss.
+
+    Args:
+        data: see :func:`glasshouse.api.self_test.examples`; empty: built-in digits.
+        as_json: print all trials as JSON instead.
+    """
+    batch, classes = examples(data or "digits")
+    total = len(CASES) * (len(EVASIONS) + 1)
+    trials = [*track(run_cases(batch, classes=classes), "self-test of the guard", total=total)]
+    missed = [one for one in trials if one.missed]
+    if as_json:
+        print(json.dumps([{**asdict(one), "missed": one.missed} for one in trials]))
+    else:
+        _print_trials(trials)
+        _sum_up(trials, missed)
+    return 1 if missed else 0
+
+
+def _print_trials(trials: list[Trial]) -> None:
+    title = "attacks in disguise, at the guard's shipped limits"
+    table = Table("attack", "disguise", "guard", "read (honest)", title=title)
+    for case in dict.fromkeys(one.case for one in trials):
+        case_trials = [one for one in trials if one.case == case]
+        caught = [one for one in case_trials if one.findings and one.evasion != HONEST]
+        crafted = [one for one in case_trials if one.evasion != HONEST]
+        table.add_row(case, f"{len(crafted)} tried", f"{len(caught)} caught", "")
+        for one in case_trials:
+            if one.missed or not (one.findings or one.evasion == HONEST):
+                word = "MISS" if one.missed else "passed"
+                table.add_row("", one.evasion, word, f"{one.leak:.0%} ({one.usual:.0%})")
+    console = Console()
+    console.print(table)
+    console.print(EXPLANATION, soft_wrap=True, highlight=False)
+
+
+def _sum_up(trials: list[Trial], missed: list[Trial]) -> None:
+    crafted = [one for one in trials if one.evasion != HONEST]
+    honest = [one for one in trials if one.evasion == HONEST]
+    caught = sum(bool(one.findings) for one in crafted)
+    refused = sum(bool(one.findings) for one in honest)
+    print(
+        f"{caught} of {len(crafted)} crafted models caught, {len(crafted) - caught} passed; "
+        f"{refused} of {len(honest)} honest models refused; misses: {len(missed)}."
+    )
+    leaking = sum(not one.findings and one.leak >= MISS and not one.missed for one in crafted)
+    if leaking:
+        print(
+            f"{leaking} of those that passed give away {MISS:.0%} of the batch or more, as honest models "
+            "do: look at the update before it is sent (preflight)."
+        )

@@ -2,12 +2,13 @@
 
 import inspect
 import json
+import tomllib
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from glasshouse.cli.cards import card_row, missing_packages
 from glasshouse.cli.options import Json
@@ -24,17 +25,21 @@ def list_plugins(
 ) -> int:
     """Everything of one GROUP, a line each; without GROUP: the groups. 'show NAME' and --json say more."""
     if not group:
-        rows = _groups()
+        counts = {group: len(names(group)) for group in GROUPS} | {"scenarios": len(presets())}
+        rows = [{"name": group, "summary": f"{count} names"} for group, count in counts.items()]
     elif group == "scenarios":
-        rows = _scenarios()
+        summaries = {name: tomllib.loads(preset_text(name)).get("summary", "") for name in presets()}
+        rows = [{"name": name, "summary": summary} for name, summary in summaries.items()]
+    elif group in GROUPS:
+        rows = [_row(group, name) for name in names(group)]
     else:
-        rows = [_row(group, name) for name in names(_known(group))]
+        raise UnknownName(
+            f"group '{group}'", needs=f"one of {', '.join(KINDS)}", got=group, fix=nearest_names(group, KINDS)
+        )
     if as_json:
         print(json.dumps(rows))
         return 0
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column()
+    table = Table(Column(no_wrap=True), Column(), box=None, pad_edge=False, show_header=False)
     for row in rows:
         table.add_row(row["name"], escape(row["summary"]))
     Console().print(table)
@@ -76,14 +81,6 @@ def show(
     return 0
 
 
-def _known(group: str) -> str:
-    if group not in KINDS:
-        raise UnknownName(
-            f"group '{group}'", needs=f"one of {', '.join(KINDS)}", got=group, fix=nearest_names(group, KINDS)
-        )
-    return group
-
-
 def _row(group: str, name: str) -> dict[str, Any]:
     try:
         row = card_row(group, name)
@@ -94,22 +91,6 @@ def _row(group: str, name: str) -> dict[str, Any]:
     if row["extra"] and missing_packages(row["extra"]):
         row["summary"] += f" (not installed: pip install 'glasshouse[{row['extra']}]')"
     return {"name": name, **row, "grants": ", ".join(row["grants"])}
-
-
-def _groups() -> list[dict[str, Any]]:
-    counts = {group: len(names(group)) for group in GROUPS} | {"scenarios": len(presets())}
-    return [{"name": group, "summary": f"{count} names"} for group, count in counts.items()]
-
-
-def _scenarios() -> list[dict[str, Any]]:
-    return [{"name": name, "summary": _summary(preset_text(name))} for name in presets()]
-
-
-def _summary(text: str) -> str:
-    lines = (
-        line.split("=", 1)[1].strip().strip('"') for line in text.splitlines() if line.startswith("summary")
-    )
-    return next(lines, "")
 
 
 def _details(group: str, name: str) -> dict[str, Any]:

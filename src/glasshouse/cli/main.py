@@ -1,5 +1,6 @@
 """Entry point of the command line: errors become one message and a stable exit code."""
 
+import ast
 import json
 import logging
 import sys
@@ -11,48 +12,24 @@ from typing import Annotated, Any
 import typer
 
 from glasshouse import __version__
+from glasshouse.cli.cards import parse_module
 from glasshouse.cli.failure import FAILED, failure_message
 from glasshouse.cli.interrupts import INTERRUPTED, MESSAGE, one_interrupt
 from glasshouse.errors import GlasshouseError
 
 COMMANDS = {
-    "audit": ("glasshouse.cli.audit:audit", "Simulate, attack, score and report what SCENARIO asks for."),
-    "collect": (
-        "glasshouse.cli.collect:collect",
-        "Fetch what test clients recorded, as the truth of CAPTURE.",
-    ),
-    "check": (
-        "glasshouse.cli.check:check",
-        "Validate SCENARIO, say which attacks will refuse, and what it will cost.",
-    ),
-    "list": (
-        "glasshouse.cli.listing:list_plugins",
-        "Everything of one GROUP, a line each; without GROUP: the groups. 'show NAME' and --json say more.",
-    ),
-    "show": (
-        "glasshouse.cli.listing:show",
-        "What NAME is: its description and its arguments with their defaults; of a preset, its text.",
-    ),
-    "replay": (
-        "glasshouse.cli.runs:replay",
-        "Run ATTACK again on what RUN's adversary saw, with the truth out of reach; compare its claims.",
-    ),
-    "report": ("glasshouse.cli.runs:report", "Write report.html of RUN again, and print its summary."),
-    "export": ("glasshouse.cli.runs:export", "Write tables and figures of RUN as files of their own."),
-    "compare": (
-        "glasshouse.cli.runs:compare",
-        "An earlier and a later run: which findings changed. Exit code 1 where one got worse.",
-    ),
-    "defenses": (
-        "glasshouse.cli.defenses:defenses",
-        "Which defences the updates of RUN show, and how strong. Exit code 1 if one is not as declared.",
-    ),
-    "guard": (
-        "glasshouse.cli.guard:guard",
-        "Inspect each MODEL before training on it: weights, structure, behaviour. Exit code 1 on a finding.",
-    ),
+    "audit": "glasshouse.cli.audit:audit",
+    "collect": "glasshouse.cli.collect:collect",
+    "check": "glasshouse.cli.check:check",
+    "list": "glasshouse.cli.listing:list_plugins",
+    "show": "glasshouse.cli.listing:show",
+    "replay": "glasshouse.cli.runs:replay",
+    "report": "glasshouse.cli.runs:report",
+    "export": "glasshouse.cli.runs:export",
+    "compare": "glasshouse.cli.runs:compare",
+    "defenses": "glasshouse.cli.defenses:defenses",
+    "guard": "glasshouse.cli.guard:guard",
 }
-"""Command name → (location, help line); a test compares the help line with the docstring."""
 
 ClickException: Any = next(kind for kind in typer.BadParameter.mro() if kind.__name__ == "ClickException")
 """Raised on bad usage: click's own class, or since typer 0.21 its private copy."""
@@ -112,12 +89,22 @@ def application(command_line: list[str]) -> typer.Typer:
     )
     app.callback(invoke_without_command=True)(_options)
     requested = next((argument for argument in command_line if not argument.startswith("-")), "")
-    for name, (place, line) in COMMANDS.items():
+    for name, place in COMMANDS.items():
         if name == requested:
             app.command(name)(load_command(place))
         else:
-            app.command(name, help=line)(_not_loaded)
+            app.command(name, help=help_line(place))(_not_loaded)
     return app
+
+
+def help_line(place: str) -> str:
+    """The first line of the docstring of the function at ``module:name``, read without importing it."""
+    module, _, name = place.partition(":")
+    tree = parse_module(module)
+    for node in tree.body if tree else ():
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            return (ast.get_docstring(node) or "").partition("\n")[0]
+    return ""
 
 
 def load_command(place: str) -> Callable[..., Any]:

@@ -12,6 +12,7 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    Task,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
@@ -48,49 +49,6 @@ class _Bars:
         return _Bar(self._progress, self._progress.add_task(label, total=total))
 
 
-@final
-class _Count:
-    """Progress of one kind of work as text: ``attacks 3 of 12``."""
-
-    def __init__(self, label: str, total: int | None, open_counts: "list[_Count]") -> None:
-        self._label, self._total, self._done, self._open = label, total, 0, open_counts
-        open_counts.append(self)
-
-    def advance(self) -> None:
-        self._done += 1
-
-    def expect(self, total: int) -> None:
-        self._total = total
-
-    def close(self) -> None:
-        self._open.remove(self)
-
-    def __str__(self) -> str:
-        return self._label if self._total is None else f"{self._label} {self._done} of {self._total}"
-
-
-@final
-class _Lines:
-    """Prints the current work every ``every`` seconds."""
-
-    def __init__(self, stream: TextIO, every: float) -> None:
-        self._stream, self._every = stream, every
-        self._open: list[_Count] = []
-        self._ended, self._started = threading.Event(), time.monotonic()
-
-    def begin(self, label: str, total: int | None) -> _Count:
-        return _Count(label, total, self._open)
-
-    def run(self) -> None:
-        while not self._ended.wait(self._every):
-            minutes = (time.monotonic() - self._started) / 60
-            what = ", ".join(map(str, list(self._open))) or "preparing"
-            print(f"{minutes:.0f} min: {what}", file=self._stream, flush=True)
-
-    def end(self) -> None:
-        self._ended.set()
-
-
 @contextmanager
 def bars(console: Console, *, every: float = EVERY) -> Iterator[None]:
     """Within the block, show progress of this process as bars on ``console``, or as lines."""
@@ -112,12 +70,25 @@ def bars(console: Console, *, every: float = EVERY) -> Iterator[None]:
 @contextmanager
 def lines(stream: TextIO, *, every: float) -> Iterator[None]:
     """Within the block, print a progress line to ``stream`` every ``every`` seconds."""
-    printer = _Lines(stream, every)
-    thread = threading.Thread(target=printer.run, daemon=True)
+    counts, ended, started = Progress(disable=True), threading.Event(), time.monotonic()
+
+    def say() -> None:
+        while not ended.wait(every):
+            what = ", ".join(map(_how_far, counts.tasks)) or "preparing"
+            print(f"{(time.monotonic() - started) / 60:.0f} min: {what}", file=stream, flush=True)
+
+    thread = threading.Thread(target=say, daemon=True)
     thread.start()
     try:
-        with listen(printer):
+        with listen(_Bars(counts)):
             yield
     finally:
-        printer.end()
+        ended.set()
         thread.join()
+
+
+def _how_far(task: Task) -> str:
+    """Progress of one kind of work as text: ``attacks 3 of 12``."""
+    if task.total is None:
+        return task.description
+    return f"{task.description} {task.completed:.0f} of {task.total:.0f}"

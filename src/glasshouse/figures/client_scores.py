@@ -33,10 +33,8 @@ class ClientScoresFigure:
         if not curves:
             return
         prior = _prior(cell)
-        ends = [
-            min(x for curve in curves for x in curve["x"]),
-            max(x for curve in curves for x in curve["x"]),
-        ]
+        rounds = [x for curve in curves for x in curve["x"]]
+        ends = [min(rounds), max(rounds)]
         yield lines(
             cell.place,
             "F1 against rounds",
@@ -66,9 +64,8 @@ def _f1_line(attack: AttackEvidence) -> Series | None:
         x.append(rounds)
     if len(x) < 2:
         return None
-    return line(
-        attack.label, x, [f.value for f in values], band=([f.low for f in values], [f.high for f in values])
-    )
+    band = [f.low for f in values], [f.high for f in values]
+    return line(attack.label, x, [f.value for f in values], band=band)
 
 
 def _prior(cell: CellEvidence) -> float:

@@ -86,25 +86,20 @@ def _guard(cell: CellEvidence) -> Iterator[Exhibit]:
     inspected = _inspect_models(cell)
     if not inspected:
         return
-    entropies = {name: one.entropies.tolist() for name, one in inspected.items()}
+    entropies = {name: one.entropies.tolist() for name, one in inspected.items() if len(one.entropies)}
     yield boxes(
         cell.place,
         "Entropy of the weight vectors received",
         "What 'glasshouse guard' computes: below 0.5 is a finding; in the honest models of Maui's "
         "authors no entropy is below 0.88.",
         label="normalised entropy (bins of 1e-6)",
-        values={name: values for name, values in entropies.items() if values},
+        values=entropies,
     )
-    rows = [
-        [
-            name,
-            one.inspection.values.get("minimum"),
-            one.inspection.values.get("percentile_3"),
-            len(one.inspection.findings),
-            one.inspection.findings[0] if one.inspection.findings else "",
-        ]
-        for name, one in inspected.items()
-    ]
+    rows: list[list[object]] = []
+    for name, one in inspected.items():
+        values, findings = one.inspection.values, one.inspection.findings
+        first = findings[0] if findings else ""
+        rows.append([name, values.get("minimum"), values.get("percentile_3"), len(findings), first])
     yield table(
         cell.place,
         "What a guard finds",
@@ -170,13 +165,8 @@ def _rows_of_models(one: Federation) -> Iterator[list[object]]:
     server = one.active or "honest"
     for number in sorted({row.round for row in suspicious}):
         in_round = [row for row in decisions if row.round == number]
-        yield [
-            server,
-            number,
-            *_counts(in_round),
-            before,
-            next(row.findings[0] for row in in_round if row.findings),
-        ]
+        first_finding = next(row.findings[0] for row in in_round if row.findings)
+        yield [server, number, *_counts(in_round), before, first_finding]
     quiet = [row for row in decisions if row.round not in {r.round for r in suspicious}]
     if quiet:
         yield [server, "all others" if suspicious else "all", *_counts(quiet), before, ""]

@@ -1,16 +1,18 @@
-"""Draw all registered figures. A figure that fails is logged and skipped; the audit continues."""
+"""Draw all registered figures, and join those of several cells that have the same key.
+
+A figure that fails is logged and skipped; the audit continues.
+"""
 
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 from glasshouse.errors import BadValue, DiskFull, GlasshouseError, Interrupted
 from glasshouse.figures.base import CellEvidence, Figure, RunFigure, has_any
-from glasshouse.figures.joining import join_exhibits
 from glasshouse.registry import load, names
-from glasshouse.results.exhibits import check_exhibit
+from glasshouse.results.exhibits import Series, check_exhibit
 from glasshouse.results.records import Exhibit
 
 
@@ -91,3 +93,54 @@ def _noting_failure(name: str, where: str, notes: list[str]) -> Iterator[None]:
         notes.append(f"figure '{name}' did not finish {where}: {error}")
     except Exception:  # noqa: BLE001 - a figure of another package may raise anything; it costs that figure alone
         notes.append(f"figure '{name}' failed on {where}: {traceback.format_exc()}")
+
+
+def join_exhibits(exhibits: Sequence[Exhibit]) -> tuple[Exhibit, ...]:
+    """Join exhibits with the same scenario, kind and key ``join``, at the position of the first.
+
+    Title and caption are those of the first. Lines of the same name become one line, sorted by x; of two
+    points at the same x the later one is kept. Distributions of the same name are pooled. Pictures and
+    sentences are never joined.
+    """
+    out: dict[tuple[str, ...], Exhibit] = {}
+    for number, exhibit in enumerate(exhibits):
+        own = not exhibit.join or exhibit.kind in ("pictures", "sentences")
+        key = (exhibit.scenario, exhibit.kind, "" if own else exhibit.join, str(number) if own else "")
+        out[key] = _join_exhibits(out[key], exhibit) if key in out else exhibit
+    return tuple(out.values())
+
+
+def _join_exhibits(one: Exhibit, other: Exhibit) -> Exhibit:
+    if one.kind == "table":
+        return replace(one, data={**one.data, "rows": [*one.data["rows"], *other.data["rows"]]})
+    join = _lines if one.kind == "lines" else _pool_lines
+    return replace(one, data={**one.data, "series": join(one.data["series"], other.data["series"])})
+
+
+def _lines(one: Sequence[Series], other: Sequence[Series]) -> list[Series]:
+    lines = {line["name"]: line for line in one}
+    for line in other:
+        name = line["name"]
+        lines[name] = _longer(lines[name], line) if name in lines else line
+    names = list(lines)
+    beside = {
+        line["name"]: every[line["of"]]["name"] for every in (one, other) for line in every if "of" in line
+    }
+    return [
+        {**line, "of": names.index(beside[name])} if name in beside else line for name, line in lines.items()
+    ]
+
+
+def _longer(one: Series, other: Series) -> Series:
+    columns = [k for k in ("y", "low", "high") if k in one and k in other]
+    points = {x: {k: line[k][i] for k in columns} for line in (one, other) for i, x in enumerate(line["x"])}
+    xs = sorted(points)
+    rest = {k: v for k, v in one.items() if k not in ("x", "y", "low", "high")}
+    return {**rest, "x": xs, **{k: [points[x][k] for x in xs] for k in columns}}
+
+
+def _pool_lines(one: Sequence[Series], other: Sequence[Series]) -> list[Series]:
+    values: dict[str, list[float]] = {}
+    for series in (*one, *other):
+        values.setdefault(series["name"], []).extend(series["values"])
+    return [{"name": name, "values": pooled} for name, pooled in values.items()]

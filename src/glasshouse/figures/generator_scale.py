@@ -56,7 +56,7 @@ def scale_rows(
     """
     claims = group.of(Reconstruction)
     truths = [group.truth.batch(c.about.rounds[0], c.about.client)[0] for c in claims]
-    samples = group.of(PriorSamples)
+    drawn = list(zip(group.of(PriorSamples), truths, strict=True))
     ceiling = nearest_images(
         prior,
         torch.cat([t.inputs for t in truths]),
@@ -66,10 +66,8 @@ def scale_rows(
     )
     claimed = [c.inputs for c in claims]
     images: dict[str, Sequence[Tensor] | None] = {
-        "random draw": [d.inputs[: len(t)] for d, t in zip(samples, truths, strict=True)],
-        "best draw by label": [
-            _by_label(d, group.auxiliary, len(t)) for d, t in zip(samples, truths, strict=True)
-        ],
+        "random draw": [d.inputs[: len(t)] for d, t in drawn],
+        "best draw by label": [_by_label(d, group.auxiliary, len(t)) for d, t in drawn],
         "another's update": of_another(claimed, truths),
         "attack": claimed,
         "ceiling": list(torch.split(ceiling, [len(t) for t in truths])),

@@ -94,18 +94,13 @@ def _psnr(errors: Values, pairing: NDArray[np.int64]) -> Values:
 
 
 def _fit(place: Place, label: str, memory: Mapping[str, Tensor]) -> Exhibit:
+    brightness, bins = (memory[key].double().flatten().tolist() for key in ("brightness", "thresholds"))
     return histogram(
         place,
         f"Bins and what they were fitted to: {label}",
         "Bins are quantiles of the fitted distribution: where the two differ, bins fill unevenly.",
         label="brightness that the crafted layer measures",
-        values={
-            name: memory[key].double().flatten().tolist()
-            for name, key in (
-                ("brightness of auxiliary images", "brightness"),
-                ("fit: the bins", "thresholds"),
-            )
-        },
+        values={"brightness of auxiliary images": brightness, "fit: the bins": bins},
     )
 
 

@@ -40,14 +40,12 @@ def _beside(cell: CellEvidence, attack: AttackEvidence, group: GroupEvidence) ->
         truth, _ = group.truth.batch(claim.about.rounds[0], claim.about.client)
         true = words.words(truth.inputs)
         client = "" if claim.about.client is None else f", client {claim.about.client}"
-        for i, (one, claimed) in enumerate(
-            zip(true, pair_sentences(true, words.words(claim.tokens)), strict=True)
-        ):
+        pairs = pair_sentences(true, words.words(claim.tokens))
+        for i, (one, claimed) in enumerate(zip(true, pairs, strict=True)):
             placed = sum(a == b for a, b in zip(one, claimed or (), strict=False))
+            said = NOTHING if claimed is None else decode(claimed)
             names.append(f"round {claim.about.rounds[0]}{client}, sentence {i + 1}")
-            rows.append(
-                (decode(one), NOTHING if claimed is None else decode(claimed), f"{placed} of {len(one)}")
-            )
+            rows.append((decode(one), said, f"{placed} of {len(one)}"))
         if len(rows) >= SHOWN:
             break
     return sentences(

@@ -1,10 +1,10 @@
 """Compare two results: findings that changed beyond their uncertainty, and findings present in only one."""
 
 import json
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar, final
+from typing import Any, Final, final
 
 from rich.console import Group, RenderableType
 
@@ -15,9 +15,6 @@ from glasshouse.report.readings import one_per_setting
 from glasshouse.report.verdicts.answer import facts
 from glasshouse.report.verdicts.choice import choose
 from glasshouse.results.records import Finding, Refused, Result, Utility
-
-Key = tuple[Hashable, ...]
-T = TypeVar("T", Finding, Utility)
 
 WORSE: Final = "leaks now"
 NOTHING: Final = "Nothing in common"
@@ -125,19 +122,19 @@ def compare(a: Result, b: Result, *, names: tuple[str, str] | None = None) -> Co
         b: the later result.
         names: display names of ``a`` and ``b``; by default the names of their suites.
     """
-    before, after = _by_key(a.findings, _finding_key), _by_key(b.findings, _finding_key)
+    before, after = {_key(f): f for f in a.findings}, {_key(f): f for f in b.findings}
     cards = Cards.of(a, b)
-    deciding = {_finding_key(f) for result in (a, b) for f in choose(result).findings}
+    deciding = {_key(f) for result in (a, b) for f in choose(result).findings}
     both = [
-        _change(before[key], after[key], cards, decides=key in deciding) for key in before if key in after
+        _change(f, after[key], cards, decides=key in deciding) for key, f in before.items() if key in after
     ]
     changes = [c for c in both if c.said]
     changed = [c for c in changes if c.before.verdict != c.after.verdict or _apart(c.before, c.after)]
     worse = [c for c in changed if c.worse and c.decides]
     answer = "More leaks than before" if worse else "Something changed" if changed else "No clear change"
     powerless = [c.before for c in both if c.decides and c.after.verdict == "no power" != c.before.verdict]
-    unshown = [*powerless, *(f for f in choose(a).findings if _finding_key(f) not in after)]
-    before_only, after_only = _refusals(a.refusals, b.refusals)
+    unshown = [*powerless, *(f for f in choose(a).findings if _key(f) not in after)]
+    refused_before, refused_after = ({_key(r) for r in result.refusals} for result in (a, b))
     title = names or ((a.suite, b.suite) if a.suite != b.suite else (f"{a.suite} (1)", f"{b.suite} (2)"))
     return Comparison(
         before=title[0],
@@ -150,10 +147,10 @@ def compare(a: Result, b: Result, *, names: tuple[str, str] | None = None) -> Co
         changed=tuple(sorted(changed, key=lambda c: (not (c.worse and c.decides), not c.worse))),
         unclear=tuple(c for c in changes if c not in changed),
         same=len(both) - len(changes),
-        only_before=tuple(_alone(before[key], cards) for key in before if key not in after),
-        only_after=tuple(_alone(after[key], cards) for key in after if key not in before),
-        refused_before=tuple(before_only),
-        refused_after=tuple(after_only),
+        only_before=tuple(_alone(f, cards) for key, f in before.items() if key not in after),
+        only_after=tuple(_alone(f, cards) for key, f in after.items() if key not in before),
+        refused_before=tuple(tables.refusals(r for r in a.refusals if _key(r) not in refused_after)),
+        refused_after=tuple(tables.refusals(r for r in b.refusals if _key(r) not in refused_before)),
         utility=tuple(_utilities(one_per_setting(a.utility), one_per_setting(b.utility))),
     )
 
@@ -205,8 +202,10 @@ def comparison_summary(comparison: Comparison) -> Group:
         (r.scenario, r.setting, f"{r.attack}, {r.metric}", f"{r.gain_before} → {r.gain_after}", r.said)
         for r in c.changed
     ]
-    parts: list[RenderableType] = [terminal.heading(c.answer, "leaks" if c.worse else "")]
-    parts.append(terminal.line(c.qualification))
+    parts: list[RenderableType] = [
+        terminal.heading(c.answer, "leaks" if c.worse else ""),
+        terminal.line(c.qualification),
+    ]
     if rows:
         parts.append(terminal.table(("scenario", "setting", "what", "gain before → after", "change"), rows))
     parts.append(terminal.line(f"{words.count(len(c.unclear), 'findings')} moved within the intervals, "
@@ -265,44 +264,25 @@ def _qualification(both: int, changed: int, worse: int, unshown: int) -> str:
 
 
 def _facts(a: Result, b: Result) -> Iterable[tuple[str, str, str]]:
-    before, after = (dict(facts(result)) | _versions(result) for result in (a, b))
+    before, after = (
+        dict(facts(r)) | {n.capitalize(): str(r.manifest[n]) for n in ("commit", "device") if n in r.manifest}
+        for r in (a, b)
+    )
     for name in dict.fromkeys([*before, *after]):
         yield name, before.get(name, "–"), after.get(name, "–")
 
 
-def _versions(result: Result) -> dict[str, str]:
-    return {
-        name.capitalize(): str(result.manifest[name])
-        for name in ("commit", "device")
-        if name in result.manifest
-    }
-
-
-def _utilities(a: Sequence[Utility], b: Sequence[Utility]) -> Iterable[UtilityChange]:
-    before, after = _by_key(a, _utility_key), _by_key(b, _utility_key)
-    for key, u in before.items():
-        if key not in after:
-            continue
-        v = after[key]
-        words_of = "lower" if v.high < u.low else "higher" if u.high < v.low else ""
+def _utilities(a: Iterable[Utility], b: Iterable[Utility]) -> Iterable[UtilityChange]:
+    before, after = {_key(u): u for u in a}, {_key(u): u for u in b}
+    for u, v in ((u, after[key]) for key, u in before.items() if key in after):
         yield UtilityChange(
             scenario=u.scenario,
             setting=tables.setting(u),
             metric=u.metric,
             before=readings.utility(u),
             after=readings.utility(v),
-            said=words_of,
+            said="lower" if v.high < u.low else "higher" if u.high < v.low else "",
         )
-
-
-def _refusals(
-    a: Sequence[Refused], b: Sequence[Refused]
-) -> tuple[list[tables.RefusalRow], list[tables.RefusalRow]]:
-    before, after = {_refusal_key(r) for r in a}, {_refusal_key(r) for r in b}
-    return (
-        tables.refusals(r for r in a if _refusal_key(r) not in after),
-        tables.refusals(r for r in b if _refusal_key(r) not in before),
-    )
 
 
 def _alone(f: Finding, cards: Cards) -> str:
@@ -313,17 +293,7 @@ def _alone(f: Finding, cards: Cards) -> str:
     )
 
 
-def _by_key(rows: Sequence[T], key: Callable[[T], Key]) -> dict[Key, T]:
-    return {key(row): row for row in rows}
-
-
-def _finding_key(f: Finding) -> Key:
-    return (f.scenario, words.plain_value(f.axes), f.protocol, f.defenses, f.attack, f.metric, f.about)
-
-
-def _utility_key(u: Utility) -> Key:
-    return (u.scenario, words.plain_value(u.axes), u.defenses, u.metric)
-
-
-def _refusal_key(r: Refused) -> Key:
-    return (r.scenario, words.plain_value(r.axes), r.defenses, r.subject)
+def _key(row: Finding | Utility | Refused) -> tuple[object, ...]:
+    """What a row of both results has in common: everything that is no number, and no name of a cell."""
+    own = (getattr(row, name, "") for name in ("protocol", "attack", "metric", "about", "subject"))
+    return (row.scenario, words.plain_value(row.axes), row.defenses, *own)

@@ -115,9 +115,11 @@ def _lines(data: Mapping[str, Any], peers: Sequence[Mapping[str, Any]]) -> Drawi
         order = np.argsort(x, kind="stable")
         style = _style(i, series[i])
         if band:
-            low, high = _path(x, band[0], across, up, order), _path(x, band[1], across, up, order[::-1])
+            back = order[::-1]
+            low, high = _path(x[order], band[0][order], across, up), _path(x[back], band[1][back], across, up)
             shapes.append(svg.tag("polygon", class_=f"band {style}", points=f"{low} {high}"))
-        shapes.append(svg.tag("polyline", class_=f"line {style}", points=_path(x, y, across, up, order)))
+        path = _path(x[order], y[order], across, up)
+        shapes.append(svg.tag("polyline", class_=f"line {style}", points=path))
         if len(x) <= MAX_MARKS and not _aside(series[i]):
             marks += [_dot(across(a), up(b), style) for a, b in zip(x.tolist(), y.tolist(), strict=True)]
     text = f"{data['y_label']} against {data['x_label']}: {_names(series)}."
@@ -217,10 +219,6 @@ def _box(values: NDArray[np.float64], scale: svg.Scale) -> Markup:
     parts += [
         svg.tag("circle", class_="outlier", cx=svg.percent(scale(float(v))), cy=12, r=2) for v in outliers
     ]
-    return _strip(parts)
-
-
-def _strip(parts: Sequence[Markup]) -> Markup:
     return svg.tag("svg", *parts, class_="track", width="100%", height=24, aria_hidden="true")
 
 
@@ -244,16 +242,8 @@ def _dot(x: float, y: float, style: str) -> Markup:
     return svg.tag("circle", class_=f"dot {style}", cx=svg.percent(x), cy=svg.short(svg.down(y)), r=3)
 
 
-def _path(
-    x: NDArray[np.float64],
-    y: NDArray[np.float64],
-    across: svg.Scale,
-    up: svg.Scale,
-    order: NDArray[np.int64] | None = None,
-) -> str:
+def _path(x: NDArray[np.float64], y: NDArray[np.float64], across: svg.Scale, up: svg.Scale) -> str:
     """Points in the coordinates of the stretched viewBox: 0 to 1000 in both directions."""
-    if order is not None:
-        x, y = x[order], y[order]
     pairs = zip(x.tolist(), y.tolist(), strict=True)
     return " ".join(f"{svg.short(1000 * across(a))},{svg.short(1000 * (1 - up(b)))}" for a, b in pairs)
 

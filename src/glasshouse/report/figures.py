@@ -46,9 +46,7 @@ class Panel:
     """Leakage by defence for one metric in one setting.
 
     Attributes:
-        title: name of the metric.
-        explanation: of the metric, for readers who do not know it.
-        landmarks: see ``readings``.
+        card: the metric.
         setting: values of the axes; empty if there are none.
         direction: which direction is worse.
         unit: of the values and the axis.
@@ -59,9 +57,7 @@ class Panel:
         total: number of rows.
     """
 
-    title: str
-    explanation: str
-    landmarks: tuple[tuple[str, str, str], ...]
+    card: MetricCard
     setting: str
     direction: str
     unit: str
@@ -82,9 +78,11 @@ def panels(findings: Sequence[Finding], utility: Sequence[Utility], cards: Cards
         key = (cards.rank(f.metric), words.setting(f.axes), f.protocol)
         sets.setdefault(key, []).append(f)
     several = len({f.protocol for f in findings}) > 1
+    scales = {
+        rank: _scale([f for f in findings if f.metric == rank[-1]], cards.metric(rank[-1]))
+        for rank, _, _ in sets
+    }
     order = sorted(sets, key=lambda key: key[0])
-    by_metric = {key[0]: [f for k, fs in sets.items() if k[0] == key[0] for f in fs] for key in order}
-    scales = {rank: _scale(fs, cards.metric(fs[0].metric)) for rank, fs in by_metric.items()}
     return [_panel(sets[k], utility, scales[k[0]], k[2] if several else "", cards) for k in order]
 
 
@@ -100,14 +98,21 @@ def _panel(
         Group(
             defense=words.protection(defenses, fs[0].axes),
             cost=_cost(fs[0], utility),
-            rows=tuple(_row(f, scale, common, cards) for f in fs),
+            rows=tuple(
+                Row(
+                    label=cards.attack(f.attack),
+                    notes="; ".join(note for note in _notes(f) if note not in common),
+                    track=_track(f, scale),
+                    reading=readings.read(f, cards),
+                    verdict=f.verdict,
+                )
+                for f in fs
+            ),
         )
         for defenses, fs in by_defense.items()
     )
     return Panel(
-        title=card.label,
-        explanation=card.explanation,
-        landmarks=readings.landmarks(card),
+        card=card,
         setting=", ".join(part for part in (protocol, words.setting(first.axes)) if part),
         direction="further right is worse" if first.higher_leaks else "further left is worse",
         unit=numbers.unit(card, first.unit_of_value).strip(),
@@ -116,16 +121,6 @@ def _panel(
         groups=groups,
         leaks=sum(f.verdict == "leaks" for f in findings),
         total=len(findings),
-    )
-
-
-def _row(f: Finding, scale: svg.Scale, common: Sequence[str], cards: Cards) -> Row:
-    return Row(
-        label=cards.attack(f.attack),
-        notes="; ".join(note for note in _notes(f) if note not in common),
-        track=_track(f, scale),
-        reading=readings.read(f, cards),
-        verdict=f.verdict,
     )
 
 
@@ -159,19 +154,13 @@ def _track(f: Finding, scale: svg.Scale) -> Markup:
     """The null's line, the confidence interval and the marker of one finding."""
     middle = ROW / 2
     null, value = svg.percent(scale(f.baseline_value)), svg.percent(scale(f.value))
+    low, high = svg.percent(scale(f.low)), svg.percent(scale(f.high))
     return svg.tag(
         "svg",
         *svg.rules(scale, height=ROW),
         svg.tag("line", class_="null", x1=null, x2=null, y1=0, y2=ROW),
         *strength.bound_line(f, scale, height=ROW),
-        svg.tag(
-            "line",
-            class_="whisker",
-            x1=svg.percent(scale(f.low)),
-            x2=svg.percent(scale(f.high)),
-            y1=middle,
-            y2=middle,
-        ),
+        svg.tag("line", class_="whisker", x1=low, x2=high, y1=middle, y2=middle),
         svg.tag("svg", svg.mark(f.verdict), class_="at", x=value, y=middle),
         class_=f"track {svg.slug(f.verdict)}",
         width="100%",
@@ -230,11 +219,8 @@ def trade(findings: Sequence[Finding], utility: Sequence[Utility], cards: Cards)
     if not usable:
         return None
     metric = min({f.metric for f in usable}, key=cards.rank)
-    pairs: list[tuple[Utility, Finding]] = []
-    for u in utility:
-        candidates = [f for f in usable if f.cell == u.cell and f.metric == metric]
-        if candidates:
-            pairs.append((u, max(candidates, key=lambda f: f.gain)))
+    candidates = [(u, [f for f in usable if f.cell == u.cell and f.metric == metric]) for u in utility]
+    pairs = [(u, max(fs, key=lambda f: f.gain)) for u, fs in candidates if fs]
     pairs.sort(key=lambda pair: -pair[0].value)
     points = tuple(_point(i, u, f, cards) for i, (u, f) in enumerate(pairs, start=1))
     card = cards.metric(metric)

@@ -1,24 +1,29 @@
-"""The HTML report: one self-contained page, readable without its script, which only sorts tables."""
+"""HTML pages, each self-contained and readable without its script, which only sorts tables.
+
+The report of an audit; and a page with one verdict and its exhibits, for other commands.
+"""
 
 import base64
 import hashlib
 import re
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from glasshouse import __version__
 from glasshouse.disk import write_text
-from glasshouse.report import numbers, sections, svg, tables, words
-from glasshouse.report.readings import one_per_setting
+from glasshouse.report import numbers, readings, sections, svg, tables, words
+from glasshouse.report.exhibits import draw
 from glasshouse.report.verdicts import leaks, stories
 from glasshouse.report.verdicts.answer import facts, overall
 from glasshouse.report.verdicts.choice import ORDER, Choice, choose
 from glasshouse.report.verdicts.policy import MARKS, policy
 from glasshouse.results.files import read_result
-from glasshouse.results.records import Result
+from glasshouse.results.records import Exhibit, Result
 
 
 def write_html(run: Path, *, show_private: bool = False) -> Path:
@@ -42,7 +47,7 @@ def write_html(run: Path, *, show_private: bool = False) -> Path:
 
 def render(result: Result, run: Path, *, show_private: bool = False) -> str:
     """The page as text; images are read from the run directory."""
-    result = replace(result, utility=one_per_setting(result.utility))
+    result = replace(result, utility=readings.one_per_setting(result.utility))
     choice = choose(result)
     parts = sections.sections(result, run, choice, show_private=show_private)
     leak_list, all_stories = leaks.leaks(result, choice), stories.stories(result, choice)
@@ -58,6 +63,7 @@ def render(result: Result, run: Path, *, show_private: bool = False) -> str:
             quiet=leaks.quiet(all_stories, leak_list),
             glossary=[*leaks.GLOSSARY, *leaks.explain(result, leak_list)],
             anchors={part.name: part.anchor for part in parts},
+            cards=choice.cards,
             terms=terms(choice),
             policy=policy(result),
             sections=parts,
@@ -86,12 +92,12 @@ def environment() -> Environment:
     env.filters |= {
         "slug": svg.slug,
         "unbroken": keep_intervals_together,
-        "grant": lambda name: words.grants([name]),
         "counted": words.count,
     }
     script = env.get_template("page.js").render()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     env.globals |= {"mark": _mark, "orders": ORDER, "limit_marks": MARKS}
+    env.globals |= {"numbers": numbers, "readings": readings, "tables": tables, "words": words}
     env.globals["script_hash"] = f"sha256-{digest}"  # no other script may run
     return env
 
@@ -115,6 +121,37 @@ def save(page: str, path: Path) -> Path:
     """
     write_text(path, page, fix="free some space; 'glasshouse report RUN' writes the page again")
     return path
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """The headline of the page.
+
+    Attributes:
+        title: a few words.
+        lead: one sentence.
+        kind: a finding's verdict; it sets the colour.
+        terms: glossary of the page: (term, explanation).
+    """
+
+    title: str
+    lead: str
+    kind: str
+    terms: tuple[tuple[str, str], ...] = ()
+
+
+def write_page(path: Path, *, verdict: Verdict, tagline: str, exhibits: Sequence[Exhibit]) -> Path:
+    """Write the page to ``path`` and create its folder; exhibits of kind ``pictures`` are not supported.
+
+    Raises:
+        BadValue: an exhibit's data do not fit its kind.
+        DiskFull: not enough disk space.
+        BadFile: the path cannot be written.
+    """
+    drawings = [sections.Shown(exhibit=e, drawing=draw(e)) for e in exhibits]
+    template = environment().get_template("single.html")
+    return save(template.render(verdict=verdict, tagline=tagline, shown=drawings, version=__version__), path)
 
 
 def _mark(kind: str) -> Markup:

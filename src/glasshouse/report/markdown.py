@@ -10,7 +10,6 @@ from glasshouse.results.records import Contrast, Finding, Result, Utility
 
 R = TypeVar("R", Finding, Contrast)
 Key = tuple[str, ...]
-HEAD = ("setting", "attack", "n")
 
 
 def markdown(result: Result, *, metrics: Sequence[str] = ()) -> str:
@@ -26,32 +25,24 @@ def markdown(result: Result, *, metrics: Sequence[str] = ()) -> str:
         ''
     """
     cards, parts = Cards.of(result), []
-    searches = _finished(result.findings)
     for threat in result.threats:
-        rows = _of(result.findings, threat.scenario, metrics)
-        if rows:
+        own = result.of(threat.scenario)
+        if rows := _of(own.findings, metrics):
             head = f"### {threat.scenario}\n\n{threat.federation}; {threat.adversary}."
-            parts.append(f"{head}\n\n{_table(rows, cards, searches)}")
-        pairs = _of(result.contrasts, threat.scenario, metrics)
-        if pairs:
+            parts.append(f"{head}\n\n{_table(rows, cards, _finished(own.findings))}")
+        if pairs := _of(own.contrasts, metrics):
             parts.append(_contrasts(pairs))
     return "\n\n".join(parts)
 
 
-def _of(rows: Iterable[R], scenario: str, metrics: Sequence[str]) -> list[R]:
-    return [r for r in rows if r.scenario == scenario and (not metrics or r.metric in metrics)]
+def _of(rows: Iterable[R], metrics: Sequence[str]) -> list[R]:
+    return [r for r in rows if not metrics or r.metric in metrics]
 
 
 def _contrasts(pairs: Sequence[Contrast]) -> str:
-    metrics, rows = pivot(pairs, contrast_key)
+    metrics, rows = pivot(pairs, contrast_key, _difference)
     head = ("setting", "attack", "against", "n", *metrics)
-    lines = [_row(head), _row("---" for _ in head)]
-    for key, by_metric in rows.items():
-        n = max(c.n for c in by_metric.values())
-        lines.append(
-            _row((*key, str(n), *(_difference(by_metric[m]) if m in by_metric else "" for m in metrics)))
-        )
-    return "\n".join(lines)
+    return _lines(head, [(*key, *cells) for key, cells in rows.items()])
 
 
 def _difference(c: Contrast) -> str:
@@ -60,35 +51,35 @@ def _difference(c: Contrast) -> str:
 
 
 def _table(findings: Sequence[Finding], cards: Cards, finished: Mapping[Key, str]) -> str:
-    metrics, rows = pivot(findings, finding_key)
-    scenario = findings[0].scenario
-    searched = {key: finished[scenario, *key] for key in rows if (scenario, *key) in finished}
-    head = (*HEAD, *metrics, *(["searches finished"] if searched else []))
-    lines = [_row(head), _row("---" for _ in head)]
-    for key, by_metric in rows.items():
-        n = max(f.n for f in by_metric.values())
-        cells = (_cell(by_metric[m], cards.metric(m)) if m in by_metric else "" for m in metrics)
-        lines.append(_row((*key, str(n), *cells, *([searched.get(key, "–")] if searched else []))))
-    return "\n".join(lines)
+    metrics, rows = pivot(findings, finding_key, lambda f: _cell(f, cards.metric(f.metric)))
+    searched = finished.keys() & rows.keys()
+    head = ("setting", "attack", "n", *metrics, *(["searches finished"] if searched else []))
+    body = [(*key, *cells, *([finished.get(key, "–")] if searched else [])) for key, cells in rows.items()]
+    return _lines(head, body)
 
 
 def _finished(findings: Iterable[Finding]) -> dict[Key, str]:
-    """Finished searches by scenario, setting and attack; only primary findings record them."""
+    """Finished searches by setting and attack; only primary findings record them."""
     return {
-        (f.scenario, *finding_key(f)): f"{sum(s.finished for s in f.searches)} of {len(f.searches)}"
+        finding_key(f): f"{sum(s.finished for s in f.searches)} of {len(f.searches)}"
         for f in findings
         if f.searches
     }
 
 
-def pivot(rows: Iterable[R], key: Callable[[R], Key]) -> tuple[list[str], dict[Key, dict[str, R]]]:
-    """Pivot ``rows`` with metrics as columns: the metric names in order, and per key the record by metric."""
+def pivot(
+    rows: Sequence[R], key: Callable[[R], Key], cell: Callable[[R], str]
+) -> tuple[list[str], dict[Key, list[str]]]:
+    """Names of the metrics; and by ``key`` the largest n, then a ``cell`` per metric, empty if missing."""
     table: dict[Key, dict[str, R]] = {}
-    metrics: dict[str, None] = {}
     for row in rows:
-        metrics[row.metric] = None
         table.setdefault(key(row), {})[row.metric] = row
-    return list(metrics), table
+    metrics = list(dict.fromkeys(row.metric for row in rows))
+    cells: dict[Key, list[str]] = {}
+    for name, one in table.items():
+        cells[name] = [str(max(row.n for row in one.values()))]
+        cells[name] += [cell(one[m]) if m in one else "" for m in metrics]
+    return metrics, cells
 
 
 def finding_key(f: Finding) -> Key:
@@ -114,5 +105,6 @@ def _cell(f: Finding, card: MetricCard) -> str:
     return "no power" if f.verdict == "no power" else f"{value}{median}; gain {gain}"
 
 
-def _row(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(str(c).replace("|", "/") for c in cells) + " |"
+def _lines(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    every = (head, ["---"] * len(head), *rows)
+    return "\n".join("| " + " | ".join(c.replace("|", "/") for c in cells) + " |" for cells in every)

@@ -118,13 +118,8 @@ def merge_sheets(sheets: Sequence[Sheet]) -> list[Sheet]:
 def _merge(group: Sequence[Sheet]) -> Sheet:
     first = group[0]
     rows = [dataclasses.replace(s.rows[1], label=s.title) for s in group]
-    return Sheet(
-        title="The same examples, attack by attack",
-        caption=" ".join(dict.fromkeys(s.caption for s in group)),
-        columns=first.columns,
-        rows=(first.rows[0], *rows),
-        blurred=first.blurred,
-    )
+    title, caption = "The same examples, attack by attack", " ".join(dict.fromkeys(s.caption for s in group))
+    return dataclasses.replace(first, title=title, caption=caption, rows=(first.rows[0], *rows))
 
 
 def _row(label: str, across: Sequence[str], images: Images, *, hide: bool) -> Row:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import final
 
 from glasshouse.errors import GlasshouseError
-from glasshouse.report import exhibits, figures, pictures, tables
+from glasshouse.report import exhibits, figures, pictures
 from glasshouse.report.cards import Cards
 from glasshouse.report.verdicts import stories
 from glasshouse.report.verdicts.choice import Choice
@@ -31,16 +31,15 @@ class Section:
 
     Attributes:
         anchor: prefix of link targets; independent of the name.
+        result: the part of the result that is about this scenario; the template formats its rows.
         sheets: contact sheets.
         lost: image exhibits that could not be read.
-        uncontrolled: attacks without a control.
-        victims: per-victim verdicts of each finding.
         links: (anchor, title) of the non-empty parts.
-        notes: on the metrics of the findings.
     """
 
     anchor: str
     name: str
+    result: Result
     card: ThreatCard | None
     story: stories.Story
     panels: tuple[figures.Panel, ...]
@@ -48,27 +47,20 @@ class Section:
     sheets: tuple[pictures.Sheet, ...]
     lost: tuple[Shown, ...]
     exhibits: tuple[Shown, ...]
-    contrasts: tuple[tables.ContrastRow, ...]
-    refusals: tuple[tables.RefusalRow, ...]
-    controls: tuple[tuple[str, list[tables.ControlRow]], ...]
-    uncontrolled: tuple[str, ...]
-    findings: tuple[tables.FindingRow, ...]
-    notes: tuple[str, ...]
-    victims: tuple[tables.VictimSheet, ...]
 
     @property
     def links(self) -> list[tuple[str, str]]:
         parts = [
             ("threat", "Threat", self.card),
             ("leak", "Leak against defence", self.panels),
-            ("victims", "Victim by victim", self.victims),
+            ("victims", "Victim by victim", any(f.victims for f in self.result.findings)),
             ("cost", "Utility", self.trade),
             ("pictures", "Pictures", self.sheets or self.lost),
             ("exhibits", "Exhibits", self.exhibits),
-            ("contrasts", "Attack against attack", self.contrasts),
-            ("refusals", "Not run", self.refusals),
-            ("controls", "Controls", self.controls or self.uncontrolled),
-            ("findings", "All findings", self.findings),
+            ("contrasts", "Attack against attack", self.result.contrasts),
+            ("refusals", "Not run", self.result.refusals),
+            ("controls", "Controls", self.result.findings),
+            ("findings", "All findings", self.result.findings),
         ]
         return [(f"{self.anchor}-{key}", title) for key, title, content in parts if content]
 
@@ -77,40 +69,29 @@ def sections(result: Result, run: Path, choice: Choice, *, show_private: bool) -
     """One section per scenario, in the order of the suite."""
     by_name = {story.scenario: story for story in stories.stories(result, choice)}
     return [
-        _section(result, run, by_name[name], choice.of(name), anchor=f"s{i}", show_private=show_private)
-        for i, name in enumerate(stories.scenarios(result), start=1)
+        _section(result.of(name), run, by_name[name], choice.cards, anchor=f"s{i}", show_private=show_private)
+        for i, name in enumerate(result.scenarios, start=1)
     ]
 
 
 def _section(
-    result: Result, run: Path, story: stories.Story, choice: Choice, *, anchor: str, show_private: bool
+    result: Result, run: Path, story: stories.Story, cards: Cards, *, anchor: str, show_private: bool
 ) -> Section:
-    name, cards = story.scenario, choice.cards
-    own_findings = [f for f in result.findings if f.scenario == name]
-    utility = [u for u in result.utility if u.scenario == name]
-    card = next((t for t in result.threats if t.scenario == name), None)
+    card = next(iter(result.threats), None)
     show = show_private or (card is not None and card.data_public)
-    own = [e for e in result.exhibits if e.scenario == name]
-    pieces = [_show(e, own, run, cards, show=show) for e in own]
-    sheets = [s for s in pieces if isinstance(s, pictures.Sheet)]
+    pieces = [_show(e, result.exhibits, run, cards, show=show) for e in result.exhibits]
     drawings = [s for s in pieces if isinstance(s, Shown)]
     return Section(
         anchor=anchor,
-        name=name,
+        name=story.scenario,
+        result=result,
         card=card,
         story=story,
-        panels=tuple(figures.panels(own_findings, utility, cards)),
-        trade=figures.trade(own_findings, utility, cards),
-        sheets=tuple(pictures.merge_sheets(sheets)),
+        panels=tuple(figures.panels(result.findings, result.utility, cards)),
+        trade=figures.trade(result.findings, result.utility, cards),
+        sheets=tuple(pictures.merge_sheets([s for s in pieces if isinstance(s, pictures.Sheet)])),
         lost=tuple(s for s in drawings if s.exhibit.kind == "pictures"),
         exhibits=tuple(s for s in drawings if s.exhibit.kind != "pictures"),
-        contrasts=tuple(tables.contrasts((c for c in result.contrasts if c.scenario == name), cards)),
-        refusals=tuple(tables.refusals(r for r in result.refusals if r.scenario == name)),
-        controls=tuple(tables.controls(own_findings, cards)),
-        uncontrolled=tuple(tables.attacks_without_control(own_findings, cards)),
-        findings=tuple(tables.findings(own_findings, cards)),
-        notes=cards.notes(f.metric for f in own_findings),
-        victims=tuple(tables.victim_sheets(own_findings, cards)),
     )
 
 

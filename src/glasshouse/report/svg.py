@@ -6,7 +6,7 @@ classes, so figures also adapt to dark mode and print.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -25,13 +25,10 @@ def tag(name: str, *children: str, **attributes: str | float) -> Markup:
         >>> str(tag("text", "a<b", class_="tick", x="5%"))
         '<text class="tick" x="5%">a&lt;b</text>'
     """
-    inside = Markup("").join(children)
-    return Markup("<{0}{1}>{2}</{0}>").format(name, _attributes(attributes), inside)
-
-
-def join(parts: Sequence[Markup]) -> Markup:
-    """Concatenate elements."""
-    return Markup("").join(parts)
+    # SVG's camel case (viewBox) is restored by the HTML parser.
+    names = [key.removesuffix("_").replace("_", "-") for key in attributes]
+    pairs = [Markup(' {}="{}"').format(*pair) for pair in zip(names, attributes.values(), strict=True)]
+    return Markup("<{0}{1}>{2}</{0}>").format(name, Markup("").join(pairs), Markup("").join(children))
 
 
 TOP, BOTTOM = 10.0, 262.0  # the plotting area of a chart, pixels
@@ -63,24 +60,11 @@ def chart(
         for y, name in heights
     ]
     rules = [tag("line", class_="grid", x1=0, x2="100%", y1=short(y), y2=short(y)) for y, _ in heights]
-    height, hidden = short(BOTTOM + 24), "true"
-    return tag(
-        "div",
-        tag("svg", *ticks, class_="ys", width=short(width), height=height, aria_hidden=hidden),
-        tag(
-            "svg",
-            *rules,
-            grid(across, top=TOP, bottom=BOTTOM, labels=x_labels),
-            *children,
-            class_="plot",
-            width="100%",
-            height=height,
-            aria_hidden=hidden,
-        ),
-        class_="chart",
-        role="img",
-        aria_label=label,
-    )
+    height = short(BOTTOM + 24)
+    left = tag("svg", *ticks, class_="ys", width=short(width), height=height, aria_hidden="true")
+    inside = (*rules, *_grid(across, x_labels or [tick(t, across) for t in across.ticks]), *children)
+    plot = tag("svg", *inside, class_="plot", width="100%", height=height, aria_hidden="true")
+    return tag("div", left, plot, class_="chart", role="img", aria_label=label)
 
 
 def down(share: float) -> float:
@@ -169,29 +153,14 @@ def tick(value: float, scale: Scale) -> str:
     return (numbers.MINUS if value < 0 else "") + text
 
 
-def anchor(share: float) -> str:
-    """The text anchor that keeps a tick label inside the plot: labels at the edges extend inwards."""
-    return "start" if share < 0.04 else "end" if share > 0.96 else "middle"
-
-
-def grid(scale: Scale, *, top: float, bottom: float, labels: Sequence[str] = ()) -> Markup:
-    """Vertical grid lines at the ticks of a horizontal scale, with labels below."""
-    names = labels or [tick(t, scale) for t in scale.ticks]
-    parts = []
-    for value, name in zip(scale.ticks, names, strict=True):
-        x = percent(scale(value))
-        parts.append(tag("line", class_="grid", x1=x, x2=x, y1=short(top), y2=short(bottom)))
-        parts.append(
-            tag(
-                "text",
-                name,
-                class_="tick",
-                x=x,
-                y=short(bottom + 16),
-                text_anchor=anchor(scale(value)),
-            )
-        )
-    return join(parts)
+def _grid(scale: Scale, labels: Sequence[str]) -> Iterator[Markup]:
+    """Vertical grid lines of a chart at the ticks of its horizontal scale, with labels below."""
+    for share, name in zip(map(scale, scale.ticks), labels, strict=True):
+        x = percent(share)
+        # Labels at the edges extend inwards, so that they stay inside the plot.
+        side = "start" if share < 0.04 else "end" if share > 0.96 else "middle"
+        yield tag("line", class_="grid", x1=x, x2=x, y1=short(TOP), y2=short(BOTTOM))
+        yield tag("text", name, class_="tick", x=x, y=short(BOTTOM + 16), text_anchor=side)
 
 
 def rules(scale: Scale, *, height: float) -> list[Markup]:
@@ -208,12 +177,6 @@ def axis(scale: Scale, *, labels: Sequence[str] = ()) -> Markup:
         for t, name in zip(scale.ticks, names, strict=True)
     ]
     return tag("svg", *ticks, class_="axis", width="100%", height=18, aria_hidden="true")
-
-
-def _attributes(attributes: dict[str, str | float]) -> Markup:
-    pairs = ((key.removesuffix("_").replace("_", "-"), value) for key, value in attributes.items())
-    # SVG's camel case (viewBox) is restored by the HTML parser.
-    return join([Markup(' {}="{}"').format(key, v) for key, v in pairs])
 
 
 def short(value: float) -> str:

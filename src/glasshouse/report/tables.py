@@ -1,35 +1,13 @@
-"""Rows of the report's tables: victims, refusals, controls, findings, contrasts, manifest."""
+"""What the report's tables show of a result: refusals, controls, settings, manifest."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
-from glasshouse.report import numbers, readings, words
+from glasshouse.report import numbers, words
 from glasshouse.report.cards import Cards
-from glasshouse.results.records import (
-    Contrast,
-    Control,
-    Finding,
-    Refused,
-    Utility,
-)
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class VictimSheet:
-    """Per-victim verdicts of one finding, as text; ``leaks``: number of victims whose data leaked."""
-
-    attack: str
-    setting: str
-    metric: str
-    leaks: int
-    rows: tuple[tuple[str, str, str, str, bool], ...]
-
-    @property
-    def head(self) -> str:
-        total = words.count(len(self.rows), "victims")
-        return f"{self.attack}, {self.setting}: {self.leaks} of {total} came out"
+from glasshouse.results.cards import MetricCard
+from glasshouse.results.records import Contrast, Control, Finding, Refused, Utility
 
 
 @final
@@ -44,59 +22,6 @@ class RefusalRow:
     settings: tuple[str, ...]
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class ControlRow:
-    """A control of one attack: it must gain in an easy setting, and must not from an unrelated update."""
-
-    attack: str
-    name: str
-    setting: str
-    positive: str
-    negative: str
-    n: str
-    passed: bool
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class FindingRow:
-    """Everything about one finding, as text."""
-
-    finding: Finding
-    reading: readings.Reading
-    attack: str
-    setting: str
-    metric: str
-    n: str
-    baseline: str
-    given: str
-    seconds: str
-    exchange: str
-    p: str
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class ContrastRow:
-    """One paired difference between two attacks, as text; ``clear``: its interval excludes 0."""
-
-    attack: str
-    other: str
-    setting: str
-    metric: str
-    difference: str
-    interval: str
-    n: str
-    clear: bool
-
-
-def victim_sheets(findings: Iterable[Finding], cards: Cards) -> list[VictimSheet]:
-    """Sheets of the findings with per-victim verdicts; those with the most leaking victims first."""
-    sheets = [_victims(f, cards) for f in findings if f.victims]
-    return sorted(sheets, key=lambda sheet: -sheet.leaks)
-
-
 def refusals(rows: Iterable[Refused]) -> list[RefusalRow]:
     """Refusals; a refusal repeated in several cells becomes one row."""
     merged: dict[tuple[str, str, str, str], list[str]] = {}
@@ -108,16 +33,23 @@ def refusals(rows: Iterable[Refused]) -> list[RefusalRow]:
     ]
 
 
-def controls(findings: Iterable[Finding], cards: Cards) -> list[tuple[str, list[ControlRow]]]:
-    """Controls without duplicates, grouped by easy setting, failed ones first."""
-    control_rows: dict[tuple[str, Control], ControlRow] = {}
+def controls(findings: Iterable[Finding]) -> list[tuple[str, list[tuple[str, Control, str]]]]:
+    """(attack, control, unit of its n) without duplicates, grouped by easy setting, failed ones first."""
+    units: dict[tuple[str, Control], str] = {}
     for f in findings:
-        if f.control and (key := (f.attack, f.control)) not in control_rows:
-            control_rows[key] = _control(f, f.control, cards)
-    groups: dict[str, list[ControlRow]] = {}
-    for row in sorted(control_rows.values(), key=lambda row: row.passed):
-        groups.setdefault(row.setting, []).append(row)
+        if f.control:
+            units.setdefault((f.attack, f.control), f.unit)
+    groups: dict[str, list[tuple[str, Control, str]]] = {}
+    for (attack, control), unit in sorted(units.items(), key=lambda item: item[0][1].passed):
+        groups.setdefault(control.setting, []).append((attack, control, unit))
     return list(groups.items())
+
+
+def control_gain(gain: float | None, low: float | None, card: MetricCard) -> str:
+    """A gain of a control with its lower bound."""
+    if gain is None or low is None:
+        return "no claim"
+    return f"{numbers.with_sign(gain, card)}{numbers.unit(card)}, at least {numbers.bare(low, card)}"
 
 
 def attacks_without_control(findings: Iterable[Finding], cards: Cards) -> list[str]:
@@ -127,26 +59,16 @@ def attacks_without_control(findings: Iterable[Finding], cards: Cards) -> list[s
     return list(dict.fromkeys(cards.attack(f.attack) for f in rows if f.attack not in controlled))
 
 
-def findings(rows: Iterable[Finding], cards: Cards) -> list[FindingRow]:
-    """Every finding, in the order of the audit."""
-    return [_finding(f, cards) for f in rows]
+def with_victims(findings: Iterable[Finding]) -> list[Finding]:
+    """Findings with per-victim verdicts; those with the most leaking victims first."""
+    return sorted((f for f in findings if f.victims), key=lambda f: -sum(v.leaks for v in f.victims))
 
 
-def contrasts(rows: Iterable[Contrast], cards: Cards) -> list[ContrastRow]:
-    """Comparisons of two attacks on the same victims."""
-    return [
-        ContrastRow(
-            attack=cards.attack(r.attack),
-            other=cards.attack(r.other),
-            setting=setting(r),
-            metric=cards.metric(r.metric).label,
-            difference=numbers.plain(r.difference),
-            interval=numbers.plain_ends(r.low, r.high),
-            n=f"{r.n} {r.unit}",
-            clear=r.low > 0 or r.high < 0,
-        )
-        for r in rows
-    ]
+def p_values(own: float | None, adjusted: float | None) -> str:
+    """A p-value, followed by the adjusted one in brackets where there is one."""
+    if own is None:
+        return "–"
+    return numbers.probability(own) + ("" if adjusted is None else f" ({numbers.probability(adjusted)})")
 
 
 def setting(row: Finding | Refused | Utility | Contrast) -> str:
@@ -163,84 +85,6 @@ def manifest(settings: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str
         if isinstance(value, Mapping) and value:
             groups.append((words.plain(key), list(_flat(value))))
     return groups
-
-
-def _finding(f: Finding, cards: Cards) -> FindingRow:
-    reading = readings.read(f, cards)
-    return FindingRow(
-        finding=f,
-        reading=reading,
-        attack=cards.attack(f.attack),
-        setting=setting(f),
-        metric=cards.metric(f.metric).label,
-        n=words.count(f.n, f.unit),
-        baseline=_baseline(f, reading, cards),
-        given=words.grants(f.given) or "nothing",
-        seconds=numbers.seconds(f.seconds),
-        exchange=_exchange(f, cards),
-        p=_p(f),
-    )
-
-
-def _victims(f: Finding, cards: Cards) -> VictimSheet:
-    card = cards.metric(f.metric)
-    rows = tuple(
-        (
-            v.name,
-            numbers.value(v.value, card, f.unit_of_value),
-            f"{v.rank:,} of {v.compared:,}",
-            f"{numbers.probability(v.p)} ({numbers.probability(v.p_adjusted)})",
-            v.leaks,
-        )
-        for v in sorted(f.victims, key=lambda v: (not v.leaks, v.p_adjusted))
-    )
-    return VictimSheet(
-        attack=cards.attack(f.attack),
-        setting=setting(f),
-        metric=card.label,
-        leaks=sum(v.leaks for v in f.victims),
-        rows=rows,
-    )
-
-
-def _control(f: Finding, c: Control, cards: Cards) -> ControlRow:
-    card = cards.metric(c.metric)
-
-    def at_least(gain: float | None, low: float | None) -> str:
-        if gain is None or low is None:
-            return "no claim"
-        text = numbers.with_sign(gain, card) + numbers.unit(card)
-        return f"{text}, at least {numbers.bare(low, card)}"
-
-    return ControlRow(
-        attack=cards.attack(f.attack),
-        name=card.label or "–",
-        setting=c.setting,
-        positive=at_least(c.positive, c.positive_low),
-        negative=at_least(c.negative, c.negative_low),
-        n=words.count(c.n, f.unit),
-        passed=c.passed,
-    )
-
-
-def _baseline(f: Finding, reading: readings.Reading, cards: Cards) -> str:
-    text = f"{words.null(f.baseline)}: {reading.baseline}"
-    if f.chance is None:
-        return text
-    return f"{text}; chance {numbers.value(f.chance, cards.metric(f.metric), f.unit_of_value)}"
-
-
-def _exchange(f: Finding, cards: Cards) -> str:
-    if f.exchange is None:
-        return "–"
-    return numbers.value(f.exchange.value, cards.metric(f.metric), f.unit_of_value)
-
-
-def _p(f: Finding) -> str:
-    if f.p is None:
-        return "–"
-    own = numbers.probability(f.p)
-    return own if f.p_adjusted is None else f"{own} ({numbers.probability(f.p_adjusted)})"
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:

@@ -7,7 +7,7 @@ from typing import Final
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from glasshouse.report import readings, tables, words
@@ -17,7 +17,7 @@ from glasshouse.report.verdicts.choice import Choice, choose
 from glasshouse.report.verdicts.leaks import leaks
 from glasshouse.report.verdicts.policy import MARKS as LIMIT_MARKS
 from glasshouse.report.verdicts.policy import Policy, policy
-from glasshouse.results.records import Finding, Result, Utility
+from glasshouse.results.records import Finding, Result
 
 MOST: Final = 12  # maximal number of rows shown of a list
 MARKS: Final = {
@@ -85,21 +85,17 @@ def line(text: str, style: str = "") -> Text:
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> RenderableType:
     """A table without borders, readable in a log."""
-    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for name in columns:
-        grid.add_column(name, overflow="fold")
+    heads = [Column(name, overflow="fold") for name in columns]
+    grid = Table(*heads, box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for row in rows:
         grid.add_row(*(line(cell, STYLES.get(cell, "")) for cell in row))
     return Padding(grid, (0, 0, 0, 2))
 
 
 def _sentence(kind: str, text: str) -> RenderableType:
-    grid = Table.grid(padding=(0, 1, 0, 0))
-    grid.add_column(width=1)
-    grid.add_column(overflow="fold")
-    grid.add_row(
-        Text(MARKS[kind], style=STYLES.get(kind, "dim")), line(text, "dim" if kind == "note" else "")
-    )
+    grid = Table.grid(Column(width=1), Column(overflow="fold"), padding=(0, 1, 0, 0))
+    mark = Text(MARKS[kind], style=STYLES.get(kind, "dim"))
+    grid.add_row(mark, line(text, "dim" if kind == "note" else ""))
     return Padding(grid, (0, 0, 0, 2))
 
 
@@ -113,20 +109,15 @@ def _strongest(result: Result, choice: Choice) -> Iterable[tuple[str, ...]]:
         best = choice.worst(f for f in findings if f.verdict != "no power") or findings[0]
         reading = readings.read(best, cards)
         gain = f"{cards.metric(best.metric).label} {reading.gain} {reading.gain_interval}"
-        cost = _utility(result.utility, best)
+        cost = next((readings.utility(u) for u in result.utility if u.cell == best.cell), "–")
         yield (name, cards.attack(best.attack), gain, choice.standing(best), cost)
-
-
-def _utility(utility: Sequence[Utility], f: Finding) -> str:
-    return next((readings.utility(u) for u in utility if u.cell == f.cell), "–")
 
 
 def _policy(outcome: Policy) -> list[RenderableType]:
     if outcome.state == "none":
         return [line("Policy: no limits were set.", "dim")]
-    parts: list[RenderableType] = [
-        line(f"Policy: {outcome.text}", STYLES["leaks"] if outcome.state == "broken" else "bold")
-    ]
+    style = STYLES["leaks"] if outcome.state == "broken" else "bold"
+    parts: list[RenderableType] = [line(f"Policy: {outcome.text}", style)]
     for state, limits in outcome.groups:
         if state == "holds":
             continue

@@ -8,7 +8,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,10 +58,16 @@ def read_result(path: Path) -> Result:
     Raises:
         BadFile: missing, not JSON, of a newer format, or not what docs/result.md describes.
     """
-    raw = _parse(path)
+    subject = f"result '{path}'"
+    try:
+        raw = parse_json(read_limited(path, limits.RESULT_BYTES, subject=subject).decode(), subject=subject)
+    except UnicodeDecodeError as error:
+        raise BadFile(
+            subject, needs="a readable result.json", got=str(error), fix="name a run directory"
+        ) from error
     if not isinstance(raw, dict) or raw.get("format", 0) not in READABLE:
         raise BadFile(
-            f"result '{path}'",
+            subject,
             needs=f"format {' or '.join(map(str, READABLE))}",
             got=f"format {raw.get('format') if isinstance(raw, dict) else type(raw).__name__}",
             fix="upgrade glasshouse, or run the audit again",
@@ -72,7 +77,7 @@ def read_result(path: Path) -> Result:
     except (ValidationError, RecursionError) as error:
         first = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": str(error)}
         raise BadFile(
-            f"result '{path}'",
+            subject,
             needs="a result as docs/result.md describes it",
             got=f"{'.'.join(map(str, first['loc']))}: {reason(ValueError(first['msg']))}",
             fix="get the file again, or run the audit again",
@@ -102,23 +107,11 @@ def sentences(exhibit: Exhibit, run: Path) -> list[list[str]]:
     path = plain_file(run, exhibit.file, subject=subject)
     raw = parse_json(read_limited(path, limits.JSON_BYTES, subject=subject).decode(), subject=subject)
     rows = raw.get("sentences") if isinstance(raw, dict) else None
-    texts = isinstance(rows, list) and all(
-        isinstance(row, list) and all(isinstance(text, str) for text in row) for row in rows
-    )
-    if not isinstance(rows, list) or not texts:
-        raise BadFile(subject, needs="'sentences': lists of texts", got="something else", fix=fix)
-    return rows
-
-
-def _parse(path: Path) -> Any:
-    subject = f"result '{path}'"
     try:
-        text = read_limited(path, limits.RESULT_BYTES, subject=subject).decode()
-    except UnicodeDecodeError as error:
-        raise BadFile(
-            subject, needs="a readable result.json", got=str(error), fix="name a run directory"
-        ) from error
-    return parse_json(text, subject=subject)
+        return TypeAdapter(list[list[str]]).validate_python(rows, strict=True)
+    except ValidationError:
+        got = "something else"
+        raise BadFile(subject, needs="'sentences': lists of texts", got=got, fix=fix) from None
 
 
 def _plain(value: object) -> object:

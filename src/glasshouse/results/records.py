@@ -1,7 +1,7 @@
 """The results of an audit as plain records: everything that a report, a script or a notebook reads."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, final
 
 from glasshouse.results.cards import AttackCard, Limit, MetricCard, ThreatCard
@@ -25,6 +25,8 @@ __all__ = [
 Verdict = Literal["contradiction", "leaks", "no leak found", "inconclusive", "no power"]
 Settings = Mapping[str, Any]
 ExhibitKind = Literal["pictures", "sentences", "lines", "histogram", "boxes", "table"]
+_PARTS = ("threats", "findings", "refusals", "utility", "exhibits", "epsilons", "contrasts", "limits")
+"""Fields of a result whose rows name their scenario."""
 
 
 @final
@@ -310,3 +312,15 @@ class Result:
     attacks: tuple[AttackCard, ...] = ()
     metrics: tuple[MetricCard, ...] = ()
     manifest: Settings = field(default_factory=dict)
+
+    @property
+    def scenarios(self) -> list[str]:
+        """Names of the scenarios, in the order of the suite."""
+        return list(dict.fromkeys(row.scenario for part in _PARTS for row in getattr(self, part)))
+
+    def of(self, scenario: str) -> "Result":
+        """The part of the result that is about one scenario; cards and manifest stay whole."""
+        parts: dict[str, Any] = {
+            part: tuple(row for row in getattr(self, part) if row.scenario == scenario) for part in _PARTS
+        }
+        return replace(self, **parts)

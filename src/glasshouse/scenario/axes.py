@@ -4,6 +4,7 @@ import copy
 import hashlib
 import itertools
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, final
@@ -11,7 +12,6 @@ from typing import Any, final
 from glasshouse.outside.schema import freeze
 from glasshouse.scenario.overrides import PathError, assign, parse_path
 from glasshouse.scenario.spec import Scenario
-from glasshouse.scenario.table import canonical
 from glasshouse.wire import Value
 
 MAX_CELLS = 2000
@@ -59,13 +59,9 @@ def expand_axes(raw: dict[str, Any]) -> Iterator[tuple[dict[str, Value], dict[st
         for path, values in raw.get("axes", {}).items()
     ]
     groups += [_rows(i, table) for i, table in enumerate(raw.get("axes_zipped", []))]
-    total = 1
-    for group in groups:
-        total *= len(group)
+    total, needs = math.prod(map(len, groups)), f"at most {MAX_CELLS} cells"
     if total > MAX_CELLS:
-        raise PathError(
-            "axes", needs=f"at most {MAX_CELLS} cells", got=str(total), hint="make several scenarios"
-        )
+        raise PathError("axes", needs=needs, got=str(total), hint="make several scenarios")
     for row in itertools.product(*groups):
         cell = copy.deepcopy(base)
         labels: dict[str, Value] = {}
@@ -114,8 +110,7 @@ def content_hash(scenario: Scenario) -> str:
 
 def plain(scenario: Scenario) -> dict[str, Any]:
     """The scenario with all defaults as plain data: flat plug-ins, lists instead of tuples, no None."""
-    dumped = canonical(_without_none(scenario.model_dump()))
-    assert isinstance(dumped, dict)
+    dumped: dict[str, Any] = _without_none(scenario.model_dump())
     return dumped
 
 

@@ -1,8 +1,9 @@
 """Load a preset or a file as a validated :class:`Suite`; all problems are reported in one error."""
 
-import copy
 import tomllib
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,7 +17,7 @@ from glasshouse.outside.schema import freeze
 from glasshouse.registry import nearest_names
 from glasshouse.scenario.check import Inspect, check_raw
 from glasshouse.scenario.overrides import PathError, assign, join_path, parse_path, split_assignment
-from glasshouse.scenario.problems import found_problems
+from glasshouse.scenario.problems import found_problems, unmet
 from glasshouse.scenario.shipped import preset_text
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.suite import Entry, Member, Suite, SuiteFile
@@ -66,9 +67,7 @@ def load_table(
     """
     table = canonical(raw)
     name = str(table.get("name", "without a name"))
-    return _check(
-        copy.deepcopy(table), sets, name=name, given=toml(table), inspect=inspect, captured=captured
-    )
+    return _check(table, sets, name=name, given=toml(table), inspect=inspect, captured=captured)
 
 
 def _check(
@@ -87,7 +86,7 @@ def _check(
     members = []
     for (prefix, one), entry in zip(raws, entries, strict=True):
         scenario, faults = check_raw(one, inspect=inspect)
-        problems += [Problem(path=prefix + p.path, needs=p.needs, got=p.got, hint=p.hint) for p in faults]
+        problems += [replace(p, path=prefix + p.path) for p in faults]
         if scenario is not None:
             members.append(Member(scenario=scenario, system=entry.system))
     problems += _twins(members)
@@ -139,24 +138,22 @@ def _suite(raw: dict[str, Any], name: str) -> tuple[list[Entry], list[_Raw], lis
     except ValidationError as error:
         raise BadScenario(f"suite '{name}'", found_problems(error, SuiteFile)) from error
     entries, raws, problems = [], [], []
+    folder = Path(name).parent if name.endswith(".toml") else Path()
     for i, entry in enumerate(suite.scenarios):
         path = f"scenarios[{i}]"
         try:
-            one = _parse(_read(entry.use, Path(name).parent if name.endswith(".toml") else Path()), entry.use)
+            one = _parse(_read(entry.use, folder), entry.use)
         except (UnknownName, BadFile) as error:
-            problems.append(Problem(path=f"{path}.use", needs=error.needs, got=error.got, hint=error.fix))
+            problems.append(unmet(f"{path}.use", error.needs, got=error.got, hint=error.fix))
             continue
         if "scenarios" in one:
-            problems.append(
-                Problem(path=f"{path}.use", needs="a scenario", got=f"'{entry.use}', itself a suite")
-            )
+            problems.append(unmet(f"{path}.use", "a scenario", got=f"'{entry.use}', itself a suite"))
             continue
         for key, value in entry.set.items():
             try:
                 assign(one, key, canonical(value))
             except PathError as error:
-                p = error.problem
-                problems.append(Problem(path=f"{path}.set.{p.path}", needs=p.needs, got=p.got, hint=p.hint))
+                problems.append(replace(error.problem, path=f"{path}.set.{error.problem.path}"))
         entries.append(entry)
         raws.append((f"{path} ({entry.use}) ", one))
     return entries, raws, problems
@@ -164,18 +161,12 @@ def _suite(raw: dict[str, Any], name: str) -> tuple[list[Entry], list[_Raw], lis
 
 def _fill(raw: dict[str, Any], captured: Mapping[str, Any], where: str) -> list[Problem]:
     """Fill the tables given by a capture into a scenario, which must not define them itself."""
-    conflicts = [name for name in captured if name in raw and name != "data"]
-    problems = [
-        Problem(
-            path=where + name,
-            needs="nothing: --captured says what federation ran",
-            got="a table",
-            hint="take it out of the file",
-        )
-        for name in conflicts
-    ]
+    needs, hint = "nothing: --captured says what federation ran", "take it out of the file"
+    problems = []
     for name, value in captured.items():
-        if name not in conflicts:
+        if name in raw and name != "data":
+            problems.append(unmet(where + name, needs, got="a table", hint=hint))
+        else:
             raw[name] = {**raw.get(name, {}), **value} if isinstance(value, dict) else value
     return problems
 
@@ -197,12 +188,9 @@ def _set_all(raws: list[_Raw], entries: list[Entry], sets: Sequence[str]) -> lis
                 if parts[1] in ("*", str(i), entry.use, raw.get("name"))
             ]
             path = join_path(parts[2:])
-            names = tuple(str(raw.get("name")) for _, raw in raws)
             if not targets:
-                hint = nearest_names(parts[1], names)
-                problems.append(
-                    Problem(path=text, needs="a scenario of the suite", got=f"'{parts[1]}'", hint=hint)
-                )
+                hint = nearest_names(parts[1], tuple(str(raw.get("name")) for _, raw in raws))
+                problems.append(unmet(text, "a scenario of the suite", got=f"'{parts[1]}'", hint=hint))
         failed = []
         for raw in targets:
             try:
@@ -215,12 +203,10 @@ def _set_all(raws: list[_Raw], entries: list[Entry], sets: Sequence[str]) -> lis
 
 
 def _twins(members: list[Member]) -> list[Problem]:
-    names = [m.scenario.name for m in members]
     return [
-        Problem(
-            path="scenarios", needs="different names", got=f"'{n}' {names.count(n)} times", hint="set name"
-        )
-        for n in sorted({n for n in names if names.count(n) > 1})
+        unmet("scenarios", "different names", got=f"'{name}' {count} times", hint="set name")
+        for name, count in sorted(Counter(m.scenario.name for m in members).items())
+        if count > 1
     ]
 
 

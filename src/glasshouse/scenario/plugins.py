@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from operator import attrgetter
 from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -10,7 +11,7 @@ from pydantic.errors import PydanticUserError
 from glasshouse import registry
 from glasshouse.errors import GlasshouseError, Problem
 from glasshouse.limits import is_finite
-from glasshouse.scenario.problems import condition, show_value
+from glasshouse.scenario.problems import condition, show_value, unmet
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin, canonical
 from glasshouse.settings import model_arguments
@@ -23,23 +24,25 @@ NAMED = {"protocols": "federation.protocol", "datasets": "data.source", "partiti
 CHECKED = CONSTRUCTED | {"models"}
 
 
+# The group of each list of plug-ins, by its path in a scenario.
+LISTS = {
+    "federation.behaviours": "behaviours",
+    "federation.client_models": "models",
+    "data.domains.shifts": "transforms",
+    "defenses": "defenses",
+    "attacks": "attacks",
+    "audit.metrics": "metrics",
+}
+
+
 def used_plugins(scenario: Scenario) -> Iterator[tuple[str, str, Plugin]]:
     """(group, path, plug-in) of every plug-in in a scenario."""
     yield "models", "model", scenario.model
     protocol = Plugin.model_validate({**scenario.federation.options, "name": scenario.federation.protocol})
     yield "protocols", "federation.options", protocol
-    for i, behaviour in enumerate(scenario.federation.behaviours):
-        yield "behaviours", f"federation.behaviours[{i}]", behaviour
-    for i, model in enumerate(scenario.federation.client_models):
-        yield "models", f"federation.client_models[{i}]", model
-    for i, shift in enumerate(scenario.data.domains.shifts):
-        yield "transforms", f"data.domains.shifts[{i}]", shift
-    for i, defense in enumerate(scenario.defenses):
-        yield "defenses", f"defenses[{i}]", defense
-    for i, attack in enumerate(scenario.attacks):
-        yield "attacks", f"attacks[{i}]", attack
-    for i, metric in enumerate(scenario.audit.metrics):
-        yield "metrics", f"audit.metrics[{i}]", metric
+    for path, group in LISTS.items():
+        for i, plugin in enumerate(attrgetter(path)(scenario)):
+            yield group, f"{path}[{i}]", plugin
     yield "datasets", "data.source", Plugin(name=scenario.data.source.split(":", 1)[0])
     yield "partitioners", "data.partition", Plugin(name=scenario.data.partition)
 
@@ -51,9 +54,8 @@ def plugin_problems(group: str, path: str, plugin: Plugin) -> list[Problem]:
     try:
         factory = registry.load_model(plugin.name) if group == "models" else registry.load(group, plugin.name)
     except GlasshouseError as error:
-        return [
-            Problem(path=NAMED.get(group, f"{path}.name"), needs=error.needs, got=error.got, hint=error.fix)
-        ]
+        where = NAMED.get(group, f"{path}.name")
+        return [unmet(where, error.needs, got=error.got, hint=error.fix)]
     problems = _argument_problems(group, path, plugin, factory)
     return problems or (_refusal_problems(factory, path, plugin.arguments) if group in CONSTRUCTED else [])
 
@@ -66,17 +68,17 @@ def _argument_problems(group: str, path: str, plugin: Plugin, factory: Callable[
     for key, value in plugin.arguments.items():
         key_path = f"{path}.{key}"
         if not is_finite(value):
-            problems.append(Problem(path=key_path, needs="finite numbers", got=show_value(value)))
+            problems.append(unmet(key_path, "finite numbers", got=show_value(value)))
         elif key in takes:
             problems += _value_problems(key_path, value, takes[key])
         elif not open_ended:
             needs, new = f"an argument of '{plugin.name}'", _renamed_arguments(group, plugin.name).get(key)
             hint = f"it is called {new} now" if new else registry.nearest_names(key, keys)
-            problems.append(Problem(path=key_path, needs=needs, got=f"'{key}'", hint=hint))
+            problems.append(unmet(key_path, needs, got=f"'{key}'", hint=hint))
     for key, parameter in takes.items():
         if parameter.default is parameter.empty and key not in plugin.arguments and group in CHECKED:
             needs = f"a value ('{plugin.name}' has no default for it)"
-            problems.append(Problem(path=f"{path}.{key}", needs=needs, got="nothing"))
+            problems.append(unmet(f"{path}.{key}", needs, got="nothing"))
     return problems
 
 
@@ -111,13 +113,13 @@ def _value_problems(path: str, value: Any, parameter: inspect.Parameter) -> list
         return []
     options = tuple(str(o) for o in schema.get("enum", ()))
     hint = registry.nearest_names(value, options) if options and isinstance(value, str) else ""
-    return [Problem(path=path, needs=condition(schema, schema), got=show_value(value), hint=hint)]
+    return [unmet(path, condition(schema, schema), got=show_value(value), hint=hint)]
 
 
 def _table_problems(path: str, value: Any, table: Callable[..., Any]) -> list[Problem]:
     """All problems of a table that is given for an argument with several settings."""
     if not isinstance(value, Mapping):
-        return [Problem(path=path, needs="a table", got=show_value(value))]
+        return [unmet(path, "a table", got=show_value(value))]
     takes = registry.arguments(table)
     problems: list[Problem] = []
     for key, setting in value.items():
@@ -126,7 +128,7 @@ def _table_problems(path: str, value: Any, table: Callable[..., Any]) -> list[Pr
         else:
             needs = f"one of {', '.join(takes)}"
             hint = registry.nearest_names(key, tuple(takes))
-            problems.append(Problem(path=f"{path}.{key}", needs=needs, got=f"'{key}'", hint=hint))
+            problems.append(unmet(f"{path}.{key}", needs, got=f"'{key}'", hint=hint))
     return problems
 
 
@@ -134,7 +136,7 @@ def _refusal_problems(factory: Callable[..., Any], path: str, arguments: Mapping
     try:
         registry.create(factory, arguments)
     except GlasshouseError as error:
-        return [Problem(path=path, needs=error.needs, got=error.got, hint=error.fix)]
+        return [unmet(path, error.needs, got=error.got, hint=error.fix)]
     except (TypeError, ValueError) as error:  # third-party constructors may raise anything
-        return [Problem(path=path, needs="arguments that the plug-in accepts", got=str(error))]
+        return [unmet(path, "arguments that the plug-in accepts", got=str(error))]
     return []

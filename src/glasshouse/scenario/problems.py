@@ -22,6 +22,11 @@ _TYPES = {
 }
 
 
+def unmet(path: str, needs: str, *, got: str = "", hint: str = "") -> Problem:
+    """The problem that a setting does not meet what it ``needs``; an empty ``got`` stands for its value."""
+    return Problem(path=path, needs=needs, got=got, hint=hint)
+
+
 def dotted_path(loc: tuple[str | int, ...]) -> str:
     """A pydantic error location in the scenario's path notation.
 
@@ -79,33 +84,19 @@ def found_problems(error: ValidationError, model: type[BaseModel]) -> list[Probl
     return [_problem(e, _schema(model)) for e in error.errors(include_url=False)]
 
 
-def known_keys(root: Schema, loc: tuple[str | int, ...]) -> tuple[str, ...]:
-    """The valid keys of the table at ``loc``."""
-    return tuple(_deref(_at(root, loc, root), root).get("properties", {}))
-
-
 def _problem(error: ErrorDetails, root: Schema) -> Problem:
-    loc = tuple(part for part in error["loc"])
-    if error["type"] == "extra_forbidden":
-        keys = known_keys(root, loc[:-1])
-        return Problem(
-            path=dotted_path(loc),
-            needs="a known key",
-            got=f"'{loc[-1]}'",
-            hint=nearest_names(str(loc[-1]), keys),
-        )
-    if error["type"] == "needs":
-        return Problem(path=dotted_path(loc), needs=error["ctx"]["needs"], got=show_value(error["input"]))
+    kind, loc, value = error["type"], error["loc"], error["input"]
+    path, got = dotted_path(loc), "nothing" if kind == "missing" else show_value(value)
+    if kind == "extra_forbidden":
+        known = tuple(_deref(_at(root, loc[:-1], root), root).get("properties", {}))
+        return unmet(path, "a known key", got=f"'{loc[-1]}'", hint=nearest_names(str(loc[-1]), known))
+    if kind in ("needs", "finite_number"):
+        return unmet(path, "a finite number" if kind == "finite_number" else error["ctx"]["needs"], got=got)
     schema = _at(root, loc, root)
-    got = "nothing" if error["type"] == "missing" else show_value(error["input"])
-    if error["type"] == "finite_number":
-        return Problem(path=dotted_path(loc), needs="a finite number", got=got)
     options = tuple(str(o) for o in _deref(schema, root).get("enum", ()) if o)
-    hint = nearest_names(error["input"], options) if options and isinstance(error["input"], str) else ""
-    needs = condition(schema, root)
-    if error["type"] == "too_short":
-        needs = "at least one entry"
-    return Problem(path=dotted_path(loc), needs=needs, got=got, hint=hint)
+    hint = nearest_names(value, options) if options and isinstance(value, str) else ""
+    needs = "at least one entry" if kind == "too_short" else condition(schema, root)
+    return unmet(path, needs, got=got, hint=hint)
 
 
 @cache

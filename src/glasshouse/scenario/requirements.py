@@ -29,12 +29,9 @@ def distractors(scenario: Scenario) -> int:
 def role_requests(scenario: Scenario) -> dict[str, tuple[int, str, tuple[int, ...]]]:
     """(number of images, split, classes) requested by each role; roles without images are left out."""
     data = scenario.data
+    private = 0 if scenario.captured else scenario.federation.clients * data.examples
     requests = {
-        "private": (
-            0 if scenario.captured else scenario.federation.clients * data.examples,
-            data.private_split,
-            data.private_classes,
-        ),
+        "private": (private, data.private_split, data.private_classes),
         "auxiliary": (data.auxiliary, data.auxiliary_split, data.auxiliary_classes),
         "heldout": (max(data.heldout, distractors(scenario)), data.heldout_split, data.heldout_classes),
         "public": (data.public, data.public_split, data.public_classes),

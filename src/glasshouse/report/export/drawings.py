@@ -3,6 +3,7 @@
 import base64
 import io
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from importlib import resources
@@ -13,11 +14,11 @@ from xml.etree import ElementTree as ET
 from markupsafe import Markup
 from PIL import Image, ImageDraw
 
-from glasshouse.disk import write_bytes, write_text
+from glasshouse.disk import write_bytes
 from glasshouse.report import figures, svg
 from glasshouse.report.exhibits import Drawing, Key
 from glasshouse.report.pictures import Sheet
-from glasshouse.report.sections import sections
+from glasshouse.report.sections import Section, sections
 from glasshouse.report.verdicts.choice import choose
 from glasshouse.results.records import Result
 
@@ -43,35 +44,32 @@ def figure_files(result: Result, run: Path, folder: Path, *, show_private: bool 
     """
     paths = []
     for section in sections(result, run, choose(result), show_private=show_private):
-        drawings = [(p.title + f" {p.setting}", _panel(p)) for p in section.panels]
-        if section.trade is not None:
-            drawings.append(("utility against leakage", _trade(section.trade)))
-        shown = [(s.exhibit.title, s.drawing) for s in section.exhibits]
-        drawings += [(title, _exhibit(title, d)) for title, d in shown if d is not None and not d.columns]
-        names = _names(section.name, [title for title, _ in drawings])
-        for name, (_, text) in zip(names, drawings, strict=True):
-            write_text(folder / f"{name}.svg", text)
-            paths.append(folder / f"{name}.svg")
-        for name, sheet in zip(
-            _names(section.name, [s.title for s in section.sheets]), section.sheets, strict=True
-        ):
-            write_bytes(folder / f"{name}.png", _contact_sheet(sheet))
-            paths.append(folder / f"{name}.png")
+        taken: Counter[str] = Counter()
+        for title, ending, content in _drawings(section):
+            name = re.sub(r"[^\w.-]+", "-", f"{section.name}-{title}").strip("-").lower()
+            taken[name + ending] += 1
+            number = taken[name + ending]
+            paths.append(folder / f"{name}{f'-{number}' if number > 1 else ''}{ending}")
+            write_bytes(paths[-1], content)
     return paths
 
 
-def _names(scenario: str, titles: Sequence[str]) -> Iterator[str]:
-    """Unique file names, without extension."""
-    counts: dict[str, int] = {}
-    for title in titles:
-        name = re.sub(r"[^\w.-]+", "-", f"{scenario}-{title}").strip("-").lower()
-        counts[name] = counts.get(name, 0) + 1
-        yield name if counts[name] == 1 else f"{name}-{counts[name]}"
+def _drawings(section: Section) -> Iterator[tuple[str, str, bytes]]:
+    """(title, ending, content) of each file of a scenario."""
+    for panel in section.panels:
+        yield f"{panel.card.label} {panel.setting}", ".svg", _panel(panel)
+    if section.trade is not None:
+        yield "utility against leakage", ".svg", _trade(section.trade)
+    for shown in section.exhibits:
+        if shown.drawing is not None and not shown.drawing.columns:
+            yield shown.exhibit.title, ".svg", _exhibit(shown.exhibit.title, shown.drawing)
+    for sheet in section.sheets:
+        yield sheet.title, ".png", _contact_sheet(sheet)
 
 
-def _panel(panel: figures.Panel) -> str:
+def _panel(panel: figures.Panel) -> bytes:
     """Leakage by defence: one row per attack, with its interval on a shared axis and its numbers."""
-    heading = ", ".join(part for part in (panel.title, panel.setting) if part)
+    heading = ", ".join(part for part in (panel.card.label, panel.setting) if part)
     parts = [_text(heading, 12, 22, weight="bold", size=14), _text(panel.direction, 12, 40)]
     y = 52.0
     for group in panel.groups:
@@ -88,7 +86,7 @@ def _panel(panel: figures.Panel) -> str:
     return _file(heading, parts, WIDTH, y + 52)
 
 
-def _trade(trade: figures.Trade) -> str:
+def _trade(trade: figures.Trade) -> bytes:
     parts = _chart(trade.plot, x=trade.x, y=trade.y)
     legend = [
         _text(f"{p.number}  {p.name}: {p.utility}; {p.attack} {p.gain}", 12, 362 + 18 * i)
@@ -97,7 +95,7 @@ def _trade(trade: figures.Trade) -> str:
     return _file("Utility against leakage", [*parts, *legend], WIDTH, 370 + 18 * len(legend))
 
 
-def _exhibit(title: str, drawing: Drawing) -> str:
+def _exhibit(title: str, drawing: Drawing) -> bytes:
     if drawing.plot is not None:
         parts = _chart(drawing.plot, x=drawing.x_label, y=f"{title}: {drawing.y_label}")
         return _file(title, [*parts, *_legend(drawing.keys)], CHART, 356 + 18 * len(drawing.keys))
@@ -161,7 +159,7 @@ def _text(text: str, x: float, y: float, *, weight: str = "normal", size: int = 
     )
 
 
-def _file(title: str, parts: Sequence[Markup], width: float, height: float) -> str:
+def _file(title: str, parts: Sequence[Markup], width: float, height: float) -> bytes:
     size = {"width": svg.short(width), "height": svg.short(height)}
     root = svg.tag(
         "svg",
@@ -172,7 +170,7 @@ def _file(title: str, parts: Sequence[Markup], width: float, height: float) -> s
         xmlns="http://www.w3.org/2000/svg",
         **size,
     )
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n{root}\n'
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{root}\n'.encode()
 
 
 @cache

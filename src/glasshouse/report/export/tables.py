@@ -33,22 +33,19 @@ _SPECIAL: Final = str.maketrans(
 
 def csv_files(result: Result, folder: Path) -> list[Path]:
     """Write ``findings.csv``, ``contrasts.csv`` and ``utility.csv``; a table without rows is left out."""
-    parts: dict[str, Sequence[Any]] = {
-        "findings": result.findings,
-        "contrasts": result.contrasts,
-        "utility": result.utility,
-    }
-    return [_write_csv(rows, folder / f"{name}.csv") for name, rows in parts.items() if rows]
+    parts = [(name, getattr(result, name)) for name in ("findings", "contrasts", "utility")]
+    return [_write_csv(rows, folder / f"{name}.csv") for name, rows in parts if rows]
 
 
 def latex_files(result: Result, folder: Path) -> list[Path]:
     """Write a ``tabular`` (package booktabs) for each scenario's findings, contrasts and utility."""
     paths = []
     for name in dict.fromkeys(f.scenario for f in result.findings):
+        own = result.of(name)
         tables = {
-            "findings": _findings([f for f in result.findings if f.scenario == name]),
-            "contrasts": _contrasts([c for c in result.contrasts if c.scenario == name]),
-            "utility": _utility([u for u in result.utility if u.scenario == name]),
+            "findings": _findings(own.findings),
+            "contrasts": _contrasts(own.contrasts),
+            "utility": _utility(own.utility),
         }
         for kind, text in tables.items():
             if text:
@@ -70,39 +67,22 @@ def _write_csv(rows: Sequence[Any], path: Path) -> Path:
 
 
 def _findings(findings: Sequence[Finding]) -> str:
-    metrics, rows = pivot(findings, finding_key)
-    body = [
-        (
-            *map(latex, key),
-            str(max(f.n for f in by_metric.values())),
-            *(_cell(by_metric.get(m)) for m in metrics),
-        )
-        for key, by_metric in rows.items()
-    ]
+    metrics, rows = pivot(findings, finding_key, _cell)
+    body = [(*map(latex, key), *cells) for key, cells in rows.items()]
     return _tabular(("setting", "attack", "n", *metrics), body)
 
 
-def _cell(f: Finding | None) -> str:
+def _cell(f: Finding) -> str:
     """The value with its interval, in bold if the verdict is a leak."""
-    if f is None or f.verdict == "no power":
-        return "" if f is None else "no power"
+    if f.verdict == "no power":
+        return "no power"
     text = latex(_interval(f.value, f.low, f.high))
     return rf"\textbf{{{text}}}" if f.verdict == "leaks" else text
 
 
 def _contrasts(pairs: Sequence[Contrast]) -> str:
-    metrics, rows = pivot(pairs, contrast_key)
-    body = [
-        (
-            *map(latex, key),
-            str(max(c.n for c in by_metric.values())),
-            *(
-                latex(_interval(c.difference, c.low, c.high)) if (c := by_metric.get(m)) else ""
-                for m in metrics
-            ),
-        )
-        for key, by_metric in rows.items()
-    ]
+    metrics, rows = pivot(pairs, contrast_key, lambda c: latex(_interval(c.difference, c.low, c.high)))
+    body = [(*map(latex, key), *cells) for key, cells in rows.items()]
     return _tabular(("setting", "attack", "against", "n", *metrics), body)
 
 

@@ -87,7 +87,8 @@ def _answer(result: Result, choice: Choice, standings: Sequence[Verdict], attemp
     if out := choice.with_victims_out():
         return "Single victims' data came out", _single(out, choice)
     if standings.count("no leak found") == total:
-        able = ", and the controls of every attack passed" if _has_control(choice.findings) else ""
+        controlled = all(f.control is not None and f.control.passed for f in choice.findings)
+        able = ", and the controls of every attack passed" if controlled else ""
         ran = f"{attempts} ran in {words.count(total, 'measurements')}{able}."
         return "No leak was found", f"{ran} That bounds these attacks, not every attack."
     parts = words.join_words([f"{standings.count(k)} {k}" for k in ORDER if k in standings])
@@ -125,10 +126,6 @@ def _leak_sentence(leaking: Sequence[Finding], total: int, result: Result, choic
     noun = words.count(total, "measurements")
     described = all(f.metric in choice.cards.metrics for f in leaking)
     return f"{len(leaking)} of {noun} found a leak{several}" + (f": {kinds}" if described else "")
-
-
-def _has_control(findings: Sequence[Finding]) -> bool:
-    return all(f.control is not None and f.control.passed for f in findings)
 
 
 def _count(result: Result, choice: Choice) -> str:

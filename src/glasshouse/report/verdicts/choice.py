@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, final
 
-from glasshouse.report import words
 from glasshouse.report.cards import SEVERITIES, Cards
 from glasshouse.results.cards import MetricCard
 from glasshouse.results.judgement import expected_by_luck, victims_of, with_somebody_out
@@ -46,10 +45,8 @@ class Choice:
         card = self.cards.metric(finding.metric)
         if finding.verdict != "leaks" or card.severity != "images" or card.display != "plain":
             return None
-        pixels = (
-            f for f in self.siblings(finding) if self.cards.metric(f.metric).display == "level" and f.gain < 0
-        )
-        return next(pixels, None)
+        worse = (f for f in self.siblings(finding) if f.gain < 0)
+        return next((f for f in worse if self.cards.metric(f.metric).display == "level"), None)
 
     def siblings(self, finding: Finding) -> list[Finding]:
         """Other findings of the same attack in the same cell about the same kind of private data."""
@@ -89,9 +86,12 @@ class Choice:
 
         Within a verdict: private examples, then membership, labels, the rest; then the most complete leak.
         """
-        return sorted(findings, key=self._rank)
+        return sorted(findings, key=self.rank)
 
-    def _rank(self, finding: Finding) -> tuple[int, int, float]:
+    def rank(self, finding: Finding | None) -> tuple[int, int, float]:
+        """Sort key of :meth:`worst_first`; None, for no finding at all, comes last."""
+        if finding is None:
+            return len(ORDER), 0, 0.0
         card = self.cards.metric(finding.metric)
         standing = ORDER.index(self.standing(finding))
         return standing, SEVERITIES.index(card.severity), -severity(finding, card)
@@ -130,21 +130,12 @@ def severity(finding: Finding, card: MetricCard) -> float:
 
 
 def _first_of_each(findings: Iterable[Finding], cards: Cards) -> list[Finding]:
-    best: dict[tuple[str, ...], Finding] = {}
-    for finding in findings:
-        kind = cards.metric(finding.metric).severity
-        key = (
-            finding.scenario,
-            finding.cell,
-            words.under(finding.defenses),
-            finding.attack,
-            finding.about,
-            kind,
-        )
-        if key not in best or _order(finding, cards) < _order(best[key], cards):
-            best[key] = finding
-    return list(best.values())
+    groups: dict[tuple[object, ...], list[Finding]] = {}
+    for f in findings:
+        key = (f.scenario, f.cell, f.defenses, f.attack, f.about, cards.metric(f.metric).severity)
+        groups.setdefault(key, []).append(f)
 
+    def order(f: Finding) -> tuple[int, int]:
+        return cards.metric(f.metric).order, ORDER.index(f.verdict)
 
-def _order(finding: Finding, cards: Cards) -> tuple[int, int]:
-    return cards.metric(finding.metric).order, ORDER.index(finding.verdict)
+    return [min(group, key=order) for group in groups.values()]

@@ -45,7 +45,6 @@ class Leak:
     Attributes:
         scenario: name of the scenario.
         setting: defence, other axes and participants.
-        severity: the kind of private data, as metrics declare it.
         title: the kind in words.
         what: what leaked, to whom, and the gain over guessing.
         whose: whose data leaked.
@@ -55,7 +54,6 @@ class Leak:
 
     scenario: str
     setting: str
-    severity: str
     title: str
     what: str
     whose: str
@@ -96,11 +94,8 @@ def leaks(result: Result, choice: Choice) -> list[Leak]:
 
     leaking = [f for f in choice.findings if choice.standing(f) == "leaks" or f in out]
     groups = [list(group) for _, group in groupby(sorted(leaking, key=kind), key=kind)]
-    worst = [choice.worst([f for f in group if not f.defenses] or group) for group in groups]
-    ranked = sorted(
-        (f for f in worst if f is not None),
-        key=lambda f: (kind(f)[0], -severity(f, choice.cards.metric(f.metric))),
-    )
+    worst = [choice.worst_first([f for f in group if not f.defenses] or group)[0] for group in groups]
+    ranked = sorted(worst, key=lambda f: (kind(f)[0], -severity(f, choice.cards.metric(f.metric))))
     return [_leak(f, result, choice) for f in ranked]
 
 
@@ -131,7 +126,6 @@ def _leak(f: Finding, result: Result, choice: Choice) -> Leak:
     return Leak(
         scenario=f.scenario,
         setting="; ".join(part for part in (where(f, capital=False), card.setup if card else "") if part),
-        severity=kind,
         title="Single victims' data came out" if single else title[0].upper() + title[1:],
         what=_what(f, choice, card),
         whose=_whose(f, choice),

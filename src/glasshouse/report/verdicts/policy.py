@@ -7,7 +7,13 @@ from glasshouse.report import words
 from glasshouse.results.cards import Limit
 from glasshouse.results.records import Result
 
-STATES: Final = ("broken", "undecided", "unmeasured", "holds")
+VERBS: Final = {
+    "broken": ("is broken", "are broken"),
+    "undecided": ("is undecided", "are undecided"),
+    "unmeasured": ("was not measured", "were not measured"),
+    "holds": ("holds", "hold"),
+}
+"""State of a limit, the worst first, with its verb for one limit and for several."""
 MARKS: Final = {
     "broken": "leaks",
     "undecided": "inconclusive",
@@ -36,23 +42,17 @@ class Policy:
 def policy(result: Result) -> Policy:
     """The outcome: broken if any limit is broken; holds only if every limit is shown to hold."""
     limits = result.limits or _of_an_older_result(result)
-    counts = {state: tuple(one for one in limits if one.state == state) for state in STATES}
+    counts = {state: tuple(one for one in limits if one.state == state) for state in VERBS}
     groups = tuple((state, rows) for state, rows in counts.items() if rows)
     if not limits:
         return Policy(state="none", text="No limits were set.", groups=())
-    parts = words.join_words([f"{len(rows)} {_verb(state, len(rows))}" for state, rows in groups])
+    parts = words.join_words([f"{len(rows)} {VERBS[state][len(rows) > 1]}" for state, rows in groups])
     tally = f"Of {words.count(len(limits), 'limits')}, {parts}."
     if counts["broken"]:
         return Policy(state="broken", text=f"Broken. {tally}", groups=groups)
     if counts["undecided"] or counts["unmeasured"]:
         return Policy(state="not shown", text=f"Not shown to hold. {tally}", groups=groups)
     return Policy(state="holds", text=f"Every limit holds. {tally}", groups=groups)
-
-
-def _verb(state: str, count: int) -> str:
-    plural = {"broken": "are broken", "undecided": "are undecided", "unmeasured": "were not measured"}
-    single = {"broken": "is broken", "undecided": "is undecided", "unmeasured": "was not measured"}
-    return (single if count == 1 else plural).get(state, "holds" if count == 1 else "hold")
 
 
 def _of_an_older_result(result: Result) -> tuple[Limit, ...]:

@@ -187,8 +187,7 @@ def _failure(c: Control, unit: str, cards: Cards) -> str:
 
 
 def _exchange_sentence(f: Finding) -> str:
-    ignores_update = f.exchange is not None and f.exchange.gain_low <= 0 < f.gain_low
-    if not ignores_update:
+    if f.exchange is None or not f.exchange.gain_low <= 0 < f.gain_low:
         return ""
     return "It gains as much about victims whose update it did not see, so this is no leak."
 

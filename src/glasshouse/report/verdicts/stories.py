@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from glasshouse.report import numbers, readings, words
-from glasshouse.report.cards import ACCURACY, SEVERITIES
+from glasshouse.report.cards import ACCURACY
 from glasshouse.report.verdicts import strength
-from glasshouse.report.verdicts.choice import ORDER, Choice, severity
+from glasshouse.report.verdicts.choice import Choice
 from glasshouse.report.verdicts.sentences import (
     NOT_SAFE,
     additions,
@@ -39,49 +39,30 @@ class Sentence:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Story:
-    """The verdict on one scenario.
-
-    ``private``: index in ``SEVERITIES`` of the kind of private data in its worst finding.
-    """
+    """The verdict on one scenario; ``kind``: that of its worst finding, None if nothing was measured."""
 
     scenario: str
     kind: Verdict | None
-    private: int
-    severity: float
     sentences: tuple[Sentence, ...]
-
-
-def scenarios(result: Result) -> list[str]:
-    """Names of the scenarios in the order of the suite."""
-    rows = (
-        result.threats,
-        result.findings,
-        result.refusals,
-        result.utility,
-        result.exhibits,
-        result.epsilons,
-    )
-    return list(dict.fromkeys(row.scenario for group in rows for row in group))
 
 
 def stories(result: Result, choice: Choice) -> list[Story]:
     """One story per scenario, the worst first."""
-    every = [_story(result, name, choice.of(name)) for name in scenarios(result)]
-    return sorted(
-        every, key=lambda s: (ORDER.index(s.kind) if s.kind else len(ORDER), s.private, -s.severity)
-    )
+    choices = {name: choice.of(name) for name in result.scenarios}
+    order = sorted(choices, key=lambda name: choice.rank(choices[name].worst()))
+    return [_story(result.of(name), name, choices[name]) for name in order]
 
 
 def _story(result: Result, name: str, choice: Choice) -> Story:
-    refusals = [r for r in result.refusals if r.scenario == name]
     top = choice.worst()
     lines: list[Sentence] = []
     if top is None:
         lines.append(Sentence(kind="note", text=f"Nothing about private data was measured here. {NOT_SAFE}"))
     else:
-        first = _first(top, choice)
-        lines.append(Sentence(kind=choice.standing(first), text=sentence(first, choice)))
         bare = choice.worst(f for f in choice.findings if not f.defenses)
+        # The worst undefended finding comes first, unless a defended one has a worse verdict.
+        first = bare if bare is not None and choice.standing(bare) == choice.standing(top) else top
+        lines.append(Sentence(kind=choice.standing(first), text=sentence(first, choice)))
         if bare is not None and bare is not first:
             lines.append(Sentence(kind=choice.standing(bare), text=sentence(bare, choice)))
         lines += _single_victims(choice, {id(first), id(bare)})
@@ -92,27 +73,13 @@ def _story(result: Result, name: str, choice: Choice) -> Story:
     lines += [
         Sentence(kind="contradiction" if one.contradicted else "note", text=strength.epsilon(one))
         for one in result.epsilons
-        if one.scenario == name
     ]
-    lines += _at_chance([u for u in result.utility if u.scenario == name])
-    if refusals:
-        subjects = list(dict.fromkeys(r.subject for r in refusals))
-        lines.append(
-            Sentence(kind="note", text=f"Could not run: {words.join_words(subjects)}; reasons below.")
-        )
-    return Story(
-        scenario=name,
-        kind=choice.standing(top) if top else None,
-        private=SEVERITIES.index(choice.cards.metric(top.metric).severity) if top else len(SEVERITIES),
-        severity=severity(top, choice.cards.metric(top.metric)) if top else 0.0,
-        sentences=tuple(lines),
-    )
-
-
-def _first(top: Finding, choice: Choice) -> Finding:
-    """The first finding to report: the worst undefended one, unless a defended one has a worse verdict."""
-    bare = choice.worst(f for f in choice.findings if not f.defenses)
-    return bare if bare is not None and choice.standing(bare) == choice.standing(top) else top
+    lines += _at_chance(result.utility)
+    if result.refusals:
+        subjects = words.join_words(list(dict.fromkeys(r.subject for r in result.refusals)))
+        lines.append(Sentence(kind="note", text=f"Could not run: {subjects}; reasons below."))
+    kind = choice.standing(top) if top else None
+    return Story(scenario=name, kind=kind, sentences=tuple(lines))
 
 
 def _single_victims(choice: Choice, named: set[int]) -> list[Sentence]:
@@ -181,8 +148,8 @@ def _price(quiet: Sequence[Finding], utility: Sequence[Utility]) -> str:
     if not relevant:
         return ""
     best = max(relevant, key=lambda u: u.value)
-    plain = [u for u in utility if u.scenario == best.scenario and not u.defenses and u.axes == best.axes]
-    plain = plain or [u for u in utility if u.scenario == best.scenario and not u.defenses]
+    bare = [u for u in utility if not u.defenses]
+    plain = [u for u in bare if u.axes == best.axes] or bare
     beside = f"; without a defence it is {readings.utility(plain[0])}" if plain else ""
     if len({place(f) for f in quiet}) == 1:
         return f" Held-out {best.metric} is {readings.utility(best)} there{beside}."
