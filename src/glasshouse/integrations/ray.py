@@ -19,8 +19,6 @@ from glasshouse.executors.local import SHARING
 from glasshouse.process import interrupted, worker_killed
 from glasshouse.registry import Card
 
-__all__ = ["Ray"]
-
 RETRIES: Final = 3
 """Maximum number of restarts of a piece whose process or machine was lost."""
 _OURS: Final = "GLASSHOUSE_"

@@ -15,8 +15,6 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-__all__ = ["InProcessGrid", "run_in_process"]
-
 _APP_FAILED = 2
 """Flower's code for a client app that raised."""
 

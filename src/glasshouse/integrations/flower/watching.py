@@ -8,7 +8,7 @@ a call of :func:`used`.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, Protocol, final
 
 import torch
@@ -17,8 +17,6 @@ from torch.nn import functional as F
 from torch.nn.modules.loss import _Loss
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
-
-__all__ = ["Watcher", "current", "paused", "used", "watching"]
 
 _LOSSES: Final = (F.cross_entropy, F.nll_loss)
 
@@ -40,7 +38,7 @@ class Watcher(Protocol):
 @dataclass(kw_only=True)
 class _Session:
     watchers: list[Watcher]
-    depth: int = field(default=0)
+    depth: int = 0
 
 
 _CURRENT: Final[ContextVar[_Session | None]] = ContextVar("glasshouse_watching", default=None)
