@@ -103,10 +103,9 @@ def check_name(name: str, *, subject: str, trust_factory: bool) -> None:
     Raises:
         BadFile: not a registered model.
     """
-    registered = names("models")
-    if name in registered or (trust_factory and ":" in name):
+    registered, code = names("models"), ":" in name
+    if name in registered or (trust_factory and code):
         return
-    code = ":" in name
     raise BadFile(
         subject,
         needs="a registered model" + (": a file from outside never has code imported" if code else ""),

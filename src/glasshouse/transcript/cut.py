@@ -12,7 +12,7 @@ from glasshouse.transcript.record import RoundRecord, Transcript
 from glasshouse.transcript.successive import with_sums
 from glasshouse.transcript.threat import Threat
 from glasshouse.transcript.view import RoundView, View
-from glasshouse.wire import Aggregate, Broadcast, Terms, Update
+from glasshouse.wire import Aggregate, Broadcast, Update
 
 M = TypeVar("M", Update, Aggregate)
 
@@ -46,24 +46,16 @@ def cut(
         )
     numbers_seen = {r.round for r in records}
     terms = transcript.terms
+    views = tuple(_round(r, threat, client) for r in records)
+    if threat.role != "server" and grants.cohorts:
+        views = with_sums(views, grants, terms)
     return View(
         terms=replace(terms, sends="delta") if terms.sends == "parameters" else terms,
         threat=threat,
-        rounds=_rounds(records, terms, threat, grants, client),
+        rounds=views,
         own={n: t for n, t in own.items() if n in numbers_seen} if "own" in threat.sees else {},
         grants=_cut_grants(grants, numbers_seen, client),
         memory=memory,
-    )
-
-
-def _rounds(
-    records: list[RoundRecord], terms: Terms, threat: Threat, grants: Grants, client: int | None
-) -> tuple[RoundView, ...]:
-    views_of_rounds = tuple(_round(r, threat, client) for r in records)
-    return (
-        with_sums(views_of_rounds, grants, terms)
-        if threat.role != "server" and grants.cohorts
-        else views_of_rounds
     )
 
 

@@ -55,12 +55,4 @@ class Grants:
 
     def names(self) -> tuple[str, ...]:
         """Names of the grants present, in the order of ``NAMES``."""
-        have = {
-            "auxiliary": self.auxiliary is not None,
-            "labels": bool(self.labels),
-            "batch_norm": bool(self.batch_norm),
-            "defense": self.defense is not None,
-            "challenge": self.challenge is not None,
-            "cohorts": bool(self.cohorts),
-        }
-        return tuple(name for name in NAMES if have[name])
+        return tuple(name for name in NAMES if getattr(self, name) not in (None, {}))

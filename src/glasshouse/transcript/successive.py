@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from torch import Tensor
-
 from glasshouse.errors import Undefined
 from glasshouse.transcript.grants import Cohort, Grants
 from glasshouse.transcript.view import RoundView
@@ -37,7 +35,7 @@ def _sum(this: RoundView, after: RoundView, cohort: Cohort, terms: Terms) -> Agg
     """
     step = terms.server_rate * (-terms.rate(this.round) if terms.sends == "gradient" else 1.0)
     before, now = this.broadcast.tensors, after.broadcast.tensors
-    change: dict[str, Tensor] = {
+    change = {
         name: now[name].double() - t.double()
         for name, t in before.items()
         if name in now and t.is_floating_point()
@@ -55,8 +53,5 @@ def _sum(this: RoundView, after: RoundView, cohort: Cohort, terms: Terms) -> Agg
         kind="gradient" if terms.sends == "gradient" else "delta",
         tensors={name: t * (answered / step) for name, t in change.items()},
         weight=float(answered),
-        selected=cohort.selected,
-        dropped=cohort.dropped,
-        examples=cohort.examples,
-        steps=cohort.steps,
+        **vars(cohort),
     )
