@@ -12,14 +12,15 @@ N clients, M images among which one is identified.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, Protocol, final, runtime_checkable
+from functools import partial
+from typing import Annotated, ClassVar, Final, Literal, Protocol, final, runtime_checkable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from glasshouse.errors import BadValue
+from glasshouse.errors import BadValue, NothingClaimed
 from glasshouse.limits import Fix, Probability, check_value
 from glasshouse.metrics.gallery import Gallery
 from glasshouse.metrics.statistics.interval import Interval
@@ -42,6 +43,10 @@ __all__ = [
     "Wording",
     "check_images",
 ]
+
+UP: Final = "up is worse for privacy"
+DOWN: Final = "down is worse for privacy"
+NO_CHANCE: Final = "depends on the data: see the null baseline"
 
 ClaimKind = str
 """Registered name of a kind of claim: ``reconstruction``, ``labels``, ``clients``, ``class_representatives``,
@@ -150,6 +155,25 @@ class Wording:
             )
 
 
+rate_wording = partial(Wording, display="rate")
+"""The wording of a metric that a report shows as a percentage."""
+
+
+def metric_card(
+    summary: str, *, chance: str = NO_CHANCE, direction: str = UP, source: str = "", extra: str = ""
+) -> Card:
+    """The card of a metric, with the details that every metric declares."""
+    return Card(
+        summary=summary, source=source, extra=extra, details={"direction": direction, "chance": chance}
+    )
+
+
+def nothing_claimed(name: str, what: str, instead: str) -> NothingClaimed:
+    """The error of a metric of what was claimed, for a claim that is empty."""
+    subject, fix = f"metric '{name}'", f"look at '{instead}' instead"
+    return NothingClaimed(subject, needs=f"at least one {what}", got="none", fix=fix)
+
+
 class Metric(Protocol):
     """A metric with one number per unit, to be averaged over units. The defaults are those for images.
 
@@ -189,7 +213,6 @@ class Metric(Protocol):
             BadValue: shapes do not match, or a value is not finite.
             Undefined: the data or the context do not determine the number.
         """
-        ...
 
 
 class Hits(Metric, Protocol):
@@ -220,7 +243,6 @@ class PooledMetric(Protocol):
             runs: (N,), which run (seed) a client belongs to; None treats clients as independent.
             level: coverage of the interval.
         """
-        ...
 
     def values(self, claimed: NDArray[np.float64], truths: NDArray[np.bool_]) -> NDArray[np.float64]:
         """The metric against each of several truths, for the permutation test against guessing.
@@ -235,7 +257,6 @@ class PooledMetric(Protocol):
         Raises:
             Undefined: a truth does not determine the number.
         """
-        ...
 
 
 @runtime_checkable
@@ -250,7 +271,6 @@ class ComparingMetric(Protocol):
             right: the original of each, (B, C, H, W).
             context: as for ``score``.
         """
-        ...
 
 
 @runtime_checkable
@@ -264,7 +284,6 @@ class BoundedMetric(Protocol):
             share: maps a false-positive rate to the highest true-positive rate possible at it (a bound on the
                 ROC curve); concave and non-decreasing.
         """
-        ...
 
 
 def check_images(name: str, claimed: Tensor, truth: Tensor) -> None:

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.errors import NotInstalled, Undefined
-from glasshouse.metrics.base import Metric, ScoreContext, Wording
+from glasshouse.metrics.base import DOWN, Metric, ScoreContext, Wording, metric_card
 from glasshouse.metrics.reconstruction import pair_images
-from glasshouse.registry import Card
 
 try:
     import torchvision  # noqa: F401  (torchmetrics takes its backbones from there)
@@ -40,16 +39,13 @@ class Lpips(Metric):
         NotInstalled: torchvision is missing, does not fit this build of torch, or its weights cannot be had.
     """
 
-    card: ClassVar[Card] = Card(
-        summary="learned perceptual distance of the paired reconstruction",
+    card = metric_card(
+        "learned perceptual distance of the paired reconstruction",
         source="Zhang et al. 2018, arXiv:1801.03924",
         extra="vision",
-        details={
-            "direction": "down is worse for privacy",
-            "chance": "depends on the data: see the null baseline",
-        },
+        direction=DOWN,
     )
-    wording: ClassVar[Wording] = Wording(
+    wording = Wording(
         label="LPIPS",
         sentence="rebuilt private images at LPIPS distance {} (unlikeness; 0 is a perfect copy)",
         explanation="Difference of both images as people would judge it: 0 is the same, so lower is "

@@ -5,17 +5,16 @@ original without a pair is a miss. Shape letters as in ``base``.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.images import psnr
-from glasshouse.metrics.base import Hits, ScoreContext, Wording, check_images
+from glasshouse.metrics.base import Hits, ScoreContext, check_images, metric_card, rate_wording
 from glasshouse.metrics.match import UNMATCHED, assign, best, mse_table, take
-from glasshouse.metrics.reconstruction import NO_CHANCE, UP, as_array
-from glasshouse.registry import Card
+from glasshouse.metrics.reconstruction import as_array
 
 
 @final
@@ -29,16 +28,12 @@ class RateBlind(Hits):
         threshold: PSNR above which (not at which) an image counts as recovered, dB.
     """
 
-    card: ClassVar[Card] = Card(
-        summary="share of originals recovered at PSNR > 18 dB, each original and each candidate once",
-        details={"direction": UP, "chance": NO_CHANCE},
-    )
-    wording: ClassVar[Wording] = Wording(
+    card = metric_card("share of originals recovered at PSNR > 18 dB, each original and each candidate once")
+    wording = rate_wording(
         label="examples recovered",
         sentence="recovered {} of the private examples",
         explanation="Share of the private images rebuilt at PSNR above 18 dB, each original and each "
         "rebuilt image counted once: higher is worse, guessing reaches about 0 %.",
-        display="rate",
         severity="images",
         order=10,
     )
@@ -62,17 +57,15 @@ class RatePaper(Hits):
         threshold: PSNR above which (not at which) an image counts as recovered, dB.
     """
 
-    card: ClassVar[Card] = Card(
-        summary="share of originals with some candidate at PSNR > 18 dB, candidates reused (the papers' way)",
+    card = metric_card(
+        "share of originals with some candidate at PSNR > 18 dB, candidates reused (the papers' way)",
         source="Shi et al. 2023, arXiv:2311.05808 (reconstruction rate)",
-        details={"direction": UP, "chance": NO_CHANCE},
     )
-    wording: ClassVar[Wording] = Wording(
+    wording = rate_wording(
         label="examples recovered (paper's count)",
         sentence="recovered {} of the private examples, counted as the paper does",
         explanation="As 'examples recovered', but one rebuilt image may stand for several originals, as "
         "papers count: higher is worse, and more than a blind attacker could claim.",
-        display="rate",
         severity="images",
         order=250,
     )

@@ -14,9 +14,16 @@ from torch import Tensor
 
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.limits import Fix, check_ranges
-from glasshouse.metrics.base import ClaimKind, Hits, Reads, Requirement, ScoreContext, Wording
+from glasshouse.metrics.base import (
+    ClaimKind,
+    Hits,
+    Reads,
+    Requirement,
+    ScoreContext,
+    metric_card,
+    rate_wording,
+)
 from glasshouse.metrics.reconstruction import pair_images
-from glasshouse.registry import Card
 
 
 @final
@@ -28,17 +35,13 @@ class DefenseNamed(Hits):
         choices: number of options for an uninformed guess; 8: no defence, or one of seven registered ones.
     """
 
-    card: ClassVar[Card] = Card(
-        summary="share of the updates whose defence the attack named",
-        details={"direction": "up is worse for privacy", "chance": "1 / choices"},
-    )
-    wording: ClassVar[Wording] = Wording(
+    card = metric_card("share of the updates whose defence the attack named", chance="1 / choices")
+    wording = rate_wording(
         label="defence named",
         sentence="named the defence behind {} of the updates",
         explanation="How often the attack recognised which defence was on. Higher is better for the "
         "attack, but a defence's name is not private data; guessing names 1 in as many as "
         "there are choices.",
-        display="rate",
         order=300,
         private=False,
     )
@@ -87,17 +90,16 @@ class AttributeAgreement(Hits):
     Source: after Li et al. 2022 (GGL), arXiv:2203.15696, who compare predicted attributes of faces.
     """
 
-    card: ClassVar[Card] = Card(
-        summary="share of reconstructions that a public classifier gives the same class as the original",
+    card = metric_card(
+        "share of reconstructions that a public classifier gives the same class as the original",
+        chance="see the null baseline",
         source="after Li et al. 2022, arXiv:2203.15696",
-        details={"direction": "up is worse for privacy", "chance": "see the null baseline"},
     )
-    wording: ClassVar[Wording] = Wording(
+    wording = rate_wording(
         label="attribute agreement",
         sentence="rebuilt images of which {} look alike to a classifier",
         explanation="How often a public classifier puts the rebuilt image and its original into the same "
         "class: higher is worse. What guessing reaches depends on the images.",
-        display="rate",
         severity="images",
         order=110,
     )

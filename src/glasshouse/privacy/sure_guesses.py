@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array
 
 from glasshouse.errors import BadValue, Undefined
-from glasshouse.privacy.gaussian import check_delta, gaussian_delta, gaussian_epsilon
-from glasshouse.privacy.one_run import Guesses, LowerBound, check_level, largest_rejected
+from glasshouse.privacy.gaussian import check_delta, gaussian_delta
+from glasshouse.privacy.one_run import Guesses, LowerBound, check_level, gaussian_bound, largest_rejected
 
 FACTORS = np.arange(0.0, 5.01, 0.25)
 """Logarithms of the factors s."""
@@ -66,8 +66,7 @@ def weighted_tail(guesses: Guesses, sure: Guesses, *, mu: float) -> float:
         0.3
     """
     _check_parts(guesses, sure)
-    program = _Program(guesses, sure, mu=mu)
-    result = program.solve()
+    result = _Program(guesses, sure, mu=mu).solve()
     if result.status != 0:
         raise Undefined(
             "audit from one run",
@@ -108,32 +107,22 @@ def weighted_run_epsilon(guesses: Guesses, sure: Guesses, *, delta: float, level
     _check_parts(guesses, sure)
     check_level(level)
     check_delta(delta, lowest_allowed=False)
-
-    def rejects(mu: float) -> bool:
-        return weighted_tail(guesses, sure, mu=mu) <= 1 - level
-
-    mu = largest_rejected(rejects, halvings=_HALVINGS) if rejects(1e-3) else 0.0
-    epsilon = gaussian_epsilon(mu, delta=delta) if mu > 1e-9 else 0.0
-    return LowerBound(epsilon=epsilon, delta=delta, level=level, assumes="gaussian", counts=guesses)
+    mu = largest_rejected(
+        lambda mu: weighted_tail(guesses, sure, mu=mu) <= 1 - level, least=1e-3, halvings=_HALVINGS
+    )
+    return gaussian_bound(mu, guesses, delta=delta, level=level)
 
 
 def _check_parts(guesses: Guesses, sure: Guesses) -> None:
-    others = guesses.guesses - sure.guesses
-    wrong = sure.guesses - sure.correct <= guesses.guesses - guesses.correct
-    if (
-        sure.canaries == guesses.canaries
-        and others >= 1
-        and 0 <= guesses.correct - sure.correct <= others
-        and wrong
-    ):
-        return
-    raise BadValue(
-        "audit from one run",
-        needs="sure guesses that are a part of all guesses of the same canaries",
-        got=f"{sure.correct} correct of {sure.guesses} sure ones (of {sure.canaries} canaries), "
-        f"{guesses.correct} of {guesses.guesses} (of {guesses.canaries})",
-        fix="count both with the same scores and coins",
-    )
+    others, right = guesses.guesses - sure.guesses, guesses.correct - sure.correct
+    if sure.canaries != guesses.canaries or others < 1 or not 0 <= right <= others:
+        raise BadValue(
+            "audit from one run",
+            needs="sure guesses that are a part of all guesses of the same canaries",
+            got=f"{sure.correct} correct of {sure.guesses} sure ones (of {sure.canaries} canaries), "
+            f"{guesses.correct} of {guesses.guesses} (of {guesses.canaries})",
+            fix="count both with the same scores and coins",
+        )
 
 
 @final

@@ -36,20 +36,16 @@ class Tokenizer(Protocol):
     @property
     def name(self) -> str:
         """Name in the scenario."""
-        ...
 
     @property
     def vocabulary(self) -> Vocabulary:
         """The number of tokens, and the special tokens."""
-        ...
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         """The token ids of every sentence, without special tokens."""
-        ...
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The sentence, without special tokens."""
-        ...
 
 
 @final
