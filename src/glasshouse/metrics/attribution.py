@@ -6,16 +6,15 @@ a claim.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.errors import BadValue, NothingClaimed, Undefined
 from glasshouse.images import psnr
-from glasshouse.metrics.base import Hits, Reads, ScoreContext, metric_card, rate_wording
+from glasshouse.metrics.base import Hits, ScoreContext, Scores, metric_card, rate_wording
 from glasshouse.metrics.classes import ClassMetric, class_card
 from glasshouse.metrics.gallery import Gallery
 from glasshouse.metrics.match import UNMATCHED, assign, mse_table, take
@@ -66,9 +65,9 @@ class Attribution(Hits):
         severity="other",
         order=410,
     )
-    reads: ClassVar[Reads] = "source"
+    reads = "source"
 
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Scores:
         del context
         return _share("attribution", claimed, truth, chance=1 / len(torch.unique(truth)))
 
@@ -87,12 +86,12 @@ class LeakedLabels(Hits):
         severity="labels",
         order=405,
     )
-    reads: ClassVar[Reads] = "labels"
+    reads = "labels"
 
     def chance(self, context: ScoreContext) -> float | None:
         return None if context.classes is None else 1 / context.classes
 
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Scores:
         if context.classes is None:
             raise Undefined(
                 "metric 'leaked_labels'",
@@ -103,7 +102,7 @@ class LeakedLabels(Hits):
         return _share("leaked_labels", claimed, truth, chance=1 / context.classes)
 
 
-def _share(name: str, claimed: Tensor, truth: Tensor, *, chance: float) -> NDArray[np.float64]:
+def _share(name: str, claimed: Tensor, truth: Tensor, *, chance: float) -> Scores:
     """Per recovered example: 1, 0, or ``chance`` where no guess was made.
 
     Raises:
@@ -145,7 +144,7 @@ class Owner(ClassMetric):
         severity="other",
         order=310,
     )
-    reads: ClassVar[Reads] = "source"
+    reads = "source"
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
         return claimed == gallery.owners[labels]

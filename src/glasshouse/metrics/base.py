@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, ClassVar, Final, Literal, Protocol, final, runtime_checkable
+from typing import Annotated, ClassVar, Literal, Protocol, final, runtime_checkable
 
 import numpy as np
 import torch
@@ -43,10 +43,6 @@ __all__ = [
     "Wording",
     "check_images",
 ]
-
-UP: Final = "up is worse for privacy"
-DOWN: Final = "down is worse for privacy"
-NO_CHANCE: Final = "depends on the data: see the null baseline"
 
 ClaimKind = str
 """Registered name of a kind of claim: ``reconstruction``, ``labels``, ``clients``, ``class_representatives``,
@@ -160,18 +156,37 @@ rate_wording = partial(Wording, display="rate")
 
 
 def metric_card(
-    summary: str, *, chance: str = NO_CHANCE, direction: str = UP, source: str = "", extra: str = ""
+    summary: str,
+    *,
+    chance: str = "depends on the data: see the null baseline",
+    down: bool = False,
+    source: str = "",
+    extra: str = "",
+    **details: str,
 ) -> Card:
-    """The card of a metric, with the details that every metric declares."""
-    return Card(
-        summary=summary, source=source, extra=extra, details={"direction": direction, "chance": chance}
-    )
+    """The card of a metric.
+
+    Args:
+        summary: one line.
+        chance: what guessing reaches, in words.
+        down: smaller numbers leak more.
+        source: paper or origin.
+        extra: the optional dependency group that it needs.
+        **details: further facts to show, or another wording of ``direction``.
+    """
+    direction = f"{'down' if down else 'up'} is worse for privacy"
+    stated = {"direction": direction, "chance": chance, **details}
+    return Card(summary=summary, source=source, extra=extra, details=stated)
 
 
 def nothing_claimed(name: str, what: str, instead: str) -> NothingClaimed:
     """The error of a metric of what was claimed, for a claim that is empty."""
     subject, fix = f"metric '{name}'", f"look at '{instead}' instead"
     return NothingClaimed(subject, needs=f"at least one {what}", got="none", fix=fix)
+
+
+Scores = NDArray[np.float64]
+"""What a metric returns: one number per unit."""
 
 
 class Metric(Protocol):
@@ -215,12 +230,17 @@ class Metric(Protocol):
         """
 
 
-class Hits(Metric, Protocol):
-    """A metric that is 0 or 1 per unit: the mean is a share."""
+class Share(Metric, Protocol):
+    """A metric between 0 and 1 per unit."""
 
     unit: ClassVar[str] = "share"
-    counts: ClassVar[bool] = True
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+
+
+class Hits(Share, Protocol):
+    """A metric that is 0 or 1 per unit: the mean is a share."""
+
+    counts: ClassVar[bool] = True
 
 
 @runtime_checkable

@@ -16,16 +16,14 @@ from typing import ClassVar, Protocol, final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.errors import Undefined
-from glasshouse.metrics.base import ClaimKind, Hits, ScoreContext, Wording, metric_card, rate_wording
+from glasshouse.metrics.base import ClaimKind, Hits, ScoreContext, Scores, Wording, metric_card, rate_wording
 from glasshouse.metrics.gallery import Gallery
 
 SOURCE = "Takahashi et al. 2023, Breaching FedMD, CVPR"
-UP = "up is worse"
-class_card = partial(metric_card, direction=UP, source=SOURCE)
+class_card = partial(metric_card, source=SOURCE, direction="up is worse")
 
 
 def gallery_of(context: ScoreContext, name: str) -> Gallery:
@@ -62,7 +60,7 @@ class ClassMetric(Hits, Protocol):
         """As :meth:`guess`; None without a gallery."""
         return None if context.gallery is None else self.guess(context.gallery)
 
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Scores:
         """One number per private class.
 
         Raises:
@@ -77,6 +75,7 @@ class ClassSimilarity(ClassMetric, Protocol):
 
     unit: ClassVar[str] = ""
     counts: ClassVar[bool] = False
+    range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
 
 
 def _own(table: Tensor, labels: Tensor) -> Tensor:
@@ -109,7 +108,7 @@ class AttackAccuracy(ClassMetric):
         severity="images",
         order=60,
     )
-    whole: ClassVar[bool] = False
+    whole = False
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
         own, others, public = sides(claimed, labels, gallery, whole=self.whole)
@@ -175,10 +174,10 @@ def points_to(
 class ClassIdentification(ClassMetric):
     """Nearest to its own among the private-domain means of all people; public means are not candidates."""
 
-    card = metric_card(
+    card = class_card(
         "share of private classes whose image points to them among all people",
         chance="1/J over the people with private-domain images",
-        direction=UP,
+        source="",
     )
     wording = rate_wording(
         label="identified among all people",
@@ -188,7 +187,7 @@ class ClassIdentification(ClassMetric):
         severity="images",
         order=140,
     )
-    whole: ClassVar[bool] = False
+    whole = False
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
         return points_to(claimed, labels, gallery, len(gallery.people), whole=self.whole)
@@ -202,10 +201,10 @@ class ClassIdentification(ClassMetric):
 class TargetIdentification(ClassMetric):
     """Nearest to its own among the private means only: are private classes told apart?"""
 
-    card = metric_card(
+    card = class_card(
         "share of private classes whose image points to them among the private classes",
         chance="1/L",
-        direction=UP,
+        source="",
     )
     wording = rate_wording(
         label="identified among the private classes",
@@ -239,7 +238,6 @@ class SsimPrivate(ClassSimilarity):
         severity="images",
         order=160,
     )
-    range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
         return sides(claimed, labels, gallery)[0]
@@ -261,7 +259,6 @@ class SsimPublic(ClassSimilarity):
         order=330,
         private=False,
     )
-    range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
         return sides(claimed, labels, gallery)[2]
@@ -283,7 +280,7 @@ class SsimGap(ClassSimilarity):
         severity="images",
         order=130,
     )
-    range: ClassVar[tuple[float, float]] = (-2.0, 2.0)
+    range = (-2.0, 2.0)
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
         own, _, public = sides(claimed, labels, gallery)
@@ -306,7 +303,7 @@ class AttackAccuracyWhole(AttackAccuracy):
         severity="images",
         order=61,
     )
-    whole: ClassVar[bool] = True
+    whole = True
 
 
 @final
@@ -314,10 +311,10 @@ class AttackAccuracyWhole(AttackAccuracy):
 class ClassIdentificationWhole(ClassIdentification):
     """On the whole picture, nearest to its own among the private-domain means of all people."""
 
-    card = metric_card(
+    card = class_card(
         "share of private classes whose whole image points to them among all people",
         chance="1/J over the people with private-domain images",
-        direction=UP,
+        source="",
     )
     wording = rate_wording(
         label="identified among all people, whole picture",
@@ -326,4 +323,4 @@ class ClassIdentificationWhole(ClassIdentification):
         severity="images",
         order=141,
     )
-    whole: ClassVar[bool] = True
+    whole = True

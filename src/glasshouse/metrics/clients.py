@@ -7,27 +7,21 @@ from typing import Annotated, ClassVar, Protocol, final
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.limits import Fix, Fraction, check_ranges
 from glasshouse.metrics import membership
-from glasshouse.metrics.base import ClaimKind, Metric, Reads, ScoreContext, Wording, metric_card, rate_wording
+from glasshouse.metrics.base import ClaimKind, Reads, ScoreContext, Share, Wording, metric_card, rate_wording
+from glasshouse.metrics.membership import Bools, Floats, Ints
 from glasshouse.metrics.statistics.interval import Interval
 
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
-Ints = NDArray[np.int64]
 
-
-class ClientMetric(Metric, Protocol):
+class ClientMetric(Share, Protocol):
     """Base class of metrics over all clients of several runs."""
 
     claim: ClassVar[ClaimKind] = "clients"
     reads: ClassVar[Reads] = "decisions"
-    unit: ClassVar[str] = "share"
-    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
     interval: ClassVar[Callable[..., Interval]]
 
     def pool(
@@ -77,7 +71,7 @@ class F1(ClientMetric):
         severity="membership",
         order=30,
     )
-    unit: ClassVar[str] = ""
+    unit = ""
 
     def chance(self, context: ScoreContext) -> float | None:
         """The better of two random guesses: calling the known share φ positive, or the claim's share s."""
@@ -163,8 +157,8 @@ class Auc(ClientMetric):
         severity="membership",
         order=40,
     )
-    reads: ClassVar[Reads] = "scores"
-    unit: ClassVar[str] = ""
+    reads = "scores"
+    unit = ""
 
     def chance(self, context: ScoreContext) -> float | None:
         del context
@@ -205,7 +199,7 @@ class TprAtFpr(ClientMetric):
         severity="membership",
         order=50,
     )
-    reads: ClassVar[Reads] = "scores"
+    reads = "scores"
 
     fpr: Annotated[Fraction, Fix("0.01 for one in a hundred")] = 0.01
 

@@ -1,15 +1,14 @@
 """Accuracy of the labels that an attack infers for a batch. K classes, B private examples."""
 
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.errors import BadValue
-from glasshouse.metrics.base import ClaimKind, Hits, Reads, ScoreContext, metric_card, rate_wording
+from glasshouse.metrics.base import Hits, ScoreContext, Scores, metric_card, rate_wording
 
 
 @final
@@ -34,10 +33,10 @@ class LabelAccuracy(Hits):
         severity="labels",
         order=400,
     )
-    claim: ClassVar[ClaimKind] = "labels"
-    reads: ClassVar[Reads] = "counts"
+    claim = "labels"
+    reads = "counts"
 
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Scores:
         """One number per private example; both arguments are counts per class, ``(K,)``."""
         del context
         good = claimed.shape == truth.shape and claimed.ndim == 1

@@ -7,7 +7,7 @@ mid-grey image (``match.take``) by the distances, and is a miss for the shares. 
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import final
 
 import numpy as np
 import torch
@@ -16,23 +16,9 @@ from torch import Tensor
 
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.images import mse, psnr, ssim
-from glasshouse.metrics.base import (
-    DOWN,
-    NO_CHANCE,
-    UP,
-    Features,
-    Hits,
-    Metric,
-    Requirement,
-    ScoreContext,
-    Wording,
-    check_images,
-    metric_card,
-    rate_wording,
-)
+from glasshouse.metrics.base import Features, Hits, Metric, ScoreContext, Wording, check_images, metric_card
 from glasshouse.metrics.gallery import SsimTable
 from glasshouse.metrics.match import UNMATCHED, assign, mse_table, take
-from glasshouse.registry import Card
 
 ROUNDING = 1e-9
 """Tolerance for ties, relative to the images' mean square: closer distances in a table may be equal."""
@@ -62,7 +48,7 @@ class Mse(Metric):
     """Mean squared error per original, in squared pixel units; 0 is an exact copy."""
 
     card = metric_card(
-        "mean squared error of the paired reconstruction, on the declared image range", direction=DOWN
+        "mean squared error of the paired reconstruction, on the declared image range", down=True
     )
     wording = Wording(
         label="squared error",
@@ -72,8 +58,8 @@ class Mse(Metric):
         severity="images",
         order=240,
     )
-    higher_leaks: ClassVar[bool] = False
-    range: ClassVar[tuple[float, float]] = (0.0, math.inf)
+    higher_leaks = False
+    range = (0.0, math.inf)
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         return self.compare(*pair_images("mse", claimed, truth, context), context=context)
@@ -94,13 +80,9 @@ class Mse(Metric):
 class Psnr(Metric):
     """Peak signal-to-noise ratio per original, dB, at most 100; the peak is the width of the image range."""
 
-    card = Card(
-        summary="peak signal-to-noise ratio of the paired reconstruction, peak 1 on [0, 1], at most 100 dB",
-        details={
-            "direction": UP,
-            "chance": NO_CHANCE,
-            "papers": "peak 1 on [-1, 1] images (GGL) gives 6.02 dB less",
-        },
+    card = metric_card(
+        "peak signal-to-noise ratio of the paired reconstruction, peak 1 on [0, 1], at most 100 dB",
+        papers="peak 1 on [-1, 1] images (GGL) gives 6.02 dB less",
     )
     wording = Wording(
         label="PSNR",
@@ -120,8 +102,8 @@ class Psnr(Metric):
         note="PSNR is that of images on [0, 1] with peak 1; a paper that takes peak 1 on [-1, 1] "
         "reports 6.02 dB less for the same images.",
     )
-    unit: ClassVar[str] = "dB"
-    range: ClassVar[tuple[float, float]] = (0.0, 100.0)
+    unit = "dB"
+    range = (0.0, 100.0)
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         return self.compare(*pair_images("psnr", claimed, truth, context), context=context)
@@ -146,7 +128,7 @@ class Ssim(Metric):
         chance="about 0 for unrelated natural images",
         source="Wang et al. 2004, IEEE TIP 13(4)",
     )
-    range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
+    range = (-1.0, 1.0)
     wording = Wording(
         label="SSIM",
         sentence="rebuilt private images with SSIM {} (likeness; 1 is a perfect copy)",
@@ -178,7 +160,7 @@ class MseR(Metric):
     card = metric_card(
         "mean squared error in feature space of the model under audit",
         source="Li et al. 2022, arXiv:2203.15696 (MSE-R)",
-        direction=DOWN,
+        down=True,
     )
     wording = Wording(
         label="feature error",
@@ -188,8 +170,8 @@ class MseR(Metric):
         severity="images",
         order=230,
     )
-    higher_leaks: ClassVar[bool] = False
-    range: ClassVar[tuple[float, float]] = (0.0, math.inf)
+    higher_leaks = False
+    range = (0.0, math.inf)
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         return self.compare(*pair_images("mse_r", claimed, truth, context), context=context)
@@ -225,7 +207,7 @@ class Perceptual(Metric):
     card = metric_card(
         "distance in features of a public network (stand-in for LPIPS, without learned weights)",
         source="after Zhang et al. 2018, arXiv:1801.03924, Eq. 1 with w = 1",
-        direction=DOWN,
+        down=True,
     )
     wording = Wording(
         label="perceptual distance",
@@ -235,9 +217,9 @@ class Perceptual(Metric):
         severity="images",
         order=220,
     )
-    requires: ClassVar[frozenset[Requirement]] = frozenset({"stand_in"})
-    higher_leaks: ClassVar[bool] = False
-    range: ClassVar[tuple[float, float]] = (0.0, math.inf)
+    requires = frozenset({"stand_in"})
+    higher_leaks = False
+    range = (0.0, math.inf)
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         return self.compare(*pair_images("perceptual", claimed, truth, context), context=context)
@@ -272,15 +254,16 @@ class Identification(Hits):
         "share of originals that are the nearest of M images to their own reconstruction",
         chance="1/M, M = distractors + 1",
     )
-    wording = rate_wording(
+    wording = Wording(
         label="identification",
         sentence="rebuilt recognisable images: for {} the right original was picked from among look-alikes",
         explanation="How often the right original is found among many look-alikes from the rebuilt image "
         "alone: higher is worse; guessing finds 1 in as many as there are candidates.",
+        display="rate",
         severity="images",
         order=62,
     )
-    requires: ClassVar[frozenset[Requirement]] = frozenset({"distractors"})
+    requires = frozenset({"distractors"})
 
     def chance(self, context: ScoreContext) -> float | None:
         return None if context.distractors is None else 1 / (len(context.distractors) + 1)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.images import psnr
-from glasshouse.metrics.base import Hits, ScoreContext, check_images, metric_card, rate_wording
+from glasshouse.metrics.base import Hits, ScoreContext, Scores, check_images, metric_card, rate_wording
 from glasshouse.metrics.match import UNMATCHED, assign, best, mse_table, take
 from glasshouse.metrics.reconstruction import as_array
 
@@ -40,7 +40,7 @@ class RateBlind(Hits):
 
     threshold: float = 18.0
 
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Scores:
         check_images("rate_blind", claimed, truth)
         return _recovery_hits(claimed, truth, assign(mse_table(truth, claimed)), self.threshold, context)
 
@@ -72,14 +72,14 @@ class RatePaper(Hits):
 
     threshold: float = 18.0
 
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Scores:
         check_images("rate_paper", claimed, truth)
         return _recovery_hits(claimed, truth, best(mse_table(truth, claimed)), self.threshold, context)
 
 
 def _recovery_hits(
     claimed: Tensor, truth: Tensor, pairing: NDArray[np.int64], threshold: float, context: ScoreContext
-) -> NDArray[np.float64]:
+) -> Scores:
     images = take(claimed.double(), pairing, grey=context.grey)
     quality = as_array(psnr(images, truth.double().to(images.device), data_range=context.data_range))
     return np.asarray((quality > threshold) & (pairing != UNMATCHED), dtype=np.float64)

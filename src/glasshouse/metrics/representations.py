@@ -18,6 +18,7 @@ from glasshouse.metrics.base import (
     Hits,
     Reads,
     ScoreContext,
+    Scores,
     metric_card,
     nothing_claimed,
     rate_wording,
@@ -95,7 +96,7 @@ class Leakage(RepresentationMetric):
 
     tolerance: float = SAME
 
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Scores:
         del context
         return matches(claimed, truth, tolerance=self.tolerance)[1].astype(np.float64)
 
@@ -127,7 +128,7 @@ class LeakagePrecision(RepresentationMetric):
 
     tolerance: float = SAME
 
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Scores:
         del context
         if not len(claimed):
             raise nothing_claimed("leakage_precision", "claimed vector", "leakage")

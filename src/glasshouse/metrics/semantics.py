@@ -4,25 +4,16 @@ Shape letters: B private examples, R reconstructions, C channels, H and W pixels
 """
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, final
+from typing import Annotated, final
 
 import numpy as np
 import torch
 from annotated_types import Ge
-from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.limits import Fix, check_ranges
-from glasshouse.metrics.base import (
-    ClaimKind,
-    Hits,
-    Reads,
-    Requirement,
-    ScoreContext,
-    metric_card,
-    rate_wording,
-)
+from glasshouse.metrics.base import Hits, ScoreContext, Scores, metric_card, rate_wording
 from glasshouse.metrics.reconstruction import pair_images
 
 
@@ -45,8 +36,8 @@ class DefenseNamed(Hits):
         order=300,
         private=False,
     )
-    claim: ClassVar[ClaimKind] = "defense"
-    reads: ClassVar[Reads] = "names"
+    claim = "defense"
+    reads = "names"
 
     choices: Annotated[int, Ge(2), Fix("8 is the default")] = 8
 
@@ -57,7 +48,7 @@ class DefenseNamed(Hits):
         del context
         return 1 / self.choices
 
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Scores:
         """1 per correct guess; both arguments are ids of names, (n,), -1 for an unregistered name.
 
         Raises:
@@ -103,9 +94,9 @@ class AttributeAgreement(Hits):
         severity="images",
         order=110,
     )
-    requires: ClassVar[frozenset[Requirement]] = frozenset({"stand_in"})
+    requires = frozenset({"stand_in"})
 
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Scores:
         """(B,) of 0 and 1, for claimed (R, C, H, W) and true (B, C, H, W) images in [0, 1].
 
         Raises:

@@ -12,11 +12,10 @@ from functools import partial
 from typing import Any, ClassVar, Protocol, final
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.errors import not_installed
-from glasshouse.metrics.base import ScoreContext, Wording, metric_card
+from glasshouse.metrics.base import ScoreContext, Scores, Wording, metric_card
 from glasshouse.metrics.text.sentences import SentenceMetric, read_pairs
 
 try:
@@ -41,7 +40,7 @@ class RougeMetric(SentenceMetric, Protocol):
 
     kind: ClassVar[str]
 
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Scores:
         """One number in [0, 1] per private sentence; 0 where it has no paired claim."""
         scorer = rouge_scorer.RougeScorer([self.kind], tokenizer=_Spaces())
         pairs = read_pairs(self.kind, claimed, truth, context)
@@ -73,7 +72,7 @@ class Rouge1(RougeMetric):
 
     card = _card("ROUGE-1 of the paired claim: tokens in common, F-measure")
     wording = _wording("ROUGE-1", "single tokens", 72)
-    kind: ClassVar[str] = "rouge1"
+    kind = "rouge1"
 
 
 @final
@@ -83,7 +82,7 @@ class Rouge2(RougeMetric):
 
     card = _card("ROUGE-2 of the paired claim: pairs of tokens in common, F-measure")
     wording = _wording("ROUGE-2", "pairs of neighbouring tokens", 71)
-    kind: ClassVar[str] = "rouge2"
+    kind = "rouge2"
 
 
 @final
@@ -93,4 +92,4 @@ class RougeL(RougeMetric):
 
     card = _card("ROUGE-L of the paired claim: longest common subsequence, F-measure")
     wording = _wording("ROUGE-L", "tokens in the same order", 73)
-    kind: ClassVar[str] = "rougeL"
+    kind = "rougeL"

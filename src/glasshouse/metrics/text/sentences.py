@@ -10,17 +10,16 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol, final
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.errors import BadValue, NothingClaimed, Undefined
 from glasshouse.metrics.base import (
     ClaimKind,
     Hits,
-    Metric,
     Reads,
-    Requirement,
     ScoreContext,
+    Scores,
+    Share,
     metric_card,
     nothing_claimed,
     rate_wording,
@@ -30,20 +29,15 @@ from glasshouse.metrics.match import UNMATCHED, assign
 Sentence = tuple[int, ...]
 
 
-class SentenceMetric(Metric, Protocol):
+class SentenceMetric(Share, Protocol):
     """Base class of metrics of claimed sentences."""
 
     claim: ClassVar[ClaimKind] = "sequences"
     reads: ClassVar[Reads] = "tokens"
-    unit: ClassVar[str] = "share"
-    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
 
-class SentenceHits(Hits, Protocol):
+class SentenceHits(SentenceMetric, Hits, Protocol):
     """Base class of those that are 0 or 1 per sentence."""
-
-    claim: ClassVar[ClaimKind] = "sequences"
-    reads: ClassVar[Reads] = "tokens"
 
 
 def words_of(name: str, tokens: Tensor, context: ScoreContext) -> list[Sentence]:
@@ -101,7 +95,7 @@ def read_pairs(
     return list(zip(true, pair_sentences(true, words_of(name, claimed, context)), strict=True))
 
 
-def _exact(name: str, wanted: Tensor, candidates: Tensor, context: ScoreContext) -> NDArray[np.float64]:
+def _exact(name: str, wanted: Tensor, candidates: Tensor, context: ScoreContext) -> Scores:
     """1 for each of ``wanted`` that occurs in ``candidates``, each of which is matched at most once."""
     sentences, remaining = words_of(name, wanted, context), Counter(words_of(name, candidates, context))
     hits = np.zeros(len(sentences))
@@ -130,7 +124,7 @@ class ExactSentences(SentenceHits):
         order=5,
     )
 
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Scores:
         return _exact("exact_sentences", truth, claimed, context)
 
 
@@ -153,7 +147,7 @@ class ExactClaims(SentenceHits):
         order=412,
     )
 
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Scores:
         if not len(claimed):
             raise nothing_claimed("exact_claims", "claimed sentence", "exact_sentences")
         return _exact("exact_claims", claimed, truth, context)
@@ -174,7 +168,7 @@ class TokenAccuracy(SentenceMetric):
         order=68,
     )
 
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Scores:
         pairs = read_pairs("token_accuracy", claimed, truth, context)
         return np.array([_placed(true, claim or ()) for true, claim in pairs])
 
@@ -207,7 +201,7 @@ class SentenceIdentification(SentenceHits):
         severity="images",
         order=66,
     )
-    requires: ClassVar[frozenset[Requirement]] = frozenset({"distractors"})
+    requires = frozenset({"distractors"})
 
     others: int = 19
 
@@ -215,7 +209,7 @@ class SentenceIdentification(SentenceHits):
         del context
         return 1 / (self.others + 1)
 
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Scores:
         name = "sentence_identification"
         pool = [] if context.distractors is None else words_of(name, context.distractors, context)
         if len(pool) < self.others:
@@ -249,10 +243,10 @@ class TokensNamed(SentenceMetric):
         severity="labels",
         order=390,
     )
-    claim: ClassVar[ClaimKind] = "occurred_tokens"
-    reads: ClassVar[Reads] = "ids"
+    claim = "occurred_tokens"
+    reads = "ids"
 
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Scores:
         named = set(claimed.tolist())
         every = [set(s) for s in words_of("tokens_named", truth, context)]
         return np.array([len(s & named) / len(s) if s else 0.0 for s in every])
@@ -276,10 +270,10 @@ class TokensNamedRight(Hits):
         severity="other",
         order=425,
     )
-    claim: ClassVar[ClaimKind] = "occurred_tokens"
-    reads: ClassVar[Reads] = "ids"
+    claim = "occurred_tokens"
+    reads = "ids"
 
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Scores:
         name = "tokens_named_right"
         occurring = {token for sentence in words_of(name, truth, context) for token in sentence}
         marks = context.vocabulary.marks if context.vocabulary else frozenset()
