@@ -33,14 +33,9 @@ def _small(shape: tuple[int, int, int]) -> tuple[int, int, int]:
     return shape
 
 
-ImageShape = Annotated[
-    tuple[
-        Annotated[int, Field(ge=1, le=limits.CHANNELS)],
-        Annotated[int, Field(ge=1, le=limits.SIDE)],
-        Annotated[int, Field(ge=1, le=limits.SIDE)],
-    ],
-    AfterValidator(_small),
-]
+Channels = Annotated[int, Field(ge=1, le=limits.CHANNELS)]
+Side = Annotated[int, Field(ge=1, le=limits.SIDE)]
+ImageShape = Annotated[tuple[Channels, Side, Side], AfterValidator(_small)]
 TextShape = tuple[Annotated[int, Field(ge=2, le=limits.TOKENS)]]
 Mark = Annotated[int, Field(ge=-1, lt=limits.VOCABULARY)]
 

@@ -150,12 +150,9 @@ class _Program:
 
     def _means(self) -> csr_array:
         """Weighted correct guesses add up to the total: per level, sum of g r x = w p."""
-        at = np.arange(self.levels)
+        at, one = np.arange(self.levels), np.ones(self.levels)
         blocks = [(at, at, -(self.first + at).astype(float))]
-        blocks += [
-            (at, self._right(k, at), np.full(self.levels, float(g * r)))
-            for k, (g, r) in enumerate(self.kinds)
-        ]
+        blocks += [(at, self._right(k, at), g * r * one) for k, (g, r) in enumerate(self.kinds)]
         return _matrix(blocks, (self.levels, self.columns))
 
     def _right(self, kind: int, at: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -163,8 +160,7 @@ class _Program:
 
     def _inequalities(self) -> tuple[csr_array, NDArray[np.float64]]:
         """Probabilities sum to at most 1; x <= p; excess >= x - s y, and sums of excesses <= m δ."""
-        at = np.arange(self.levels)
-        one = np.ones(self.levels)
+        at, one = np.arange(self.levels), np.ones(self.levels)
         blocks, limits, row = [(0 * at, at, one)], [1.0], 1
         for k in range(len(self.kinds)):
             blocks += [(row + at, self._right(k, at), one), (row + at, at, -one)]

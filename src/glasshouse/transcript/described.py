@@ -31,25 +31,12 @@ from glasshouse.settings import Optimizer, move_momentum
 from glasshouse.store import read_tensors
 from glasshouse.tensors import check_finite
 from glasshouse.tokens.vocabulary import Vocabulary
-from glasshouse.transcript.grants import Cohort
 from glasshouse.transcript.record import Message
 
 Clients = Annotated[tuple[Client, ...], Field(max_length=limits.CLIENTS)]
 
-_DTYPES: Final = frozenset(
-    {
-        torch.float16,
-        torch.bfloat16,
-        torch.float32,
-        torch.float64,
-        torch.bool,
-        torch.uint8,
-        torch.int8,
-        torch.int16,
-        torch.int32,
-        torch.int64,
-    }
-)
+_FLOATS: Final = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
+_INTEGERS: Final = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 
 
 class TermsFile(Described):
@@ -167,14 +154,6 @@ class GrantsFile(Described):
     defense: Annotated[tuple[MechanismFile, ...], Field(max_length=limits.ARGUMENTS)] | None
     cohorts: dict[Annotated[str, Field(pattern=r"^[0-9]{1,8}$")], CohortFile] = Field(default_factory=dict)
 
-    def mechanisms(self) -> tuple[wire.Mechanism, ...] | None:
-        """The clients' defences, if granted."""
-        return None if self.defense is None else tuple(wire.Mechanism(**dict(one)) for one in self.defense)
-
-    def rounds(self) -> dict[int, Cohort]:
-        """Cohorts by round."""
-        return {int(number): Cohort(**dict(one)) for number, one in self.cohorts.items()}
-
 
 def terms_of(raw: object, *, folder: Path, trust_factory: bool) -> wire.Terms:
     """Parse the terms in ``raw`` and read the public data beside them.
@@ -254,7 +233,7 @@ def tensors_of(path: Path, *, subject: str) -> dict[str, Tensor]:
     check_holes(path.lstat(), subject=subject)
     tensors = read_tensors(path)
     for name, t in tensors.items():
-        if t.dtype not in _DTYPES:
+        if t.dtype not in _FLOATS | _INTEGERS:
             raise BadFile(
                 subject,
                 needs="tensors of 16, 32 or 64 bit floats, or of integers",

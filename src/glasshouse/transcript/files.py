@@ -28,9 +28,9 @@ from glasshouse.store import (
 )
 from glasshouse.tensors import check_finite
 from glasshouse.transcript import described
-from glasshouse.transcript.grants import Grants
+from glasshouse.transcript.grants import Cohort, Grants
 from glasshouse.transcript.record import Message, RoundRecord, Transcript
-from glasshouse.wire import Architecture, Broadcast, ClientMetrics, Dropout, Terms, Update
+from glasshouse.wire import Architecture, Broadcast, ClientMetrics, Dropout, Mechanism, Terms, Update
 
 __all__ = [
     "read_grants",
@@ -42,6 +42,7 @@ __all__ = [
 ]
 
 FORMAT: Final = 1
+Files = dict[str, Mapping[str, Tensor]]
 
 
 @final
@@ -68,13 +69,11 @@ class TranscriptWriter:
         """Write ``terms.json`` (and public data), replacing an existing file."""
         plain = {k: v for k, v in vars(terms).items() if k not in ("public", "architecture")}
         plain |= {"architecture": _plain(terms.architecture), "optimizer": terms.optimizer.model_dump()}
-        plain["options"] = dict(terms.options)
+        plain |= {"options": dict(terms.options), "has_public": terms.public is not None}
         if terms.public is not None:
             public = {"inputs": terms.public.inputs, "labels": terms.public.labels}
             write_tensors(self.folder / "public.safetensors", public)
-        write_json(
-            self.folder / "terms.json", {"format": FORMAT, **plain, "has_public": terms.public is not None}
-        )
+        write_json(self.folder / "terms.json", {"format": FORMAT, **plain})
 
     def append(self, message: Message) -> None:
         """Write one message: its tensors first, then its line."""
@@ -145,7 +144,7 @@ def read_transcript(folder: Path, *, trust_factory: bool = False, contents: bool
         )
     terms = described.terms_of(raw, folder=folder, trust_factory=trust_factory)
     rounds: dict[int, RoundRecord] = {}
-    files: dict[str, Mapping[str, Tensor]] = {}
+    files: Files = {}
     rows = read_jsonl(plain_file(folder, "rounds.jsonl", subject=subject), most=limits.JSONL_BYTES)
     for number, row in enumerate(rows, start=1):
         line = described.line_of(row, subject=f"{subject}, line {number} of rounds.jsonl")
@@ -204,17 +203,13 @@ def write_grants(grants: Grants, folder: Path) -> None:
     if grants.labels:
         write_tensors(folder / "labels.safetensors", {f"{r}/{c}": t for (r, c), t in grants.labels.items()})
     if grants.batch_norm:
-        flat = {
-            f"{r}/{c}/{layer}": t
-            for (r, c), layers in grants.batch_norm.items()
-            for layer, t in layers.items()
-        }
+        groups = grants.batch_norm.items()
+        flat = {f"{r}/{c}/{layer}": t for (r, c), layers in groups for layer, t in layers.items()}
         write_tensors(folder / "batch_norm.safetensors", flat)
     mechanisms = None if grants.defense is None else [asdict(m) for m in grants.defense]
     cohorts = {str(number): asdict(c) for number, c in grants.cohorts.items()}
-    write_json(
-        folder / "grants.json", {"given": list(grants.names()), "defense": mechanisms, "cohorts": cohorts}
-    )
+    stated = {"given": list(grants.names()), "defense": mechanisms, "cohorts": cohorts}
+    write_json(folder / "grants.json", stated)
 
 
 def read_grants(folder: Path) -> Grants:
@@ -248,18 +243,13 @@ def read_grants(folder: Path) -> Grants:
         challenge=batches.get("challenge"),
         labels=labels,
         batch_norm=statistics,
-        defense=stated.mechanisms(),
-        cohorts=stated.rounds(),
+        defense=None if stated.defense is None else tuple(Mechanism(**dict(m)) for m in stated.defense),
+        cohorts={int(number): Cohort(**dict(one)) for number, one in stated.cohorts.items()},
     )
 
 
 def _tensors_of(
-    line: described.Line,
-    folder: Path,
-    files: dict[str, Mapping[str, Tensor]],
-    *,
-    subject: str,
-    contents: bool,
+    line: described.Line, folder: Path, files: Files, *, subject: str, contents: bool
 ) -> Mapping[str, Tensor]:
     """The tensors of a line, merged with those of its base broadcast; added to ``files``.
 

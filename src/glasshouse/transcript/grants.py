@@ -43,7 +43,7 @@ class Grants:
             ``"layer.mean"`` and ``"layer.var"``, (channels,).
         defense: the mechanisms that the clients run, in order; empty tuple: known to be none.
         challenge: examples whose membership the adversary must decide.
-        cohorts: by round; they let a client compute the sums from successive models (see ``successive``).
+        cohorts: by round; they let a client compute the sums from successive models (see ``cut``).
     """
 
     auxiliary: Batch | None = None

@@ -245,12 +245,7 @@ def _check_known(declared: Mapping[str, Any]) -> None:
     """Reject fields that terms do not have."""
     known = {f.name for f in fields(Terms)} - {"architecture", "sends", "secure_sum", "public"}
     if unknown := sorted(declared.keys() - known):
-        raise BadValue(
-            "terms of a captured Flower app",
-            needs=f"fields among {', '.join(sorted(known))}",
-            got=", ".join(unknown),
-            fix="say how clients train: terms={'batch_size': 32, 'local_epochs': 1, 'learning_rate': 0.1}",
-        )
+        raise _bad_terms(f"fields among {', '.join(sorted(known))}", ", ".join(unknown))
 
 
 def _terms(model: Architecture, declared: Mapping[str, Any]) -> Terms:
@@ -260,12 +255,15 @@ def _terms(model: Architecture, declared: Mapping[str, Any]) -> Terms:
         BadValue: the batch size is missing.
     """
     if "batch_size" not in declared:
-        raise BadValue(
-            "terms of a captured Flower app",
-            needs="the examples in a step of the clients' training",
-            got="no batch_size in terms, and no batch-size in the run's configuration",
-            fix="say how clients train: terms={'batch_size': 32, 'local_epochs': 1, 'learning_rate': 0.1}",
+        raise _bad_terms(
+            "the examples in a step of the clients' training",
+            "no batch_size in terms, and no batch-size in the run's configuration",
         )
     optimizer = Optimizer.model_validate(declared.get("optimizer", {}))
     terms = {"protocol": "fedavg", "clients": 1, "cohort": 1, **declared, "optimizer": optimizer}
     return Terms(**terms, architecture=model, sends="parameters")
+
+
+def _bad_terms(needs: str, got: str) -> BadValue:
+    fix = "say how clients train: terms={'batch_size': 32, 'local_epochs': 1, 'learning_rate': 0.1}"
+    return BadValue("terms of a captured Flower app", needs=needs, got=got, fix=fix)

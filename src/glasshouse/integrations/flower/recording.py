@@ -136,9 +136,8 @@ class Recording:
             return stated
         last = max(self._rounds, default=0)
         clients = self._rounds[last].asked if self._rounds else {}
-        return (
-            last + 1 if stage == "train" and self._client(message.metadata.dst_node_id) in clients else last
-        )
+        asked_again = stage == "train" and self._client(message.metadata.dst_node_id) in clients
+        return last + 1 if asked_again else last
 
     def _client(self, node: int) -> int:
         if node not in self._clients:

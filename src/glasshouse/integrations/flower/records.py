@@ -7,6 +7,7 @@ of arrays, whose names come from the model, and the round as the message's group
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from flwr.app import Array, ArrayRecord, Context, Message, MessageType, RecordDict
@@ -67,7 +68,7 @@ def put_tensors(record: ArrayRecord, tensors: Sequence[Tensor]) -> None:
 
 def values_of(content: RecordDict) -> dict[str, Value]:
     """All numbers and strings sent beside the tensors, by name."""
-    records = (*content.metric_records.items(), *content.config_records.items())
+    records: tuple[tuple[str, Any], ...] = (*content.metric_records.items(), *content.config_records.items())
     values: dict[str, Value] = {}
     for name, value in (entry for key, r in records if key not in _PROTOCOL for entry in r.items()):
         parts = {f"{name}[{i}]": v for i, v in enumerate(value)} if isinstance(value, list) else {name: value}
