@@ -10,21 +10,6 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, Final, final
 
-__all__ = [
-    "GlasshouseError",
-    "Run",
-    "Scenario",
-    "__version__",
-    "adapt",
-    "attack",
-    "audit",
-    "check",
-    "defenses",
-    "guard",
-    "load",
-    "view",
-]
-
 __version__ = "0.2.0"
 
 PUBLIC: Final = {
@@ -41,6 +26,8 @@ PUBLIC: Final = {
     "view": "glasshouse.api.attack",
 }
 """The module that defines each public name; ``__init__.pyi`` declares the same for type checkers."""
+
+__all__ = ["__version__", *PUBLIC]  # noqa: PLE0604  (every element is a text)
 
 
 def _find(name: str) -> Any:

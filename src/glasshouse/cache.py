@@ -220,10 +220,10 @@ def _alone(lock: Path, *, label: str) -> Iterator[None]:
         lock.parent.mkdir(parents=True, exist_ok=True)
         file_lock = FileLock(lock)
         try:
-            file_lock.acquire(timeout=0)
+            held = file_lock.acquire(timeout=0)
         except Timeout:
             with stage(f"waiting for another process that makes the {label}"):
-                file_lock.acquire()
+                held = file_lock.acquire()
     except OSError as error:
         raise BadFile(
             f"cache folder '{lock.parent.parent}'",
@@ -231,10 +231,8 @@ def _alone(lock: Path, *, label: str) -> Iterator[None]:
             got=error.strerror or str(error),
             fix="set GLASSHOUSE_CACHE to another folder",
         ) from error
-    try:
+    with held:
         yield
-    finally:
-        file_lock.release()
 
 
 def _read(path: Path) -> dict[str, Tensor] | None:

@@ -39,7 +39,6 @@ class Trainer(Protocol):
 
     def __call__(self, model: nn.Module, data: Batch, *, rng: Rng, ascend: bool = False) -> Trained:
         """Train by gradient descent, or with ``ascend`` by gradient ascent. May modify ``model``."""
-        ...
 
 
 class LocalDefense(Protocol):
@@ -52,7 +51,6 @@ class LocalDefense(Protocol):
 
     def local(self, train: Trainer) -> Trainer:
         """Return the private version of ``train``."""
-        ...
 
 
 class GradientDefense(Protocol):
@@ -68,7 +66,6 @@ class GradientDefense(Protocol):
 
     def gradient(self, update: Update, batch: Batch, model: nn.Module, *, rng: Rng) -> Update:
         """A new update; the one passed in is left as it was."""
-        ...
 
 
 @final
@@ -95,7 +92,6 @@ class HasPieces(Protocol):
         Raises:
             Inapplicable: as ``gradient`` does.
         """
-        ...
 
 
 class UpdateDefense(Protocol):
@@ -108,7 +104,6 @@ class UpdateDefense(Protocol):
 
     def update(self, update: Update, *, rng: Rng) -> Update:
         """A new update; the one passed in is left as it was."""
-        ...
 
 
 Defense = LocalDefense | GradientDefense | UpdateDefense
@@ -119,7 +114,6 @@ class Behaviour(Protocol):
 
     def deviate(self, train: Trainer, *, round: int, rng: Rng) -> Trainer:
         """The trainer that a misbehaving client runs in ``round``; ``train`` itself for an honest round."""
-        ...
 
 
 class ClientGuard(Protocol):
@@ -127,11 +121,9 @@ class ClientGuard(Protocol):
 
     def accepts(self, model: nn.Module, data: Batch, *, round: int, client: int) -> bool:
         """Whether ``client`` trains ``model`` as received; ``data`` are its own examples."""
-        ...
 
     def release(self, update: Update, model: nn.Module, batch: Batch) -> Update | None:
         """What the client sends instead of ``update``, computed on ``batch``; None: nothing is sent."""
-        ...
 
 
 class Recorder(Protocol):
@@ -139,7 +131,6 @@ class Recorder(Protocol):
 
     def prepare(self, broadcast: Broadcast) -> None:
         """What the server is about to send in this round; a tamper may replace it before it is sent."""
-        ...
 
     def broadcast(self, broadcast: Broadcast) -> None: ...
 
@@ -149,11 +140,9 @@ class Recorder(Protocol):
 
     def own(self, round: int, tensors: Mapping[str, Tensor]) -> None:
         """Tensors that only the server has (its model, its logits)."""
-        ...
 
     def private(self, round: int, client: int, *, index: Tensor, trained: Trained, behaviour: str) -> None:
         """Ground truth: the rows of the private pool used, what the client computed, how it behaved."""
-        ...
 
 
 def losses_of(model: nn.Module, batch: Batch) -> Tensor:
@@ -179,7 +168,6 @@ class HasLosses(Protocol):
 
     def losses(self, inputs: Tensor, labels: Tensor) -> Tensor:
         """The loss of every example, (B,)."""
-        ...
 
 
 Tamper = Callable[[int], Crafted | None]

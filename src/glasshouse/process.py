@@ -19,7 +19,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, nullcontext
 from multiprocessing import forkserver, resource_tracker
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any, Self, TypeVar, final
 
 import torch
@@ -60,12 +60,6 @@ def processor_time() -> float:
 def add_processor_time(seconds: float) -> None:
     """Add CPU seconds that another process spent on behalf of this one."""
     _elsewhere[0] += seconds
-
-
-def begin() -> None:
-    """Set up a new worker process, which exits as soon as its parent process is gone."""
-    prepare_process()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
@@ -131,16 +125,14 @@ class Workers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.end(wait=kind is None)
 
     def end(self, *, wait: bool = True) -> None:
         """End the processes; without ``wait``, at once: what they were working on is lost.
 
         They are killed, as an abandoned piece may take hours and must not write half of its output. Processes
-        that they started themselves end with them (:func:`begin`).
+        that they started themselves end with them (:func:`_end_with_parent`).
         """
         if self._pool is None:
             return
@@ -151,8 +143,7 @@ class Workers:
 
     def each(self, work: Callable[[T], R], tasks: Sequence[T]) -> Iterator[R]:
         """Yield results as they finish. Raises what :meth:`finished` raises."""
-        in_process = self._here or (not self._apart and len(tasks) <= 1)
-        if in_process:
+        if self._here or (not self._apart and len(tasks) <= 1):
             self._queue.extend((work, task) for task in tasks)
         else:
             for task in tasks:
@@ -166,7 +157,14 @@ class Workers:
             return
         deaf = nullcontext() if sys.platform == "linux" else _deaf_to_interrupts()
         with nullcontext() if work.__module__ == "__main__" else _without_main(), deaf:
-            self._waiting[self._start_pool().submit(work, task)] = task
+            if self._pool is None:
+                self._pool = ProcessPoolExecutor(
+                    self._jobs,
+                    mp_context=_start_method(self._preload),
+                    initializer=_begin_worker,
+                    initargs=(dict(os.environ),),
+                )
+            self._waiting[self._pool.submit(work, task)] = task
 
     def finished(self) -> Iterator[tuple[Any, Any]]:
         """Yield tasks with their results as they finish, until none is left; more may be submitted meanwhile.
@@ -189,16 +187,6 @@ class Workers:
             if multiprocessing.parent_process() is not None:
                 raise  # workers of a worker: the audit itself reports it, once
             raise interrupted(self._subject) from error
-
-    def _start_pool(self) -> ProcessPoolExecutor:
-        if self._pool is None:
-            self._pool = ProcessPoolExecutor(
-                self._jobs,
-                mp_context=_start_method(self._preload),
-                initializer=_begin_worker,
-                initargs=(dict(os.environ),),
-            )
-        return self._pool
 
 
 def _start_method(preload: Sequence[str]) -> Any:
@@ -249,15 +237,16 @@ def _deaf_to_interrupts() -> Iterator[None]:
 
 
 def _begin_worker(environment: dict[str, str]) -> None:
-    """Set a new worker's environment variables to those of the process that started it; ignore Ctrl-C.
+    """Set up a new worker with the environment variables of its parent process; it ends when that is gone.
 
     Objects imported before the fork live until the worker ends, so the garbage collector skips them: each
     pass would cost 0.3 CPU seconds, and copy their memory pages.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
     os.environ.clear()
     os.environ.update(environment)
-    begin()
+    prepare_process()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     gc.freeze()
 
 

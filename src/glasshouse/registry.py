@@ -10,7 +10,7 @@ import functools
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -261,10 +261,15 @@ def arguments(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     return {name: p for name, p in every if p.kind in kinds and name != FROM_DATA}
 
 
-def create(factory: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
+def create(factory: Callable[..., Any], settings: Mapping[str, Any], default: Any = None) -> Any:
     """Call ``factory`` with ``settings``, in which a table stands for an argument that is a dataclass.
 
     Keys missing from the table take their values from the argument's default.
+
+    Args:
+        factory: of a plug-in.
+        settings: by argument.
+        default: replaces these ``settings`` in a copy of it, instead of a call; None: none.
 
     Examples:
         >>> @dataclass(frozen=True)
@@ -276,22 +281,21 @@ def create(factory: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
         >>> create(Attack, {"training": {"steps": 5}})
         Attack(training=Training(steps=5))
     """
-    return _filled(factory, None, settings)
-
-
-def _filled(factory: Callable[..., Any], default: Any, settings: Mapping[str, Any]) -> Any:
-    """``default`` with ``settings`` replacing its own; if ``default`` is None, ``factory(**settings)``."""
     values = dict(settings)
     for name, parameter in arguments(factory).items():
         table, value = table_of(parameter), settings.get(name)
         if table is not None and isinstance(value, Mapping):
             inner = _default(factory, parameter) if default is None else getattr(default, name)
-            values[name] = _filled(table, inner if isinstance(inner, table) else None, value)
+            values[name] = create(table, value, inner if isinstance(inner, table) else None)
     return factory(**values) if default is None else replace(default, **values)
 
 
-def flat_settings(factory: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+def flat_settings(
+    factory: Callable[..., Any], settings: Mapping[str, Any], default: Any = None
+) -> dict[str, Any]:
     """Every argument of ``factory`` with its value under ``settings``; keys of a table by their dotted path.
+
+    Values missing from ``settings`` are those of ``default``, or of the factory where that is None.
 
     Examples:
         >>> @dataclass(frozen=True)
@@ -304,22 +308,16 @@ def flat_settings(factory: Callable[..., Any], settings: Mapping[str, Any]) -> d
         >>> flat_settings(Attack, {"restarts": 2})
         {'restarts': 2, 'training.steps': 100}
     """
-    return dict(_flat(factory, None, settings))
-
-
-def _flat(
-    factory: Callable[..., Any], default: Any, settings: Mapping[str, Any]
-) -> Iterator[tuple[str, Any]]:
-    takes = arguments(factory)
-    for name, parameter in takes.items():
+    flat: dict[str, Any] = {}
+    for name, parameter in arguments(factory).items():
         inner = _default(factory, parameter) if default is None else getattr(default, name)
         value, table = settings.get(name, inner), table_of(parameter)
         if table is None:
-            yield name, value
+            flat[name] = value
         else:
             base, inside = inner if isinstance(inner, table) else None, value if value is not inner else {}
-            yield from ((f"{name}.{key}", v) for key, v in _flat(table, base, inside))
-    yield from ((name, value) for name, value in settings.items() if name not in takes)
+            flat |= {f"{name}.{key}": v for key, v in flat_settings(table, inside, base).items()}
+    return flat | {name: value for name, value in settings.items() if name not in arguments(factory)}
 
 
 def takes(factory: Callable[..., Any], path: Sequence[str]) -> bool:

@@ -86,12 +86,8 @@ class Optimizer(Table):
             >>> sorted(Optimizer(weight_decay=0.1, schedule="cosine", period=5).traits)
             ['schedule', 'sgd', 'weight_decay']
         """
-        more = {
-            "momentum": self.momentum > 0,
-            "weight_decay": self.weight_decay > 0,
-            "schedule": self.schedule != "constant",
-        }
-        return frozenset({self.name, *(name for name, present in more.items() if present)})
+        differences = ("momentum", "weight_decay", "schedule")
+        return frozenset({self.name, *(n for n in differences if getattr(self, n) != getattr(PLAIN, n))})
 
     def share(self, *, round: int, step: int = 0) -> float:
         """The learning rate in a local step of a round, as a fraction of the highest, in (0, 1].
@@ -212,8 +208,6 @@ def model_arguments(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]
     takes = arguments(factory)
     if takes_images(factory):
         return dict(list(takes.items())[2:])
-    outside = (
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=float)
-        for name in NORMALISATION
-    )
-    return {**{p.name: p for p in outside}, **takes}
+    kind = inspect.Parameter.KEYWORD_ONLY
+    outside = {n: inspect.Parameter(n, kind, default=None, annotation=float) for n in NORMALISATION}
+    return {**outside, **takes}

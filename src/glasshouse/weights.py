@@ -37,7 +37,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     check_size(size, limits.FILE_BYTES, subject=subject)
     if path.suffix == ".npz":
         return _from_arrays(path, subject)
-    content: Any = _unpickled(path, size)
+    content: Any = _unpickled(path, size, subject)
     for wrapper in ("state_dict", "model_state_dict", "model"):
         if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
             content = content[wrapper]
@@ -60,8 +60,7 @@ def _from_arrays(path: Path, subject: str) -> dict[str, Tensor]:
     return tensors
 
 
-def _unpickled(path: Path, size: int) -> Any:
-    subject = f"file '{path}'"
+def _unpickled(path: Path, size: int, subject: str) -> Any:
     try:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:

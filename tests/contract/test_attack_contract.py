@@ -13,8 +13,7 @@ import torch
 
 from glasshouse import registry
 from glasshouse.attacks.base import Attack
-from glasshouse.testing.active_contract import ActiveAttackContract
-from glasshouse.testing.attack_contract import AttackContract
+from glasshouse.testing.attack_contract import ActiveAttackContract, AttackContract
 from glasshouse.testing.toys import SHAPE, toy
 from glasshouse.tokens.vocabulary import Vocabulary
 from glasshouse.transcript.cut import cut

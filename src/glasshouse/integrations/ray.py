@@ -19,8 +19,6 @@ from glasshouse.executors.local import SHARING
 from glasshouse.process import interrupted, worker_killed
 from glasshouse.registry import Card
 
-__all__ = ["Ray"]
-
 RETRIES: Final = 3
 """Maximum number of restarts of a piece whose process or machine was lost."""
 _OURS: Final = "GLASSHOUSE_"
@@ -55,7 +53,10 @@ class Ray:
             NotInstalled: Ray is missing.
             BadValue: no cluster answers at the address.
         """
-        ray = _ray()
+        try:
+            ray: Any = import_module("ray")
+        except ImportError as error:
+            raise not_installed("executor 'ray'", "ray", error, extra="ray") from error
         ours = not ray.is_initialized()
         if ours:
             try:
@@ -173,10 +174,3 @@ def _environment(room: str) -> dict[str, str]:
     """Environment of a piece's process: one thread, our own variables, and the room, which separates them."""
     own = {name: value for name, value in os.environ.items() if name.startswith(_OURS)}
     return {**own, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GLASSHOUSE_ROOM": room}
-
-
-def _ray() -> Any:
-    try:
-        return import_module("ray")
-    except ImportError as error:
-        raise not_installed("executor 'ray'", "ray", error, extra="ray") from error

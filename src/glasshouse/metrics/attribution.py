@@ -6,20 +6,18 @@ a claim.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.errors import BadValue, NothingClaimed, Undefined
 from glasshouse.images import psnr
-from glasshouse.metrics.base import Hits, Reads, ScoreContext, Wording
-from glasshouse.metrics.classes import ClassMetric
+from glasshouse.metrics.base import Hits, ScoreContext, Scores, metric_card, rate_wording
+from glasshouse.metrics.classes import ClassMetric, class_card
 from glasshouse.metrics.gallery import Gallery
 from glasshouse.metrics.match import UNMATCHED, assign, mse_table, take
-from glasshouse.registry import Card
 
 THRESHOLD = 18.0
 """PSNR above which an example counts as recovered, in dB; as in ``rate_blind``."""
@@ -55,22 +53,21 @@ class Attribution(Hits):
     An attack that names no clients scores chance by definition ("privacy by shuffling").
     """
 
-    card: ClassVar[Card] = Card(
-        summary="share of recovered examples that are attributed to the right client",
-        details={"direction": "up is worse for privacy", "chance": "1 / clients of the round"},
+    card = metric_card(
+        "share of recovered examples that are attributed to the right client",
+        chance="1 / clients of the round",
     )
-    wording: ClassVar[Wording] = Wording(
+    wording = rate_wording(
         label="attribution",
         sentence="named the right client for {} of what it recovered",
         explanation="How often the attack named the client behind an image that it had rebuilt: higher is"
         " worse; guessing is right for 1 in as many as there are clients.",
-        display="rate",
         severity="other",
         order=410,
     )
-    reads: ClassVar[Reads] = "source"
+    reads = "source"
 
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Scores:
         del context
         return _share("attribution", claimed, truth, chance=1 / len(torch.unique(truth)))
 
@@ -80,25 +77,21 @@ class Attribution(Hits):
 class LeakedLabels(Hits):
     """Share of recovered examples whose label is right. Up is worse; chance is 1 / K for balanced classes."""
 
-    card: ClassVar[Card] = Card(
-        summary="share of recovered examples that come with their right label",
-        details={"direction": "up is worse for privacy", "chance": "1 / classes"},
-    )
-    wording: ClassVar[Wording] = Wording(
+    card = metric_card("share of recovered examples that come with their right label", chance="1 / classes")
+    wording = rate_wording(
         label="labels of recovered examples",
         sentence="read the right label of {} of what it recovered",
         explanation="How often the attack knew the label of an image that it had rebuilt: higher is "
         "worse; guessing is right for 1 in as many as there are classes.",
-        display="rate",
         severity="labels",
         order=405,
     )
-    reads: ClassVar[Reads] = "labels"
+    reads = "labels"
 
     def chance(self, context: ScoreContext) -> float | None:
         return None if context.classes is None else 1 / context.classes
 
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Scores:
         if context.classes is None:
             raise Undefined(
                 "metric 'leaked_labels'",
@@ -109,7 +102,7 @@ class LeakedLabels(Hits):
         return _share("leaked_labels", claimed, truth, chance=1 / context.classes)
 
 
-def _share(name: str, claimed: Tensor, truth: Tensor, *, chance: float) -> NDArray[np.float64]:
+def _share(name: str, claimed: Tensor, truth: Tensor, *, chance: float) -> Scores:
     """Per recovered example: 1, 0, or ``chance`` where no guess was made.
 
     Raises:
@@ -142,21 +135,16 @@ def _share(name: str, claimed: Tensor, truth: Tensor, *, chance: float) -> NDArr
 class Owner(ClassMetric):
     """Whether the client claimed for a private class (-1: none) is its owner."""
 
-    card: ClassVar[Card] = Card(
-        summary="share of private classes whose owner the attack names",
-        source="Takahashi et al. 2023, Breaching FedMD, CVPR",
-        details={"direction": "up is worse", "chance": "1/K over the clients"},
-    )
-    wording: ClassVar[Wording] = Wording(
+    card = class_card("share of private classes whose owner the attack names", chance="1/K over the clients")
+    wording = rate_wording(
         label="owner named",
         sentence="named the owner of {} of the classes",
         explanation="How often the attack named the client that holds a private class: higher is worse; "
         "guessing is right for 1 in as many as there are clients.",
-        display="rate",
         severity="other",
         order=310,
     )
-    reads: ClassVar[Reads] = "source"
+    reads = "source"
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
         return claimed == gallery.owners[labels]

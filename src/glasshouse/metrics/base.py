@@ -12,6 +12,7 @@ N clients, M images among which one is identified.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, ClassVar, Literal, Protocol, final, runtime_checkable
 
 import numpy as np
@@ -19,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from glasshouse.errors import BadValue
+from glasshouse.errors import BadValue, NothingClaimed
 from glasshouse.limits import Fix, Probability, check_value
 from glasshouse.metrics.gallery import Gallery
 from glasshouse.metrics.statistics.interval import Interval
@@ -150,6 +151,44 @@ class Wording:
             )
 
 
+rate_wording = partial(Wording, display="rate")
+"""The wording of a metric that a report shows as a percentage."""
+
+
+def metric_card(
+    summary: str,
+    *,
+    chance: str = "depends on the data: see the null baseline",
+    down: bool = False,
+    source: str = "",
+    extra: str = "",
+    **details: str,
+) -> Card:
+    """The card of a metric.
+
+    Args:
+        summary: one line.
+        chance: what guessing reaches, in words.
+        down: smaller numbers leak more.
+        source: paper or origin.
+        extra: the optional dependency group that it needs.
+        **details: further facts to show, or another wording of ``direction``.
+    """
+    direction = f"{'down' if down else 'up'} is worse for privacy"
+    stated = {"direction": direction, "chance": chance, **details}
+    return Card(summary=summary, source=source, extra=extra, details=stated)
+
+
+def nothing_claimed(name: str, what: str, instead: str) -> NothingClaimed:
+    """The error of a metric of what was claimed, for a claim that is empty."""
+    subject, fix = f"metric '{name}'", f"look at '{instead}' instead"
+    return NothingClaimed(subject, needs=f"at least one {what}", got="none", fix=fix)
+
+
+Scores = NDArray[np.float64]
+"""What a metric returns: one number per unit."""
+
+
 class Metric(Protocol):
     """A metric with one number per unit, to be averaged over units. The defaults are those for images.
 
@@ -189,15 +228,19 @@ class Metric(Protocol):
             BadValue: shapes do not match, or a value is not finite.
             Undefined: the data or the context do not determine the number.
         """
-        ...
 
 
-class Hits(Metric, Protocol):
-    """A metric that is 0 or 1 per unit: the mean is a share."""
+class Share(Metric, Protocol):
+    """A metric between 0 and 1 per unit."""
 
     unit: ClassVar[str] = "share"
-    counts: ClassVar[bool] = True
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+
+
+class Hits(Share, Protocol):
+    """A metric that is 0 or 1 per unit: the mean is a share."""
+
+    counts: ClassVar[bool] = True
 
 
 @runtime_checkable
@@ -220,7 +263,6 @@ class PooledMetric(Protocol):
             runs: (N,), which run (seed) a client belongs to; None treats clients as independent.
             level: coverage of the interval.
         """
-        ...
 
     def values(self, claimed: NDArray[np.float64], truths: NDArray[np.bool_]) -> NDArray[np.float64]:
         """The metric against each of several truths, for the permutation test against guessing.
@@ -235,7 +277,6 @@ class PooledMetric(Protocol):
         Raises:
             Undefined: a truth does not determine the number.
         """
-        ...
 
 
 @runtime_checkable
@@ -250,7 +291,6 @@ class ComparingMetric(Protocol):
             right: the original of each, (B, C, H, W).
             context: as for ``score``.
         """
-        ...
 
 
 @runtime_checkable
@@ -264,7 +304,6 @@ class BoundedMetric(Protocol):
             share: maps a false-positive rate to the highest true-positive rate possible at it (a bound on the
                 ROC curve); concave and non-decreasing.
         """
-        ...
 
 
 def check_images(name: str, claimed: Tensor, truth: Tensor) -> None:

@@ -11,19 +11,19 @@ Shape letters: B claimed images, J classes, L private ones.
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Protocol, final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.errors import Undefined
-from glasshouse.metrics.base import ClaimKind, Hits, ScoreContext, Wording
+from glasshouse.metrics.base import ClaimKind, Hits, ScoreContext, Scores, Wording, metric_card, rate_wording
 from glasshouse.metrics.gallery import Gallery
-from glasshouse.registry import Card
 
 SOURCE = "Takahashi et al. 2023, Breaching FedMD, CVPR"
+class_card = partial(metric_card, source=SOURCE, direction="up is worse")
 
 
 def gallery_of(context: ScoreContext, name: str) -> Gallery:
@@ -60,7 +60,7 @@ class ClassMetric(Hits, Protocol):
         """As :meth:`guess`; None without a gallery."""
         return None if context.gallery is None else self.guess(context.gallery)
 
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Scores:
         """One number per private class.
 
         Raises:
@@ -75,6 +75,7 @@ class ClassSimilarity(ClassMetric, Protocol):
 
     unit: ClassVar[str] = ""
     counts: ClassVar[bool] = False
+    range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
 
 
 def _own(table: Tensor, labels: Tensor) -> Tensor:
@@ -95,21 +96,19 @@ def sides(
 class AttackAccuracy(ClassMetric):
     """The paper's success criterion: strictly nearer to its own private mean than to any other mean."""
 
-    card: ClassVar[Card] = Card(
-        summary="share of private classes whose image is nearest to their own private mean",
-        source=SOURCE,
-        details={"direction": "up is worse", "chance": "1/(L + J), drawn among the candidates"},
+    card = class_card(
+        "share of private classes whose image is nearest to their own private mean",
+        chance="1/(L + J), drawn among the candidates",
     )
-    wording: ClassVar[Wording] = Wording(
+    wording = rate_wording(
         label="attack accuracy",
         sentence="rebuilt pictures recognised as their target in {} of cases",
         explanation="How often the picture of a private class is nearest to that class's own private "
         "mean: higher is worse; guessing is right for 1 in as many as there are candidates.",
-        display="rate",
         severity="images",
         order=60,
     )
-    whole: ClassVar[bool] = False
+    whole = False
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
         own, others, public = sides(claimed, labels, gallery, whole=self.whole)
@@ -121,17 +120,15 @@ class AttackAccuracy(ClassMetric):
 class TooClose(ClassMetric):
     """Strictly nearer to its own *public* mean than to any other: the right person, but nothing private."""
 
-    card: ClassVar[Card] = Card(
-        summary="share of private classes whose image is nearest to their own public mean",
-        source=SOURCE,
-        details={"direction": "up is worse", "chance": "as for attack_accuracy"},
+    card = class_card(
+        "share of private classes whose image is nearest to their own public mean",
+        chance="as for attack_accuracy",
     )
-    wording: ClassVar[Wording] = Wording(
+    wording = rate_wording(
         label="own public mean shown",
         sentence="showed the own public mean in {} of cases",
         explanation="How often the picture is nearest to the class's public mean: the right person, but "
         "nothing that was private. Higher means that less private content came out.",
-        display="rate",
         order=320,
         private=False,
     )
@@ -146,17 +143,14 @@ class TooClose(ClassMetric):
 class IdentityMatch(ClassMetric):
     """Strictly nearest to its own private or its own public mean: the right person in either domain."""
 
-    card: ClassVar[Card] = Card(
-        summary="share of private classes whose image is nearest to one of their own means",
-        source=SOURCE,
-        details={"direction": "up is worse", "chance": "2/(L + J)"},
+    card = class_card(
+        "share of private classes whose image is nearest to one of their own means", chance="2/(L + J)"
     )
-    wording: ClassVar[Wording] = Wording(
+    wording = rate_wording(
         label="identity match",
         sentence="rebuilt pictures of the right identity in {} of cases",
         explanation="How often the picture is nearest to one of the right person's own means, private or "
         "public: higher is worse; guessing is right for 2 in as many as there are candidates.",
-        display="rate",
         severity="images",
         order=120,
     )
@@ -180,20 +174,20 @@ def points_to(
 class ClassIdentification(ClassMetric):
     """Nearest to its own among the private-domain means of all people; public means are not candidates."""
 
-    card: ClassVar[Card] = Card(
-        summary="share of private classes whose image points to them among all people",
-        details={"direction": "up is worse", "chance": "1/J over the people with private-domain images"},
+    card = class_card(
+        "share of private classes whose image points to them among all people",
+        chance="1/J over the people with private-domain images",
+        source="",
     )
-    wording: ClassVar[Wording] = Wording(
+    wording = rate_wording(
         label="identified among all people",
         sentence="rebuilt pictures that point to the right person in {} of cases",
         explanation="How often the picture points to the right one among all people of the data set: "
         "higher is worse; guessing is right for 1 in as many as there are people.",
-        display="rate",
         severity="images",
         order=140,
     )
-    whole: ClassVar[bool] = False
+    whole = False
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
         return points_to(claimed, labels, gallery, len(gallery.people), whole=self.whole)
@@ -207,16 +201,16 @@ class ClassIdentification(ClassMetric):
 class TargetIdentification(ClassMetric):
     """Nearest to its own among the private means only: are private classes told apart?"""
 
-    card: ClassVar[Card] = Card(
-        summary="share of private classes whose image points to them among the private classes",
-        details={"direction": "up is worse", "chance": "1/L"},
+    card = class_card(
+        "share of private classes whose image points to them among the private classes",
+        chance="1/L",
+        source="",
     )
-    wording: ClassVar[Wording] = Wording(
+    wording = rate_wording(
         label="identified among the private classes",
         sentence="rebuilt pictures that point to the right private class in {} of cases",
         explanation="How often the picture points to the right one of the private classes: higher is "
         "worse; guessing is right for 1 in as many as there are private classes.",
-        display="rate",
         severity="images",
         order=150,
     )
@@ -233,12 +227,10 @@ class TargetIdentification(ClassMetric):
 class SsimPrivate(ClassSimilarity):
     """SSIM with the own private mean, on the scored rows."""
 
-    card: ClassVar[Card] = Card(
-        summary="SSIM of the image of a private class with the class's private mean",
-        source=SOURCE,
-        details={"direction": "up is worse", "chance": "that of the prior image"},
+    card = class_card(
+        "SSIM of the image of a private class with the class's private mean", chance="that of the prior image"
     )
-    wording: ClassVar[Wording] = Wording(
+    wording = Wording(
         label="SSIM with the private mean",
         sentence="rebuilt private classes with SSIM {} (likeness; 1 is a perfect copy)",
         explanation="Similarity of the picture and the class's private mean: 1 is a perfect copy, so "
@@ -246,7 +238,6 @@ class SsimPrivate(ClassSimilarity):
         severity="images",
         order=160,
     )
-    range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
         return sides(claimed, labels, gallery)[0]
@@ -257,12 +248,10 @@ class SsimPrivate(ClassSimilarity):
 class SsimPublic(ClassSimilarity):
     """SSIM with the own public mean, on the scored rows."""
 
-    card: ClassVar[Card] = Card(
-        summary="SSIM of the image of a private class with the class's public mean",
-        source=SOURCE,
-        details={"direction": "up is worse", "chance": "that of the prior image"},
+    card = class_card(
+        "SSIM of the image of a private class with the class's public mean", chance="that of the prior image"
     )
-    wording: ClassVar[Wording] = Wording(
+    wording = Wording(
         label="SSIM with the public mean",
         sentence="rebuilt public means with SSIM {}",
         explanation="Similarity of the picture and the class's public mean: 1 is a perfect copy. It shows"
@@ -270,7 +259,6 @@ class SsimPublic(ClassSimilarity):
         order=330,
         private=False,
     )
-    range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
         return sides(claimed, labels, gallery)[2]
@@ -281,12 +269,10 @@ class SsimPublic(ClassSimilarity):
 class SsimGap(ClassSimilarity):
     """SSIM with the own private mean minus SSIM with the own public mean, on the scored rows."""
 
-    card: ClassVar[Card] = Card(
-        summary="how much nearer to its private than to its public mean an image is",
-        source=SOURCE,
-        details={"direction": "up is worse", "chance": "that of the prior image"},
+    card = class_card(
+        "how much nearer to its private than to its public mean an image is", chance="that of the prior image"
     )
-    wording: ClassVar[Wording] = Wording(
+    wording = Wording(
         label="SSIM gap",
         sentence="rebuilt pictures nearer to the private than the public: {}",
         explanation="By how much the picture is more like the class's private than its public mean: above"
@@ -294,7 +280,7 @@ class SsimGap(ClassSimilarity):
         severity="images",
         order=130,
     )
-    range: ClassVar[tuple[float, float]] = (-2.0, 2.0)
+    range = (-2.0, 2.0)
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
         own, _, public = sides(claimed, labels, gallery)
@@ -306,20 +292,18 @@ class SsimGap(ClassSimilarity):
 class AttackAccuracyWhole(AttackAccuracy):
     """The paper's success criterion on the whole picture: nearest to its own private mean."""
 
-    card: ClassVar[Card] = Card(
-        summary="share of private classes whose whole image is nearest to their own private mean",
-        source=SOURCE,
-        details={"direction": "up is worse", "chance": "1/(L + J), drawn among the candidates"},
+    card = class_card(
+        "share of private classes whose whole image is nearest to their own private mean",
+        chance="1/(L + J), drawn among the candidates",
     )
-    wording: ClassVar[Wording] = Wording(
+    wording = rate_wording(
         label="attack accuracy, whole picture",
         sentence="rebuilt whole pictures recognised as their target in {} of cases",
         explanation="As attack accuracy, of whole pictures: higher is worse; guessing: 1 in all candidates.",
-        display="rate",
         severity="images",
         order=61,
     )
-    whole: ClassVar[bool] = True
+    whole = True
 
 
 @final
@@ -327,16 +311,16 @@ class AttackAccuracyWhole(AttackAccuracy):
 class ClassIdentificationWhole(ClassIdentification):
     """On the whole picture, nearest to its own among the private-domain means of all people."""
 
-    card: ClassVar[Card] = Card(
-        summary="share of private classes whose whole image points to them among all people",
-        details={"direction": "up is worse", "chance": "1/J over the people with private-domain images"},
+    card = class_card(
+        "share of private classes whose whole image points to them among all people",
+        chance="1/J over the people with private-domain images",
+        source="",
     )
-    wording: ClassVar[Wording] = Wording(
+    wording = rate_wording(
         label="identified among all people, whole picture",
         sentence="rebuilt whole pictures that point to the right person in {} of cases",
         explanation="As identified, of whole pictures: higher is worse; guessing: one in as many as people.",
-        display="rate",
         severity="images",
         order=141,
     )
-    whole: ClassVar[bool] = True
+    whole = True

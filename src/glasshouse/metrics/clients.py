@@ -7,28 +7,21 @@ from typing import Annotated, ClassVar, Protocol, final
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.limits import Fix, Fraction, check_ranges
 from glasshouse.metrics import membership
-from glasshouse.metrics.base import ClaimKind, Metric, Reads, ScoreContext, Wording
+from glasshouse.metrics.base import ClaimKind, Reads, ScoreContext, Share, Wording, metric_card, rate_wording
+from glasshouse.metrics.membership import Bools, Floats, Ints
 from glasshouse.metrics.statistics.interval import Interval
-from glasshouse.registry import Card
-
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
-Ints = NDArray[np.int64]
 
 
-class ClientMetric(Metric, Protocol):
+class ClientMetric(Share, Protocol):
     """Base class of metrics over all clients of several runs."""
 
     claim: ClassVar[ClaimKind] = "clients"
     reads: ClassVar[Reads] = "decisions"
-    unit: ClassVar[str] = "share"
-    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
     interval: ClassVar[Callable[..., Interval]]
 
     def pool(
@@ -66,11 +59,11 @@ class F1(ClientMetric):
     """Harmonic mean of precision and recall over clients; calling a share s at random gets 2φs / (φ + s)."""
 
     interval = staticmethod(membership.f1)
-    card: ClassVar[Card] = Card(
-        summary="harmonic mean of precision and recall over clients, exact interval",
-        details={"direction": "up is worse for privacy", "chance": "the share of positives, or more: a coin"},
+    card = metric_card(
+        "harmonic mean of precision and recall over clients, exact interval",
+        chance="the share of positives, or more: a coin",
     )
-    wording: ClassVar[Wording] = Wording(
+    wording = Wording(
         label="F1",
         sentence="found the clients in question (F1 {}; 1 is all of them and nobody else)",
         explanation="Balance of finding all the clients in question and accusing no others: 1 is perfect,"
@@ -78,7 +71,7 @@ class F1(ClientMetric):
         severity="membership",
         order=30,
     )
-    unit: ClassVar[str] = ""
+    unit = ""
 
     def chance(self, context: ScoreContext) -> float | None:
         """The better of two random guesses: calling the known share φ positive, or the claim's share s."""
@@ -99,16 +92,14 @@ class Precision(ClientMetric):
     """Share of the clients called positive that are positive."""
 
     interval = staticmethod(membership.precision)
-    card: ClassVar[Card] = Card(
-        summary="share of the clients called positive that are, exact interval",
-        details={"direction": "up is worse for privacy", "chance": "the share of positives"},
+    card = metric_card(
+        "share of the clients called positive that are, exact interval", chance="the share of positives"
     )
-    wording: ClassVar[Wording] = Wording(
+    wording = rate_wording(
         label="precision",
         sentence="named clients of which {} were right",
         explanation="Share of the accused clients that were accused rightly: higher is worse; random "
         "guessing reaches the share of such clients.",
-        display="rate",
         severity="membership",
         order=430,
     )
@@ -125,16 +116,14 @@ class Recall(ClientMetric):
     """Share of the positive clients that are called positive."""
 
     interval = staticmethod(membership.recall)
-    card: ClassVar[Card] = Card(
-        summary="share of the positive clients that are called so, exact interval",
-        details={"direction": "up is worse for privacy", "chance": "the share called positive"},
+    card = metric_card(
+        "share of the positive clients that are called so, exact interval", chance="the share called positive"
     )
-    wording: ClassVar[Wording] = Wording(
+    wording = rate_wording(
         label="recall",
         sentence="found {} of the clients in question",
         explanation="Share of the clients in question that were found: higher is worse; random guessing "
         "finds as large a share as it accuses.",
-        display="rate",
         severity="membership",
         order=420,
     )
@@ -155,12 +144,12 @@ class Auc(ClientMetric):
     """Probability that a positive client scores above a negative one."""
 
     interval = staticmethod(membership.auc)
-    card: ClassVar[Card] = Card(
-        summary="probability that a positive client scores above a negative one",
+    card = metric_card(
+        "probability that a positive client scores above a negative one",
+        chance="0.5",
         source="interval: Newcombe 2006, Statistics in Medicine 25(4)",
-        details={"direction": "up is worse for privacy", "chance": "0.5"},
     )
-    wording: ClassVar[Wording] = Wording(
+    wording = Wording(
         label="AUC",
         sentence="told members from others (AUC {}; guessing gets 0.5, 1 is perfect)",
         explanation="How often a client in question gets a higher score than another client: 1 is always,"
@@ -168,8 +157,8 @@ class Auc(ClientMetric):
         severity="membership",
         order=40,
     )
-    reads: ClassVar[Reads] = "scores"
-    unit: ClassVar[str] = ""
+    reads = "scores"
+    unit = ""
 
     def chance(self, context: ScoreContext) -> float | None:
         del context
@@ -197,21 +186,20 @@ class TprAtFpr(ClientMetric):
     """
 
     interval = staticmethod(membership.tpr_at_fpr)
-    card: ClassVar[Card] = Card(
-        summary="share of positive clients found at a tolerated share of false alarms, exact interval",
+    card = metric_card(
+        "share of positive clients found at a tolerated share of false alarms, exact interval",
+        chance="the tolerated share of false alarms",
         source="Carlini et al. 2022, arXiv:2112.03570",
-        details={"direction": "up is worse for privacy", "chance": "the tolerated share of false alarms"},
     )
-    wording: ClassVar[Wording] = Wording(
+    wording = rate_wording(
         label="found at a low false-alarm rate",
         sentence="found {} of the clients in question at a low rate of false alarms",
         explanation="Share of the clients in question that were found while hardly any other was accused:"
         " higher is worse; random guessing finds as large a share as it may accuse wrongly.",
-        display="rate",
         severity="membership",
         order=50,
     )
-    reads: ClassVar[Reads] = "scores"
+    reads = "scores"
 
     fpr: Annotated[Fraction, Fix("0.01 for one in a hundred")] = 0.01
 

@@ -1,16 +1,14 @@
 """Accuracy of the labels that an attack infers for a batch. K classes, B private examples."""
 
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.errors import BadValue
-from glasshouse.metrics.base import ClaimKind, Hits, Reads, ScoreContext, Wording
-from glasshouse.registry import Card
+from glasshouse.metrics.base import Hits, ScoreContext, Scores, metric_card, rate_wording
 
 
 @final
@@ -23,26 +21,22 @@ class LabelAccuracy(Hits):
     claimed labels each hit counts B / R, so that claiming every class gains nothing.
     """
 
-    card: ClassVar[Card] = Card(
-        summary="share of a batch's labels that were inferred, as a multiset",
-        details={
-            "direction": "up is worse for privacy",
-            "chance": "depends on the labels: see the null baseline",
-        },
+    card = metric_card(
+        "share of a batch's labels that were inferred, as a multiset",
+        chance="depends on the labels: see the null baseline",
     )
-    wording: ClassVar[Wording] = Wording(
+    wording = rate_wording(
         label="labels read",
         sentence="read {} of the private labels right",
         explanation="Share of the private labels that the attack knew: higher is worse. Guessing from "
         "public data reaches what the labels' frequencies give away.",
-        display="rate",
         severity="labels",
         order=400,
     )
-    claim: ClassVar[ClaimKind] = "labels"
-    reads: ClassVar[Reads] = "counts"
+    claim = "labels"
+    reads = "counts"
 
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Scores:
         """One number per private example; both arguments are counts per class, ``(K,)``."""
         del context
         good = claimed.shape == truth.shape and claimed.ndim == 1

@@ -3,8 +3,7 @@
 import base64
 import io
 from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
+from importlib.resources import files
 from typing import Final
 
 import numpy as np
@@ -48,10 +47,8 @@ def _copy(metric: Metric, number: float) -> Tensor:
 @cache
 def _photograph() -> Tensor:
     """scikit-learn's photo of a flower, (1, 3, H, W) in [0, 1]; flickr.com/photos/vultilion, CC BY 2.0."""
-    spec = find_spec("sklearn")
-    assert spec is not None
-    assert spec.origin is not None
-    with Image.open(Path(spec.origin).parent / "datasets" / "images" / "flower.jpg") as photo:
+    flower = files("sklearn") / "datasets" / "images" / "flower.jpg"
+    with flower.open("rb") as file, Image.open(file) as photo:
         square = photo.convert("RGB").crop((140, 30, 500, 390)).resize((SIDE, SIDE))
     return torch.from_numpy(np.asarray(square, dtype=np.float32) / 255).permute(2, 0, 1)[None]
 

@@ -4,17 +4,15 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal, final
+from typing import Literal, final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.errors import NotInstalled, Undefined
-from glasshouse.metrics.base import Metric, ScoreContext, Wording
+from glasshouse.metrics.base import Metric, ScoreContext, Scores, Wording, metric_card
 from glasshouse.metrics.reconstruction import pair_images
-from glasshouse.registry import Card
 
 try:
     import torchvision  # noqa: F401  (torchmetrics takes its backbones from there)
@@ -40,16 +38,13 @@ class Lpips(Metric):
         NotInstalled: torchvision is missing, does not fit this build of torch, or its weights cannot be had.
     """
 
-    card: ClassVar[Card] = Card(
-        summary="learned perceptual distance of the paired reconstruction",
+    card = metric_card(
+        "learned perceptual distance of the paired reconstruction",
         source="Zhang et al. 2018, arXiv:1801.03924",
         extra="vision",
-        details={
-            "direction": "down is worse for privacy",
-            "chance": "depends on the data: see the null baseline",
-        },
+        down=True,
     )
-    wording: ClassVar[Wording] = Wording(
+    wording = Wording(
         label="LPIPS",
         sentence="rebuilt private images at LPIPS distance {} (unlikeness; 0 is a perfect copy)",
         explanation="Difference of both images as people would judge it: 0 is the same, so lower is "
@@ -57,8 +52,8 @@ class Lpips(Metric):
         severity="images",
         order=210,
     )
-    higher_leaks: ClassVar[bool] = False
-    range: ClassVar[tuple[float, float]] = (0.0, math.inf)
+    higher_leaks = False
+    range = (0.0, math.inf)
 
     net: Literal["alex", "vgg"] = "alex"
 
@@ -66,7 +61,7 @@ class Lpips(Metric):
         if _MISSING:
             raise _not_installed("torchvision, built for the installed torch", _MISSING)
 
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Scores:
         left, right = pair_images("lpips", claimed, truth, context)
         if min(truth.shape[-2:]) < _SMALLEST or truth.shape[1] not in (1, 3):
             raise Undefined(

@@ -7,7 +7,7 @@ mid-grey image (``match.take``) by the distances, and is a miss for the shares. 
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import final
 
 import numpy as np
 import torch
@@ -16,16 +16,12 @@ from torch import Tensor
 
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.images import mse, psnr, ssim
-from glasshouse.metrics.base import Features, Hits, Metric, Requirement, ScoreContext, Wording, check_images
+from glasshouse.metrics.base import Features, Hits, Metric, ScoreContext, Wording, check_images, metric_card
 from glasshouse.metrics.gallery import SsimTable
 from glasshouse.metrics.match import UNMATCHED, assign, mse_table, take
-from glasshouse.registry import Card
 
-UP = "up is worse for privacy"
-DOWN = "down is worse for privacy"
 ROUNDING = 1e-9
 """Tolerance for ties, relative to the images' mean square: closer distances in a table may be equal."""
-NO_CHANCE = "depends on the data: see the null baseline"
 
 
 def pair_images(name: str, claimed: Tensor, truth: Tensor, context: ScoreContext) -> tuple[Tensor, Tensor]:
@@ -51,11 +47,10 @@ def as_array(x: Tensor) -> NDArray[np.float64]:
 class Mse(Metric):
     """Mean squared error per original, in squared pixel units; 0 is an exact copy."""
 
-    card: ClassVar[Card] = Card(
-        summary="mean squared error of the paired reconstruction, on the declared image range",
-        details={"direction": DOWN, "chance": NO_CHANCE},
+    card = metric_card(
+        "mean squared error of the paired reconstruction, on the declared image range", down=True
     )
-    wording: ClassVar[Wording] = Wording(
+    wording = Wording(
         label="squared error",
         sentence="rebuilt private images with mean squared error {} (0 is a perfect copy)",
         explanation="Mean squared difference of the pixels: 0 is a perfect copy, so lower is worse. What "
@@ -63,8 +58,8 @@ class Mse(Metric):
         severity="images",
         order=240,
     )
-    higher_leaks: ClassVar[bool] = False
-    range: ClassVar[tuple[float, float]] = (0.0, math.inf)
+    higher_leaks = False
+    range = (0.0, math.inf)
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         return self.compare(*pair_images("mse", claimed, truth, context), context=context)
@@ -85,15 +80,11 @@ class Mse(Metric):
 class Psnr(Metric):
     """Peak signal-to-noise ratio per original, dB, at most 100; the peak is the width of the image range."""
 
-    card: ClassVar[Card] = Card(
-        summary="peak signal-to-noise ratio of the paired reconstruction, peak 1 on [0, 1], at most 100 dB",
-        details={
-            "direction": UP,
-            "chance": NO_CHANCE,
-            "papers": "peak 1 on [-1, 1] images (GGL) gives 6.02 dB less",
-        },
+    card = metric_card(
+        "peak signal-to-noise ratio of the paired reconstruction, peak 1 on [0, 1], at most 100 dB",
+        papers="peak 1 on [-1, 1] images (GGL) gives 6.02 dB less",
     )
-    wording: ClassVar[Wording] = Wording(
+    wording = Wording(
         label="PSNR",
         sentence="rebuilt private images at PSNR {} (closeness; a small picture is recognisable above 18)",
         explanation="Closeness of the pixels in decibels: higher is worse, and above about 18 dB a small "
@@ -111,8 +102,8 @@ class Psnr(Metric):
         note="PSNR is that of images on [0, 1] with peak 1; a paper that takes peak 1 on [-1, 1] "
         "reports 6.02 dB less for the same images.",
     )
-    unit: ClassVar[str] = "dB"
-    range: ClassVar[tuple[float, float]] = (0.0, 100.0)
+    unit = "dB"
+    range = (0.0, 100.0)
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         return self.compare(*pair_images("psnr", claimed, truth, context), context=context)
@@ -132,13 +123,13 @@ class Psnr(Metric):
 class Ssim(Metric):
     """Structural similarity per original; see ``images.ssim`` for the window on small images."""
 
-    card: ClassVar[Card] = Card(
-        summary="structural similarity of the paired reconstruction",
+    card = metric_card(
+        "structural similarity of the paired reconstruction",
+        chance="about 0 for unrelated natural images",
         source="Wang et al. 2004, IEEE TIP 13(4)",
-        details={"direction": UP, "chance": "about 0 for unrelated natural images"},
     )
-    range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
-    wording: ClassVar[Wording] = Wording(
+    range = (-1.0, 1.0)
+    wording = Wording(
         label="SSIM",
         sentence="rebuilt private images with SSIM {} (likeness; 1 is a perfect copy)",
         explanation="Similarity of local structure: 1 is a perfect copy, about 0 an unrelated picture. "
@@ -166,12 +157,12 @@ class Ssim(Metric):
 class MseR(Metric):
     """Mean squared error between feature vectors (the input of the last layer), paired by pixels."""
 
-    card: ClassVar[Card] = Card(
-        summary="mean squared error in feature space of the model under audit",
+    card = metric_card(
+        "mean squared error in feature space of the model under audit",
         source="Li et al. 2022, arXiv:2203.15696 (MSE-R)",
-        details={"direction": DOWN, "chance": NO_CHANCE},
+        down=True,
     )
-    wording: ClassVar[Wording] = Wording(
+    wording = Wording(
         label="feature error",
         sentence="rebuilt private images with feature error {} (0: the model sees no difference)",
         explanation="Mean squared difference of what the audited model sees in both images: 0 is the "
@@ -179,8 +170,8 @@ class MseR(Metric):
         severity="images",
         order=230,
     )
-    higher_leaks: ClassVar[bool] = False
-    range: ClassVar[tuple[float, float]] = (0.0, math.inf)
+    higher_leaks = False
+    range = (0.0, math.inf)
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         return self.compare(*pair_images("mse_r", claimed, truth, context), context=context)
@@ -213,12 +204,12 @@ class Perceptual(Metric):
     and are comparable only within one network.
     """
 
-    card: ClassVar[Card] = Card(
-        summary="distance in features of a public network (stand-in for LPIPS, without learned weights)",
+    card = metric_card(
+        "distance in features of a public network (stand-in for LPIPS, without learned weights)",
         source="after Zhang et al. 2018, arXiv:1801.03924, Eq. 1 with w = 1",
-        details={"direction": DOWN, "chance": NO_CHANCE},
+        down=True,
     )
-    wording: ClassVar[Wording] = Wording(
+    wording = Wording(
         label="perceptual distance",
         sentence="rebuilt private images at perceptual distance {} (0 is a perfect copy)",
         explanation="Difference of both images as a separate network sees them: 0 is the same, so lower "
@@ -226,9 +217,9 @@ class Perceptual(Metric):
         severity="images",
         order=220,
     )
-    requires: ClassVar[frozenset[Requirement]] = frozenset({"stand_in"})
-    higher_leaks: ClassVar[bool] = False
-    range: ClassVar[tuple[float, float]] = (0.0, math.inf)
+    requires = frozenset({"stand_in"})
+    higher_leaks = False
+    range = (0.0, math.inf)
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         return self.compare(*pair_images("perceptual", claimed, truth, context), context=context)
@@ -259,11 +250,11 @@ class Identification(Hits):
     image has no advantage here, which is why this metric complements the distances.
     """
 
-    card: ClassVar[Card] = Card(
-        summary="share of originals that are the nearest of M images to their own reconstruction",
-        details={"direction": UP, "chance": "1/M, M = distractors + 1"},
+    card = metric_card(
+        "share of originals that are the nearest of M images to their own reconstruction",
+        chance="1/M, M = distractors + 1",
     )
-    wording: ClassVar[Wording] = Wording(
+    wording = Wording(
         label="identification",
         sentence="rebuilt recognisable images: for {} the right original was picked from among look-alikes",
         explanation="How often the right original is found among many look-alikes from the rebuilt image "
@@ -272,7 +263,7 @@ class Identification(Hits):
         severity="images",
         order=62,
     )
-    requires: ClassVar[frozenset[Requirement]] = frozenset({"distractors"})
+    requires = frozenset({"distractors"})
 
     def chance(self, context: ScoreContext) -> float | None:
         return None if context.distractors is None else 1 / (len(context.distractors) + 1)

@@ -5,17 +5,16 @@ original without a pair is a miss. Shape letters as in ``base``.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.images import psnr
-from glasshouse.metrics.base import Hits, ScoreContext, Wording, check_images
+from glasshouse.metrics.base import Hits, ScoreContext, Scores, check_images, metric_card, rate_wording
 from glasshouse.metrics.match import UNMATCHED, assign, best, mse_table, take
-from glasshouse.metrics.reconstruction import NO_CHANCE, UP, as_array
-from glasshouse.registry import Card
+from glasshouse.metrics.reconstruction import as_array
 
 
 @final
@@ -29,27 +28,23 @@ class RateBlind(Hits):
         threshold: PSNR above which (not at which) an image counts as recovered, dB.
     """
 
-    card: ClassVar[Card] = Card(
-        summary="share of originals recovered at PSNR > 18 dB, each original and each candidate once",
-        details={"direction": UP, "chance": NO_CHANCE},
-    )
-    wording: ClassVar[Wording] = Wording(
+    card = metric_card("share of originals recovered at PSNR > 18 dB, each original and each candidate once")
+    wording = rate_wording(
         label="examples recovered",
         sentence="recovered {} of the private examples",
         explanation="Share of the private images rebuilt at PSNR above 18 dB, each original and each "
         "rebuilt image counted once: higher is worse, guessing reaches about 0 %.",
-        display="rate",
         severity="images",
         order=10,
     )
 
     threshold: float = 18.0
 
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Scores:
         check_images("rate_blind", claimed, truth)
         return _recovery_hits(claimed, truth, assign(mse_table(truth, claimed)), self.threshold, context)
 
-    def compare(self, left: Tensor, right: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+    def compare(self, left: Tensor, right: Tensor, *, context: ScoreContext) -> Scores:
         return _above(left, right, self.threshold, context)
 
 
@@ -65,35 +60,33 @@ class RatePaper(Hits):
         threshold: PSNR above which (not at which) an image counts as recovered, dB.
     """
 
-    card: ClassVar[Card] = Card(
-        summary="share of originals with some candidate at PSNR > 18 dB, candidates reused (the papers' way)",
+    card = metric_card(
+        "share of originals with some candidate at PSNR > 18 dB, candidates reused (the papers' way)",
         source="Shi et al. 2023, arXiv:2311.05808 (reconstruction rate)",
-        details={"direction": UP, "chance": NO_CHANCE},
     )
-    wording: ClassVar[Wording] = Wording(
+    wording = rate_wording(
         label="examples recovered (paper's count)",
         sentence="recovered {} of the private examples, counted as the paper does",
         explanation="As 'examples recovered', but one rebuilt image may stand for several originals, as "
         "papers count: higher is worse, and more than a blind attacker could claim.",
-        display="rate",
         severity="images",
         order=250,
     )
 
     threshold: float = 18.0
 
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Scores:
         check_images("rate_paper", claimed, truth)
         return _recovery_hits(claimed, truth, best(mse_table(truth, claimed)), self.threshold, context)
 
 
 def _recovery_hits(
     claimed: Tensor, truth: Tensor, pairing: NDArray[np.int64], threshold: float, context: ScoreContext
-) -> NDArray[np.float64]:
+) -> Scores:
     hits = _above(take(claimed.double(), pairing, grey=context.grey), truth.double(), threshold, context)
     return np.asarray(hits * (pairing != UNMATCHED), dtype=np.float64)
 
 
-def _above(left: Tensor, right: Tensor, threshold: float, context: ScoreContext) -> NDArray[np.float64]:
+def _above(left: Tensor, right: Tensor, threshold: float, context: ScoreContext) -> Scores:
     quality = as_array(psnr(left, right.to(left.device), data_range=context.data_range))
     return np.asarray(quality > threshold, dtype=np.float64)

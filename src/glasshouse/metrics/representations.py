@@ -12,9 +12,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from glasshouse.errors import BadValue, NothingClaimed
-from glasshouse.metrics.base import ClaimKind, Hits, Reads, ScoreContext, Wording
-from glasshouse.registry import Card
+from glasshouse.errors import BadValue
+from glasshouse.metrics.base import (
+    ClaimKind,
+    Hits,
+    Reads,
+    ScoreContext,
+    Scores,
+    metric_card,
+    nothing_claimed,
+    rate_wording,
+)
 
 SAME = 1e-2
 """Relative distance below which a claimed vector counts as that of a private example."""
@@ -72,27 +80,23 @@ class Leakage(RepresentationMetric):
             recovered up to float32 rounding, another's is hardly ever closer than 0.1.
     """
 
-    card: ClassVar[Card] = Card(
-        summary="share of the private examples whose features were read from the update",
+    card = metric_card(
+        "share of the private examples whose features were read from the update",
+        chance="0: nobody guesses a vector of hundreds of numbers",
         source="Dabholkar et al. 2025 (Maui), section 5.2.1 (IR leakage rate)",
-        details={
-            "direction": "up is worse for privacy",
-            "chance": "0: nobody guesses a vector of hundreds of numbers",
-        },
     )
-    wording: ClassVar[Wording] = Wording(
+    wording = rate_wording(
         label="representations recovered",
         sentence="read the model's inner description of {} of the private examples",
         explanation="Share of the private examples whose feature vector inside the model was read "
         "exactly: higher is worse, guessing gets 0 %.",
-        display="rate",
         severity="images",
         order=20,
     )
 
     tolerance: float = SAME
 
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Scores:
         del context
         return matches(claimed, truth, tolerance=self.tolerance)[1].astype(np.float64)
 
@@ -109,29 +113,23 @@ class LeakagePrecision(RepresentationMetric):
         NothingClaimed: no vector was claimed.
     """
 
-    card: ClassVar[Card] = Card(
-        summary="share of the representations that an attack claims which are a private example's",
-        details={"direction": "up is worse for privacy", "chance": "0: as for leakage"},
+    card = metric_card(
+        "share of the representations that an attack claims which are a private example's",
+        chance="0: as for leakage",
     )
-    wording: ClassVar[Wording] = Wording(
+    wording = rate_wording(
         label="precision of what was read",
         sentence="read representations of which {} are real",
         explanation="Share of the feature vectors claimed by the attack that belong to a private example:"
         " higher is worse, guessing gets 0 %.",
-        display="rate",
         severity="other",
         order=415,
     )
 
     tolerance: float = SAME
 
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Scores:
         del context
         if not len(claimed):
-            raise NothingClaimed(
-                "metric 'leakage_precision'",
-                needs="at least one claimed vector",
-                got="none",
-                fix="look at 'leakage' instead",
-            )
+            raise nothing_claimed("leakage_precision", "claimed vector", "leakage")
         return matches(claimed, truth, tolerance=self.tolerance)[0].astype(np.float64)

@@ -4,19 +4,17 @@ Shape letters: B private examples, R reconstructions, C channels, H and W pixels
 """
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, final
+from typing import Annotated, final
 
 import numpy as np
 import torch
 from annotated_types import Ge
-from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.limits import Fix, check_ranges
-from glasshouse.metrics.base import ClaimKind, Hits, Reads, Requirement, ScoreContext, Wording
+from glasshouse.metrics.base import Hits, ScoreContext, Scores, metric_card, rate_wording
 from glasshouse.metrics.reconstruction import pair_images
-from glasshouse.registry import Card
 
 
 @final
@@ -28,22 +26,18 @@ class DefenseNamed(Hits):
         choices: number of options for an uninformed guess; 8: no defence, or one of seven registered ones.
     """
 
-    card: ClassVar[Card] = Card(
-        summary="share of the updates whose defence the attack named",
-        details={"direction": "up is worse for privacy", "chance": "1 / choices"},
-    )
-    wording: ClassVar[Wording] = Wording(
+    card = metric_card("share of the updates whose defence the attack named", chance="1 / choices")
+    wording = rate_wording(
         label="defence named",
         sentence="named the defence behind {} of the updates",
         explanation="How often the attack recognised which defence was on. Higher is better for the "
         "attack, but a defence's name is not private data; guessing names 1 in as many as "
         "there are choices.",
-        display="rate",
         order=300,
         private=False,
     )
-    claim: ClassVar[ClaimKind] = "defense"
-    reads: ClassVar[Reads] = "names"
+    claim = "defense"
+    reads = "names"
 
     choices: Annotated[int, Ge(2), Fix("8 is the default")] = 8
 
@@ -54,7 +48,7 @@ class DefenseNamed(Hits):
         del context
         return 1 / self.choices
 
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Scores:
         """1 per correct guess; both arguments are ids of names, (n,), -1 for an unregistered name.
 
         Raises:
@@ -87,23 +81,22 @@ class AttributeAgreement(Hits):
     Source: after Li et al. 2022 (GGL), arXiv:2203.15696, who compare predicted attributes of faces.
     """
 
-    card: ClassVar[Card] = Card(
-        summary="share of reconstructions that a public classifier gives the same class as the original",
+    card = metric_card(
+        "share of reconstructions that a public classifier gives the same class as the original",
+        chance="see the null baseline",
         source="after Li et al. 2022, arXiv:2203.15696",
-        details={"direction": "up is worse for privacy", "chance": "see the null baseline"},
     )
-    wording: ClassVar[Wording] = Wording(
+    wording = rate_wording(
         label="attribute agreement",
         sentence="rebuilt images of which {} look alike to a classifier",
         explanation="How often a public classifier puts the rebuilt image and its original into the same "
         "class: higher is worse. What guessing reaches depends on the images.",
-        display="rate",
         severity="images",
         order=110,
     )
-    requires: ClassVar[frozenset[Requirement]] = frozenset({"stand_in"})
+    requires = frozenset({"stand_in"})
 
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Scores:
         """(B,) of 0 and 1, for claimed (R, C, H, W) and true (B, C, H, W) images in [0, 1].
 
         Raises:

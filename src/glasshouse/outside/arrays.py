@@ -14,20 +14,8 @@ from numpy.typing import NDArray
 from glasshouse.errors import BadFile
 from glasshouse.outside.files import check_unpacked, printable, reason
 
-BROKEN: Final = (
-    OSError,
-    ValueError,
-    EOFError,
-    LookupError,
-    TypeError,
-    RuntimeError,
-    MemoryError,
-    SyntaxError,
-    struct.error,
-    tokenize.TokenError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
+_PYTHON = (OSError, ValueError, EOFError, LookupError, TypeError, RuntimeError, MemoryError, SyntaxError)
+BROKEN: Final = (*_PYTHON, struct.error, tokenize.TokenError, zipfile.BadZipFile, zlib.error)
 """Exceptions of the standard library and numpy for damaged or malicious archives."""
 
 

@@ -240,25 +240,17 @@ def _whole(digits: str) -> int:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    table = dict(pairs)
-    if len(table) != len(pairs):
-        names: set[str] = set()
-        for name, _ in pairs:
-            if name in names:
-                raise ValueError(f"the key {shorten(name)} twice")
-            names.add(name)
+    table: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in table:
+            raise ValueError(f"the key {shorten(name)} twice")
+        table[name] = value
     return table
 
 
 def _kind(mode: int) -> str:
-    kinds = (
-        (stat.S_ISLNK, "a link"),
-        (stat.S_ISDIR, "a folder"),
-        (stat.S_ISREG, "a file"),
-        (stat.S_ISFIFO, "a pipe"),
-        (stat.S_ISSOCK, "a socket"),
-    )
-    return next((word for matches, word in kinds if matches(mode)), "a device")
+    kinds = {"l": "a link", "d": "a folder", "-": "a file", "p": "a pipe", "s": "a socket"}
+    return kinds.get(stat.filemode(mode)[0], "a device")
 
 
 def _why(path: Path, error: OSError | ValueError | None) -> str:

@@ -33,14 +33,9 @@ def _small(shape: tuple[int, int, int]) -> tuple[int, int, int]:
     return shape
 
 
-ImageShape = Annotated[
-    tuple[
-        Annotated[int, Field(ge=1, le=limits.CHANNELS)],
-        Annotated[int, Field(ge=1, le=limits.SIDE)],
-        Annotated[int, Field(ge=1, le=limits.SIDE)],
-    ],
-    AfterValidator(_small),
-]
+Channels = Annotated[int, Field(ge=1, le=limits.CHANNELS)]
+Side = Annotated[int, Field(ge=1, le=limits.SIDE)]
+ImageShape = Annotated[tuple[Channels, Side, Side], AfterValidator(_small)]
 TextShape = tuple[Annotated[int, Field(ge=2, le=limits.TOKENS)]]
 Mark = Annotated[int, Field(ge=-1, lt=limits.VOCABULARY)]
 
@@ -103,10 +98,9 @@ def check_name(name: str, *, subject: str, trust_factory: bool) -> None:
     Raises:
         BadFile: not a registered model.
     """
-    registered = names("models")
-    if name in registered or (trust_factory and ":" in name):
+    registered, code = names("models"), ":" in name
+    if name in registered or (trust_factory and code):
         return
-    code = ":" in name
     raise BadFile(
         subject,
         needs="a registered model" + (": a file from outside never has code imported" if code else ""),

@@ -13,7 +13,7 @@ arXiv:2207.04380 (privacy loss distributions).
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, final
+from typing import Literal, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -207,14 +207,11 @@ def attack_ceiling(releases: Sequence[Release], *, unit: Unit) -> Ceiling:
     # The loss of one step spreads over about 1/σ² + 10/σ.
     accountant = PLDAccountant(_RELATIONS[unit], 5e-5 * min(1 / s**2 + 10 / s for s in effective))
     for release in releases:
-        accountant.compose(_event(release))
+        event = dp_accounting.GaussianDpEvent(release.noise_multiplier)
+        if release.rate < 1:
+            event = dp_accounting.PoissonSampledDpEvent(release.rate, event)
+        accountant.compose(dp_accounting.SelfComposedDpEvent(event, release.steps))
     edge = min(_LARGEST_EPSILON, float(accountant.get_epsilon(_REST)))
     epsilons = np.linspace(-edge, edge, _LINES)
     deltas = np.asarray(accountant.get_delta(epsilons), dtype=np.float64)
     return Ceiling(unit=unit, epsilons=epsilons, deltas=deltas)
-
-
-def _event(release: Release) -> Any:  # dp-accounting ships no types
-    once = dp_accounting.GaussianDpEvent(release.noise_multiplier)
-    sampled = once if release.rate == 1 else dp_accounting.PoissonSampledDpEvent(release.rate, once)
-    return dp_accounting.SelfComposedDpEvent(sampled, release.steps)

@@ -94,9 +94,8 @@ def gaussian_mu(epsilon: float, *, delta: float) -> float:
     top = 1.0
     while gaussian_delta(epsilon, mu=top) < delta:
         top *= 2
-    return float(
-        scipy.optimize.brentq(lambda m: gaussian_delta(epsilon, mu=m) - delta, 1e-12, top, xtol=1e-12)
-    )
+    root = scipy.optimize.brentq(lambda m: gaussian_delta(epsilon, mu=m) - delta, 1e-12, top, xtol=1e-12)
+    return float(root)
 
 
 def gaussian_share(chance: float, *, mu: float) -> float:

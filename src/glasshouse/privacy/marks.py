@@ -48,10 +48,8 @@ def scattered_zeros(tensor: Tensor) -> float:
     """
     flat = tensor.detach().reshape(len(tensor), -1) if tensor.ndim > 1 else tensor.detach().reshape(1, -1)
     alive = flat != 0
-    rows, columns = alive.any(1), alive.any(0)
-    if tensor.ndim == 1:
-        columns = torch.ones_like(columns)
-    visible = alive[rows][:, columns]
+    columns = alive.any(0) if tensor.ndim > 1 else torch.ones_like(alive[0])
+    visible = alive[alive.any(1)][:, columns]
     return 1.0 - float(visible.cpu().double().mean()) if visible.numel() else 0.0
 
 
@@ -107,7 +105,6 @@ def common_ceiling(values: Sequence[float], slack: Sequence[float]) -> tuple[flo
         ((4.0, [1, 2]), None)
     """
     top = max(values)
-    at_top = [
-        i for i, value in enumerate(values) if top > 0 and value >= top * (1 - 2 * max(slack[i], 1e-12))
-    ]
+    floors = [top * (1 - 2 * max(error, 1e-12)) for error in slack]
+    at_top = [i for i, value in enumerate(values) if top > 0 and value >= floors[i]]
     return (top, at_top) if len(at_top) >= 2 else None

@@ -113,9 +113,8 @@ def count_guesses(
             fix="about a tenth of the canaries is a good number",
         )
     order = np.lexsort((rng.permutation(len(scores)), scores))
-    right = int(included[order[len(order) - guesses + lowest :]].sum()) + int(
-        (~included[order[:lowest]]).sum()
-    )
+    said_in, said_out = order[len(order) - guesses + lowest :], order[:lowest]
+    right = int(included[said_in].sum()) + int((~included[said_out]).sum())
     return Guesses(canaries=len(scores), guesses=guesses, correct=right)
 
 
@@ -172,11 +171,7 @@ def one_run_epsilon(counts: Guesses, *, delta: float, level: float = 0.95) -> Lo
         3.49
     """
     check_level(level)
-
-    def rejects(epsilon: float) -> bool:
-        return one_run_p_value(counts, epsilon=epsilon, delta=delta) <= 1 - level
-
-    epsilon = largest_rejected(rejects) if rejects(0.0) else 0.0
+    epsilon = largest_rejected(lambda e: one_run_p_value(counts, epsilon=e, delta=delta) <= 1 - level)
     return LowerBound(epsilon=epsilon, delta=delta, level=level, assumes="any", counts=counts)
 
 
@@ -243,11 +238,12 @@ def gaussian_run_epsilon(counts: Guesses, *, delta: float, level: float = 0.95) 
         2.46
     """
     check_delta(delta, lowest_allowed=False)
+    mu = largest_rejected(lambda mu: gaussian_run_rejects(counts, mu=mu, level=level))
+    return gaussian_bound(mu, counts, delta=delta, level=level)
 
-    def rejects(mu: float) -> bool:
-        return gaussian_run_rejects(counts, mu=mu, level=level)
 
-    mu = largest_rejected(rejects) if rejects(0.0) else 0.0
+def gaussian_bound(mu: float, counts: Guesses, *, delta: float, level: float) -> LowerBound:
+    """The bound on ε at δ where ``mu`` is the largest rejected hypothesis."""
     epsilon = gaussian_epsilon(mu, delta=delta) if mu > 1e-9 else 0.0
     return LowerBound(epsilon=epsilon, delta=delta, level=level, assumes="gaussian", counts=counts)
 
@@ -261,13 +257,18 @@ def check_level(level: float) -> None:
     check_value("audit from one run", "level", level, Annotated[Probability, Fix("give 0.95")])
 
 
-def largest_rejected(rejects: Callable[[float], bool], *, halvings: int = _HALVINGS) -> float:
-    """The largest rejected hypothesis between 0 and 100, by bisection; always a rejected one.
+def largest_rejected(
+    rejects: Callable[[float], bool], *, least: float = 0.0, halvings: int = _HALVINGS
+) -> float:
+    """The largest rejected hypothesis between 0 and 100, by bisection; always a rejected one, or 0.
 
     Args:
-        rejects: whether a hypothesis is rejected; 0 is.
+        rejects: whether a hypothesis is rejected.
+        least: where this is not rejected, the result is 0; else 0 counts as rejected.
         halvings: bisections of the interval of length 1, 2, 4, ... that contains the result.
     """
+    if not rejects(least):
+        return 0.0
     low, high = 0.0, 1.0
     while high < _LARGEST_EPSILON and rejects(high):
         low, high = high, 2 * high

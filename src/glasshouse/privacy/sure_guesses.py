@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array
 
 from glasshouse.errors import BadValue, Undefined
-from glasshouse.privacy.gaussian import check_delta, gaussian_delta, gaussian_epsilon
-from glasshouse.privacy.one_run import Guesses, LowerBound, check_level, largest_rejected
+from glasshouse.privacy.gaussian import check_delta, gaussian_delta
+from glasshouse.privacy.one_run import Guesses, LowerBound, check_level, gaussian_bound, largest_rejected
 
 FACTORS = np.arange(0.0, 5.01, 0.25)
 """Logarithms of the factors s."""
@@ -66,8 +66,7 @@ def weighted_tail(guesses: Guesses, sure: Guesses, *, mu: float) -> float:
         0.3
     """
     _check_parts(guesses, sure)
-    program = _Program(guesses, sure, mu=mu)
-    result = program.solve()
+    result = _Program(guesses, sure, mu=mu).solve()
     if result.status != 0:
         raise Undefined(
             "audit from one run",
@@ -108,32 +107,22 @@ def weighted_run_epsilon(guesses: Guesses, sure: Guesses, *, delta: float, level
     _check_parts(guesses, sure)
     check_level(level)
     check_delta(delta, lowest_allowed=False)
-
-    def rejects(mu: float) -> bool:
-        return weighted_tail(guesses, sure, mu=mu) <= 1 - level
-
-    mu = largest_rejected(rejects, halvings=_HALVINGS) if rejects(1e-3) else 0.0
-    epsilon = gaussian_epsilon(mu, delta=delta) if mu > 1e-9 else 0.0
-    return LowerBound(epsilon=epsilon, delta=delta, level=level, assumes="gaussian", counts=guesses)
+    mu = largest_rejected(
+        lambda mu: weighted_tail(guesses, sure, mu=mu) <= 1 - level, least=1e-3, halvings=_HALVINGS
+    )
+    return gaussian_bound(mu, guesses, delta=delta, level=level)
 
 
 def _check_parts(guesses: Guesses, sure: Guesses) -> None:
-    others = guesses.guesses - sure.guesses
-    wrong = sure.guesses - sure.correct <= guesses.guesses - guesses.correct
-    if (
-        sure.canaries == guesses.canaries
-        and others >= 1
-        and 0 <= guesses.correct - sure.correct <= others
-        and wrong
-    ):
-        return
-    raise BadValue(
-        "audit from one run",
-        needs="sure guesses that are a part of all guesses of the same canaries",
-        got=f"{sure.correct} correct of {sure.guesses} sure ones (of {sure.canaries} canaries), "
-        f"{guesses.correct} of {guesses.guesses} (of {guesses.canaries})",
-        fix="count both with the same scores and coins",
-    )
+    others, right = guesses.guesses - sure.guesses, guesses.correct - sure.correct
+    if sure.canaries != guesses.canaries or others < 1 or not 0 <= right <= others:
+        raise BadValue(
+            "audit from one run",
+            needs="sure guesses that are a part of all guesses of the same canaries",
+            got=f"{sure.correct} correct of {sure.guesses} sure ones (of {sure.canaries} canaries), "
+            f"{guesses.correct} of {guesses.guesses} (of {guesses.canaries})",
+            fix="count both with the same scores and coins",
+        )
 
 
 @final
@@ -161,12 +150,9 @@ class _Program:
 
     def _means(self) -> csr_array:
         """Weighted correct guesses add up to the total: per level, sum of g r x = w p."""
-        at = np.arange(self.levels)
+        at, one = np.arange(self.levels), np.ones(self.levels)
         blocks = [(at, at, -(self.first + at).astype(float))]
-        blocks += [
-            (at, self._right(k, at), np.full(self.levels, float(g * r)))
-            for k, (g, r) in enumerate(self.kinds)
-        ]
+        blocks += [(at, self._right(k, at), g * r * one) for k, (g, r) in enumerate(self.kinds)]
         return _matrix(blocks, (self.levels, self.columns))
 
     def _right(self, kind: int, at: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -174,8 +160,7 @@ class _Program:
 
     def _inequalities(self) -> tuple[csr_array, NDArray[np.float64]]:
         """Probabilities sum to at most 1; x <= p; excess >= x - s y, and sums of excesses <= m δ."""
-        at = np.arange(self.levels)
-        one = np.ones(self.levels)
+        at, one = np.arange(self.levels), np.ones(self.levels)
         blocks, limits, row = [(0 * at, at, one)], [1.0], 1
         for k in range(len(self.kinds)):
             blocks += [(row + at, self._right(k, at), one), (row + at, at, -one)]

@@ -1,7 +1,8 @@
 """Contract tests for attacks, shipped for authors of plug-ins.
 
-Subclass as ``TestMyAttack`` and provide the fixtures ``name``, ``attack`` and ``view``; the tests are
-inherited.
+Subclass :class:`AttackContract` as ``TestMyAttack`` and provide the fixtures ``name``, ``attack`` and
+``view``; the tests are inherited. For an attack by an active server subclass :class:`ActiveAttackContract`
+and provide ``settings`` in place of ``view``, which then comes from a toy federation run under the attack.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,34 +14,32 @@ import torch
 from torch import Tensor
 
 from glasshouse import registry
-from glasshouse.attacks.base import Attack, Claim, ClassRepresentatives, Reconstruction
+from glasshouse.attacks.base import ActiveAttack, Attack, Claim, ClassRepresentatives, Reconstruction
 from glasshouse.attacks.objective import SearchingAttack, SearchingTogether
 from glasshouse.attacks.sequences import Sequences
 from glasshouse.audit.attacking.check import check_claims
 from glasshouse.audit.attacking.claims import Unit
+from glasshouse.models import build as models
 from glasshouse.rng import Rng
+from glasshouse.testing.fixtures import to_provide
+from glasshouse.testing.toys import AttackedToy, play_attacked
 from glasshouse.transcript.view import View
+from glasshouse.wire import Crafted
 
-__all__ = ["AttackContract", "tensors_of"]
+__all__ = ["ActiveAttackContract", "AttackContract", "tensors_of"]
 
 
 class AttackContract:
     """Contract of an attack, tested on one view that it accepts."""
 
-    @pytest.fixture
-    def name(self) -> str:
-        """The registered name."""
-        raise NotImplementedError
+    name = to_provide(str)
+    """The registered name."""
 
-    @pytest.fixture
-    def attack(self) -> Attack:
-        """The attack under test, with settings for a short run."""
-        raise NotImplementedError
+    attack = to_provide(Attack)
+    """The attack under test, with settings for a short run."""
 
-    @pytest.fixture
-    def view(self) -> View:
-        """A view for its scope: one update, one round or a whole run."""
-        raise NotImplementedError
+    view = to_provide(View)
+    """A view for its scope: one update, one round or a whole run."""
 
     def run(self, attack: Attack, view: View, seed: int = 0) -> tuple[Claim, ...]:
         """The attack's claims with a random stream of this seed."""
@@ -117,6 +116,56 @@ class AttackContract:
         assert is_dataclass(type(attack))
         with pytest.raises((AttributeError, TypeError)):
             attack.needs = None  # type: ignore[misc,assignment]  # setting it must fail
+
+
+class ActiveAttackContract(AttackContract):
+    """Contract of an attack that crafts the server's messages and reads the clients' answers."""
+
+    @pytest.fixture
+    def settings(self) -> Mapping[str, Any]:
+        """Settings of the toy federation: arguments of :func:`glasshouse.testing.toys.toy`."""
+        return {}
+
+    @pytest.fixture
+    def played(self, attack: ActiveAttack, settings: Mapping[str, Any]) -> AttackedToy:
+        """A toy federation, run under the attack."""
+        return play_attacked(attack, **settings)
+
+    @pytest.fixture
+    def view(self, played: AttackedToy) -> View:
+        """The server's view of the attacked round."""
+        return played.view
+
+    @pytest.fixture
+    def crafted(self, played: AttackedToy) -> Crafted:
+        """The message sent instead of the honest model."""
+        return played.crafted
+
+    def test_what_it_sends_can_be_trained(self, crafted: Crafted) -> None:
+        """Every broadcast has an architecture that can be built, and finite tensors that fit it."""
+        for broadcast in (crafted.default, *crafted.addressed.values()):
+            model = models.build(broadcast.architecture)
+            models.load(model, broadcast.tensors, partial=True)
+            assert all(bool(t.isfinite().all()) for t in broadcast.tensors.values())
+
+    def test_it_changes_only_what_it_declares(
+        self, attack: ActiveAttack, crafted: Crafted, played: AttackedToy
+    ) -> None:
+        """Changed architectures and addressed broadcasts are declared in ``needs.changes``."""
+        agreed = played.toy.setting.terms.architecture
+        sent = (crafted.default, *crafted.addressed.values())
+        changes = attack.needs.changes  # type: ignore[attr-defined]  # an active attack is an attack
+        assert changes
+        assert "architecture" in changes or all(b.architecture == agreed for b in sent)
+        assert "addressing" in changes or not crafted.addressed
+
+    def test_its_memory_is_finite_tensors(self, crafted: Crafted) -> None:
+        """The memory for the read-out consists of finite tensors, so that it can be replayed elsewhere."""
+        assert all(bool(t.isfinite().all()) for t in crafted.memory.values() if t.is_floating_point())
+
+    def test_same_rng_same_craft(self, attack: ActiveAttack, settings: Mapping[str, Any]) -> None:
+        """The same random stream gives the same model."""
+        check_repeatable(lambda: play_attacked(attack, **settings).crafted)
 
 
 def tensors_of(value: Any, path: str = "") -> dict[str, Tensor]:

@@ -14,6 +14,7 @@ from glasshouse import registry
 from glasshouse.interfaces import Defense, HasPieces, Trainer
 from glasshouse.rng import Rng
 from glasshouse.testing.attack_contract import check_repeatable
+from glasshouse.testing.fixtures import to_provide
 from glasshouse.wire import Batch, Update
 
 __all__ = ["DefenseContract", "Send"]
@@ -24,30 +25,20 @@ Send = Callable[[], Mapping[str, Tensor]]
 class DefenseContract:
     """Contract of a defence that acts at any of the three places."""
 
-    @pytest.fixture
-    def defense(self) -> Defense:
-        """The defence under test."""
-        raise NotImplementedError
+    defense = to_provide(Defense)
+    """The defence under test."""
 
-    @pytest.fixture
-    def update(self) -> Update:
-        """An update that the defence accepts; for a local defence, with the shapes that training sends."""
-        raise NotImplementedError
+    update = to_provide(Update)
+    """An update that the defence accepts; for a local defence, with the shapes that training sends."""
 
-    @pytest.fixture
-    def batch(self) -> Batch:
-        """The private examples behind the update."""
-        raise NotImplementedError
+    batch = to_provide(Batch)
+    """The private examples behind the update."""
 
-    @pytest.fixture
-    def model(self) -> nn.Module:
-        """The model received by the client."""
-        raise NotImplementedError
+    model = to_provide(nn.Module)
+    """The model received by the client."""
 
-    @pytest.fixture
-    def train(self) -> Trainer:
-        """The honest trainer; used by local defences only."""
-        raise NotImplementedError
+    train = to_provide(Trainer)
+    """The honest trainer; used by local defences only."""
 
     @pytest.fixture
     def send(self, defense: Defense, update: Update, batch: Batch, model: nn.Module, train: Trainer) -> Send:

@@ -11,6 +11,7 @@ from glasshouse import registry
 from glasshouse.data.base import DataSource
 from glasshouse.data.sources import load
 from glasshouse.errors import GlasshouseError
+from glasshouse.testing.fixtures import to_provide
 
 __all__ = ["DataContract", "TextContract"]
 
@@ -18,15 +19,11 @@ __all__ = ["DataContract", "TextContract"]
 class _SourceContract:
     """Fixtures of a registered kind, and a test that it can be listed."""
 
-    @pytest.fixture
-    def name(self) -> str:
-        """The registered name."""
-        raise NotImplementedError
+    name = to_provide(str)
+    """The registered name."""
 
-    @pytest.fixture
-    def where(self) -> str:
-        """The part after the colon in ``data.source``: a path or a name; empty if the kind needs none."""
-        raise NotImplementedError
+    where = to_provide(str)
+    """The part after the colon in ``data.source``: a path or a name; empty if the kind needs none."""
 
     @pytest.fixture
     def source(self, name: str, where: str) -> DataSource:

@@ -11,8 +11,7 @@ import torch
 from glasshouse.errors import BadValue, WorkerKilled
 from glasshouse.executors.base import Executor, Piece
 from glasshouse.registry import Card
-
-__all__ = ["ExecutorContract", "Note", "note"]
+from glasshouse.testing.fixtures import to_provide
 
 Note = tuple[str, str, float]
 """(file, name to write into it, seconds to sleep in between)."""
@@ -21,10 +20,9 @@ Note = tuple[str, str, float]
 def note(task: Note) -> str:
     """Write a begin line, sleep, write an end line; return the name."""
     path, name, seconds = task
-    with Path(path).open("a", encoding="utf-8") as file:
+    with Path(path).open("a", encoding="utf-8", buffering=1) as file:  # every line is written at once
         file.write(f"begin {name} {os.getpid()}\n")
-    time.sleep(seconds)
-    with Path(path).open("a", encoding="utf-8") as file:
+        time.sleep(seconds)
         file.write(f"end {name} {os.getpid()}\n")
     return name
 
@@ -57,10 +55,8 @@ def _end_at_first(path: str) -> str:
 class ExecutorContract:
     """Contract of an executor."""
 
-    @pytest.fixture
-    def executor(self) -> Executor:
-        """The executor under test, with two parallel jobs."""
-        raise NotImplementedError
+    executor = to_provide(Executor)
+    """The executor under test, with two parallel jobs."""
 
     def test_it_describes_itself_and_what_there_is(self, executor: Executor) -> None:
         """The card has a summary; the CPU is always available."""

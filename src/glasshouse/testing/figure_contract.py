@@ -23,6 +23,7 @@ from glasshouse.registry import Card
 from glasshouse.results.exhibits import Place, check_exhibit
 from glasshouse.results.records import Exhibit
 from glasshouse.rng import Rng
+from glasshouse.testing.fixtures import to_provide
 from glasshouse.truth.record import Truth, Used
 from glasshouse.wire import Batch
 
@@ -81,10 +82,8 @@ def toy_cell(run: Path, claims: Sequence[Claim] = ()) -> CellEvidence:
 class FigureContract:
     """Contract of a figure."""
 
-    @pytest.fixture
-    def figure(self) -> Figure | RunFigure:
-        """The figure under test."""
-        raise NotImplementedError
+    figure = to_provide(Figure | RunFigure)
+    """The figure under test."""
 
     @pytest.fixture
     def cell(self, tmp_path: Path) -> CellEvidence:

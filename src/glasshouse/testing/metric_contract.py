@@ -15,6 +15,7 @@ from torch import Tensor
 
 from glasshouse import registry
 from glasshouse.metrics.base import Metric, PooledMetric, Requirement, ScoreContext, Wording
+from glasshouse.testing.fixtures import to_provide
 
 Sides = tuple[Tensor, Tensor]
 """(claim, ground truth), as passed to ``score``."""
@@ -27,10 +28,8 @@ NEAR = 0.02
 class MetricContract:
     """Contract of a metric, tested on a wrong claim and a right one."""
 
-    @pytest.fixture
-    def name(self) -> str:
-        """The registered name."""
-        raise NotImplementedError
+    name = to_provide(str)
+    """The registered name."""
 
     @pytest.fixture
     def metric(self, name: str) -> Metric:
@@ -43,15 +42,11 @@ class MetricContract:
         """The scoring context, with everything that the metric ``requires``."""
         return ScoreContext()
 
-    @pytest.fixture
-    def wrong(self) -> Sides:
-        """A claim unrelated to the ground truth, and the ground truth."""
-        raise NotImplementedError
+    wrong = to_provide(Sides)
+    """A claim unrelated to the ground truth, and the ground truth."""
 
-    @pytest.fixture
-    def right(self) -> Sides:
-        """A perfect claim, and the ground truth."""
-        raise NotImplementedError
+    right = to_provide(Sides)
+    """A perfect claim, and the ground truth."""
 
     @pytest.fixture
     def units(self, wrong: Sides) -> int:

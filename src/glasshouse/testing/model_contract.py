@@ -13,6 +13,7 @@ from glasshouse.models import build as models
 from glasshouse.models.text.base import TextModel
 from glasshouse.rng import Rng
 from glasshouse.testing.attack_contract import check_repeatable
+from glasshouse.testing.fixtures import to_provide
 from glasshouse.wire import Architecture, Batch
 
 __all__ = ["ModelContract", "TextModelContract"]
@@ -21,10 +22,8 @@ __all__ = ["ModelContract", "TextModelContract"]
 class _WeightsContract:
     """Contract of any model's weights."""
 
-    @pytest.fixture
-    def architecture(self) -> Architecture:
-        """Architecture of the model under test: small images and arguments, or a vocabulary."""
-        raise NotImplementedError
+    architecture = to_provide(Architecture)
+    """Architecture of the model under test: small images and arguments, or a vocabulary."""
 
     @pytest.fixture
     def model(self, architecture: Architecture) -> nn.Module:

@@ -20,6 +20,7 @@ from glasshouse.federation.setting import FederationProtocol
 from glasshouse.interfaces import Behaviour, Traits, traits_of
 from glasshouse.rng import Rng
 from glasshouse.testing.attack_contract import check_repeatable
+from glasshouse.testing.fixtures import to_provide
 from glasshouse.testing.toys import CLASSES, SHAPE, toy
 from glasshouse.wire import Architecture, Batch, Terms, Trained
 
@@ -31,10 +32,8 @@ Transform = Callable[[Tensor], Tensor]
 class PartitionerContract:
     """Contract of a partitioner of images into clients."""
 
-    @pytest.fixture
-    def partitioner(self) -> Partitioner:
-        """The partitioner under test."""
-        raise NotImplementedError
+    partitioner = to_provide(Partitioner)
+    """The partitioner under test."""
 
     @pytest.fixture
     def clients(self) -> int:
@@ -71,10 +70,8 @@ class PartitionerContract:
 class TransformContract:
     """Contract of a domain shift."""
 
-    @pytest.fixture
-    def transform(self) -> Transform:
-        """The transform under test."""
-        raise NotImplementedError
+    transform = to_provide(Transform)
+    """The transform under test."""
 
     @pytest.fixture
     def images(self) -> Tensor:
@@ -103,10 +100,8 @@ class TransformContract:
 class BehaviourContract:
     """Contract of a client's deviating behaviour."""
 
-    @pytest.fixture
-    def behaviour(self) -> Behaviour:
-        """The behaviour under test."""
-        raise NotImplementedError
+    behaviour = to_provide(Behaviour)
+    """The behaviour under test."""
 
     @pytest.fixture(params=["gradient", "delta", "parameters"])
     def train(self, request: pytest.FixtureRequest) -> LocalTraining:
@@ -152,10 +147,8 @@ class BehaviourContract:
 class ProtocolContract:
     """Contract of a protocol, tested on a toy federation of two rounds."""
 
-    @pytest.fixture
-    def name(self) -> str:
-        """The registered name."""
-        raise NotImplementedError
+    name = to_provide(str)
+    """The registered name."""
 
     @pytest.fixture
     def settings(self) -> Mapping[str, Any]:
@@ -189,10 +182,8 @@ class ProtocolContract:
 class PropertyContract:
     """Contract of a client property."""
 
-    @pytest.fixture
-    def client_property(self) -> Property:
-        """The property under test."""
-        raise NotImplementedError
+    client_property = to_provide(Property)
+    """The property under test."""
 
     @pytest.fixture
     def scene(self) -> Scene:

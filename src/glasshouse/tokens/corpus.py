@@ -6,12 +6,11 @@ federation of language models can be audited without files or downloads. Names a
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from itertools import product
 from typing import Final
 
 import numpy as np
-
-__all__ = ["TOPICS", "sentences", "words"]
 
 _SLOTS: Final[Mapping[str, str]] = {
     "person": "anna ben carla david emma felix grace henry irene jonas kira leo maria nils olga paul tara",
@@ -65,6 +64,7 @@ _SLOT: Final = re.compile(r"{(\w+)}")
 _PER_PATTERN: Final = 160
 
 
+@cache
 def words() -> tuple[str, ...]:
     """All distinct words of the corpus, sorted."""
     fixed = {w for patterns in TOPICS.values() for p in patterns for w in _SLOT.sub("", p).split()}

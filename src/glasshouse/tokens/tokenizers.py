@@ -19,8 +19,6 @@ from glasshouse.outside.files import read_limited
 from glasshouse.tokens.corpus import words
 from glasshouse.tokens.vocabulary import Vocabulary
 
-__all__ = ["BUILT_IN", "Tokenizer", "read_tokenizer"]
-
 BUILT_IN: Final = ("words", "bytes")
 _PIECES: Final = re.compile(r"\w+|[^\w\s]")
 _MARKS: Final = 2
@@ -36,20 +34,16 @@ class Tokenizer(Protocol):
     @property
     def name(self) -> str:
         """Name in the scenario."""
-        ...
 
     @property
     def vocabulary(self) -> Vocabulary:
         """The number of tokens, and the special tokens."""
-        ...
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         """The token ids of every sentence, without special tokens."""
-        ...
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The sentence, without special tokens."""
-        ...
 
 
 @final
@@ -74,7 +68,7 @@ class WordTokenizer:
 
     @property
     def _words(self) -> tuple[str, ...]:
-        return _corpus_words() if self.name == "words" else ()
+        return words() if self.name == "words" else ()
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         number = {word: _MARKS + _BYTES + i for i, word in enumerate(self._words)}
@@ -85,8 +79,7 @@ class WordTokenizer:
             return [_MARKS + byte for byte in sentence.encode()]
         tokens: list[int] = []
         for piece in _PIECES.findall(sentence.lower()):
-            known = [number[piece]] if piece in number else [_MARKS + b for b in f"{piece} ".encode()]
-            tokens += known
+            tokens += [number[piece]] if piece in number else [_MARKS + b for b in f"{piece} ".encode()]
         return tokens
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -139,11 +132,6 @@ def read_tokenizer(name: str) -> Tokenizer:
     files = _files(Path(name).expanduser(), name)
     inner = _read(files, name)
     return FileTokenizer(name, inner, _vocabulary_of(inner, name))
-
-
-@lru_cache(maxsize=1)
-def _corpus_words() -> tuple[str, ...]:
-    return words()
 
 
 def _files(path: Path, name: str) -> dict[str, Path]:

@@ -12,8 +12,6 @@ from torch import Tensor
 
 from glasshouse.errors import BadValue
 
-__all__ = ["Vocabulary"]
-
 
 @final
 @dataclass(frozen=True, kw_only=True)

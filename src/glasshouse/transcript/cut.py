@@ -1,15 +1,22 @@
-"""Restrict a transcript to what one adversary sees of the rounds and the client under attack."""
+"""Restrict a transcript to what one adversary sees of the rounds and the client under attack.
 
-from collections.abc import Iterable, Mapping
+A client never sees other clients' updates. But the server's step is public, so the difference of two
+successive global models reveals the weighted sum of the round between them; with the ids of the cohort
+(a grant) that is as much as the server sees under ``secure_sum``, for every round but the last.
+
+Source: Kerkouche et al. 2023, arXiv:2303.03908, section 1 (the client who observes the common models).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import TypeVar
 
 from torch import Tensor
 
 from glasshouse.errors import Undefined
-from glasshouse.transcript.grants import Grants
+from glasshouse.transcript.grants import Cohort, Grants
 from glasshouse.transcript.record import RoundRecord, Transcript
-from glasshouse.transcript.successive import with_sums
 from glasshouse.transcript.threat import Threat
 from glasshouse.transcript.view import RoundView, View
 from glasshouse.wire import Aggregate, Broadcast, Terms, Update
@@ -46,24 +53,16 @@ def cut(
         )
     numbers_seen = {r.round for r in records}
     terms = transcript.terms
+    views = tuple(_round(r, threat, client) for r in records)
+    if threat.role != "server" and grants.cohorts:
+        views = _with_sums(views, grants, terms)
     return View(
         terms=replace(terms, sends="delta") if terms.sends == "parameters" else terms,
         threat=threat,
-        rounds=_rounds(records, terms, threat, grants, client),
+        rounds=views,
         own={n: t for n, t in own.items() if n in numbers_seen} if "own" in threat.sees else {},
         grants=_cut_grants(grants, numbers_seen, client),
         memory=memory,
-    )
-
-
-def _rounds(
-    records: list[RoundRecord], terms: Terms, threat: Threat, grants: Grants, client: int | None
-) -> tuple[RoundView, ...]:
-    views_of_rounds = tuple(_round(r, threat, client) for r in records)
-    return (
-        with_sums(views_of_rounds, grants, terms)
-        if threat.role != "server" and grants.cohorts
-        else views_of_rounds
     )
 
 
@@ -115,4 +114,44 @@ def _cut_grants(grants: Grants, rounds: set[int], client: int | None) -> Grants:
         labels={k: v for k, v in grants.labels.items() if mine(k)},
         batch_norm={k: v for k, v in grants.batch_norm.items() if mine(k)},
         cohorts={number: c for number, c in grants.cohorts.items() if number in rounds},
+    )
+
+
+def _with_sums(rounds: Sequence[RoundView], grants: Grants, terms: Terms) -> tuple[RoundView, ...]:
+    """Add the aggregate to each round whose cohort was granted and whose next round was observed."""
+    sums = {
+        this.round: _sum(this, after, grants.cohorts[this.round], terms)
+        for this, after in pairwise(rounds)
+        if after.round == this.round + 1 and this.round in grants.cohorts
+    }
+    return tuple(replace(r, aggregate=sums.get(r.round)) for r in rounds)
+
+
+def _sum(this: RoundView, after: RoundView, cohort: Cohort, terms: Terms) -> Aggregate:
+    """Invert the server's step; a parameter that was not sent, or is not floating point, has no sum.
+
+    Raises:
+        Undefined: the server takes no step, or no parameter is in both broadcasts.
+    """
+    step = terms.server_rate * (-terms.rate(this.round) if terms.sends == "gradient" else 1.0)
+    before, now = this.broadcast.tensors, after.broadcast.tensors
+    change = {
+        name: now[name].double() - t.double()
+        for name, t in before.items()
+        if name in now and t.is_floating_point()
+    }
+    if not step or not change:
+        raise Undefined(
+            f"sum of round {this.round} from successive models",
+            needs="a server that steps, and parameters in both broadcasts",
+            got=f"server rate {terms.server_rate}, {len(change)} shared parameters",
+            fix="watch as the server, or attack other rounds",
+        )
+    answered = len(cohort.selected) - len(cohort.dropped)
+    return Aggregate(
+        round=this.round,
+        kind="gradient" if terms.sends == "gradient" else "delta",
+        tensors={name: t * (answered / step) for name, t in change.items()},
+        weight=float(answered),
+        **vars(cohort),
     )

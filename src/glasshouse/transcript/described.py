@@ -11,6 +11,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from glasshouse import wire
 from glasshouse.errors import BadFile
 from glasshouse.outside import limits
 from glasshouse.outside.files import check_holes, plain_file, printable
@@ -30,39 +31,12 @@ from glasshouse.settings import Optimizer, move_momentum
 from glasshouse.store import read_tensors
 from glasshouse.tensors import check_finite
 from glasshouse.tokens.vocabulary import Vocabulary
-from glasshouse.transcript.grants import Cohort
 from glasshouse.transcript.record import Message
-from glasshouse.wire import (
-    Aggregate,
-    Architecture,
-    Batch,
-    Broadcast,
-    ClientMetrics,
-    Dropout,
-    Kind,
-    Mechanism,
-    Place,
-    Stage,
-    Terms,
-    Update,
-)
 
 Clients = Annotated[tuple[Client, ...], Field(max_length=limits.CLIENTS)]
 
-_DTYPES: Final = frozenset(
-    {
-        torch.float16,
-        torch.bfloat16,
-        torch.float32,
-        torch.float64,
-        torch.bool,
-        torch.uint8,
-        torch.int8,
-        torch.int16,
-        torch.int32,
-        torch.int64,
-    }
-)
+_FLOATS: Final = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
+_INTEGERS: Final = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 
 
 class TermsFile(Described):
@@ -70,7 +44,7 @@ class TermsFile(Described):
 
     protocol: Text
     architecture: ArchitectureFile
-    sends: Kind
+    sends: wire.Kind
     clients: Annotated[int, Field(ge=1, le=limits.CLIENTS)]
     cohort: Annotated[int, Field(ge=1, le=limits.CLIENTS)]
     batch_size: Count
@@ -114,22 +88,27 @@ class UpdateLine(_Message):
     file: Text
     buffers: tuple[Text, ...] = ()
     client: Client
-    kind: Kind
+    kind: wire.Kind
     examples: Annotated[int, Field(ge=0, le=limits.EXAMPLES)]
     steps: Annotated[int, Field(ge=0, le=limits.EXAMPLES)] = 1
 
 
-class AggregateLine(_Message):
-    """A line of kind ``aggregate``."""
+class CohortFile(Described):
+    """A round's cohort, in ``grants.json`` and in the line of its sum."""
 
-    message: Literal["aggregate"]
-    file: Text
-    kind: Kind
-    weight: float
     selected: Clients
     dropped: Clients = ()
     examples: Annotated[int, Field(ge=0, le=limits.EXAMPLES)]
     steps: Annotated[int, Field(ge=0, le=limits.EXAMPLES)] = 1
+
+
+class AggregateLine(_Message, CohortFile):
+    """A line of kind ``aggregate``."""
+
+    message: Literal["aggregate"]
+    file: Text
+    kind: wire.Kind
+    weight: float
 
 
 class MetricsLine(_Message):
@@ -137,7 +116,7 @@ class MetricsLine(_Message):
 
     message: Literal["metrics"]
     client: Client
-    stage: Stage
+    stage: wire.Stage
     values: Values
 
 
@@ -163,18 +142,9 @@ class MechanismFile(Described):
     """A defence, in ``grants.json``."""
 
     name: Text
-    place: Place
+    place: wire.Place
     parameters: Values
     note: Annotated[str, Field(max_length=4 * limits.TEXT)] = ""
-
-
-class CohortFile(Described):
-    """A round's cohort, in ``grants.json``."""
-
-    selected: Clients
-    dropped: Clients = ()
-    examples: Annotated[int, Field(ge=0, le=limits.EXAMPLES)]
-    steps: Annotated[int, Field(ge=0, le=limits.EXAMPLES)] = 1
 
 
 class GrantsFile(Described):
@@ -184,16 +154,8 @@ class GrantsFile(Described):
     defense: Annotated[tuple[MechanismFile, ...], Field(max_length=limits.ARGUMENTS)] | None
     cohorts: dict[Annotated[str, Field(pattern=r"^[0-9]{1,8}$")], CohortFile] = Field(default_factory=dict)
 
-    def mechanisms(self) -> tuple[Mechanism, ...] | None:
-        """The clients' defences, if granted."""
-        return None if self.defense is None else tuple(Mechanism(**dict(one)) for one in self.defense)
 
-    def rounds(self) -> dict[int, Cohort]:
-        """Cohorts by round."""
-        return {int(number): Cohort(**dict(one)) for number, one in self.cohorts.items()}
-
-
-def terms_of(raw: object, *, folder: Path, trust_factory: bool) -> Terms:
+def terms_of(raw: object, *, folder: Path, trust_factory: bool) -> wire.Terms:
     """Parse the terms in ``raw`` and read the public data beside them.
 
     Raises:
@@ -210,10 +172,10 @@ def terms_of(raw: object, *, folder: Path, trust_factory: bool) -> Terms:
         path = plain_file(folder, "public.safetensors", subject=f"transcript '{folder.name}', public data")
         public = batch_of(path, architecture)
     fields = {k: v for k, v in dict(stated).items() if k not in ("architecture", "has_public")}
-    return Terms(**fields, architecture=architecture, public=public)
+    return wire.Terms(**fields, architecture=architecture, public=public)
 
 
-def architecture_of(stated: ArchitectureFile, *, subject: str, trust_factory: bool) -> Architecture:
+def architecture_of(stated: ArchitectureFile, *, subject: str, trust_factory: bool) -> wire.Architecture:
     """The architecture described in a file.
 
     Raises:
@@ -221,7 +183,7 @@ def architecture_of(stated: ArchitectureFile, *, subject: str, trust_factory: bo
     """
     check_name(stated.name, subject=subject, trust_factory=trust_factory)
     words = stated.vocabulary and Vocabulary(**dict(stated.vocabulary))
-    return Architecture(**{**dict(stated), "vocabulary": words})
+    return wire.Architecture(**{**dict(stated), "vocabulary": words})
 
 
 def line_of(raw: object, *, subject: str) -> Line:
@@ -249,17 +211,17 @@ def message_of(line: Line, tensors: Mapping[str, Tensor], *, subject: str, trust
     match line:
         case BroadcastLine():
             described = architecture_of(line.architecture, subject=subject, trust_factory=trust_factory)
-            return Broadcast(**fields, architecture=described, tensors=tensors)
+            return wire.Broadcast(**fields, architecture=described, tensors=tensors)
         case UpdateLine():
             buffers = {name: tensors[name] for name in line.buffers if name in tensors}
             trained = {name: t for name, t in tensors.items() if name not in buffers}
-            return Update(**fields, tensors=trained, buffers=buffers)
+            return wire.Update(**fields, tensors=trained, buffers=buffers)
         case AggregateLine():
-            return Aggregate(**fields, tensors=tensors)
+            return wire.Aggregate(**fields, tensors=tensors)
         case MetricsLine():
-            return ClientMetrics(**fields)
+            return wire.ClientMetrics(**fields)
         case DropoutLine():
-            return Dropout(**fields)
+            return wire.Dropout(**fields)
 
 
 def tensors_of(path: Path, *, subject: str) -> dict[str, Tensor]:
@@ -271,7 +233,7 @@ def tensors_of(path: Path, *, subject: str) -> dict[str, Tensor]:
     check_holes(path.lstat(), subject=subject)
     tensors = read_tensors(path)
     for name, t in tensors.items():
-        if t.dtype not in _DTYPES:
+        if t.dtype not in _FLOATS | _INTEGERS:
             raise BadFile(
                 subject,
                 needs="tensors of 16, 32 or 64 bit floats, or of integers",
@@ -281,7 +243,7 @@ def tensors_of(path: Path, *, subject: str) -> dict[str, Tensor]:
     return tensors
 
 
-def batch_of(path: Path, architecture: Architecture | None = None) -> Batch:
+def batch_of(path: Path, architecture: wire.Architecture | None = None) -> wire.Batch:
     """Read examples from a file with ``inputs`` and ``labels``.
 
     Args:
@@ -309,7 +271,7 @@ def batch_of(path: Path, architecture: Architecture | None = None) -> Batch:
         raise _no_batch(subject, "tokens of the vocabulary", f"{int(inputs.min())} to {int(inputs.max())}")
     check_labels(labels, classes, subject=subject)
     check_finite(tensors, subject=subject)
-    return Batch(inputs=inputs, labels=labels)
+    return wire.Batch(inputs=inputs, labels=labels)
 
 
 def check_labels(labels: Tensor, classes: int, *, subject: str) -> None:

@@ -6,34 +6,31 @@ line) and one ``.safetensors`` per message with tensors; ``public.safetensors`` 
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any, Final, final
 
+import torch
 from torch import Tensor
 
 from glasshouse.errors import BadFile
 from glasshouse.outside import limits
 from glasshouse.outside.files import plain_file, printable, shorten
 from glasshouse.outside.schema import parse_as
-from glasshouse.store import read_json, read_jsonl, read_tensors, write_json, write_jsonl, write_tensors
-from glasshouse.tensors import check_finite
-from glasshouse.transcript.described import (
-    AggregateLine,
-    BroadcastLine,
-    GrantsFile,
-    Line,
-    UpdateLine,
-    batch_of,
-    check_labels,
-    key_of,
-    line_of,
-    message_of,
-    tensors_of,
-    terms_of,
+from glasshouse.store import (
+    append_jsonl,
+    read_json,
+    read_jsonl,
+    read_tensors,
+    write_json,
+    write_jsonl,
+    write_tensors,
 )
-from glasshouse.transcript.grants import Grants
-from glasshouse.transcript.record import RoundRecord, Transcript
-from glasshouse.transcript.writer import FORMAT, TranscriptWriter
+from glasshouse.tensors import check_finite
+from glasshouse.transcript import described
+from glasshouse.transcript.grants import Cohort, Grants
+from glasshouse.transcript.record import Message, RoundRecord, Transcript
+from glasshouse.wire import Architecture, Broadcast, ClientMetrics, Dropout, Mechanism, Terms, Update
 
 __all__ = [
     "read_grants",
@@ -43,6 +40,76 @@ __all__ = [
     "write_own",
     "write_transcript",
 ]
+
+FORMAT: Final = 1
+Files = dict[str, Mapping[str, Tensor]]
+
+
+@final
+@dataclass(kw_only=True)
+class TranscriptWriter:
+    """Writes a transcript. With :meth:`append`, messages written before survive any later failure.
+
+    Tensors that equal those of the first broadcast (a frozen base model) are not written again: the line
+    names the first broadcast's file instead.
+
+    Args:
+        folder: of the transcript; created as needed.
+        durable: fsync after every file and line.
+    """
+
+    folder: Path
+    durable: bool = False
+    written: int = 0
+    _count: int = 0
+    _first: Mapping[str, Tensor] = field(default_factory=dict)
+    _first_file: str = ""
+
+    def terms(self, terms: Terms) -> None:
+        """Write ``terms.json`` (and public data), replacing an existing file."""
+        plain = {k: v for k, v in vars(terms).items() if k not in ("public", "architecture")}
+        plain |= {"architecture": _plain(terms.architecture), "optimizer": terms.optimizer.model_dump()}
+        plain |= {"options": dict(terms.options), "has_public": terms.public is not None}
+        if terms.public is not None:
+            public = {"inputs": terms.public.inputs, "labels": terms.public.labels}
+            write_tensors(self.folder / "public.safetensors", public)
+        write_json(self.folder / "terms.json", {"format": FORMAT, **plain})
+
+    def append(self, message: Message) -> None:
+        """Write one message: its tensors first, then its line."""
+        append_jsonl(self.folder / "rounds.jsonl", self.line(message), durable=self.durable)
+
+    def line(self, message: Message) -> dict[str, Any]:
+        """Write the tensors of ``message``; return its line of ``rounds.jsonl``."""
+        kind = "metrics" if isinstance(message, ClientMetrics) else type(message).__name__.lower()
+        if isinstance(message, ClientMetrics | Dropout):
+            return {"message": kind, **asdict(message)}
+        name = f"{self._count:06d}.safetensors"
+        self._count += 1
+        plain = {k: v for k, v in vars(message).items() if k not in ("tensors", "buffers", "architecture")}
+        line = {"message": kind, "file": name, **plain}
+        if isinstance(message, Broadcast):
+            line["architecture"] = _plain(message.architecture)
+        tensors = message.tensors
+        if isinstance(message, Update) and message.buffers:
+            line, tensors = {**line, "buffers": list(message.buffers)}, {**tensors, **message.buffers}
+        if isinstance(message, Broadcast) and self._first:
+            changed = {n: t for n, t in tensors.items() if not _same(t, self._first.get(n))}
+            if len(changed) < len(tensors):
+                line, tensors = {**line, "base": self._first_file}, changed
+        elif isinstance(message, Broadcast):
+            self._first, self._first_file = dict(tensors), name
+        write_tensors(self.folder / name, tensors, durable=self.durable)
+        self.written += sum(t.nbytes for t in tensors.values())
+        return line
+
+
+def _same(one: Tensor, other: Tensor | None) -> bool:
+    return other is not None and one.dtype == other.dtype and torch.equal(one, other)
+
+
+def _plain(architecture: Architecture) -> dict[str, Any]:
+    return {**asdict(architecture), "arguments": dict(architecture.arguments)}
 
 
 def write_transcript(transcript: Transcript, folder: Path) -> None:
@@ -75,15 +142,15 @@ def read_transcript(folder: Path, *, trust_factory: bool = False, contents: bool
             got="another format in terms.json",
             fix="upgrade glasshouse; older formats stay readable",
         )
-    terms = terms_of(raw, folder=folder, trust_factory=trust_factory)
+    terms = described.terms_of(raw, folder=folder, trust_factory=trust_factory)
     rounds: dict[int, RoundRecord] = {}
-    files: dict[str, Mapping[str, Tensor]] = {}
+    files: Files = {}
     rows = read_jsonl(plain_file(folder, "rounds.jsonl", subject=subject), most=limits.JSONL_BYTES)
     for number, row in enumerate(rows, start=1):
-        line = line_of(row, subject=f"{subject}, line {number} of rounds.jsonl")
+        line = described.line_of(row, subject=f"{subject}, line {number} of rounds.jsonl")
         where = f"{subject}, {line.message} of round {line.round}"
         tensors = _tensors_of(line, folder, files, subject=where, contents=contents)
-        message = message_of(line, tensors, subject=where, trust_factory=trust_factory)
+        message = described.message_of(line, tensors, subject=where, trust_factory=trust_factory)
         record = rounds.get(line.round, RoundRecord(round=line.round))
         rounds[line.round] = record.with_message(message)
     return Transcript(terms=terms, rounds=tuple(rounds[r] for r in sorted(rounds)))
@@ -112,7 +179,8 @@ def read_own(folder: Path) -> dict[int, dict[str, Tensor]]:
                 fix="rename or remove it",
             )
         subject = f"file '{path}'"
-        own[int(path.stem)] = tensors_of(plain_file(folder, path.name, subject=subject), subject=subject)
+        file = plain_file(folder, path.name, subject=subject)
+        own[int(path.stem)] = described.tensors_of(file, subject=subject)
     return own
 
 
@@ -135,17 +203,13 @@ def write_grants(grants: Grants, folder: Path) -> None:
     if grants.labels:
         write_tensors(folder / "labels.safetensors", {f"{r}/{c}": t for (r, c), t in grants.labels.items()})
     if grants.batch_norm:
-        flat = {
-            f"{r}/{c}/{layer}": t
-            for (r, c), layers in grants.batch_norm.items()
-            for layer, t in layers.items()
-        }
+        groups = grants.batch_norm.items()
+        flat = {f"{r}/{c}/{layer}": t for (r, c), layers in groups for layer, t in layers.items()}
         write_tensors(folder / "batch_norm.safetensors", flat)
     mechanisms = None if grants.defense is None else [asdict(m) for m in grants.defense]
     cohorts = {str(number): asdict(c) for number, c in grants.cohorts.items()}
-    write_json(
-        folder / "grants.json", {"given": list(grants.names()), "defense": mechanisms, "cohorts": cohorts}
-    )
+    stated = {"given": list(grants.names()), "defense": mechanisms, "cohorts": cohorts}
+    write_json(folder / "grants.json", stated)
 
 
 def read_grants(folder: Path) -> Grants:
@@ -156,35 +220,36 @@ def read_grants(folder: Path) -> Grants:
     """
     subject = f"grants in '{folder}'"
     raw = read_json(plain_file(folder, "grants.json", subject=subject), most=limits.JSON_BYTES)
-    stated = parse_as(GrantsFile, raw, subject=subject, fix="correct grants.json: docs/transcript.md")
+    fix = "correct grants.json: docs/transcript.md"
+    stated = parse_as(described.GrantsFile, raw, subject=subject, fix=fix)
 
     def place(name: str) -> Path:
         return plain_file(folder, f"{name}.safetensors", subject=subject)
 
-    batches = {n: batch_of(place(n)) for n in ("auxiliary", "challenge") if n in stated.given}
+    batches = {n: described.batch_of(place(n)) for n in ("auxiliary", "challenge") if n in stated.given}
     labels: dict[tuple[int, int], Tensor] = {}
     if "labels" in stated.given:
-        for name, t in tensors_of(place("labels"), subject=subject).items():
-            check_labels(t, limits.CLASSES, subject=f"{subject}, labels '{printable(name)}'")
-            number, client = key_of(name, 2, subject=subject)
+        for name, t in described.tensors_of(place("labels"), subject=subject).items():
+            described.check_labels(t, limits.CLASSES, subject=f"{subject}, labels '{printable(name)}'")
+            number, client = described.key_of(name, 2, subject=subject)
             labels[number, client] = t
     statistics: dict[tuple[int, int], dict[str, Tensor]] = {}
     if "batch_norm" in stated.given:
-        for name, t in tensors_of(place("batch_norm"), subject=subject).items():
-            number, client, layer = key_of(name, 3, subject=subject)
+        for name, t in described.tensors_of(place("batch_norm"), subject=subject).items():
+            number, client, layer = described.key_of(name, 3, subject=subject)
             statistics.setdefault((number, client), {})[layer] = t
     return Grants(
         auxiliary=batches.get("auxiliary"),
         challenge=batches.get("challenge"),
         labels=labels,
         batch_norm=statistics,
-        defense=stated.mechanisms(),
-        cohorts=stated.rounds(),
+        defense=None if stated.defense is None else tuple(Mechanism(**dict(m)) for m in stated.defense),
+        cohorts={int(number): Cohort(**dict(one)) for number, one in stated.cohorts.items()},
     )
 
 
 def _tensors_of(
-    line: Line, folder: Path, files: dict[str, Mapping[str, Tensor]], *, subject: str, contents: bool
+    line: described.Line, folder: Path, files: Files, *, subject: str, contents: bool
 ) -> Mapping[str, Tensor]:
     """The tensors of a line, merged with those of its base broadcast; added to ``files``.
 
@@ -192,9 +257,9 @@ def _tensors_of(
         BadFile: a file used twice, in another folder or damaged, or a missing base broadcast.
         BadValue: a tensor is empty or not finite.
     """
-    if not isinstance(line, BroadcastLine | UpdateLine | AggregateLine):
+    if not isinstance(line, described.BroadcastLine | described.UpdateLine | described.AggregateLine):
         return {}
-    base = line.base if isinstance(line, BroadcastLine) else ""
+    base = line.base if isinstance(line, described.BroadcastLine) else ""
     if line.file in files or "/" in line.file or (base and base not in files):
         raise BadFile(
             subject,
@@ -203,9 +268,9 @@ def _tensors_of(
             fix="correct rounds.jsonl: one line, one file",
         )
     own: dict[str, Tensor] = {}
-    if contents or isinstance(line, BroadcastLine):
-        own = tensors_of(plain_file(folder, line.file, subject=subject), subject=subject)
+    if contents or isinstance(line, described.BroadcastLine):
+        own = described.tensors_of(plain_file(folder, line.file, subject=subject), subject=subject)
         check_finite(own, subject=subject)
     tensors = {**files[base], **own} if base else own
-    files[line.file] = tensors if isinstance(line, BroadcastLine) else {}
+    files[line.file] = tensors if isinstance(line, described.BroadcastLine) else {}
     return tensors

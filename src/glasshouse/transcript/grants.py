@@ -43,7 +43,7 @@ class Grants:
             ``"layer.mean"`` and ``"layer.var"``, (channels,).
         defense: the mechanisms that the clients run, in order; empty tuple: known to be none.
         challenge: examples whose membership the adversary must decide.
-        cohorts: by round; they let a client compute the sums from successive models (see ``successive``).
+        cohorts: by round; they let a client compute the sums from successive models (see ``cut``).
     """
 
     auxiliary: Batch | None = None
@@ -55,12 +55,4 @@ class Grants:
 
     def names(self) -> tuple[str, ...]:
         """Names of the grants present, in the order of ``NAMES``."""
-        have = {
-            "auxiliary": self.auxiliary is not None,
-            "labels": bool(self.labels),
-            "batch_norm": bool(self.batch_norm),
-            "defense": self.defense is not None,
-            "challenge": self.challenge is not None,
-            "cohorts": bool(self.cohorts),
-        }
-        return tuple(name for name in NAMES if have[name])
+        return tuple(name for name in NAMES if getattr(self, name) not in (None, {}))

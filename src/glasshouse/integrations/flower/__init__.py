@@ -10,8 +10,7 @@ except ImportError as error:
     ) from error
 
 from glasshouse.integrations.flower.capture import capture, watch
-from glasshouse.integrations.flower.client_app import GuardedClientApp, guarded
-from glasshouse.integrations.flower.guard import guard_mod
+from glasshouse.integrations.flower.guard import GuardedClientApp, guard_mod, guarded
 from glasshouse.integrations.flower.preflight import preflight_mod
 from glasshouse.integrations.flower.truth import truth_mod
 from glasshouse.integrations.flower.watching import used

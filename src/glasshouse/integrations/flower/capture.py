@@ -11,9 +11,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final, final
 
-from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
-from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters, Scalar
-from flwr.server.client_manager import ClientManager
+from flwr.app import Array, ArrayRecord, Context, Message
+from flwr.common import FitRes, Parameters, Scalar
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 from flwr.serverapp import Grid, ServerApp
@@ -25,8 +24,6 @@ from glasshouse.models import build as models
 from glasshouse.settings import NORMALISATION, Optimizer
 from glasshouse.transcript.record import Keep
 from glasshouse.wire import Architecture, Terms
-
-__all__ = ["MOST_BYTES", "capture", "watch"]
 
 MOST_BYTES: Final = 20 * 2**30
 """Default maximum size of a capture: 20 GiB."""
@@ -72,7 +69,11 @@ def capture(
     declared = dict(terms or {})
     _check_known(declared)
 
-    def start(config: Mapping[str, Any]) -> Recording:
+    captured = ServerApp()
+
+    @captured.main()
+    def main(grid: Grid, context: Context) -> None:
+        config = context.run_config
         configured = {name.replace("-", "_"): config[name] for name in _CONFIG if name in config}
         stated = _terms(architecture, {**configured, **declared})
         place = Path(folder).expanduser()
@@ -80,11 +81,15 @@ def capture(
             raise BadFile(
                 f"capture in '{place}'", needs="a new folder", got="a transcript", fix="choose another folder"
             )
-        return Recording(
+        recording = Recording(
             folder=place, terms=stated, network=network, keep=keep or Keep(), most_bytes=most_bytes
         )
+        try:
+            app(CapturingGrid(grid, recording), context)
+        finally:
+            recording.close()
 
-    return _CapturedApp(app, start)
+    return captured
 
 
 def watch(strategy: Strategy, grid: Grid) -> Strategy:
@@ -97,22 +102,13 @@ def watch(strategy: Strategy, grid: Grid) -> Strategy:
     return _WatchedStrategy(strategy, grid.recording) if isinstance(grid, CapturingGrid) else strategy
 
 
-@final
-class _CapturedApp(ServerApp):
-    """A ``ServerApp`` whose grid is recorded."""
+def _forwarded(name: str) -> Any:
+    """A method that calls the method ``name`` of the object that this one wraps."""
 
-    def __init__(self, app: ServerApp, start: Any) -> None:
-        super().__init__()
-        self._app = app
-        self._start = start
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self._inner, name)(*args, **kwargs)
 
-    def __call__(self, grid: Grid, context: Context) -> None:
-        """Run the app on a grid that records."""
-        recording = self._start(context.run_config)
-        try:
-            self._app(CapturingGrid(grid, recording), context)
-        finally:
-            recording.close()
+    return call
 
 
 @final
@@ -120,35 +116,30 @@ class CapturingGrid(Grid):
     """A grid that records everything that passes through ``grid`` in a :class:`Recording`."""
 
     def __init__(self, grid: Grid, recording: Recording) -> None:
-        self._grid = grid
+        self._inner = grid
         self.recording = recording
 
     def __getattr__(self, name: str) -> Any:
         """Forward further attributes, which differ between versions of Flower."""
-        return getattr(self._grid, name)
+        return getattr(self._inner, name)
 
-    def set_run(self, *args: Any, **kwargs: Any) -> None:
-        """As of the grid."""
-        self._grid.set_run(*args, **kwargs)
+    set_run = _forwarded("set_run")
+    create_message = _forwarded("create_message")
 
     @property
     def run(self) -> Any:
         """As of the grid."""
-        return self._grid.run
-
-    def create_message(self, content: RecordDict, *args: Any, **kwargs: Any) -> Message:
-        """As of the grid."""
-        return self._grid.create_message(content, *args, **kwargs)
+        return self._inner.run
 
     def get_node_ids(self) -> Iterable[int]:
         """As of the grid; noted."""
-        nodes = list(self._grid.get_node_ids())
+        nodes = list(self._inner.get_node_ids())
         self.recording.available(nodes)
         return nodes
 
     def get_nodes(self) -> Iterable[Any]:
         """As of the grid; noted."""
-        nodes = list(self._grid.get_nodes())
+        nodes = list(self._inner.get_nodes())
         self.recording.available(node.node_id for node in nodes)
         return nodes
 
@@ -156,11 +147,11 @@ class CapturingGrid(Grid):
         """As of the grid; recorded."""
         batch = list(messages)
         self.recording.asked(batch)
-        return self._grid.push_messages(batch)
+        return self._inner.push_messages(batch)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """As of the grid; recorded."""
-        received = list(self._grid.pull_messages(message_ids))
+        received = list(self._inner.pull_messages(message_ids))
         self.recording.answered(received)
         return received
 
@@ -170,7 +161,7 @@ class CapturingGrid(Grid):
         """As of the grid; recorded."""
         batch = list(messages)
         self.recording.asked(batch)
-        received = list(self._grid.send_and_receive(batch, timeout=timeout))
+        received = list(self._inner.send_and_receive(batch, timeout=timeout))
         self.recording.answered(received)
         return received
 
@@ -180,12 +171,12 @@ class _WatchedStrategy(Strategy):
     """A strategy that records the results it aggregates in a :class:`Recording`."""
 
     def __init__(self, strategy: Strategy, recording: Recording) -> None:
-        self._strategy = strategy
+        self._inner = strategy
         self._recording = recording
 
     def __getattr__(self, name: str) -> Any:
         """Settings of the strategy itself."""
-        return getattr(self._strategy, name)
+        return getattr(self._inner, name)
 
     def aggregate_fit(
         self,
@@ -197,32 +188,13 @@ class _WatchedStrategy(Strategy):
         examples = {int(proxy.cid): result.num_examples for proxy, result in results}
         if results:
             self._recording.summed(server_round - 1, examples, _record(results[0][1].parameters))
-        return self._strategy.aggregate_fit(server_round, results, failures)
+        return self._inner.aggregate_fit(server_round, results, failures)
 
-    def initialize_parameters(self, client_manager: ClientManager) -> Parameters | None:
-        """As of the strategy."""
-        return self._strategy.initialize_parameters(client_manager)
-
-    def configure_fit(self, *args: Any, **kwargs: Any) -> list[tuple[ClientProxy, FitIns]]:
-        """As of the strategy."""
-        return self._strategy.configure_fit(*args, **kwargs)
-
-    def configure_evaluate(self, *args: Any, **kwargs: Any) -> list[tuple[ClientProxy, EvaluateIns]]:
-        """As of the strategy."""
-        return self._strategy.configure_evaluate(*args, **kwargs)
-
-    def aggregate_evaluate(
-        self,
-        server_round: int,
-        results: list[tuple[ClientProxy, EvaluateRes]],
-        failures: list[tuple[ClientProxy, EvaluateRes] | BaseException],
-    ) -> tuple[float | None, dict[str, Scalar]]:
-        """As of the strategy."""
-        return self._strategy.aggregate_evaluate(server_round, results, failures)
-
-    def evaluate(self, server_round: int, parameters: Parameters) -> tuple[float, dict[str, Scalar]] | None:
-        """As of the strategy."""
-        return self._strategy.evaluate(server_round, parameters)
+    initialize_parameters = _forwarded("initialize_parameters")
+    configure_fit = _forwarded("configure_fit")
+    configure_evaluate = _forwarded("configure_evaluate")
+    aggregate_evaluate = _forwarded("aggregate_evaluate")
+    evaluate = _forwarded("evaluate")
 
 
 def _record(parameters: Parameters) -> ArrayRecord:
@@ -273,12 +245,7 @@ def _check_known(declared: Mapping[str, Any]) -> None:
     """Reject fields that terms do not have."""
     known = {f.name for f in fields(Terms)} - {"architecture", "sends", "secure_sum", "public"}
     if unknown := sorted(declared.keys() - known):
-        raise BadValue(
-            "terms of a captured Flower app",
-            needs=f"fields among {', '.join(sorted(known))}",
-            got=", ".join(unknown),
-            fix="say how clients train: terms={'batch_size': 32, 'local_epochs': 1, 'learning_rate': 0.1}",
-        )
+        raise _bad_terms(f"fields among {', '.join(sorted(known))}", ", ".join(unknown))
 
 
 def _terms(model: Architecture, declared: Mapping[str, Any]) -> Terms:
@@ -288,12 +255,15 @@ def _terms(model: Architecture, declared: Mapping[str, Any]) -> Terms:
         BadValue: the batch size is missing.
     """
     if "batch_size" not in declared:
-        raise BadValue(
-            "terms of a captured Flower app",
-            needs="the examples in a step of the clients' training",
-            got="no batch_size in terms, and no batch-size in the run's configuration",
-            fix="say how clients train: terms={'batch_size': 32, 'local_epochs': 1, 'learning_rate': 0.1}",
+        raise _bad_terms(
+            "the examples in a step of the clients' training",
+            "no batch_size in terms, and no batch-size in the run's configuration",
         )
     optimizer = Optimizer.model_validate(declared.get("optimizer", {}))
     terms = {"protocol": "fedavg", "clients": 1, "cohort": 1, **declared, "optimizer": optimizer}
     return Terms(**terms, architecture=model, sends="parameters")
+
+
+def _bad_terms(needs: str, got: str) -> BadValue:
+    fix = "say how clients train: terms={'batch_size': 32, 'local_epochs': 1, 'learning_rate': 0.1}"
+    return BadValue("terms of a captured Flower app", needs=needs, got=got, fix=fix)

@@ -25,8 +25,6 @@ from glasshouse.guard.behaviour.observe import LayerBehaviour
 from glasshouse.guard.inspect import inspect
 from glasshouse.store import read_json, write_json
 
-__all__ = ["BATCH", "Examiner", "Examples"]
-
 BATCH: Final = 64
 """Number of the client's own examples on which a received model is tried."""
 

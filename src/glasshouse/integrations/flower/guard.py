@@ -6,40 +6,36 @@ run continues without this client's update. Mods are part of the app: a platform
 app wraps it with :func:`guarded`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, final
 
 from flwr.app import Context, Message
+from flwr.client import ClientFnExt
+from flwr.client.mod import secagg_mod, secaggplus_mod
+from flwr.clientapp import ClientApp
 from torch import nn
 
 from glasshouse.errors import BadValue
+from glasshouse.integrations.flower import secure_terms
 from glasshouse.integrations.flower.examiner import Examiner
 from glasshouse.integrations.flower.lookout import Lookout
 from glasshouse.integrations.flower.preflight import (
     Data,
-    Mod,
-    Next,
     build_network,
     load_received,
     pass_unexamined,
+    preflight_mod,
 )
-from glasshouse.integrations.flower.records import arrays_of, is_secure, stage_of, tensors_of
+from glasshouse.integrations.flower.records import Mod, Next, arrays_of, is_secure, stage_of, tensors_of
 from glasshouse.integrations.flower.reports import Report, Settings
-from glasshouse.integrations.flower.secure_terms import (
-    broken_term,
-    hide_counts,
-    hide_what_travels_in_clear,
-    is_in_sum,
-    remember_keys,
-)
 from glasshouse.integrations.flower.watching import watching
 from glasshouse.models import build as models
 from glasshouse.wire import Architecture
 
-__all__ = ["guard_mod"]
-
 CRAFTED: Final = "a model that clients do not train on"
+_MASKING: Final = (secagg_mod, secaggplus_mod)
 
 
 def guard_mod(
@@ -82,24 +78,25 @@ class _Guard:
 
     def __call__(self, message: Message, context: Context, call_next: Next) -> Message:
         """Check the message, pass it on, and remove clear-text information from the reply."""
-        settings = self.settings.at(context)
-        report = Report(settings.folder, message, context)
+        report = Report(self.settings.at(context), message, context)
         if stage_of(message) != "train" or not message.has_content():
             reply = call_next(message, context)
-            if is_in_sum(context) and reply.has_content():  # counts would reveal the examples in the sum
-                report.add("hidden", hide_counts(reply))
+            if secure_terms.is_in_sum(context) and reply.has_content():
+                # Counts would reveal the examples in the sum.
+                report.add("hidden", secure_terms.hide_counts(reply))
             return reply
         secure = is_secure(message)
-        if secure and (term := broken_term(message, context)):
+        if secure and (term := secure_terms.broken_term(message, context)):
             return report.refuse("these terms of secure aggregation may show a single update", [term])
-        examiner = self._examiners.setdefault(settings.folder, Examiner(folder=settings.folder))
+        folder = report.settings.folder
+        examiner = self._examiners.setdefault(folder, Examiner(folder=folder))
         findings = self._findings(message, context, examiner)
         if findings:
             return report.refuse(CRAFTED, findings)
-        reply = self._watched(message, context, call_next, (settings, report, examiner))
+        reply = self._watched(report, examiner, call_next)
         if secure and reply.has_content():
-            remember_keys(reply, context)
-            report.add("hidden", hide_what_travels_in_clear(reply))
+            secure_terms.remember_keys(reply, context)
+            report.add("hidden", secure_terms.hide_what_travels_in_clear(reply))
         return reply
 
     def _findings(self, message: Message, context: Context, examiner: Examiner) -> list[str]:
@@ -117,11 +114,9 @@ class _Guard:
             return [str(error)]
         return examiner.examine_behaviour(context.node_id, received, self.data(context), is_mode_known=False)
 
-    def _watched(
-        self, message: Message, context: Context, call_next: Next, tools: tuple[Settings, Report, Examiner]
-    ) -> Message:
+    def _watched(self, report: Report, examiner: Examiner, call_next: Next) -> Message:
         """Run the app under observation, and refuse what is found during training."""
-        settings, report, examiner = tools
+        message, context = report.message, report.context
         arrays = arrays_of(message.content)
         examined = self.network is not None and self.data is not None
         lookout = Lookout(
@@ -145,4 +140,91 @@ class _Guard:
             return report.refuse(CRAFTED, lookout.findings)
         may_send = self.network is not None or bool(lookout.tried) or lookout.decided
         sends = reply.has_content() and (arrays_of(reply.content) or (is_secure(message) and arrays))
-        return reply if may_send or not sends else pass_unexamined(reply, lookout, settings, report)
+        return reply if may_send or not sends else pass_unexamined(reply, lookout, report)
+
+
+@final
+class GuardedClientApp(ClientApp):
+    """A ``ClientApp`` that guards its node; importing it in place of Flower's is the only change to a file.
+
+    No arguments are needed. The network is the module that contains the received tensors when it is called
+    with gradients enabled, and its inputs are the node's examples. Its weights are examined then, before any
+    step. Its behaviour is examined as soon as 64 examples are known: before the first step if a batch has as
+    many, if an earlier round of this process had, or if ``data`` provides them; else after some steps, and at
+    the latest before anything is sent. A refusal stops the training, even if the app catches exceptions.
+
+    What cannot be examined is refused, too: training without a module that contains all received tensors
+    (NumPy, other threads, ``module.compile()``); a network of several inputs, or that returns no logits; a
+    loss that is neither cross-entropy nor one of torch's modules, unless the loop calls
+    :func:`~glasshouse.integrations.flower.used`.
+
+    Args:
+        client_fn: as of ``ClientApp``.
+        mods: as of ``ClientApp``. The guard goes before all of them; updates are checked right before they
+            are masked, so after noise added by later mods, or by mods that one function wraps.
+        data: the node's own examples.
+        reports: folder of the clients' reports.
+        most: maximum number of examples exposed in an update that is sent.
+        mitigated: if more are exposed, drop the exposing rows or add noise to them, if that hides all and
+            changes at most half of the update; otherwise the update is not sent.
+        unchecked: train and send although the model could not be examined; the report says so.
+    """
+
+    def __init__(
+        self,
+        client_fn: ClientFnExt | None = None,
+        mods: Sequence[Mod] | None = None,
+        *,
+        data: Data | None = None,
+        reports: str | Path = "~/glasshouse/guard",
+        most: int = 0,
+        mitigated: bool = True,
+        unchecked: bool = False,
+    ) -> None:
+        first = guard_mod(data=data, reports=reports, unchecked=unchecked)
+        second = preflight_mod(
+            data=data, reports=reports, most=most, mitigated=mitigated, unchecked=unchecked
+        )
+        own = list(mods or ())
+        masked = 1 + max((place for place, mod in enumerate(own) if mod in _MASKING), default=-1)
+        super().__init__(client_fn, [first, *own[:masked], second, *own[masked:]])
+
+
+def guarded(
+    app: ClientApp,
+    model: nn.Module | Architecture | None = None,
+    *,
+    data: Data | None = None,
+    reports: str | Path = "guard",
+    most: int = 0,
+    unchecked: bool = False,
+) -> ClientApp:
+    """``app`` wrapped in :func:`guard_mod` and :func:`preflight_mod`, which the app cannot change.
+
+    Outside the app an update under SecAgg+ is already masked: its terms are checked, the update is not, and
+    the report says so.
+
+    Args:
+        app: of the researcher.
+        model: the agreed network; None: the one observed in training.
+        data: the node's own examples.
+        reports: folder of the clients' reports.
+        most: as in :func:`preflight_mod`.
+        unchecked: as in :func:`guard_mod`.
+    """
+    first = guard_mod(model, data=data, reports=reports, unchecked=unchecked)
+    second = preflight_mod(model, data=data, reports=reports, most=most, unchecked=unchecked)
+    return _AppInside(app, first, second)
+
+
+@final
+class _AppInside(ClientApp):
+    """A ``ClientApp`` inside mods that it does not know about."""
+
+    def __init__(self, app: ClientApp, first: Mod, second: Mod) -> None:
+        super().__init__()
+        self._app, self._first, self._second = app, first, second
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Run the app between the mods."""
+        return self._first(message, context, lambda m, c: self._second(m, c, self._app))

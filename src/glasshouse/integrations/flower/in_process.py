@@ -15,8 +15,6 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-__all__ = ["InProcessGrid", "run_in_process"]
-
 _APP_FAILED = 2
 """Flower's code for a client app that raised."""
 
@@ -44,15 +42,11 @@ class InProcessGrid(Grid):
 
     def __post_init__(self) -> None:
         for position, node in enumerate(self.apps):
-            settings = {
-                "partition-id": position,
-                "num-partitions": len(self.apps),
-                **self.configs.get(node, {}),
-            }
+            simulated = {"partition-id": position, "num-partitions": len(self.apps)}
             self._contexts[node] = Context(
                 run_id=1,
                 node_id=node,
-                node_config=settings,
+                node_config={**simulated, **self.configs.get(node, {})},
                 state=RecordDict(),
                 run_config=dict(self.run_config),
             )

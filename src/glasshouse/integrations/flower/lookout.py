@@ -21,8 +21,6 @@ from glasshouse.integrations.flower.examiner import BATCH, Examiner, Examples
 from glasshouse.integrations.flower.watching import paused
 from glasshouse.models import build as models
 
-__all__ = ["Lookout", "RefusedModel"]
-
 _ODD: Final = (RuntimeError, ValueError, TypeError, LookupError, AttributeError)
 """Errors raised when a network that is not a plain classifier of one tensor is copied or tried."""
 
@@ -153,10 +151,9 @@ class Lookout:
         if self.examiner is None:
             return
         self.findings += self.examiner.examine_weights(self.network.state_dict())
-        if self.node in self.examiner.kept:
-            self._try("before any training", self.examiner.kept[self.node])
-        elif len(self._rows) >= BATCH:
-            self._try("before any training")
+        kept = self.examiner.kept.get(self.node)
+        if kept or len(self._rows) >= BATCH:
+            self._try("before any training", kept)
         if self.findings:
             raise RefusedModel("; ".join(self.findings))
 

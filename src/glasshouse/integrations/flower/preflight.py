@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
@@ -16,17 +16,13 @@ from glasshouse.guard.preflight import preflight
 from glasshouse.guard.watch import Watched, watch
 from glasshouse.integrations.flower.examiner import Examples
 from glasshouse.integrations.flower.lookout import Lookout
-from glasshouse.integrations.flower.records import arrays_of, put_tensors, stage_of, tensors_of
+from glasshouse.integrations.flower.records import Mod, Next, arrays_of, put_tensors, stage_of, tensors_of
 from glasshouse.integrations.flower.reports import Report, Settings
 from glasshouse.integrations.flower.watching import current, watching
 from glasshouse.models import build as models
 from glasshouse.tensors import difference
 from glasshouse.wire import Architecture
 
-__all__ = ["Data", "Mod", "Next", "build_network", "load_received", "pass_unexamined", "preflight_mod"]
-
-Next = Callable[[Message, Context], Message]
-Mod = Callable[[Message, Context, Next], Message]
 Data = Callable[[Context], Examples]
 """Returns a node's own examples, as they enter the network, and their classes."""
 
@@ -71,8 +67,7 @@ class _Preflight:
         arrays = arrays_of(message.content) if message.has_content() else None
         if stage_of(message) != "train" or arrays is None:
             return call_next(message, context)
-        settings = self.settings.at(context)
-        report = Report(settings.folder, message, context)
+        report = Report(self.settings.at(context), message, context)
         with _shared_lookout(context.node_id, tensors_of(arrays)) as lookout, watch() as layers:
             reply = call_next(message, context)
             lookout.finish()
@@ -91,12 +86,11 @@ class _Preflight:
         self, reply: Message, sent: ArrayRecord, lookout: Lookout, layers: Watched, report: Report
     ) -> Message:
         """``reply``, a mitigated version of it, or a refusal."""
-        settings = self.settings.at(report.context)
-        network = self.network
+        settings, network = report.settings, self.network
         if network is None:
             unexamined = lookout.examiner is not None and not lookout.tried
             if lookout.network is None or lookout.examples is None or unexamined:
-                return pass_unexamined(reply, lookout, settings, report)
+                return pass_unexamined(reply, lookout, report)
             network = lookout.network
             received = network.state_dict()
         else:
@@ -138,13 +132,13 @@ class _Preflight:
         return lookout.examples
 
 
-def pass_unexamined(reply: Message, lookout: Lookout, settings: Settings, report: Report) -> Message:
+def pass_unexamined(reply: Message, lookout: Lookout, report: Report) -> Message:
     """Send or refuse a reply whose model could not be examined."""
     sent = arrays_of(reply.content)
     if sent is not None and _are_equal(tensors_of(sent), lookout.received):
         report.add("sent", ["nothing was trained: what is sent is what was received"])
         return reply
-    if settings.unchecked:
+    if report.settings.unchecked:
         report.add("sent unchecked", [lookout.unable])
         return reply
     return report.refuse("the model could not be examined", [lookout.unable])
@@ -157,13 +151,10 @@ def _are_equal(sent: Mapping[str, Tensor], received: Mapping[str, Tensor]) -> bo
 @contextmanager
 def _shared_lookout(node: int, received: Mapping[str, Tensor]) -> Iterator[Lookout]:
     """The guard's lookout if one is active, else a new one."""
-    known = [watcher for watcher in current() if isinstance(watcher, Lookout)]
-    if known:
-        yield known[0]
-        return
-    alone = Lookout(node=node, received=received)
-    with watching(alone):
-        yield alone
+    known = next((watcher for watcher in current() if isinstance(watcher, Lookout)), None)
+    lookout = known or Lookout(node=node, received=received)
+    with nullcontext() if known else watching(lookout):
+        yield lookout
 
 
 def build_network(model: nn.Module | Architecture | None) -> nn.Module | None:

@@ -11,21 +11,13 @@ from typing import Final, final
 from flwr.app import ArrayRecord, Message
 from torch import Tensor, nn
 
-from glasshouse.integrations.flower.records import (
-    arrays_of,
-    examples_of,
-    is_secure,
-    round_of,
-    stage_of,
-    tensors_of,
-    values_of,
-)
+from glasshouse.integrations.flower import records
 from glasshouse.models.build import name_tensors
 from glasshouse.outside import limits
 from glasshouse.store import write_json
+from glasshouse.transcript.files import TranscriptWriter
 from glasshouse.transcript.record import Keep
 from glasshouse.transcript.record import Message as WireMessage
-from glasshouse.transcript.writer import TranscriptWriter
 from glasshouse.wire import Aggregate, Broadcast, ClientMetrics, Dropout, Stage, Terms, Update
 
 NODES: Final = "nodes.json"
@@ -89,7 +81,7 @@ class Recording:
         """Record what the server sends: one broadcast to all, and one to each client sent something else."""
         with self._lock:
             for message in messages:
-                stage, node = stage_of(message), message.metadata.dst_node_id
+                stage, node = records.stage_of(message), message.metadata.dst_node_id
                 if stage is None:
                     continue
                 number = self._number_of(message, stage)
@@ -101,7 +93,7 @@ class Recording:
         """Record the clients' replies."""
         with self._lock:
             for message in messages:
-                node, stage = message.metadata.src_node_id, stage_of(message)
+                node, stage = message.metadata.src_node_id, records.stage_of(message)
                 if stage is not None and (number := self._asked.get((node, stage))) is not None:
                     self._answer(number, self._client(node), stage, message)
 
@@ -119,18 +111,16 @@ class Recording:
                 return
             weight = float(sum(examples.values()))
             clients = [self._client(node) for node in examples]
-            tensors = self._tensors(mean)
-            steps = {self._steps(count) for count in examples.values()}
             self._store(
                 Aggregate(
                     round=number,
                     kind="parameters",
-                    tensors={name: t.double() * weight for name, t in tensors.items()},
+                    tensors={name: t.double() * weight for name, t in self._tensors(mean).items()},
                     weight=weight,
                     selected=tuple(sorted(this.asked)),
                     dropped=tuple(sorted(this.asked.keys() - set(clients))),
                     examples=int(weight),
-                    steps=max(steps),
+                    steps=max(map(self._steps, examples.values())),
                 )
             )
 
@@ -141,14 +131,13 @@ class Recording:
 
     def _number_of(self, message: Message, stage: Stage) -> int:
         """The round stated in the message; else the last one, or the next if the client was already asked."""
-        stated = round_of(message)
+        stated = records.round_of(message)
         if stated is not None:
             return stated
         last = max(self._rounds, default=0)
         clients = self._rounds[last].asked if self._rounds else {}
-        return (
-            last + 1 if stage == "train" and self._client(message.metadata.dst_node_id) in clients else last
-        )
+        asked_again = stage == "train" and self._client(message.metadata.dst_node_id) in clients
+        return last + 1 if asked_again else last
 
     def _client(self, node: int) -> int:
         if node not in self._clients:
@@ -158,7 +147,7 @@ class Recording:
         return self._clients[node]
 
     def _tensors(self, record: ArrayRecord) -> dict[str, Tensor]:
-        return name_tensors(tensors_of(record), self.network)
+        return name_tensors(records.tensors_of(record), self.network)
 
     def _steps(self, examples: int) -> int:
         return self.terms.local_epochs * max(1, math.ceil(examples / self.terms.batch_size))
@@ -166,11 +155,11 @@ class Recording:
     def _broadcast(self, number: int, client: int, message: Message) -> None:
         self._close_before(number)
         this = self._rounds.setdefault(number, _Round())
-        this.secure = this.secure or is_secure(message)
+        this.secure = this.secure or records.is_secure(message)
         if client not in this.asked:
             this.asked[client], this.missing[client] = None, ""
         self._update_terms(this)
-        arrays = arrays_of(message.content)
+        arrays = records.arrays_of(message.content)
         if arrays is None:
             return
         raw = [array.data for array in arrays.values()]
@@ -189,12 +178,12 @@ class Recording:
                 reason = message.error.reason or f"error {message.error.code}"
                 this.missing[client] = reason[: limits.TEXT]
             return
-        values = values_of(message.content)
+        values = records.values_of(message.content)
         if values:
             self._store(ClientMetrics(round=number, client=client, stage=stage, values=values))
         if stage == "evaluate" or this is None:
             return
-        arrays, examples = arrays_of(message.content), examples_of(values)
+        arrays, examples = records.arrays_of(message.content), records.examples_of(values)
         if arrays is not None and not this.secure:
             tensors = self._tensors(arrays)
             trained = dict(self.network.named_parameters())

@@ -6,15 +6,19 @@ of arrays, whose names come from the model, and the round as the message's group
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
-from flwr.app import Array, ArrayRecord, Message, MessageType, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message, MessageType, RecordDict
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS
 from torch import Tensor
 
 from glasshouse.outside import limits
 from glasshouse.wire import Stage, Value
+
+Next = Callable[[Message, Context], Message]
+Mod = Callable[[Message, Context, Next], Message]
 
 COUNTS = ("num-examples", "num_examples")
 """Names under which clients report their number of examples."""
@@ -64,12 +68,9 @@ def put_tensors(record: ArrayRecord, tensors: Sequence[Tensor]) -> None:
 
 def values_of(content: RecordDict) -> dict[str, Value]:
     """All numbers and strings sent beside the tensors, by name."""
-    entries: list[tuple[str, object]] = [
-        e for k, r in content.metric_records.items() if k not in _PROTOCOL for e in r.items()
-    ]
-    entries += [e for k, r in content.config_records.items() if k not in _PROTOCOL for e in r.items()]
+    records: tuple[tuple[str, Any], ...] = (*content.metric_records.items(), *content.config_records.items())
     values: dict[str, Value] = {}
-    for name, value in entries:
+    for name, value in (entry for key, r in records if key not in _PROTOCOL for entry in r.items()):
         parts = {f"{name}[{i}]": v for i, v in enumerate(value)} if isinstance(value, list) else {name: value}
         values |= {part: _plain(v) for part, v in parts.items()}
     return dict(list(values.items())[: limits.ARGUMENTS])

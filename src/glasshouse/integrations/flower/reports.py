@@ -10,8 +10,6 @@ from glasshouse.errors import BadValue
 from glasshouse.integrations.flower.records import round_of
 from glasshouse.store import append_jsonl
 
-__all__ = ["REFUSED", "Report", "Settings"]
-
 REFUSED: Final = 6
 """Flower's code for a mod whose precondition does not hold."""
 
@@ -66,14 +64,14 @@ class Settings:
 class Report:
     """The report of one client: a line of JSON for each decision. It stays with the client."""
 
-    folder: Path
+    settings: Settings
     message: Message
     context: Context
 
     def add(self, decision: str, reasons: list[str]) -> None:
         """Append a line."""
         line = {"round": round_of(self.message), "decision": decision, "reasons": reasons}
-        append_jsonl(self.folder / f"{self.context.node_id}.jsonl", line)
+        append_jsonl(self.settings.folder / f"{self.context.node_id}.jsonl", line)
 
     def refuse(self, kind: str, reasons: list[str]) -> Message:
         """Log the reasons, and return a refusal to the server that states the kind but no numbers."""

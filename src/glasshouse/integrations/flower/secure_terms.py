@@ -7,7 +7,7 @@ active server). What a client cannot see from its own messages is not checked he
 its neighbours (keys are not signed), and the messages to other clients.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, cast
 
 from flwr.app import ConfigRecord, Context, Message
@@ -72,12 +72,7 @@ def is_in_sum(context: Context) -> bool:
 
 def hide_counts(reply: Message) -> list[str]:
     """Set example counts to 1, and return the names of the hidden values."""
-    hidden = []
-    for record in reply.content.metric_records.values():
-        counts = {key: 1 for key in record if key in COUNTS}
-        cast(dict[str, Any], record).update(counts)
-        hidden += list(counts)
-    return hidden
+    return _hide(reply.content.metric_records.values(), only_counts=True)
 
 
 def hide_what_travels_in_clear(reply: Message) -> list[str]:
@@ -85,13 +80,18 @@ def hide_what_travels_in_clear(reply: Message) -> list[str]:
 
     The true weight is part of the masked sum, whose mean is in every result of the round.
     """
-    hidden = []
     metrics = [r for name, r in reply.content.config_records.items() if name.endswith(".metrics")]
-    for record in [*reply.content.metric_records.values(), *metrics]:
+    return _hide([*reply.content.metric_records.values(), *metrics], only_counts=False)
+
+
+def _hide(records: Iterable[object], *, only_counts: bool) -> list[str]:
+    hidden: list[str] = []
+    for record in records:
         values = cast(dict[str, Any], record)
-        hidden += list(values)
         counts = {key: 1 for key in values if key in COUNTS}
-        values.clear()
+        hidden += counts if only_counts else values
+        if not only_counts:
+            values.clear()
         values.update(counts)
     return hidden
 

@@ -7,7 +7,6 @@ cross-entropy nor one of torch's modules reports its batches by calling ``used``
 fetches the folders.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
@@ -17,14 +16,10 @@ from flwr.app import Context, Message
 from torch import Tensor, nn
 
 from glasshouse.errors import BadValue
-from glasshouse.integrations.flower.records import arrays_of, round_of, stage_of, tensors_of
+from glasshouse.integrations.flower.records import Mod, Next, arrays_of, round_of, stage_of, tensors_of
 from glasshouse.integrations.flower.watching import watching
 from glasshouse.truth.recorded import Recorded, write_recorded
 from glasshouse.wire import Batch
-
-__all__ = ["truth_mod"]
-
-Mod = Callable[[Message, Context, Callable[[Message, Context], Message]], Message]
 
 
 def truth_mod(folder: str | Path) -> Mod:
@@ -37,7 +32,7 @@ def truth_mod(folder: str | Path) -> Mod:
         folder: of the clients on this machine; each node has its own subfolder.
     """
 
-    def mod(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
+    def mod(message: Message, context: Context, call_next: Next) -> Message:
         if stage_of(message) != "train" or not message.has_content() or not message.content.array_records:
             return call_next(message, context)
         number = round_of(message)

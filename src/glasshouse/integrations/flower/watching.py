@@ -6,9 +6,9 @@ a call of :func:`used`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, Protocol, final
 
 import torch
@@ -17,8 +17,6 @@ from torch.nn import functional as F
 from torch.nn.modules.loss import _Loss
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
-
-__all__ = ["Watcher", "current", "paused", "used", "watching"]
 
 _LOSSES: Final = (F.cross_entropy, F.nll_loss)
 
@@ -40,7 +38,7 @@ class Watcher(Protocol):
 @dataclass(kw_only=True)
 class _Session:
     watchers: list[Watcher]
-    depth: int = field(default=0)
+    depth: int = 0
 
 
 _CURRENT: Final[ContextVar[_Session | None]] = ContextVar("glasshouse_watching", default=None)
@@ -49,25 +47,17 @@ _CURRENT: Final[ContextVar[_Session | None]] = ContextVar("glasshouse_watching",
 @contextmanager
 def watching(watcher: Watcher) -> Iterator[None]:
     """Let ``watcher`` observe this thread's training, in addition to other watchers."""
-    if (session := _CURRENT.get()) is not None:
+    session = _CURRENT.get()
+    with ExitStack() as stack:
+        if session is None:
+            session = _Session(watchers=[])
+            stack.callback(_CURRENT.reset, _CURRENT.set(session))
+            stack.callback(register_module_forward_pre_hook(_enter).remove)
+            stack.callback(register_module_forward_hook(_leave, always_call=True).remove)
+            stack.enter_context(_Losses())
         session.watchers.append(watcher)
-        try:
-            yield
-        finally:
-            session.watchers.remove(watcher)
-        return
-    token = _CURRENT.set(_Session(watchers=[watcher]))
-    handles = [
-        register_module_forward_pre_hook(_enter),
-        register_module_forward_hook(_leave, always_call=True),
-    ]
-    try:
-        with _Losses():
-            yield
-    finally:
-        for handle in handles:
-            handle.remove()
-        _CURRENT.reset(token)
+        stack.callback(session.watchers.remove, watcher)
+        yield
 
 
 @contextmanager

@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from glasshouse.errors import BadValue
-from glasshouse.metrics.statistics.permutation import EXCHANGES, LISTED, GuessTest
+from glasshouse.metrics.statistics.permutation import EXCHANGES, LISTED, Floats, GuessTest
 from glasshouse.rng import Rng
 
-Floats = NDArray[np.float64]
 ROUNDING = 1e-12
 """Differences up to this, relative to the largest score, count as zero."""
 

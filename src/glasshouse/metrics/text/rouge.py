@@ -8,17 +8,15 @@ is 1 for equal sentences, else 0.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Protocol, final
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.errors import not_installed
-from glasshouse.metrics.base import ScoreContext, Wording
-from glasshouse.metrics.reconstruction import NO_CHANCE, UP
-from glasshouse.metrics.text.sentences import SentenceMetric, pair_sentences, words_of
-from glasshouse.registry import Card
+from glasshouse.metrics.base import ScoreContext, Scores, Wording, metric_card
+from glasshouse.metrics.text.sentences import SentenceMetric, read_pairs
 
 try:
     from rouge_score import rouge_scorer
@@ -26,6 +24,7 @@ except ImportError as error:
     raise not_installed("metrics of ROUGE", "rouge-score", error, extra="text") from error
 
 SOURCE = "Lin 2004, ROUGE: A Package for Automatic Evaluation of Summaries"
+_card = partial(metric_card, source=SOURCE, extra="text")
 
 
 @final
@@ -41,12 +40,11 @@ class RougeMetric(SentenceMetric, Protocol):
 
     kind: ClassVar[str]
 
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Scores:
         """One number in [0, 1] per private sentence; 0 where it has no paired claim."""
         scorer = rouge_scorer.RougeScorer([self.kind], tokenizer=_Spaces())
-        true = words_of(self.kind, truth, context)
-        pairs = pair_sentences(true, words_of(self.kind, claimed, context))
-        return np.array([_one(scorer, self.kind, *pair) for pair in zip(true, pairs, strict=True)])
+        pairs = read_pairs(self.kind, claimed, truth, context)
+        return np.array([_one(scorer, self.kind, *pair) for pair in pairs])
 
 
 def _one(scorer: Any, kind: str, true: Sequence[int], claim: Sequence[int] | None) -> float:
@@ -72,14 +70,9 @@ def _wording(label: str, what: str, order: int) -> Wording:
 class Rouge1(RougeMetric):
     """ROUGE-1: tokens in common, at any position."""
 
-    card: ClassVar[Card] = Card(
-        summary="ROUGE-1 of the paired claim: tokens in common, F-measure",
-        source=SOURCE,
-        extra="text",
-        details={"direction": UP, "chance": NO_CHANCE},
-    )
-    wording: ClassVar[Wording] = _wording("ROUGE-1", "single tokens", 72)
-    kind: ClassVar[str] = "rouge1"
+    card = _card("ROUGE-1 of the paired claim: tokens in common, F-measure")
+    wording = _wording("ROUGE-1", "single tokens", 72)
+    kind = "rouge1"
 
 
 @final
@@ -87,14 +80,9 @@ class Rouge1(RougeMetric):
 class Rouge2(RougeMetric):
     """ROUGE-2: common pairs of neighbouring tokens."""
 
-    card: ClassVar[Card] = Card(
-        summary="ROUGE-2 of the paired claim: pairs of tokens in common, F-measure",
-        source=SOURCE,
-        extra="text",
-        details={"direction": UP, "chance": NO_CHANCE},
-    )
-    wording: ClassVar[Wording] = _wording("ROUGE-2", "pairs of neighbouring tokens", 71)
-    kind: ClassVar[str] = "rouge2"
+    card = _card("ROUGE-2 of the paired claim: pairs of tokens in common, F-measure")
+    wording = _wording("ROUGE-2", "pairs of neighbouring tokens", 71)
+    kind = "rouge2"
 
 
 @final
@@ -102,11 +90,6 @@ class Rouge2(RougeMetric):
 class RougeL(RougeMetric):
     """ROUGE-L: the longest common subsequence."""
 
-    card: ClassVar[Card] = Card(
-        summary="ROUGE-L of the paired claim: longest common subsequence, F-measure",
-        source=SOURCE,
-        extra="text",
-        details={"direction": UP, "chance": NO_CHANCE},
-    )
-    wording: ClassVar[Wording] = _wording("ROUGE-L", "tokens in the same order", 73)
-    kind: ClassVar[str] = "rougeL"
+    card = _card("ROUGE-L of the paired claim: longest common subsequence, F-measure")
+    wording = _wording("ROUGE-L", "tokens in the same order", 73)
+    kind = "rougeL"

@@ -10,32 +10,34 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol, final
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.errors import BadValue, NothingClaimed, Undefined
-from glasshouse.metrics.base import ClaimKind, Hits, Metric, Reads, Requirement, ScoreContext, Wording
+from glasshouse.metrics.base import (
+    ClaimKind,
+    Hits,
+    Reads,
+    ScoreContext,
+    Scores,
+    Share,
+    metric_card,
+    nothing_claimed,
+    rate_wording,
+)
 from glasshouse.metrics.match import UNMATCHED, assign
-from glasshouse.metrics.reconstruction import NO_CHANCE, UP
-from glasshouse.registry import Card
 
 Sentence = tuple[int, ...]
 
 
-class SentenceMetric(Metric, Protocol):
+class SentenceMetric(Share, Protocol):
     """Base class of metrics of claimed sentences."""
 
     claim: ClassVar[ClaimKind] = "sequences"
     reads: ClassVar[Reads] = "tokens"
-    unit: ClassVar[str] = "share"
-    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
 
-class SentenceHits(Hits, Protocol):
+class SentenceHits(SentenceMetric, Hits, Protocol):
     """Base class of those that are 0 or 1 per sentence."""
-
-    claim: ClassVar[ClaimKind] = "sequences"
-    reads: ClassVar[Reads] = "tokens"
 
 
 def words_of(name: str, tokens: Tensor, context: ScoreContext) -> list[Sentence]:
@@ -85,11 +87,19 @@ def pair_sentences(truth: list[Sentence], claimed: list[Sentence]) -> list[Sente
     return [None if j == UNMATCHED else claimed[j] for j in assign(table)]
 
 
-def _exact(wanted: list[Sentence], candidates: list[Sentence]) -> NDArray[np.float64]:
+def read_pairs(
+    name: str, claimed: Tensor, truth: Tensor, context: ScoreContext
+) -> list[tuple[Sentence, Sentence | None]]:
+    """The private sentences in ``truth``, each with the claimed one paired with it."""
+    true = words_of(name, truth, context)
+    return list(zip(true, pair_sentences(true, words_of(name, claimed, context)), strict=True))
+
+
+def _exact(name: str, wanted: Tensor, candidates: Tensor, context: ScoreContext) -> Scores:
     """1 for each of ``wanted`` that occurs in ``candidates``, each of which is matched at most once."""
-    remaining = Counter(candidates)
-    hits = np.zeros(len(wanted))
-    for i, sentence in enumerate(wanted):
+    sentences, remaining = words_of(name, wanted, context), Counter(words_of(name, candidates, context))
+    hits = np.zeros(len(sentences))
+    for i, sentence in enumerate(sentences):
         if remaining[sentence] > 0 and sentence:
             remaining[sentence] -= 1
             hits[i] = 1.0
@@ -101,25 +111,21 @@ def _exact(wanted: list[Sentence], candidates: list[Sentence]) -> NDArray[np.flo
 class ExactSentences(SentenceHits):
     """1 for every private sentence that is claimed word for word, else 0; each claim counts once."""
 
-    card: ClassVar[Card] = Card(
-        summary="share of the private sentences that are claimed word for word",
+    card = metric_card(
+        "share of the private sentences that are claimed word for word",
         source="Petrov et al. 2024, arXiv:2405.15586",
-        details={"direction": UP, "chance": NO_CHANCE},
     )
-    wording: ClassVar[Wording] = Wording(
+    wording = rate_wording(
         label="sentences read word for word",
         sentence="read {} of the private sentences word for word",
         explanation="Share of the private sentences that the attack wrote down without one wrong word: "
         "higher is worse. Guessing reaches about 0 %, unless people write the same sentences.",
-        display="rate",
         severity="images",
         order=5,
     )
 
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
-        return _exact(
-            words_of("exact_sentences", truth, context), words_of("exact_sentences", claimed, context)
-        )
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Scores:
+        return _exact("exact_sentences", truth, claimed, context)
 
 
 @final
@@ -131,29 +137,20 @@ class ExactClaims(SentenceHits):
         NothingClaimed: no sentence was claimed.
     """
 
-    card: ClassVar[Card] = Card(
-        summary="share of the claimed sentences that are private ones, word for word",
-        details={"direction": UP, "chance": NO_CHANCE},
-    )
-    wording: ClassVar[Wording] = Wording(
+    card = metric_card("share of the claimed sentences that are private ones, word for word")
+    wording = rate_wording(
         label="claimed sentences that are right",
         sentence="claimed sentences of which {} are private ones, word for word",
         explanation="Share of the sentences that the attack wrote down which are private ones without one "
         "wrong word: higher is worse, since an adversary can believe what it reads.",
-        display="rate",
         severity="other",
         order=412,
     )
 
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Scores:
         if not len(claimed):
-            raise NothingClaimed(
-                "metric 'exact_claims'",
-                needs="at least one claimed sentence",
-                got="none",
-                fix="look at 'exact_sentences' instead",
-            )
-        return _exact(words_of("exact_claims", claimed, context), words_of("exact_claims", truth, context))
+            raise nothing_claimed("exact_claims", "claimed sentence", "exact_sentences")
+        return _exact("exact_claims", claimed, truth, context)
 
 
 @final
@@ -161,24 +158,19 @@ class ExactClaims(SentenceHits):
 class TokenAccuracy(SentenceMetric):
     """Share of a private sentence's tokens that the paired claim has at the same position, per sentence."""
 
-    card: ClassVar[Card] = Card(
-        summary="share of the private tokens that are claimed at their place, after pairing",
-        details={"direction": UP, "chance": NO_CHANCE},
-    )
-    wording: ClassVar[Wording] = Wording(
+    card = metric_card("share of the private tokens that are claimed at their place, after pairing")
+    wording = rate_wording(
         label="tokens read in place",
         sentence="read {} of the private words (tokens) at their place",
         explanation="Share of the tokens (words or parts of words) of the private sentences that were read "
         "at their place: higher is worse. Guessing reaches what common words give away.",
-        display="rate",
         severity="images",
         order=68,
     )
 
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
-        true = words_of("token_accuracy", truth, context)
-        pairs = pair_sentences(true, words_of("token_accuracy", claimed, context))
-        return np.array([_placed(one, claim or ()) for one, claim in zip(true, pairs, strict=True)])
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Scores:
+        pairs = read_pairs("token_accuracy", claimed, truth, context)
+        return np.array([_placed(true, claim or ()) for true, claim in pairs])
 
 
 def _placed(true: Sentence, claim: Sentence) -> float:
@@ -197,20 +189,19 @@ class SentenceIdentification(SentenceHits):
         others: M - 1.
     """
 
-    card: ClassVar[Card] = Card(
-        summary="share of private sentences that their claim is most like, among M of the same length",
-        details={"direction": UP, "chance": "1/M, M = others + 1"},
+    card = metric_card(
+        "share of private sentences that their claim is most like, among M of the same length",
+        chance="1/M, M = others + 1",
     )
-    wording: ClassVar[Wording] = Wording(
+    wording = rate_wording(
         label="sentence identification",
         sentence="wrote down enough to pick out {} of the private sentences among others of the same length",
         explanation="How often the right sentence is found among others of the same length from what the "
         "attack wrote down: higher is worse; guessing finds 1 in as many as there are candidates.",
-        display="rate",
         severity="images",
         order=66,
     )
-    requires: ClassVar[frozenset[Requirement]] = frozenset({"distractors"})
+    requires = frozenset({"distractors"})
 
     others: int = 19
 
@@ -218,7 +209,7 @@ class SentenceIdentification(SentenceHits):
         del context
         return 1 / (self.others + 1)
 
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Scores:
         name = "sentence_identification"
         pool = [] if context.distractors is None else words_of(name, context.distractors, context)
         if len(pool) < self.others:
@@ -228,11 +219,8 @@ class SentenceIdentification(SentenceHits):
                 got=str(len(pool)),
                 fix="raise audit.distractors, or lower the metric's 'others'",
             )
-        true = words_of(name, truth, context)
-        pairs = pair_sentences(true, words_of(name, claimed, context))
-        return np.array(
-            [self._identifies(*pair, pool) for pair in zip(true, pairs, strict=True)], dtype=np.float64
-        )
+        pairs = read_pairs(name, claimed, truth, context)
+        return np.array([self._identifies(*pair, pool) for pair in pairs], dtype=np.float64)
 
     def _identifies(self, true: Sentence, claim: Sentence | None, pool: list[Sentence]) -> bool:
         if claim is None:
@@ -246,23 +234,19 @@ class SentenceIdentification(SentenceHits):
 class TokensNamed(SentenceMetric):
     """Share of a private sentence's distinct tokens that were named, per sentence."""
 
-    card: ClassVar[Card] = Card(
-        summary="share of the tokens of the private sentences that an attack names, places aside",
-        details={"direction": UP, "chance": NO_CHANCE},
-    )
-    wording: ClassVar[Wording] = Wording(
+    card = metric_card("share of the tokens of the private sentences that an attack names, places aside")
+    wording = rate_wording(
         label="words named",
         sentence="named {} of the words (tokens) that occur in private sentences",
         explanation="Share of the different tokens of a private sentence that the attack named, without "
         "saying where they stand: higher is worse. Guessing reaches what common words give away.",
-        display="rate",
         severity="labels",
         order=390,
     )
-    claim: ClassVar[ClaimKind] = "occurred_tokens"
-    reads: ClassVar[Reads] = "ids"
+    claim = "occurred_tokens"
+    reads = "ids"
 
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Scores:
         named = set(claimed.tolist())
         every = [set(s) for s in words_of("tokens_named", truth, context)]
         return np.array([len(s & named) / len(s) if s else 0.0 for s in every])
@@ -277,23 +261,19 @@ class TokensNamedRight(Hits):
         NothingClaimed: no token was named.
     """
 
-    card: ClassVar[Card] = Card(
-        summary="share of the tokens that an attack names which occur in the private sentences",
-        details={"direction": UP, "chance": NO_CHANCE},
-    )
-    wording: ClassVar[Wording] = Wording(
+    card = metric_card("share of the tokens that an attack names which occur in the private sentences")
+    wording = rate_wording(
         label="named words that occur",
         sentence="named words (tokens) of which {} occur in private sentences",
         explanation="Share of the tokens named by the attack that occur in the private sentences: higher is "
         "worse.",
-        display="rate",
         severity="other",
         order=425,
     )
-    claim: ClassVar[ClaimKind] = "occurred_tokens"
-    reads: ClassVar[Reads] = "ids"
+    claim = "occurred_tokens"
+    reads = "ids"
 
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Scores:
         name = "tokens_named_right"
         occurring = {token for sentence in words_of(name, truth, context) for token in sentence}
         marks = context.vocabulary.marks if context.vocabulary else frozenset()
