@@ -20,7 +20,7 @@ from glasshouse import registry
 from glasshouse.errors import BadValue
 from glasshouse.limits import Count, Natural
 from glasshouse.models.base import Normalize, SplitModel, check_shape, check_width
-from glasshouse.registry import Card, carded
+from glasshouse.registry import Card
 
 
 @final
@@ -78,12 +78,10 @@ def _in_front(
     )
 
 
-@carded(
-    Card(
-        summary="an imprint module in front of the agreed model (Robbing the Fed): structural change",
-        source="Fowl et al. 2022, arXiv:2110.13057",
-        details={"structure": "changed: an honest server never sends it"},
-    )
+@Card(
+    summary="an imprint module in front of the agreed model (Robbing the Fed): structural change",
+    source="Fowl et al. 2022, arXiv:2110.13057",
+    details={"structure": "changed: an honest server never sends it"},
 )
 def imprint(
     input_shape: tuple[int, int, int],
@@ -101,12 +99,10 @@ def imprint(
     return _in_front(module, input_shape, classes, inner=inner, inner_arguments=inner_arguments)
 
 
-@carded(
-    Card(
-        summary="a convolution and an imprint module in front of the agreed model (LOKI): structural change",
-        source="Zhao et al. 2024, arXiv:2303.12233",
-        details={"structure": "changed: an honest server never sends it"},
-    )
+@Card(
+    summary="a convolution and an imprint module in front of the agreed model (LOKI): structural change",
+    source="Zhao et al. 2024, arXiv:2303.12233",
+    details={"structure": "changed: an honest server never sends it"},
 )
 def loki(
     input_shape: tuple[int, int, int],

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from glasshouse.limits import Count
 from glasshouse.models.base import Normalize, SplitModel, check_shape, check_width, flat_size
 from glasshouse.models.zoo.resnet import Block
-from glasshouse.registry import Card, carded
+from glasshouse.registry import Card
 
 _SOURCE = "Shi et al. 2025, arXiv:2311.05808"
 
@@ -143,7 +143,7 @@ def _assemble(
     )
 
 
-@carded(Card(summary="strided CNN with three linear layers, Scale-MIA's main target", source=_SOURCE))
+@Card(summary="strided CNN with three linear layers, Scale-MIA's main target", source=_SOURCE)
 def scale_mia_cnn(input_shape: tuple[int, int, int], classes: int, *, bins: Count = 1024) -> SplitModel:
     """Strided 4 × 4 convolutions down to 4 × 4 positions, then ``bins``, ``bins / 2`` and K units.
 
@@ -168,7 +168,7 @@ def scale_mia_cnn(input_shape: tuple[int, int, int], classes: int, *, bins: Coun
     return _assemble(encoder, input_shape, classes, bins=bins, second=max(bins // 2, 2), name="scale_mia_cnn")
 
 
-@carded(Card(summary="AlexNet at CIFAR size with three linear layers (Scale-MIA, 512 bins)", source=_SOURCE))
+@Card(summary="AlexNet at CIFAR size with three linear layers (Scale-MIA, 512 bins)", source=_SOURCE)
 def scale_mia_alexnet(input_shape: tuple[int, int, int], classes: int, *, bins: Count = 512) -> SplitModel:
     """Five 3 × 3 convolutions with 64 to 384 channels, three max-poolings; no dropout."""
     check_shape(input_shape, classes, model="scale_mia_alexnet")
@@ -177,7 +177,7 @@ def scale_mia_alexnet(input_shape: tuple[int, int, int], classes: int, *, bins: 
     return _assemble(encoder, input_shape, classes, bins=bins, second=120, name="scale_mia_alexnet")
 
 
-@carded(Card(summary="VGG-11 with batch norm at CIFAR size, three linear layers (Scale-MIA)", source=_SOURCE))
+@Card(summary="VGG-11 with batch norm at CIFAR size, three linear layers (Scale-MIA)", source=_SOURCE)
 def scale_mia_vgg(input_shape: tuple[int, int, int], classes: int, *, bins: Count = 1024) -> SplitModel:
     """Eight 3 × 3 convolutions with batch norm; without VGG-11's last two poolings (4 × 4 remain)."""
     check_shape(input_shape, classes, model="scale_mia_vgg")
@@ -186,9 +186,7 @@ def scale_mia_vgg(input_shape: tuple[int, int, int], classes: int, *, bins: Coun
     return _assemble(encoder, input_shape, classes, bins=bins, second=200, name="scale_mia_vgg")
 
 
-@carded(
-    Card(summary="ResNet without global pooling, three linear layers (Scale-MIA, 512 bins)", source=_SOURCE)
-)
+@Card(summary="ResNet without global pooling, three linear layers (Scale-MIA, 512 bins)", source=_SOURCE)
 def scale_mia_resnet(input_shape: tuple[int, int, int], classes: int, *, bins: Count = 512) -> SplitModel:
     """Four stages of two blocks with 32 to 256 channels; the first linear layer sees 4 × 4 positions.
 
@@ -208,7 +206,7 @@ def scale_mia_resnet(input_shape: tuple[int, int, int], classes: int, *, bins: C
     return _assemble(encoder, input_shape, classes, bins=bins, second=120, name="scale_mia_resnet")
 
 
-@carded(Card(summary="small vision transformer, three linear layers (Scale-MIA, 512 bins)", source=_SOURCE))
+@Card(summary="small vision transformer, three linear layers (Scale-MIA, 512 bins)", source=_SOURCE)
 def scale_mia_vit(
     input_shape: tuple[int, int, int],
     classes: int,

@@ -19,17 +19,15 @@ from glasshouse.data.paths import require_existing, require_inside
 from glasshouse.errors import BadFile
 from glasshouse.outside import limits
 from glasshouse.outside.files import check_size, reason
-from glasshouse.registry import Card, carded
+from glasshouse.registry import Card
 
 NAMES: Final = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _PIXELS: Final = 3 * 32 * 32
 
 
-@carded(
-    Card(
-        summary="CIFAR-10 by name: in GLASSHOUSE_DATA, else fetched; or cifar10:PATH, cifar-10-batches-py",
-        source="Krizhevsky 2009, Learning multiple layers of features from tiny images",
-    )
+@Card(
+    summary="CIFAR-10 by name: in GLASSHOUSE_DATA, else fetched; or cifar10:PATH, cifar-10-batches-py",
+    source="Krizhevsky 2009, Learning multiple layers of features from tiny images",
 )
 def cifar10(where: str, *, resize: int | None = None) -> DataSource:
     """Read all existing batches: ``data_batch_*`` as train, ``test_batch`` as test.

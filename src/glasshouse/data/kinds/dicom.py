@@ -19,7 +19,7 @@ from glasshouse.data.kinds.folder import read_tree
 from glasshouse.errors import BadFile, not_installed
 from glasshouse.outside import limits
 from glasshouse.outside.files import read_limited
-from glasshouse.registry import Card, carded
+from glasshouse.registry import Card
 
 try:
     from pydicom import Dataset, dcmread
@@ -56,12 +56,10 @@ _GREY: Final = frozenset({"MONOCHROME1", "MONOCHROME2"})
 _COLOUR: Final = frozenset({"RGB", "YBR_FULL", "YBR_FULL_422"})
 
 
-@carded(
-    Card(
-        summary="dicom:PATH, one folder of .dcm pictures per class, maybe below train/, val/, test/",
-        source="DICOM PS3.3, https://www.dicomstandard.org",
-        extra="dicom",
-    )
+@Card(
+    summary="dicom:PATH, one folder of .dcm pictures per class, maybe below train/, val/, test/",
+    source="DICOM PS3.3, https://www.dicomstandard.org",
+    extra="dicom",
 )
 def dicom(where: str, *, resize: int | None = None) -> DataSource:
     """Read the DICOM images below ``where``; classes are numbered in the order of their names.

@@ -20,7 +20,7 @@ from glasshouse.errors import BadFile
 from glasshouse.outside import limits
 from glasshouse.outside.files import reason
 from glasshouse.progress import track
-from glasshouse.registry import Card, carded
+from glasshouse.registry import Card
 
 SUFFIXES: Final = frozenset(
     {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
@@ -46,9 +46,7 @@ Reader = Callable[[Path, str], NDArray[Any]]
 """(file, name of the source) → one image, (H, W) or (H, W, 3)."""
 
 
-@carded(
-    Card(summary="folder:PATH, one folder of pictures per class, below train/, val/, test/ where there are")
-)
+@Card(summary="folder:PATH, one folder of pictures per class, below train/, val/, test/ where there are")
 def folder(where: str, *, resize: int | None = None) -> DataSource:
     """Read the images below ``where``; classes are numbered in the order of their names.
 

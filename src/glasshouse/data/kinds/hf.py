@@ -22,7 +22,7 @@ from glasshouse.errors import BadFile, not_installed
 from glasshouse.outside import limits
 from glasshouse.outside.files import check_unpacked, parse_json, read_limited, reason, shorten
 from glasshouse.progress import track
-from glasshouse.registry import Card, carded
+from glasshouse.registry import Card
 
 try:
     import datasets
@@ -38,12 +38,10 @@ _READERS: Final = Path(datasets.__file__).parent / "packaged_modules"
 """Formats that the library would read by name from files in the current folder."""
 
 
-@carded(
-    Card(
-        summary="hf:NAME, hf:NAME@CONFIGURATION or hf:FOLDER, images or sentences of the Hugging Face Hub",
-        source="Lhoest et al. 2021, arXiv:2109.02846",
-        extra="flower-data",
-    )
+@Card(
+    summary="hf:NAME, hf:NAME@CONFIGURATION or hf:FOLDER, images or sentences of the Hugging Face Hub",
+    source="Lhoest et al. 2021, arXiv:2109.02846",
+    extra="flower-data",
 )
 def hf(where: str, *, resize: int | None = None) -> DataSource | Texts:
     """Load ``where`` from the Hub's cache, the Hub, or a folder written by ``save_to_disk``.

@@ -15,18 +15,16 @@ from glasshouse.data.paths import require_existing, require_inside
 from glasshouse.errors import BadFile
 from glasshouse.outside import limits
 from glasshouse.outside.files import check_unpacked
-from glasshouse.registry import Card, carded
+from glasshouse.registry import Card
 
 PREFIXES: Final = {"train": "train", "test": "t10k"}
 _UNSIGNED_BYTE: Final = 8
 _PIECE: Final = 2**20
 
 
-@carded(
-    Card(
-        summary="idx:PATH, a folder with MNIST's files: train-*, t10k-*, as they come or unpacked",
-        source="LeCun et al. 1998, the MNIST database",
-    )
+@Card(
+    summary="idx:PATH, a folder with MNIST's files: train-*, t10k-*, as they come or unpacked",
+    source="LeCun et al. 1998, the MNIST database",
 )
 def idx(where: str, *, resize: int | None = None) -> DataSource:
     """Read ``images-idx3-ubyte`` and ``labels-idx1-ubyte`` of ``train-`` and ``t10k-``; one pair is enough.

@@ -9,18 +9,16 @@ from sklearn.datasets import load_sample_images
 
 from glasshouse.data.base import DataSource, assemble
 from glasshouse.data.paths import refuse_path
-from glasshouse.registry import Card, carded
+from glasshouse.registry import Card
 
 SIDE: Final = 32
 TEST_EVERY: Final = 4
 
 
-@carded(
-    Card(
-        summary="520 crops of two photographs, a temple and a flower, 32x32 in colour; no download; "
-        "train 390, test 130",
-        source="china.jpg and flower.jpg, shipped with scikit-learn",
-    )
+@Card(
+    summary="520 crops of two photographs, a temple and a flower, 32x32 in colour; no download; "
+    "train 390, test 130",
+    source="china.jpg and flower.jpg, shipped with scikit-learn",
 )
 def photos(where: str, *, resize: int | None = None) -> DataSource:
     """Non-overlapping crops; the class is the photograph. Every fourth crop is in the test split.

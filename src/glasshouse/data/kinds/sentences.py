@@ -6,15 +6,13 @@ import numpy as np
 
 from glasshouse.data.paths import refuse_path
 from glasshouse.data.texts import Texts
-from glasshouse.registry import Card, carded
+from glasshouse.registry import Card
 from glasshouse.tokens import corpus
 
 _TEST_EVERY = 4
 
 
-@carded(
-    Card(summary="3,700 invented sentences of four topics, 10 to 17 words; no download; every fourth is test")
-)
+@Card(summary="3,700 invented sentences of four topics, 10 to 17 words; no download; every fourth is test")
 def sentences(where: str, *, resize: int | None = None) -> Texts:
     """The corpus of :mod:`glasshouse.tokens.corpus`.
 

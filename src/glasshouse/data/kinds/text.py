@@ -13,7 +13,7 @@ from glasshouse.data.texts import Texts
 from glasshouse.errors import BadFile
 from glasshouse.outside import limits
 from glasshouse.outside.files import read_limited, shorten
-from glasshouse.registry import Card, carded
+from glasshouse.registry import Card
 
 _TABLES: Final = frozenset({".tsv", ".csv"})
 _FIX: Final = "one sentence a line; or of a table the columns: text:FILE.tsv#SENTENCE,LABEL, counted from 1"
@@ -28,9 +28,7 @@ class _Column:
     label: int = 0
 
 
-@carded(
-    Card(summary="text:PATH, sentences one a line (a file, a file per class, folders per split) or in a .tsv")
-)
+@Card(summary="text:PATH, sentences one a line (a file, a file per class, folders per split) or in a .tsv")
 def text(where: str, *, resize: int | None = None) -> Texts:
     """Read the sentences below ``where``, in UTF-8.
 

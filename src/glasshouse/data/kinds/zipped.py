@@ -22,17 +22,13 @@ from glasshouse.errors import BadFile
 from glasshouse.outside import limits
 from glasshouse.outside.files import check_unpacked, printable, reason
 from glasshouse.progress import track
-from glasshouse.registry import Card, carded
+from glasshouse.registry import Card
 
 Listing = Mapping[str, Mapping[str, Sequence[str]]]
 """Split → class → names of images in the archive, in order."""
 
 
-@carded(
-    Card(
-        summary="zip:PATH, a zip of pictures, one folder per class, below train/, val/, test/ where there are"
-    )
-)
+@Card(summary="zip:PATH, a zip of pictures, one folder per class, below train/, val/, test/ where there are")
 def zipped(where: str, *, resize: int | None = None) -> DataSource:
     """Read the images in the archive ``where``; equivalent to ``folder:`` on the unpacked archive.
 

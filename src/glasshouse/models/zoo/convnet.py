@@ -6,18 +6,16 @@ from torch import nn
 
 from glasshouse.limits import Count
 from glasshouse.models.base import Normalize, SplitModel, check_shape, check_width, flat_size
-from glasshouse.registry import Card, carded
+from glasshouse.registry import Card
 
 STAGES = (1, 2, 2, 4, 4, 4, 4, 4)
 """Channels of the eight convolutions, in multiples of ``width``."""
 POOL_AFTER = (5, 7)
 
 
-@carded(
-    Card(
-        summary="ConvNet of the gradient-inversion literature: eight 3x3 convolutions, two poolings",
-        source="Geiping et al. 2020, arXiv:2003.14053",
-    )
+@Card(
+    summary="ConvNet of the gradient-inversion literature: eight 3x3 convolutions, two poolings",
+    source="Geiping et al. 2020, arXiv:2003.14053",
 )
 def convnet(
     input_shape: tuple[int, int, int],

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from glasshouse.errors import BadValue, NotInstalled
 from glasshouse.models.base import Normalize, SplitModel, check_shape, head_of, published
-from glasshouse.registry import Card, carded
+from glasshouse.registry import Card
 
 try:
     from torchvision import models as _models
@@ -84,12 +84,10 @@ def _split_model(
 
 
 @published(partial(from_torchvision, classifier="fc."))
-@carded(
-    Card(
-        summary="torchvision's ResNet-50: 2,048 features",
-        source="He et al. 2016, arXiv:1512.03385",
-        extra="vision",
-    )
+@Card(
+    summary="torchvision's ResNet-50: 2,048 features",
+    source="He et al. 2016, arXiv:1512.03385",
+    extra="vision",
 )
 def resnet50(input_shape: tuple[int, int, int], classes: int, *, hidden: int = 512) -> SplitModel:
     """Features as in torchvision; a head with ``hidden`` and K units (``hidden`` = 0: one layer)."""
@@ -97,12 +95,10 @@ def resnet50(input_shape: tuple[int, int, int], classes: int, *, hidden: int = 5
 
 
 @published(partial(from_torchvision, classifier="classifier.", first="features.features."))
-@carded(
-    Card(
-        summary="torchvision's VGG-11 with batch norm: 25,088 features",
-        source="Simonyan & Zisserman 2015, arXiv:1409.1556",
-        extra="vision",
-    )
+@Card(
+    summary="torchvision's VGG-11 with batch norm: 25,088 features",
+    source="Simonyan & Zisserman 2015, arXiv:1409.1556",
+    extra="vision",
 )
 def vgg11_bn(input_shape: tuple[int, int, int], classes: int, *, hidden: int = 512) -> SplitModel:
     """Convolutions and the 7 × 7 pooling as in torchvision; a head with ``hidden`` and K units."""
@@ -110,12 +106,10 @@ def vgg11_bn(input_shape: tuple[int, int, int], classes: int, *, hidden: int = 5
 
 
 @published(partial(from_torchvision, classifier="heads."))
-@carded(
-    Card(
-        summary="torchvision's ViT-B/32: 768 features of any sign",
-        source="Dosovitskiy et al. 2021, arXiv:2010.11929",
-        extra="vision",
-    )
+@Card(
+    summary="torchvision's ViT-B/32: 768 features of any sign",
+    source="Dosovitskiy et al. 2021, arXiv:2010.11929",
+    extra="vision",
 )
 def vit_b_32(input_shape: tuple[int, int, int], classes: int, *, hidden: int = 512) -> SplitModel:
     """The class token as in torchvision, for images of this side; a head with ``hidden`` and K units."""

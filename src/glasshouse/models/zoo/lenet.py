@@ -8,14 +8,12 @@ from collections import OrderedDict
 from torch import nn
 
 from glasshouse.models.base import Normalize, SplitModel, check_shape, flat_size
-from glasshouse.registry import Card, carded
+from glasshouse.registry import Card
 
 
-@carded(
-    Card(
-        summary="LeNet with sigmoids as in DLG: three 5x5 convolutions, weights uniform(-0.5, 0.5)",
-        source="Zhu et al. 2019, arXiv:1906.08935",
-    )
+@Card(
+    summary="LeNet with sigmoids as in DLG: three 5x5 convolutions, weights uniform(-0.5, 0.5)",
+    source="Zhu et al. 2019, arXiv:1906.08935",
 )
 def lenet_sigmoid(
     input_shape: tuple[int, int, int], classes: int, *, mean: float = 0.0, std: float = 1.0
@@ -43,11 +41,9 @@ def lenet_sigmoid(
     return SplitModel(normalize=Normalize(mean=mean, std=std), features=features, head=head)
 
 
-@carded(
-    Card(
-        summary="LeNet-5 with ReLU and max-pooling: 6 and 16 channels, then 120 and 84 units",
-        source="LeCun et al. 1998, Proc. IEEE 86(11)",
-    )
+@Card(
+    summary="LeNet-5 with ReLU and max-pooling: 6 and 16 channels, then 120 and 84 units",
+    source="LeCun et al. 1998, Proc. IEEE 86(11)",
 )
 def lenet5(
     input_shape: tuple[int, int, int], classes: int, *, mean: float = 0.5, std: float = 0.5

@@ -5,14 +5,12 @@ from collections import OrderedDict
 from torch import nn
 
 from glasshouse.models.base import Normalize, SplitModel, check_shape, flat_size
-from glasshouse.registry import Card, carded
+from glasshouse.registry import Card
 
 
-@carded(
-    Card(
-        summary="LeNet of PyTorch's MNIST example: 10 and 20 channels, dropout, 50 units (21,840 numbers)",
-        source="Kerkouche et al. 2023, arXiv:2303.03908, section 6.1",
-    )
+@Card(
+    summary="LeNet of PyTorch's MNIST example: 10 and 20 channels, dropout, 50 units (21,840 numbers)",
+    source="Kerkouche et al. 2023, arXiv:2303.03908, section 6.1",
 )
 def lenet_dropout(
     input_shape: tuple[int, int, int], classes: int, *, mean: float = 0.1307, std: float = 0.3081

@@ -6,17 +6,15 @@ from torch import nn
 
 from glasshouse.limits import Count, Natural
 from glasshouse.models.base import Normalize, SplitModel, check_shape, check_width, flat_size, head_of
-from glasshouse.registry import Card, carded
+from glasshouse.registry import Card
 
 STAGES = (1, 1, 2, 2)
 """Channels of the four convolutions, in multiples of ``width``."""
 
 
-@carded(
-    Card(
-        summary="four 3x3 convolutions with poolings (260 thousand parameters), then a two-layer head",
-        source="Dabholkar et al. 2025 (Maui); the layer table is ours, from its parameter count",
-    )
+@Card(
+    summary="four 3x3 convolutions with poolings (260 thousand parameters), then a two-layer head",
+    source="Dabholkar et al. 2025 (Maui); the layer table is ours, from its parameter count",
 )
 def maui_cnn(
     input_shape: tuple[int, int, int],

@@ -7,10 +7,10 @@ from torch import nn
 
 from glasshouse.errors import BadValue
 from glasshouse.models.base import Normalize, SplitModel, check_shape
-from glasshouse.registry import Card, carded
+from glasshouse.registry import Card
 
 
-@carded(Card(summary="Linear layers with ReLUs; the first one sees the pixels"))
+@Card(summary="Linear layers with ReLUs; the first one sees the pixels")
 def mlp(
     input_shape: tuple[int, int, int],
     classes: int,

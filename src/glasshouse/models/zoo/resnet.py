@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from glasshouse.limits import Count, Natural
 from glasshouse.models.base import Normalize, SplitModel, check_shape, check_width, head_of
-from glasshouse.registry import Card, carded
+from glasshouse.registry import Card
 
 
 @final
@@ -34,11 +34,9 @@ class Block(nn.Module):
         return out
 
 
-@carded(
-    Card(
-        summary="ResNet-18 at CIFAR size: 3x3 stem, batch norm, global average pooling",
-        source="He et al. 2016, arXiv:1512.03385",
-    )
+@Card(
+    summary="ResNet-18 at CIFAR size: 3x3 stem, batch norm, global average pooling",
+    source="He et al. 2016, arXiv:1512.03385",
 )
 def resnet18(
     input_shape: tuple[int, int, int],

@@ -6,14 +6,12 @@ from torch import nn
 
 from glasshouse.limits import Count
 from glasshouse.models.base import Normalize, SplitModel, check_shape, check_width, flat_size
-from glasshouse.registry import Card, carded
+from glasshouse.registry import Card
 
 
-@carded(
-    Card(
-        summary="one 3x3 convolution, 3x3 max-pooling, one linear layer",
-        source="Takahashi et al. 2023, Breaching FedMD, CVPR, Code 1",
-    )
+@Card(
+    summary="one 3x3 convolution, 3x3 max-pooling, one linear layer",
+    source="Takahashi et al. 2023, Breaching FedMD, CVPR, Code 1",
 )
 def shallow_cnn(
     input_shape: tuple[int, int, int],

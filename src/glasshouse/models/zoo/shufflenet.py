@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from glasshouse.errors import BadValue
 from glasshouse.limits import Natural
 from glasshouse.models.base import Normalize, SplitModel, check_shape, head_of
-from glasshouse.registry import Card, carded
+from glasshouse.registry import Card
 
 WIDTHS: Final = {"0.5": (48, 96, 192, 1024), "1": (116, 232, 464, 1024), "1.5": (176, 352, 704, 1024)}
 """Channels of the three stages and of the last convolution, by size."""
@@ -70,11 +70,9 @@ class Down(nn.Module):
         return _shuffle_channels(torch.cat([self.shortcut(x), self.branch(x)], dim=1))
 
 
-@carded(
-    Card(
-        summary="ShuffleNet-V2 at CIFAR size: 24-channel stem without pooling, 1,024 features",
-        source="Ma et al. 2018, arXiv:1807.11164",
-    )
+@Card(
+    summary="ShuffleNet-V2 at CIFAR size: 24-channel stem without pooling, 1,024 features",
+    source="Ma et al. 2018, arXiv:1807.11164",
 )
 def shufflenet_v2(
     input_shape: tuple[int, int, int],
