@@ -92,7 +92,13 @@ _CIFAR10: Final = NamedData(
     counts={"train": (5000,) * 10, "test": (1000,) * 10},
     shape=(3, 32, 32),
 )
-_MNIST: Final = "https://ossci-datasets.s3.amazonaws.com/mnist"
+_MNIST: Final = (
+    ("train-images-idx3", 9_912_422, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
+    ("train-labels-idx1", 28_881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
+    ("t10k-images-idx3", 1_648_877, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
+    ("t10k-labels-idx1", 4_542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
+)
+_MNIST_URL: Final = "https://ossci-datasets.s3.amazonaws.com/mnist/{}-ubyte.gz"
 
 NAMED: Final[Mapping[str, NamedData]] = {
     data.name: data
@@ -112,29 +118,8 @@ NAMED: Final[Mapping[str, NamedData]] = {
             public=True,
             kind="idx",
             downloads=tuple(
-                Download(url=f"{_MNIST}/{name}", sha256=sha256, size=size)
-                for name, size, sha256 in (
-                    (
-                        "train-images-idx3-ubyte.gz",
-                        9_912_422,
-                        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-                    ),
-                    (
-                        "train-labels-idx1-ubyte.gz",
-                        28_881,
-                        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-                    ),
-                    (
-                        "t10k-images-idx3-ubyte.gz",
-                        1_648_877,
-                        "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-                    ),
-                    (
-                        "t10k-labels-idx1-ubyte.gz",
-                        4_542,
-                        "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-                    ),
-                )
+                Download(url=_MNIST_URL.format(name), sha256=sha256, size=size)
+                for name, size, sha256 in _MNIST
             ),
             counts={
                 "train": (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949),

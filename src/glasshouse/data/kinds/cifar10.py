@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from glasshouse.data.base import DataSource, assemble
 from glasshouse.data.kinds.by_name import read
+from glasshouse.data.kinds.pictures import BROKEN
 from glasshouse.data.paths import require_existing, require_inside
 from glasshouse.errors import BadFile
 from glasshouse.outside import limits
@@ -103,18 +104,7 @@ def _batch(path: Path, *, name: str) -> tuple[NDArray[np.uint8], NDArray[np.int6
         record = _Unpickler(io.BytesIO(content), encoding="bytes").load()
         pixels = np.frombuffer(record[b"data"].data, dtype=np.uint8)
         labels = np.array(record[b"labels"], dtype=np.int64)
-    except (
-        OSError,
-        EOFError,
-        LookupError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        ArithmeticError,
-        MemoryError,
-        RecursionError,
-        pickle.UnpicklingError,
-    ) as error:
+    except (*BROKEN, EOFError, pickle.UnpicklingError) as error:
         raise _bad(
             name, "a batch of CIFAR-10", f"'{path.name}': {type(error).__name__}: {reason(error)}"
         ) from error

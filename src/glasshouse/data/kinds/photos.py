@@ -20,6 +20,7 @@ TEST_EVERY: Final = 4
     "train 390, test 130",
     source="china.jpg and flower.jpg, shipped with scikit-learn",
 )
+@lru_cache(maxsize=2)
 def photos(where: str, *, resize: int | None = None) -> DataSource:
     """Non-overlapping crops; the class is the photograph. Every fourth crop is in the test split.
 
@@ -30,11 +31,6 @@ def photos(where: str, *, resize: int | None = None) -> DataSource:
         BadValue: ``where`` is not empty; this source takes no path.
     """
     refuse_path("photos", where)
-    return _photos(resize)
-
-
-@lru_cache(maxsize=2)
-def _photos(resize: int | None) -> DataSource:
     pictures = load_sample_images()
     crops = [_crops(picture) for picture in pictures.images]
     images = np.concatenate(crops)
