@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal, final
 
-import torch
 from torch import Tensor, nn
 
 from glasshouse.federation.behaviours.base import NamedBehaviour, settings_of
 from glasshouse.federation.client import LocalTraining
+from glasshouse.federation.defenses.gaussian_noise import GaussianNoise
 from glasshouse.interfaces import Trainer
 from glasshouse.limits import Fix, NotNegative
 from glasshouse.registry import Card
@@ -76,10 +76,8 @@ class Idle:
         settings = settings_of(self.inner, name="free_rider")
         now = {name: p.detach().clone() for name, p in settings.parameters(model).items()}
         change = self.rider.change(now, round=self.round)
-        for name, t in change.items():
-            generator = rng.child(f"free_rider/{name}").torch(t.device)
-            noise = torch.randn(t.shape, generator=generator, dtype=t.dtype, device=t.device)
-            change[name] = t + self.rider.std * noise
+        noise = GaussianNoise(std=self.rider.std)
+        change = {name: noise.change(t, rng.child(f"free_rider/{name}")) for name, t in change.items()}
         steps = sum(1 for _ in settings.schedule(len(data), rng=rng))
         return Trained(tensors=_as(settings, now, change), kind=settings.kind, steps=steps, order=())
 
