@@ -93,8 +93,7 @@ def imprint(
     variant: Literal["linear", "sparse"] = "linear",
 ) -> SplitModel:
     """``inner`` with ``inner_arguments`` (JSON) behind a module of ``bins`` rows."""
-    check_shape(input_shape, classes, model="imprint")
-    check_width(bins, model="imprint")
+    check_shape(input_shape, classes, model="imprint", width=bins)
     module = Imprint(input_shape, rows=bins, bounded=variant == "sparse")
     return _in_front(module, input_shape, classes, inner=inner, inner_arguments=inner_arguments)
 
@@ -114,8 +113,7 @@ def loki(
     groups: Natural = 8,
 ) -> SplitModel:
     """As ``imprint``, behind a convolution into ``groups`` groups of channels."""
-    check_shape(input_shape, classes, model="loki")
-    check_width(bins, model="loki")
+    check_shape(input_shape, classes, model="loki", width=bins)
     check_width(groups, model="loki")
     module = Imprint(input_shape, rows=bins, groups=groups)
     return _in_front(module, input_shape, classes, inner=inner, inner_arguments=inner_arguments)

@@ -10,7 +10,6 @@ layer. The input of ``fc1`` is the paper's latent representation. Shape letters:
 H and W pixels, D latent entries.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterable
 from typing import final
 
@@ -18,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from glasshouse.limits import Count
-from glasshouse.models.base import Normalize, SplitModel, check_shape, check_width, flat_size
-from glasshouse.models.zoo.resnet import Block
+from glasshouse.models.base import SplitModel, chain, check_shape, check_width, flat_size, with_head
+from glasshouse.models.zoo.resnet import stem_and_stages
 from glasshouse.registry import Card
 
 _SOURCE = "Shi et al. 2025, arXiv:2311.05808"
@@ -129,18 +128,14 @@ def _assemble(
     encoder: nn.Module, input_shape: tuple[int, int, int], classes: int, *, bins: int, second: int, name: str
 ) -> SplitModel:
     check_width(bins, model=name)
-    features = nn.Sequential(
-        OrderedDict[str, nn.Module](
-            encoder=encoder,
-            fc1=nn.Linear(flat_size(encoder, input_shape), bins),
-            relu1=nn.ReLU(),
-            fc2=nn.Linear(bins, second),
-            relu2=nn.ReLU(),
-        )
+    features = chain(
+        encoder=encoder,
+        fc1=nn.Linear(flat_size(encoder, input_shape), bins),
+        relu1=nn.ReLU(),
+        fc2=nn.Linear(bins, second),
+        relu2=nn.ReLU(),
     )
-    return SplitModel(
-        normalize=Normalize(mean=0.0, std=1.0), features=features, head=nn.Linear(second, classes)
-    )
+    return with_head(features, second, classes, mean=0.0, std=1.0)
 
 
 @Card(summary="strided CNN with three linear layers, Scale-MIA's main target", source=_SOURCE)
@@ -193,16 +188,7 @@ def scale_mia_resnet(input_shape: tuple[int, int, int], classes: int, *, bins: C
     Where we differ: shortcuts are 1 × 1 convolutions (the zoo's blocks), not 3 × 3.
     """
     check_shape(input_shape, classes, model="scale_mia_resnet")
-    layers: list[nn.Module] = [
-        nn.Conv2d(input_shape[0], 32, 3, padding=1, bias=False),
-        nn.BatchNorm2d(32),
-        nn.ReLU(),
-    ]
-    inward = 32
-    for stage, outward in enumerate((32, 64, 128, 256)):
-        layers += [Block(inward, outward, stride=1 if stage == 0 else 2), Block(outward, outward, stride=1)]
-        inward = outward
-    encoder = Convolutions(*layers, nn.Flatten())
+    encoder = Convolutions(*stem_and_stages(input_shape[0], 32), nn.Flatten())
     return _assemble(encoder, input_shape, classes, bins=bins, second=120, name="scale_mia_resnet")
 
 
@@ -216,7 +202,6 @@ def scale_mia_vit(
     width: Count = 512,
 ) -> SplitModel:
     """Patches of 8 × 8, depth 2, two heads of 64, class token of 512 entries (any sign)."""
-    check_shape(input_shape, classes, model="scale_mia_vit")
-    check_width(width, model="scale_mia_vit")
+    check_shape(input_shape, classes, model="scale_mia_vit", width=width)
     encoder = TokenEncoder(input_shape, patch=patch, width=width, depth=2)
     return _assemble(encoder, input_shape, classes, bins=bins, second=120, name="scale_mia_vit")

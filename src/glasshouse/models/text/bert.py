@@ -132,6 +132,4 @@ def bert(
         causal=False,
         body=body,
     )
-    return text_model(
-        body, anatomy, head=None, classes=classes, task=task, vocabulary=vocabulary, frozen=frozen
-    )
+    return text_model(body, anatomy, classes=classes, task=task, vocabulary=vocabulary, frozen=frozen)

@@ -101,6 +101,4 @@ def gpt2(
     anatomy = Anatomy(
         tokens=body.wte, positions=body.wpe, blocks=[Gpt2Block(layer) for layer in body.h], last=body.ln_f
     )
-    return text_model(
-        body, anatomy, head=None, classes=classes, task=task, vocabulary=vocabulary, frozen=frozen
-    )
+    return text_model(body, anatomy, classes=classes, task=task, vocabulary=vocabulary, frozen=frozen)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from glasshouse.errors import BadValue, NotInstalled
-from glasshouse.models.base import Normalize, SplitModel, check_shape, head_of, published
+from glasshouse.models.base import SplitModel, check_shape, published, with_head
 from glasshouse.registry import Card
 
 try:
@@ -76,11 +76,7 @@ def _split_model(
     for attribute in ("fc", "classifier", "heads"):
         if hasattr(body, attribute):
             setattr(body, attribute, nn.Identity())
-    return SplitModel(
-        normalize=Normalize(mean=MEAN, std=STD),
-        features=body,
-        head=head_of(features, classes, hidden=hidden, model=name),
-    )
+    return with_head(body, features, classes, mean=MEAN, std=STD, hidden=hidden, model=name)
 
 
 @published(partial(from_torchvision, classifier="fc."))

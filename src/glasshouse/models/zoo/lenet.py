@@ -3,11 +3,9 @@
 Weights are drawn inside ``build``'s ``fork_rng``.
 """
 
-from collections import OrderedDict
-
 from torch import nn
 
-from glasshouse.models.base import Normalize, SplitModel, check_shape, flat_size
+from glasshouse.models.base import SplitModel, chain, check_shape, flat_size, with_head
 from glasshouse.registry import Card
 
 
@@ -24,21 +22,19 @@ def lenet_sigmoid(
     normalised.
     """
     check_shape(input_shape, classes, model="lenet_sigmoid")
-    features = nn.Sequential(
-        OrderedDict(
-            conv1=nn.Conv2d(input_shape[0], 12, 5, padding=2, stride=2),
-            act1=nn.Sigmoid(),
-            conv2=nn.Conv2d(12, 12, 5, padding=2, stride=2),
-            act2=nn.Sigmoid(),
-            conv3=nn.Conv2d(12, 12, 5, padding=2),
-            act3=nn.Sigmoid(),
-            flatten=nn.Flatten(),
-        )
+    features = chain(
+        conv1=nn.Conv2d(input_shape[0], 12, 5, padding=2, stride=2),
+        act1=nn.Sigmoid(),
+        conv2=nn.Conv2d(12, 12, 5, padding=2, stride=2),
+        act2=nn.Sigmoid(),
+        conv3=nn.Conv2d(12, 12, 5, padding=2),
+        act3=nn.Sigmoid(),
+        flatten=nn.Flatten(),
     )
-    head = nn.Linear(flat_size(features, input_shape), classes)
-    for parameter in (*features.parameters(), *head.parameters()):
+    model = with_head(features, flat_size(features, input_shape), classes, mean=mean, std=std)
+    for parameter in model.parameters():
         nn.init.uniform_(parameter, -0.5, 0.5)
-    return SplitModel(normalize=Normalize(mean=mean, std=std), features=features, head=head)
+    return model
 
 
 @Card(
@@ -58,7 +54,7 @@ def lenet5(
     side = min(input_shape[1:])
     first = 2 if side < 32 else 0
     second = 2 if (side - 4 + 2 * first) // 2 < 10 else 0
-    convolutions = OrderedDict[str, nn.Module](
+    convolutions = chain(
         conv1=nn.Conv2d(input_shape[0], 6, 5, padding=first),
         act1=nn.ReLU(),
         pool1=nn.MaxPool2d(2),
@@ -67,14 +63,11 @@ def lenet5(
         pool2=nn.MaxPool2d(2),
         flatten=nn.Flatten(),
     )
-    linear = OrderedDict[str, nn.Module](
-        fc1=nn.Linear(flat_size(nn.Sequential(convolutions), input_shape), 120),
+    features = chain(
+        **dict(convolutions.named_children()),
+        fc1=nn.Linear(flat_size(convolutions, input_shape), 120),
         act3=nn.ReLU(),
         fc2=nn.Linear(120, 84),
         act4=nn.ReLU(),
     )
-    return SplitModel(
-        normalize=Normalize(mean=mean, std=std),
-        features=nn.Sequential(OrderedDict(**convolutions, **linear)),
-        head=nn.Linear(84, classes),
-    )
+    return with_head(features, 84, classes, mean=mean, std=std)

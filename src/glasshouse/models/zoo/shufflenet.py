@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from glasshouse.errors import BadValue
 from glasshouse.limits import Natural
-from glasshouse.models.base import Normalize, SplitModel, check_shape, head_of
+from glasshouse.models.base import SplitModel, check_shape, with_head
 from glasshouse.registry import Card
 
 WIDTHS: Final = {"0.5": (48, 96, 192, 1024), "1": (116, 232, 464, 1024), "1.5": (176, 352, 704, 1024)}
@@ -116,8 +116,5 @@ def shufflenet_v2(
         inward = outward
     layers += [nn.Conv2d(inward, last, 1, bias=False), nn.BatchNorm2d(last), nn.ReLU()]
     layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
-    return SplitModel(
-        normalize=Normalize(mean=mean, std=std),
-        features=nn.Sequential(*layers),
-        head=head_of(last, classes, hidden=hidden, model="shufflenet_v2"),
-    )
+    features = nn.Sequential(*layers)
+    return with_head(features, last, classes, mean=mean, std=std, hidden=hidden, model="shufflenet_v2")
