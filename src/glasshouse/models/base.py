@@ -18,6 +18,8 @@ SMALLEST_SIDE = 8
 """Smallest image side in pixels that every model of the zoo accepts (the digits are 8 × 8)."""
 
 
+Shape = tuple[int, int, int]
+"""(C, H, W)."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -107,7 +109,7 @@ class SplitModel(nn.Module):
         return vector
 
 
-def check_shape(input_shape: tuple[int, int, int], classes: int, *, model: str, **widths: int) -> None:
+def check_shape(input_shape: Shape, classes: int, *, model: str, **widths: int) -> None:
     """Refuse image shapes and class counts that no model of the zoo supports, and invalid layer widths.
 
     Raises:
@@ -173,7 +175,7 @@ def with_head(
     return SplitModel(normalize=Normalize(mean=mean, std=std), features=features, head=head)
 
 
-def flat_size(features: nn.Module, input_shape: tuple[int, int, int]) -> int:
+def flat_size(features: nn.Module, input_shape: Shape) -> int:
     """D, the number of features per image, measured with a blank image."""
     with evaluated(features):
         return int(features(torch.zeros(1, *input_shape)).shape[1])

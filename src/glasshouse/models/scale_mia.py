@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from glasshouse.limits import Count
-from glasshouse.models.base import SplitModel, chain, check_shape, check_width, flat_size, with_head
+from glasshouse.models.base import Shape, SplitModel, chain, check_shape, check_width, flat_size, with_head
 from glasshouse.models.zoo.resnet import stem_and_stages
 from glasshouse.registry import Card
 
@@ -79,7 +79,7 @@ class Mixer(nn.Module):
 class TokenEncoder(nn.Module):
     """A small vision transformer; its class token, without an activation, is the latent representation."""
 
-    def __init__(self, input_shape: tuple[int, int, int], *, patch: int, width: int, depth: int) -> None:
+    def __init__(self, input_shape: Shape, *, patch: int, width: int, depth: int) -> None:
         super().__init__()
         channels, height, across = input_shape
         entries = channels * patch**2
@@ -125,7 +125,7 @@ def _small_convolutions(channels: int, plan: Iterable[tuple[int, bool]], *, norm
 
 
 def _assemble(
-    encoder: nn.Module, input_shape: tuple[int, int, int], classes: int, *, bins: int, second: int, name: str
+    encoder: nn.Module, input_shape: Shape, classes: int, *, bins: int, second: int, name: str
 ) -> SplitModel:
     check_width(bins, model=name)
     features = chain(
@@ -139,7 +139,7 @@ def _assemble(
 
 
 @Card(summary="strided CNN with three linear layers, Scale-MIA's main target", source=_SOURCE)
-def scale_mia_cnn(input_shape: tuple[int, int, int], classes: int, *, bins: Count = 1024) -> SplitModel:
+def scale_mia_cnn(input_shape: Shape, classes: int, *, bins: Count = 1024) -> SplitModel:
     """Strided 4 × 4 convolutions down to 4 × 4 positions, then ``bins``, ``bins / 2`` and K units.
 
     Channels 12, 32, 64 (three convolutions, the second 3 × 3) for sides of 16 to 47 pixels; 16 to 128 (four)
@@ -164,7 +164,7 @@ def scale_mia_cnn(input_shape: tuple[int, int, int], classes: int, *, bins: Coun
 
 
 @Card(summary="AlexNet at CIFAR size with three linear layers (Scale-MIA, 512 bins)", source=_SOURCE)
-def scale_mia_alexnet(input_shape: tuple[int, int, int], classes: int, *, bins: Count = 512) -> SplitModel:
+def scale_mia_alexnet(input_shape: Shape, classes: int, *, bins: Count = 512) -> SplitModel:
     """Five 3 × 3 convolutions with 64 to 384 channels, three max-poolings; no dropout."""
     check_shape(input_shape, classes, model="scale_mia_alexnet")
     plan = ((64, True), (192, True), (384, False), (256, False), (256, True))
@@ -173,7 +173,7 @@ def scale_mia_alexnet(input_shape: tuple[int, int, int], classes: int, *, bins: 
 
 
 @Card(summary="VGG-11 with batch norm at CIFAR size, three linear layers (Scale-MIA)", source=_SOURCE)
-def scale_mia_vgg(input_shape: tuple[int, int, int], classes: int, *, bins: Count = 1024) -> SplitModel:
+def scale_mia_vgg(input_shape: Shape, classes: int, *, bins: Count = 1024) -> SplitModel:
     """Eight 3 × 3 convolutions with batch norm; without VGG-11's last two poolings (4 × 4 remain)."""
     check_shape(input_shape, classes, model="scale_mia_vgg")
     plan = ((64, True), (128, True), (256, False), (256, True), *4 * [(512, False)])
@@ -182,7 +182,7 @@ def scale_mia_vgg(input_shape: tuple[int, int, int], classes: int, *, bins: Coun
 
 
 @Card(summary="ResNet without global pooling, three linear layers (Scale-MIA, 512 bins)", source=_SOURCE)
-def scale_mia_resnet(input_shape: tuple[int, int, int], classes: int, *, bins: Count = 512) -> SplitModel:
+def scale_mia_resnet(input_shape: Shape, classes: int, *, bins: Count = 512) -> SplitModel:
     """Four stages of two blocks with 32 to 256 channels; the first linear layer sees 4 × 4 positions.
 
     Where we differ: shortcuts are 1 × 1 convolutions (the zoo's blocks), not 3 × 3.
@@ -194,7 +194,7 @@ def scale_mia_resnet(input_shape: tuple[int, int, int], classes: int, *, bins: C
 
 @Card(summary="small vision transformer, three linear layers (Scale-MIA, 512 bins)", source=_SOURCE)
 def scale_mia_vit(
-    input_shape: tuple[int, int, int],
+    input_shape: Shape,
     classes: int,
     *,
     bins: Count = 512,

@@ -3,7 +3,7 @@
 from torch import nn
 
 from glasshouse.limits import Count
-from glasshouse.models.base import SplitModel, chain, check_shape, flat_size, with_head
+from glasshouse.models.base import Shape, SplitModel, chain, check_shape, flat_size, with_head
 from glasshouse.registry import Card
 
 STAGES = (1, 2, 2, 4, 4, 4, 4, 4)
@@ -16,7 +16,7 @@ POOL_AFTER = (5, 7)
     source="Geiping et al. 2020, arXiv:2003.14053",
 )
 def convnet(
-    input_shape: tuple[int, int, int],
+    input_shape: Shape,
     classes: int,
     *,
     width: Count = 64,

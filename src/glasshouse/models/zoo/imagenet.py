@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from glasshouse.errors import BadValue, NotInstalled
-from glasshouse.models.base import SplitModel, check_shape, published, with_head
+from glasshouse.models.base import Shape, SplitModel, check_shape, published, with_head
 from glasshouse.registry import Card
 
 try:
@@ -53,7 +53,7 @@ def from_torchvision(
 
 
 def _split_model(
-    name: str, input_shape: tuple[int, int, int], hidden: int, classes: int, *, features: int, **more: Any
+    name: str, input_shape: Shape, hidden: int, classes: int, *, features: int, **more: Any
 ) -> SplitModel:
     """The torchvision model with our normalisation before it and our head instead of its classifier."""
     if _MISSING:
@@ -85,7 +85,7 @@ def _split_model(
     source="He et al. 2016, arXiv:1512.03385",
     extra="vision",
 )
-def resnet50(input_shape: tuple[int, int, int], classes: int, *, hidden: int = 512) -> SplitModel:
+def resnet50(input_shape: Shape, classes: int, *, hidden: int = 512) -> SplitModel:
     """Features as in torchvision; a head with ``hidden`` and K units (``hidden`` = 0: one layer)."""
     return _split_model("resnet50", input_shape, hidden, classes, features=2048)
 
@@ -96,7 +96,7 @@ def resnet50(input_shape: tuple[int, int, int], classes: int, *, hidden: int = 5
     source="Simonyan & Zisserman 2015, arXiv:1409.1556",
     extra="vision",
 )
-def vgg11_bn(input_shape: tuple[int, int, int], classes: int, *, hidden: int = 512) -> SplitModel:
+def vgg11_bn(input_shape: Shape, classes: int, *, hidden: int = 512) -> SplitModel:
     """Convolutions and the 7 × 7 pooling as in torchvision; a head with ``hidden`` and K units."""
     return _split_model("vgg11_bn", input_shape, hidden, classes, features=25088)
 
@@ -107,7 +107,7 @@ def vgg11_bn(input_shape: tuple[int, int, int], classes: int, *, hidden: int = 5
     source="Dosovitskiy et al. 2021, arXiv:2010.11929",
     extra="vision",
 )
-def vit_b_32(input_shape: tuple[int, int, int], classes: int, *, hidden: int = 512) -> SplitModel:
+def vit_b_32(input_shape: Shape, classes: int, *, hidden: int = 512) -> SplitModel:
     """The class token as in torchvision, for images of this side; a head with ``hidden`` and K units."""
     if input_shape[1] != input_shape[2] or input_shape[1] % 32:
         raise BadValue(

@@ -5,7 +5,7 @@ Weights are drawn inside ``build``'s ``fork_rng``.
 
 from torch import nn
 
-from glasshouse.models.base import SplitModel, chain, check_shape, flat_size, with_head
+from glasshouse.models.base import Shape, SplitModel, chain, check_shape, flat_size, with_head
 from glasshouse.registry import Card
 
 
@@ -13,9 +13,7 @@ from glasshouse.registry import Card
     summary="LeNet with sigmoids as in DLG: three 5x5 convolutions, weights uniform(-0.5, 0.5)",
     source="Zhu et al. 2019, arXiv:1906.08935",
 )
-def lenet_sigmoid(
-    input_shape: tuple[int, int, int], classes: int, *, mean: float = 0.0, std: float = 1.0
-) -> SplitModel:
+def lenet_sigmoid(input_shape: Shape, classes: int, *, mean: float = 0.0, std: float = 1.0) -> SplitModel:
     """DLG's network: strides 2, 2, 1; twice differentiable; every weight and bias uniform in ±0.5.
 
     The initialisation matters: with PyTorch's default, DLG rarely converges. As in DLG, images are not
@@ -41,9 +39,7 @@ def lenet_sigmoid(
     summary="LeNet-5 with ReLU and max-pooling: 6 and 16 channels, then 120 and 84 units",
     source="LeCun et al. 1998, Proc. IEEE 86(11)",
 )
-def lenet5(
-    input_shape: tuple[int, int, int], classes: int, *, mean: float = 0.5, std: float = 0.5
-) -> SplitModel:
+def lenet5(input_shape: Shape, classes: int, *, mean: float = 0.5, std: float = 0.5) -> SplitModel:
     """LeNet-5 as used today: ReLU instead of tanh, max- instead of average pooling, all channels connected.
 
     Images smaller than 32 × 32 (such as MNIST's 28 × 28) are padded by 2 before the first convolution, and

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from glasshouse.models.base import SplitModel, chain, check_shape, flat_size, with_head
+from glasshouse.models.base import Shape, SplitModel, chain, check_shape, flat_size, with_head
 from glasshouse.registry import Card
 
 
@@ -11,7 +11,7 @@ from glasshouse.registry import Card
     source="Kerkouche et al. 2023, arXiv:2303.03908, section 6.1",
 )
 def lenet_dropout(
-    input_shape: tuple[int, int, int], classes: int, *, mean: float = 0.1307, std: float = 0.3081
+    input_shape: Shape, classes: int, *, mean: float = 0.1307, std: float = 0.3081
 ) -> SplitModel:
     """Two convolutions with max-pooling, channel dropout after the second, unit dropout before the head.
 

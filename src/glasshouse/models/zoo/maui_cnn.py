@@ -3,7 +3,7 @@
 from torch import nn
 
 from glasshouse.limits import Count, Natural
-from glasshouse.models.base import SplitModel, chain, check_shape, flat_size, with_head
+from glasshouse.models.base import Shape, SplitModel, chain, check_shape, flat_size, with_head
 from glasshouse.registry import Card
 
 STAGES = (1, 1, 2, 2)
@@ -15,7 +15,7 @@ STAGES = (1, 1, 2, 2)
     source="Dabholkar et al. 2025 (Maui); the layer table is ours, from its parameter count",
 )
 def maui_cnn(
-    input_shape: tuple[int, int, int],
+    input_shape: Shape,
     classes: int,
     *,
     width: Count = 64,

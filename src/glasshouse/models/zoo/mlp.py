@@ -5,13 +5,13 @@ import math
 from torch import nn
 
 from glasshouse.errors import BadValue
-from glasshouse.models.base import SplitModel, chain, check_shape, with_head
+from glasshouse.models.base import Shape, SplitModel, chain, check_shape, with_head
 from glasshouse.registry import Card
 
 
 @Card(summary="Linear layers with ReLUs; the first one sees the pixels")
 def mlp(
-    input_shape: tuple[int, int, int],
+    input_shape: Shape,
     classes: int,
     *,
     hidden: int | str = "128,64",

@@ -6,7 +6,7 @@ from typing import final
 from torch import Tensor, nn
 
 from glasshouse.limits import Count, Natural
-from glasshouse.models.base import SplitModel, check_shape, with_head
+from glasshouse.models.base import Shape, SplitModel, check_shape, with_head
 from glasshouse.registry import Card
 
 
@@ -53,7 +53,7 @@ def stem_and_stages(channels: int, width: int) -> list[nn.Module]:
     source="He et al. 2016, arXiv:1512.03385",
 )
 def resnet18(
-    input_shape: tuple[int, int, int],
+    input_shape: Shape,
     classes: int,
     *,
     width: Count = 64,

@@ -3,7 +3,7 @@
 from torch import nn
 
 from glasshouse.limits import Count
-from glasshouse.models.base import SplitModel, chain, check_shape, flat_size, with_head
+from glasshouse.models.base import Shape, SplitModel, chain, check_shape, flat_size, with_head
 from glasshouse.registry import Card
 
 
@@ -12,7 +12,7 @@ from glasshouse.registry import Card
     source="Takahashi et al. 2023, Breaching FedMD, CVPR, Code 1",
 )
 def shallow_cnn(
-    input_shape: tuple[int, int, int],
+    input_shape: Shape,
     classes: int,
     *,
     width: Count = 32,

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from glasshouse.errors import BadValue
 from glasshouse.limits import Natural
-from glasshouse.models.base import SplitModel, check_shape, with_head
+from glasshouse.models.base import Shape, SplitModel, check_shape, with_head
 from glasshouse.registry import Card
 
 WIDTHS: Final = {"0.5": (48, 96, 192, 1024), "1": (116, 232, 464, 1024), "1.5": (176, 352, 704, 1024)}
@@ -75,7 +75,7 @@ class Down(nn.Module):
     source="Ma et al. 2018, arXiv:1807.11164",
 )
 def shufflenet_v2(
-    input_shape: tuple[int, int, int],
+    input_shape: Shape,
     classes: int,
     *,
     size: str = "0.5",
