@@ -34,6 +34,7 @@ __all__ = [
     "load_model",
     "names",
     "nearest_names",
+    "own_modules",
     "require_declaration",
     "table_of",
     "takes",
@@ -57,10 +58,13 @@ GROUPS = (
 )
 
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """The description of a plug-in that ``glasshouse list`` shows.
+    """What ``glasshouse list`` says of a plug-in: an attribute of its class, or a decorator of its function.
 
     Attributes:
         summary: one line.
@@ -77,6 +81,12 @@ class Card:
             meaning with the easy data, never the attack's effort. Empty: the attack has no control.
         renamed: arguments of earlier versions, old path → new: ``training_steps`` → ``training.steps``. The
             error for a scenario that uses an old path names the new one.
+
+    Examples:
+        >>> @Card(summary="nothing at all")
+        ... def nothing() -> None: ...
+        >>> nothing.card.summary
+        'nothing at all'
     """
 
     summary: str
@@ -95,25 +105,15 @@ class Card:
         """Name of the metric that judges the control."""
         return str(self.control.get("metric", "psnr"))
 
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def carded(card: Card) -> Callable[[F], F]:
-    """Attach ``card`` to a factory that is a function.
-
-    Examples:
-        >>> @carded(Card(summary="nothing at all"))
-        ... def nothing() -> None: ...
-        >>> nothing.card.summary
-        'nothing at all'
-    """
-
-    def attach(factory: F) -> F:
-        factory.__dict__["card"] = card
+    def __call__(self, factory: F) -> F:
+        """Attach the card to a factory that is a function."""
+        factory.__dict__["card"] = self
         return factory
 
-    return attach
+
+def carded(card: Card) -> Card:
+    """The card itself, which is a decorator; for plug-ins of earlier versions, for one release."""
+    return card
 
 
 @functools.cache

@@ -10,7 +10,7 @@ from PIL import Image
 from sklearn.datasets import load_sample_images
 
 from glasshouse.data.base import assemble
-from glasshouse.data.kinds import zipped
+from glasshouse.data.kinds import pictures, zipped
 from glasshouse.data.sources import load
 from glasshouse.data.survey import survey
 from glasshouse.errors import BadFile, BadValue
@@ -59,7 +59,7 @@ def test_a_zip_with_splits(tmp_path):
 
 def test_a_zip_of_many_pictures_comes_from_the_cache_until_it_changes(tmp_path, monkeypatch):
     monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(zipped, "MANY", 3)
+    monkeypatch.setattr(pictures, "MANY", 3)
     path = zip_of(tmp_path / "faces.zip")
     first = load(f"zip:{path}").checksum
     monkeypatch.setattr(zipped, "decode", None)  # a second decoding would fail

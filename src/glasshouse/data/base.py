@@ -20,18 +20,6 @@ from glasshouse.outside import limits
 from glasshouse.tokens.vocabulary import Vocabulary
 from glasshouse.wire import Batch
 
-__all__ = [
-    "DataSource",
-    "Examples",
-    "assemble",
-    "check_count",
-    "check_labels",
-    "check_pixels",
-    "resize_images",
-    "with_channels",
-    "with_groups",
-]
-
 _CHUNK: Final = 2048
 _LUMA: Final = (0.299, 0.587, 0.114)
 """Weights of red, green and blue in a grey image (ITU-R BT.601)."""
@@ -254,13 +242,14 @@ def resize_images(pixels: Tensor, side: int | None) -> Tensor:
     check_value("size of images", "resize", side, Annotated[Count, Fix("set data.resize to pixels per side")])
 
     def change(part: Tensor) -> Tensor:
-        out = functional.interpolate(
-            part.float(), (side, side), mode="bilinear", antialias=True, align_corners=False
-        )
-        whole = part.dtype == torch.uint8
-        return out.round().clamp(0, 255).to(torch.uint8) if whole else out.clamp(0, 1)
+        return functional.interpolate(part.float(), (side, side), mode="bilinear", antialias=True)
 
-    return torch.cat([change(part) for part in torch.split(pixels, _CHUNK)])
+    return torch.cat([_as_stored(change(part), pixels.dtype) for part in torch.split(pixels, _CHUNK)])
+
+
+def _as_stored(pixels: Tensor, kind: torch.dtype) -> Tensor:
+    """Computed pixels in the type and range of stored ones."""
+    return pixels.round().clamp(0, 255).to(kind) if kind == torch.uint8 else pixels.clamp(0, 1)
 
 
 def with_groups(source: DataSource, groups: Mapping[str, NDArray[Any]]) -> DataSource:
@@ -300,11 +289,8 @@ def with_channels(source: DataSource, channels: int | None) -> DataSource:
         if channels == 3:
             return replace(images, stored=images.stored.expand(-1, 3, -1, -1).contiguous())
         weights = torch.tensor(_LUMA).view(1, 3, 1, 1)
-        grey = torch.cat(
-            [(part * weights).sum(1, keepdim=True) for part in torch.split(images.stored, _CHUNK)]
-        )
-        whole = images.stored.dtype == torch.uint8
-        return replace(images, stored=grey.round().to(torch.uint8) if whole else grey.clamp(0, 1))
+        parts = [(part * weights).sum(1, keepdim=True) for part in torch.split(images.stored, _CHUNK)]
+        return replace(images, stored=_as_stored(torch.cat(parts), images.stored.dtype))
 
     splits = {name: change(images) for name, images in source.splits.items()}
     return replace(source, splits=splits, checksum=digest([source.checksum, channels]))

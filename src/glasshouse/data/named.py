@@ -43,6 +43,8 @@ class NamedData:
 
     Attributes:
         name: registered name.
+        summary: one line, for ``glasshouse list``.
+        source: paper or origin, short.
         places: ``KIND:PATH`` below a folder of ``GLASSHOUSE_DATA``; the first existing one is read.
         obtain: how to get the data by hand, without a connection or a public source.
         terms: authors and terms of use.
@@ -54,6 +56,8 @@ class NamedData:
     """
 
     name: str
+    summary: str
+    source: str
     places: tuple[str, ...]
     obtain: str
     terms: str
@@ -83,6 +87,8 @@ _ARCHIVE: Final = Download(
 )
 _CIFAR10: Final = NamedData(
     name="cifar10",
+    summary="CIFAR-10 by name: in GLASSHOUSE_DATA, else fetched; or cifar10:PATH, cifar-10-batches-py",
+    source="Krizhevsky 2009, Learning multiple layers of features from tiny images",
     places=("npz:cifar10_12k.npz", "cifar10:cifar-10-batches-py"),
     obtain=f"unpack {_ARCHIVE.url} there (folder cifar-10-batches-py)",
     terms="Krizhevsky 2009, Learning multiple layers of features; no licence stated",
@@ -92,7 +98,13 @@ _CIFAR10: Final = NamedData(
     counts={"train": (5000,) * 10, "test": (1000,) * 10},
     shape=(3, 32, 32),
 )
-_MNIST: Final = "https://ossci-datasets.s3.amazonaws.com/mnist"
+_MNIST: Final = (
+    ("train-images-idx3", 9_912_422, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
+    ("train-labels-idx1", 28_881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
+    ("t10k-images-idx3", 1_648_877, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
+    ("t10k-labels-idx1", 4_542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
+)
+_MNIST_URL: Final = "https://ossci-datasets.s3.amazonaws.com/mnist/{}-ubyte.gz"
 
 NAMED: Final[Mapping[str, NamedData]] = {
     data.name: data
@@ -101,10 +113,13 @@ NAMED: Final[Mapping[str, NamedData]] = {
         replace(
             _CIFAR10,
             name="cifar10_full",
+            summary="CIFAR-10 by name, all 50,000 train images: in GLASSHOUSE_DATA, else fetched",
             places=("folder:cifar10", "zip:cifar10_folders.zip", "cifar10:cifar-10-batches-py"),
         ),
         NamedData(
             name="mnist",
+            summary="MNIST by name: in GLASSHOUSE_DATA, else fetched",
+            source="LeCun et al. 1998, the MNIST database, CC BY-SA 3.0",
             places=("npz:mnist_10k.npz", "idx:MNIST/raw", "idx:mnist", "idx:mnist-idx"),
             obtain="put train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz and the two t10k files "
             "into its folder 'mnist'",
@@ -112,29 +127,8 @@ NAMED: Final[Mapping[str, NamedData]] = {
             public=True,
             kind="idx",
             downloads=tuple(
-                Download(url=f"{_MNIST}/{name}", sha256=sha256, size=size)
-                for name, size, sha256 in (
-                    (
-                        "train-images-idx3-ubyte.gz",
-                        9_912_422,
-                        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-                    ),
-                    (
-                        "train-labels-idx1-ubyte.gz",
-                        28_881,
-                        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-                    ),
-                    (
-                        "t10k-images-idx3-ubyte.gz",
-                        1_648_877,
-                        "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-                    ),
-                    (
-                        "t10k-labels-idx1-ubyte.gz",
-                        4_542,
-                        "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-                    ),
-                )
+                Download(url=_MNIST_URL.format(name), sha256=sha256, size=size)
+                for name, size, sha256 in _MNIST
             ),
             counts={
                 "train": (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949),
@@ -144,6 +138,8 @@ NAMED: Final[Mapping[str, NamedData]] = {
         ),
         NamedData(
             name="orl",
+            summary="ORL faces by name, 40 people: in GLASSHOUSE_DATA",
+            source="Samaria and Harter 1994, AT&T Laboratories Cambridge",
             places=("npz:orl_faces_64.npz",),
             obtain="get 'The Database of Faces' of AT&T Laboratories Cambridge (40 people, 10 photos each), "
             "crop to 64 × 64 grey and store train_images and train_labels (the person, 0 to 39) in it",
@@ -151,6 +147,8 @@ NAMED: Final[Mapping[str, NamedData]] = {
         ),
         NamedData(
             name="lfw",
+            summary="Labeled Faces in the Wild by name, 800 people: in GLASSHOUSE_DATA",
+            source="Huang et al. 2007, Labeled Faces in the Wild, for research",
             places=("folder:lfw_faces_64", "zip:lfw_faces_64.zip"),
             obtain="get Labeled Faces in the Wild (deep-funneled), keep the people with two or more photos, "
             "cut and resize to 64 × 64, one folder per person",
@@ -158,12 +156,16 @@ NAMED: Final[Mapping[str, NamedData]] = {
         ),
         NamedData(
             name="chest_xray",
+            summary="chest X-rays by name, with and without pneumonia, 28 × 28: in GLASSHOUSE_DATA",
+            source="PneumoniaMNIST, Yang et al. 2023, MedMNIST v2, CC BY 4.0",
             places=("npz:chest_xray_28.npz", "npz:pneumoniamnist.npz"),
             obtain="get pneumoniamnist.npz from https://medmnist.com and put it there",
             terms="PneumoniaMNIST of MedMNIST v2 (Yang et al. 2023), CC BY 4.0",
         ),
         NamedData(
             name="imagenet",
+            summary="700 pictures of ImageNet by name, one per class: in GLASSHOUSE_DATA",
+            source="Russakovsky et al. 2015, ImageNet, for non-commercial research",
             places=("folder:imagenet_700", "zip:imagenet_700.zip"),
             obtain="get pictures of https://image-net.org, cut to 224 × 224, one folder per class",
             terms="Russakovsky et al. 2015, ImageNet; for non-commercial research",

@@ -7,6 +7,7 @@ gets it. Roles are served in the order of ``ROLES``.
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Annotated, Final, Literal, final, get_args
 
 import numpy as np
@@ -167,16 +168,14 @@ def check_disjoint(parts: Mapping[Role, Batch] | Mapping[str, Batch]) -> None:
         BadValue: two parts overlap; the message names them and the number of shared images.
     """
     contents = {name: set(image_digests(batch.inputs)) for name, batch in parts.items()}
-    names = list(contents)
-    for i, left in enumerate(names):
-        for right in names[i + 1 :]:
-            if shared := contents[left] & contents[right]:
-                raise BadValue(
-                    f"{left} and {right} data",
-                    needs="no image in both: an adversary that holds a judged image proves nothing",
-                    got=f"{len(shared)} images in both",
-                    fix="take the parts from different splits or sources",
-                )
+    for left, right in combinations(contents, 2):
+        if shared := contents[left] & contents[right]:
+            raise BadValue(
+                f"{left} and {right} data",
+                needs="no image in both: an adversary that holds a judged image proves nothing",
+                got=f"{len(shared)} images in both",
+                fix="take the parts from different splits or sources",
+            )
 
 
 def _check(source: DataSource, wants: Mapping[Role, RoleRequest]) -> None:

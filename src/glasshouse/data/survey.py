@@ -20,8 +20,8 @@ from PIL import Image
 
 from glasshouse.data.fetch import not_here, offline
 from glasshouse.data.kinds import zipped
-from glasshouse.data.kinds.folder import BROKEN, SUFFIXES
-from glasshouse.data.kinds.idx import PREFIXES, find_file
+from glasshouse.data.kinds.idx import find_pairs
+from glasshouse.data.kinds.pictures import BROKEN, SUFFIXES
 from glasshouse.data.named import NAMED, find
 from glasshouse.data.paths import SPLITS, class_folders, files_of, require_existing, split_folders
 from glasshouse.data.sources import load
@@ -33,8 +33,6 @@ DIGITS: Mapping[str, tuple[int, ...]] = {
 """Images of each class of the built-in digits; a test compares them with the data."""
 PHOTOS: Mapping[str, tuple[int, ...]] = {"train": (195, 195), "test": (65, 65)}
 """The same for the built-in photographs."""
-CIFAR = {"train": 5000, "test": 1000}
-"""Images of each of the ten classes, if all batches exist."""
 GREY = frozenset({"1", "L", "I;16", "I;16B", "I;16L", "I;16N", "I", "F"})
 """Pillow modes with one channel."""
 
@@ -89,8 +87,7 @@ def _public(name: str) -> Survey:
     data = NAMED[name]
     if not data.downloads or offline():
         raise not_here(data)
-    counts = {split: dict(enumerate(numbers)) for split, numbers in data.counts.items()}
-    return Survey(counts=counts, shape=data.shape, classes=_highest(counts) + 1)
+    return _known(data.counts, data.shape)
 
 
 def _shaped(whole: Survey, resize: int | None, channels: int | None) -> Survey:
@@ -108,29 +105,28 @@ def _read_whole(source: str, resize: int | None, channels: int | None) -> Survey
     return Survey(counts=counts, shape=(channels, height, width), classes=data.classes)
 
 
-def _built_in(
-    name: str, where: str, *, numbers: Mapping[str, tuple[int, ...]], shape: tuple[int, int, int]
-) -> Survey:
-    if where:
-        raise LookupError(f"{name} has no path")
+def _known(numbers: Mapping[str, tuple[int, ...]], shape: tuple[int, int, int]) -> Survey:
     counts = {split: dict(enumerate(part)) for split, part in numbers.items()}
     return Survey(counts=counts, shape=shape, classes=_highest(counts) + 1)
+
+
+def _built_in(where: str, *, numbers: Mapping[str, tuple[int, ...]], shape: tuple[int, int, int]) -> Survey:
+    if where:
+        raise LookupError("built-in data have no path")
+    return _known(numbers, shape)
 
 
 def _npz(where: str) -> Survey | None:
     path = require_existing(where, name=f"npz:{where}")
     if not zipfile.is_zipfile(path):
         raise zipfile.BadZipFile(str(path))
-    counts: dict[str, Mapping[int, int]] = {}
-    shape: tuple[int, ...] = ()
     with np.load(path, allow_pickle=False) as archive:
         class_names = len(archive["class_names"]) if "class_names" in archive.files else 0
-        for split in SPLITS:
-            if f"{split}_labels" in archive.files:
-                counts[split] = Counter(archive[f"{split}_labels"].reshape(-1).tolist())
+        splits = [split for split in SPLITS if f"{split}_labels" in archive.files]
+        counts = {split: Counter(archive[f"{split}_labels"].reshape(-1).tolist()) for split in splits}
     with zipfile.ZipFile(path) as archive, archive.open("train_images.npy") as file:
-        version = np.lib.format.read_magic(file)
-        form, old = np.lib.format, version == (1, 0)
+        form = np.lib.format
+        old = form.read_magic(file) == (1, 0)
         shape = (form.read_array_header_1_0 if old else form.read_array_header_2_0)(file)[0]
     if not counts or len(shape) not in (3, 4):
         return None
@@ -140,13 +136,9 @@ def _npz(where: str) -> Survey | None:
     )
 
 
-def _folder(where: str) -> Survey | None:
-    return _tree("folder", where, SUFFIXES, _image_shape)
-
-
 def _dicom(where: str) -> Survey | None:
     reader = import_module("glasshouse.data.kinds.dicom")  # imported on demand: it needs an extra
-    return _tree("dicom", where, reader.SUFFIXES, reader.shape_of)
+    return _tree(where, kind="dicom", suffixes=reader.SUFFIXES, shape_of=reader.shape_of)
 
 
 def _image_shape(path: Path) -> tuple[int, int, int]:
@@ -155,7 +147,7 @@ def _image_shape(path: Path) -> tuple[int, int, int]:
 
 
 def _tree(
-    kind: str, where: str, suffixes: frozenset[str], shape_of: Callable[[Path], tuple[int, int, int]]
+    where: str, *, kind: str, suffixes: frozenset[str], shape_of: Callable[[Path], tuple[int, int, int]]
 ) -> Survey:
     root = require_existing(where, name=f"{kind}:{where}", folder=True)
     folders = {split: class_folders(place) for split, place in split_folders(root).items()}
@@ -186,23 +178,17 @@ def _zip(where: str) -> Survey | None:
 
 def _idx(where: str) -> Survey | None:
     root = require_existing(where, name=f"idx:{where}", folder=True)
-    counts: dict[str, Mapping[int, int]] = {}
-    side = (0, 0)
-    for split, prefix in PREFIXES.items():
-        labels = find_file(root, f"{prefix}-labels-idx1-ubyte")
-        images = find_file(root, f"{prefix}-images-idx3-ubyte")
-        if labels is None or images is None:
-            continue
-        counts[split] = Counter(_read(labels, None)[8:])
-        side = struct.unpack(">2I", _read(images, 16)[8:])
-    if not counts:
+    pairs = {split: (i, k) for split, (i, k) in find_pairs(root).items() if i and k}
+    if not pairs:
         raise LookupError("no such files")
-    return Survey(counts=counts, shape=(1, *side), classes=_highest(counts) + 1)
+    counts = {split: Counter(_read(labels)[8:]) for split, (_, labels) in pairs.items()}
+    *_, (height, width) = [struct.unpack(">2I", _read(images, 16)[8:]) for images, _ in pairs.values()]
+    return Survey(counts=counts, shape=(1, height, width), classes=_highest(counts) + 1)
 
 
-def _read(path: Path, size: int | None) -> bytes:
+def _read(path: Path, size: int = -1) -> bytes:
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-        return file.read() if size is None else file.read(size)
+        return file.read(size)
 
 
 def _cifar10(where: str) -> Survey | None:
@@ -210,8 +196,7 @@ def _cifar10(where: str) -> Survey | None:
     batches = {"train": len(list(root.glob("data_batch_[1-5]"))), "test": len(list(root.glob("test_batch")))}
     if batches != {"train": 5, "test": 1}:
         return None  # an incomplete copy: the labels would have to be read from the batches
-    counts = {split: dict.fromkeys(range(10), number) for split, number in CIFAR.items()}
-    return Survey(counts=counts, shape=(3, 32, 32), classes=10)
+    return _known(NAMED["cifar10"].counts, NAMED["cifar10"].shape)
 
 
 def _highest(counts: Mapping[str, Mapping[int, int]]) -> int:
@@ -219,11 +204,11 @@ def _highest(counts: Mapping[str, Mapping[int, int]]) -> int:
 
 
 KINDS: Mapping[str, Callable[[str], Survey | None]] = {
-    "digits": partial(_built_in, "digits", numbers=DIGITS, shape=(1, 8, 8)),
-    "photos": partial(_built_in, "photos", numbers=PHOTOS, shape=(3, 32, 32)),
+    "digits": partial(_built_in, numbers=DIGITS, shape=(1, 8, 8)),
+    "photos": partial(_built_in, numbers=PHOTOS, shape=(3, 32, 32)),
     "npz": _npz,
     "dicom": _dicom,
-    "folder": _folder,
+    "folder": partial(_tree, kind="folder", suffixes=SUFFIXES, shape_of=_image_shape),
     "zip": _zip,
     "idx": _idx,
     "cifar10": _cifar10,

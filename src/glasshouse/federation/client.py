@@ -15,7 +15,7 @@ from glasshouse.errors import BadValue
 from glasshouse.interfaces import Defense, Trainer, mean_loss
 from glasshouse.rng import Rng
 from glasshouse.settings import PLAIN, Optimizer
-from glasshouse.tensors import check_finite, copy_to, map_tensors
+from glasshouse.tensors import check_finite, copy_to, difference, map_tensors
 from glasshouse.wire import Batch, Kind, Terms, Trained, Update
 
 
@@ -156,9 +156,7 @@ class LocalTraining:
         if self.kind == "gradient":
             return dict(zip(parameters, gradients, strict=True))
         after = {name: p.detach().clone() for name, p in parameters.items()}
-        if self.kind == "parameters":
-            return after
-        return {name: after[name] - before[name] for name in after}
+        return after if self.kind == "parameters" else difference(after, before)
 
 
 def private(train: Trainer, defenses: Sequence[Defense]) -> Trainer:

@@ -9,9 +9,7 @@ import io
 import pickle
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
-from types import TracebackType
 from typing import Any, Final, Self, final
 
 import torch
@@ -27,17 +25,6 @@ _TURNS = 2  # parts of a round per process, so that less time is spent waiting f
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
-class _Part:
-    """Some clients of a round, to be run by one worker process."""
-
-    number: int
-    make: Callable[[Any], Setting]
-    task: Any
-    requests: list[Request]
-
-
-@final
 class ProcessCrew:
     """A :class:`~glasshouse.federation.setting.Crew` for the length of a ``with`` block.
 
@@ -48,17 +35,15 @@ class ProcessCrew:
     """
 
     def __init__(self, processes: int, *, make: Callable[[Any], Setting], task: Any) -> None:
-        self._processes, self._make, self._task = processes, make, task
+        self._processes, self._maker = processes, (make, task)
         self._workers = Workers(processes, apart=True, preload=(make.__module__,), subject="federation")
 
     def __enter__(self) -> Self:
         self._workers.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._workers.__exit__(kind, error, trace)
+    def __exit__(self, *error: Any) -> None:
+        self._workers.__exit__(*error)
 
     def answers(self, requests: list[Request]) -> Iterator[Answer | None]:
         """The answers in the order of the requests.
@@ -69,10 +54,7 @@ class ProcessCrew:
         """
         size = max(1, -(-len(requests) // (_TURNS * self._processes)))
         parts = [requests[start : start + size] for start in range(0, len(requests), size)]
-        packed = [
-            _pack(_Part(number=number, make=self._make, task=self._task, requests=part))
-            for number, part in enumerate(parts)
-        ]
+        packed = [_pack((number, self._maker, part)) for number, part in enumerate(parts)]
         done: dict[int, list[Answer | None]] = {}
         expected = 0
         for answer in self._workers.each(_answer, packed):
@@ -87,10 +69,9 @@ class ProcessCrew:
 def _answer(packed: bytes) -> bytes:
     """Run one part. Bytes in and out: tensors would be passed through /dev/shm, small in containers."""
     started = time.process_time()
-    part: _Part = pickle.loads(packed)  # noqa: S301 - what our own process sent
-    clients = _clients(part.make, part.task)
-    answers = [clients.answer(one) for one in part.requests]
-    return _pack((part.number, answers, time.process_time() - started))
+    number, maker, requests = pickle.loads(packed)  # noqa: S301 - what our own process sent
+    answers = [_clients(*maker).answer(one) for one in requests]
+    return _pack((number, answers, time.process_time() - started))
 
 
 class _Pickler(pickle.Pickler):

@@ -1,6 +1,7 @@
 """The round loop of protocols that exchange parameters or gradients (fedsgd, fedavg, transfer)."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,31 @@ from glasshouse.federation.setting import Answer, Request, Setting
 from glasshouse.interfaces import Recorder, Tamper
 from glasshouse.progress import track
 from glasshouse.rng import Rng
-from glasshouse.wire import Aggregate, Architecture, Batch, Broadcast, Crafted, Terms, Trained, Update
+from glasshouse.wire import Aggregate, Broadcast, Crafted, Update
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParameterRounds:
+    """Base class of these protocols. Its fields are public settings, which are read from ``Terms.options``.
+
+    Args:
+        dropout: clients train with dropout enabled.
+        sum_bits: bits of each contribution to a secure sum; 0: not quantised.
+        sum_bound: bound to which contributions are clipped before quantisation.
+    """
+
+    dropout: bool = False
+    sum_bits: int = 0
+    sum_bound: float = 1.0
+
+    def play(
+        self, setting: Setting, *, recorder: Recorder, rng: Rng, tamper: Tamper | None = None
+    ) -> dict[str, Tensor]:
+        """Run all rounds; see :func:`play`."""
+        return play(setting, recorder=recorder, rng=rng, tamper=tamper)
+
+    def passes(self, rounds: int) -> None:
+        """None: the number of passes over the data follows from the terms."""
 
 
 def play(
@@ -68,16 +93,14 @@ def one_round(
 
     None: no client sent an update.
     """
-    options = setting.terms.options
     selected, answering = select(setting, rng=rng)
-    hidden = setting.terms.secure_sum
+    options, hidden = setting.terms.options, setting.terms.secure_sum
     total = SecureSum(
         round=number,
         selected=selected,
         bits=int(options.get("sum_bits", 0)) if hidden else 0,
         bound=float(options.get("sum_bound", 1.0)),
     )
-    answered = False
     requests = [_request(setting, number, client, sent, crafted, rng=rng) for client in answering]
     for request, answer in zip(requests, clients.answers(requests), strict=True):
         if answer is None:
@@ -87,12 +110,11 @@ def one_round(
         recorder.private(number, client, index=rows, trained=answer.trained, behaviour=answer.behaviour)
         if update is None:
             continue
-        answered = True
         if not hidden:
             recorder.update(update)
         weight = float(update.examples) if setting.terms.weighting == "size" else 1.0
         total.add(update, weight=weight, rng=request.rng.child("quantise"))
-    if not answered:
+    if not total.answered:
         return None
     aggregate = total.close()
     if hidden:
@@ -133,49 +155,41 @@ class Clients:
 
     def answer(self, request: Request) -> Answer | None:
         """The answer of one client in one round; None: its guard refuses the model."""
-        number, client, rng = request.round, request.client, request.rng
-        architecture, tensors = request.architecture, request.tensors
-        model, guard = self._loaded(architecture, tensors), self._setting.guard
-        data = self._setting.shard(client)
+        setting, number, client, rng = self._setting, request.round, request.client, request.rng
+        model, guard, data = self._loaded(request), setting.guard, setting.shard(client)
         if guard is not None and not guard.accepts(model, data, round=number, client=client):
             return None
-        honest = LocalTraining.of(self._setting.terms, round=number, device=self._setting.device)
-        train = private(honest, self._setting.defenses)
-        name, behaviour = self._setting.behaviours.get(client, ("honest", None))
+        honest = LocalTraining.of(setting.terms, round=number, device=setting.device)
+        train = private(honest, setting.defenses)
+        name, behaviour = setting.behaviours.get(client, ("honest", None))
         if behaviour is not None:
             train = behaviour.deviate(train, round=number, rng=rng.child("behaviour"))
         trained = train(model, data, rng=rng.child("train"))
+        # the public size: a step of DP-SGD may use more or fewer examples, whose number must not be revealed
+        examples = setting.terms.batch_size if trained.kind == "gradient" else len(data)
         update = Update(
             round=number,
             client=client,
             kind=trained.kind,
             tensors=trained.tensors,
-            examples=_examples(trained, data, self._setting.terms),
+            examples=examples,
             steps=trained.steps,
         )
-        if any(d.place == "gradient" for d in self._setting.defenses):
-            model = self._loaded(architecture, tensors)
+        if any(d.place == "gradient" for d in setting.defenses):
+            model = self._loaded(request)
         batch = data.pick(torch.unique(torch.cat(trained.order))) if trained.order else data
-        defenses, device = self._setting.defenses, self._setting.device
-        update = apply_defenses(update, batch, model, defenses, rng=rng, device=device)
-        sent: Update | None = update
-        if guard is not None:
-            sent = guard.release(update, self._loaded(architecture, tensors), batch)
+        update = apply_defenses(update, batch, model, setting.defenses, rng=rng, device=setting.device)
+        sent = update if guard is None else guard.release(update, self._loaded(request), batch)
         return Answer(trained=trained, behaviour=name, update=sent)
 
-    def _loaded(self, architecture: Architecture, tensors: Mapping[str, Tensor]) -> nn.Module:
-        key = repr(architecture)
+    def _loaded(self, request: Request) -> nn.Module:
+        key = repr(request.architecture)
         if key not in self._modules:
-            self._modules[key] = self._setting.build(architecture)
+            self._modules[key] = self._setting.build(request.architecture)
         model = self._modules[key]
         own = model.state_dict()
-        model.load_state_dict({name: t for name, t in tensors.items() if name in own})
+        model.load_state_dict({name: t for name, t in request.tensors.items() if name in own})
         return model
-
-
-def _examples(trained: Trained, data: Batch, terms: Terms) -> int:
-    """The public size: a step of DP-SGD may use more or fewer examples, whose number must not be revealed."""
-    return terms.batch_size if trained.kind == "gradient" else len(data)
 
 
 def apply_total(state: Mapping[str, Tensor], total: Aggregate, setting: Setting) -> dict[str, Tensor]:

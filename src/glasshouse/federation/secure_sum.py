@@ -34,10 +34,10 @@ class SecureSum:
     selected: tuple[int, ...]
     bits: int = 0
     bound: float = 1.0
+    answered: list[int] = field(default_factory=list, init=False)
     _tensors: dict[str, Tensor] = field(default_factory=dict)
     _weight: float = 0.0
     _examples: int = 0
-    _answered: list[int] = field(default_factory=list)
     _last: Update | None = None
 
     def add(self, update: Update, *, weight: float, rng: Rng) -> None:
@@ -52,7 +52,7 @@ class SecureSum:
                 self._tensors[name] = t.double() * weight
         self._weight += weight
         self._examples += update.examples
-        self._answered.append(update.client)
+        self.answered.append(update.client)
         self._last = update
 
     def close(self) -> Aggregate:
@@ -74,7 +74,7 @@ class SecureSum:
             tensors=self._tensors,
             weight=self._weight,
             selected=self.selected,
-            dropped=tuple(c for c in self.selected if c not in self._answered),
+            dropped=tuple(c for c in self.selected if c not in self.answered),
             examples=self._examples,
             steps=self._last.steps,
         )

@@ -12,8 +12,6 @@ from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.wire import Architecture, Batch, Terms, Trained, Update
 
-__all__ = ["Answer", "Build", "Crew", "FederationProtocol", "Request", "Setting"]
-
 
 class Build(Protocol):
     """Builds a module from an architecture."""

@@ -19,8 +19,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from glasshouse.errors import BadValue
 from glasshouse.models.base import Normalize
 
-__all__ = ["AdaptedNetwork", "Logits", "adapt"]
-
 Logits = Callable[[Any], Tensor]
 """Output of a network → its logits (B, K)."""
 
@@ -30,7 +28,13 @@ class AdaptedNetwork(nn.Module):
     """A network with the interface that an audit needs; created by :func:`adapt`.
 
     It shares the network's parameters, buffers and sub-modules under their original names.
+
+    Attributes:
+        net: the network itself.
+        head_name: name of the layer that computes the logits.
     """
+
+    net: nn.Module
 
     def __init__(
         self, net: nn.Module, *, head: str, normalize: Normalize | None, logits: Logits | None
@@ -42,8 +46,8 @@ class AdaptedNetwork(nn.Module):
             self.add_module(name, child)
         for name in ("_parameters", "_buffers", "_non_persistent_buffers_set"):
             self.__dict__[name] = vars(net)[name]  # shared dictionaries: replacements affect both modules
-        self.__dict__["_net"] = net
-        self._head = head
+        self.__dict__["net"] = net  # no sub-module: its tensors keep their names
+        self.head_name = head
         self._logits = logits
         self._normalizes = normalize is not None
         self.training = net.training
@@ -53,17 +57,6 @@ class AdaptedNetwork(nn.Module):
         super().__setattr__(name, value)
         if isinstance(value, nn.Module) and name != "normalize":
             setattr(self.net, name, value)
-
-    @property
-    def net(self) -> nn.Module:
-        """The network itself."""
-        inner: nn.Module = self.__dict__["_net"]
-        return inner
-
-    @property
-    def head_name(self) -> str:
-        """Name of the layer that computes the logits."""
-        return self._head
 
     def forward(self, x: Tensor) -> Tensor:
         """Pixels (B, C, H, W) in [0, 1] → logits (B, K)."""
@@ -75,12 +68,9 @@ class AdaptedNetwork(nn.Module):
     def representation(self, x: Tensor) -> Tensor:
         """The input of the layer that computes the logits, (B, D)."""
         layer_inputs: list[Tensor] = []
-        layer = self.get_submodule(self._head)
-        hook = layer.register_forward_pre_hook(lambda _module, inputs: layer_inputs.append(inputs[0]))
-        try:
+        layer = self.get_submodule(self.head_name)
+        with layer.register_forward_pre_hook(lambda _module, inputs: layer_inputs.append(inputs[0])):
             self(x)
-        finally:
-            hook.remove()
         return layer_inputs[-1].flatten(1)
 
     def train(self, mode: bool = True) -> "AdaptedNetwork":

@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from glasshouse.errors import Undefined
 from glasshouse.limits import Count, Fix, Positive, Probability, check_ranges
+from glasshouse.models.base import evaluated
 from glasshouse.rng import Rng
 from glasshouse.wire import Batch
 
@@ -87,16 +88,13 @@ def robust_accuracy(
     """
     if not len(batch):
         raise Undefined("robust accuracy", needs="at least one example", got="none", fix="give held-out data")
-    was_training = model.training
-    model.eval()
     device = next(model.parameters()).device
     generator = rng.child("robust").torch(device)
     right = 0
-    for x, y in zip(
-        torch.split(batch.inputs, batch_size), torch.split(batch.labels, batch_size), strict=True
-    ):
-        adversarial = attack(model, x.to(device), y.to(device), generator)
-        with torch.no_grad():
+    batches = zip(torch.split(batch.inputs, batch_size), torch.split(batch.labels, batch_size), strict=True)
+    with evaluated(model):
+        for x, y in batches:
+            with torch.enable_grad():
+                adversarial = attack(model, x.to(device), y.to(device), generator)
             right += int((model(adversarial).argmax(1) == y.to(device)).sum())
-    model.train(was_training)
     return right / len(batch)

@@ -5,7 +5,8 @@ Shape letters: B examples, C channels, H and W pixels, D features, K classes.
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar, final
 
 import torch
@@ -13,21 +14,12 @@ from torch import Tensor, nn
 
 from glasshouse.errors import BadValue
 
-__all__ = [
-    "SMALLEST_SIDE",
-    "Normalize",
-    "SplitModel",
-    "check_shape",
-    "check_width",
-    "flat_size",
-    "head_of",
-    "published",
-]
-
 SMALLEST_SIDE = 8
 """Smallest image side in pixels that every model of the zoo accepts (the digits are 8 × 8)."""
 
 
+Shape = tuple[int, int, int]
+"""(C, H, W)."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -117,11 +109,12 @@ class SplitModel(nn.Module):
         return vector
 
 
-def check_shape(input_shape: tuple[int, int, int], classes: int, *, model: str) -> None:
-    """Refuse image shapes and class counts that no model of the zoo supports.
+def check_shape(input_shape: Shape, classes: int, *, model: str, **widths: int) -> None:
+    """Refuse image shapes and class counts that no model of the zoo supports, and invalid layer widths.
 
     Raises:
-        BadValue: a side below ``SMALLEST_SIDE`` pixels, no channel, or fewer than 2 classes.
+        BadValue: a side below ``SMALLEST_SIDE`` pixels, no channel, fewer than 2 classes, or as
+            :func:`check_width`.
     """
     channels, height, width = input_shape
     if channels < 1 or min(height, width) < SMALLEST_SIDE or classes < 2:
@@ -131,6 +124,8 @@ def check_shape(input_shape: tuple[int, int, int], classes: int, *, model: str) 
             got=f"{channels} × {height} × {width} and {classes} classes",
             fix="resize the images (data.resize), or use data with more classes",
         )
+    for key, width in widths.items():
+        check_width(width, model=model, key=key)
 
 
 def check_width(width: int, *, model: str, key: str = "width") -> None:
@@ -157,17 +152,42 @@ def head_of(inward: int, classes: int, *, hidden: int, model: str) -> nn.Module:
     if not hidden:
         return nn.Linear(inward, classes)
     check_width(hidden, model=model, key="hidden")
-    layers = OrderedDict[str, nn.Module](
-        hidden=nn.Linear(inward, hidden), relu=nn.ReLU(), out=nn.Linear(hidden, classes)
-    )
-    return nn.Sequential(layers)
+    return chain(hidden=nn.Linear(inward, hidden), relu=nn.ReLU(), out=nn.Linear(hidden, classes))
 
 
-def flat_size(features: nn.Module, input_shape: tuple[int, int, int]) -> int:
+def chain(**layers: nn.Module) -> nn.Sequential:
+    """The layers one after the other, by name."""
+    return nn.Sequential(OrderedDict(layers))
+
+
+def with_head(
+    features: nn.Module,
+    size: int,
+    classes: int,
+    *,
+    mean: float = 0.5,
+    std: float = 0.5,
+    hidden: int = 0,
+    model: str = "",
+) -> SplitModel:
+    """A model of the zoo: normalisation, ``features`` with ``size`` outputs, and :func:`head_of`."""
+    head = head_of(size, classes, hidden=hidden, model=model)
+    return SplitModel(normalize=Normalize(mean=mean, std=std), features=features, head=head)
+
+
+def flat_size(features: nn.Module, input_shape: Shape) -> int:
     """D, the number of features per image, measured with a blank image."""
-    training = features.training
-    features.eval()
-    with torch.no_grad():
-        size = int(features(torch.zeros(1, *input_shape)).shape[1])
-    features.train(training)
-    return size
+    with evaluated(features):
+        return int(features(torch.zeros(1, *input_shape)).shape[1])
+
+
+@contextmanager
+def evaluated(model: nn.Module) -> Iterator[None]:
+    """``model`` in ``eval()`` mode and without gradients; its mode is restored."""
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(training)

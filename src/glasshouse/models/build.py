@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from glasshouse import registry
 from glasshouse.errors import BadValue, GlasshouseError
 from glasshouse.models.adapt import adapt
-from glasshouse.models.base import RENAMINGS, SplitModel
+from glasshouse.models.base import RENAMINGS, SplitModel, evaluated
 from glasshouse.models.text.base import TextModel
 from glasshouse.rng import Rng
 from glasshouse.settings import NORMALISATION, model_arguments, takes_images
@@ -93,11 +93,8 @@ def load(model: nn.Module, tensors: Mapping[str, Tensor], *, partial: bool = Fal
         for name, t in tensors.items()
         if name in own and t.shape != own[name].shape
     ]
-    wrong = [
-        *([f"missing {shortlist(missing)}"] if missing else []),
-        *([f"unknown {shortlist(unknown)}"] if unknown else []),
-        *shapes[:3],
-    ]
+    named = {"missing": missing, "unknown": unknown}
+    wrong = [f"{what} {shortlist(names)}" for what, names in named.items() if names] + shapes[:3]
     if wrong:
         raise BadValue(
             f"weights for a {type(model).__name__}",
@@ -193,10 +190,9 @@ def _check_arguments(factory: Callable[..., Any], architecture: Architecture) ->
 def _check_forward(model: nn.Module, architecture: Architecture) -> None:
     """Check that the user's own network maps a blank image to logits."""
     subject = f"model '{architecture.name}'"
-    training = model.training
     try:
-        with torch.no_grad():
-            shape = tuple(model.eval()(torch.zeros(1, *architecture.input_shape)).shape)
+        with evaluated(model):
+            shape = tuple(model(torch.zeros(1, *architecture.input_shape)).shape)
     except GlasshouseError:
         raise
     except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
@@ -214,4 +210,3 @@ def _check_forward(model: nn.Module, architecture: Architecture) -> None:
             got=f"{shape} for one image",
             fix="use the 'classes' that the factory is called with",
         )
-    model.train(training)

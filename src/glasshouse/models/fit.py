@@ -15,6 +15,7 @@ from torch.nn import functional
 from glasshouse.cache import Checkpoint
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.interfaces import HasLosses, mean_loss
+from glasshouse.models.base import evaluated
 from glasshouse.progress import track
 from glasshouse.rng import Rng
 from glasshouse.settings import Recipe
@@ -108,28 +109,21 @@ def share_right(model: nn.Module, batch: Batch) -> Tensor:
     """Share of each example that the model predicts correctly, (B,) in [0, 1] on the CPU, in eval mode."""
     if not isinstance(model, SaysRight):
         return (predict(model, batch.inputs).argmax(1) == batch.labels.cpu()).double()
-    was_training = model.training
-    model.eval()
     device = next(model.parameters()).device
     rows = torch.split(torch.arange(len(batch)), _SENTENCES)
-    with torch.no_grad():
+    with evaluated(model):
         parts = [
             model.right(batch.inputs[index].to(device), batch.labels[index].to(device)).double().cpu()
             for index in rows
         ]
-    model.train(was_training)
     return torch.cat(parts)
 
 
 def predict(model: nn.Module, inputs: Tensor, *, batch_size: int = 256) -> Tensor:
     """Logits (B, K) on the CPU, in ``eval()`` mode and without gradients; the model's mode is restored."""
-    was_training = model.training
     device = next(model.parameters()).device
-    model.eval()
-    with torch.no_grad():
-        logits = torch.cat([model(part.to(device)).cpu() for part in torch.split(inputs, batch_size)])
-    model.train(was_training)
-    return logits
+    with evaluated(model):
+        return torch.cat([model(part.to(device)).cpu() for part in torch.split(inputs, batch_size)])
 
 
 def accuracy(model: nn.Module, batch: Batch, *, batch_size: int = 256) -> float:

@@ -10,8 +10,7 @@ Shape letters: B examples, C channels, H and W pixels, R rows, G channel groups.
 """
 
 import json
-from collections import OrderedDict
-from typing import Any, Literal, final
+from typing import Literal, final
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +18,8 @@ from torch import Tensor, nn
 from glasshouse import registry
 from glasshouse.errors import BadValue
 from glasshouse.limits import Count, Natural
-from glasshouse.models.base import Normalize, SplitModel, check_shape, check_width
-from glasshouse.registry import Card, carded
+from glasshouse.models.base import Normalize, Shape, SplitModel, chain, check_shape, check_width
+from glasshouse.registry import Card
 
 
 @final
@@ -34,9 +33,7 @@ class Imprint(nn.Module):
         groups: G; above 1 a 3 × 3 convolution ``spread`` to G · C channels comes first.
     """
 
-    def __init__(
-        self, input_shape: tuple[int, int, int], *, rows: int, bounded: bool = False, groups: Natural = 0
-    ) -> None:
+    def __init__(self, input_shape: Shape, *, rows: int, bounded: bool = False, groups: Natural = 0) -> None:
         super().__init__()
         channels, height, width = input_shape
         self.shape = input_shape
@@ -56,11 +53,10 @@ class Imprint(nn.Module):
 
 
 def _in_front(
-    module: Imprint, input_shape: tuple[int, int, int], classes: int, *, inner: str, inner_arguments: str
+    module: Imprint, input_shape: Shape, classes: int, *, inner: str, inner_arguments: str
 ) -> SplitModel:
     """The agreed model behind ``module``; its parts are named ``features.inner`` and ``head``."""
-    arguments: dict[str, Any] = json.loads(inner_arguments)
-    agreed = registry.load("models", inner)(input_shape, classes, **arguments)
+    agreed = registry.load("models", inner)(input_shape, classes, **json.loads(inner_arguments))
     parts = dict(agreed.named_children())
     if not {"features", "head"} <= parts.keys():
         raise BadValue(
@@ -69,24 +65,18 @@ def _in_front(
             got=", ".join(parts),
             fix="split it",
         )
-    features = OrderedDict[str, nn.Module](imprint=module)
-    if "normalize" in parts:
-        features["normalize"] = parts["normalize"]
-    features["inner"] = parts["features"]
-    return SplitModel(
-        normalize=Normalize(mean=0.0, std=1.0), features=nn.Sequential(features), head=parts["head"]
-    )
+    own = {name: part for name, part in parts.items() if name == "normalize"}
+    features = chain(imprint=module, **own, inner=parts["features"])
+    return SplitModel(normalize=Normalize(mean=0.0, std=1.0), features=features, head=parts["head"])
 
 
-@carded(
-    Card(
-        summary="an imprint module in front of the agreed model (Robbing the Fed): structural change",
-        source="Fowl et al. 2022, arXiv:2110.13057",
-        details={"structure": "changed: an honest server never sends it"},
-    )
+@Card(
+    summary="an imprint module in front of the agreed model (Robbing the Fed): structural change",
+    source="Fowl et al. 2022, arXiv:2110.13057",
+    details={"structure": "changed: an honest server never sends it"},
 )
 def imprint(
-    input_shape: tuple[int, int, int],
+    input_shape: Shape,
     classes: int,
     *,
     inner: str = "convnet",
@@ -95,21 +85,18 @@ def imprint(
     variant: Literal["linear", "sparse"] = "linear",
 ) -> SplitModel:
     """``inner`` with ``inner_arguments`` (JSON) behind a module of ``bins`` rows."""
-    check_shape(input_shape, classes, model="imprint")
-    check_width(bins, model="imprint")
+    check_shape(input_shape, classes, model="imprint", width=bins)
     module = Imprint(input_shape, rows=bins, bounded=variant == "sparse")
     return _in_front(module, input_shape, classes, inner=inner, inner_arguments=inner_arguments)
 
 
-@carded(
-    Card(
-        summary="a convolution and an imprint module in front of the agreed model (LOKI): structural change",
-        source="Zhao et al. 2024, arXiv:2303.12233",
-        details={"structure": "changed: an honest server never sends it"},
-    )
+@Card(
+    summary="a convolution and an imprint module in front of the agreed model (LOKI): structural change",
+    source="Zhao et al. 2024, arXiv:2303.12233",
+    details={"structure": "changed: an honest server never sends it"},
 )
 def loki(
-    input_shape: tuple[int, int, int],
+    input_shape: Shape,
     classes: int,
     *,
     inner: str = "convnet",
@@ -118,8 +105,7 @@ def loki(
     groups: Natural = 8,
 ) -> SplitModel:
     """As ``imprint``, behind a convolution into ``groups`` groups of channels."""
-    check_shape(input_shape, classes, model="loki")
-    check_width(bins, model="loki")
+    check_shape(input_shape, classes, model="loki", width=bins)
     check_width(groups, model="loki")
     module = Imprint(input_shape, rows=bins, groups=groups)
     return _in_front(module, input_shape, classes, inner=inner, inner_arguments=inner_arguments)

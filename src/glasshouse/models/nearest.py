@@ -5,7 +5,7 @@ Used in scoring only, where the ground truth is available: the upper bound of an
 Shape letters: N images, D latent entries, C channels, H and W pixels.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -37,12 +37,9 @@ def nearest_images(prior: Prior, images: Tensor, labels: Tensor, *, latent: int,
         latent: D.
         run: run directory, which also holds the private images.
     """
-    return torch.cat(list(_in_batches(prior, images, labels, latent=latent, run=run)))
-
-
-def _in_batches(prior: Prior, images: Tensor, labels: Tensor, *, latent: int, run: Path) -> Iterator[Tensor]:
     weights = prior.state_dict() if isinstance(prior, nn.Module) else {}
     device = next(iter(weights.values()), images).device
+    parts = []
     for batch, targets in zip(torch.split(images, TOGETHER), torch.split(labels, TOGETHER), strict=True):
 
         def make(_: object, batch: Tensor = batch, targets: Tensor = targets) -> dict[str, Tensor]:
@@ -50,9 +47,10 @@ def _in_batches(prior: Prior, images: Tensor, labels: Tensor, *, latent: int, ru
 
         if weights:
             key = {"prior": weights, "images": batch, "labels": targets, "latent": latent}
-            yield load_or_make(FOLDER, key, make, root=run)["images"]
+            parts.append(load_or_make(FOLDER, key, make, root=run)["images"])
         else:
-            yield make(None)["images"].cpu()
+            parts.append(make(None)["images"].cpu())
+    return torch.cat(parts)
 
 
 def invert_generator(prior: Prior, images: Tensor, labels: Tensor, *, latent: int) -> Tensor:

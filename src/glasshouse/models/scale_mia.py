@@ -10,7 +10,6 @@ layer. The input of ``fc1`` is the paper's latent representation. Shape letters:
 H and W pixels, D latent entries.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterable
 from typing import final
 
@@ -18,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from glasshouse.limits import Count
-from glasshouse.models.base import Normalize, SplitModel, check_shape, check_width, flat_size
-from glasshouse.models.zoo.resnet import Block
-from glasshouse.registry import Card, carded
+from glasshouse.models.base import Shape, SplitModel, chain, check_shape, check_width, flat_size, with_head
+from glasshouse.models.zoo.resnet import stem_and_stages
+from glasshouse.registry import Card
 
 _SOURCE = "Shi et al. 2025, arXiv:2311.05808"
 
@@ -80,7 +79,7 @@ class Mixer(nn.Module):
 class TokenEncoder(nn.Module):
     """A small vision transformer; its class token, without an activation, is the latent representation."""
 
-    def __init__(self, input_shape: tuple[int, int, int], *, patch: int, width: int, depth: int) -> None:
+    def __init__(self, input_shape: Shape, *, patch: int, width: int, depth: int) -> None:
         super().__init__()
         channels, height, across = input_shape
         entries = channels * patch**2
@@ -126,25 +125,21 @@ def _small_convolutions(channels: int, plan: Iterable[tuple[int, bool]], *, norm
 
 
 def _assemble(
-    encoder: nn.Module, input_shape: tuple[int, int, int], classes: int, *, bins: int, second: int, name: str
+    encoder: nn.Module, input_shape: Shape, classes: int, *, bins: int, second: int, name: str
 ) -> SplitModel:
     check_width(bins, model=name)
-    features = nn.Sequential(
-        OrderedDict[str, nn.Module](
-            encoder=encoder,
-            fc1=nn.Linear(flat_size(encoder, input_shape), bins),
-            relu1=nn.ReLU(),
-            fc2=nn.Linear(bins, second),
-            relu2=nn.ReLU(),
-        )
+    features = chain(
+        encoder=encoder,
+        fc1=nn.Linear(flat_size(encoder, input_shape), bins),
+        relu1=nn.ReLU(),
+        fc2=nn.Linear(bins, second),
+        relu2=nn.ReLU(),
     )
-    return SplitModel(
-        normalize=Normalize(mean=0.0, std=1.0), features=features, head=nn.Linear(second, classes)
-    )
+    return with_head(features, second, classes, mean=0.0, std=1.0)
 
 
-@carded(Card(summary="strided CNN with three linear layers, Scale-MIA's main target", source=_SOURCE))
-def scale_mia_cnn(input_shape: tuple[int, int, int], classes: int, *, bins: Count = 1024) -> SplitModel:
+@Card(summary="strided CNN with three linear layers, Scale-MIA's main target", source=_SOURCE)
+def scale_mia_cnn(input_shape: Shape, classes: int, *, bins: Count = 1024) -> SplitModel:
     """Strided 4 × 4 convolutions down to 4 × 4 positions, then ``bins``, ``bins / 2`` and K units.
 
     Channels 12, 32, 64 (three convolutions, the second 3 × 3) for sides of 16 to 47 pixels; 16 to 128 (four)
@@ -168,8 +163,8 @@ def scale_mia_cnn(input_shape: tuple[int, int, int], classes: int, *, bins: Coun
     return _assemble(encoder, input_shape, classes, bins=bins, second=max(bins // 2, 2), name="scale_mia_cnn")
 
 
-@carded(Card(summary="AlexNet at CIFAR size with three linear layers (Scale-MIA, 512 bins)", source=_SOURCE))
-def scale_mia_alexnet(input_shape: tuple[int, int, int], classes: int, *, bins: Count = 512) -> SplitModel:
+@Card(summary="AlexNet at CIFAR size with three linear layers (Scale-MIA, 512 bins)", source=_SOURCE)
+def scale_mia_alexnet(input_shape: Shape, classes: int, *, bins: Count = 512) -> SplitModel:
     """Five 3 × 3 convolutions with 64 to 384 channels, three max-poolings; no dropout."""
     check_shape(input_shape, classes, model="scale_mia_alexnet")
     plan = ((64, True), (192, True), (384, False), (256, False), (256, True))
@@ -177,8 +172,8 @@ def scale_mia_alexnet(input_shape: tuple[int, int, int], classes: int, *, bins: 
     return _assemble(encoder, input_shape, classes, bins=bins, second=120, name="scale_mia_alexnet")
 
 
-@carded(Card(summary="VGG-11 with batch norm at CIFAR size, three linear layers (Scale-MIA)", source=_SOURCE))
-def scale_mia_vgg(input_shape: tuple[int, int, int], classes: int, *, bins: Count = 1024) -> SplitModel:
+@Card(summary="VGG-11 with batch norm at CIFAR size, three linear layers (Scale-MIA)", source=_SOURCE)
+def scale_mia_vgg(input_shape: Shape, classes: int, *, bins: Count = 1024) -> SplitModel:
     """Eight 3 × 3 convolutions with batch norm; without VGG-11's last two poolings (4 × 4 remain)."""
     check_shape(input_shape, classes, model="scale_mia_vgg")
     plan = ((64, True), (128, True), (256, False), (256, True), *4 * [(512, False)])
@@ -186,31 +181,20 @@ def scale_mia_vgg(input_shape: tuple[int, int, int], classes: int, *, bins: Coun
     return _assemble(encoder, input_shape, classes, bins=bins, second=200, name="scale_mia_vgg")
 
 
-@carded(
-    Card(summary="ResNet without global pooling, three linear layers (Scale-MIA, 512 bins)", source=_SOURCE)
-)
-def scale_mia_resnet(input_shape: tuple[int, int, int], classes: int, *, bins: Count = 512) -> SplitModel:
+@Card(summary="ResNet without global pooling, three linear layers (Scale-MIA, 512 bins)", source=_SOURCE)
+def scale_mia_resnet(input_shape: Shape, classes: int, *, bins: Count = 512) -> SplitModel:
     """Four stages of two blocks with 32 to 256 channels; the first linear layer sees 4 × 4 positions.
 
     Where we differ: shortcuts are 1 × 1 convolutions (the zoo's blocks), not 3 × 3.
     """
     check_shape(input_shape, classes, model="scale_mia_resnet")
-    layers: list[nn.Module] = [
-        nn.Conv2d(input_shape[0], 32, 3, padding=1, bias=False),
-        nn.BatchNorm2d(32),
-        nn.ReLU(),
-    ]
-    inward = 32
-    for stage, outward in enumerate((32, 64, 128, 256)):
-        layers += [Block(inward, outward, stride=1 if stage == 0 else 2), Block(outward, outward, stride=1)]
-        inward = outward
-    encoder = Convolutions(*layers, nn.Flatten())
+    encoder = Convolutions(*stem_and_stages(input_shape[0], 32), nn.Flatten())
     return _assemble(encoder, input_shape, classes, bins=bins, second=120, name="scale_mia_resnet")
 
 
-@carded(Card(summary="small vision transformer, three linear layers (Scale-MIA, 512 bins)", source=_SOURCE))
+@Card(summary="small vision transformer, three linear layers (Scale-MIA, 512 bins)", source=_SOURCE)
 def scale_mia_vit(
-    input_shape: tuple[int, int, int],
+    input_shape: Shape,
     classes: int,
     *,
     bins: Count = 512,
@@ -218,7 +202,6 @@ def scale_mia_vit(
     width: Count = 512,
 ) -> SplitModel:
     """Patches of 8 × 8, depth 2, two heads of 64, class token of 512 entries (any sign)."""
-    check_shape(input_shape, classes, model="scale_mia_vit")
-    check_width(width, model="scale_mia_vit")
+    check_shape(input_shape, classes, model="scale_mia_vit", width=width)
     encoder = TokenEncoder(input_shape, patch=patch, width=width, depth=2)
     return _assemble(encoder, input_shape, classes, bins=bins, second=120, name="scale_mia_vit")

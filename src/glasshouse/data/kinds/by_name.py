@@ -1,5 +1,6 @@
 """Data sets addressed by name alone; ``glasshouse.data.named`` lists where each is searched for."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +9,7 @@ from glasshouse.data.base import DataSource
 from glasshouse.data.fetch import ensure
 from glasshouse.data.named import NAMED
 from glasshouse.data.paths import refuse_path
-from glasshouse.registry import Card, carded
+from glasshouse.registry import Card
 
 
 def read(name: str, where: str, *, resize: int | None) -> DataSource:
@@ -25,67 +26,18 @@ def read(name: str, where: str, *, resize: int | None) -> DataSource:
     return replace(source, name=label, public=source.public or NAMED[name].public)
 
 
-@carded(
-    Card(
-        summary="CIFAR-10 by name, all 50,000 train images: in GLASSHOUSE_DATA, else fetched",
-        source="Krizhevsky 2009, Learning multiple layers of features from tiny images",
-    )
-)
-def cifar10_full(where: str, *, resize: int | None = None) -> DataSource:
-    """CIFAR-10, whole; see :func:`read`."""
-    return read("cifar10_full", where, resize=resize)
+def _named(name: str) -> Callable[..., DataSource]:
+    @Card(summary=NAMED[name].summary, source=NAMED[name].source)
+    def factory(where: str, *, resize: int | None = None) -> DataSource:
+        """A data set with a name of its own: from ``GLASSHOUSE_DATA``, or downloaded."""
+        return read(name, where, resize=resize)
+
+    return factory
 
 
-@carded(
-    Card(
-        summary="MNIST by name: in GLASSHOUSE_DATA, else fetched",
-        source="LeCun et al. 1998, the MNIST database, CC BY-SA 3.0",
-    )
-)
-def mnist(where: str, *, resize: int | None = None) -> DataSource:
-    """MNIST; see :func:`read`."""
-    return read("mnist", where, resize=resize)
-
-
-@carded(
-    Card(
-        summary="ORL faces by name, 40 people: in GLASSHOUSE_DATA",
-        source="Samaria and Harter 1994, AT&T Laboratories Cambridge",
-    )
-)
-def orl(where: str, *, resize: int | None = None) -> DataSource:
-    """The ORL faces; see :func:`read`."""
-    return read("orl", where, resize=resize)
-
-
-@carded(
-    Card(
-        summary="Labeled Faces in the Wild by name, 800 people: in GLASSHOUSE_DATA",
-        source="Huang et al. 2007, Labeled Faces in the Wild, for research",
-    )
-)
-def lfw(where: str, *, resize: int | None = None) -> DataSource:
-    """Labeled Faces in the Wild; see :func:`read`."""
-    return read("lfw", where, resize=resize)
-
-
-@carded(
-    Card(
-        summary="chest X-rays by name, with and without pneumonia, 28 × 28: in GLASSHOUSE_DATA",
-        source="PneumoniaMNIST, Yang et al. 2023, MedMNIST v2, CC BY 4.0",
-    )
-)
-def chest_xray(where: str, *, resize: int | None = None) -> DataSource:
-    """Chest X-rays; see :func:`read`."""
-    return read("chest_xray", where, resize=resize)
-
-
-@carded(
-    Card(
-        summary="700 pictures of ImageNet by name, one per class: in GLASSHOUSE_DATA",
-        source="Russakovsky et al. 2015, ImageNet, for non-commercial research",
-    )
-)
-def imagenet(where: str, *, resize: int | None = None) -> DataSource:
-    """Pictures of ImageNet; see :func:`read`."""
-    return read("imagenet", where, resize=resize)
+cifar10_full = _named("cifar10_full")
+mnist = _named("mnist")
+orl = _named("orl")
+lfw = _named("lfw")
+chest_xray = _named("chest_xray")
+imagenet = _named("imagenet")

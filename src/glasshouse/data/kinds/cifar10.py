@@ -15,22 +15,19 @@ from numpy.typing import NDArray
 
 from glasshouse.data.base import DataSource, assemble
 from glasshouse.data.kinds.by_name import read
+from glasshouse.data.kinds.pictures import BROKEN
+from glasshouse.data.named import NAMED
 from glasshouse.data.paths import require_existing, require_inside
 from glasshouse.errors import BadFile
 from glasshouse.outside import limits
 from glasshouse.outside.files import check_size, reason
-from glasshouse.registry import Card, carded
+from glasshouse.registry import Card
 
 NAMES: Final = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _PIXELS: Final = 3 * 32 * 32
 
 
-@carded(
-    Card(
-        summary="CIFAR-10 by name: in GLASSHOUSE_DATA, else fetched; or cifar10:PATH, cifar-10-batches-py",
-        source="Krizhevsky 2009, Learning multiple layers of features from tiny images",
-    )
-)
+@Card(summary=NAMED["cifar10"].summary, source=NAMED["cifar10"].source)
 def cifar10(where: str, *, resize: int | None = None) -> DataSource:
     """Read all existing batches: ``data_batch_*`` as train, ``test_batch`` as test.
 
@@ -105,18 +102,7 @@ def _batch(path: Path, *, name: str) -> tuple[NDArray[np.uint8], NDArray[np.int6
         record = _Unpickler(io.BytesIO(content), encoding="bytes").load()
         pixels = np.frombuffer(record[b"data"].data, dtype=np.uint8)
         labels = np.array(record[b"labels"], dtype=np.int64)
-    except (
-        OSError,
-        EOFError,
-        LookupError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        ArithmeticError,
-        MemoryError,
-        RecursionError,
-        pickle.UnpicklingError,
-    ) as error:
+    except (*BROKEN, EOFError, pickle.UnpicklingError) as error:
         raise _bad(
             name, "a batch of CIFAR-10", f"'{path.name}': {type(error).__name__}: {reason(error)}"
         ) from error

@@ -7,6 +7,7 @@ without a window they are scaled by the range of the stored bits. Neither scale 
 Source: the DICOM standard, https://www.dicomstandard.org; decoding is pydicom's.
 """
 
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +20,7 @@ from glasshouse.data.kinds.folder import read_tree
 from glasshouse.errors import BadFile, not_installed
 from glasshouse.outside import limits
 from glasshouse.outside.files import read_limited
-from glasshouse.registry import Card, carded
+from glasshouse.registry import Card
 
 try:
     from pydicom import Dataset, dcmread
@@ -56,12 +57,10 @@ _GREY: Final = frozenset({"MONOCHROME1", "MONOCHROME2"})
 _COLOUR: Final = frozenset({"RGB", "YBR_FULL", "YBR_FULL_422"})
 
 
-@carded(
-    Card(
-        summary="dicom:PATH, one folder of .dcm pictures per class, maybe below train/, val/, test/",
-        source="DICOM PS3.3, https://www.dicomstandard.org",
-        extra="dicom",
-    )
+@Card(
+    summary="dicom:PATH, one folder of .dcm pictures per class, maybe below train/, val/, test/",
+    source="DICOM PS3.3, https://www.dicomstandard.org",
+    extra="dicom",
 )
 def dicom(where: str, *, resize: int | None = None) -> DataSource:
     """Read the DICOM images below ``where``; classes are numbered in the order of their names.
@@ -80,32 +79,23 @@ def shape_of(path: Path) -> tuple[int, int, int]:
 
 def _picture(path: Path, name: str) -> NDArray[Any]:
     """One image: grey as (H, W) float32 in [0, 1], 0 is black; colour as (H, W, 3) uint8."""
+    bad = partial(_bad, name, path)
     content = read_limited(path, 8 * limits.PICTURE_PIXELS, subject=f"file '{path}' of data '{name}'")
     try:
         syntax = read_file_meta_info(path).get("TransferSyntaxUID")
         if syntax == DeflatedExplicitVRLittleEndian:  # may inflate to any size before it can be checked
-            raise _bad(name, path, "a file that is not deflated as a whole", "a deflated one")
+            raise bad("a file that is not deflated as a whole", "a deflated one")
         data: Dataset = dcmread(BytesIO(content), specific_tags=_TAGS)
     except InvalidDicomError as error:
-        raise _bad(name, path, "a DICOM file", "one without its header") from error
+        raise bad("a DICOM file", "one without its header") from error
     kind = data.PhotometricInterpretation
     if kind not in _GREY | _COLOUR or int(data.get("NumberOfFrames") or 1) != 1:
-        raise _bad(
-            name,
-            path,
-            "one frame, grey or in colour",
-            f"{data.get('NumberOfFrames') or 1} frames, {kind}",
-        )
+        raise bad("one frame, grey or in colour", f"{data.get('NumberOfFrames') or 1} frames, {kind}")
     if data.Rows * data.Columns > limits.PICTURE_PIXELS:
-        raise _bad(
-            name,
-            path,
-            f"at most {limits.PICTURE_PIXELS:,} pixels",
-            f"{data.Columns:,} × {data.Rows:,}",
-        )
+        raise bad(f"at most {limits.PICTURE_PIXELS:,} pixels", f"{data.Columns:,} × {data.Rows:,}")
     if kind in _COLOUR:
         if data.BitsStored != 8:
-            raise _bad(name, path, "colour of 8 bits", f"{data.BitsStored}")
+            raise bad("colour of 8 bits", f"{data.BitsStored}")
         return np.asarray(data.pixel_array, dtype=np.uint8)
     white = _shown(data)
     return (1 - white if kind == "MONOCHROME1" else white).astype(np.float32)

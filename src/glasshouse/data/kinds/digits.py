@@ -7,17 +7,16 @@ from sklearn.datasets import load_digits
 
 from glasshouse.data.base import DataSource, assemble
 from glasshouse.data.paths import refuse_path
-from glasshouse.registry import Card, carded
+from glasshouse.registry import Card
 
 _TEST_EVERY = 4
 
 
-@carded(
-    Card(
-        summary="1,797 handwritten digits, 8x8, 10 classes; no download; train 1,347, test 450",
-        source="Alpaydin & Kaynak 1998, UCI repository; shipped with scikit-learn",
-    )
+@Card(
+    summary="1,797 handwritten digits, 8x8, 10 classes; no download; train 1,347, test 450",
+    source="Alpaydin & Kaynak 1998, UCI repository; shipped with scikit-learn",
 )
+@lru_cache(maxsize=2)
 def digits(where: str, *, resize: int | None = None) -> DataSource:
     """The digits, grey values 0..16 scaled to 0..255. Every fourth image is the test split.
 
@@ -25,11 +24,6 @@ def digits(where: str, *, resize: int | None = None) -> DataSource:
         BadValue: ``where`` is not empty; this source takes no path.
     """
     refuse_path("digits", where)
-    return _digits(resize)
-
-
-@lru_cache(maxsize=2)
-def _digits(resize: int | None) -> DataSource:
     raw = load_digits()
     images = np.round(raw.images * (255 / 16)).astype(np.uint8)
     test = np.arange(len(images)) % _TEST_EVERY == _TEST_EVERY - 1

@@ -1,54 +1,27 @@
 """Images in folders: one folder per class."""
 
-import struct
-import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
 
-from glasshouse.cache import Checkpoint, load_or_make
 from glasshouse.data.base import DataSource, assemble, check_count
-from glasshouse.data.kinds.pictures import decode, stack_images
+from glasshouse.data.kinds.pictures import BROKEN, SUFFIXES, decode, stack_cached
 from glasshouse.data.paths import class_folders, files_of, require_existing, require_inside, split_folders
 from glasshouse.errors import BadFile
 from glasshouse.outside import limits
 from glasshouse.outside.files import reason
 from glasshouse.progress import track
-from glasshouse.registry import Card, carded
+from glasshouse.registry import Card
 
-SUFFIXES: Final = frozenset(
-    {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
-)
-MANY: Final = 500
-"""From this number of images on, reading a cached copy is faster than decoding."""
-BROKEN: Final = (
-    OSError,
-    SyntaxError,
-    ValueError,
-    TypeError,
-    AttributeError,
-    LookupError,
-    ArithmeticError,
-    RuntimeError,
-    MemoryError,
-    struct.error,
-    zlib.error,
-    Image.DecompressionBombError,
-)
-"""What Pillow's and pydicom's readers raise on damaged files."""
 Reader = Callable[[Path, str], NDArray[Any]]
 """(file, name of the source) → one image, (H, W) or (H, W, 3)."""
 
 
-@carded(
-    Card(summary="folder:PATH, one folder of pictures per class, below train/, val/, test/ where there are")
-)
+@Card(summary="folder:PATH, one folder of pictures per class, below train/, val/, test/ where there are")
 def folder(where: str, *, resize: int | None = None) -> DataSource:
     """Read the images below ``where``; classes are numbered in the order of their names.
 
@@ -124,16 +97,12 @@ def _pixels(
 ) -> NDArray[Any]:
     """Decoded images; large sets are cached until one of the files changes."""
 
-    def make(_: Checkpoint | None = None) -> dict[str, Tensor]:
-        read = track(files, f"reading pictures of {root.name}")
-        images = (_checked(picture, path, name=name) for path in read)
-        return {"pixels": torch.from_numpy(stack_images(images, resize, name=name))}
+    def read() -> Iterator[NDArray[Any]]:
+        return (_checked(picture, p, name=name) for p in track(files, f"reading pictures of {root.name}"))
 
-    if len(files) < MANY:
-        return make()["pixels"].numpy()
     marks = [f"{p.parent.name}/{p.name} {(s := p.stat()).st_size} {s.st_mtime_ns}" for p in files]
-    key = {"root": str(root.resolve()), "files": "\n".join(marks), "resize": resize, "version": 1}
-    return load_or_make("pictures", key, make)["pixels"].numpy()
+    state = {"root": str(root.resolve()), "files": "\n".join(marks)}
+    return stack_cached(read, len(files), resize, files=state, name=name)
 
 
 def _picture(path: Path, name: str) -> NDArray[Any]:

@@ -14,15 +14,14 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from glasshouse.data.base import DataSource, assemble, check_count
-from glasshouse.data.kinds.folder import BROKEN
-from glasshouse.data.kinds.pictures import decode, stack_images
+from glasshouse.data.kinds.pictures import BROKEN, decode, stack_images
 from glasshouse.data.paths import require_inside
 from glasshouse.data.texts import Texts
 from glasshouse.errors import BadFile, not_installed
 from glasshouse.outside import limits
 from glasshouse.outside.files import check_unpacked, parse_json, read_limited, reason, shorten
 from glasshouse.progress import track
-from glasshouse.registry import Card, carded
+from glasshouse.registry import Card
 
 try:
     import datasets
@@ -33,17 +32,15 @@ except ImportError as error:
 SPLITS: Final = {"train": "train", "validation": "val", "test": "test"}
 _NAME: Final = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*(@[\w.-]+)?")
 """NAME or OWNER/NAME of a data set, with an optional configuration."""
-_UNREADABLE: Final = (*BROKEN, AttributeError, datasets.exceptions.DatasetsError)
+_UNREADABLE: Final = (*BROKEN, datasets.exceptions.DatasetsError)
 _READERS: Final = Path(datasets.__file__).parent / "packaged_modules"
 """Formats that the library would read by name from files in the current folder."""
 
 
-@carded(
-    Card(
-        summary="hf:NAME, hf:NAME@CONFIGURATION or hf:FOLDER, images or sentences of the Hugging Face Hub",
-        source="Lhoest et al. 2021, arXiv:2109.02846",
-        extra="flower-data",
-    )
+@Card(
+    summary="hf:NAME, hf:NAME@CONFIGURATION or hf:FOLDER, images or sentences of the Hugging Face Hub",
+    source="Lhoest et al. 2021, arXiv:2109.02846",
+    extra="flower-data",
 )
 def hf(where: str, *, resize: int | None = None) -> DataSource | Texts:
     """Load ``where`` from the Hub's cache, the Hub, or a folder written by ``save_to_disk``.
@@ -64,7 +61,8 @@ def hf(where: str, *, resize: int | None = None) -> DataSource | Texts:
     try:
         root = folder if place and folder.is_dir() else None
         splits = _load_name(place, name=name) if root is None else _load_folder(root, name=name)
-        roots = _caches() if root is None else (root,)
+        # in the caches, the Hub's libraries store images as separate files
+        roots = (root,) if root else (Path(datasets.config.HF_DATASETS_CACHE), Path(HF_HUB_CACHE))
         first = next(iter(splits.values()))
         if text or not any(isinstance(feature, datasets.Image) for feature in first.features.values()):
             return _texts(splits, column, text, name=name)
@@ -105,7 +103,6 @@ def _texts(splits: Mapping[str, Any], column: str, text: str, *, name: str) -> T
         raise _bad(name, f"a class column '{column}'", f"columns {', '.join(features)}")
     for part in splits.values():
         check_count(len(part), limits.EXAMPLES, "examples", name=name)
-    nobody = ("all", "other")
     return Texts(
         name=name,
         sentences={SPLITS[split]: [str(s or "") for s in part[chosen[0]]] for split, part in splits.items()},
@@ -113,7 +110,7 @@ def _texts(splits: Mapping[str, Any], column: str, text: str, *, name: str) -> T
             SPLITS[split]: np.array(part[labels[0]][:] if labels else [0] * len(part), dtype=np.int64)
             for split, part in splits.items()
         },
-        class_names=tuple(features[labels[0]].names) if labels else nobody,
+        class_names=tuple(features[labels[0]].names) if labels else ("all", "other"),
     )
 
 
@@ -159,11 +156,6 @@ def _used(dataset: Any, *, name: str) -> dict[str, Any]:
     if not usable:
         raise _bad(name, f"a split among {', '.join(SPLITS)}", ", ".join(splits) or "no splits")
     return usable
-
-
-def _caches() -> tuple[Path, ...]:
-    """Cache folders in which the Hub's libraries store images as separate files."""
-    return Path(datasets.config.HF_DATASETS_CACHE), Path(HF_HUB_CACHE)
 
 
 def _only(part: Any, kind: type, word: str, *, name: str) -> str:

@@ -15,18 +15,16 @@ from glasshouse.data.paths import require_existing, require_inside
 from glasshouse.errors import BadFile
 from glasshouse.outside import limits
 from glasshouse.outside.files import check_unpacked
-from glasshouse.registry import Card, carded
+from glasshouse.registry import Card
 
-PREFIXES: Final = {"train": "train", "test": "t10k"}
+_PREFIXES: Final = {"train": "train", "test": "t10k"}
 _UNSIGNED_BYTE: Final = 8
 _PIECE: Final = 2**20
 
 
-@carded(
-    Card(
-        summary="idx:PATH, a folder with MNIST's files: train-*, t10k-*, as they come or unpacked",
-        source="LeCun et al. 1998, the MNIST database",
-    )
+@Card(
+    summary="idx:PATH, a folder with MNIST's files: train-*, t10k-*, as they come or unpacked",
+    source="LeCun et al. 1998, the MNIST database",
 )
 def idx(where: str, *, resize: int | None = None) -> DataSource:
     """Read ``images-idx3-ubyte`` and ``labels-idx1-ubyte`` of ``train-`` and ``t10k-``; one pair is enough.
@@ -39,25 +37,29 @@ def idx(where: str, *, resize: int | None = None) -> DataSource:
     name = f"idx:{where}"
     root = require_existing(where, name=name, folder=True)
     arrays: dict[str, tuple[NDArray[Any], NDArray[Any]]] = {}
-    for split, prefix in PREFIXES.items():
-        images, labels = (
-            find_file(root, f"{prefix}-{part}") for part in ("images-idx3-ubyte", "labels-idx1-ubyte")
-        )
+    for split, (images, labels) in find_pairs(root).items():
         if images and labels:
             arrays[split] = (
                 _read(require_inside(images, root, name=name), 3, name=name),
                 _read(require_inside(labels, root, name=name), 1, name=name),
             )
         elif images or labels:
-            raise _bad(name, f"images and labels of '{prefix}'", f"only '{(images or labels)}'")
+            raise _bad(name, f"images and labels of '{_PREFIXES[split]}'", f"only '{(images or labels)}'")
     if not arrays:
         raise _bad(name, "files such as train-images-idx3-ubyte.gz", f"none of them in '{root}'")
     return assemble(name, arrays, class_names=None, public=False, resize=resize)
 
 
-def find_file(root: Path, stem: str) -> Path | None:
-    """The path of one of MNIST's files, unpacked or gzipped; None: missing."""
-    return next((path for path in (root / stem, root / f"{stem}.gz") if path.exists()), None)
+def find_pairs(root: Path) -> dict[str, tuple[Path | None, Path | None]]:
+    """Paths of images and labels by split, unpacked or gzipped; None: missing."""
+
+    def find(stem: str) -> Path | None:
+        return next((path for path in (root / stem, root / f"{stem}.gz") if path.exists()), None)
+
+    return {
+        split: (find(f"{prefix}-images-idx3-ubyte"), find(f"{prefix}-labels-idx1-ubyte"))
+        for split, prefix in _PREFIXES.items()
+    }
 
 
 def _read(path: Path, dimensions: int, *, name: str) -> NDArray[np.uint8]:

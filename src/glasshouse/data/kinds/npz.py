@@ -6,17 +6,15 @@ from glasshouse.data.base import DataSource, assemble, with_groups
 from glasshouse.data.paths import SPLITS, require_existing
 from glasshouse.errors import BadFile
 from glasshouse.outside.arrays import read_arrays
-from glasshouse.registry import Card, carded
+from glasshouse.registry import Card
 
 _FIX: Final = "docs/data.md shows how to write such a file"
 
 
-@carded(
-    Card(
-        summary="npz:PATH, a numpy archive: train_images, train_labels, optional val_*, test_*, *_groups, "
-        "class_names",
-        source="layout of Yang et al. 2023, MedMNIST v2, arXiv:2110.14795",
-    )
+@Card(
+    summary="npz:PATH, a numpy archive: train_images, train_labels, optional val_*, test_*, *_groups, "
+    "class_names",
+    source="layout of Yang et al. 2023, MedMNIST v2, arXiv:2110.14795",
 )
 def npz(where: str, *, resize: int | None = None) -> DataSource:
     """Read ``where``. Only plain arrays are read: an archive with Python objects is refused.

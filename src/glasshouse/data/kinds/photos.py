@@ -9,19 +9,18 @@ from sklearn.datasets import load_sample_images
 
 from glasshouse.data.base import DataSource, assemble
 from glasshouse.data.paths import refuse_path
-from glasshouse.registry import Card, carded
+from glasshouse.registry import Card
 
 SIDE: Final = 32
 TEST_EVERY: Final = 4
 
 
-@carded(
-    Card(
-        summary="520 crops of two photographs, a temple and a flower, 32x32 in colour; no download; "
-        "train 390, test 130",
-        source="china.jpg and flower.jpg, shipped with scikit-learn",
-    )
+@Card(
+    summary="520 crops of two photographs, a temple and a flower, 32x32 in colour; no download; "
+    "train 390, test 130",
+    source="china.jpg and flower.jpg, shipped with scikit-learn",
 )
+@lru_cache(maxsize=2)
 def photos(where: str, *, resize: int | None = None) -> DataSource:
     """Non-overlapping crops; the class is the photograph. Every fourth crop is in the test split.
 
@@ -32,11 +31,6 @@ def photos(where: str, *, resize: int | None = None) -> DataSource:
         BadValue: ``where`` is not empty; this source takes no path.
     """
     refuse_path("photos", where)
-    return _photos(resize)
-
-
-@lru_cache(maxsize=2)
-def _photos(resize: int | None) -> DataSource:
     pictures = load_sample_images()
     crops = [_crops(picture) for picture in pictures.images]
     images = np.concatenate(crops)

@@ -1,17 +1,41 @@
-"""Shared by sources of single image files: decoding, and stacking into one array."""
+"""Shared by sources of single image files: decoding, and stacking into one array, which is cached."""
 
-from collections.abc import Iterable
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
+from torch import Tensor
 
+from glasshouse.cache import Checkpoint, load_or_make
 from glasshouse.data.base import resize_images
 from glasshouse.errors import BadFile
 from glasshouse.outside import limits
 
+SUFFIXES: Final = frozenset(
+    {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+)
+MANY: Final = 500
+"""From this number of images on, reading a cached copy is faster than decoding."""
+BROKEN: Final = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    LookupError,
+    ArithmeticError,
+    RuntimeError,
+    MemoryError,
+    struct.error,
+    zlib.error,
+    Image.DecompressionBombError,
+)
+"""What readers such as Pillow and pydicom raise on damaged files."""
 _MODES: Final = {"L": "L", "1": "L", "RGB": "RGB", "P": "RGB"}
 """Supported Pillow modes → grey or RGB. Others (transparency, CMYK, floats) are refused."""
 _DEEP: Final = frozenset({"I;16", "I;16L", "I;16B", "I;16N"})
@@ -75,6 +99,32 @@ def stack_images(images: Iterable[NDArray[Any]], resize: int | None, *, name: st
             fix="set data.resize for one size; convert pictures that are grey among coloured ones",
         )
     return np.stack(images) if images else np.zeros((0, 1, 1), dtype=np.uint8)
+
+
+def stack_cached(
+    read: Callable[[], Iterable[NDArray[Any]]],
+    count: int,
+    resize: int | None,
+    *,
+    files: Mapping[str, str],
+    name: str,
+) -> NDArray[Any]:
+    """As :func:`stack_images`; a large set is cached until ``files``, the state of its files, changes.
+
+    Args:
+        read: decodes the images, one after the other.
+        count: number of images.
+        resize: pixels per side; None: unchanged.
+        files: identifies the files and their state.
+        name: name of the source.
+    """
+
+    def make(_: Checkpoint | None = None) -> dict[str, Tensor]:
+        return {"pixels": torch.from_numpy(stack_images(read(), resize, name=name))}
+
+    key = {**files, "resize": resize, "version": 1}
+    tensors = make() if count < MANY else load_or_make("pictures", key, make)
+    return tensors["pixels"].numpy()
 
 
 def _square(image: NDArray[Any], side: int) -> NDArray[Any]:

@@ -6,15 +6,14 @@ import numpy as np
 
 from glasshouse.data.paths import refuse_path
 from glasshouse.data.texts import Texts
-from glasshouse.registry import Card, carded
+from glasshouse.registry import Card
 from glasshouse.tokens import corpus
 
 _TEST_EVERY = 4
 
 
-@carded(
-    Card(summary="3,700 invented sentences of four topics, 10 to 17 words; no download; every fourth is test")
-)
+@Card(summary="3,700 invented sentences of four topics, 10 to 17 words; no download; every fourth is test")
+@lru_cache(maxsize=1)
 def sentences(where: str, *, resize: int | None = None) -> Texts:
     """The corpus of :mod:`glasshouse.tokens.corpus`.
 
@@ -23,11 +22,6 @@ def sentences(where: str, *, resize: int | None = None) -> Texts:
     """
     del resize  # for images only
     refuse_path("sentences", where)
-    return _sentences()
-
-
-@lru_cache(maxsize=1)
-def _sentences() -> Texts:
     every = [(s, label) for label, part in enumerate(corpus.sentences().values()) for s in part]
     test = np.arange(len(every)) % _TEST_EVERY == _TEST_EVERY - 1
     rows = {"train": np.flatnonzero(~test), "test": np.flatnonzero(test)}

@@ -2,9 +2,8 @@
 
 import csv
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 
@@ -13,24 +12,17 @@ from glasshouse.data.texts import Texts
 from glasshouse.errors import BadFile
 from glasshouse.outside import limits
 from glasshouse.outside.files import read_limited, shorten
-from glasshouse.registry import Card, carded
+from glasshouse.registry import Card
 
 _TABLES: Final = frozenset({".tsv", ".csv"})
 _FIX: Final = "one sentence a line; or of a table the columns: text:FILE.tsv#SENTENCE,LABEL, counted from 1"
 
 
-@final
-@dataclass(frozen=True)
-class _Column:
-    """Columns of sentence and label in a table, counted from 1; 0: no label."""
-
-    sentence: int
-    label: int = 0
+_Columns = tuple[int, int]
+"""Columns of sentence and label in a table, counted from 1; 0: no label."""
 
 
-@carded(
-    Card(summary="text:PATH, sentences one a line (a file, a file per class, folders per split) or in a .tsv")
-)
+@Card(summary="text:PATH, sentences one a line (a file, a file per class, folders per split) or in a .tsv")
 def text(where: str, *, resize: int | None = None) -> Texts:
     """Read the sentences below ``where``, in UTF-8.
 
@@ -44,33 +36,25 @@ def text(where: str, *, resize: int | None = None) -> Texts:
     del resize  # for images only
     name = f"text:{where}"
     place, _, columns = where.partition("#")
-    column = _column(columns, name) if columns else _Column(1)
+    chosen = _numbers(columns, name) if columns else (1, 0)
     path = Path(place).expanduser()
     if not path.is_dir():
         files = {("train", path.stem): require_existing(place, name=name)}
     else:
         root = require_existing(place, name=name, folder=True)
         files = {key: require_inside(f, root, name=name) for key, f in _files(root, name).items()}
-    rows = [(split, file, line) for (split, file), p in files.items() for line in _read(p, column, name)]
-    table_labels = sorted({label for _, _, (_, label) in rows if label})
-    labelled = bool(table_labels)
-    by_file = {file for _, file in files} - set(SPLITS)
-    classes = table_labels if labelled else sorted(by_file) or ["all"]
+    lines = [(split, file, line) for (split, file), p in files.items() for line in _read(p, chosen, name)]
+    table_labels = sorted({label for _, _, (_, label) in lines if label})
+    classes = table_labels or sorted({file for _, file in files} - set(SPLITS)) or ["all"]
+    rows = [
+        (split, sentence, classes.index(label if table_labels else file) if len(classes) > 1 else 0)
+        for split, file, (sentence, label) in lines
+    ]
     splits = list(dict.fromkeys(split for split, _ in files))
     return Texts(
         name=name,
-        sentences={s: [sentence for split, _, (sentence, _) in rows if split == s] for s in splits},
-        labels={
-            s: np.array(
-                [
-                    classes.index((label if labelled else file) if len(classes) > 1 else classes[0])
-                    for split, file, (_, label) in rows
-                    if split == s
-                ],
-                dtype=np.int64,
-            )
-            for s in splits
-        },
+        sentences={s: [sentence for split, sentence, _ in rows if split == s] for s in splits},
+        labels={s: np.array([k for split, _, k in rows if split == s], dtype=np.int64) for s in splits},
         class_names=tuple(classes) if len(classes) > 1 else (classes[0], "other"),
     )
 
@@ -88,14 +72,15 @@ def _files(root: Path, name: str) -> dict[tuple[str, str], Path]:
     return files
 
 
-def _column(words: str, name: str) -> _Column:
+def _numbers(words: str, name: str) -> _Columns:
     numbers = words.split(",")
     if len(numbers) > 2 or not all(n.isascii() and n.isdecimal() and 1 <= int(n) <= 999 for n in numbers):
         raise BadFile(f"data '{name}'", needs="columns as #4 or #4,2", got=shorten(words), fix=_FIX)
-    return _Column(*map(int, numbers))
+    sentence, label = (*map(int, numbers), 0)[:2]
+    return sentence, label
 
 
-def _read(path: Path, column: _Column, name: str) -> list[tuple[str, str]]:
+def _read(path: Path, columns: _Columns, name: str) -> list[tuple[str, str]]:
     """Sentence and label of every non-empty line."""
     subject = f"data '{name}', '{path.name}'"
     try:
@@ -107,11 +92,12 @@ def _read(path: Path, column: _Column, name: str) -> list[tuple[str, str]]:
     sign = "\t" if path.suffix == ".tsv" else ","
     plain = sign == "\t"  # in a .tsv, quotes are part of the sentences
     table = csv.reader(lines, delimiter=sign, quoting=csv.QUOTE_NONE if plain else csv.QUOTE_MINIMAL)
-    return [_cells(row, column, subject) for row in table if row]
+    return [_cells(row, columns, subject) for row in table if row]
 
 
-def _cells(row: Sequence[str], column: _Column, subject: str) -> tuple[str, str]:
-    if len(row) < max(column.sentence, column.label):
+def _cells(row: Sequence[str], columns: _Columns, subject: str) -> tuple[str, str]:
+    if len(row) < max(columns):
         got = f"a line of {len(row)}: {shorten(' '.join(row))}"
-        raise BadFile(subject, needs=f"{max(column.sentence, column.label)} columns", got=got, fix=_FIX)
-    return row[column.sentence - 1].strip(), row[column.label - 1].strip() if column.label else ""
+        raise BadFile(subject, needs=f"{max(columns)} columns", got=got, fix=_FIX)
+    sentence, label = columns
+    return row[sentence - 1].strip(), row[label - 1].strip() if label else ""

@@ -2,37 +2,29 @@
 
 import io
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
 
-from glasshouse.cache import Checkpoint, load_or_make
 from glasshouse.data.base import DataSource, assemble, check_count
-from glasshouse.data.kinds.folder import BROKEN, MANY, SUFFIXES
-from glasshouse.data.kinds.pictures import decode, stack_images
+from glasshouse.data.kinds.pictures import BROKEN, SUFFIXES, decode, stack_cached
 from glasshouse.data.paths import SPLITS, require_existing
 from glasshouse.errors import BadFile
 from glasshouse.outside import limits
 from glasshouse.outside.files import check_unpacked, printable, reason
 from glasshouse.progress import track
-from glasshouse.registry import Card, carded
+from glasshouse.registry import Card
 
 Listing = Mapping[str, Mapping[str, Sequence[str]]]
 """Split → class → names of images in the archive, in order."""
 
 
-@carded(
-    Card(
-        summary="zip:PATH, a zip of pictures, one folder per class, below train/, val/, test/ where there are"
-    )
-)
+@Card(summary="zip:PATH, a zip of pictures, one folder per class, below train/, val/, test/ where there are")
 def zipped(where: str, *, resize: int | None = None) -> DataSource:
     """Read the images in the archive ``where``; equivalent to ``folder:`` on the unpacked archive.
 
@@ -122,18 +114,14 @@ def _pixels(
 ) -> NDArray[Any]:
     """Decoded images; large sets are cached until the archive changes."""
 
-    def make(_: Checkpoint | None = None) -> dict[str, Tensor]:
+    def read() -> Iterator[NDArray[Any]]:
         with zipfile.ZipFile(path) as archive:
-            read = track(pictures, f"reading pictures of {split}")
-            images = (_picture(archive, p, name=name) for p in read)
-            return {"pixels": torch.from_numpy(stack_images(images, resize, name=name))}
+            for picture in track(pictures, f"reading pictures of {split}"):
+                yield _picture(archive, picture, name=name)
 
-    if len(pictures) < MANY:
-        return make()["pixels"].numpy()
     state = path.stat()
-    mark = f"{state.st_size} {state.st_mtime_ns}"
-    key = {"zip": str(path.resolve()), "mark": mark, "split": split, "resize": resize, "version": 1}
-    return load_or_make("pictures", key, make)["pixels"].numpy()
+    files = {"zip": str(path.resolve()), "mark": f"{state.st_size} {state.st_mtime_ns}", "split": split}
+    return stack_cached(read, len(pictures), resize, files=files, name=name)
 
 
 def _picture(archive: zipfile.ZipFile, picture: str, *, name: str) -> NDArray[Any]:

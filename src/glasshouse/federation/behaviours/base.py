@@ -1,8 +1,9 @@
-"""Shared helpers of the behaviours: reading the trainer's settings, and changing what it sends."""
+"""Shared by the behaviours: reading the trainer's settings, and changing what it sends."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import ClassVar, Protocol, runtime_checkable
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, final, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -10,10 +11,9 @@ from glasshouse.errors import Inapplicable
 from glasshouse.federation.client import LocalTraining
 from glasshouse.interfaces import Trainer
 from glasshouse.limits import check_ranges
+from glasshouse.rng import Rng
 from glasshouse.tensors import difference, norm, scale_tensors
-from glasshouse.wire import Trained
-
-Change = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
+from glasshouse.wire import Batch, Trained
 
 
 @runtime_checkable
@@ -51,32 +51,49 @@ def settings_of(train: Trainer, *, name: str) -> LocalTraining:
     return train
 
 
-def copy_parameters(model: nn.Module) -> dict[str, Tensor]:
-    """A copy of the received parameters, which training does not change."""
-    return {name: p.detach().clone() for name, p in model.named_parameters()}
+@final
+@dataclass(frozen=True, kw_only=True)
+class ChangedTrainer:
+    """``inner``, with its model change scaled and clipped: with new parameters, their change.
 
-
-def replace_change(trained: Trained, before: Mapping[str, Tensor], change: Change, *, name: str) -> Trained:
-    """``trained`` with ``change`` applied to its model change; new parameters are relative to ``before``.
-
-    Raises:
-        Inapplicable: it contains logits.
+    Attributes:
+        inner: the trainer of the honest client.
+        name: of the behaviour.
+        clip_norm: L2 bound on the scaled change over all tensors; None: no bound.
+        scale: factor of the gradient, or of the change of the parameters.
+        ascends: train with the sign of the loss reversed.
     """
-    if trained.kind == "logits":
-        raise Inapplicable(
-            f"behaviour '{name}'",
-            needs="a gradient, a change or new parameters",
-            got="logits",
-            fix="use label_flip, which acts on the data",
-        )
-    if trained.kind != "parameters":
-        return dataclasses.replace(trained, tensors=change(trained.tensors))
-    start = {key: before[key] for key in trained.tensors}
-    changed = change(difference(trained.tensors, start))
-    return dataclasses.replace(trained, tensors={key: start[key] + changed[key] for key in start})
 
+    inner: Trainer
+    name: str
+    clip_norm: float | None
+    scale: float = 1.0
+    ascends: bool = False
 
-def clip_to_radius(tensors: Mapping[str, Tensor], radius: float | None) -> Mapping[str, Tensor]:
-    """The tensors, scaled to an L2 norm of at most ``radius`` over all of them; None: unchanged."""
-    size = norm(tensors)
-    return tensors if radius is None or size <= radius else scale_tensors(tensors, radius / size)
+    def __call__(self, model: nn.Module, data: Batch, *, rng: Rng, ascend: bool = False) -> Trained:
+        """Train, then change what is sent.
+
+        Raises:
+            Inapplicable: it contains logits.
+        """
+        before = {name: p.detach().clone() for name, p in model.named_parameters()}
+        trained = self.inner(model, data, rng=rng, ascend=ascend != self.ascends)
+        if trained.kind == "logits":
+            raise Inapplicable(
+                f"behaviour '{self.name}'",
+                needs="a gradient, a change or new parameters",
+                got="logits",
+                fix="use label_flip, which acts on the data",
+            )
+        if trained.kind != "parameters":
+            return dataclasses.replace(trained, tensors=self._changed(trained.tensors))
+        start = {key: before[key] for key in trained.tensors}
+        changed = self._changed(difference(trained.tensors, start))
+        return dataclasses.replace(trained, tensors={key: start[key] + changed[key] for key in start})
+
+    def _changed(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        scaled = scale_tensors(tensors, self.scale)
+        size = norm(scaled)
+        if self.clip_norm is None or size <= self.clip_norm:
+            return scaled
+        return scale_tensors(scaled, self.clip_norm / size)

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal, final
 
-import torch
 from torch import Tensor, nn
 
 from glasshouse.federation.behaviours.base import NamedBehaviour, settings_of
 from glasshouse.federation.client import LocalTraining
+from glasshouse.federation.defenses.gaussian_noise import GaussianNoise
 from glasshouse.interfaces import Trainer
 from glasshouse.limits import Fix, NotNegative
 from glasshouse.registry import Card
@@ -47,9 +47,22 @@ class FreeRider(NamedBehaviour):
     )
 
     def deviate(self, train: Trainer, *, round: int, rng: Rng) -> Trainer:
-        """The idle trainer of this round."""
+        """The trainer that makes up an update, of the kind and with the steps of ``train``.
+
+        Its result has no order, as no example was used.
+        """
         del rng  # noise comes from the stream of the training
-        return Idle(inner=train, rider=self, round=round)
+
+        def idle(model: nn.Module, data: Batch, *, rng: Rng, ascend: bool = False) -> Trained:
+            del ascend  # nothing is trained
+            settings = settings_of(train, name="free_rider")
+            now = {name: p.detach().clone() for name, p in settings.parameters(model).items()}
+            change, noise = self.change(now, round=round), GaussianNoise(std=self.std)
+            change = {name: noise.change(t, rng.child(f"free_rider/{name}")) for name, t in change.items()}
+            steps = sum(1 for _ in settings.schedule(len(data), rng=rng))
+            return Trained(tensors=_as(settings, now, change), kind=settings.kind, steps=steps, order=())
+
+        return idle
 
     def change(self, now: Mapping[str, Tensor], *, round: int) -> dict[str, Tensor]:
         """The parameter change to send, before noise; stores ``now`` for later rounds."""
@@ -59,29 +72,6 @@ class FreeRider(NamedBehaviour):
             del self._seen[old]
         self._seen[round] = now
         return {name: t - before[name] for name, t in now.items()}
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Idle:
-    """Trainer that reports as many steps as honest training takes, and no order, as no example was used."""
-
-    inner: Trainer
-    rider: FreeRider
-    round: int
-
-    def __call__(self, model: nn.Module, data: Batch, *, rng: Rng, ascend: bool = False) -> Trained:
-        """Make up an update of the kind that ``inner`` would send."""
-        del ascend  # nothing is trained
-        settings = settings_of(self.inner, name="free_rider")
-        now = {name: p.detach().clone() for name, p in settings.parameters(model).items()}
-        change = self.rider.change(now, round=self.round)
-        for name, t in change.items():
-            generator = rng.child(f"free_rider/{name}").torch(t.device)
-            noise = torch.randn(t.shape, generator=generator, dtype=t.dtype, device=t.device)
-            change[name] = t + self.rider.std * noise
-        steps = sum(1 for _ in settings.schedule(len(data), rng=rng))
-        return Trained(tensors=_as(settings, now, change), kind=settings.kind, steps=steps, order=())
 
 
 def _as(

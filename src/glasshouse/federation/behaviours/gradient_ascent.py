@@ -8,19 +8,11 @@ setting of training, not of the attack, so ``clip_norm`` here bounds what is sen
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, final
 
-from torch import nn
-
-from glasshouse.federation.behaviours.base import (
-    NamedBehaviour,
-    clip_to_radius,
-    copy_parameters,
-    replace_change,
-)
+from glasshouse.federation.behaviours.base import ChangedTrainer, NamedBehaviour
 from glasshouse.interfaces import Trainer
 from glasshouse.limits import Fix, Positive
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.wire import Batch, Trained
 
 
 @final
@@ -42,21 +34,4 @@ class GradientAscent(NamedBehaviour):
     def deviate(self, train: Trainer, *, round: int, rng: Rng) -> Trainer:
         """The ascending trainer; the same in every round."""
         del round, rng  # always the same
-        return Ascending(inner=train, clip_norm=self.clip_norm)
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Ascending:
-    """``inner`` with the sign of the loss reversed."""
-
-    inner: Trainer
-    clip_norm: float | None
-
-    def __call__(self, model: nn.Module, data: Batch, *, rng: Rng, ascend: bool = False) -> Trained:
-        """Train by gradient ascent (by descent if ``ascend``)."""
-        before = copy_parameters(model)
-        trained = self.inner(model, data, rng=rng, ascend=not ascend)
-        return replace_change(
-            trained, before, lambda t: clip_to_radius(t, self.clip_norm), name="gradient_ascent"
-        )
+        return ChangedTrainer(inner=train, name=self.name, clip_norm=self.clip_norm, ascends=True)

@@ -7,20 +7,11 @@ Source: Kerkouche et al. 2023, arXiv:2303.03908, section 4 (gradient inversion a
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, final
 
-from torch import nn
-
-from glasshouse.federation.behaviours.base import (
-    NamedBehaviour,
-    clip_to_radius,
-    copy_parameters,
-    replace_change,
-)
+from glasshouse.federation.behaviours.base import ChangedTrainer, NamedBehaviour
 from glasshouse.interfaces import Trainer
 from glasshouse.limits import Fix, Positive
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.tensors import scale_tensors
-from glasshouse.wire import Batch, Trained
 
 
 @final
@@ -44,25 +35,4 @@ class GradientInversion(NamedBehaviour):
     def deviate(self, train: Trainer, *, round: int, rng: Rng) -> Trainer:
         """The inverting trainer; the same in every round."""
         del round, rng  # always the same
-        return Inverting(inner=train, scale=self.scale, clip_norm=self.clip_norm)
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Inverting:
-    """``inner``, with its change negated and scaled."""
-
-    inner: Trainer
-    scale: float
-    clip_norm: float | None
-
-    def __call__(self, model: nn.Module, data: Batch, *, rng: Rng, ascend: bool = False) -> Trained:
-        """Train, then negate the change."""
-        before = copy_parameters(model)
-        trained = self.inner(model, data, rng=rng, ascend=ascend)
-        return replace_change(
-            trained,
-            before,
-            lambda t: clip_to_radius(scale_tensors(t, -self.scale), self.clip_norm),
-            name="gradient_inversion",
-        )
+        return ChangedTrainer(inner=train, name=self.name, clip_norm=self.clip_norm, scale=-self.scale)

@@ -47,25 +47,18 @@ class ClientCanary:
                 got=type(train).__name__,
                 fix='set unit = "example" under dp_sgd',
             )
-        return _Sends(inner=train, place=self.place, size=self.size)
 
+        def send(model: nn.Module, data: Batch, *, rng: Rng, ascend: bool = False) -> Trained:
+            del data, rng, ascend
+            tensors = {name: torch.zeros_like(p) for name, p in train.parameters(model).items()}
+            if self.size:
+                flat = torch.cat([t.flatten() for t in tensors.values()])
+                flat[self.place] = self.size
+                parts = torch.split(flat, [t.numel() for t in tensors.values()])
+                tensors = {name: p.view_as(t) for (name, t), p in zip(tensors.items(), parts, strict=True)}
+            return Trained(tensors=tensors, kind=train.kind, steps=1, order=(torch.zeros(1).long(),))
 
-@final
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Sends:
-    inner: LocalTraining
-    place: int
-    size: float
-
-    def __call__(self, model: nn.Module, data: Batch, *, rng: Rng, ascend: bool = False) -> Trained:
-        del data, rng, ascend
-        tensors = {name: torch.zeros_like(p) for name, p in self.inner.parameters(model).items()}
-        if self.size:
-            flat = torch.cat([t.flatten() for t in tensors.values()])
-            flat[self.place] = self.size
-            parts = torch.split(flat, [t.numel() for t in tensors.values()])
-            tensors = {name: p.view_as(t) for (name, t), p in zip(tensors.items(), parts, strict=True)}
-        return Trained(tensors=tensors, kind=self.inner.kind, steps=1, order=(torch.zeros(1).long(),))
+        return send
 
 
 @final

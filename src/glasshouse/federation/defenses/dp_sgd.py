@@ -10,7 +10,7 @@ Neighbouring relation: one example of the client more or less. The number of exa
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, final
 
@@ -27,6 +27,7 @@ from glasshouse.interfaces import Trainer, losses_of
 from glasshouse.limits import Count, Fix, Positive, Probability, check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
+from glasshouse.tensors import difference
 from glasshouse.wire import Batch, Mechanism, Trained
 
 try:
@@ -164,15 +165,16 @@ class PrivateTraining:
         )
         hooked = GradSampleModule(work, loss_reduction="sum")
         order = poisson(len(data), exposure.batch_rate, exposure.steps, rng=rng.child("order"))
-        canaries = self._drawn_canaries(exposure, rng=rng.child("canaries"))
+        places, drawn = self.canaries, rng.child("canaries")  # drawn like examples
+        canaries = () if places is None else poisson(len(places), exposure.batch_rate, len(order), rng=drawn)
         with torch.random.fork_rng(devices=[], enabled=self.inner.dropout):
             if self.inner.dropout:
                 torch.manual_seed(rng.child("dropout").seed())
             for step, rows in enumerate(order):
                 optimizer.zero_grad()
                 _per_example_gradients(hooked, parameters, data.pick(rows), sign=-1.0 if ascend else 1.0)
-                if canaries is not None:
-                    _append_canaries(parameters, next(canaries), size=self.defense.clip)
+                if places is not None:
+                    _append_canaries(parameters, places[canaries[step]], size=self.defense.clip)
                 if self.inner.kind == "gradient":
                     optimizer.pre_step()
                 else:
@@ -181,13 +183,6 @@ class PrivateTraining:
         return Trained(
             tensors=self._sent(model, parameters, before), kind=self.inner.kind, steps=len(order), order=order
         )
-
-    def _drawn_canaries(self, exposure: Exposure, *, rng: Rng) -> Iterator[Tensor] | None:
-        """The canaries in each step, sampled like examples."""
-        if self.canaries is None:
-            return None
-        places = self.canaries
-        return (places[rows] for rows in poisson(len(places), exposure.batch_rate, exposure.steps, rng=rng))
 
     def _sent(
         self, model: nn.Module, parameters: Mapping[str, nn.Parameter], before: Mapping[str, Tensor]
@@ -198,9 +193,7 @@ class PrivateTraining:
         with torch.no_grad():
             for name, p in self.inner.parameters(model).items():
                 p.copy_(after[name])
-        if self.inner.kind == "parameters":
-            return after
-        return {name: after[name] - before[name] for name in after}
+        return after if self.inner.kind == "parameters" else difference(after, before)
 
 
 def _append_canaries(parameters: Mapping[str, nn.Parameter], places: Tensor, *, size: float) -> None:

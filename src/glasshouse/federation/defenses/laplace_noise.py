@@ -37,8 +37,12 @@ class LaplaceNoise(TensorDefense):
     scale: Annotated[NotNegative, Fix("try 0.1")]
 
     def change(self, tensor: Tensor, rng: Rng, /) -> Tensor:
-        """The noisy tensor. The noise, a difference of two exponentials, is Laplace and always finite."""
-        generator = rng.torch(tensor.device)
-        up = torch.empty_like(tensor).exponential_(generator=generator)
-        down = torch.empty_like(tensor).exponential_(generator=generator)
-        return tensor + self.scale * (up - down)
+        """The noisy tensor."""
+        return tensor + self.scale * laplace_like(tensor, rng)
+
+
+def laplace_like(tensor: Tensor, rng: Rng) -> Tensor:
+    """Laplace(0, 1) noise of the tensor's shape: a difference of two exponentials, always finite."""
+    generator = rng.torch(tensor.device)
+    up = torch.empty_like(tensor).exponential_(generator=generator)
+    return up - torch.empty_like(tensor).exponential_(generator=generator)

@@ -148,7 +148,11 @@ def feature_scores(model: nn.Module, name: str, inputs: Tensor) -> Tensor:
     """
     work = _prepared(model)
     layer = work.get_submodule(name)
-    scores = [_scores_of_one(work, layer, x) for x in inputs]
+    scores = []
+    for x in inputs:
+        copies, r = _forward(work, layer, x)
+        norms = torch.cat([_norms(copies, r, start) for start in range(0, r.shape[1], _ROWS)])
+        scores.append(norms / (r[0].detach().abs().double() + 1e-10))
     return torch.stack(scores).mean(dim=0)
 
 
@@ -188,18 +192,20 @@ def _fold_batch_norm(model: nn.Module) -> nn.Module:
     return traced
 
 
-def _scores_of_one(model: nn.Module, layer: nn.Module, x: Tensor) -> Tensor:
-    copies, r = _forward(model, layer, x)
-    norms = torch.cat([_norms(copies, r, start) for start in range(0, r.shape[1], _ROWS)])
-    return norms / (r[0].detach().abs().double() + 1e-10)
-
-
 def _forward(model: nn.Module, layer: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
     """``_ROWS`` copies of the example, and their representations: (_ROWS, F), equal rows."""
     copies = x.detach().expand(_ROWS, *x.shape).contiguous(memory_format=torch.channels_last)
-    with torch.enable_grad():
-        copies.requires_grad_(True)
-        return copies, _entering(model, layer, copies)
+    entering: list[Tensor] = []
+    with torch.enable_grad(), layer.register_forward_pre_hook(lambda _, inputs: entering.append(inputs[0])):
+        model(copies.requires_grad_())
+    if not entering:
+        raise Inapplicable(
+            "defense 'soteria'",
+            needs="a defended layer that the model uses",
+            got="a forward pass that does not reach it",
+            fix="set soteria.layer to the layer before the logits",
+        )
+    return copies, entering[-1].flatten(1)
 
 
 def _norms(copies: Tensor, r: Tensor, start: int) -> Tensor:
@@ -210,18 +216,3 @@ def _norms(copies: Tensor, r: Tensor, start: int) -> Tensor:
     (jacobian,) = torch.autograd.grad(r, copies, selectors, retain_graph=True)
     norms: Tensor = jacobian[:rows].flatten(1).double().norm(dim=1)
     return norms
-
-
-def _entering(model: nn.Module, layer: nn.Module, x: Tensor) -> Tensor:
-    """The input of ``layer`` when the model receives ``x``: (B, F)."""
-    layer_inputs: list[Tensor] = []
-    with layer.register_forward_pre_hook(lambda _, inputs: layer_inputs.append(inputs[0])):
-        model(x)
-    if not layer_inputs:
-        raise Inapplicable(
-            "defense 'soteria'",
-            needs="a defended layer that the model uses",
-            got="a forward pass that does not reach it",
-            fix="set soteria.layer to the layer before the logits",
-        )
-    return layer_inputs[-1].flatten(1)

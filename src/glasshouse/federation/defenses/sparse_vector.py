@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from glasshouse.federation.defenses.base import RewritingDefense
+from glasshouse.federation.defenses.laplace_noise import laplace_like
 from glasshouse.limits import Fraction, NotNegative, Positive
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
@@ -72,8 +73,7 @@ class SparseVector(RewritingDefense):
         scale = 4 * self.bound * count / (self.epsilon * (2 * count) ** (2 / 3))
         clamped = flat.abs().clamp_max(self.bound)
         open_ = torch.ones(len(flat), dtype=torch.bool)
-        draws = rng.child("comparisons")
-        turn = 0
+        draws, turn = rng.child("comparisons"), 0
         while int((~open_).sum()) < count:  # every entry passes eventually: the noise is unbounded
             passed = clamped + _laplace(len(flat), scale, draws.child(str(turn))) >= threshold
             open_ &= ~passed
@@ -89,7 +89,4 @@ class SparseVector(RewritingDefense):
 
 
 def _laplace(count: int, scale: float, rng: Rng) -> Tensor:
-    generator = rng.torch()
-    up = torch.empty(count, dtype=torch.float64).exponential_(generator=generator)
-    noise: Tensor = up - torch.empty(count, dtype=torch.float64).exponential_(generator=generator)
-    return noise * scale
+    return laplace_like(torch.empty(count, dtype=torch.float64), rng) * scale

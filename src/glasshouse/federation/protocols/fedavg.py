@@ -6,7 +6,7 @@ Source: McMahan et al. 2017, arXiv:1602.05629, Algorithm 1.
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from glasshouse.federation.protocols.parameter_rounds import ParameterRounds
+from glasshouse.federation.rounds import ParameterRounds
 from glasshouse.interfaces import Traits
 from glasshouse.registry import Card
 

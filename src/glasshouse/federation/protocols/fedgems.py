@@ -56,12 +56,14 @@ class FedGems:
     weight_decay: float = 1e-4
     private_rate: float = 0.05
     variant: Literal["paper", "authors"] = "paper"
+    _pool: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """Logits by public example that the server once got right."""
 
     def play(
         self, setting: Setting, *, recorder: Recorder, rng: Rng, tamper: Tamper | None = None
     ) -> dict[str, Tensor]:
         """Run all rounds; see :func:`glasshouse.federation.logit_rounds.play`."""
-        scheme = _Fusion(settings=logit_rounds.choose_settings(self, setting))
+        scheme = logit_rounds.choose_settings(self, setting)  # a copy, with an empty pool
         return logit_rounds.play(setting, scheme, recorder=recorder, rng=rng, tamper=tamper)
 
     def passes(self, rounds: int) -> int:
@@ -73,27 +75,10 @@ class FedGems:
         """Divergence of a student's logits from a teacher's."""
         return divergence if self.variant == "paper" else authors_divergence
 
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class _Fusion:
-    """One run: the settings, and the pool of logits by public example that the server once got right."""
-
-    settings: FedGems
-    pool: dict[int, Tensor] = field(default_factory=dict)
-
-    @property
-    def weight_decay(self) -> float:
-        return self.settings.weight_decay
-
-    @property
-    def private_rate(self) -> float:
-        return self.settings.private_rate
-
     def prepare(self, client: Learner, public: Batch, *, rng: Rng) -> int:
         """No public training: clients first train on private data only."""
         del client, public, rng
-        return self.settings.private_epochs
+        return self.private_epochs
 
     def consensus(self, uploads: Sequence[Tensor], server: Learner, public: Batch, *, rng: Rng) -> Tensor:
         """The server's logits after its selective training."""
@@ -104,15 +89,15 @@ class _Fusion:
             stale[rows] = logits.detach()
             return self._selective(logits, rows, public.labels, ensemble)
 
-        server.fit(public.inputs, loss, epochs=self.settings.server_epochs, rng=rng)
-        return stale if self.settings.variant == "authors" else server.logits(public.inputs)
+        server.fit(public.inputs, loss, epochs=self.server_epochs, rng=rng)
+        return stale if self.variant == "authors" else server.logits(public.inputs)
 
     def _selective(self, logits: Tensor, rows: Tensor, labels: Tensor, ensemble: Tensor) -> Tensor:
-        hard, kl, y = self.settings.hard, self.settings.kl, labels[rows]
+        hard, kl, y = self.hard, self.kl, labels[rows]
         right = logits.argmax(1) == y
         for row, logit in zip(rows[right].tolist(), logits.detach()[right], strict=True):
-            self.pool[row] = logit
-        pooled = torch.tensor([row in self.pool for row in rows.tolist()]) & ~right
+            self._pool[row] = logit
+        pooled = torch.tensor([row in self._pool for row in rows.tolist()]) & ~right
         losses, sizes = [logits.new_zeros(())], [0]
         for group, weight in ((right, 1.0), (pooled, hard), (~right & ~pooled, 0.0)):
             if not group.any():
@@ -121,24 +106,24 @@ class _Fusion:
             if weight < 1:
                 teacher = ensemble[rows[group]]
                 if weight:
-                    teacher = torch.stack([self.pool[row] for row in rows[group].tolist()])
+                    teacher = torch.stack([self._pool[row] for row in rows[group].tolist()])
                 value = value + (1 - weight) * kl(logits[group], teacher)
             losses.append(value)
             sizes.append(int(group.sum()))
-        shares = [1.0 if self.settings.variant == "authors" else size / len(rows) for size in sizes]
+        shares = [1.0 if self.variant == "authors" else size / len(rows) for size in sizes]
         return torch.stack([share * value for share, value in zip(shares, losses, strict=True)]).sum()
 
     def learn(self, client: Learner, public: Batch, consensus: Tensor, *, clients: int, rng: Rng) -> int:
         """Train on true labels with weight ε and on the server's logits with weight 1 - ε."""
         del clients
-        hard, kl = self.settings.hard, self.settings.kl
+        hard, kl = self.hard, self.kl
 
         def loss(logits: Tensor, rows: Tensor) -> Tensor:
             own = hard * F.cross_entropy(logits, public.labels[rows])
             return own + (1 - hard) * kl(logits, consensus[rows])
 
-        client.fit(public.inputs, loss, epochs=self.settings.public_epochs, rng=rng)
-        return self.settings.private_epochs
+        client.fit(public.inputs, loss, epochs=self.public_epochs, rng=rng)
+        return self.private_epochs
 
     def serve(self, server: Learner, public: Batch, consensus: Tensor, *, rng: Rng) -> None:
         """No further training: the server trained before the broadcast."""

@@ -8,7 +8,7 @@ Data", arXiv:1602.05629, section 2. Where we differ: a client's gradient is comp
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from glasshouse.federation.protocols.parameter_rounds import ParameterRounds
+from glasshouse.federation.rounds import ParameterRounds
 from glasshouse.interfaces import Traits
 from glasshouse.registry import Card
 

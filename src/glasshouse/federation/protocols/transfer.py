@@ -9,7 +9,7 @@ FedSGD), or the change of the head, or the head itself, after local epochs (FedA
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from glasshouse.federation.protocols.parameter_rounds import ParameterRounds
+from glasshouse.federation.rounds import ParameterRounds
 from glasshouse.interfaces import Traits
 from glasshouse.registry import Card
 

@@ -195,15 +195,19 @@ class TextModel(nn.Module):
             vectors: one per position, before positions are added.
             real: which positions belong to their sentence, (B, L) bool; padding comes last.
         """
-        positions = torch.arange(vectors.shape[1], device=vectors.device).expand(vectors.shape[:2])
-        hidden = self.anatomy.place(vectors, positions)
-        for layer in range(len(self.anatomy.blocks)):
-            hidden = self.through(layer, hidden, positions, real)
-        hidden = self.anatomy.close(hidden)
+        hidden = self._hidden(vectors, real)
         if self.task == "class":
             hidden = self.anatomy.pool(hidden, (real.long().sum(1) - 1).clamp_min(0))
         logits: Tensor = self.head(hidden)
         return logits
+
+    def _hidden(self, vectors: Tensor, real: Tensor) -> Tensor:
+        """The output of the last block, normalised, (B, L, D); see :meth:`logits`."""
+        positions = torch.arange(vectors.shape[1], device=vectors.device).expand(vectors.shape[:2])
+        hidden = self.anatomy.place(vectors, positions)
+        for layer in range(len(self.anatomy.blocks)):
+            hidden = self.through(layer, hidden, positions, real)
+        return self.anatomy.close(hidden)
 
     def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """The input of the first block, (B, L, D), for ``tokens`` (B, L) at ``positions`` (B, L)."""
@@ -221,12 +225,9 @@ class TextModel(nn.Module):
     def representation(self, inputs: Tensor) -> Tensor:
         """The output of the last block, averaged over each sentence's tokens, (B, D)."""
         real = self.vocabulary.real(inputs)
-        positions = torch.arange(inputs.shape[1], device=inputs.device).expand(inputs.shape)
-        hidden = self.embed(inputs, positions)
-        for layer in range(len(self.anatomy.blocks)):
-            hidden = self.through(layer, hidden, positions, real)
+        hidden = self._hidden(self.anatomy.tokens(inputs), real)
         weight = real.to(hidden.dtype)
-        return (self.anatomy.close(hidden) * weight[..., None]).sum(1) / weight.sum(1, keepdim=True)
+        return (hidden * weight[..., None]).sum(1) / weight.sum(1, keepdim=True)
 
     def completed(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """``tensors`` of a published body, completed with this model's adapters and, if missing, its head.

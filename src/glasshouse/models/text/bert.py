@@ -13,7 +13,7 @@ from glasshouse.errors import BadValue, not_installed
 from glasshouse.models.base import published
 from glasshouse.models.text.base import Anatomy, Projections, Task, TextModel, whole_layers
 from glasshouse.models.text.parts import heads_fit, renamed, text_model, with_adapters
-from glasshouse.registry import Card, carded
+from glasshouse.registry import Card
 from glasshouse.tokens.vocabulary import Vocabulary
 
 try:
@@ -72,12 +72,10 @@ class BertAnatomy(Anatomy):
 
 
 @published(renamed("bert.", head={"classifier.weight": "head.weight", "classifier.bias": "head.bias"}))
-@carded(
-    Card(
-        summary="BERT by transformers: classes of sentences, optional LoRA adapters",
-        source="Devlin et al. 2019, arXiv:1810.04805",
-        extra="text",
-    )
+@Card(
+    summary="BERT by transformers: classes of sentences, optional LoRA adapters",
+    source="Devlin et al. 2019, arXiv:1810.04805",
+    extra="text",
 )
 def bert(
     input_shape: tuple[int],
@@ -134,6 +132,4 @@ def bert(
         causal=False,
         body=body,
     )
-    return text_model(
-        body, anatomy, head=None, classes=classes, task=task, vocabulary=vocabulary, frozen=frozen
-    )
+    return text_model(body, anatomy, classes=classes, task=task, vocabulary=vocabulary, frozen=frozen)

@@ -12,7 +12,7 @@ from glasshouse.errors import not_installed
 from glasshouse.models.base import published
 from glasshouse.models.text.base import Anatomy, Projections, Task, TextModel, fused_layer
 from glasshouse.models.text.parts import heads_fit, renamed, text_model, with_adapters
-from glasshouse.registry import Card, carded
+from glasshouse.registry import Card
 from glasshouse.tokens.vocabulary import Vocabulary
 
 try:
@@ -48,12 +48,10 @@ class Gpt2Block:
 
 
 @published(renamed("transformer."))
-@carded(
-    Card(
-        summary="GPT-2 by transformers: next token or class of sentences, optional LoRA adapters",
-        source="Radford et al. 2019, Language Models are Unsupervised Multitask Learners",
-        extra="text",
-    )
+@Card(
+    summary="GPT-2 by transformers: next token or class of sentences, optional LoRA adapters",
+    source="Radford et al. 2019, Language Models are Unsupervised Multitask Learners",
+    extra="text",
 )
 def gpt2(
     input_shape: tuple[int],
@@ -103,6 +101,4 @@ def gpt2(
     anatomy = Anatomy(
         tokens=body.wte, positions=body.wpe, blocks=[Gpt2Block(layer) for layer in body.h], last=body.ln_f
     )
-    return text_model(
-        body, anatomy, head=None, classes=classes, task=task, vocabulary=vocabulary, frozen=frozen
-    )
+    return text_model(body, anatomy, classes=classes, task=task, vocabulary=vocabulary, frozen=frozen)

@@ -12,7 +12,7 @@ from glasshouse.errors import not_installed
 from glasshouse.models.base import published
 from glasshouse.models.text.base import Anatomy, Projections, Task, TextModel, whole_layers
 from glasshouse.models.text.parts import heads_fit, renamed, text_model, with_adapters
-from glasshouse.registry import Card, carded
+from glasshouse.registry import Card
 from glasshouse.tokens.vocabulary import Vocabulary
 
 try:
@@ -59,12 +59,10 @@ class LlamaBlock:
 
 
 @published(renamed("model.", head={"lm_head.weight": "head.weight", "score.weight": "head.weight"}))
-@carded(
-    Card(
-        summary="LLaMA-style model by transformers: next token or class of sentences, optional LoRA adapters",
-        source="Touvron et al. 2023, arXiv:2302.13971",
-        extra="text",
-    )
+@Card(
+    summary="LLaMA-style model by transformers: next token or class of sentences, optional LoRA adapters",
+    source="Touvron et al. 2023, arXiv:2302.13971",
+    extra="text",
 )
 def llama(
     input_shape: tuple[int],

@@ -63,7 +63,7 @@ def text_model(
     body: nn.Module,
     anatomy: Anatomy,
     *,
-    head: nn.Module | None,
+    head: nn.Module | None = None,
     classes: int,
     task: Task,
     vocabulary: Vocabulary,

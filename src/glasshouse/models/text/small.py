@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from glasshouse.errors import BadValue
 from glasshouse.models.text.base import Anatomy, Projections, Task, TextModel, TiedHead, fused_layer
-from glasshouse.registry import Card, carded
+from glasshouse.registry import Card
 from glasshouse.tokens.vocabulary import Vocabulary
 
 _SPREAD = 0.02
@@ -69,11 +69,9 @@ class SmallBody(nn.Module):
                 table.weight.mul_(_SPREAD)
 
 
-@carded(
-    Card(
-        summary="a small GPT: next token or class of sentences, random weights, no extra needed",
-        source="Radford et al. 2019, Language Models are Unsupervised Multitask Learners",
-    )
+@Card(
+    summary="a small GPT: next token or class of sentences, random weights, no extra needed",
+    source="Radford et al. 2019, Language Models are Unsupervised Multitask Learners",
 )
 def small_gpt(
     input_shape: tuple[int],

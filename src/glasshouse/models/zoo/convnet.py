@@ -1,26 +1,22 @@
 """The small ConvNet of the gradient-inversion literature."""
 
-from collections import OrderedDict
-
 from torch import nn
 
 from glasshouse.limits import Count
-from glasshouse.models.base import Normalize, SplitModel, check_shape, check_width, flat_size
-from glasshouse.registry import Card, carded
+from glasshouse.models.base import Shape, SplitModel, chain, check_shape, flat_size, with_head
+from glasshouse.registry import Card
 
 STAGES = (1, 2, 2, 4, 4, 4, 4, 4)
 """Channels of the eight convolutions, in multiples of ``width``."""
 POOL_AFTER = (5, 7)
 
 
-@carded(
-    Card(
-        summary="ConvNet of the gradient-inversion literature: eight 3x3 convolutions, two poolings",
-        source="Geiping et al. 2020, arXiv:2003.14053",
-    )
+@Card(
+    summary="ConvNet of the gradient-inversion literature: eight 3x3 convolutions, two poolings",
+    source="Geiping et al. 2020, arXiv:2003.14053",
 )
 def convnet(
-    input_shape: tuple[int, int, int],
+    input_shape: Shape,
     classes: int,
     *,
     width: Count = 64,
@@ -43,10 +39,9 @@ def convnet(
         mean: mean of the fixed pixel normalisation.
         std: standard deviation of the fixed pixel normalisation.
     """
-    check_shape(input_shape, classes, model="convnet")
-    check_width(width, model="convnet")
+    check_shape(input_shape, classes, model="convnet", width=width)
     pool = 3 if min(input_shape[1:]) >= 18 else 2
-    layers = OrderedDict[str, nn.Module]()
+    layers: dict[str, nn.Module] = {}
     channels = input_shape[0]
     for i, multiple in enumerate(STAGES):
         convolution = nn.Conv2d(channels, multiple * width, 3, padding=1)
@@ -60,10 +55,5 @@ def convnet(
         layers[f"relu{i}"] = nn.ReLU()
         if i in POOL_AFTER:
             layers[f"pool{i}"] = nn.MaxPool2d(pool)
-    layers["flatten"] = nn.Flatten()
-    features = nn.Sequential(layers)
-    return SplitModel(
-        normalize=Normalize(mean=mean, std=std),
-        features=features,
-        head=nn.Linear(flat_size(features, input_shape), classes),
-    )
+    features = chain(**layers, flatten=nn.Flatten())
+    return with_head(features, flat_size(features, input_shape), classes, mean=mean, std=std)

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from glasshouse.errors import BadValue, NotInstalled
-from glasshouse.models.base import Normalize, SplitModel, check_shape, head_of, published
-from glasshouse.registry import Card, carded
+from glasshouse.models.base import Shape, SplitModel, check_shape, published, with_head
+from glasshouse.registry import Card
 
 try:
     from torchvision import models as _models
@@ -53,7 +53,7 @@ def from_torchvision(
 
 
 def _split_model(
-    name: str, input_shape: tuple[int, int, int], hidden: int, classes: int, *, features: int, **more: Any
+    name: str, input_shape: Shape, hidden: int, classes: int, *, features: int, **more: Any
 ) -> SplitModel:
     """The torchvision model with our normalisation before it and our head instead of its classifier."""
     if _MISSING:
@@ -76,48 +76,38 @@ def _split_model(
     for attribute in ("fc", "classifier", "heads"):
         if hasattr(body, attribute):
             setattr(body, attribute, nn.Identity())
-    return SplitModel(
-        normalize=Normalize(mean=MEAN, std=STD),
-        features=body,
-        head=head_of(features, classes, hidden=hidden, model=name),
-    )
+    return with_head(body, features, classes, mean=MEAN, std=STD, hidden=hidden, model=name)
 
 
 @published(partial(from_torchvision, classifier="fc."))
-@carded(
-    Card(
-        summary="torchvision's ResNet-50: 2,048 features",
-        source="He et al. 2016, arXiv:1512.03385",
-        extra="vision",
-    )
+@Card(
+    summary="torchvision's ResNet-50: 2,048 features",
+    source="He et al. 2016, arXiv:1512.03385",
+    extra="vision",
 )
-def resnet50(input_shape: tuple[int, int, int], classes: int, *, hidden: int = 512) -> SplitModel:
+def resnet50(input_shape: Shape, classes: int, *, hidden: int = 512) -> SplitModel:
     """Features as in torchvision; a head with ``hidden`` and K units (``hidden`` = 0: one layer)."""
     return _split_model("resnet50", input_shape, hidden, classes, features=2048)
 
 
 @published(partial(from_torchvision, classifier="classifier.", first="features.features."))
-@carded(
-    Card(
-        summary="torchvision's VGG-11 with batch norm: 25,088 features",
-        source="Simonyan & Zisserman 2015, arXiv:1409.1556",
-        extra="vision",
-    )
+@Card(
+    summary="torchvision's VGG-11 with batch norm: 25,088 features",
+    source="Simonyan & Zisserman 2015, arXiv:1409.1556",
+    extra="vision",
 )
-def vgg11_bn(input_shape: tuple[int, int, int], classes: int, *, hidden: int = 512) -> SplitModel:
+def vgg11_bn(input_shape: Shape, classes: int, *, hidden: int = 512) -> SplitModel:
     """Convolutions and the 7 × 7 pooling as in torchvision; a head with ``hidden`` and K units."""
     return _split_model("vgg11_bn", input_shape, hidden, classes, features=25088)
 
 
 @published(partial(from_torchvision, classifier="heads."))
-@carded(
-    Card(
-        summary="torchvision's ViT-B/32: 768 features of any sign",
-        source="Dosovitskiy et al. 2021, arXiv:2010.11929",
-        extra="vision",
-    )
+@Card(
+    summary="torchvision's ViT-B/32: 768 features of any sign",
+    source="Dosovitskiy et al. 2021, arXiv:2010.11929",
+    extra="vision",
 )
-def vit_b_32(input_shape: tuple[int, int, int], classes: int, *, hidden: int = 512) -> SplitModel:
+def vit_b_32(input_shape: Shape, classes: int, *, hidden: int = 512) -> SplitModel:
     """The class token as in torchvision, for images of this side; a head with ``hidden`` and K units."""
     if input_shape[1] != input_shape[2] or input_shape[1] % 32:
         raise BadValue(

@@ -1,21 +1,17 @@
 """The MNIST network of the PROLIN paper; its CIFAR-10 network is ``lenet5`` on 32 × 32 images."""
 
-from collections import OrderedDict
-
 from torch import nn
 
-from glasshouse.models.base import Normalize, SplitModel, check_shape, flat_size
-from glasshouse.registry import Card, carded
+from glasshouse.models.base import Shape, SplitModel, chain, check_shape, flat_size, with_head
+from glasshouse.registry import Card
 
 
-@carded(
-    Card(
-        summary="LeNet of PyTorch's MNIST example: 10 and 20 channels, dropout, 50 units (21,840 numbers)",
-        source="Kerkouche et al. 2023, arXiv:2303.03908, section 6.1",
-    )
+@Card(
+    summary="LeNet of PyTorch's MNIST example: 10 and 20 channels, dropout, 50 units (21,840 numbers)",
+    source="Kerkouche et al. 2023, arXiv:2303.03908, section 6.1",
 )
 def lenet_dropout(
-    input_shape: tuple[int, int, int], classes: int, *, mean: float = 0.1307, std: float = 0.3081
+    input_shape: Shape, classes: int, *, mean: float = 0.1307, std: float = 0.3081
 ) -> SplitModel:
     """Two convolutions with max-pooling, channel dropout after the second, unit dropout before the head.
 
@@ -24,7 +20,7 @@ def lenet_dropout(
     """
     check_shape(input_shape, classes, model="lenet_dropout")
     pad = 2 if min(input_shape[1:]) < 16 else 0
-    convolutions = OrderedDict[str, nn.Module](
+    convolutions = chain(
         conv1=nn.Conv2d(input_shape[0], 10, 5, padding=pad),
         pool1=nn.MaxPool2d(2),
         act1=nn.ReLU(),
@@ -34,13 +30,10 @@ def lenet_dropout(
         act2=nn.ReLU(),
         flatten=nn.Flatten(),
     )
-    linear = OrderedDict[str, nn.Module](
-        fc1=nn.Linear(flat_size(nn.Sequential(convolutions), input_shape), 50),
+    features = chain(
+        **dict(convolutions.named_children()),
+        fc1=nn.Linear(flat_size(convolutions, input_shape), 50),
         act3=nn.ReLU(),
         drop3=nn.Dropout(0.5),
     )
-    return SplitModel(
-        normalize=Normalize(mean=mean, std=std),
-        features=nn.Sequential(OrderedDict(**convolutions, **linear)),
-        head=nn.Linear(50, classes),
-    )
+    return with_head(features, 50, classes, mean=mean, std=std)

@@ -1,25 +1,21 @@
 """The small CNN of the Maui paper: four convolutions, each followed by pooling, and a two-layer head."""
 
-from collections import OrderedDict
-
 from torch import nn
 
 from glasshouse.limits import Count, Natural
-from glasshouse.models.base import Normalize, SplitModel, check_shape, check_width, flat_size, head_of
-from glasshouse.registry import Card, carded
+from glasshouse.models.base import Shape, SplitModel, chain, check_shape, flat_size, with_head
+from glasshouse.registry import Card
 
 STAGES = (1, 1, 2, 2)
 """Channels of the four convolutions, in multiples of ``width``."""
 
 
-@carded(
-    Card(
-        summary="four 3x3 convolutions with poolings (260 thousand parameters), then a two-layer head",
-        source="Dabholkar et al. 2025 (Maui); the layer table is ours, from its parameter count",
-    )
+@Card(
+    summary="four 3x3 convolutions with poolings (260 thousand parameters), then a two-layer head",
+    source="Dabholkar et al. 2025 (Maui); the layer table is ours, from its parameter count",
 )
 def maui_cnn(
-    input_shape: tuple[int, int, int],
+    input_shape: Shape,
     classes: int,
     *,
     width: Count = 64,
@@ -41,9 +37,8 @@ def maui_cnn(
         batch_norm: use batch norm after every convolution.
         poolings: number of convolutions followed by pooling, 0 to 4.
     """
-    check_shape(input_shape, classes, model="maui_cnn")
-    check_width(width, model="maui_cnn")
-    layers = OrderedDict[str, nn.Module]()
+    check_shape(input_shape, classes, model="maui_cnn", width=width)
+    layers: dict[str, nn.Module] = {}
     channels, side = input_shape[0], min(input_shape[1:])
     for i, multiple in enumerate(STAGES):
         layers[f"conv{i}"] = nn.Conv2d(channels, multiple * width, 3, padding=1)
@@ -54,10 +49,6 @@ def maui_cnn(
             layers[f"pool{i}"] = nn.MaxPool2d(2)
             side //= 2
         layers[f"relu{i}"] = nn.ReLU()
-    layers["flatten"] = nn.Flatten()
-    features = nn.Sequential(layers)
-    return SplitModel(
-        normalize=Normalize(mean=0.5, std=0.25),
-        features=features,
-        head=head_of(flat_size(features, input_shape), classes, hidden=hidden, model="maui_cnn"),
-    )
+    features = chain(**layers, flatten=nn.Flatten())
+    size = flat_size(features, input_shape)
+    return with_head(features, size, classes, std=0.25, hidden=hidden, model="maui_cnn")

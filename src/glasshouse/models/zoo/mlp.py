@@ -1,18 +1,17 @@
 """A multi-layer perceptron."""
 
 import math
-from collections import OrderedDict
 
 from torch import nn
 
 from glasshouse.errors import BadValue
-from glasshouse.models.base import Normalize, SplitModel, check_shape
-from glasshouse.registry import Card, carded
+from glasshouse.models.base import Shape, SplitModel, chain, check_shape, with_head
+from glasshouse.registry import Card
 
 
-@carded(Card(summary="Linear layers with ReLUs; the first one sees the pixels"))
+@Card(summary="Linear layers with ReLUs; the first one sees the pixels")
 def mlp(
-    input_shape: tuple[int, int, int],
+    input_shape: Shape,
     classes: int,
     *,
     hidden: int | str = "128,64",
@@ -41,14 +40,10 @@ def mlp(
             got=repr(hidden),
             fix="set model.hidden",
         )
-    layers = OrderedDict[str, nn.Module](flatten=nn.Flatten())
+    layers: dict[str, nn.Module] = {"flatten": nn.Flatten()}
     units = math.prod(input_shape)
     for i, word in enumerate(words, start=1):
         layers[f"fc{i}"] = nn.Linear(units, int(word))
         layers[f"relu{i}"] = nn.ReLU()
         units = int(word)
-    return SplitModel(
-        normalize=Normalize(mean=mean, std=std),
-        features=nn.Sequential(layers),
-        head=nn.Linear(units, classes),
-    )
+    return with_head(chain(**layers), units, classes, mean=mean, std=std)

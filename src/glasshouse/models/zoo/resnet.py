@@ -1,12 +1,13 @@
 """ResNet-18 at CIFAR size."""
 
+from itertools import pairwise
 from typing import final
 
 from torch import Tensor, nn
 
 from glasshouse.limits import Count, Natural
-from glasshouse.models.base import Normalize, SplitModel, check_shape, check_width, head_of
-from glasshouse.registry import Card, carded
+from glasshouse.models.base import Shape, SplitModel, check_shape, with_head
+from glasshouse.registry import Card
 
 
 @final
@@ -34,14 +35,25 @@ class Block(nn.Module):
         return out
 
 
-@carded(
-    Card(
-        summary="ResNet-18 at CIFAR size: 3x3 stem, batch norm, global average pooling",
-        source="He et al. 2016, arXiv:1512.03385",
-    )
+def stem_and_stages(channels: int, width: int) -> list[nn.Module]:
+    """A 3 × 3 stem, then four stages of two blocks with width × 1, 2, 4, 8 channels; three halve the side."""
+    layers: list[nn.Module] = [
+        nn.Conv2d(channels, width, 3, padding=1, bias=False),
+        nn.BatchNorm2d(width),
+        nn.ReLU(),
+    ]
+    for inward, outward in pairwise((width, width, 2 * width, 4 * width, 8 * width)):
+        layers.append(Block(inward, outward, stride=1 if inward == outward else 2))
+        layers.append(Block(outward, outward, stride=1))
+    return layers
+
+
+@Card(
+    summary="ResNet-18 at CIFAR size: 3x3 stem, batch norm, global average pooling",
+    source="He et al. 2016, arXiv:1512.03385",
 )
 def resnet18(
-    input_shape: tuple[int, int, int],
+    input_shape: Shape,
     classes: int,
     *,
     width: Count = 64,
@@ -55,26 +67,10 @@ def resnet18(
     Width 64 has 11.17 million parameters. No activation is in-place. ``hidden`` > 0 adds a second linear
     layer to the head.
     """
-    check_shape(input_shape, classes, model="resnet18")
-    check_width(width, model="resnet18")
-    stem = [
-        nn.Conv2d(input_shape[0], width, 3, padding=1, bias=False),
-        nn.BatchNorm2d(width),
-        nn.ReLU(),
-    ]
-    blocks: list[Block] = []
-    inward = width
-    for stage in range(4):
-        outward = width * 2**stage
-        blocks.append(Block(inward, outward, stride=1 if stage == 0 else 2))
-        blocks.append(Block(outward, outward, stride=1))
-        inward = outward
-    features = nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    check_shape(input_shape, classes, model="resnet18", width=width)
+    layers = stem_and_stages(input_shape[0], width)
+    features = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
     for module in features.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-    return SplitModel(
-        normalize=Normalize(mean=mean, std=std),
-        features=features,
-        head=head_of(inward, classes, hidden=hidden, model="resnet18"),
-    )
+    return with_head(features, 8 * width, classes, mean=mean, std=std, hidden=hidden, model="resnet18")

@@ -1,22 +1,18 @@
 """One convolution, one pooling, one linear layer: the model attacked in the PLI paper."""
 
-from collections import OrderedDict
-
 from torch import nn
 
 from glasshouse.limits import Count
-from glasshouse.models.base import Normalize, SplitModel, check_shape, check_width, flat_size
-from glasshouse.registry import Card, carded
+from glasshouse.models.base import Shape, SplitModel, chain, check_shape, flat_size, with_head
+from glasshouse.registry import Card
 
 
-@carded(
-    Card(
-        summary="one 3x3 convolution, 3x3 max-pooling, one linear layer",
-        source="Takahashi et al. 2023, Breaching FedMD, CVPR, Code 1",
-    )
+@Card(
+    summary="one 3x3 convolution, 3x3 max-pooling, one linear layer",
+    source="Takahashi et al. 2023, Breaching FedMD, CVPR, Code 1",
 )
 def shallow_cnn(
-    input_shape: tuple[int, int, int],
+    input_shape: Shape,
     classes: int,
     *,
     width: Count = 32,
@@ -34,18 +30,8 @@ def shallow_cnn(
         mean: mean of the fixed pixel normalisation; the defaults give the paper's [-1, 1].
         std: standard deviation of the fixed pixel normalisation.
     """
-    check_shape(input_shape, classes, model="shallow_cnn")
-    check_width(width, model="shallow_cnn")
-    features = nn.Sequential(
-        OrderedDict(
-            conv=nn.Conv2d(input_shape[0], width, 3),
-            pool=nn.MaxPool2d(3),
-            relu=nn.ReLU(),
-            flatten=nn.Flatten(),
-        )
+    check_shape(input_shape, classes, model="shallow_cnn", width=width)
+    features = chain(
+        conv=nn.Conv2d(input_shape[0], width, 3), pool=nn.MaxPool2d(3), relu=nn.ReLU(), flatten=nn.Flatten()
     )
-    return SplitModel(
-        normalize=Normalize(mean=mean, std=std),
-        features=features,
-        head=nn.Linear(flat_size(features, input_shape), classes),
-    )
+    return with_head(features, flat_size(features, input_shape), classes, mean=mean, std=std)

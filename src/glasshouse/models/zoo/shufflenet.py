@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from glasshouse.errors import BadValue
 from glasshouse.limits import Natural
-from glasshouse.models.base import Normalize, SplitModel, check_shape, head_of
-from glasshouse.registry import Card, carded
+from glasshouse.models.base import Shape, SplitModel, check_shape, with_head
+from glasshouse.registry import Card
 
 WIDTHS: Final = {"0.5": (48, 96, 192, 1024), "1": (116, 232, 464, 1024), "1.5": (176, 352, 704, 1024)}
 """Channels of the three stages and of the last convolution, by size."""
@@ -70,14 +70,12 @@ class Down(nn.Module):
         return _shuffle_channels(torch.cat([self.shortcut(x), self.branch(x)], dim=1))
 
 
-@carded(
-    Card(
-        summary="ShuffleNet-V2 at CIFAR size: 24-channel stem without pooling, 1,024 features",
-        source="Ma et al. 2018, arXiv:1807.11164",
-    )
+@Card(
+    summary="ShuffleNet-V2 at CIFAR size: 24-channel stem without pooling, 1,024 features",
+    source="Ma et al. 2018, arXiv:1807.11164",
 )
 def shufflenet_v2(
-    input_shape: tuple[int, int, int],
+    input_shape: Shape,
     classes: int,
     *,
     size: str = "0.5",
@@ -118,8 +116,5 @@ def shufflenet_v2(
         inward = outward
     layers += [nn.Conv2d(inward, last, 1, bias=False), nn.BatchNorm2d(last), nn.ReLU()]
     layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
-    return SplitModel(
-        normalize=Normalize(mean=mean, std=std),
-        features=nn.Sequential(*layers),
-        head=head_of(last, classes, hidden=hidden, model="shufflenet_v2"),
-    )
+    features = nn.Sequential(*layers)
+    return with_head(features, last, classes, mean=mean, std=std, hidden=hidden, model="shufflenet_v2")
