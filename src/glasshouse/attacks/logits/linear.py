@@ -1,9 +1,8 @@
-"""Linear inversion: ridge regression from prediction vectors to images, in the place of an inversion network.
+"""Linear inversion: ridge regression from prediction vectors to images, in the place of a network.
 
-A query lies far outside of the predictions that were seen: where uploads are nearly uniform, a one-hot
-vector is hundreds of times their spread away. What a network answers there is open; a linear map has a
-direction to go, and only how far is open. So the direction is taken from the regression and the length from
-the images.
+Where uploads are nearly uniform, what they say of an image is a small, linear part of it, which the
+regression finds in closed form. A query lies hundreds of times their spread away: the direction is taken
+from the regression, and the length, which the extrapolation leaves open, from the images.
 
 Shape letters: n images, D entries of a prediction vector, L queries.
 """
