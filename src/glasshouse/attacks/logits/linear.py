@@ -66,4 +66,5 @@ def _weights(table: Tensor, queries: Tensor, *, penalty: float) -> Tensor:
     seen, asked = (centred / scale).double(), ((queries - middle) / scale).double()
     gram = seen.T @ seen / len(seen)
     gram += penalty * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)  # its mean diagonal is 1
-    return (torch.linalg.solve(gram, asked.T).T @ seen.T).to(table.dtype)
+    slopes: Tensor = torch.linalg.solve(gram, asked.T)  # (D, L)
+    return (slopes.T @ seen.T).to(table.dtype)
