@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from glasshouse.attacks.base import ClassRepresentatives, PriorSamples
 from glasshouse.attacks.logits import invert
 from glasshouse.attacks.logits.invert import InversionTraining, Task, each
+from glasshouse.attacks.logits.linear import RidgeInversion, invert_by_ridge
 from glasshouse.attacks.logits.material import Material, material
 from glasshouse.attacks.logits.network import InversionNet, network
 from glasshouse.attacks.logits.pli import attack as pli
@@ -142,6 +143,100 @@ def test_the_client_is_chosen_by_the_images_that_are_averaged():
     means = images.mean(1)
     picked = choose_smooth(means, roughness=Pli().roughness)
     torch.testing.assert_close(last.inputs, means[picked, torch.arange(4)])
+
+
+def ridge_task(*, entries=5, queries=3, priors=None, goals=None):
+    """Uploads of two rounds that are linear in the pictures, up to noise, with a tiny spread."""
+    images = rand(40, 1, 4, 4) * 2 - 1
+    tables = [
+        0.2 + 1e-3 * (images.flatten(1) @ rand(16, entries, seed=s) + rand(40, entries, seed=s + 9))
+        for s in (1, 2)
+    ]
+    return Task(
+        how=InversionTraining(),
+        images=images,
+        vectors=tuple(tables),
+        queries=torch.eye(entries)[:queries],
+        priors=priors,
+        goals=goals,
+        key=b"",
+    )
+
+
+def test_ridge_inversion_is_the_slow_definition():
+    task, how = ridge_task(), RidgeInversion(penalty=0.3, spread=0.5)
+    fast = invert_by_ridge(task, how=how)
+    x = task.images.flatten(1).double().numpy()
+    for number, table in enumerate(task.vectors):
+        z = table.double().numpy()
+        z_middle, x_middle = z.mean(0), x.mean(0)
+        both, own = np.zeros((5, 16)), np.zeros((5, 5))
+        for a, b in zip(z - z_middle, x - x_middle, strict=True):
+            both += np.outer(a, b) / 40
+            own += np.outer(a, a) / 40
+        slopes = np.linalg.inv(own + 0.3 * np.trace(own) / 5 * np.eye(5)) @ both
+        for j in range(3):
+            step = (np.eye(5)[j] - z_middle) @ slopes
+            far = 0.5 * math.sqrt(((x - x_middle) ** 2).mean()) / math.sqrt((step**2).mean())
+            np.testing.assert_allclose(fast[number, j].flatten().numpy(), x_middle + far * step, atol=1e-5)
+
+
+def test_ridge_inversion_counts_deviations_from_the_prior_images():
+    """What is added is as far from the query's own prior as the images are from theirs."""
+    priors, goals = rand(40, 1, 4, 4, seed=7) * 2 - 1, rand(3, 1, 4, 4, seed=5)
+    drawn = invert_by_ridge(ridge_task(priors=0.5 * priors, goals=goals), how=RidgeInversion())
+    size = (drawn - goals).square().mean((2, 3, 4)).sqrt()
+    left = ridge_task().images - 0.5 * priors
+    centred = left - left.mean(0)
+    torch.testing.assert_close(size, torch.full((2, 3), float(centred.square().mean().sqrt())))
+
+
+def test_ridge_inversion_draws_what_raises_the_logit():
+    """Uploads nearly uniform: a class's logit follows one pixel, and that pixel is drawn, bright."""
+    images = rand(200, 1, 4, 4) * 2 - 1
+    table = (0.05 * images.flatten(1)[:, :5]).softmax(1)
+    task = Task(
+        how=InversionTraining(),
+        images=images,
+        vectors=(table,),
+        queries=torch.eye(5),
+        priors=None,
+        goals=None,
+        key=b"",
+    )
+    drawn = (invert_by_ridge(task, how=RidgeInversion())[0] - images.mean(0)).flatten(1)
+    assert drawn.argmax(1).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_uploads_that_say_nothing_give_the_prior_image():
+    task = ridge_task()
+    still = Task(
+        how=task.how,
+        images=task.images,
+        vectors=(torch.full((40, 5), 0.2),),
+        queries=task.queries,
+        priors=None,
+        goals=None,
+        key=b"",
+    )
+    mean = task.images.mean(0).expand(1, 3, -1, -1, -1)
+    drawn = invert_by_ridge(still, how=RidgeInversion())
+    assert bool(drawn.isfinite().all())
+    torch.testing.assert_close(drawn, mean)
+
+
+@pytest.mark.parametrize("protocol", ["fedmd", "dsfl"])
+def test_the_regression_reads_every_round_and_needs_no_network(protocol, monkeypatch):
+    monkeypatch.setattr(pli, "each", None)
+    records = view(protocol)
+    attack = Pli(inverter="ridge", choice="predictions")
+    plain = representatives(attack.run(records, rng=Rng.root(0)))
+    assert [c.about.rounds for c in plain] == [(1,), (1, 2)]
+    assert plain[-1].inputs.shape == (4, 1, 8, 8)
+    assert not torch.equal(plain[0].inputs, plain[1].inputs)
+    again = representatives(attack.run(records, rng=Rng.root(1)))[-1]
+    assert torch.equal(again.inputs, plain[-1].inputs)  # nothing is drawn at random
+    assert attack.budget.amount == 0
 
 
 def test_refusals():

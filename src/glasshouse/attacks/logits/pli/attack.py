@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from glasshouse.attacks.base import About, Claim, ClassRepresentatives, Needs, PriorSamples
 from glasshouse.attacks.budget import Budget
 from glasshouse.attacks.logits.invert import InversionTraining, Task, each
+from glasshouse.attacks.logits.linear import RidgeInversion, invert_by_ridge
 from glasshouse.attacks.logits.material import Material, material
 from glasshouse.attacks.logits.pli.prior import Prior, TranslatorTraining, prior_images
 from glasshouse.attacks.logits.queries import choose_smooth, choose_surest, one_hot, unsure_server
@@ -31,6 +32,7 @@ from glasshouse.transcript.view import View
 
 Reads = Literal["paired", "client", "none"]
 Choice = Literal["images", "predictions"]
+Inverter = Literal["network", "ridge"]
 EASY: Mapping[str, Any] = {
     "data": {"domains": {"targets": 7, "per_class": 60, "shifts": ["box_blur"]}},
     "model": {"name": "shallow_cnn"},
@@ -70,6 +72,10 @@ class Pli:
             than a sharp guess; the paper has 1 network and shrink 0.
         average: claim the mean of the images that the network draws after each round so far (ours; the paper
             claims what it draws after the last one).
+        inverter: ``network``; ``ridge``: a ridge regression on the same pairs, asked the same queries (ours);
+            the settings of networks, ``prior_weight`` and ``tuning`` are not used then. Choose the client by
+            ``predictions``: its images of any client are equally far from the prior, and Eq. 11 fails.
+        ridge: the regression.
         processes: networks trained in parallel, each in its own process; the result is the same.
     """
 
@@ -110,6 +116,8 @@ class Pli:
     networks: Count = 1
     shrink: Share = 0.0
     average: bool = False
+    inverter: Inverter = "network"
+    ridge: RidgeInversion = field(default_factory=RidgeInversion)
     processes: Count = 1
 
     def __post_init__(self) -> None:
@@ -124,8 +132,9 @@ class Pli:
 
     @property
     def budget(self) -> Budget:
-        """Epochs of all of one client's inversion networks."""
-        return Budget(unit="epochs", amount=self.training.epochs * self.networks)
+        """Epochs of all of one client's inversion networks; none for the regression."""
+        epochs = self.training.epochs * self.networks if self.inverter == "network" else 0
+        return Budget(unit="epochs", amount=epochs)
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """One claim per round with uploads, each image attributed to a client; and the prior images."""
@@ -134,13 +143,7 @@ class Pli:
             self.prior, evidence, epochs=self.translator.epochs, rng=rng.child("translator")
         )
         clients = sorted(evidence.clients[0])
-        tasks = [
-            self._task(evidence, k, priors, goals, rng.child(f"client/{k}/{i}"))
-            for k in clients
-            for i in range(self.networks)
-        ]
-        every = torch.stack(each(tasks, processes=self.processes, label="inversion networks"))
-        rebuilt = every.view(len(clients), self.networks, *every.shape[1:]).mean(1)  # (K, rounds, L, ...)
+        rebuilt = self._rebuilt(evidence, clients, priors, goals, rng)
         if self.average:
             rebuilt = torch.stack([rebuilt[:, : i + 1].mean(1) for i in range(rebuilt.shape[1])], 1)
         if goals is not None:
@@ -167,6 +170,21 @@ class Pli:
                 )
             )
         return tuple(claims)
+
+    def _rebuilt(
+        self, evidence: Material, clients: list[int], priors: Tensor | None, goals: Tensor | None, rng: Rng
+    ) -> Tensor:
+        """Every client's images of all private classes after each round, (K, rounds, L, C, H, W)."""
+        if self.inverter == "ridge":
+            tasks = [self._task(evidence, k, priors, goals, rng) for k in clients]
+            return torch.stack([invert_by_ridge(task, how=self.ridge) for task in tasks])
+        tasks = [
+            self._task(evidence, k, priors, goals, rng.child(f"client/{k}/{i}"))
+            for k in clients
+            for i in range(self.networks)
+        ]
+        every = torch.stack(each(tasks, processes=self.processes, label="inversion networks"))
+        return every.view(len(clients), self.networks, *every.shape[1:]).mean(1)
 
     def _picked(self, evidence: Material, images: Tensor, *, upto: int) -> Tensor:
         """The position of a client for every class, (L,), from the first ``upto`` rounds."""
