@@ -65,6 +65,9 @@ def fit_discriminant(
 ) -> tuple[Detector, Tensor]:
     """The detector from the pool of ``fresh``, and the features of the held-out shadow clients.
 
+    Raises:
+        Inapplicable: see :func:`check_single_step`.
+
     Args:
         model: loaded with the broadcast.
         fresh: only its pool and shares are used, not its samples.
@@ -77,6 +80,7 @@ def fit_discriminant(
     Returns:
         the detector; (2, S): features of the held-out clients without the property, then with it.
     """
+    check_single_step(model, terms, fresh)
     negative, positive = fresh.negative.shares, fresh.positive.shares
     assert negative is not None  # check_single_step
     assert positive is not None
@@ -129,8 +133,5 @@ def fisher(
     middle = examples.along(direction) @ (low + high) / 2
     spread = (examples.squared().weighted(low) - examples.weighted(low).square()).clamp_min(0)
     deviation = abs(rate) * (spread / count).sqrt() + TINY
-    return Detector(
-        direction=direction,
-        offset=-rate * float(middle),
-        norm=float((direction * deviation).norm()),
-    )
+    norm = float((direction * deviation).norm())
+    return Detector(direction=direction, offset=-rate * float(middle), norm=norm)

@@ -29,7 +29,7 @@ from scipy.special import betaln, expit, logit
 from torch import Tensor
 
 from glasshouse.attacks.property.evidence import Evidence
-from glasshouse.attacks.property.readers import CONTROL, SumReader
+from glasshouse.attacks.property.readers import SumReader, sums_card
 from glasshouse.limits import Count, Share
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
@@ -57,13 +57,10 @@ class ProlinPosterior(SumReader):
         chains: number of Gibbs chains.
     """
 
-    card: ClassVar[Card] = Card(
-        title="PROLIN posterior",
-        summary="posterior of a property per client, features integrated out in closed form",
-        claims=("clients",),
-        threat="honest-but-curious server under secure aggregation",
-        grants=("auxiliary",),
-        control=CONTROL,
+    card: ClassVar[Card] = sums_card(
+        "PROLIN posterior",
+        "posterior of a property per client, features integrated out in closed form",
+        source="",  # our own
     )
 
     name: ClassVar[str] = "prolin_posterior"
@@ -79,18 +76,15 @@ class ProlinPosterior(SumReader):
     def judge(self, evidence: Evidence, lengths: tuple[int, ...], *, rng: Rng) -> tuple[Tensor, Tensor]:
         """Scores are log odds of the marginals."""
         model = Persistent if self.persistence else Independent
-        log_odds = []
+        log_odds, clients = [], evidence.participation.shape[1]
         for n in lengths:
             density: Density = model(evidence.upto(n), prior=self.prior or 0.5)
             density = density if self.prior else UnknownShare(density)
-            clients = evidence.participation.shape[1]
             if clients <= EXACT:
                 log_odds.append(convolve_clients(density, clients))
             else:
-                stream = rng.child(f"prefix/{n}")
-                log_odds.append(
-                    sample_posterior(density, clients, sweeps=self.sweeps, chains=self.chains, rng=stream)
-                )
+                sweeps, chains, stream = self.sweeps, self.chains, rng.child(f"prefix/{n}")
+                log_odds.append(sample_posterior(density, clients, sweeps=sweeps, chains=chains, rng=stream))
         scores = torch.from_numpy(np.stack(log_odds))
         return scores, scores > 0
 

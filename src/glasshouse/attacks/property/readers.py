@@ -51,6 +51,19 @@ CONTROL: Final[Mapping[str, Any]] = {
 """The easy setting in which every estimator must succeed."""
 
 
+def sums_card(title: str, summary: str, *, source: str = "Kerkouche et al. 2023, arXiv:2303.03908") -> Card:
+    """The card of an estimator."""
+    return Card(
+        title=title,
+        summary=summary,
+        source=source,
+        claims=("clients",),
+        threat="honest-but-curious server under secure aggregation",
+        grants=("auxiliary",),
+        control=CONTROL,
+    )
+
+
 PROBED_PAIRS: Final = 200
 """Largest number of pairs of shadow clients in a probe, where every pair costs equally much."""
 
@@ -129,7 +142,19 @@ class SumReader(ABC):
         evidence = read(view, looks_for=self.looks_for, settings=self.settings, method=self.method)
         lengths = prefixes(len(evidence.rounds), self.every)
         scores, decisions = self.judge(evidence, lengths, rng=rng)
-        return claims(evidence, lengths, scores, decisions)
+        claims = [
+            ClientScores(about=About(rounds=evidence.rounds[:n]), scores=s.clone(), decisions=d.clone())
+            for n, s, d in zip(lengths, scores, decisions, strict=True)
+        ]
+        heldout = evidence.heldout.sum(3)
+        tensors = {
+            "accuracy": evidence.accuracy,
+            "overlap": evidence.overlap.mean(1),
+            "norm": evidence.norm.square().sum(1).sqrt(),
+            "without": heldout[:, 0].clone(),
+            "having": heldout[:, 1].clone(),
+        }
+        return *claims, Appendix(about=About(rounds=evidence.rounds), name="detectors", tensors=tensors)
 
 
 def read(view: View, *, looks_for: str, settings: Settings, method: Method) -> Evidence:
@@ -168,38 +193,6 @@ def prefixes(rounds: int, every: int) -> tuple[int, ...]:
         (10, 20, 25)
     """
     return (*range(every, rounds, every), rounds)
-
-
-def claims(
-    evidence: Evidence, lengths: Sequence[int], scores: Tensor, decisions: Tensor
-) -> tuple[Claim, ...]:
-    """One claim per prefix, and the detectors' performance.
-
-    Args:
-        evidence: of the run.
-        lengths: (P) of the prefixes.
-        scores: (P, N).
-        decisions: (P, N) bool.
-    """
-    claims_made: list[Claim] = [
-        ClientScores(about=About(rounds=evidence.rounds[:n]), scores=s.clone(), decisions=d.clone())
-        for n, s, d in zip(lengths, scores, decisions, strict=True)
-    ]
-    heldout = evidence.heldout.sum(3)
-    claims_made.append(
-        Appendix(
-            about=About(rounds=evidence.rounds),
-            name="detectors",
-            tensors={
-                "accuracy": evidence.accuracy,
-                "overlap": evidence.overlap.mean(1),
-                "norm": evidence.norm.square().sum(1).sqrt(),
-                "without": heldout[:, 0].clone(),
-                "having": heldout[:, 1].clone(),
-            },
-        )
-    )
-    return tuple(claims_made)
 
 
 def normal_equations(evidence: Evidence, lengths: Sequence[int], weights: Tensor) -> tuple[Tensor, Tensor]:
