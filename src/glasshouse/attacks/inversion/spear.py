@@ -20,6 +20,7 @@ Shape letters: B images, R rows, D pixels.
 """
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import ClassVar, final
 
 import torch
@@ -83,12 +84,9 @@ class Spear:
     def check_model(self, architecture: Architecture) -> None:
         """Refuse models whose first layer is not linear with a bias, or without a ReLU behind it."""
         model = build(architecture)
-        name = find_first_linear(
-            model, architecture.image_shape, frozenset(dict(model.named_parameters())), subject=SUBJECT
-        )
+        name = find_first_linear(model, architecture.image_shape, subject=SUBJECT)
         layers = [(n, m) for n, m in model.named_modules() if not list(m.children())]
-        place = next(i for i, (n, _) in enumerate(layers) if n == name)
-        after = layers[place + 1][1] if place + 1 < len(layers) else None
+        after = next((m for (n, _), (_, m) in pairwise(layers) if n == name), None)
         if not isinstance(after, nn.ReLU):
             raise Inapplicable(
                 SUBJECT,
@@ -118,11 +116,8 @@ class Spear:
         inputs, agreement = self._read(client, name, weight, bias, rng=rng)
         low, high = client.terms.image_range
         pixels = client.to_pixels(inputs.reshape(-1, *client.shape).to(client.scale))
-        return (
-            Reconstruction(
-                about=client.about, inputs=pixels.clamp(low, high).float(), labels=None, confidence=agreement
-            ),
-        )
+        pixels = pixels.clamp(low, high).float()
+        return (Reconstruction(about=client.about, inputs=pixels, labels=None, confidence=agreement),)
 
     def _read(
         self, client: Replica, name: str, weight: Tensor, bias: Tensor, *, rng: Rng

@@ -22,8 +22,7 @@ import torch
 from torch import Tensor
 
 from glasshouse.attacks.base import Claim, Needs
-from glasshouse.attacks.linear.robbing_the_fed import imprint_tensors
-from glasshouse.attacks.parts.readout.in_front import PREFIX, agreed_state, in_front
+from glasshouse.attacks.linear.robbing_the_fed import PREFIX, agreed_state, imprint_tensors, in_front
 from glasshouse.attacks.parts.readout.linear_leakage import normal_thresholds
 from glasshouse.attacks.parts.readout.summed import (
     claim_of_round,
@@ -96,12 +95,8 @@ class Loki:
         shared = {**agreed_state(view), **tensors}
 
         def addressed(client: int | None) -> Broadcast:
-            return Broadcast(
-                round=number,
-                architecture=architecture,
-                tensors={**shared, **_spread(architecture, client, terms.clients)},
-                client=client,
-            )
+            every = {**shared, **_spread(architecture, client, terms.clients)}
+            return Broadcast(round=number, architecture=architecture, tensors=every, client=client)
 
         return Crafted(
             default=addressed(None),
@@ -126,13 +121,10 @@ class Loki:
                 answering = {*one.aggregate.selected} - {*one.aggregate.dropped}
                 clients = tuple(sorted(answering & {*range(view.terms.clients)}))
             limit = -(-total.examples // len(clients))
-            readings = [
-                read_group(block, view.memory["thresholds"], limit=limit)
-                for block in total.gradient[name].chunk(view.terms.clients, dim=1)
-            ]
-            inputs = torch.cat([readings[c][0] for c in clients])
-            confidence = torch.cat([readings[c][1] for c in clients])
-            source = torch.tensor([c for c in clients for _ in readings[c][1]], dtype=torch.int64)
+            blocks = total.gradient[name].chunk(view.terms.clients, dim=1)
+            readings = {c: read_group(blocks[c], view.memory["thresholds"], limit=limit) for c in clients}
+            inputs, confidence = (torch.cat(parts) for parts in zip(*readings.values(), strict=True))
+            source = torch.tensor([c for c, (found, _) in readings.items() for _ in found]).long()
             claims.append(claim_of_round(one, inputs, terms=view.terms, confidence=confidence, source=source))
         return tuple(claims)
 

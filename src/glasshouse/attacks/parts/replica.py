@@ -265,3 +265,12 @@ def normalization(
         zero = layer(torch.zeros(1, channels, 1, 1, device=device))
         slope = layer(torch.ones(1, channels, 1, 1, device=device)) - zero
     return 1 / slope, -zero / slope
+
+
+def complete_broadcast(view: View) -> dict[str, Tensor]:
+    """The last broadcast value of every tensor of the agreed architecture."""
+    tensors: dict[str, Tensor] = {}
+    for one in view.rounds:
+        if one.broadcast.architecture == view.terms.architecture:
+            tensors |= one.broadcast.tensors
+    return tensors

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from glasshouse.attacks.parts.matching.fixed import is_ordinary
 from glasshouse.errors import BadValue
 from glasshouse.federation.client import LocalTraining
 from glasshouse.rng import Rng
@@ -182,12 +183,8 @@ def _part(module: nn.Module, inputs: Tensor, deltas: Tensor, *, of_bias: bool) -
 
 def _plain(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     for name, module in model.named_modules():
-        if type(module) is nn.Linear or (type(module) is nn.Conv2d and _ordinary(module)):
+        if type(module) is nn.Linear or (type(module) is nn.Conv2d and is_ordinary(module)):
             yield name, module
-
-
-def _ordinary(module: nn.Conv2d) -> bool:
-    return module.groups == 1 and module.padding_mode == "zeros" and not isinstance(module.padding, str)
 
 
 def _taps(

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import ClassVar, final
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from glasshouse.attacks.base import About, Claim, Needs, Reconstruction
 from glasshouse.attacks.budget import Budget
@@ -35,9 +35,9 @@ from glasshouse.limits import check_ranges
 from glasshouse.models.build import build, load, state
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.tensors import take_prefix
+from glasshouse.tensors import take_prefix, with_prefix
 from glasshouse.transcript.view import View
-from glasshouse.wire import Architecture, Crafted, Terms
+from glasshouse.wire import Architecture, Crafted
 
 _MIXING = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
 
@@ -100,18 +100,17 @@ class Seer:
         del rng  # one training serves all rounds, whatever the seed
         auxiliary, one, terms = view.grants.auxiliary, view.rounds[-1], view.terms
         assert auxiliary is not None  # needs.grants
-        images = _unit(auxiliary.inputs, terms)
-        examples = terms.cohort * terms.batch_size
+        low, high = terms.image_range
         secret, floor = train_secret(
             terms.architecture,
-            images,
+            (auxiliary.inputs - low) / (high - low),
             last=last_layer(terms.architecture),
-            examples=examples,
+            examples=terms.cohort * terms.batch_size,
             looks_for=self.looks_for,
             recipe=self.training,
         )
         memory = {
-            **{f"reader.{name}": t for name, t in state(secret.reader).items()},
+            **with_prefix("reader.", state(secret.reader)),
             "projection": secret.projection,
             f"floor.{one.round}": torch.tensor(floor),
         }
@@ -173,9 +172,3 @@ def last_layer(architecture: Architecture) -> str:
             fix="audit a model with a hidden layer (mlp)",
         )
     return str(linear[-1])
-
-
-def _unit(images: Tensor, terms: Terms) -> Tensor:
-    """Pixels in [0, 1]."""
-    low, high = terms.image_range
-    return (images - low) / (high - low)

@@ -127,9 +127,8 @@ def read_out(secret: Secret, gradient: Tensor) -> Found:
         images = secret.read(codes)
         agreement = nn.functional.cosine_similarity(secret.codes(images), codes)
     best = int(agreement.argmax())
-    label = (
-        classes[:, 0] if best == 0 else -classes[:, 0]
-    ).argmin()  # p - y is negative for the example's class alone
+    # p - y is negative for the example's class alone
+    label = (classes[:, 0] if best == 0 else -classes[:, 0]).argmin()
     return Found(image=images[best : best + 1], label=label[None], agreement=agreement[best : best + 1])
 
 

@@ -23,18 +23,14 @@ import torch
 from glasshouse.attacks.base import About, Appendix, Claim, Needs
 from glasshouse.attacks.budget import PROBE, Budget, shorten
 from glasshouse.attacks.parts.readout.columns import Readout
-from glasshouse.attacks.parts.readout.frozen import (
-    TWO_LAYERS,
-    FrozenFeatures,
-    complete_broadcast,
-    freeze_features,
-)
 from glasshouse.attacks.parts.readout.head_gradient import (
     INVERSION_MOVED,
     HeadAttack,
     Inversion,
 )
+from glasshouse.attacks.parts.readout.linear_tail import TWO_LAYERS, FrozenFeatures, freeze_features
 from glasshouse.attacks.parts.readout.summed import crafting_needs
+from glasshouse.attacks.parts.replica import complete_broadcast
 from glasshouse.attacks.transfer.maui import tune
 from glasshouse.attacks.transfer.maui.head import CraftedHead, HeadSettings, craft_head
 from glasshouse.attacks.transfer.maui.leakage import Sample
