@@ -27,7 +27,7 @@ from torch import Tensor
 from glasshouse.attacks.base import Claim, Needs
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.labels import labels_of_each
-from glasshouse.attacks.parts.local_steps import ANY
+from glasshouse.attacks.parts.local_steps import ANY, update_needs
 from glasshouse.attacks.parts.matching import step_order
 from glasshouse.attacks.parts.matching.distance import Distance, Objective, Steps, can_share, objective
 from glasshouse.attacks.parts.matching.exact import DescentAttack, best_claim
@@ -72,13 +72,7 @@ class InvertingGradients(DescentAttack):
         },
         renamed=move_into("search", "restarts", "iterations", "learning_rate", "signed"),
     )
-    needs: ClassVar[Needs] = Needs(
-        sees=frozenset({"broadcast", "update"}),
-        scope="update",
-        optimizers=ANY,
-        repeats=True,
-        uses=frozenset({"labels"}),
-    )
+    needs: ClassVar[Needs] = update_needs(ANY, "labels")
 
     search: Descent = field(default_factory=partial(Descent, signed=True))
     tv: NotNegative = 0.01

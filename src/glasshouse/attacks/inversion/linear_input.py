@@ -21,7 +21,7 @@ from torch import nn
 
 from glasshouse.attacks.base import Claim, Needs
 from glasshouse.attacks.parts.labels import known_labels
-from glasshouse.attacks.parts.local_steps import LINEAR
+from glasshouse.attacks.parts.local_steps import LINEAR, update_needs
 from glasshouse.attacks.parts.matching.exact import claim_images
 from glasshouse.attacks.parts.replica import Replica, replica
 from glasshouse.errors import Inapplicable
@@ -52,7 +52,7 @@ class LinearInput:
             "scenario": {"model": {"name": "mlp"}},
         },
     )
-    needs: ClassVar[Needs] = Needs(sees=frozenset({"broadcast", "update"}), scope="update", optimizers=LINEAR)
+    needs: ClassVar[Needs] = update_needs(LINEAR, repeats=False)
     budget: ClassVar[None] = None
 
     def check_model(self, architecture: Architecture) -> None:

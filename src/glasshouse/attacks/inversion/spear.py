@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from glasshouse.attacks.base import Claim, Needs, Reconstruction
 from glasshouse.attacks.budget import LONGER, PROBE, Budget, shorten
 from glasshouse.attacks.inversion.linear_input import find_first_linear, first_linear
-from glasshouse.attacks.parts.local_steps import LINEAR
+from glasshouse.attacks.parts.local_steps import LINEAR, update_needs
 from glasshouse.attacks.parts.readout.sparse_columns import ColumnSearch, factorize, find_columns
 from glasshouse.attacks.parts.replica import Replica, replica
 from glasshouse.errors import Inapplicable
@@ -69,7 +69,7 @@ class Spear:
             "metric": "rate_blind",
         },
     )
-    needs: ClassVar[Needs] = Needs(sees=frozenset({"broadcast", "update"}), scope="update", optimizers=LINEAR)
+    needs: ClassVar[Needs] = update_needs(LINEAR, repeats=False)
 
     search: ColumnSearch = field(default_factory=ColumnSearch)
 

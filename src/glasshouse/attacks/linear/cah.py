@@ -25,12 +25,7 @@ from torch import Tensor, nn
 
 from glasshouse.attacks.base import Claim, Needs
 from glasshouse.attacks.inversion.linear_input import PASSIVE
-from glasshouse.attacks.parts.readout.summed import (
-    claim_of_round,
-    crafting_control,
-    crafting_needs,
-    sum_of_round,
-)
+from glasshouse.attacks.parts.readout import summed
 from glasshouse.attacks.parts.replica import normalization
 from glasshouse.errors import Inapplicable
 from glasshouse.limits import NotNegative, Positive, check_ranges
@@ -67,9 +62,9 @@ class CuriousAbandonHonesty:
         threat="malicious server: sets parameters, keeps the architecture, sees only the sum",
         grants=("auxiliary",),
         details={"attribution": "none: it cannot say whose image it is", "structure": "unchanged"},
-        control=crafting_control("parameters", model={"name": "mlp", "hidden": "512,32"}),
+        control=summed.crafting_control("parameters", model={"name": "mlp", "hidden": "512,32"}),
     )
-    needs: ClassVar[Needs] = crafting_needs("parameters")
+    needs: ClassVar[Needs] = summed.crafting_needs("parameters")
     budget: ClassVar[None] = None
 
     fires: Positive = 3.0
@@ -113,12 +108,12 @@ class CuriousAbandonHonesty:
         for one in view.rounds:
             if f"trapped.{one.round}" not in view.memory:
                 continue
-            total = sum_of_round(one, terms=terms, names=names, subject=SUBJECT)
+            total = summed.sum_of_round(one, terms=terms, names=names, subject=SUBJECT)
             scale, shift = view.memory[f"trapped.{one.round}"].double().cpu()
             weight, bias = (total.gradient[n].cpu() for n in names)
             weight = weight[:, : len(scale)] * scale
             inputs, rows = read_traps(weight, bias, shift, limit=total.examples, range_=terms.image_range)
-            claims.append(claim_of_round(one, inputs, terms=terms, confidence=rows))
+            claims.append(summed.claim_of_round(one, inputs, terms=terms, confidence=rows))
         return tuple(claims)
 
 

@@ -23,13 +23,8 @@ from torch import Tensor
 
 from glasshouse.attacks.base import Claim, Needs
 from glasshouse.attacks.linear.robbing_the_fed import PREFIX, agreed_state, imprint_tensors, in_front
+from glasshouse.attacks.parts.readout import summed
 from glasshouse.attacks.parts.readout.linear_leakage import normal_thresholds
-from glasshouse.attacks.parts.readout.summed import (
-    claim_of_round,
-    crafting_control,
-    crafting_needs,
-    sum_of_round,
-)
 from glasshouse.limits import Count, Natural, check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
@@ -60,7 +55,7 @@ class Loki:
         threat="malicious server: changes the architecture, addresses each client, sees only the sum",
         grants=("auxiliary",),
         details={"attribution": "by channel group", "structure": "changed: a client can see it"},
-        control=crafting_control("addressing", "architecture", "parameters"),
+        control=summed.crafting_control("addressing", "architecture", "parameters"),
     )
 
     width: Count = 4
@@ -71,7 +66,7 @@ class Loki:
 
     budget: ClassVar[None] = None
 
-    needs: ClassVar[Needs] = crafting_needs("architecture", "addressing")
+    needs: ClassVar[Needs] = summed.crafting_needs("architecture", "addressing")
 
     def craft(self, view: View, *, rng: Rng) -> Crafted | None:
         """One broadcast per client, identical except for the convolution."""
@@ -115,7 +110,7 @@ class Loki:
         for one in view.rounds:
             if one.broadcast.architecture.name != "loki":
                 continue
-            total = sum_of_round(one, terms=view.terms, names=(name,), subject="attack 'loki'")
+            total = summed.sum_of_round(one, terms=view.terms, names=(name,), subject="attack 'loki'")
             clients = tuple(one.updates)
             if one.aggregate:
                 answering = {*one.aggregate.selected} - {*one.aggregate.dropped}
@@ -125,7 +120,9 @@ class Loki:
             readings = {c: read_group(blocks[c], view.memory["thresholds"], limit=limit) for c in clients}
             inputs, confidence = (torch.cat(parts) for parts in zip(*readings.values(), strict=True))
             source = torch.tensor([c for c, (found, _) in readings.items() for _ in found]).long()
-            claims.append(claim_of_round(one, inputs, terms=view.terms, confidence=confidence, source=source))
+            claims.append(
+                summed.claim_of_round(one, inputs, terms=view.terms, confidence=confidence, source=source)
+            )
         return tuple(claims)
 
 

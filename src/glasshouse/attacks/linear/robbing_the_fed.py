@@ -21,13 +21,8 @@ from annotated_types import Ge, Le
 from torch import Tensor
 
 from glasshouse.attacks.base import Claim, Needs
+from glasshouse.attacks.parts.readout import summed
 from glasshouse.attacks.parts.readout.linear_leakage import normal_thresholds, read_rows, read_single_rows
-from glasshouse.attacks.parts.readout.summed import (
-    claim_of_round,
-    crafting_control,
-    crafting_needs,
-    sum_of_round,
-)
 from glasshouse.attacks.parts.replica import complete_broadcast
 from glasshouse.errors import Inapplicable
 from glasshouse.limits import check_ranges
@@ -63,7 +58,7 @@ class RobbingTheFed:
             "attribution": "none: it cannot say whose image it is",
             "structure": "changed: a client can see it",
         },
-        control=crafting_control("architecture", "parameters"),
+        control=summed.crafting_control("architecture", "parameters"),
     )
 
     bins: Annotated[int, Ge(2), Le(2**31 - 1)] = 1024
@@ -74,7 +69,7 @@ class RobbingTheFed:
 
     budget: ClassVar[None] = None
 
-    needs: ClassVar[Needs] = crafting_needs("architecture")
+    needs: ClassVar[Needs] = summed.crafting_needs("architecture")
 
     def craft(self, view: View, *, rng: Rng) -> Crafted | None:
         """The honest model behind an imprint module."""
@@ -107,7 +102,9 @@ class RobbingTheFed:
         for one in view.rounds:
             if one.broadcast.architecture.name != "imprint":
                 continue
-            total = sum_of_round(one, terms=view.terms, names=names, subject="attack 'robbing_the_fed'")
+            total = summed.sum_of_round(
+                one, terms=view.terms, names=names, subject="attack 'robbing_the_fed'"
+            )
             weight, bias = (total.gradient[name] for name in names)
             rows, most = (weight, bias, view.memory["thresholds"]), total.examples
             if self.variant == "sparse":
@@ -118,7 +115,7 @@ class RobbingTheFed:
                 measure = mean if view.terms.sends != "gradient" else None
                 leak = read_rows(*rows, floor=floor, limit=most, measure=measure)
             confidence = leak.signal.abs()
-            claims.append(claim_of_round(one, leak.inputs, terms=view.terms, confidence=confidence))
+            claims.append(summed.claim_of_round(one, leak.inputs, terms=view.terms, confidence=confidence))
         return tuple(claims)
 
 

@@ -31,7 +31,7 @@ from glasshouse.attacks.inversion.gradinversion.consensus import Group
 from glasshouse.attacks.inversion.gradinversion.statistics import Statistics
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.labels import Rule, labels_of_each
-from glasshouse.attacks.parts.local_steps import ANY
+from glasshouse.attacks.parts.local_steps import ANY, update_needs
 from glasshouse.attacks.parts.matching.distance import Distance, Objective, Steps, can_share, objective
 from glasshouse.attacks.parts.matching.exact import DescentAttack
 from glasshouse.attacks.parts.replica import Replica, replicas
@@ -75,13 +75,7 @@ class GradInversion(DescentAttack):
         details={"uses, if granted": "batch_norm, labels"},
         renamed=move_into("search", "restarts", "iterations", "learning_rate", "noise"),
     )
-    needs: ClassVar[Needs] = Needs(
-        sees=frozenset({"broadcast", "update"}),
-        scope="update",
-        optimizers=ANY,
-        repeats=True,
-        uses=frozenset({"labels", "batch_norm"}),
-    )
+    needs: ClassVar[Needs] = update_needs(ANY, "labels", "batch_norm")
 
     search: Descent = field(default_factory=partial(Descent, schedule="warm_cosine", noise=0.2))
     tv: NotNegative = 0.01

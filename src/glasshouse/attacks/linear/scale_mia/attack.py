@@ -26,12 +26,7 @@ from glasshouse.attacks.linear.scale_mia.autoencoder import (
     train_autoencoder,
 )
 from glasshouse.attacks.linear.scale_mia.crafting import Design, craft_head, measure_of, strength
-from glasshouse.attacks.parts.readout.linear_leakage import (
-    labels_from,
-    normal_thresholds,
-    read_rows,
-    smoothed_thresholds,
-)
+from glasshouse.attacks.parts.readout import linear_leakage
 from glasshouse.attacks.parts.readout.linear_tail import LinearTail, find_tail
 from glasshouse.attacks.parts.readout.summed import crafting_control, crafting_needs, sum_of_round
 from glasshouse.errors import BadValue
@@ -111,7 +106,9 @@ class ScaleMia:
         latents = pair.encode(auxiliary.inputs).cpu().double()
         measure = measure_of(latents)
         brightness = latents @ measure
-        fitted = normal_thresholds if self.fit == "normal" else smoothed_thresholds
+        fitted = (
+            linear_leakage.normal_thresholds if self.fit == "normal" else linear_leakage.smoothed_thresholds
+        )
         thresholds = fitted(brightness, tail.widths[0])
         # Clients that take several steps on one batch: only the first step should count.
         repeated = view.terms.sends != "gradient" and view.terms.local_epochs > 1 and not self.local_steps
@@ -168,7 +165,7 @@ class ScaleMia:
             names = (f"{tail.names[0]}.weight", f"{tail.names[0]}.bias")
             total = sum_of_round(one, terms=view.terms, names=names, subject="attack 'scale_mia'")
             levels = view.memory[f"levels.{one.round}"]
-            leak = read_rows(
+            leak = linear_leakage.read_rows(
                 *(total.gradient[name] for name in names),
                 view.memory["thresholds"],
                 floor=EMPTY_BIN * total.unit * float(levels.abs().min()),
@@ -181,7 +178,7 @@ class ScaleMia:
                 Reconstruction(
                     about=About(rounds=(one.round,)),
                     inputs=images,
-                    labels=labels_from(leak.signal / total.unit, levels),
+                    labels=linear_leakage.labels_from(leak.signal / total.unit, levels),
                     confidence=leak.signal.abs(),
                 )
             )

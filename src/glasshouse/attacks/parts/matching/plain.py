@@ -29,7 +29,7 @@ class Plain:
         target: the update to match, under the same names.
         masks: entries that count; see ``Ghost``.
         steps: the local steps behind the target; None: it is one gradient of all B images.
-        levels: the target is a gradient clamped at these levels; see ``local_steps.clamped_gradient``.
+        levels: the target is a gradient clamped at these levels; see ``Replica.clamped_gradient``.
         known: terms added to a candidate's change, or to its gradient before clamping, by name: weight decay
             that was removed from the target, or that is part of it.
     """
