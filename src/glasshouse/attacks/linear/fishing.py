@@ -71,15 +71,7 @@ class Fishing:
         threat="malicious server: sets the last layer, keeps the architecture, sees only the sum",
         grants=("auxiliary",),
         details={"attribution": "none: it cannot say whose image it is", "structure": "unchanged"},
-        control={
-            **crafting_control(
-                "parameters",
-                model={"name": "mlp"},
-                federation={"clients": 2, "batch_size": 1, "rounds": 120, "secure_sum": True},
-                audit={"rounds": list(range(120))},
-            ),
-            "setting": "2 clients with 1 digit each, 120 rounds, no defence",
-        },
+        control=crafting_control("parameters", batch=1, rounds=120, model={"name": "mlp"}),
     )
     needs: ClassVar[Needs] = crafting_needs("parameters")
     budget: ClassVar[None] = None
@@ -227,11 +219,9 @@ def _neighbours(
     threshold: float, known: list[tuple[float, RoundSum]], *, target: int, number: int
 ) -> dict[str, Tensor]:
     """The sums of the rounds with the next lower and next higher threshold, for the attack's memory."""
-    lower = [k for k in known if k[0] < threshold]
-    upper = [k for k in known if k[0] > threshold]
     nearest = {
-        "below": max(lower, default=None, key=itemgetter(0)),
-        "above": min(upper, default=None, key=itemgetter(0)),
+        "below": max((k for k in known if k[0] < threshold), default=None, key=itemgetter(0)),
+        "above": min((k for k in known if k[0] > threshold), default=None, key=itemgetter(0)),
     }
     memory: dict[str, Tensor] = {}
     for side, nearby in nearest.items():

@@ -131,8 +131,8 @@ def _spread(architecture: Architecture, client: int | None, clients: int) -> dic
     channels = architecture.input_shape[0]
     weight = torch.zeros(clients * channels, channels, 3, 3)
     if client is not None:
-        for channel in range(channels):
-            weight[client * channels + channel, channel, 1, 1] = SCALE
+        every = torch.arange(channels)
+        weight[client * channels + every, every, 1, 1] = SCALE
     return {f"{PREFIX}.spread.weight": weight, f"{PREFIX}.spread.bias": torch.zeros(clients * channels)}
 
 

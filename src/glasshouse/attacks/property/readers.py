@@ -99,7 +99,14 @@ class SumReader(ABC):
 
     def __post_init__(self) -> None:
         check_ranges(self, f"attack '{self.name}'")
-        check_settings(self.looks_for, self.settings)
+        accepted = arguments(load("properties", self.looks_for))
+        if unknown := sorted(self.settings.keys() - accepted.keys()):
+            raise BadValue(
+                f"property '{self.looks_for}'",
+                needs=f"settings among {', '.join(accepted) or 'none'}",
+                got=", ".join(unknown),
+                fix="correct attacks.settings",
+            )
 
     @property
     def needs(self) -> Needs:
@@ -139,7 +146,11 @@ class SumReader(ABC):
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """One claim per prefix, and the detectors' performance."""
-        evidence = read(view, looks_for=self.looks_for, settings=self.settings, method=self.method)
+        # A random stream of its own, salted with a digest of the sums: all estimators share the evidence.
+        sums = digest([dict(r.aggregate.tensors) for r in view.rounds[:3] if r.aggregate is not None])
+        own = Rng.root(self.method.seed, salt=sums).child("property-evidence")
+        looks_for, settings, method = self.looks_for, self.settings, self.method
+        evidence = gather(view, looks_for=looks_for, settings=settings, method=method, rng=own)
         lengths = prefixes(len(evidence.rounds), self.every)
         scores, decisions = self.judge(evidence, lengths, rng=rng)
         claims = [
@@ -155,34 +166,6 @@ class SumReader(ABC):
             "having": heldout[:, 1].clone(),
         }
         return *claims, Appendix(about=About(rounds=evidence.rounds), name="detectors", tensors=tensors)
-
-
-def read(view: View, *, looks_for: str, settings: Settings, method: Method) -> Evidence:
-    """The evidence of the view.
-
-    It has its own random stream, salted with a digest of the sums, so that all estimators (whose streams
-    differ) share it.
-    """
-    view_digest = digest([dict(r.aggregate.tensors) for r in view.rounds[:3] if r.aggregate is not None])
-    rng = Rng.root(method.seed, salt=view_digest).child("property-evidence")
-    return gather(view, looks_for=looks_for, settings=settings, method=method, rng=rng)
-
-
-def check_settings(looks_for: str, settings: Settings) -> None:
-    """Raise early for settings that would fail later.
-
-    Raises:
-        UnknownName: no such property.
-        BadValue: a setting that the property does not have.
-    """
-    accepted = arguments(load("properties", looks_for))
-    if unknown := sorted(settings.keys() - accepted.keys()):
-        raise BadValue(
-            f"property '{looks_for}'",
-            needs=f"settings among {', '.join(accepted) or 'none'}",
-            got=", ".join(unknown),
-            fix="correct attacks.settings",
-        )
 
 
 def prefixes(rounds: int, every: int) -> tuple[int, ...]:

@@ -189,31 +189,28 @@ def _known(model: TextModel, layer: int, span: Span) -> Span:
 
 
 def heads_span(model: TextModel, layer: int, sent: Mapping[str, Tensor]) -> Span | None:
-    """The span of a layer's concatenated head outputs; None: the layer behind them was not sent."""
-    name = _behind_heads(model, layer)
-    if name is None or f"{name}.weight" not in sent:
-        return None
-    weight = sent[f"{name}.weight"]
-    return span_of(weight if isinstance(model.get_submodule(name), nn.Linear) else weight.T)
+    """The span of a layer's concatenated head outputs; None: the layer behind them was not sent.
 
-
-def _behind_heads(model: TextModel, layer: int) -> str | None:
-    """Name of the layer whose input is the concatenated head outputs, found by a forward pass."""
+    That layer, whose input they are, is found by a forward pass.
+    """
     block = model.anatomy.blocks[layer]
     table = model.anatomy.tokens.weight
     token = torch.zeros(1, 1, dtype=torch.int64, device=table.device)
     hidden = model.embed(token, token)
     _, _, heads = block.project(block.attended(hidden), token)  # (1, H, 1, E)
-    names: list[str] = []
+    behind: list[tuple[str, nn.Module]] = []
 
     def note(name: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         weight = getattr(module, "weight", None)
         matrix = isinstance(weight, Tensor) and weight.ndim == 2
         if matrix and torch.equal(inputs[0].flatten(), heads.flatten()):
-            names.append(name)
+            behind.append((f"{name}.weight", module))
 
     with ExitStack() as hooks:
         for name, module in model.named_modules():
             hooks.enter_context(module.register_forward_pre_hook(partial(note, name)))
         block.finish(hidden, heads)
-    return names[0] if names else None
+    if not behind or behind[0][0] not in sent:
+        return None
+    name, module = behind[0]
+    return span_of(sent[name] if isinstance(module, nn.Linear) else sent[name].T)

@@ -67,7 +67,6 @@ def train_secret(
     architecture: Architecture,
     images: Tensor,
     *,
-    last: str,
     examples: int,
     looks_for: Property,
     recipe: SecretTraining,
@@ -77,13 +76,12 @@ def train_secret(
     Args:
         architecture: the agreed one.
         images: auxiliary, (N, C, H, W) in [0, 1].
-        last: name of the last layer.
         examples: in a round's sum.
         looks_for: the property.
         recipe: of the training.
 
     Raises:
-        Inapplicable: the images are equally bright.
+        Inapplicable: the images are equally bright, or see :func:`last_layer`.
     """
     key = {
         "version": _VERSION,
@@ -97,7 +95,7 @@ def train_secret(
     rng = Rng.root(0).child("seer/training")
 
     def make(_: Checkpoint) -> dict[str, Tensor]:
-        secret, generator = fresh(architecture, last, code=recipe.code), rng.torch()
+        secret, generator = fresh(architecture, code=recipe.code), rng.torch()
         chosen = choose(images.cpu(), examples, looks_for=looks_for, generator=generator)
         first = torch.cat((chosen.natural, _draw(chosen.adjusted, _SHOWN * recipe.code, generator)))
         secret.reader.begin(first)
@@ -107,7 +105,7 @@ def train_secret(
         trained = both.eval().state_dict()
         return {**trained, "floor": torch.tensor(floor_of(secret, images, examples, looks_for))}
 
-    tensors, secret = load_or_make("seer", key, make), fresh(architecture, last, code=recipe.code)
+    tensors, secret = load_or_make("seer", key, make), fresh(architecture, code=recipe.code)
     for part, module in (("model", secret.model), ("reader", secret.reader)):
         module.load_state_dict(take_prefix(tensors, f"{part}."))
         module.to(images.device).eval()

@@ -29,12 +29,8 @@ class FixedConv2d(nn.Conv2d):
     """
 
     def __init__(self, like: nn.Conv2d) -> None:
-        kernel: Any = like.kernel_size  # Any: to mypy these are tuples of any length
-        stride: Any = like.stride
-        padding: Any = like.padding
-        dilation: Any = like.dilation
-        sizes = like.in_channels, like.out_channels
-        super().__init__(*sizes, kernel, stride, padding, dilation, device="meta")
+        how: Any = like.kernel_size, like.stride, like.padding, like.dilation  # to mypy tuples of any length
+        super().__init__(like.in_channels, like.out_channels, *how, device="meta")
         self.weight, self.bias = like.weight, like.bias
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002  # torch's name

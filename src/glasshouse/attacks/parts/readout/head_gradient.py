@@ -165,8 +165,7 @@ class HeadAttack(Protocol):
         Raises:
             Inapplicable: the head has not two linear layers, or neither a sum nor updates are seen.
         """
-        model = self._features(one, terms)
-        positive = _never_negative(model, terms)
+        model, positive = self._features(one, terms)
         reads = {client: self._read(model, part, terms, positive) for client, part in _parts(one)}
         images = self._invert(model, reads, one, terms=terms, rng=rng) if self.inversion.phases else {}
         low, high = terms.image_range
@@ -179,9 +178,13 @@ class HeadAttack(Protocol):
                 claims.append(Reconstruction(about=about, inputs=inputs, labels=None, confidence=sure))
         return tuple(claims)
 
-    def _features(self, one: RoundView, terms: Terms) -> FrozenFeatures:
+    def _features(self, one: RoundView, terms: Terms) -> tuple[FrozenFeatures, bool]:
+        """The frozen features, and whether they are never negative (as behind a ReLU), on random images."""
         subject = f"attack '{self.name}'"
-        return freeze_features(terms.architecture, one.broadcast.tensors, subject=subject)
+        model = freeze_features(terms.architecture, one.broadcast.tensors, subject=subject)
+        generator = torch.Generator().manual_seed(0)
+        probes = torch.rand((_PROBES, *terms.architecture.input_shape), generator=generator)
+        return model, bool(model.of(probes.to(device_of(model.tensors))).min() >= 0)
 
     def _read(self, model: FrozenFeatures, part: RoundView, terms: Terms, positive: bool) -> Read:
         names = (model.weight, model.bias)
@@ -211,8 +214,7 @@ class HeadAttack(Protocol):
         """What the inversion minimises for a claim about a round: the mean over its images."""
         del rng  # nothing is drawn
         (one,) = (r for r in view.rounds if r.round in about.rounds)
-        model = self._features(one, view.terms)
-        positive = _never_negative(model, view.terms)
+        model, positive = self._features(one, view.terms)
         read = self._read(model, dict(_parts(one))[about.client], view.terms, positive)
         vectors = read.vectors[: self.inversion.images].float()
         distance = replace(self.inversion.distance, bfloat16=False)
@@ -231,38 +233,3 @@ def _parts(one: RoundView) -> Iterator[tuple[int | None, RoundView]]:
         yield None, one
     for client, update in one.updates.items():
         yield client, replace(one, updates={client: update})
-
-
-def _reconstructions(
-    abouts: Mapping[int | None, About],
-    model: FrozenFeatures,
-    reads: Mapping[int | None, Read],
-    inversion: Inversion,
-    *,
-    terms: Terms,
-    rng: Rng,
-) -> dict[int | None, Reconstruction]:
-    """The images of every client's representations; empty for clients without any."""
-    shape, (low, high) = terms.architecture.image_shape, terms.image_range
-    empty = InvertedImages(images=torch.zeros(0, *shape), losses=torch.zeros(0))
-    vectors = {c: read.vectors[: inversion.images].float() for c, read in reads.items() if len(read.vectors)}
-    streams = [rng.child(f"round/{abouts[c].rounds[0]}/client/{c}") for c in vectors]
-    every = inversion.each(model, list(vectors.values()), shape=shape, rngs=streams) if vectors else []
-    inverted = dict(zip(vectors, every, strict=True))
-    return {
-        client: Reconstruction(
-            about=about,
-            inputs=inverted.get(client, empty).images.clamp(low, high).float(),
-            labels=None,
-            confidence=-inverted.get(client, empty).losses.cpu().double(),
-        )
-        for client, about in abouts.items()
-    }
-
-
-def _never_negative(model: FrozenFeatures, terms: Terms) -> bool:
-    """Whether the features are never negative (as behind a ReLU), tested on random images."""
-    generator = torch.Generator().manual_seed(0)
-    probes = torch.rand((_PROBES, *terms.architecture.input_shape), generator=generator)
-    probes = probes.to(device_of(model.tensors))
-    return bool(model.of(probes).min() >= 0)

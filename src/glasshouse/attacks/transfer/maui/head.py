@@ -197,8 +197,7 @@ def amplify(head: Spab, sample: Sample, *, length: float, batch: int, rng: Rng) 
     Correctly classified examples become more certain; misclassified ones get larger gradients. If ``length``
     cannot be reached, the norm is the largest possible.
     """
-    orders = [torch.randperm(len(sample), generator=rng.child(str(i)).torch())[:batch] for i in range(8)]
-    batches = [sample.pick(rows) for rows in orders]
+    batches = sample.draw(batch, rng=rng)
     start = {n: t.clone() for n, t in head.out.state_dict().items()}
     low, high = -10.0, 20.0  # exponents of 2
     for _ in range(20):
