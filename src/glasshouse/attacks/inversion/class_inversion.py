@@ -200,17 +200,13 @@ def classes_of_clients(one: RoundView, targets: int) -> Tensor:
     Every client gets at most L / K classes, rounded up.
     """
     clients = sorted(one.updates)
-    lowest = np.stack([_row_minima(one.updates[c].tensors, targets) for c in clients])  # (K, L)
+    weights = [[t for t in one.updates[c].tensors.values() if t.ndim == 2][-1] for c in clients]
+    # Smallest entry of each private class's row of the last layer's gradient, in units of the largest.
+    minima = [(-w[:targets]).amin(1) / w.abs().max().clamp_min(1e-30) for w in weights]
+    lowest = torch.stack(minima).cpu().numpy()  # (K, L)
     room = -(-targets // len(clients))
     rows, columns = scipy.optimize.linear_sum_assignment(np.repeat(lowest, room, axis=0))
     owners = torch.zeros(targets, dtype=torch.int64)
     for row, column in zip(rows, columns, strict=True):
         owners[int(column)] = clients[int(row) // room]
     return owners
-
-
-def _row_minima(update: Mapping[str, Tensor], targets: int) -> np.ndarray:
-    """Smallest entry of each private class's row of the last layer's gradient, in units of the largest."""
-    weight = [t for t in update.values() if t.ndim == 2][-1]
-    gradient = -weight[:targets]
-    return np.asarray((gradient.amin(1) / weight.abs().max().clamp_min(1e-30)).cpu().numpy())

@@ -76,10 +76,8 @@ class Spear:
     @property
     def budget(self) -> Budget:
         """Maximum number of sweeps; the search ends as soon as the batch is found."""
-        short, longer = (shorten(self.search, iterations=n, draws=0) for n in (PROBE, LONGER))
-        return Budget(
-            unit="sweeps", amount=self.search.sweeps, probe={"search": short}, longer={"search": longer}
-        )
+        short, longer = ({"search": shorten(self.search, iterations=n, draws=0)} for n in (PROBE, LONGER))
+        return Budget(unit="sweeps", amount=self.search.sweeps, probe=short, longer=longer)
 
     def check_model(self, architecture: Architecture) -> None:
         """Refuse models whose first layer is not linear with a bias, or without a ReLU behind it."""
@@ -133,8 +131,7 @@ class Spear:
             scale = torch.linalg.lstsq(columns, bias[:, None]).solution[:, 0]
             inputs = torch.linalg.lstsq(columns * scale, weight).solution
             fires = before[0] @ inputs.T + before[1][:, None] > 0
-            seen = factors.alive
-            return inputs, (fires == (columns != 0))[seen].double().mean(0)
+            return inputs, (fires == (columns != 0))[factors.alive].double().mean(0)
 
         def accept(directions: Tensor) -> bool:
             return bool((solve(directions)[1] > AGREES).all())

@@ -86,14 +86,9 @@ def fit_discriminant(
     assert positive is not None
     rate = 1.0 if terms.sends == "gradient" else -terms.rate(round)
     examples = PerExample.of(model, terms, fresh.negative.pool, rng=rng.child("fresh"))
-    detector = fisher(
-        examples,
-        negative.double(),
-        fresh.conduct.factor * positive.double(),
-        count=fresh.negative.rows.shape[1],
-        rate=rate,
-        shrinkage=shrinkage,
-    )
+    without, having = negative.double(), fresh.conduct.factor * positive.double()
+    count = fresh.negative.rows.shape[1]
+    detector = fisher(examples, without, having, count=count, rate=rate, shrinkage=shrinkage)
     others = PerExample.of(model, terms, heldout.negative.pool, rng=rng.child("held"))
     scores = rate * others.along(detector.direction)
     low = scores[heldout.negative.rows].mean(1)

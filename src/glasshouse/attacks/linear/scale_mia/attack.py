@@ -174,14 +174,9 @@ class ScaleMia:
             )
             with torch.no_grad():
                 images = torch.cat([decoder(part) for part in torch.split(leak.inputs.float(), CHUNK)])
-            claims.append(
-                Reconstruction(
-                    about=About(rounds=(one.round,)),
-                    inputs=images,
-                    labels=linear_leakage.labels_from(leak.signal / total.unit, levels),
-                    confidence=leak.signal.abs(),
-                )
-            )
+            labels = linear_leakage.labels_from(leak.signal / total.unit, levels)
+            about, sure = About(rounds=(one.round,)), leak.signal.abs()
+            claims.append(Reconstruction(about=about, inputs=images, labels=labels, confidence=sure))
         return tuple(claims)
 
 

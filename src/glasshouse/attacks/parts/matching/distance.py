@@ -198,7 +198,7 @@ def objectives(
         same = client.model, tuple(one.target)
         engine: Engine
         if one.steps is None and same in ready:
-            engine = ready[same].beside([one.target], masks=[one.adaptation.masks], apart=one.apart)
+            engine = ready[same].beside(one.target, one.adaptation.masks, apart=one.apart)
         else:
             engine = _engine([one], form=form, bf16=False)
         if isinstance(engine, Ghost):

@@ -132,16 +132,10 @@ class Ghost:
                 module.register_forward_pre_hook(_halve)
         self._sizes = self._sizes_of_convolutions(next(model.parameters()), shape) if shape else {}
 
-    def beside(
-        self,
-        targets: Sequence[Mapping[str, Tensor]],
-        *,
-        masks: Sequence[Mapping[str, Tensor]] = (),
-        apart: bool = True,
-    ) -> "Ghost":
-        """A copy that shares the prepared model, with other targets for the same parameters."""
+    def beside(self, target: Mapping[str, Tensor], mask: Mapping[str, Tensor], *, apart: bool) -> "Ghost":
+        """A copy that shares the prepared model, with the target of another victim."""
         other = copy.copy(self)
-        other._targets = Targets(targets, masks, apart=apart)
+        other._targets = Targets([target], [mask], apart=apart)
         return other
 
     def _owners(self) -> list[tuple[str, nn.Module]]:
