@@ -153,7 +153,7 @@ class _ConvolutionGradient(Function):
         pieces = _stack(activations, restarts, parts), _stack(delta, restarts, parts), kernels
         on_activations, on_delta = [], []
         for x, d, k in zip(*pieces, strict=True):
-            on_delta.append(F.conv2d(x, k, None, *options, parts))
+            on_delta.append(F.conv2d(x, k, None, *options, groups=parts))
             if ctx.needs_input_grad[0]:
                 on_activations.append(slopes(d, x, k, options, (True, False))[0])
         first = _unstack(on_activations, activations) if on_activations else None
