@@ -112,7 +112,7 @@ class Targets:
             masks = None
             if any(name in self._masks for name in names):
                 like = {n: torch.ones_like(self._target[n], dtype=torch.bool) for n in names}
-                wide = [self._masks.get(n, all_).expand_as(all_) for n, all_ in like.items()]
+                wide = [self._masks.get(n, every).expand_as(every) for n, every in like.items()]
                 masks = torch.cat([m.flatten(1) for m in wide], 1)
             targets = torch.cat([self._target[name].flatten(1) for name in names], 1)
             self._joined[names] = (targets, masks)
