@@ -87,8 +87,8 @@ class CuriousAbandonHonesty:
         entries = auxiliary.inputs[0].numel()
         agreed = tensors[f"{layer.name}.weight"]
         share = min(0.5, self.fires / (view.terms.cohort * view.terms.batch_size))
-        positive = self.scale or find_scale(auxiliary.inputs.flatten(1).cpu(), share, rng=rng)
-        rows = trap_rows(len(agreed), entries, scale=positive, rng=rng.child("rows"))
+        ratio = self.scale or find_scale(auxiliary.inputs.flatten(1).cpu(), share, rng=rng)
+        rows = trap_rows(len(agreed), entries, scale=ratio, rng=rng.child("rows"))
         weight = torch.zeros_like(agreed)
         scale, shift = (of.repeat_interleave(entries // len(of)) for of in layer.unit)
         rows = rows * float(agreed.std() / rows.std())
