@@ -67,10 +67,10 @@ def answers(view: View, *, subject: str) -> Iterator[Answer]:
     """
     for one in view.rounds:
         models: dict[int, TextModel] = {}  # clients that received the same share it
-        messages: dict[int | None, Update | Aggregate] = {**one.updates}
+        messages: list[tuple[int | None, Update | Aggregate]] = [*one.updates.items()]
         if one.aggregate is not None and not one.updates:
-            messages[None] = one.aggregate
-        for client, message in messages.items():
+            messages = [(None, one.aggregate)]
+        for client, message in messages:
             broadcast = one.broadcast if client is None else one.received_by(client)
             gradient = _gradient(view, broadcast, message, subject=subject)
             if id(broadcast) not in models:

@@ -164,9 +164,11 @@ class ScaleMia:
                 continue
             names = (f"{tail.names[0]}.weight", f"{tail.names[0]}.bias")
             total = sum_of_round(one, terms=view.terms, names=names, subject="attack 'scale_mia'")
+            weight, bias = (total.gradient[name] for name in names)
             levels = view.memory[f"levels.{one.round}"]
             leak = linear_leakage.read_rows(
-                *(total.gradient[name] for name in names),
+                weight,
+                bias,
                 view.memory["thresholds"],
                 floor=EMPTY_BIN * total.unit * float(levels.abs().min()),
                 limit=total.examples,

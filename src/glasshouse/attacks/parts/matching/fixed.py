@@ -29,7 +29,8 @@ class FixedConv2d(nn.Conv2d):
     """
 
     def __init__(self, like: nn.Conv2d) -> None:
-        how: Any = like.kernel_size, like.stride, like.padding, like.dilation  # to mypy tuples of any length
+        # Any: to mypy these are tuples of any length
+        how: tuple[Any, Any, Any, Any] = like.kernel_size, like.stride, like.padding, like.dilation
         super().__init__(like.in_channels, like.out_channels, *how, device="meta")
         self.weight, self.bias = like.weight, like.bias
 

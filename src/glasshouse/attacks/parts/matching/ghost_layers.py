@@ -150,10 +150,11 @@ class _ConvolutionGradient(Function):
         options, shape, restarts = ctx.geometry
         parts = _split(shape, restarts)
         kernels = grad.reshape(-1, parts * shape[0], *shape[1:])
+        stride, padding, dilation = options
         pieces = _stack(activations, restarts, parts), _stack(delta, restarts, parts), kernels
         on_activations, on_delta = [], []
         for x, d, k in zip(*pieces, strict=True):
-            on_delta.append(F.conv2d(x, k, None, *options, groups=parts))
+            on_delta.append(F.conv2d(x, k, None, stride, padding, dilation, parts))
             if ctx.needs_input_grad[0]:
                 on_activations.append(slopes(d, x, k, options, (True, False))[0])
         first = _unstack(on_activations, activations) if on_activations else None

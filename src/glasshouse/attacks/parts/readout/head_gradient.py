@@ -135,7 +135,7 @@ class Inversion:
         if "generator" not in steps:
             return inverted
         how = Search(iterations=steps["generator"])
-        starts = [one.images for one in inverted] or [None] * len(vectors)
+        starts: Sequence[Tensor | None] = [one.images for one in inverted] or [None] * len(vectors)
         return [
             by_generator(model, v, shape, distance=self.distance, how=how, rng=rng, start=start)
             for v, start, rng in zip(vectors, starts, rngs, strict=True)
