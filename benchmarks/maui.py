@@ -26,7 +26,7 @@ from glasshouse.attacks.linear.robbing_the_fed import RobbingTheFed
 from glasshouse.attacks.linear.scale_mia.attack import ScaleMia
 from glasshouse.attacks.linear.scale_mia.autoencoder import AutoencoderTraining
 from glasshouse.attacks.parts.readout.columns import read_columns
-from glasshouse.attacks.parts.readout.frozen import FrozenFeatures, freeze_features
+from glasshouse.attacks.parts.readout.linear_tail import FrozenFeatures, freeze_features
 from glasshouse.attacks.parts.search.deep_image_prior import Search, by_generator
 from glasshouse.attacks.parts.search.features import Distance
 from glasshouse.attacks.transfer.maui.head import HeadSettings

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from glasshouse.attacks.parts.readout.frozen import FrozenFeatures, freeze_features
+from glasshouse.attacks.parts.readout.linear_tail import FrozenFeatures, freeze_features
 from glasshouse.attacks.parts.search.features import (
     Distance,
     Features,

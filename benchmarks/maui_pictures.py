@@ -15,7 +15,7 @@ from torch import Tensor
 
 from benchmarks.maui import TABLE_3, measure_head
 from benchmarks.maui_bench import ROOT, Bench, head_of
-from glasshouse.attacks.parts.readout.frozen import FrozenFeatures
+from glasshouse.attacks.parts.readout.linear_tail import FrozenFeatures
 from glasshouse.attacks.transfer.maui.leakage import Sample
 from glasshouse.cache import load_or_make
 from glasshouse.data.sources import load as load_source

@@ -39,7 +39,7 @@ from glasshouse.attacks.parts.readout.linear_leakage import normal_thresholds, r
 from glasshouse.attacks.parts.readout.linear_tail import find_tail, latents
 from glasshouse.models.build import build
 from glasshouse.rng import Rng
-from glasshouse.wire import Architecture
+from glasshouse.wire import Architecture, Terms
 
 CNN = Architecture(name="scale_mia_cnn", input_shape=(3, 32, 32), classes=10)
 RATE = 0.1
@@ -215,7 +215,9 @@ def made() -> Bench:
     with torch.no_grad():
         u = latents(model, tail.names[0])(images).mean(1)
     thresholds = normal_thresholds(u, 1024)
-    chosen = strength(design="ladder", sends="gradient", steps=1, batch=32, rate=RATE, span=0)
+    sizes = {"clients": 1, "cohort": 1, "batch_size": 32}
+    terms = Terms(protocol="fedsgd", architecture=CNN, sends="gradient", learning_rate=RATE, **sizes)
+    chosen = strength(terms, 0, design="ladder", steps=1, span=0)
     deviation = float(u.std())
     head = craft_head(
         tail, thresholds, deviation=deviation, design="ladder", strength=chosen, rng=Rng.root(3)

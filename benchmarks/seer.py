@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from benchmarks.active import play_out, spread
 from glasshouse.api.guard import with_behaviour
 from glasshouse.attacks.base import Reconstruction
-from glasshouse.attacks.linear.seer.attack import Seer, last_layer
+from glasshouse.attacks.linear.seer.attack import Seer
 from glasshouse.attacks.linear.seer.chosen import brightness
 from glasshouse.attacks.linear.seer.training import SecretTraining, train_secret
 from glasshouse.data.sources import load as load_data
@@ -142,7 +142,6 @@ def guard(arguments: argparse.Namespace) -> None:
     secret, _ = train_secret(
         architecture,
         known.inputs,
-        last=last_layer(architecture),
         examples=64,
         looks_for="brightest",
         recipe=SecretTraining(steps=arguments.steps),

@@ -24,6 +24,7 @@ from torch.nn import functional as F
 from glasshouse.attacks.base import Reconstruction
 from glasshouse.attacks.inversion.inverting_gradients import InvertingGradients
 from glasshouse.attacks.parts.labels import labels_of_each
+from glasshouse.attacks.parts.matching.distance import objective
 from glasshouse.attacks.parts.replica import Replica, replica
 from glasshouse.attacks.parts.search.adam import Descent, adam, random_starts, roughness, stepwise
 from glasshouse.attacks.parts.search.rows import with_labels
@@ -155,7 +156,7 @@ def iterations_of(attack: InvertingGradients, views: list[View], count: int) -> 
     rngs = [Rng.root(i) for i in range(len(views))]
     labels = torch.stack(labels_of_each(views, clients, rngs=rngs))
     start = random_starts(clients, attack.search, rngs=rngs)
-    loss = attack._loss(clients, "simulate", [False] * len(clients))
+    loss = attack.loss(views[0], clients[0], objective(*clients, distance=attack.kind, bf16=attack.bf16))
     search = replace(attack.search, iterations=count)
     every = labels.repeat_interleave(search.restarts, 0)
     return lambda: adam(with_labels(loss, every), start, search, box=clients[0].box(), rngs=rngs)

@@ -23,8 +23,8 @@ import torch
 
 from benchmarks.text import LENGTH, Corpus, Setting, build, defended, gradient
 from glasshouse.attacks.base import About
-from glasshouse.attacks.text.projres import ProjRes, residual, spans
-from glasshouse.attacks.text.reading import Answer
+from glasshouse.attacks.text.projres import NEEDS, SUBJECT, ProjRes, residual
+from glasshouse.attacks.text.reading import Answer, input_spans
 from glasshouse.metrics.membership import auc, tpr_at_fpr
 from glasshouse.metrics.statistics.interval import Interval
 from glasshouse.metrics.statistics.shares import share_interval
@@ -54,7 +54,7 @@ def piece(model: TextModel, sentences: list[list[int]], *, batch: int, number: i
             sent, Setting(table="membership", defence="noise" if noise else "none", strength=noise)
         )
         answer = Answer(about=About(rounds=(0,)), model=model, sent=seen, examples=batch, steps=1)
-        both = spans(answer)
+        both = input_spans(answer, subject=SUBJECT, needs=NEEDS, both=False)
         judged = [residual(model, both, one, least=ProjRes.least) for one in tokens.split(1)]
         record["noise"][f"{noise:g}"] = {"scores": [-d for d, _ in judged], "inside": [s for _, s in judged]}
     record["seconds"] = time.process_time() - began

@@ -23,10 +23,9 @@ from torch import Tensor
 
 from benchmarks.text import LENGTH, MARKS, Corpus, gradient
 from glasshouse.attacks.base import About
-from glasshouse.attacks.text.candidates import ROWS, received
 from glasshouse.attacks.text.dager import Dager
 from glasshouse.attacks.text.reading import Answer, input_span
-from glasshouse.attacks.text.span import Span
+from glasshouse.attacks.text.span import ROWS, Span, received
 from glasshouse.models.text.base import TextModel
 from glasshouse.models.text.gpt2 import gpt2
 from glasshouse.tokens.vocabulary import Vocabulary

@@ -7,11 +7,10 @@ import pytest
 import torch
 
 from glasshouse.attacks.base import About
-from glasshouse.attacks.text.candidates import candidates, received
 from glasshouse.attacks.text.dager import Dager
 from glasshouse.attacks.text.prefixes import Limits, grow
 from glasshouse.attacks.text.reading import Answer, heads_span, input_span
-from glasshouse.attacks.text.span import span_of, with_directions, within_reach
+from glasshouse.attacks.text.span import candidates, received, span_of, with_directions, within_reach
 from glasshouse.audit.run import audit
 from glasshouse.errors import Inapplicable
 from glasshouse.federation.defenses.gaussian_noise import GaussianNoise

@@ -4,7 +4,7 @@ import pytest
 import torch
 from benchmarks.maui_bench import by_pixels
 
-from glasshouse.attacks.parts.readout.frozen import freeze_features
+from glasshouse.attacks.parts.readout.linear_tail import freeze_features
 from glasshouse.attacks.parts.search.deep_image_prior import Generators, Search, by_generator
 from glasshouse.attacks.parts.search.features import Distance
 from glasshouse.errors import BadValue, Inapplicable

@@ -16,7 +16,7 @@ from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.models.build import build
 from glasshouse.rng import Rng
 from glasshouse.settings import Optimizer
-from glasshouse.wire import Architecture
+from glasshouse.wire import Architecture, Terms
 
 RNG = Rng.root(0)
 SMALL = {"name": "scale_mia_cnn", "input_shape": (1, 8, 8), "classes": 10, "arguments": {"bins": 64}}
@@ -201,8 +201,10 @@ def test_the_cnn_fits_other_sizes(side, channels):
 
 
 def test_strength_grows_gentler_with_local_steps():
-    one = strength(design="ladder", sends="delta", steps=1, batch=8, rate=0.1, span=0)
-    three = strength(design="ladder", sends="delta", steps=3, batch=8, rate=0.1, span=0)
+    sizes = {"clients": 1, "cohort": 1, "batch_size": 8}
+    terms = Terms(protocol="fedavg", architecture=Architecture(**SMALL), sends="delta", **sizes)
+    one = strength(terms, 0, design="ladder", steps=1, span=0)
+    three = strength(terms, 0, design="ladder", steps=3, span=0)
     assert three.contrast / three.gain**2 < one.contrast / one.gain**2
     assert three.span < one.span
 

@@ -5,9 +5,9 @@ import torch
 from linear_attacks import attacked, silenced
 from torch import nn
 
-from glasshouse.attacks.linear.seer.attack import Seer, last_layer
+from glasshouse.attacks.linear.seer.attack import Seer
 from glasshouse.attacks.linear.seer.chosen import brightness, choose, with_brightness
-from glasshouse.attacks.linear.seer.secret import read_out
+from glasshouse.attacks.linear.seer.secret import last_layer, read_out
 from glasshouse.attacks.linear.seer.training import SecretTraining, train_secret
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.models.build import build
@@ -44,7 +44,7 @@ def own_cache(tmp_path_factory):
 def secret(request, own_cache):
     """Trained in a few seconds for sums of 16."""
     trained, _ = train_secret(
-        MLP, pictures(800, seed=0), last="head", examples=EXAMPLES, looks_for=request.param,
+        MLP, pictures(800, seed=0), examples=EXAMPLES, looks_for=request.param,
         recipe=SecretTraining(steps=800, learning_rate=2e-3, silence=0.05, code=32),
     )  # fmt: skip
     return trained, request.param

@@ -12,10 +12,9 @@ from glasshouse.attacks.inversion.label_inference import LabelInference
 from glasshouse.attacks.objective import collect_losses
 from glasshouse.attacks.parts.search.adam import Descent
 from glasshouse.attacks.sequences import Sequences
-from glasshouse.attacks.text.lamp import Lamp
+from glasshouse.attacks.text.lamp import Lamp, rearrangement, shuffle
 from glasshouse.attacks.text.matching import FREE, match_gradient
 from glasshouse.attacks.text.ngram import WEIGHT, count_ngrams
-from glasshouse.attacks.text.rearrange import rearrangement, shuffle
 from glasshouse.attacks.text.tag import Tag
 from glasshouse.audit.run import audit
 from glasshouse.audit.scoring import certificate

@@ -36,6 +36,7 @@ from glasshouse.rng import Rng
 from glasshouse.settings import move_into
 from glasshouse.tensors import device_of
 from glasshouse.transcript.view import RoundView, View
+from glasshouse.wire import Update
 
 EASY: Mapping[str, Any] = {
     "data": {"domains": {"targets": 8, "per_class": 40, "shifts": ["lower_half_mask"]}},
@@ -125,18 +126,11 @@ class ClassInversion:
             for client, update in one.updates.items():
                 own = (owners == client).nonzero().squeeze(1)
                 if len(own):
-                    noise = rng.child(f"noise/{one.round}/{client}").torch()
-                    images[own] = self._match(
-                        _received(one, client), update.tensors, images[own], own.to(device), noise
-                    )
-            claims.append(
-                ClassRepresentatives(
-                    about=About(rounds=tuple(r.round for r in rounds[: i + 1])),
-                    inputs=((images.clamp(-1, 1) + 1) / 2).clone(),
-                    labels=labels,
-                    source=owners,
-                )
-            )
+                    model, noise = _received(one, client), rng.child(f"noise/{one.round}/{client}").torch()
+                    images[own] = self._match(model, update, images[own], own.to(device), noise)
+            about = About(rounds=tuple(r.round for r in rounds[: i + 1]))
+            inputs = ((images.clamp(-1, 1) + 1) / 2).clone()
+            claims.append(ClassRepresentatives(about=about, inputs=inputs, labels=labels, source=owners))
         return tuple(claims)
 
     def objective(self, view: View, about: About, *, rng: Rng) -> SearchedLoss:
@@ -153,46 +147,32 @@ class ClassInversion:
                 each = []
                 for client in clients:
                     own = torch.isin(classes, (owners == client).nonzero().squeeze(1).to(classes.device))
-                    model, update = _received(last, client), last.updates[client].tensors
-                    parameters = {n: p for n, p in model.named_parameters() if n in update}
-                    target = -torch.cat([update[n].flatten() for n in parameters])
-                    each.append(self._mismatch(model, parameters, target, images[own], classes[own]).detach())
+                    model, update = _received(last, client), last.updates[client]
+                    each.append(self._mismatch(model, update, images[own], classes[own]).detach())
                 values.append(torch.stack(each).mean())
             return torch.stack(values)
 
         return SearchedLoss(loss=loss, noise=ROUNDING)
 
-    def _mismatch(
-        self,
-        model: nn.Module,
-        parameters: Mapping[str, nn.Parameter],
-        target: Tensor,
-        x: Tensor,
-        labels: Tensor,
-    ) -> Tensor:
+    def _mismatch(self, model: nn.Module, update: Update, x: Tensor, labels: Tensor) -> Tensor:
         """The loss of images (B, C, H, W) in [-1, 1]."""
+        parameters = {n: p for n, p in model.named_parameters() if n in update.tensors}
+        target = -torch.cat([update.tensors[n].flatten() for n in parameters])
         loss = F.cross_entropy(model((x + 1) / 2), labels)
         gradients = torch.autograd.grad(loss, list(parameters.values()), create_graph=True)
         gradient = torch.cat([g.flatten() for g in gradients])
         return 1 - F.cosine_similarity(gradient, target, dim=0) + self.smoothness * total_variation(x).mean()
 
     def _match(
-        self,
-        model: nn.Module,
-        update: Mapping[str, Tensor],
-        start: Tensor,
-        labels: Tensor,
-        noise: torch.Generator,
+        self, model: nn.Module, update: Update, start: Tensor, labels: Tensor, noise: torch.Generator
     ) -> Tensor:
         """Images (B, C, H, W) in [-1, 1] whose gradient is opposite to the update; the last iterate."""
-        parameters = {n: p for n, p in model.named_parameters() if n in update}
-        target_gradient = -torch.cat([update[n].flatten() for n in parameters])
         x = start.clone().requires_grad_()
         optimizer = torch.optim.Adam([x], lr=self.search.learning_rate)
-        best = target_gradient.new_full((), torch.inf)
+        best = next(iter(update.tensors.values())).new_full((), torch.inf)
         since = torch.zeros_like(best)
         for i in range(self.search.iterations):
-            value = self._mismatch(model, parameters, target_gradient, x, labels)
+            value = self._mismatch(model, update, x, labels)
             record_loss(i, value)
             (slope,) = torch.autograd.grad(value, x)
             self.search.step(optimizer, slope, iteration=i, noise=[noise])
@@ -220,17 +200,13 @@ def classes_of_clients(one: RoundView, targets: int) -> Tensor:
     Every client gets at most L / K classes, rounded up.
     """
     clients = sorted(one.updates)
-    lowest = np.stack([_row_minima(one.updates[c].tensors, targets) for c in clients])  # (K, L)
+    weights = [[t for t in one.updates[c].tensors.values() if t.ndim == 2][-1] for c in clients]
+    # Smallest entry of each private class's row of the last layer's gradient, in units of the largest.
+    minima = [(-w[:targets]).amin(1) / w.abs().max().clamp_min(1e-30) for w in weights]
+    lowest = torch.stack(minima).cpu().numpy()  # (K, L)
     room = -(-targets // len(clients))
     rows, columns = scipy.optimize.linear_sum_assignment(np.repeat(lowest, room, axis=0))
     owners = torch.zeros(targets, dtype=torch.int64)
     for row, column in zip(rows, columns, strict=True):
         owners[int(column)] = clients[int(row) // room]
     return owners
-
-
-def _row_minima(update: Mapping[str, Tensor], targets: int) -> np.ndarray:
-    """Smallest entry of each private class's row of the last layer's gradient, in units of the largest."""
-    weight = [t for t in update.values() if t.ndim == 2][-1]
-    gradient = -weight[:targets]
-    return np.asarray((gradient.amin(1) / weight.abs().max().clamp_min(1e-30)).cpu().numpy())

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, final
 
 from glasshouse.attacks.base import Needs
-from glasshouse.attacks.parts.local_steps import LINEAR
+from glasshouse.attacks.parts.local_steps import LINEAR, update_needs
 from glasshouse.attacks.parts.matching.exact import ExactAttack, QuasiNewton
 from glasshouse.registry import Card
 from glasshouse.settings import move_into
@@ -46,9 +46,7 @@ class DLG(ExactAttack):
         },
         renamed=move_into("search", "restarts", "iterations", "goal"),
     )
-    needs: ClassVar[Needs] = Needs(
-        sees=frozenset({"broadcast", "update"}), scope="update", optimizers=LINEAR, repeats=True
-    )
+    needs: ClassVar[Needs] = update_needs(LINEAR)
     infers_labels: ClassVar[bool] = False
 
     search: QuasiNewton = field(default_factory=QuasiNewton)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, final
 
 from glasshouse.attacks.base import Needs
-from glasshouse.attacks.parts.local_steps import LINEAR
+from glasshouse.attacks.parts.local_steps import LINEAR, update_needs
 from glasshouse.attacks.parts.matching.exact import ExactAttack, QuasiNewton
 from glasshouse.registry import Card
 from glasshouse.settings import move_into
@@ -38,13 +38,7 @@ class IDLG(ExactAttack):
         },
         renamed=move_into("search", "restarts", "iterations", "goal"),
     )
-    needs: ClassVar[Needs] = Needs(
-        sees=frozenset({"broadcast", "update"}),
-        scope="update",
-        optimizers=LINEAR,
-        repeats=True,
-        uses=frozenset({"labels"}),
-    )
+    needs: ClassVar[Needs] = update_needs(LINEAR, "labels")
     infers_labels: ClassVar[bool] = True
 
     search: QuasiNewton = field(default_factory=QuasiNewton)

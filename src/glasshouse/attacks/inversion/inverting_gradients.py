@@ -22,22 +22,18 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar, final
 
-import torch
 from torch import Tensor
 
 from glasshouse.attacks.base import Claim, Needs
-from glasshouse.attacks.objective import SearchedLoss, SearchingTogether
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.labels import labels_of_each
-from glasshouse.attacks.parts.local_steps import ANY
+from glasshouse.attacks.parts.local_steps import ANY, update_needs
 from glasshouse.attacks.parts.matching import step_order
-from glasshouse.attacks.parts.matching.distance import Objective, Steps, can_share, objective, objectives
-from glasshouse.attacks.parts.matching.exact import best_claim, loss_of_pixels
-from glasshouse.attacks.parts.matching.transforms import Adaptation
+from glasshouse.attacks.parts.matching.distance import Distance, Objective, Steps, can_share, objective
+from glasshouse.attacks.parts.matching.exact import DescentAttack, best_claim
 from glasshouse.attacks.parts.replica import Replica, replicas
-from glasshouse.attacks.parts.search.adam import Descent, adam, random_starts, roughness
-from glasshouse.attacks.parts.search.rows import Labelled, with_labels
-from glasshouse.attacks.together import SearchAttack
+from glasshouse.attacks.parts.search.adam import Descent, random_starts, roughness
+from glasshouse.attacks.parts.search.rows import Labelled
 from glasshouse.limits import NotNegative
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
@@ -47,7 +43,7 @@ from glasshouse.transcript.view import View
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class InvertingGradients(SearchAttack, SearchingTogether):
+class InvertingGradients(DescentAttack):
     """Cosine matching with a total-variation prior.
 
     Args:
@@ -63,6 +59,7 @@ class InvertingGradients(SearchAttack, SearchingTogether):
     """
 
     name: ClassVar[str] = "inverting_gradients"
+    kind: ClassVar[Distance] = "cosine"
     card: ClassVar[Card] = Card(
         title="Inverting Gradients",
         summary="cosine gradient matching with total variation",
@@ -75,13 +72,7 @@ class InvertingGradients(SearchAttack, SearchingTogether):
         },
         renamed=move_into("search", "restarts", "iterations", "learning_rate", "signed"),
     )
-    needs: ClassVar[Needs] = Needs(
-        sees=frozenset({"broadcast", "update"}),
-        scope="update",
-        optimizers=ANY,
-        repeats=True,
-        uses=frozenset({"labels"}),
-    )
+    needs: ClassVar[Needs] = update_needs(ANY, "labels")
 
     search: Descent = field(default_factory=partial(Descent, signed=True))
     tv: NotNegative = 0.01
@@ -97,34 +88,19 @@ class InvertingGradients(SearchAttack, SearchingTogether):
         labels = labels_of_each(views, clients, rngs=rngs)
         start = random_starts(clients, self.search, rngs=rngs)
         adaptive = detect.adaptation_of_each(clients, adaptive=self.adaptive, rngs=rngs)
-        loss = self._loss(clients, self.local_steps, adaptive)
+        compare = partial(objective, *clients, distance=self.kind, adaptive=adaptive, bf16=self.bf16)
+        loss = self.loss(views[0], clients[0], compare(steps=self.local_steps))
         if self.local_steps == "simulate" and step_order.unknown(clients[0]):
-            as_one = self._loss(clients, "one_step", adaptive)
+            as_one = self.loss(views[0], clients[0], compare(steps="one_step"))
             descent, orders = step_order.match(
                 clients[0], start, labels[0], self.search, as_one=as_one, simulated=loss, rng=rngs[0]
             )
             return (best_claim(clients[0], descent, orders[descent.best()]),)
-        every = torch.stack(labels).repeat_interleave(self.search.restarts, 0)
-        descent = adam(with_labels(loss, every), start, self.search, box=clients[0].box(), rngs=rngs)
-        results = zip(clients, descent.by_victim(len(clients)), labels, strict=True)
-        return tuple(best_claim(client, one, y) for client, one, y in results)
+        return self.descend(clients, labels, loss, start, rngs=rngs)
 
-    def objectives(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[SearchedLoss, ...]:
+    def loss(self, view: View, client: Replica, distance: Objective) -> Labelled:
         """Cosine distance and total variation."""
-        clients = replicas(views, subject="attack 'inverting_gradients'")
-        adaptive = detect.adaptation_of_each(clients, adaptive=self.adaptive, rngs=rngs)
-        distances = objectives(clients, distance="cosine", steps=self.local_steps, adaptive=adaptive)
-        every = zip(clients, distances, strict=True)
-        return tuple(loss_of_pixels(client, self._with_prior(client, one)) for client, one in every)
-
-    def _loss(
-        self, clients: Sequence[Replica], steps: Steps, adaptive: Sequence[Adaptation | bool]
-    ) -> Labelled:
-        distance = objective(*clients, distance="cosine", steps=steps, adaptive=adaptive, bf16=self.bf16)
-        return self._with_prior(clients[0], distance)
-
-    def _with_prior(self, client: Replica, distance: Objective) -> Labelled:
-        """The loss; ``client``: any of those whose updates ``distance`` compares."""
+        del view
 
         def loss(
             points: Tensor, labels: Tensor, derivative: bool, victims: Sequence[int] | None = None

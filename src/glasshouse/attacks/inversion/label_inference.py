@@ -12,7 +12,7 @@ import torch
 
 from glasshouse.attacks.base import Claim, Labels, Needs
 from glasshouse.attacks.parts.labels import Rule, infer_labels
-from glasshouse.attacks.parts.local_steps import ANY, LINEAR
+from glasshouse.attacks.parts.local_steps import ANY, LINEAR, update_needs
 from glasshouse.attacks.parts.replica import replica
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
@@ -46,12 +46,7 @@ class LabelInference:
 
     @property
     def needs(self) -> Needs:
-        return Needs(
-            sees=frozenset({"broadcast", "update"}),
-            scope="update",
-            optimizers=ANY if self.rule == "sums" else LINEAR,
-            repeats=True,
-        )
+        return update_needs(ANY if self.rule == "sums" else LINEAR)
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """Counts (K,) that add up to the number of examples behind the update.

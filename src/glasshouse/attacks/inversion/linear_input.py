@@ -21,7 +21,7 @@ from torch import nn
 
 from glasshouse.attacks.base import Claim, Needs
 from glasshouse.attacks.parts.labels import known_labels
-from glasshouse.attacks.parts.local_steps import LINEAR
+from glasshouse.attacks.parts.local_steps import LINEAR, update_needs
 from glasshouse.attacks.parts.matching.exact import claim_images
 from glasshouse.attacks.parts.replica import Replica, replica
 from glasshouse.errors import Inapplicable
@@ -52,13 +52,12 @@ class LinearInput:
             "scenario": {"model": {"name": "mlp"}},
         },
     )
-    needs: ClassVar[Needs] = Needs(sees=frozenset({"broadcast", "update"}), scope="update", optimizers=LINEAR)
+    needs: ClassVar[Needs] = update_needs(LINEAR, repeats=False)
     budget: ClassVar[None] = None
 
     def check_model(self, architecture: Architecture) -> None:
         """Refuse models whose first layer is not linear with a bias."""
-        model = build(architecture)
-        find_first_linear(model, architecture.image_shape, frozenset(dict(model.named_parameters())))
+        find_first_linear(build(architecture), architecture.image_shape)
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """Recover one input; confidence is ``|d|``, in units of the gradient.
@@ -102,9 +101,10 @@ def first_linear(client: Replica, *, subject: str = SUBJECT) -> str:
 
 
 def find_first_linear(
-    model: nn.Module, shape: tuple[int, int, int], tensors: Set[str], *, subject: str = SUBJECT
+    model: nn.Module, shape: tuple[int, int, int], tensors: Set[str] | None = None, *, subject: str = SUBJECT
 ) -> str:
-    """As :func:`first_linear`, for a model of which clients send ``tensors``."""
+    """As :func:`first_linear`, for a model of which clients send ``tensors``; None: all parameters."""
+    tensors = dict(model.named_parameters()).keys() if tensors is None else tensors
     for name, module in model.named_modules():
         if list(module.children()) or name == "normalize" or isinstance(module, PASSIVE):
             continue

@@ -20,6 +20,7 @@ Shape letters: B images, R rows, D pixels.
 """
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import ClassVar, final
 
 import torch
@@ -28,7 +29,7 @@ from torch import Tensor, nn
 from glasshouse.attacks.base import Claim, Needs, Reconstruction
 from glasshouse.attacks.budget import LONGER, PROBE, Budget, shorten
 from glasshouse.attacks.inversion.linear_input import find_first_linear, first_linear
-from glasshouse.attacks.parts.local_steps import LINEAR
+from glasshouse.attacks.parts.local_steps import LINEAR, update_needs
 from glasshouse.attacks.parts.readout.sparse_columns import ColumnSearch, factorize, find_columns
 from glasshouse.attacks.parts.replica import Replica, replica
 from glasshouse.errors import Inapplicable
@@ -68,27 +69,22 @@ class Spear:
             "metric": "rate_blind",
         },
     )
-    needs: ClassVar[Needs] = Needs(sees=frozenset({"broadcast", "update"}), scope="update", optimizers=LINEAR)
+    needs: ClassVar[Needs] = update_needs(LINEAR, repeats=False)
 
     search: ColumnSearch = field(default_factory=ColumnSearch)
 
     @property
     def budget(self) -> Budget:
         """Maximum number of sweeps; the search ends as soon as the batch is found."""
-        short, longer = (shorten(self.search, iterations=n, draws=0) for n in (PROBE, LONGER))
-        return Budget(
-            unit="sweeps", amount=self.search.sweeps, probe={"search": short}, longer={"search": longer}
-        )
+        short, longer = ({"search": shorten(self.search, iterations=n, draws=0)} for n in (PROBE, LONGER))
+        return Budget(unit="sweeps", amount=self.search.sweeps, probe=short, longer=longer)
 
     def check_model(self, architecture: Architecture) -> None:
         """Refuse models whose first layer is not linear with a bias, or without a ReLU behind it."""
         model = build(architecture)
-        name = find_first_linear(
-            model, architecture.image_shape, frozenset(dict(model.named_parameters())), subject=SUBJECT
-        )
+        name = find_first_linear(model, architecture.image_shape, subject=SUBJECT)
         layers = [(n, m) for n, m in model.named_modules() if not list(m.children())]
-        place = next(i for i, (n, _) in enumerate(layers) if n == name)
-        after = layers[place + 1][1] if place + 1 < len(layers) else None
+        after = next((m for (n, _), (_, m) in pairwise(layers) if n == name), None)
         if not isinstance(after, nn.ReLU):
             raise Inapplicable(
                 SUBJECT,
@@ -118,11 +114,8 @@ class Spear:
         inputs, agreement = self._read(client, name, weight, bias, rng=rng)
         low, high = client.terms.image_range
         pixels = client.to_pixels(inputs.reshape(-1, *client.shape).to(client.scale))
-        return (
-            Reconstruction(
-                about=client.about, inputs=pixels.clamp(low, high).float(), labels=None, confidence=agreement
-            ),
-        )
+        pixels = pixels.clamp(low, high).float()
+        return (Reconstruction(about=client.about, inputs=pixels, labels=None, confidence=agreement),)
 
     def _read(
         self, client: Replica, name: str, weight: Tensor, bias: Tensor, *, rng: Rng
@@ -138,8 +131,7 @@ class Spear:
             scale = torch.linalg.lstsq(columns, bias[:, None]).solution[:, 0]
             inputs = torch.linalg.lstsq(columns * scale, weight).solution
             fires = before[0] @ inputs.T + before[1][:, None] > 0
-            seen = factors.alive
-            return inputs, (fires == (columns != 0))[seen].double().mean(0)
+            return inputs, (fires == (columns != 0))[factors.alive].double().mean(0)
 
         def accept(directions: Tensor) -> bool:
             return bool((solve(directions)[1] > AGREES).all())

@@ -25,12 +25,7 @@ from torch import Tensor, nn
 
 from glasshouse.attacks.base import Claim, Needs
 from glasshouse.attacks.inversion.linear_input import PASSIVE
-from glasshouse.attacks.parts.readout.summed import (
-    claim_of_round,
-    crafting_control,
-    crafting_needs,
-    sum_of_round,
-)
+from glasshouse.attacks.parts.readout import summed
 from glasshouse.attacks.parts.replica import normalization
 from glasshouse.errors import Inapplicable
 from glasshouse.limits import NotNegative, Positive, check_ranges
@@ -67,9 +62,9 @@ class CuriousAbandonHonesty:
         threat="malicious server: sets parameters, keeps the architecture, sees only the sum",
         grants=("auxiliary",),
         details={"attribution": "none: it cannot say whose image it is", "structure": "unchanged"},
-        control=crafting_control("parameters", model={"name": "mlp", "hidden": "512,32"}),
+        control=summed.crafting_control("parameters", model={"name": "mlp", "hidden": "512,32"}),
     )
-    needs: ClassVar[Needs] = crafting_needs("parameters")
+    needs: ClassVar[Needs] = summed.crafting_needs("parameters")
     budget: ClassVar[None] = None
 
     fires: Positive = 3.0
@@ -91,18 +86,14 @@ class CuriousAbandonHonesty:
         tensors |= layer.pass_on(tensors)
         entries = auxiliary.inputs[0].numel()
         agreed = tensors[f"{layer.name}.weight"]
-        sizes = (len(agreed), entries)
         share = min(0.5, self.fires / (view.terms.cohort * view.terms.batch_size))
-        pixels = auxiliary.inputs.flatten(1).cpu()
-        rows = trap_rows(
-            *sizes, scale=self.scale or find_scale(pixels, share, rng=rng), rng=rng.child("rows")
-        )
+        ratio = self.scale or find_scale(auxiliary.inputs.flatten(1).cpu(), share, rng=rng)
+        rows = trap_rows(len(agreed), entries, scale=ratio, rng=rng.child("rows"))
         weight = torch.zeros_like(agreed)
         scale, shift = (of.repeat_interleave(entries // len(of)) for of in layer.unit)
         rows = rows * float(agreed.std() / rows.std())
         weight[:, :entries] = rows * scale
-        bias = rows @ shift
-        tensors |= {f"{layer.name}.weight": weight, f"{layer.name}.bias": bias}
+        tensors |= {f"{layer.name}.weight": weight, f"{layer.name}.bias": rows @ shift}
         return Crafted(
             default=replace(one.broadcast, tensors=tensors),
             memory={f"trapped.{one.round}": torch.stack((scale, shift))},
@@ -111,21 +102,18 @@ class CuriousAbandonHonesty:
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """The images of every crafted round; confidence: the number of rows that agree."""
         del rng  # deterministic
-        shape = view.terms.architecture.input_shape
-        name = _find_layer(view.terms.architecture).name
+        name, terms = _find_layer(view.terms.architecture).name, view.terms
+        names = (f"{name}.weight", f"{name}.bias")
         claims: list[Claim] = []
         for one in view.rounds:
             if f"trapped.{one.round}" not in view.memory:
                 continue
-            names = (f"{name}.weight", f"{name}.bias")
-            total = sum_of_round(one, terms=view.terms, names=names, subject=SUBJECT)
+            total = summed.sum_of_round(one, terms=terms, names=names, subject=SUBJECT)
             scale, shift = view.memory[f"trapped.{one.round}"].double().cpu()
             weight, bias = (total.gradient[n].cpu() for n in names)
-            entries = shape[0] * shape[1] * shape[2]
-            inputs, rows = read_traps(
-                weight[:, :entries] * scale, bias, shift, limit=total.examples, range_=view.terms.image_range
-            )
-            claims.append(claim_of_round(one, inputs, terms=view.terms, confidence=rows))
+            weight = weight[:, : len(scale)] * scale
+            inputs, rows = read_traps(weight, bias, shift, limit=total.examples, range_=terms.image_range)
+            claims.append(summed.claim_of_round(one, inputs, terms=terms, confidence=rows))
         return tuple(claims)
 
 
@@ -175,14 +163,11 @@ def read_traps(
     steps = (images - range_[0]) / (range_[1] - range_[0]) * 255
     whole = (steps - steps.round()).abs().mean(1) < OFF_GRID
     sure = near.sum(1).double() + whole.double() * 0.5
-    covered = torch.zeros(len(images), dtype=torch.bool)
-    representatives: list[int] = []
+    chosen: list[int] = []
     for i in sure.argsort(descending=True, stable=True).tolist():
-        if not covered[i]:
-            representatives.append(i)
-            covered |= near[i]
-    representatives = representatives[:limit]
-    return images[representatives], sure[representatives]
+        if not bool(near[chosen, i].any()):
+            chosen.append(i)
+    return images[chosen[:limit]], sure[chosen[:limit]]
 
 
 @final
@@ -193,14 +178,18 @@ class _Layer:
     Attributes:
         name: without ``.weight``.
         convolutions: before it, in order.
-        unit: scale and shift, (C,), with pixel = input of the layer * scale + shift.
-        normalized: likewise, for the input of the first convolution.
+        normalized: scale and shift, (C,), with pixel = model input * scale + shift.
     """
 
     name: str
     convolutions: tuple[str, ...]
-    unit: tuple[Tensor, Tensor]
     normalized: tuple[Tensor, Tensor]
+
+    @property
+    def unit(self) -> tuple[Tensor, Tensor]:
+        """Scale and shift, (C,), with pixel = input of the layer * scale + shift."""
+        scale, shift = self.normalized
+        return (torch.ones_like(scale), torch.zeros_like(shift)) if self.convolutions else self.normalized
 
     def pass_on(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """Weights with which the convolutions pass every channel through unchanged, in pixels."""
@@ -232,16 +221,11 @@ def _find_layer(architecture: Architecture) -> _Layer:
         if isinstance(module, nn.Conv2d) and _passes(module, channels):
             convolutions.append(name)
             continue
-        wide = isinstance(module, nn.Linear) and module.bias is not None
-        if (
-            wide
-            and module.in_features % (height * width) == 0
-            and module.in_features >= channels * height * width
-        ):
+        linear = module if isinstance(module, nn.Linear) and module.bias is not None else None
+        maps, rest = divmod(linear.in_features, height * width) if linear is not None else (0, 0)
+        if maps >= channels and not rest:
             scale, shift = (t.flatten() for t in normalization(model, channels))
-            normalized = (scale, shift)
-            unit = (torch.ones(channels), torch.zeros(channels)) if convolutions else normalized
-            return _Layer(name=name, convolutions=tuple(convolutions), unit=unit, normalized=normalized)
+            return _Layer(name=name, convolutions=tuple(convolutions), normalized=(scale, shift))
         raise Inapplicable(
             SUBJECT,
             needs="a linear layer with a bias behind nothing but convolutions that can pass the image on",
@@ -253,8 +237,8 @@ def _find_layer(architecture: Architecture) -> _Layer:
 
 def _passes(convolution: nn.Conv2d, channels: int) -> bool:
     """Whether it preserves height and width, and has enough channels for an image."""
-    odd = all(k % 2 == 1 for k in convolution.kernel_size)
-    same = all(p == k // 2 for p, k in zip(convolution.padding, convolution.kernel_size, strict=True))
+    sizes = zip(convolution.padding, convolution.kernel_size, strict=True)
+    same = all(k % 2 == 1 and p == k // 2 for p, k in sizes)
     plain = convolution.stride == (1, 1) and convolution.dilation == (1, 1) and convolution.groups == 1
     enough = min(convolution.in_channels, convolution.out_channels) >= channels
-    return odd and same and plain and enough and convolution.bias is not None
+    return same and plain and enough and convolution.bias is not None

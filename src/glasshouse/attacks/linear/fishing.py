@@ -24,7 +24,6 @@ other examples every round, or drop out (rounds); parameters are sent instead of
 loses them in rounding. Shape letters: N auxiliary images, E features, B examples, R rows, D pixels.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -72,15 +71,7 @@ class Fishing:
         threat="malicious server: sets the last layer, keeps the architecture, sees only the sum",
         grants=("auxiliary",),
         details={"attribution": "none: it cannot say whose image it is", "structure": "unchanged"},
-        control={
-            **crafting_control(
-                "parameters",
-                model={"name": "mlp"},
-                federation={"clients": 2, "batch_size": 1, "rounds": 120, "secure_sum": True},
-                audit={"rounds": list(range(120))},
-            ),
-            "setting": "2 clients with 1 digit each, 120 rounds, no defence",
-        },
+        control=crafting_control("parameters", batch=1, rounds=120, model={"name": "mlp"}),
     )
     needs: ClassVar[Needs] = crafting_needs("parameters")
     budget: ClassVar[None] = None
@@ -144,11 +135,11 @@ class Fishing:
             if not {f"alone.{one.round}", f"threshold.{one.round}"} & view.memory.keys():
                 continue
             total = _sum(one, view.terms)
-            readings = [_read_single(*d) for d in self._differences(total, view.memory, one.round)]
-            inputs = torch.stack(
-                [torch.zeros(math.prod(shape)), *(x.float() for x in readings if x is not None)]
-            )
-            pixels = _to_pixels(view.terms.architecture, inputs[1:].reshape(-1, *shape))
+            alone = self._differences(total, view.memory, one.round)
+            squares = [float(bias.dot(bias)) for _, bias in alone]  # 0: no unit was active
+            read = [(b @ w / s).float() for (w, b), s in zip(alone, squares, strict=True) if s > 0]
+            inputs = torch.cat([torch.zeros(0, *shape), *(x.reshape(1, *shape) for x in read)])
+            pixels = _to_pixels(view.terms.architecture, inputs)
             margin = OUTSIDE * (high - low)
             inside = ((pixels >= low - margin) & (pixels <= high + margin)).flatten(1).all(1)
             pixels = pixels[inside].clamp(low, high)
@@ -159,10 +150,9 @@ class Fishing:
     def _differences(self, total: RoundSum, memory: Mapping[str, Tensor], number: int) -> list[list[Tensor]]:
         """Gradients of the first layer, weight and bias, that come from a single example."""
         count = _count(total, self.target)
-        if self.strategy == "class":
-            return [list(total.gradient.values())[:2]] if abs(count + 1) < WHOLE else []
-        if self.strategy == "feature":
-            return [list(total.gradient.values())[:2]] if abs(count - 1) < WHOLE else []
+        if self.strategy != "rounds":
+            expected = -1 if self.strategy == "class" else 1
+            return [list(total.gradient.values())[:2]] if abs(count - expected) < WHOLE else []
         alone = []
         for side in SIDES:
             if f"{side}.{number}.count" not in memory:
@@ -217,10 +207,7 @@ def next_threshold(values: Tensor, known: list[tuple[float, float]], examples: i
         return beyond
     cuts = sorted(known, reverse=True)
     bins = [(b - a, y, x) for (x, a), (y, b) in pairwise(cuts)]  # count, lower, upper
-    full = [
-        (count, lower, upper) for count, lower, upper in bins if count > 1.5 and upper - lower > 1e-9 * beyond
-    ]
-    if full:
+    if full := [one for one in bins if one[0] > 1.5 and one[2] - one[1] > 1e-9 * beyond]:
         _, lower, upper = max(full)
         inside = values[(values > lower) & (values < upper)]
         return float(inside.median()) if len(inside) > 1 else (lower + min(upper, high)) / 2
@@ -232,11 +219,9 @@ def _neighbours(
     threshold: float, known: list[tuple[float, RoundSum]], *, target: int, number: int
 ) -> dict[str, Tensor]:
     """The sums of the rounds with the next lower and next higher threshold, for the attack's memory."""
-    lower = [k for k in known if k[0] < threshold]
-    upper = [k for k in known if k[0] > threshold]
     nearest = {
-        "below": max(lower, default=None, key=itemgetter(0)),
-        "above": min(upper, default=None, key=itemgetter(0)),
+        "below": max((k for k in known if k[0] < threshold), default=None, key=itemgetter(0)),
+        "above": min((k for k in known if k[0] > threshold), default=None, key=itemgetter(0)),
     }
     memory: dict[str, Tensor] = {}
     for side, nearby in nearest.items():
@@ -247,12 +232,6 @@ def _neighbours(
     return memory
 
 
-def _read_single(weight: Tensor, bias: Tensor) -> Tensor | None:
-    """The input of a first layer from the gradient of one example, (D,); None: no unit was active."""
-    square = float(bias.dot(bias))
-    return bias @ weight / square if square > 0 else None
-
-
 def _layers(architecture: Architecture) -> tuple[str, str]:
     """Names of the first and of the last linear layer.
 
@@ -260,13 +239,10 @@ def _layers(architecture: Architecture) -> tuple[str, str]:
         Inapplicable: the first layer is not linear with a bias, or the last has none.
     """
     model = build(architecture)
-    names = frozenset(dict(model.named_parameters()))
-    first = find_first_linear(model, architecture.image_shape, names, subject=SUBJECT)
-    last = [
-        n
-        for n, m in model.named_modules()
-        if isinstance(m, nn.Linear) and m.out_features == architecture.classes
-    ]
+    names = dict(model.named_parameters()).keys()
+    first = find_first_linear(model, architecture.image_shape, subject=SUBJECT)
+    linear = {n: m for n, m in model.named_modules() if isinstance(m, nn.Linear)}
+    last = [n for n, m in linear.items() if m.out_features == architecture.classes]
     if not last or last[-1] == first or f"{last[-1]}.bias" not in names:
         raise Inapplicable(
             SUBJECT,

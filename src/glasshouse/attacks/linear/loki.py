@@ -22,15 +22,9 @@ import torch
 from torch import Tensor
 
 from glasshouse.attacks.base import Claim, Needs
-from glasshouse.attacks.linear.robbing_the_fed import imprint_tensors
-from glasshouse.attacks.parts.readout.in_front import PREFIX, agreed_state, in_front
+from glasshouse.attacks.linear.robbing_the_fed import PREFIX, agreed_state, imprint_tensors, in_front
+from glasshouse.attacks.parts.readout import summed
 from glasshouse.attacks.parts.readout.linear_leakage import normal_thresholds
-from glasshouse.attacks.parts.readout.summed import (
-    claim_of_round,
-    crafting_control,
-    crafting_needs,
-    sum_of_round,
-)
 from glasshouse.limits import Count, Natural, check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
@@ -61,7 +55,7 @@ class Loki:
         threat="malicious server: changes the architecture, addresses each client, sees only the sum",
         grants=("auxiliary",),
         details={"attribution": "by channel group", "structure": "changed: a client can see it"},
-        control=crafting_control("addressing", "architecture", "parameters"),
+        control=summed.crafting_control("addressing", "architecture", "parameters"),
     )
 
     width: Count = 4
@@ -72,7 +66,7 @@ class Loki:
 
     budget: ClassVar[None] = None
 
-    needs: ClassVar[Needs] = crafting_needs("architecture", "addressing")
+    needs: ClassVar[Needs] = summed.crafting_needs("architecture", "addressing")
 
     def craft(self, view: View, *, rng: Rng) -> Crafted | None:
         """One broadcast per client, identical except for the convolution."""
@@ -96,12 +90,8 @@ class Loki:
         shared = {**agreed_state(view), **tensors}
 
         def addressed(client: int | None) -> Broadcast:
-            return Broadcast(
-                round=number,
-                architecture=architecture,
-                tensors={**shared, **_spread(architecture, client, terms.clients)},
-                client=client,
-            )
+            every = {**shared, **_spread(architecture, client, terms.clients)}
+            return Broadcast(round=number, architecture=architecture, tensors=every, client=client)
 
         return Crafted(
             default=addressed(None),
@@ -120,20 +110,19 @@ class Loki:
         for one in view.rounds:
             if one.broadcast.architecture.name != "loki":
                 continue
-            total = sum_of_round(one, terms=view.terms, names=(name,), subject="attack 'loki'")
+            total = summed.sum_of_round(one, terms=view.terms, names=(name,), subject="attack 'loki'")
             clients = tuple(one.updates)
             if one.aggregate:
                 answering = {*one.aggregate.selected} - {*one.aggregate.dropped}
                 clients = tuple(sorted(answering & {*range(view.terms.clients)}))
             limit = -(-total.examples // len(clients))
-            readings = [
-                read_group(block, view.memory["thresholds"], limit=limit)
-                for block in total.gradient[name].chunk(view.terms.clients, dim=1)
-            ]
-            inputs = torch.cat([readings[c][0] for c in clients])
-            confidence = torch.cat([readings[c][1] for c in clients])
-            source = torch.tensor([c for c in clients for _ in readings[c][1]], dtype=torch.int64)
-            claims.append(claim_of_round(one, inputs, terms=view.terms, confidence=confidence, source=source))
+            blocks = total.gradient[name].chunk(view.terms.clients, dim=1)
+            readings = {c: read_group(blocks[c], view.memory["thresholds"], limit=limit) for c in clients}
+            inputs, confidence = (torch.cat(parts) for parts in zip(*readings.values(), strict=True))
+            source = torch.tensor([c for c, (found, _) in readings.items() for _ in found]).long()
+            claims.append(
+                summed.claim_of_round(one, inputs, terms=view.terms, confidence=confidence, source=source)
+            )
         return tuple(claims)
 
 
@@ -142,8 +131,8 @@ def _spread(architecture: Architecture, client: int | None, clients: int) -> dic
     channels = architecture.input_shape[0]
     weight = torch.zeros(clients * channels, channels, 3, 3)
     if client is not None:
-        for channel in range(channels):
-            weight[client * channels + channel, channel, 1, 1] = SCALE
+        every = torch.arange(channels)
+        weight[client * channels + every, every, 1, 1] = SCALE
     return {f"{PREFIX}.spread.weight": weight, f"{PREFIX}.spread.bias": torch.zeros(clients * channels)}
 
 

@@ -11,6 +11,8 @@ update. Several local steps shift the thresholds, less so in the sparse variant.
 clients. Shape letters: B images, C, H, W, R bins.
 """
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, final
 
@@ -19,20 +21,18 @@ from annotated_types import Ge, Le
 from torch import Tensor
 
 from glasshouse.attacks.base import Claim, Needs
-from glasshouse.attacks.parts.readout.in_front import PREFIX, agreed_state, in_front
+from glasshouse.attacks.parts.readout import summed
 from glasshouse.attacks.parts.readout.linear_leakage import normal_thresholds, read_rows, read_single_rows
-from glasshouse.attacks.parts.readout.summed import (
-    claim_of_round,
-    crafting_control,
-    crafting_needs,
-    sum_of_round,
-)
+from glasshouse.attacks.parts.replica import complete_broadcast
+from glasshouse.errors import Inapplicable
 from glasshouse.limits import check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
-from glasshouse.wire import Architecture, Broadcast, Crafted
+from glasshouse.wire import Architecture, Broadcast, Crafted, Value
 
+PREFIX = "features.imprint"
+"""Prefix of the module in the ``state_dict`` of ``glasshouse.models.imprint``."""
 EMPTY_BIN = 1e-5
 """A bin below this share of the strongest one counts as empty: about the rounding of a float32 sum."""
 
@@ -58,7 +58,7 @@ class RobbingTheFed:
             "attribution": "none: it cannot say whose image it is",
             "structure": "changed: a client can see it",
         },
-        control=crafting_control("architecture", "parameters"),
+        control=summed.crafting_control("architecture", "parameters"),
     )
 
     bins: Annotated[int, Ge(2), Le(2**31 - 1)] = 1024
@@ -69,7 +69,7 @@ class RobbingTheFed:
 
     budget: ClassVar[None] = None
 
-    needs: ClassVar[Needs] = crafting_needs("architecture")
+    needs: ClassVar[Needs] = summed.crafting_needs("architecture")
 
     def craft(self, view: View, *, rng: Rng) -> Crafted | None:
         """The honest model behind an imprint module."""
@@ -84,12 +84,10 @@ class RobbingTheFed:
             subject="attack 'robbing_the_fed'",
         )
         entries = auxiliary.inputs[0].numel()
-        tensors = imprint_tensors(thresholds, entries, sparse=self.variant == "sparse", rng=rng)
-        number = view.rounds[-1].round
+        imprint = imprint_tensors(thresholds, entries, sparse=self.variant == "sparse", rng=rng)
+        tensors, number = {**agreed_state(view), **imprint}, view.rounds[-1].round
         return Crafted(
-            default=Broadcast(
-                round=number, architecture=architecture, tensors={**agreed_state(view), **tensors}
-            ),
+            default=Broadcast(round=number, architecture=architecture, tensors=tensors),
             memory={"thresholds": thresholds, "brightness": brightness},  # brightness: only for the figure
         )
 
@@ -100,29 +98,24 @@ class RobbingTheFed:
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         del rng  # deterministic
         claims: list[Claim] = []
+        names = (f"{PREFIX}.measure.weight", f"{PREFIX}.measure.bias")
         for one in view.rounds:
             if one.broadcast.architecture.name != "imprint":
                 continue
-            names = (f"{PREFIX}.measure.weight", f"{PREFIX}.measure.bias")
-            total = sum_of_round(one, terms=view.terms, names=names, subject="attack 'robbing_the_fed'")
+            total = summed.sum_of_round(
+                one, terms=view.terms, names=names, subject="attack 'robbing_the_fed'"
+            )
             weight, bias = (total.gradient[name] for name in names)
-            mean = weight.new_full((weight.shape[1],), 1 / weight.shape[1])
+            rows, most = (weight, bias, view.memory["thresholds"]), total.examples
             if self.variant == "sparse":
-                leak = read_single_rows(
-                    weight, bias, view.memory["thresholds"], faint=EMPTY_BIN, limit=total.examples
-                )
+                leak = read_single_rows(*rows, faint=EMPTY_BIN, limit=most)
             else:
                 floor = EMPTY_BIN * float(bias.diff().abs().max())
-                leak = read_rows(
-                    weight,
-                    bias,
-                    view.memory["thresholds"],
-                    floor=floor,
-                    limit=total.examples,
-                    measure=mean if view.terms.sends != "gradient" else None,
-                )
+                mean = weight.new_full((weight.shape[1],), 1 / weight.shape[1])
+                measure = mean if view.terms.sends != "gradient" else None
+                leak = read_rows(*rows, floor=floor, limit=most, measure=measure)
             confidence = leak.signal.abs()
-            claims.append(claim_of_round(one, leak.inputs, terms=view.terms, confidence=confidence))
+            claims.append(summed.claim_of_round(one, leak.inputs, terms=view.terms, confidence=confidence))
         return tuple(claims)
 
 
@@ -144,4 +137,36 @@ def imprint_tensors(thresholds: Tensor, entries: int, *, sparse: bool, rng: Rng)
         f"{PREFIX}.measure.bias": (-slopes * thresholds).float(),
         f"{PREFIX}.back.weight": (pattern / rows)[:, None].expand(entries, rows).contiguous(),
         f"{PREFIX}.back.bias": torch.full((entries,), 0.5),
+    }
+
+
+def in_front(
+    agreed: Architecture, *, name: str, arguments: Mapping[str, Value], subject: str
+) -> Architecture:
+    """The architecture ``name`` around ``agreed``.
+
+    Raises:
+        Inapplicable: the agreed model is not registered (a user's own ``module:factory``).
+    """
+    if ":" in agreed.name:
+        raise Inapplicable(
+            subject,
+            needs="a registered model to put a module in front of",
+            got=f"'{agreed.name}'",
+            fix="register it as an entry point of glasshouse.models",
+        )
+    inner = json.dumps(dict(agreed.arguments), sort_keys=True)
+    return Architecture(
+        name=name,
+        input_shape=agreed.input_shape,
+        classes=agreed.classes,
+        arguments={"inner": agreed.name, "inner_arguments": inner, **arguments},
+    )
+
+
+def agreed_state(view: View) -> dict[str, Tensor]:
+    """The honest model as last broadcast, with the names that its tensors have behind the module."""
+    return {
+        name.replace("features.", "features.inner.", 1) if name.startswith("features.") else name: t
+        for name, t in complete_broadcast(view).items()
     }

@@ -76,7 +76,8 @@ def detect(replica: Replica, *, images: Tensor | None = None, rng: Rng) -> Findi
         return Finding(name="sign" if sign else "quantise", parameters={} if sign else {"bits": bits})
     if noise and scattered_zeros(weight):
         zeros = sum(int((t == 0).sum()) for t in gradient.values())
-        return Finding(name="prune", parameters={"share": zeros / _entries(replica)})
+        share = zeros / sum(t.numel() for t in gradient.values())
+        return Finding(name="prune", parameters={"share": share})
     bound = transforms.estimate(gradient, last=last).layer_clip
     if bound is not None:
         return Finding(name="clip_layers", parameters={"norm": bound})
@@ -96,9 +97,8 @@ def _single(replica: Replica, weight: Tensor, bias: Tensor, noise: float) -> Fin
         # Two standard deviations of the estimated length: of 100 tuning photographs under noise of 0.1, one
         # counts as clipped; with a clip of 4 as well, 73 do (with three deviations: none, and 61).
         slack = 2 * noise / float(expected.norm().clamp_min(1e-12))
-        if length < min(SHORT, 1 - slack):
-            return Finding(name="clip + gaussian_noise", parameters={"std": noise})
-        return Finding(name="gaussian_noise", parameters={"std": noise})
+        clip = "clip + " if length < min(SHORT, 1 - slack) else ""
+        return Finding(name=f"{clip}gaussian_noise", parameters={"std": noise})
     if miss > ROUNDING:
         hidden = float((weight == 0).all(0).float().mean())
         name = "soteria" if hidden > 0 else UNKNOWN
@@ -119,10 +119,6 @@ def _expected_bias(replica: Replica, weight: Tensor, bias: Tensor) -> Tensor:
     expected = logits.softmax(0)
     expected[int(sums(replica).argmin())] -= 1
     return expected
-
-
-def _entries(replica: Replica) -> int:
-    return sum(t.numel() for t in replica.update.tensors.values())
 
 
 def _several(replica: Replica, weight: Tensor, last: str, *, images: Tensor | None, rng: Rng) -> Finding:

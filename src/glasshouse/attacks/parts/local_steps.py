@@ -13,6 +13,7 @@ from typing import Final, final
 
 from torch import Tensor
 
+from glasshouse.attacks.base import Needs
 from glasshouse.errors import Inapplicable
 from glasshouse.settings import Optimizer
 from glasshouse.wire import Terms
@@ -25,10 +26,19 @@ LINEAR: Final = frozenset({"sgd", "momentum", "weight_decay", "schedule"})
 ANY: Final = LINEAR | {"adam", "adamw"}
 """All traits."""
 
-LEVEL: Final = 0.1
-"""See :func:`clamped_gradient`."""
 _LEAST: Final = 1e-30
 """Added under Adam's square root, whose slope at 0 is infinite; its root is far below any ``eps`` in use."""
+
+
+def update_needs(optimizers: frozenset[str], *uses: str, repeats: bool = True) -> Needs:
+    """Needs of an attack on single updates; ``uses``: grants that it uses where given."""
+    return Needs(
+        sees=frozenset({"broadcast", "update"}),
+        scope="update",
+        optimizers=optimizers,
+        uses=frozenset(uses),
+        repeats=repeats,
+    )
 
 
 def check_linear(terms: Terms, *, subject: str) -> None:
@@ -68,40 +78,6 @@ def clamp_softly(gradient: Mapping[str, Tensor], levels: Mapping[str, float]) ->
         [-0.9000000357627869, 0.5]
     """
     return {name: g * (levels[name] / (g.abs() + levels[name])) for name, g in gradient.items()}
-
-
-def clamped_gradient(
-    change: Mapping[str, Tensor],
-    before: Mapping[str, Tensor],
-    *,
-    eps: float,
-    rate: float,
-    precision: float,
-) -> tuple[dict[str, Tensor], dict[str, float]]:
-    """The gradient behind one step of Adam, softly clamped, and the levels: as high as rounding allows.
-
-    With ``u = g / (|g| + eps)`` and any level s, ``g s / (|g| + s) = u s eps / (eps |u| + s (1 - |u|))``. An
-    error r in ``u`` causes a relative error of at most s r / eps, so s is ``LEVEL`` times eps / r. An excess
-    of ``|u|`` over 1 is noise and counts towards r: with enough of it the level falls to ``eps``, which
-    leaves only signs.
-
-    Args:
-        change: of the parameters, without known decay.
-        before: the received parameters.
-        eps: of the optimizer.
-        rate: of the step.
-        precision: relative rounding error of the numbers that were sent.
-    """
-    clamped, levels = {}, {}
-    for name, t in change.items():
-        u = t.double() / -rate
-        size = u.abs()
-        reach = 1 + float((before[name] + t).abs().max()) / rate
-        error = max(precision * reach, float(size.max()) - 1)
-        levels[name] = level = max(eps, LEVEL * eps / error)
-        below = eps * size + level * (1 - size).clamp_min(0)
-        clamped[name] = (u * level * eps / below.clamp_min(1e-300)).to(t.dtype)
-    return clamped, levels
 
 
 @final

@@ -9,13 +9,13 @@ images. A model without such a layer takes raw pixels.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Final, final
 
 import torch
 from torch import Tensor, nn
 
 from glasshouse.attacks.base import About
-from glasshouse.attacks.parts.local_steps import check_linear, clamped_gradient, known_decay
+from glasshouse.attacks.parts.local_steps import check_linear, known_decay
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.models.build import build, load
 from glasshouse.models.text.base import TextModel
@@ -23,6 +23,9 @@ from glasshouse.rng import Rng
 from glasshouse.tensors import check_finite, device_of
 from glasshouse.transcript.view import View
 from glasshouse.wire import Broadcast, Terms, Update
+
+LEVEL: Final = 0.1
+"""See :meth:`Replica.clamped_gradient`."""
 
 
 @final
@@ -117,14 +120,25 @@ class Replica:
         return {name: t * factor for name, t in self.moved().items()}
 
     def clamped_gradient(self) -> tuple[dict[str, Tensor], dict[str, float]]:
-        """The gradient behind one step of Adam, clamped at the levels returned with it."""
-        return clamped_gradient(
-            self.moved(),
-            self.received,
-            eps=self.terms.optimizer.eps,
-            rate=self.terms.rate(self.update.round),
-            precision=max(torch.finfo(t.dtype).eps for t in self.update.tensors.values()),
-        )
+        """The gradient behind one step of Adam, softly clamped, and the levels: as high as rounding allows.
+
+        With ``u = g / (|g| + eps)`` and any level s, ``g s / (|g| + s) = u s eps / (eps |u| + s (1 - |u|))``.
+        An error r in ``u`` causes a relative error of at most s r / eps, so s is ``LEVEL`` times eps / r. An
+        excess of ``|u|`` over 1 is noise and counts towards r: with enough of it the level falls to ``eps``,
+        which leaves only signs.
+        """
+        eps, rate = self.terms.optimizer.eps, self.terms.rate(self.update.round)
+        precision = max(torch.finfo(t.dtype).eps for t in self.update.tensors.values())
+        clamped, levels = {}, {}
+        for name, t in self.moved().items():
+            u = t.double() / -rate
+            size = u.abs()
+            reach = 1 + float((self.received[name] + t).abs().max()) / rate
+            error = max(precision * reach, float(size.max()) - 1)
+            levels[name] = level = max(eps, LEVEL * eps / error)
+            below = eps * size + level * (1 - size).clamp_min(0)
+            clamped[name] = (u * level * eps / below.clamp_min(1e-300)).to(t.dtype)
+        return clamped, levels
 
     def moved(self) -> dict[str, Tensor]:
         """:meth:`delta` without the known effect of weight decay on the received parameters."""
@@ -151,21 +165,19 @@ class Replica:
         Raises:
             Inapplicable: there is none.
         """
-        linear_layers = [
-            name
-            for name, module in self.model.named_modules()
-            if isinstance(module, nn.Linear) and module.out_features == self.classes
-        ]
         if isinstance(self.model, TextModel):
-            linear_layers = ["head"] if self.model.task == "class" else []
-        if not linear_layers:
+            fitting = ["head"] if self.model.task == "class" else []
+        else:
+            linear = {name: m for name, m in self.model.named_modules() if isinstance(m, nn.Linear)}
+            fitting = [name for name, m in linear.items() if m.out_features == self.classes]
+        if not fitting:
             raise Inapplicable(
                 f"the last layer of '{self.terms.architecture.name}'",
                 needs=f"a linear layer with {self.classes} outputs",
                 got="none",
                 fix="use an attack that needs no label inference, or another model",
             )
-        return str(linear_layers[-1])
+        return fitting[-1]
 
 
 def replica(view: View, *, subject: str) -> Replica:
@@ -188,28 +200,33 @@ def replicas(views: Sequence[View], *, subject: str) -> list[Replica]:
     """
     every: list[tuple[Broadcast, Replica]] = []
     for view in views:
-        broadcast, update = view.single(subject=subject)
-        _check_update(update, subject)
+        (broadcast, update), terms = view.single(subject=subject), view.terms
+        where = f"round {update.round}, client {update.client}"
+        if update.kind == "logits" or update.examples < 1:
+            raise Inapplicable(
+                subject,
+                needs="an update of parameters or their gradient, computed from at least 1 example",
+                got=f"{where}: kind '{update.kind}' from {update.examples} examples",
+                fix="choose an attack on logits, or a protocol that sends parameters",
+            )
+        check_finite(update.tensors, subject=f"{subject}: update of {where}")
         model = next((one.model for other, one in every if _is_same(broadcast, other)), None)
         model = _rebuild(broadcast) if model is None else model
-        every.append((broadcast, _beside_update(model, broadcast, update, view.terms, subject)))
+        parameters = dict(model.named_parameters())
+        shapes = {name: p.shape for name, p in parameters.items()}
+        if wrong := sorted(name for name, t in update.tensors.items() if shapes.get(name) != t.shape):
+            raise BadValue(
+                subject,
+                needs=f"an update of the parameters of '{broadcast.architecture.name}'",
+                got=f"{where}: unknown or of another shape: {', '.join(wrong)}",
+                fix="pair every update with the broadcast that it answers",
+            )
+        device = device_of(broadcast.tensors)
+        scale, shift = normalization(model, broadcast.architecture.input_shape[0], device=device)
+        received = {name: parameters[name].detach() for name in update.tensors}
+        one = Replica(model=model, update=update, received=received, terms=terms, scale=scale, shift=shift)
+        every.append((broadcast, one))
     return [one for _, one in every]
-
-
-def _check_update(update: Update, subject: str) -> None:
-    where = _where(update)
-    if update.kind == "logits" or update.examples < 1:
-        raise Inapplicable(
-            subject,
-            needs="an update of parameters or their gradient, computed from at least 1 example",
-            got=f"{where}: kind '{update.kind}' from {update.examples} examples",
-            fix="choose an attack on logits, or a protocol that sends parameters",
-        )
-    check_finite(update.tensors, subject=f"{subject}: update of {where}")
-
-
-def _where(update: Update) -> str:
-    return f"round {update.round}, client {update.client}"
 
 
 def _is_same(one: Broadcast, other: Broadcast) -> bool:
@@ -228,34 +245,6 @@ def _rebuild(broadcast: Broadcast) -> nn.Module:
     return model.to(device_of(broadcast.tensors)).eval().requires_grad_(False)
 
 
-def _beside_update(
-    model: nn.Module, broadcast: Broadcast, update: Update, terms: Terms, subject: str
-) -> Replica:
-    parameters = dict(model.named_parameters())
-    wrong = sorted(
-        name
-        for name, t in update.tensors.items()
-        if name not in parameters or parameters[name].shape != t.shape
-    )
-    if wrong:
-        raise BadValue(
-            subject,
-            needs=f"an update of the parameters of '{broadcast.architecture.name}'",
-            got=f"{_where(update)}: unknown or of another shape: {', '.join(wrong)}",
-            fix="pair every update with the broadcast that it answers",
-        )
-    device = device_of(broadcast.tensors)
-    scale, shift = normalization(model, broadcast.architecture.input_shape[0], device=device)
-    return Replica(
-        model=model,
-        update=update,
-        received={name: parameters[name].detach() for name in update.tensors},
-        terms=terms,
-        scale=scale,
-        shift=shift,
-    )
-
-
 def normalization(
     model: nn.Module, channels: int, *, device: torch.device | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -265,3 +254,12 @@ def normalization(
         zero = layer(torch.zeros(1, channels, 1, 1, device=device))
         slope = layer(torch.ones(1, channels, 1, 1, device=device)) - zero
     return 1 / slope, -zero / slope
+
+
+def complete_broadcast(view: View) -> dict[str, Tensor]:
+    """The last broadcast value of every tensor of the agreed architecture."""
+    tensors: dict[str, Tensor] = {}
+    for one in view.rounds:
+        if one.broadcast.architecture == view.terms.architecture:
+            tensors |= one.broadcast.tensors
+    return tensors

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from glasshouse.attacks.property.evidence import Evidence
-from glasshouse.attacks.property.readers import CONTROL, SumReader
+from glasshouse.attacks.property.readers import SumReader, sums_card
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 
@@ -32,14 +32,10 @@ class Disaggregation(SumReader):
         every: rounds between the prefixes that are judged.
     """
 
-    card: ClassVar[Card] = Card(
-        title="Gradient disaggregation",
-        summary="clients' mean updates from sums over rounds, judged by every round's detector",
+    card: ClassVar[Card] = sums_card(
+        "Gradient disaggregation",
+        "clients' mean updates from sums over rounds, judged by every round's detector",
         source="Lam et al. 2021, arXiv:2106.06089",
-        claims=("clients",),
-        threat="honest-but-curious server under secure aggregation",
-        grants=("auxiliary",),
-        control=CONTROL,
     )
 
     name: ClassVar[str] = "disaggregation"

@@ -65,6 +65,9 @@ def fit_discriminant(
 ) -> tuple[Detector, Tensor]:
     """The detector from the pool of ``fresh``, and the features of the held-out shadow clients.
 
+    Raises:
+        Inapplicable: see :func:`check_single_step`.
+
     Args:
         model: loaded with the broadcast.
         fresh: only its pool and shares are used, not its samples.
@@ -77,19 +80,15 @@ def fit_discriminant(
     Returns:
         the detector; (2, S): features of the held-out clients without the property, then with it.
     """
+    check_single_step(model, terms, fresh)
     negative, positive = fresh.negative.shares, fresh.positive.shares
     assert negative is not None  # check_single_step
     assert positive is not None
     rate = 1.0 if terms.sends == "gradient" else -terms.rate(round)
     examples = PerExample.of(model, terms, fresh.negative.pool, rng=rng.child("fresh"))
-    detector = fisher(
-        examples,
-        negative.double(),
-        fresh.conduct.factor * positive.double(),
-        count=fresh.negative.rows.shape[1],
-        rate=rate,
-        shrinkage=shrinkage,
-    )
+    without, having = negative.double(), fresh.conduct.factor * positive.double()
+    count = fresh.negative.rows.shape[1]
+    detector = fisher(examples, without, having, count=count, rate=rate, shrinkage=shrinkage)
     others = PerExample.of(model, terms, heldout.negative.pool, rng=rng.child("held"))
     scores = rate * others.along(detector.direction)
     low = scores[heldout.negative.rows].mean(1)
@@ -129,8 +128,5 @@ def fisher(
     middle = examples.along(direction) @ (low + high) / 2
     spread = (examples.squared().weighted(low) - examples.weighted(low).square()).clamp_min(0)
     deviation = abs(rate) * (spread / count).sqrt() + TINY
-    return Detector(
-        direction=direction,
-        offset=-rate * float(middle),
-        norm=float((direction * deviation).norm()),
-    )
+    norm = float((direction * deviation).norm())
+    return Detector(direction=direction, offset=-rate * float(middle), norm=norm)

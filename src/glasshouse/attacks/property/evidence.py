@@ -57,14 +57,15 @@ class Method:
     features: Count = 1
     seed: Natural = 0
 
+    @property
+    def held_pairs(self) -> int:
+        """Number of pairs that are held out."""
+        return round(self.pairs * self.held)
+
     def __post_init__(self) -> None:
-        heldout_pairs = round(self.pairs * self.held)
         check_ranges(self, "shadow clients and detector")
-        if (
-            heldout_pairs < 2
-            or self.pairs - heldout_pairs < 2
-            or (self.features > 1 and self.detector == "discriminant")
-        ):
+        several = self.features > 1 and self.detector == "discriminant"
+        if min(self.held_pairs, self.pairs - self.held_pairs) < 2 or several:
             raise BadValue(
                 "shadow clients and detector",
                 needs="held in (0, 1) with at least 2 pairs on either side, features = 1 with the "
@@ -135,12 +136,5 @@ class Evidence:
 
     def upto(self, count: int) -> "Evidence":
         """The first ``count`` rounds."""
-        return Evidence(
-            rounds=self.rounds[:count],
-            participation=self.participation[:count],
-            count=self.count[:count],
-            kernel=self.kernel[:, :count, :count],
-            offset=self.offset[:count],
-            heldout=self.heldout[:count],
-            norm=self.norm[:count],
-        )
+        firsts = {name: values[:count] for name, values in vars(self).items()}
+        return Evidence(**firsts | {"kernel": self.kernel[:, :count, :count]})

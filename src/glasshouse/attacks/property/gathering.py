@@ -4,7 +4,7 @@ Shape letters: as in ``evidence``. Shadow clients and detectors are computed rou
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import final
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from glasshouse.attacks.property.detector import Detector, fit, fit_sgd
-from glasshouse.attacks.property.discriminant import check_single_step, fit_discriminant
+from glasshouse.attacks.property.discriminant import fit_discriminant
 from glasshouse.attacks.property.evidence import Evidence, Method
 from glasshouse.attacks.property.properties import Pairs, Property, Scene
 from glasshouse.attacks.property.shadow import HONEST, Cast, updates
@@ -79,13 +79,8 @@ def gather(
     }
     maker = Maker(view=view, rounds=rounds, sums=sums, what=what, method=method, rng=rng)
     evidence = load_or_make("property-evidence", key, maker.make)
-    present, counts = participation(view, rounds)
-    return Evidence(
-        rounds=tuple(r.round for r in rounds),
-        participation=present,
-        count=counts,
-        **evidence,
-    )
+    present, numbers = participation(view, rounds), tuple(r.round for r in rounds)
+    return Evidence(rounds=numbers, participation=present, count=present.sum(1), **evidence)
 
 
 def client_sizes(rounds: list[RoundView]) -> list[tuple[int, int]]:
@@ -107,13 +102,13 @@ def note_unequal(rounds: list[RoundView]) -> None:
         )
 
 
-def participation(view: View, rounds: list[RoundView]) -> tuple[Tensor, Tensor]:
-    """Which clients answered: (n, N) of 0 and 1, and their number: (n,)."""
+def participation(view: View, rounds: list[RoundView]) -> Tensor:
+    """Which clients answered: (n, N) of 0 and 1."""
     present = torch.zeros(len(rounds), view.terms.clients, dtype=torch.float64)
     for row, one in zip(present, rounds, strict=True):
         assert one.aggregate is not None  # the caller selects rounds with a sum
         row[[c for c in one.aggregate.selected if c not in one.aggregate.dropped]] = 1
-    return present, present.sum(1)
+    return present
 
 
 def total(one: RoundView, names: list[str]) -> Tensor:
@@ -139,29 +134,23 @@ class Maker:
 
     def make(self, checkpoint: Checkpoint) -> dict[str, Tensor]:
         """The tensors ``kernel``, ``offset``, ``heldout`` and ``norm`` of all rounds."""
-        n, t = len(self.rounds), self.method.features
-        heldout_pairs = round(self.method.pairs * self.method.held)
-        tables = {
-            "kernel": torch.zeros(t, n, n, dtype=torch.float64),
-            "offset": torch.zeros(n, t, dtype=torch.float64),
-            "heldout": torch.zeros(n, 2, heldout_pairs, t, dtype=torch.float64),
-            "norm": torch.zeros(n, t, dtype=torch.float64),
-        }
-        begin = 0
-        if (saved := checkpoint.load()) is not None:
-            tables, begin = saved
-        model = build(self.view.terms.architecture)
-        heldout = self._held()
+        n, t, held = len(self.rounds), self.method.features, self.method.held_pairs
+        shapes = {"kernel": (t, n, n), "offset": (n, t), "heldout": (n, 2, held, t), "norm": (n, t)}
+        tables = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
+        tables, begin = checkpoint.load() or (tables, 0)
+        model, (own, rest) = build(self.view.terms.architecture), self._parts()
+        # The held-out shadow clients have the same data in every round, as real clients do.
+        heldout = self.what.pairs(self._scene(rest), count=held, rng=self.rng.child("held"))
         for number in track(range(begin, n), "shadow clients and detectors", total=n - begin):
-            self._round(number, model, heldout, tables)
+            every = self._detectors(self.rounds[number], model, own, heldout)
+            for k, (part, detector, features) in enumerate(every):
+                tables["kernel"][k, :, number] = self.sums[:, part] @ detector.direction.double()
+                tables["offset"][number, k] = detector.offset
+                tables["heldout"][number, :, :, k] = features
+                tables["norm"][number, k] = detector.norm
             if (number + 1) % SAVED_EVERY == 0:
                 checkpoint.save(tables, number + 1)
         return tables
-
-    def _held(self) -> Pairs:
-        """The held-out shadow clients: the same data in every round, as real clients have."""
-        count = round(self.method.pairs * self.method.held)
-        return self.what.pairs(self._scene(self._parts()[1]), count=count, rng=self.rng.child("held"))
 
     def _parts(self) -> tuple[Tensor, Tensor]:
         """Rows of the auxiliary data for the detectors, and for the held-out shadow clients."""
@@ -185,57 +174,30 @@ class Maker:
             examples=self._examples(),
         )
 
-    def _round(self, number: int, model: nn.Module, heldout: Pairs, tables: dict[str, Tensor]) -> None:
-        one, stream = self.rounds[number], self.rng.child(f"round/{self.rounds[number].round}")
-        names = model.state_dict().keys()
+    def _detectors(
+        self, one: RoundView, model: nn.Module, rows: Tensor, heldout: Pairs
+    ) -> Iterator[tuple[slice, Detector, Tensor]]:
+        """Coordinates and detector of every feature of a round, and the feature of the held-out clients."""
+        method, stream, names = self.method, self.rng.child(f"round/{one.round}"), model.state_dict().keys()
         model.load_state_dict({n: t for n, t in one.broadcast.tensors.items() if n in names})
-        rows = self._parts()[0]
-        if 0 < self.method.pool < len(rows):
+        if 0 < method.pool < len(rows):
             order = torch.randperm(len(rows), generator=stream.child("pool").torch())
-            rows = rows[order[: self.method.pool]]
-        count = self.method.pairs - round(self.method.pairs * self.method.held)
+            rows = rows[order[: method.pool]]
+        count = method.pairs - method.held_pairs
         fresh = self.what.pairs(self._scene(rows), count=count, rng=stream.child("pairs"))
-        if self.method.detector == "discriminant":
-            self._discriminated(number, model, fresh, heldout, tables, rng=stream.child("discriminant"))
+        if method.detector == "discriminant":
+            terms, how, rng = self.view.terms, method.shrinkage, stream.child("discriminant")
+            found = fit_discriminant(model, terms, fresh, heldout, shrinkage=how, round=one.round, rng=rng)
+            yield slice(None), *found
             return
-        shadow_updates = shadow_pairs(
-            model, self.view, (fresh, heldout), round=one.round, rng=stream.child("shadows")
-        )
+        pairs, rng = (fresh, heldout), stream.child("shadows")
+        shadow_updates = shadow_pairs(model, self.view, pairs, round=one.round, rng=rng)
         train, labels = shadow_updates[: 2 * count], torch.arange(2 * count) >= count
         test = shadow_updates[2 * count :]
-        for k, place in enumerate(torch.arange(shadow_updates.shape[1]).chunk(self.method.features)):
+        for k, place in enumerate(torch.arange(shadow_updates.shape[1]).chunk(method.features)):
             part = slice(int(place[0]), int(place[-1]) + 1)
             detector = self._fitted(train[:, part], labels, test[:, part], rng=stream.child(f"detector/{k}"))
-            tables["kernel"][k, :, number] = self.sums[:, part] @ detector.direction.double()
-            tables["offset"][number, k] = detector.offset
-            tables["heldout"][number, :, :, k] = detector.features(test[:, part]).double().view(2, -1)
-            tables["norm"][number, k] = detector.norm
-
-    def _discriminated(
-        self,
-        number: int,
-        model: nn.Module,
-        fresh: Pairs,
-        heldout: Pairs,
-        tables: dict[str, Tensor],
-        *,
-        rng: Rng,
-    ) -> None:
-        terms = self.view.terms
-        check_single_step(model, terms, fresh)
-        detector, features = fit_discriminant(
-            model,
-            terms,
-            fresh,
-            heldout,
-            shrinkage=self.method.shrinkage,
-            round=self.rounds[number].round,
-            rng=rng,
-        )
-        tables["kernel"][0, :, number] = self.sums @ detector.direction.double()
-        tables["offset"][number, 0] = detector.offset
-        tables["heldout"][number, :, :, 0] = features
-        tables["norm"][number, 0] = detector.norm
+            yield part, detector, detector.features(test[:, part]).double().view(2, -1)
 
     def _fitted(self, train: Tensor, labels: Tensor, test: Tensor, *, rng: Rng) -> Detector:
         method = self.method

@@ -18,6 +18,9 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 VANISHED = 1e-10
+RATE, EPSILON = 1e-3, 1e-8
+FIRST, SECOND, THIRD = 0.9, 0.999, 0.9
+"""Decay of the two moments, as in Adam, and of the norms."""
 
 
 @final
@@ -28,22 +31,9 @@ class MTAdam:
         size: E.
         losses: L.
         starts: (P,), index of each problem's first number in the parameter; problems are contiguous.
-        learning_rate: as in Adam.
-        betas: as in Adam; the third is for the norms.
-        epsilon: as in Adam.
     """
 
-    def __init__(
-        self,
-        size: int,
-        losses: int,
-        starts: NDArray[np.int64],
-        *,
-        learning_rate: float = 1e-3,
-        betas: tuple[float, float, float] = (0.9, 0.999, 0.9),
-        epsilon: float = 1e-8,
-    ) -> None:
-        self._rate, self._betas, self._epsilon = learning_rate, betas, epsilon
+    def __init__(self, size: int, losses: int, starts: NDArray[np.int64]) -> None:
         self._starts = starts
         self._lengths = np.diff(np.append(starts, size))
         self._m = np.zeros((losses, size))
@@ -54,30 +44,21 @@ class MTAdam:
     def step(self, gradients: Floats) -> Floats:
         """The change to subtract from the parameter, (E,); the losses' gradients (L, E) are overwritten."""
         self._step += 1
-        first, second, third = self._betas
         norms = np.sqrt(np.add.reduceat(gradients * gradients, self._starts, axis=1))  # (L, P)
-        self._norms = norms if self._norms is None else third * self._norms + (1 - third) * norms
-        gradients *= self._spread(self._scales())
-        self._m *= first
-        self._m += (1 - first) * gradients
-        self._v *= second
-        gradients *= gradients
-        self._v += (1 - second) * gradients
-        widest = np.sqrt(self._v.max(0))
-        widest /= np.sqrt(1 - second**self._step)
-        widest += self._epsilon
-        change: Floats = self._m.sum(0)
-        change *= self._rate / (1 - first**self._step)
-        change /= widest
-        return change
-
-    def _scales(self) -> Floats:
-        """Factors on each loss's gradient, per problem: (L, P)."""
-        assert self._norms is not None  # step has set it
+        self._norms = norms if self._norms is None else THIRD * self._norms + (1 - THIRD) * norms
         alive = self._norms > VANISHED
         anchor = np.take_along_axis(self._norms, alive.argmax(0)[None], 0)
-        return np.where(alive, anchor / np.where(alive, self._norms, 1.0), 1.0)
-
-    def _spread(self, scales: Floats) -> Floats:
-        """Expand values per problem to values per number."""
-        return scales if len(self._starts) == 1 else np.repeat(scales, self._lengths, axis=1)
+        scales = np.where(alive, anchor / np.where(alive, self._norms, 1.0), 1.0)  # (L, P)
+        gradients *= scales if len(self._starts) == 1 else np.repeat(scales, self._lengths, axis=1)
+        self._m *= FIRST
+        self._m += (1 - FIRST) * gradients
+        self._v *= SECOND
+        gradients *= gradients
+        self._v += (1 - SECOND) * gradients
+        widest = np.sqrt(self._v.max(0))
+        widest /= np.sqrt(1 - SECOND**self._step)
+        widest += EPSILON
+        change: Floats = self._m.sum(0)
+        change *= RATE / (1 - FIRST**self._step)
+        change /= widest
+        return change

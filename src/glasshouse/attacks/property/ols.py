@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from glasshouse.attacks.property.evidence import Evidence
-from glasshouse.attacks.property.readers import CONTROL, SumReader
+from glasshouse.attacks.property.readers import SumReader, sums_card
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 
@@ -28,15 +28,7 @@ class Ols(SumReader):
         every: rounds between the prefixes that are judged.
     """
 
-    card: ClassVar[Card] = Card(
-        title="OLS",
-        summary="clients' features from sums over rounds, by least squares",
-        source="Kerkouche et al. 2023, arXiv:2303.03908",
-        claims=("clients",),
-        threat="honest-but-curious server under secure aggregation",
-        grants=("auxiliary",),
-        control=CONTROL,
-    )
+    card: ClassVar[Card] = sums_card("OLS", "clients' features from sums over rounds, by least squares")
 
     name: ClassVar[str] = "ols"
 

@@ -10,14 +10,16 @@ outputs of a layer, k numbers of a kernel.
 """
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Protocol, final
+from functools import partial
+from typing import final
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from glasshouse.attacks.parts.matching.fixed import is_ordinary
 from glasshouse.errors import BadValue
 from glasshouse.federation.client import LocalTraining
 from glasshouse.rng import Rng
@@ -33,66 +35,46 @@ def shares_gradients(model: nn.Module, terms: Terms) -> bool:
     return names <= {f"{n}.{own}" for n, m in _plain(model) for own in ("weight", "bias")}
 
 
-class Part(Protocol):
-    """The gradients of one parameter, z numbers each."""
-
-    @property
-    def size(self) -> int:
-        """Z."""
-        ...
-
-    def means(self, rows: Tensor, out: Tensor) -> None:
-        """Write the means over the rows (S, B) of every client into ``out`` (S, z)."""
-        ...
-
-    def gram(self) -> Tensor:
-        """Inner products between examples' gradients: (E, E)."""
-        ...
-
-    def weighted(self, weights: Tensor) -> Tensor:
-        """Sum of the gradients times ``weights`` (E,): (z,)."""
-        ...
-
-    def along(self, direction: Tensor) -> Tensor:
-        """Inner product of every example's gradient with ``direction`` (z,): (E,)."""
-        ...
-
-    def squared(self) -> "Part":
-        """The elementwise squares of the gradients."""
-        ...
-
-
 @final
 @dataclass(frozen=True, eq=False)
 class FormedGradients:
-    """Gradients stored explicitly: (E, z)."""
+    """The gradients of one parameter, z numbers each, stored explicitly: (E, z)."""
 
     each: Tensor
 
     @property
     def size(self) -> int:
+        """Z."""
         return self.each.shape[1]
 
     def means(self, rows: Tensor, out: Tensor) -> None:
+        """Write the means over the rows (S, B) of every client into ``out`` (S, z)."""
         out.copy_(F.embedding_bag(rows, self.each, mode="mean"))
 
     def gram(self) -> Tensor:
+        """Inner products between examples' gradients: (E, E)."""
         return self.each @ self.each.T
 
     def weighted(self, weights: Tensor) -> Tensor:
+        """Sum of the gradients times ``weights`` (E,): (z,)."""
         return weights @ self.each
 
     def along(self, direction: Tensor) -> Tensor:
+        """Inner product of every example's gradient with ``direction`` (z,): (E,)."""
         return self.each @ direction
 
-    def squared(self) -> Part:
+    def squared(self) -> "FormedGradients":
+        """The elementwise squares of the gradients."""
         return FormedGradients(self.each.square())
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Outer:
-    """Gradients of a linear layer's weight: outer products of ``deltas`` (E, O) and ``inputs`` (E, I)."""
+    """Gradients of a linear layer's weight: outer products of ``deltas`` (E, O) and ``inputs`` (E, I).
+
+    The methods are those of :class:`FormedGradients`.
+    """
 
     deltas: Tensor
     inputs: Tensor
@@ -116,8 +98,11 @@ class Outer:
         folded = direction.view(self.deltas.shape[1], self.inputs.shape[1])
         return ((self.deltas @ folded) * self.inputs).sum(1)
 
-    def squared(self) -> Part:
+    def squared(self) -> "Outer":
         return Outer(self.deltas.square(), self.inputs.square())
+
+
+Part = FormedGradients | Outer
 
 
 @final
@@ -198,12 +183,8 @@ def _part(module: nn.Module, inputs: Tensor, deltas: Tensor, *, of_bias: bool) -
 
 def _plain(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     for name, module in model.named_modules():
-        if type(module) is nn.Linear or (type(module) is nn.Conv2d and _ordinary(module)):
+        if type(module) is nn.Linear or (type(module) is nn.Conv2d and is_ordinary(module)):
             yield name, module
-
-
-def _ordinary(module: nn.Conv2d) -> bool:
-    return module.groups == 1 and module.padding_mode == "zeros" and not isinstance(module.padding, str)
 
 
 def _taps(
@@ -214,18 +195,15 @@ def _taps(
     tape: dict[str, tuple[list[Tensor], list[Tensor]]] = {name: ([], []) for name in layers}
     outputs: dict[str, Tensor] = {}
 
-    def tap(name: str) -> AbstractContextManager[object]:
-        def note(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-            tape[name][0].append(inputs[0].detach())
-            outputs[name] = output
-
-        return layers[name].register_forward_hook(note)
+    def note(name: str, _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        tape[name][0].append(inputs[0].detach())
+        outputs[name] = output
 
     dropout = LocalTraining.of(terms, round=0).dropout
     model.train(dropout)
     with ExitStack() as hooks, torch.random.fork_rng(devices=[], enabled=dropout):
-        for name in layers:
-            hooks.enter_context(tap(name))
+        for name, layer in layers.items():
+            hooks.enter_context(layer.register_forward_hook(partial(note, name)))
         if dropout:
             torch.manual_seed(rng.child("dropout").seed())
         for rows in torch.split(torch.arange(len(pool)), CHUNK):

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from glasshouse.attacks.property.evidence import Evidence
 from glasshouse.attacks.property.mtadam import Floats, MTAdam
-from glasshouse.attacks.property.readers import CONTROL, SumReader
+from glasshouse.attacks.property.readers import SumReader, sums_card
 from glasshouse.attacks.property.reg import expected_features
 from glasshouse.limits import Count, NotNegative
 from glasshouse.progress import track
@@ -61,14 +61,8 @@ class Prolin(SumReader):
         iterations: maximum number; 200,000 in the authors' code. Both stop after 100 without progress.
     """
 
-    card: ClassVar[Card] = Card(
-        title="PROLIN",
-        summary="the most likely assignment of a property to clients, from sums over rounds",
-        source="Kerkouche et al. 2023, arXiv:2303.03908",
-        claims=("clients",),
-        threat="honest-but-curious server under secure aggregation",
-        grants=("auxiliary",),
-        control=CONTROL,
+    card: ClassVar[Card] = sums_card(
+        "PROLIN", "the most likely assignment of a property to clients, from sums over rounds"
     )
 
     name: ClassVar[str] = "prolin"
@@ -154,11 +148,6 @@ class Problem:
             variant=variant,
         )
 
-    @property
-    def margin(self) -> float:
-        """Minimum distance of tau from 0 and 1."""
-        return EDGE if self.variant == "paper" else 0.0
-
     def begin(self, start: str, *, rng: Rng) -> tuple[Floats, Floats]:
         """Initial X (E, t) and tau (clients,)."""
         if start == "ridge":
@@ -224,6 +213,7 @@ def solve(problem: Problem, x: Floats, tau: Floats, *, iterations: int) -> Solut
     """
     count, features = len(problem.starts), x.shape[1]
     x, tau = x.copy(), tau.copy()
+    margin = EDGE if problem.variant == "paper" else 0.0
     for_x = MTAdam(x.size, 3, problem.starts * features)
     for_tau = MTAdam(tau.size, 1, np.arange(count) * (tau.size // count))
     best, stale = np.full(count, np.inf), np.zeros(count, dtype=np.int64)
@@ -232,7 +222,7 @@ def solve(problem: Problem, x: Floats, tau: Floats, *, iterations: int) -> Solut
         by_x, by_tau, total, odds = problem.gradients(x, tau)
         x -= for_x.step(by_x.reshape(3, -1)).reshape(x.shape)
         tau -= for_tau.step(by_tau[None])
-        np.clip(tau, problem.margin, 1 - problem.margin, out=tau)
+        np.clip(tau, margin, 1 - margin, out=tau)
         better = active & (total < best - PROGRESS)
         stale = np.where(better, 0, stale + 1)
         best = np.where(better, total, best)

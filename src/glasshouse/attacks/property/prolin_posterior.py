@@ -19,7 +19,7 @@ constant per client, estimated on the held-out shadow clients, which also keep t
 """
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Protocol, final
+from typing import Annotated, ClassVar, final
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ from scipy.special import betaln, expit, logit
 from torch import Tensor
 
 from glasshouse.attacks.property.evidence import Evidence
-from glasshouse.attacks.property.readers import CONTROL, SumReader
+from glasshouse.attacks.property.readers import SumReader, sums_card
 from glasshouse.limits import Count, Share
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
@@ -57,13 +57,10 @@ class ProlinPosterior(SumReader):
         chains: number of Gibbs chains.
     """
 
-    card: ClassVar[Card] = Card(
-        title="PROLIN posterior",
-        summary="posterior of a property per client, features integrated out in closed form",
-        claims=("clients",),
-        threat="honest-but-curious server under secure aggregation",
-        grants=("auxiliary",),
-        control=CONTROL,
+    card: ClassVar[Card] = sums_card(
+        "PROLIN posterior",
+        "posterior of a property per client, features integrated out in closed form",
+        source="",  # our own
     )
 
     name: ClassVar[str] = "prolin_posterior"
@@ -79,32 +76,17 @@ class ProlinPosterior(SumReader):
     def judge(self, evidence: Evidence, lengths: tuple[int, ...], *, rng: Rng) -> tuple[Tensor, Tensor]:
         """Scores are log odds of the marginals."""
         model = Persistent if self.persistence else Independent
-        log_odds = []
+        log_odds, clients = [], evidence.participation.shape[1]
         for n in lengths:
-            density: Density = model(evidence.upto(n), prior=self.prior or 0.5)
-            density = density if self.prior else UnknownShare(density)
-            clients = evidence.participation.shape[1]
+            known = model(evidence.upto(n), prior=self.prior or 0.5)
+            density = known if self.prior else UnknownShare(known)
             if clients <= EXACT:
                 log_odds.append(convolve_clients(density, clients))
             else:
-                stream = rng.child(f"prefix/{n}")
-                log_odds.append(
-                    sample_posterior(density, clients, sweeps=self.sweeps, chains=self.chains, rng=stream)
-                )
+                sweeps, chains, stream = self.sweeps, self.chains, rng.child(f"prefix/{n}")
+                log_odds.append(sample_posterior(density, clients, sweeps=sweeps, chains=chains, rng=stream))
         scores = torch.from_numpy(np.stack(log_odds))
         return scores, scores > 0
-
-
-class Density(Protocol):
-    """The posterior of assignments, up to a constant."""
-
-    def logs(self, assignments: Floats) -> Floats:
-        """(M, N) of 0 and 1 → (M,) log densities, up to a common constant."""
-        ...
-
-    def odds(self, client: int, assignments: Floats) -> Floats:
-        """Log odds that ``client`` has the property, given the other clients' assignments (M, N): (M,)."""
-        ...
 
 
 @final
@@ -115,15 +97,17 @@ class UnknownShare:
         density: with a neutral prior of one half.
     """
 
-    def __init__(self, density: Density) -> None:
+    def __init__(self, density: "Independent | Persistent") -> None:
         self._density = density
 
     def logs(self, assignments: Floats) -> Floats:
+        """(M, N) of 0 and 1 → (M,) log densities, up to a common constant."""
         having = assignments.sum(1)
         weight: Floats = betaln(having + 1, assignments.shape[1] - having + 1)
         return self._density.logs(assignments) + weight
 
     def odds(self, client: int, assignments: Floats) -> Floats:
+        """Log odds that ``client`` has the property, given the other clients' assignments (M, N): (M,)."""
         others = assignments.sum(1) - assignments[:, client]
         prior: Floats = np.log(others + 1) - np.log(assignments.shape[1] - others)
         return self._density.odds(client, assignments) + prior
@@ -218,6 +202,10 @@ class Persistent:
         others = assignments @ self._tie[client] - assignments[:, client] * own
         log_odds: Floats = self._pull[client] - 0.5 * own - others
         return log_odds
+
+
+Density = Independent | Persistent | UnknownShare
+"""The posterior of assignments, up to a constant."""
 
 
 def persistence(features: Floats) -> float:

@@ -59,11 +59,8 @@ class Property(Protocol):
     """A property of some clients, which can generate shadow clients with and without it."""
 
     card: ClassVar[Card]
-
-    @property
-    def grants(self) -> frozenset[str]:
-        """Side knowledge that it requires besides auxiliary data."""
-        ...
+    grants: ClassVar[frozenset[str]] = frozenset()
+    """Side knowledge that it requires besides auxiliary data."""
 
     def pairs(self, scene: Scene, *, count: int, rng: Rng) -> Pairs:
         """``count`` shadow clients of each kind.
@@ -77,7 +74,7 @@ class Property(Protocol):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Membership:
+class Membership(Property):
     """The client holds the challenge example; the others hold auxiliary examples only.
 
     Args:
@@ -124,7 +121,7 @@ class Membership:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class GradientInversion:
+class GradientInversion(Property):
     """The client sends its negated update. Positive shadow updates are the negative ones with flipped sign.
 
     Args:
@@ -135,7 +132,6 @@ class GradientInversion:
     card: ClassVar[Card] = Card(
         summary="the client sends -scale times its update", source="Kerkouche et al. 2023, arXiv:2303.03908"
     )
-    grants: ClassVar[frozenset[str]] = frozenset()
 
     scale: float = 1.0
     clip_norm: float | None = None
@@ -149,7 +145,7 @@ class GradientInversion:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Ascent:
+class Ascent(Property):
     """The client ascends the loss. With one step and no weight decay this equals gradient inversion.
 
     Args:
@@ -159,7 +155,6 @@ class Ascent:
     card: ClassVar[Card] = Card(
         summary="the client climbs the loss", source="Kerkouche et al. 2023, arXiv:2303.03908"
     )
-    grants: ClassVar[frozenset[str]] = frozenset()
 
     clip_norm: float | None = None
 
@@ -175,7 +170,7 @@ class Ascent:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class LabelFlip:
+class LabelFlip(Property):
     """The client trains on wrong labels.
 
     Args:
@@ -184,7 +179,6 @@ class LabelFlip:
     """
 
     card: ClassVar[Card] = Card(summary="the client trains on shifted labels, or on one label for all")
-    grants: ClassVar[frozenset[str]] = frozenset()
 
     shift: int = 1
     to: int | None = None
@@ -207,7 +201,7 @@ class LabelFlip:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Attribute:
+class Attribute(Property):
     """More than half of the client's examples are of one class.
 
     The share in positive shadow clients is drawn uniformly above one half, in negative ones up to one half;
@@ -218,7 +212,6 @@ class Attribute:
     """
 
     card: ClassVar[Card] = Card(summary="more than half of the client's examples are of one class")
-    grants: ClassVar[frozenset[str]] = frozenset()
 
     label: int = 0
 

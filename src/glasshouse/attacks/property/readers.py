@@ -51,6 +51,19 @@ CONTROL: Final[Mapping[str, Any]] = {
 """The easy setting in which every estimator must succeed."""
 
 
+def sums_card(title: str, summary: str, *, source: str = "Kerkouche et al. 2023, arXiv:2303.03908") -> Card:
+    """The card of an estimator."""
+    return Card(
+        title=title,
+        summary=summary,
+        source=source,
+        claims=("clients",),
+        threat="honest-but-curious server under secure aggregation",
+        grants=("auxiliary",),
+        control=CONTROL,
+    )
+
+
 PROBED_PAIRS: Final = 200
 """Largest number of pairs of shadow clients in a probe, where every pair costs equally much."""
 
@@ -86,7 +99,14 @@ class SumReader(ABC):
 
     def __post_init__(self) -> None:
         check_ranges(self, f"attack '{self.name}'")
-        check_settings(self.looks_for, self.settings)
+        accepted = arguments(load("properties", self.looks_for))
+        if unknown := sorted(self.settings.keys() - accepted.keys()):
+            raise BadValue(
+                f"property '{self.looks_for}'",
+                needs=f"settings among {', '.join(accepted) or 'none'}",
+                got=", ".join(unknown),
+                fix="correct attacks.settings",
+            )
 
     @property
     def needs(self) -> Needs:
@@ -126,38 +146,26 @@ class SumReader(ABC):
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """One claim per prefix, and the detectors' performance."""
-        evidence = read(view, looks_for=self.looks_for, settings=self.settings, method=self.method)
+        # A random stream of its own, salted with a digest of the sums: all estimators share the evidence.
+        sums = digest([dict(r.aggregate.tensors) for r in view.rounds[:3] if r.aggregate is not None])
+        own = Rng.root(self.method.seed, salt=sums).child("property-evidence")
+        looks_for, settings, method = self.looks_for, self.settings, self.method
+        evidence = gather(view, looks_for=looks_for, settings=settings, method=method, rng=own)
         lengths = prefixes(len(evidence.rounds), self.every)
         scores, decisions = self.judge(evidence, lengths, rng=rng)
-        return claims(evidence, lengths, scores, decisions)
-
-
-def read(view: View, *, looks_for: str, settings: Settings, method: Method) -> Evidence:
-    """The evidence of the view.
-
-    It has its own random stream, salted with a digest of the sums, so that all estimators (whose streams
-    differ) share it.
-    """
-    view_digest = digest([dict(r.aggregate.tensors) for r in view.rounds[:3] if r.aggregate is not None])
-    rng = Rng.root(method.seed, salt=view_digest).child("property-evidence")
-    return gather(view, looks_for=looks_for, settings=settings, method=method, rng=rng)
-
-
-def check_settings(looks_for: str, settings: Settings) -> None:
-    """Raise early for settings that would fail later.
-
-    Raises:
-        UnknownName: no such property.
-        BadValue: a setting that the property does not have.
-    """
-    accepted = arguments(load("properties", looks_for))
-    if unknown := sorted(settings.keys() - accepted.keys()):
-        raise BadValue(
-            f"property '{looks_for}'",
-            needs=f"settings among {', '.join(accepted) or 'none'}",
-            got=", ".join(unknown),
-            fix="correct attacks.settings",
-        )
+        claims = [
+            ClientScores(about=About(rounds=evidence.rounds[:n]), scores=s.clone(), decisions=d.clone())
+            for n, s, d in zip(lengths, scores, decisions, strict=True)
+        ]
+        heldout = evidence.heldout.sum(3)
+        tensors = {
+            "accuracy": evidence.accuracy,
+            "overlap": evidence.overlap.mean(1),
+            "norm": evidence.norm.square().sum(1).sqrt(),
+            "without": heldout[:, 0].clone(),
+            "having": heldout[:, 1].clone(),
+        }
+        return *claims, Appendix(about=About(rounds=evidence.rounds), name="detectors", tensors=tensors)
 
 
 def prefixes(rounds: int, every: int) -> tuple[int, ...]:
@@ -168,38 +176,6 @@ def prefixes(rounds: int, every: int) -> tuple[int, ...]:
         (10, 20, 25)
     """
     return (*range(every, rounds, every), rounds)
-
-
-def claims(
-    evidence: Evidence, lengths: Sequence[int], scores: Tensor, decisions: Tensor
-) -> tuple[Claim, ...]:
-    """One claim per prefix, and the detectors' performance.
-
-    Args:
-        evidence: of the run.
-        lengths: (P) of the prefixes.
-        scores: (P, N).
-        decisions: (P, N) bool.
-    """
-    claims_made: list[Claim] = [
-        ClientScores(about=About(rounds=evidence.rounds[:n]), scores=s.clone(), decisions=d.clone())
-        for n, s, d in zip(lengths, scores, decisions, strict=True)
-    ]
-    heldout = evidence.heldout.sum(3)
-    claims_made.append(
-        Appendix(
-            about=About(rounds=evidence.rounds),
-            name="detectors",
-            tensors={
-                "accuracy": evidence.accuracy,
-                "overlap": evidence.overlap.mean(1),
-                "norm": evidence.norm.square().sum(1).sqrt(),
-                "without": heldout[:, 0].clone(),
-                "having": heldout[:, 1].clone(),
-            },
-        )
-    )
-    return tuple(claims_made)
 
 
 def normal_equations(evidence: Evidence, lengths: Sequence[int], weights: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from glasshouse.attacks.property.evidence import Evidence
-from glasshouse.attacks.property.readers import CONTROL, SumReader, normal_equations
+from glasshouse.attacks.property.readers import SumReader, normal_equations, sums_card
 from glasshouse.limits import NotNegative
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
@@ -31,14 +31,8 @@ class Reg(SumReader):
         ridge: λ, >= 0, in units of a round's weight.
     """
 
-    card: ClassVar[Card] = Card(
-        title="REG",
-        summary="clients' features from sums over rounds, by weighted ridge regression",
-        source="Kerkouche et al. 2023, arXiv:2303.03908",
-        claims=("clients",),
-        threat="honest-but-curious server under secure aggregation",
-        grants=("auxiliary",),
-        control=CONTROL,
+    card: ClassVar[Card] = sums_card(
+        "REG", "clients' features from sums over rounds, by weighted ridge regression"
     )
 
     name: ClassVar[str] = "reg"

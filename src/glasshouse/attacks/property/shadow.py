@@ -82,7 +82,10 @@ def updates(
     if conduct.behaviour is not None or not plain or not shares_gradients(model, terms):
         return conduct.factor * _train_clients(model, terms, cast, conduct, round=round, rng=rng)
     steps = steps_of(terms, cast.rows.shape[1])
-    ordered = cast if steps == 1 and terms.sends == "delta" else _shuffle_cast(cast, rng=rng)
+    ordered = cast
+    if steps > 1 or terms.sends != "delta":
+        noise = torch.rand(cast.rows.shape, generator=rng.child("order").torch())
+        ordered = Cast(pool=cast.pool, rows=cast.rows.gather(1, noise.argsort(1)))
     first = Cast(pool=cast.pool, rows=ordered.rows[:, : terms.batch_size])
     gradients = mean_gradients(model, terms, first, rng=rng)
     rate = (-1.0 if conduct.ascend else 1.0) * (1.0 if terms.sends == "gradient" else -terms.rate(round))
@@ -101,11 +104,6 @@ def follows_gradients(terms: Terms) -> bool:
 def steps_of(terms: Terms, examples: int) -> int:
     """Local steps of a client with this many examples."""
     return 1 if terms.sends == "gradient" else terms.local_epochs * -(-examples // terms.batch_size)
-
-
-def _shuffle_cast(cast: Cast, *, rng: Rng) -> Cast:
-    noise = torch.rand(cast.rows.shape, generator=rng.child("order").torch())
-    return Cast(pool=cast.pool, rows=cast.rows.gather(1, noise.argsort(1)))
 
 
 def flatten(tensors: Mapping[str, Tensor]) -> Tensor:

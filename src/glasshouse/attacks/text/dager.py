@@ -8,7 +8,7 @@ the layer is wide, that span determines which tokens occurred (first layer) and 
 Nothing is optimised and no prior is used; a sentence is either in the gradient or not.
 
 Where we differ: estimation of the span and its tolerance (``span``), one pass over the vocabulary
-(``candidates``), cached keys and values (``prefixes``), and encoders (``sentences``).
+(``span.candidates``), cached keys and values (``prefixes``), and encoders (``sentences``).
 
 Breaks when: a batch has as many distinct prefixes of sentences as the second attention layer is wide; clients
 use Adam; noise is as large as the gradient of a single token: gradient matching (``lamp``) still works there,
@@ -24,18 +24,10 @@ import torch
 from glasshouse.attacks.base import Claim, Needs
 from glasshouse.attacks.parts.readout.summed import READING_NEEDS
 from glasshouse.attacks.sequences import Sequences
-from glasshouse.attacks.text.candidates import candidates
 from glasshouse.attacks.text.prefixes import Found, Limits, grow
-from glasshouse.attacks.text.reading import (
-    Answer,
-    SentenceAttack,
-    answers,
-    check_depth,
-    heads_span,
-    input_span,
-)
+from glasshouse.attacks.text.reading import Answer, SentenceAttack, answers, heads_span, input_spans
 from glasshouse.attacks.text.sentences import assemble
-from glasshouse.errors import Inapplicable
+from glasshouse.attacks.text.span import candidates
 from glasshouse.limits import Count, Share
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
@@ -109,20 +101,15 @@ class Dager(SentenceAttack):
         Raises:
             Inapplicable: one block, or nothing of the first two attention layers was sent.
         """
-        model, sent = answer.model, answer.sent
-        check_depth(model, subject=SUBJECT)
+        model = answer.model
+        needs = "the gradients of the first two attention layers, or of adapters beside them"
+        first, second = input_spans(answer, subject=SUBJECT, needs=needs, both=True)
+        assert first is not None
+        assert second is not None
         with torch.no_grad():
-            first, second = (input_span(model, layer, sent) for layer in (0, 1))
-            if first is None or second is None:
-                raise Inapplicable(
-                    SUBJECT,
-                    needs="the gradients of the first two attention layers, or of adapters beside them",
-                    got=", ".join(sorted(sent)[:6]) or "nothing",
-                    fix="let clients train all layers, or use another attack (glasshouse list attacks)",
-                )
             if not first.free or not second.free:
                 return []
-            shared = heads_span(model, 0, sent) if model.anatomy.causal else None
+            shared = heads_span(model, 0, answer.sent) if model.anatomy.causal else None
             if answer.steps > 1:  # errors from changed and rounded parameters are not white noise
                 first, second = (replace(span, allowance=MOVED) for span in (first, second))
                 shared = replace(shared, allowance=MOVED) if shared else None

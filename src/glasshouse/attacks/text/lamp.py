@@ -15,9 +15,10 @@ Breaks when: a batch has more than a few sentences, noise hides most of the grad
 sentences are of another kind.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import ClassVar, final
+from typing import ClassVar, Final, final
 
 import torch
 from torch import Tensor
@@ -25,12 +26,11 @@ from torch import Tensor
 from glasshouse.attacks.base import About, Claim, Needs
 from glasshouse.attacks.budget import PROBE, Budget, search_budget
 from glasshouse.attacks.objective import SearchedLoss
-from glasshouse.attacks.parts.local_steps import LINEAR
+from glasshouse.attacks.parts.local_steps import LINEAR, update_needs
 from glasshouse.attacks.parts.search.adam import Descent, Found, adam
 from glasshouse.attacks.text.matching import FREE, OPEN, Candidates, Distance, Matching, match_gradient
 from glasshouse.attacks.text.ngram import NGrams, count_ngrams
 from glasshouse.attacks.text.reading import SentenceAttack
-from glasshouse.attacks.text.rearrange import rearrangement, shuffle
 from glasshouse.limits import Count, NotNegative
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
@@ -72,14 +72,7 @@ class Lamp(SentenceAttack):
         },
     )
     name: ClassVar[str] = "lamp"
-    needs: ClassVar[Needs] = Needs(
-        sees=frozenset({"broadcast", "update"}),
-        scope="update",
-        optimizers=LINEAR,
-        repeats=True,
-        grants=frozenset({"auxiliary"}),
-        uses=frozenset({"labels"}),
-    )
+    needs: ClassVar[Needs] = replace(update_needs(LINEAR, "labels"), grants=frozenset({"auxiliary"}))
 
     search: Descent = field(default_factory=partial(Descent, restarts=1, learning_rate=0.3))
     distance: Distance = "cosine"
@@ -186,3 +179,71 @@ class Lamp(SentenceAttack):
         matching, prior = self._problem(view, rng)
         searched = matching.searched_loss()
         return replace(searched, loss=lambda x, y: searched.loss(x, y) + self._prior(prior, x))
+
+
+Draw = Callable[[int], int]
+"""Draw a random integer below the given one."""
+
+
+def _swap(places: list[int], draw: Draw) -> list[int]:
+    """Swap two tokens."""
+    a, b = draw(len(places)), draw(len(places))
+    places[a], places[b] = places[b], places[a]
+    return places
+
+
+def _move(places: list[int], draw: Draw, *, run: int = 1) -> list[int]:
+    """Move one token, or a run of them, elsewhere."""
+    start = draw(len(places) - run + 1)
+    taken, rest = places[start : start + run], places[:start] + places[start + run :]
+    target = draw(len(rest) + 1)
+    return rest[:target] + taken + rest[target:]
+
+
+def _move_run(places: list[int], draw: Draw) -> list[int]:
+    return _move(places, draw, run=1 + draw(len(places) - 1))
+
+
+def _prefix_to_end(places: list[int], draw: Draw) -> list[int]:
+    cut = 1 + draw(len(places) - 1)
+    return places[cut:] + places[:cut]
+
+
+MOVES: Final = (_swap, _move, _move_run, _prefix_to_end)
+"""Each returns a new order of two or more positions of one sentence."""
+
+
+def rearrangement(free: Tensor, *, generator: torch.Generator) -> Tensor:
+    """A random move of tokens at ``free`` positions (B, L) bool, as the source of each position, (B * L,).
+
+    One of ``MOVES`` in one of the sentences or, with several sentences, a swap between any two positions, all
+    equally likely.
+
+    Examples:
+        >>> free = torch.tensor([[True, True, False]])
+        >>> rearrangement(free, generator=torch.Generator().manual_seed(0)).tolist()[2]
+        2
+    """
+
+    def draw(below: int) -> int:
+        return int(torch.randint(below, (1,), generator=generator))
+
+    order = torch.arange(free.numel())
+    sentences = [row.nonzero()[:, 0] + i * free.shape[1] for i, row in enumerate(free.cpu())]
+    rows = [row for row in sentences if len(row) > 1]
+    kind = draw(len(MOVES) + (len(sentences) > 1))
+    if kind == len(MOVES):
+        rows, kind = [torch.cat(sentences)], 0
+    if rows:
+        chosen = rows[draw(len(rows))]
+        order[chosen] = torch.tensor(MOVES[kind](chosen.tolist(), draw))
+    return order
+
+
+def shuffle(free: Tensor, *, generator: torch.Generator) -> Tensor:
+    """A random permutation of each sentence's tokens, in the form of :func:`rearrangement`."""
+    order = torch.arange(free.numel())
+    for i, row in enumerate(free.cpu()):
+        places = row.nonzero()[:, 0] + i * free.shape[1]
+        order[places] = places[torch.randperm(len(places), generator=generator)]
+    return order

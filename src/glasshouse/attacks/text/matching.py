@@ -69,10 +69,9 @@ class Candidates:
 
     def permuted(self, row: int, order: Tensor) -> "Candidates":
         """One candidate with its points (B * L, D) reordered; ``order`` must keep marks in place."""
-        points = self.points[row].flatten(0, 1)[order.to(self.points.device)]
-        return Candidates(
-            points=points.reshape(self.points[row : row + 1].shape), marks=self.marks[row : row + 1]
-        )
+        one = self.pick(torch.tensor([row], device=self.points.device))
+        points = one.points.flatten(0, 2)[order.to(self.points.device)]
+        return replace(one, points=points.reshape(one.points.shape))
 
 
 @final
@@ -170,9 +169,8 @@ class Matching:
             slopes = torch.autograd.grad(loss, parameters, create_graph=derivative)
         pairs = list(zip(slopes, self.target.values(), strict=True))
         if self.distance == "cosine":
-            return torch.stack(
-                [1 - F.cosine_similarity(a.flatten(), b.flatten(), 0) for a, b in pairs]
-            ).mean()
+            each = [1 - F.cosine_similarity(a.flatten(), b.flatten(), 0) for a, b in pairs]
+            return torch.stack(each).mean()
         nothing = sum(self._size(b) for _, b in pairs)
         return torch.stack([self._size(a - b) for a, b in pairs]).sum() / nothing
 
@@ -184,10 +182,8 @@ class Matching:
         logits = self.model.logits(vectors, real)
         if self.model.task == "class":
             return F.cross_entropy(logits, self.labels)
-        counts = real[:, 1:].to(logits.dtype)
-        each = F.cross_entropy(
-            logits[:, :-1].transpose(1, 2), self._likely(vectors[:, 1:]).transpose(1, 2), reduction="none"
-        )
+        counts, likely = real[:, 1:].to(logits.dtype), self._likely(vectors[:, 1:])
+        each = F.cross_entropy(logits[:, :-1].transpose(1, 2), likely.transpose(1, 2), reduction="none")
         return ((each * counts).sum(1) / counts.sum(1).clamp_min(1)).mean()
 
     def _likely(self, vectors: Tensor) -> Tensor:
@@ -209,11 +205,8 @@ class Matching:
         length, pad = self.client.terms.architecture.input_shape[0], self.model.vocabulary.pad
         full = torch.full((len(tokens), length), pad)
         full[:, : tokens.shape[1]] = tokens
-        return Sequences(
-            about=self.client.about,
-            tokens=full,
-            confidence=torch.full((len(tokens),), -loss),
-        )
+        confidence = torch.full((len(tokens),), -loss)
+        return Sequences(about=self.client.about, tokens=full, confidence=confidence)
 
     def searched_loss(self) -> SearchedLoss:
         """The distance of sentences, for the judge; a search may have ended between tokens.

@@ -20,8 +20,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from glasshouse.attacks.text.candidates import received
-from glasshouse.attacks.text.span import Span
+from glasshouse.attacks.text.span import Span, received
 from glasshouse.models.text.base import TextModel
 
 PAIRS = {"cpu": 2048, "cuda": 65536}
@@ -125,9 +124,8 @@ def in_order(found: Iterable[Found]) -> list[Found]:
     """
     covered: set[tuple[int, ...]] = set()
     ordered = []
-    for short, one in sorted(
-        ((_once(one.tokens), one) for one in found), key=lambda x: (-len(x[0]), x[1].distance)
-    ):
+    every = [(_once(one.tokens), one) for one in found]
+    for short, one in sorted(every, key=lambda x: (-len(x[0]), x[1].distance)):
         beginnings = {short[:end] for end in range(1, len(short) + 1)}
         ordered.append(replace(one, own=len(beginnings - covered)))
         covered |= beginnings

@@ -17,15 +17,8 @@ from torch import Tensor
 
 from glasshouse.attacks.base import About, Claim, ClientScores, Needs
 from glasshouse.attacks.parts.local_steps import LINEAR
-from glasshouse.attacks.text.reading import (
-    Answer,
-    SentenceAttack,
-    answers,
-    check_depth,
-    input_span,
-)
+from glasshouse.attacks.text.reading import SentenceAttack, answers, input_spans
 from glasshouse.attacks.text.span import Span
-from glasshouse.errors import Inapplicable
 from glasshouse.limits import Fraction, Share
 from glasshouse.models.text.base import TextModel
 from glasshouse.registry import Card
@@ -33,6 +26,7 @@ from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 
 SUBJECT = "attack 'projres'"
+NEEDS = "the gradients of one of the first two attention layers, or of adapters beside it"
 
 
 @final
@@ -88,31 +82,13 @@ class ProjRes(SentenceAttack):
         inside = torch.zeros(view.terms.clients)
         for answer in answers(view, subject=SUBJECT):
             assert answer.about.client is not None  # needs.sees
-            distance, share = residual(answer.model, spans(answer), challenge.inputs, least=self.least)
+            spans = input_spans(answer, subject=SUBJECT, needs=NEEDS, both=False)
+            distance, share = residual(answer.model, spans, challenge.inputs, least=self.least)
             client = answer.about.client
             scores[client] = max(float(scores[client]), -distance)
             inside[client] = max(float(inside[client]), share)
         about = About(rounds=tuple(one.round for one in view.rounds))
         return (ClientScores(about=about, scores=scores, decisions=inside >= self.share),)
-
-
-def spans(answer: Answer) -> tuple[Span | None, Span | None]:
-    """Spans of the first two attention layers' inputs; None: nothing of that layer was sent.
-
-    Raises:
-        Inapplicable: one block, or nothing of either layer was sent.
-    """
-    check_depth(answer.model, subject=SUBJECT)
-    with torch.no_grad():
-        first, second = (input_span(answer.model, layer, answer.sent) for layer in (0, 1))
-    if first is None and second is None:
-        raise Inapplicable(
-            SUBJECT,
-            needs="the gradients of one of the first two attention layers, or of adapters beside it",
-            got=", ".join(sorted(answer.sent)[:6]) or "nothing",
-            fix="let clients train all layers, or use another attack (glasshouse list attacks)",
-        )
-    return first, second
 
 
 def residual(
@@ -125,18 +101,12 @@ def residual(
     """
     with torch.no_grad():
         received = _received(model, tokens.to(model.anatomy.tokens.weight.device))
-        parts = [
-            _judged(span, x, least) for span, x in zip(spans, received, strict=True) if span and span.free
-        ]
-    if not parts:
-        return 1.0, 0.0
-    distances, inside = (torch.stack(part) for part in zip(*parts, strict=True))
-    return float(distances.mean()), float(inside.all(0).double().mean())
-
-
-def _judged(span: Span, inputs: Tensor, least: float) -> tuple[Tensor, Tensor]:
-    distances = span.distances(inputs)
-    return distances, distances <= span.limits(inputs, least)
+        judges = [(span, x) for span, x in zip(spans, received, strict=True) if span and span.free]
+        if not judges:
+            return 1.0, 0.0
+        distances = torch.stack([span.distances(x) for span, x in judges])
+        limits = torch.stack([span.limits(x, least) for span, x in judges])
+    return float(distances.mean()), float((distances <= limits).all(0).double().mean())
 
 
 def _received(model: TextModel, tokens: Tensor) -> tuple[Tensor, Tensor]:

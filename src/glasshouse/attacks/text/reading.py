@@ -3,8 +3,10 @@
 Shape letters: R rows of a gradient, D width, H heads, E features per head.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Protocol, final
 
 import torch
@@ -65,28 +67,20 @@ def answers(view: View, *, subject: str) -> Iterator[Answer]:
     """
     for one in view.rounds:
         models: dict[int, TextModel] = {}  # clients that received the same share it
-        for client, update in one.updates.items():
-            broadcast = one.received_by(client)
-            gradient = _gradient(view, broadcast, update, update.tensors, subject=subject)
+        messages: list[tuple[int | None, Update | Aggregate]] = [*one.updates.items()]
+        if one.aggregate is not None and not one.updates:
+            messages = [(None, one.aggregate)]
+        for client, message in messages:
+            broadcast = one.broadcast if client is None else one.received_by(client)
+            gradient = _gradient(view, broadcast, message, subject=subject)
             if id(broadcast) not in models:
                 models[id(broadcast)] = text_model(broadcast, subject=subject)
             yield Answer(
                 about=About(rounds=(one.round,), client=client),
                 model=models[id(broadcast)],
                 sent=gradient,
-                examples=update.examples,
-                steps=update.steps,
-            )
-        if one.aggregate is not None and not one.updates:
-            total = one.aggregate
-            mean = {name: t / total.weight for name, t in total.tensors.items()}
-            gradient = _gradient(view, one.broadcast, total, mean, subject=subject)
-            yield Answer(
-                about=About(rounds=(one.round,)),
-                model=text_model(one.broadcast, subject=subject),
-                sent=gradient,
-                examples=total.examples,
-                steps=total.steps,
+                examples=message.examples,
+                steps=message.steps,
             )
 
 
@@ -114,30 +108,43 @@ def check_sentences(architecture: Architecture, *, subject: str) -> None:
         )
 
 
-def check_depth(model: TextModel, *, subject: str) -> None:
-    """Refuse models of one block: the second block's gradient is needed to order tokens."""
-    if len(model.anatomy.blocks) < 2:
+def input_spans(answer: Answer, *, subject: str, needs: str, both: bool) -> tuple[Span | None, Span | None]:
+    """Spans of the first two attention layers' inputs; None: nothing of that layer was sent.
+
+    Raises:
+        Inapplicable: one block, or nothing was sent of ``both`` layers, or of one of them.
+    """
+    if len(answer.model.anatomy.blocks) < 2:  # the second block's gradient is needed to order tokens
         raise Inapplicable(
             subject,
             needs="a model of at least 2 blocks",
             got="1",
             fix="audit a deeper model (model.layers = 2), or use embedding_rows",
         )
+    with torch.no_grad():
+        first, second = (input_span(answer.model, layer, answer.sent) for layer in (0, 1))
+    sent = [span for span in (first, second) if span is not None]
+    if len(sent) < (2 if both else 1):
+        raise Inapplicable(
+            subject,
+            needs=needs,
+            got=", ".join(sorted(answer.sent)[:6]) or "nothing",
+            fix="let clients train all layers, or use another attack (glasshouse list attacks)",
+        )
+    return first, second
 
 
 def _gradient(
-    view: View,
-    broadcast: Broadcast,
-    message: Update | Aggregate,
-    mean: Mapping[str, Tensor],
-    *,
-    subject: str,
+    view: View, broadcast: Broadcast, message: Update | Aggregate, *, subject: str
 ) -> dict[str, Tensor]:
     """The mean of a message as a gradient, up to scale and sign; in the precision of the model."""
     if message.kind == "logits":
         raise Inapplicable(
             subject, needs="parameters or their gradient", got="logits", fix="use protocol fedsgd or fedavg"
         )
+    mean = message.tensors
+    if isinstance(message, Aggregate):
+        mean = {name: t / message.weight for name, t in mean.items()}
     check_linear(view.terms, subject=subject)
     check_finite(mean, subject=subject)
     before = {name: broadcast.tensors[name] for name in mean}
@@ -182,39 +189,28 @@ def _known(model: TextModel, layer: int, span: Span) -> Span:
 
 
 def heads_span(model: TextModel, layer: int, sent: Mapping[str, Tensor]) -> Span | None:
-    """The span of a layer's concatenated head outputs; None: the layer behind them was not sent."""
-    name = _behind_heads(model, layer)
-    if name is None or f"{name}.weight" not in sent:
-        return None
-    weight = sent[f"{name}.weight"]
-    return span_of(weight if isinstance(model.get_submodule(name), nn.Linear) else weight.T)
+    """The span of a layer's concatenated head outputs; None: the layer behind them was not sent.
 
-
-def _behind_heads(model: TextModel, layer: int) -> str | None:
-    """Name of the layer whose input is the concatenated head outputs, found by a forward pass."""
+    That layer, whose input they are, is found by a forward pass.
+    """
     block = model.anatomy.blocks[layer]
     table = model.anatomy.tokens.weight
     token = torch.zeros(1, 1, dtype=torch.int64, device=table.device)
     hidden = model.embed(token, token)
     _, _, heads = block.project(block.attended(hidden), token)  # (1, H, 1, E)
-    names: list[str] = []
+    behind: list[tuple[str, nn.Module]] = []
 
-    def note(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-        def hook(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            weight = getattr(module, "weight", None)
-            if (
-                isinstance(weight, Tensor)
-                and weight.ndim == 2
-                and torch.equal(inputs[0].flatten(), heads.flatten())
-            ):
-                names.append(name)
+    def note(name: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        weight = getattr(module, "weight", None)
+        matrix = isinstance(weight, Tensor) and weight.ndim == 2
+        if matrix and torch.equal(inputs[0].flatten(), heads.flatten()):
+            behind.append((f"{name}.weight", module))
 
-        return hook
-
-    handles = [module.register_forward_pre_hook(note(name)) for name, module in model.named_modules()]
-    try:
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            hooks.enter_context(module.register_forward_pre_hook(partial(note, name)))
         block.finish(hidden, heads)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return names[0] if names else None
+    if not behind or behind[0][0] not in sent:
+        return None
+    name, module = behind[0]
+    return span_of(sent[name] if isinstance(module, nn.Linear) else sent[name].T)

@@ -11,7 +11,19 @@ Source: Petrov et al. 2024, "DAGER", arXiv:2405.15586, section 4 (the span check
     input's distance is what this noise explains, direction by direction. And the distance is measured in the
     null space, a few directions of which reject most candidates.
 
-Shape letters: M rows of a gradient, D inputs of the layer, R rank, N candidates, K directions of the sketch.
+:func:`candidates` finds the tokens of a batch and their positions. With or without normalisation, the
+attention input of a token is, up to a factor, the sum of a token part and a position part. So with the
+directions of all positions added to the first layer's span, one pass over the vocabulary finds the tokens
+that occur anywhere, and only these are tested position by position (DAGER, section 4.1, tests the whole
+vocabulary at every position).
+
+The set of a position may contain more tokens than the batch had there, however exact the gradient: with
+``E[a] + P[1]``, ``E[a] + P[2]`` and ``E[b] + P[2]`` in the span, ``E[b] + P[1]`` is a linear combination of
+them. The rank is the number of distinct tokens and positions minus the connected components that they form,
+not the number of tokens; no tolerance changes that. Only the second layer resolves the ambiguity.
+
+Shape letters: M rows of a gradient, D inputs of the layer, R rank, N vectors, K directions of the sketch; V
+vocabulary, T tokens, L positions, C candidates.
 """
 
 import math
@@ -22,6 +34,8 @@ from typing import final
 import scipy
 import torch
 from torch import Tensor
+
+from glasshouse.models.text.base import TextModel
 
 SKETCH = 48
 """Null-space directions that are tested first: a vector in the span has no component along any of them."""
@@ -37,6 +51,8 @@ LEAK = 3.0
 """Tolerance on an input's distance, in multiples of the expected distance."""
 LUCK = 1e-6
 """Maximum probability that a vector outside the span passes because of the noise tolerance."""
+ROWS = 8192
+"""Tokens of the vocabulary that are tested at once."""
 
 
 @final
@@ -78,13 +94,13 @@ class Span:
 
     def distances(self, inputs: Tensor) -> Tensor:
         """Distance of each vector (N, H) from the span over its norm, in [0, 1]: (N,). 0: it was an input."""
-        received = self._seen(inputs)
-        return _norm(received @ self.null) / _norm(received)
+        seen = self._seen(inputs)
+        return _norm(seen @ self.null) / _norm(seen)
 
     def limits(self, inputs: Tensor, least: float) -> Tensor:
         """Maximum distance at which each vector (N, H) passes, (N,): ``least``, or more under noise."""
-        received = self._seen(inputs)
-        shares = (received @ self.basis.T).square() / _norm(received).square()[..., None]
+        seen = self._seen(inputs)
+        shares = (seen @ self.basis.T).square() / _norm(seen).square()[..., None]
         wide = (self.allowance**2 * (shares @ self.leak) + least**2).sqrt()
         return wide.clamp(max=self.most(least))
 
@@ -127,6 +143,11 @@ class Span:
         spread = math.sqrt(2 * mean * (1 - mean) / (total + 2))
         return math.sqrt(max(mean - 7 * spread, (mean / 3) ** 2, 0.0))
 
+    def free_parts(self, inputs: Tensor) -> Tensor:
+        """Components of inputs (N, H), scaled to length 1, along the null space: (N, D - R)."""
+        seen = self._seen(inputs)
+        return (seen / _norm(seen)[:, None]) @ self.null
+
     def _seen(self, inputs: Tensor) -> Tensor:
         return inputs if self.lens is None else inputs @ self.lens.T
 
@@ -165,13 +186,8 @@ def span_of(gradient: Tensor, *, lens: Tensor | None = None) -> Span:
     rows = gradient.double()
     rows = rows[rows.any(dim=1)]
     if not len(rows):
-        width = gradient.shape[1]
-        return Span(
-            basis=gradient.new_zeros(0, width),
-            null=torch.eye(width, dtype=gradient.dtype, device=gradient.device),
-            leak=gradient.new_zeros(0),
-            lens=lens,
-        )
+        null = torch.eye(gradient.shape[1], dtype=gradient.dtype, device=gradient.device)
+        return Span(basis=gradient.new_zeros(0, len(null)), null=null, leak=gradient.new_zeros(0), lens=lens)
     rows = rows / rows.norm(dim=1, keepdim=True)
     rank, noise, vectors, values = _decompose(rows)
     if 0 < rank < min(rows.shape):  # equalise the noise of all rows, and decompose again
@@ -204,8 +220,7 @@ def within_reach(span: Span, inputs: Tensor) -> Span:
     The output of a layer norm has no component along at least one direction: if tokens fill the rest of the
     space, only that one remains in the null space, and every vector would pass.
     """
-    received = inputs if span.lens is None else inputs @ span.lens.T
-    parts = ((received / _norm(received)[:, None]) @ span.null).double()
+    parts = span.free_parts(inputs).double()
     squares, turn = torch.linalg.eigh(parts.T @ parts / len(parts))
     null = span.null.double() @ turn[:, squares > SMALL**2]
     return replace(span, null=null.to(span.null.dtype).contiguous())
@@ -213,9 +228,7 @@ def within_reach(span: Span, inputs: Tensor) -> Span:
 
 def with_directions(span: Span, inputs: Tensor) -> Span:
     """The span extended by the directions of further inputs (N, H), which are known exactly."""
-    received = inputs if span.lens is None else inputs @ span.lens.T
-    outside = (received / _norm(received)[:, None]) @ span.null
-    _, values, vectors = torch.linalg.svd(outside.double(), full_matrices=True)
+    _, values, vectors = torch.linalg.svd(span.free_parts(inputs).double(), full_matrices=True)
     rank = int((values > SMALL).sum())
     turned = span.null.double() @ vectors.T
     return replace(
@@ -224,3 +237,66 @@ def with_directions(span: Span, inputs: Tensor) -> Span:
         null=turned[:, rank:].to(span.null.dtype).contiguous(),
         leak=torch.cat([span.leak, span.leak.new_zeros(rank)]),
     )
+
+
+def received(model: TextModel, tokens: Tensor, position: int | Tensor) -> Tensor:
+    """Inputs of the first attention layer for tokens (T,) at one position, or at one each: (T, D)."""
+    places = position if isinstance(position, Tensor) else torch.full_like(tokens, position)
+    hidden = model.embed(tokens[:, None], places[:, None])
+    return model.anatomy.blocks[0].attended(hidden)[:, 0]
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Candidates:
+    """The tokens that may occur at a position.
+
+    Attributes:
+        model: that the client received.
+        span: of the first attention layer's gradient.
+        tokens: those that may occur anywhere, (T,), nearest first.
+        least: the distance up to which a token passes whatever the noise.
+    """
+
+    model: TextModel
+    span: Span
+    tokens: Tensor
+    least: float
+
+    def at(self, position: int) -> Tensor:
+        """Tokens (C,), nearest first."""
+        if self.model.anatomy.rotary or not len(self.tokens):
+            return self.tokens
+        return self.tokens[_nearest(self.span, received(self.model, self.tokens, position), self.least)]
+
+
+def candidates(model: TextModel, span: Span, *, length: int, least: float) -> Candidates:
+    """One pass over the vocabulary, for sentences of up to ``length`` tokens."""
+    size, device = model.anatomy.tokens.num_embeddings, model.anatomy.tokens.weight.device
+    wide = span if model.anatomy.rotary else with_directions(span, _places(model, length))
+    tokens = torch.arange(size if span.free else 0, device=device)
+    if wide.free:  # else with the positions the span is the whole space: keep every token
+        parts = torch.split(tokens, ROWS)
+        tokens = torch.cat([part[_nearest(wide, received(model, part, 0), least)] for part in parts])
+    return Candidates(model=model, span=span, tokens=tokens, least=least)
+
+
+def _places(model: TextModel, length: int) -> Tensor:
+    """Vectors that, with any token's vector at one position, span that token's at all others: (L + 2, D).
+
+    One token at all positions, and at the first position with its embedding doubled and zeroed, for the
+    constant part.
+    """
+    anatomy = model.anatomy
+    device = anatomy.tokens.weight.device
+    tokens = torch.zeros(length, dtype=torch.int64, device=device)
+    vector = anatomy.tokens(tokens[:1])[None]
+    first = torch.zeros(1, 1, dtype=torch.int64, device=device)
+    rows = [anatomy.blocks[0].attended(anatomy.place(factor * vector, first))[0] for factor in (0.0, 2.0)]
+    return torch.cat([received(model, tokens, torch.arange(length, device=device)), *rows])
+
+
+def _nearest(span: Span, inputs: Tensor, least: float) -> Tensor:
+    """Rows of ``inputs`` (T, D) that pass, nearest first."""
+    rows, distances = span.inside(inputs, least)
+    return rows[distances.argsort()]

@@ -17,7 +17,7 @@ from typing import ClassVar, final
 from glasshouse.attacks.base import About, Claim, Needs
 from glasshouse.attacks.budget import Budget, search_budget
 from glasshouse.attacks.objective import SearchedLoss
-from glasshouse.attacks.parts.local_steps import LINEAR
+from glasshouse.attacks.parts.local_steps import LINEAR, update_needs
 from glasshouse.attacks.parts.search.adam import Descent, adam
 from glasshouse.attacks.text.matching import OPEN, Candidates, Matching, match_gradient
 from glasshouse.attacks.text.reading import SentenceAttack
@@ -55,13 +55,7 @@ class Tag(SentenceAttack):
         },
     )
     name: ClassVar[str] = "tag"
-    needs: ClassVar[Needs] = Needs(
-        sees=frozenset({"broadcast", "update"}),
-        scope="update",
-        optimizers=LINEAR,
-        repeats=True,
-        uses=frozenset({"auxiliary", "labels"}),
-    )
+    needs: ClassVar[Needs] = update_needs(LINEAR, "auxiliary", "labels")
 
     search: Descent = field(default_factory=partial(Descent, restarts=1, learning_rate=0.3))
     weight: NotNegative = 0.01

@@ -24,22 +24,19 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar, final
 
-import torch
 from torch import Tensor
 
 from glasshouse.attacks.base import Claim, Needs
 from glasshouse.attacks.inversion.gradinversion.consensus import Group
 from glasshouse.attacks.inversion.gradinversion.statistics import Statistics
-from glasshouse.attacks.objective import SearchedLoss, SearchingTogether
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.labels import Rule, labels_of_each
-from glasshouse.attacks.parts.local_steps import ANY
-from glasshouse.attacks.parts.matching.distance import Objective, Steps, can_share, objective, objectives
-from glasshouse.attacks.parts.matching.exact import best_claim, loss_of_pixels
+from glasshouse.attacks.parts.local_steps import ANY, update_needs
+from glasshouse.attacks.parts.matching.distance import Distance, Objective, Steps, can_share, objective
+from glasshouse.attacks.parts.matching.exact import DescentAttack
 from glasshouse.attacks.parts.replica import Replica, replicas
-from glasshouse.attacks.parts.search.adam import Descent, adam, random_starts, roughness
-from glasshouse.attacks.parts.search.rows import Labelled, with_labels
-from glasshouse.attacks.together import SearchAttack
+from glasshouse.attacks.parts.search.adam import Descent, random_starts, roughness
+from glasshouse.attacks.parts.search.rows import Labelled
 from glasshouse.limits import NotNegative
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
@@ -49,7 +46,7 @@ from glasshouse.transcript.view import View
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class GradInversion(SearchAttack, SearchingTogether):
+class GradInversion(DescentAttack):
     """Squared-L2 matching with priors and group consistency.
 
     Args:
@@ -64,6 +61,7 @@ class GradInversion(SearchAttack, SearchingTogether):
     """
 
     name: ClassVar[str] = "gradinversion"
+    kind: ClassVar[Distance] = "squared"
     card: ClassVar[Card] = Card(
         title="GradInversion",
         summary="squared-L2 gradient matching with group consistency of several seeds",
@@ -77,13 +75,7 @@ class GradInversion(SearchAttack, SearchingTogether):
         details={"uses, if granted": "batch_norm, labels"},
         renamed=move_into("search", "restarts", "iterations", "learning_rate", "noise"),
     )
-    needs: ClassVar[Needs] = Needs(
-        sees=frozenset({"broadcast", "update"}),
-        scope="update",
-        optimizers=ANY,
-        repeats=True,
-        uses=frozenset({"labels", "batch_norm"}),
-    )
+    needs: ClassVar[Needs] = update_needs(ANY, "labels", "batch_norm")
 
     search: Descent = field(default_factory=partial(Descent, schedule="warm_cosine", noise=0.2))
     tv: NotNegative = 0.01
@@ -107,25 +99,12 @@ class GradInversion(SearchAttack, SearchingTogether):
         pulls = [Group(self.group) for _ in clients] if self.group and self.search.restarts > 1 else []
         adaptive = detect.adaptation_of_each(clients, adaptive=self.adaptive, rngs=rngs)
         how = self.local_steps
-        distance = objective(*clients, distance="squared", steps=how, adaptive=adaptive, bf16=self.bf16)
-        loss = self._loss(views[0], clients[0], distance)
-        every = torch.stack(labels).repeat_interleave(self.search.restarts, 0)
-        descent = adam(
-            with_labels(loss, every), start, self.search, box=clients[0].box(), rngs=rngs, pulls=pulls
-        )
-        results = zip(clients, descent.by_victim(len(clients)), labels, strict=True)
-        return tuple(best_claim(client, one, y) for client, one, y in results)
+        distance = objective(*clients, distance=self.kind, steps=how, adaptive=adaptive, bf16=self.bf16)
+        loss = self.loss(views[0], clients[0], distance)
+        return self.descend(clients, labels, loss, start, rngs=rngs, pulls=pulls)
 
-    def objectives(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[SearchedLoss, ...]:
+    def loss(self, view: View, client: Replica, distance: Objective) -> Labelled:
         """All terms but the group term, which compares seeds with each other."""
-        clients = replicas(views, subject="attack 'gradinversion'")
-        adaptive = detect.adaptation_of_each(clients, adaptive=self.adaptive, rngs=rngs)
-        distances = objectives(clients, distance="squared", steps=self.local_steps, adaptive=adaptive)
-        every = zip(views, clients, distances, strict=True)
-        return tuple(loss_of_pixels(client, self._loss(view, client, one)) for view, client, one in every)
-
-    def _loss(self, view: View, client: Replica, distance: Objective) -> Labelled:
-        """The loss; ``client``: any of those whose updates ``distance`` compares, and its view."""
         granted = view.grants.batch_norm.get((client.update.round, client.update.client))
         statistics = Statistics(client.model, granted) if granted else None
 

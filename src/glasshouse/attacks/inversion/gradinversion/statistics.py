@@ -3,8 +3,9 @@
 Shape letters: R restarts, B images, C channels of the layer.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
+from functools import partial
 from typing import final
 
 import torch
@@ -12,7 +13,6 @@ from torch import Tensor, nn
 
 from glasshouse.errors import Inapplicable
 
-Hook = Callable[[nn.Module, tuple[Tensor, ...]], None]
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 
 
@@ -42,22 +42,16 @@ class Statistics:
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """(R,) squared L2 distances of means and variances, averaged over layers, of (R, B, C, H, W)."""
-        restarts = len(inputs)
         terms: list[Tensor] = []
+
+        def observe(name: str, _: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+            mean, variance = (self._granted[f"{name}.{part}"][:, None] for part in ("mean", "var"))
+            x = arguments[0].transpose(0, 1).reshape(len(mean), len(inputs), -1)  # (C, R, positions)
+            gap = (x.mean(2) - mean).square().sum(0)
+            terms.append(gap + (x.var(2, unbiased=False) - variance).square().sum(0))
+
         with ExitStack() as hooks:
             for name, module in self._layers:
-                hooks.enter_context(module.register_forward_pre_hook(self._note(name, restarts, terms)))
+                hooks.enter_context(module.register_forward_pre_hook(partial(observe, name)))
             self._model(inputs.flatten(0, 1))
         return torch.stack(terms).mean(0)
-
-    def _note(self, name: str, restarts: int, terms: list[Tensor]) -> Hook:
-        mean, variance = self._granted[f"{name}.mean"], self._granted[f"{name}.var"]
-
-        def observe(_: nn.Module, arguments: tuple[Tensor, ...]) -> None:
-            x = arguments[0].transpose(0, 1).reshape(len(mean), restarts, -1)  # (C, R, positions)
-            terms.append(
-                (x.mean(2) - mean[:, None]).square().sum(0)
-                + (x.var(2, unbiased=False) - variance[:, None]).square().sum(0)
-            )
-
-        return observe

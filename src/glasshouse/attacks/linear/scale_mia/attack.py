@@ -17,7 +17,6 @@ from dataclasses import asdict, dataclass, field
 from typing import ClassVar, Literal, final
 
 import torch
-from torch import Tensor
 
 from glasshouse.attacks.base import About, Claim, Needs, Reconstruction
 from glasshouse.attacks.budget import LONGER, PROBE, Budget, shorten
@@ -26,13 +25,8 @@ from glasshouse.attacks.linear.scale_mia.autoencoder import (
     restore_decoder,
     train_autoencoder,
 )
-from glasshouse.attacks.linear.scale_mia.crafting import Design, Head, craft_head, measure_of, strength
-from glasshouse.attacks.parts.readout.linear_leakage import (
-    labels_from,
-    normal_thresholds,
-    read_rows,
-    smoothed_thresholds,
-)
+from glasshouse.attacks.linear.scale_mia.crafting import Design, craft_head, measure_of, strength
+from glasshouse.attacks.parts.readout import linear_leakage
 from glasshouse.attacks.parts.readout.linear_tail import LinearTail, find_tail
 from glasshouse.attacks.parts.readout.summed import crafting_control, crafting_needs, sum_of_round
 from glasshouse.errors import BadValue
@@ -41,7 +35,7 @@ from glasshouse.models.build import build, state
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.settings import move_into
-from glasshouse.tensors import take_prefix
+from glasshouse.tensors import take_prefix, with_prefix
 from glasshouse.transcript.view import View
 from glasshouse.wire import Architecture, Broadcast, Crafted, Terms
 
@@ -112,62 +106,33 @@ class ScaleMia:
         latents = pair.encode(auxiliary.inputs).cpu().double()
         measure = measure_of(latents)
         brightness = latents @ measure
-        fitted = normal_thresholds if self.fit == "normal" else smoothed_thresholds
+        fitted = (
+            linear_leakage.normal_thresholds if self.fit == "normal" else linear_leakage.smoothed_thresholds
+        )
         thresholds = fitted(brightness, tail.widths[0])
-        head = self._head(
-            view.terms, tail, thresholds, measure, deviation=float(brightness.std()), round=number, rng=rng
-        )
-        decoder = {f"decoder.{name}": t for name, t in state(pair.decoder).items()}
-        levels = head.levels * (_share_of_first(view.terms, number) if self._once(view.terms) else 1.0)
-        return Crafted(
-            default=Broadcast(
-                round=number, architecture=architecture, tensors={**state(pair.model), **head.tensors}
-            ),
-            memory={
-                **decoder,
-                "thresholds": thresholds,
-                "brightness": brightness,  # brightness: only for the figure
-                "measure": measure,
-                f"levels.{number}": levels,
-            },
-        )
-
-    def _head(
-        self,
-        terms: Terms,
-        tail: LinearTail,
-        thresholds: Tensor,
-        measure: Tensor,
-        *,
-        deviation: float,
-        round: int,
-        rng: Rng,
-    ) -> Head:
-        chosen = strength(
-            design=self.design,
-            sends=terms.sends,
-            steps=0 if self._once(terms) else self.local_steps or 1,
-            batch=terms.batch_size,
-            rate=terms.rate(round),
-            span=self.span,
-        )
-        return craft_head(
+        # Clients that take several steps on one batch: only the first step should count.
+        repeated = view.terms.sends != "gradient" and view.terms.local_epochs > 1 and not self.local_steps
+        once = repeated and self.design == "ladder"
+        steps = 0 if once else self.local_steps or 1
+        head = craft_head(
             tail,
             thresholds,
             measure=measure,
-            deviation=deviation,
+            deviation=float(brightness.std()),
             design=self.design,
-            strength=chosen,
+            strength=strength(view.terms, number, design=self.design, steps=steps, span=self.span),
             rng=rng.child("head"),
         )
-
-    def _once(self, terms: Terms) -> bool:
-        """Whether clients take several steps on one batch, of which only the first should count."""
-        return (
-            terms.sends != "gradient"
-            and terms.local_epochs > 1
-            and not self.local_steps
-            and self.design == "ladder"
+        tensors = {**state(pair.model), **head.tensors}
+        return Crafted(
+            default=Broadcast(round=number, architecture=architecture, tensors=tensors),
+            memory={
+                **with_prefix("decoder.", state(pair.decoder)),
+                "thresholds": thresholds,
+                "brightness": brightness,  # brightness: only for the figure
+                "measure": measure,
+                f"levels.{number}": head.levels * (_share_of_first(view.terms, number) if once else 1.0),
+            },
         )
 
     @property
@@ -197,17 +162,13 @@ class ScaleMia:
         for one in view.rounds:
             if f"levels.{one.round}" not in view.memory:
                 continue
-            layer = tail.names[0]
-            total = sum_of_round(
-                one,
-                terms=view.terms,
-                names=(f"{layer}.weight", f"{layer}.bias"),
-                subject="attack 'scale_mia'",
-            )
+            names = (f"{tail.names[0]}.weight", f"{tail.names[0]}.bias")
+            total = sum_of_round(one, terms=view.terms, names=names, subject="attack 'scale_mia'")
+            weight, bias = (total.gradient[name] for name in names)
             levels = view.memory[f"levels.{one.round}"]
-            leak = read_rows(
-                total.gradient[f"{layer}.weight"],
-                total.gradient[f"{layer}.bias"],
+            leak = linear_leakage.read_rows(
+                weight,
+                bias,
                 view.memory["thresholds"],
                 floor=EMPTY_BIN * total.unit * float(levels.abs().min()),
                 limit=total.examples,
@@ -215,14 +176,9 @@ class ScaleMia:
             )
             with torch.no_grad():
                 images = torch.cat([decoder(part) for part in torch.split(leak.inputs.float(), CHUNK)])
-            claims.append(
-                Reconstruction(
-                    about=About(rounds=(one.round,)),
-                    inputs=images,
-                    labels=labels_from(leak.signal / total.unit, levels),
-                    confidence=leak.signal.abs(),
-                )
-            )
+            labels = linear_leakage.labels_from(leak.signal / total.unit, levels)
+            about, sure = About(rounds=(one.round,)), leak.signal.abs()
+            claims.append(Reconstruction(about=about, inputs=images, labels=labels, confidence=sure))
         return tuple(claims)
 
 

@@ -152,7 +152,16 @@ def _train(
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, max_lr=recipe.learning_rate, total_steps=recipe.steps + 1, cycle_momentum=False
     )
-    begin = _resume(checkpoint, whole, spread, optimizer, schedule)
+    begin = 0
+    if (saved := checkpoint.load()) is not None:
+        tensors, begin = saved
+        whole.load_state_dict(take_prefix(tensors, "pair."))
+        with torch.no_grad():
+            spread.copy_(tensors["spread"])
+        for _ in range(begin):
+            optimizer._opt_called = True  # type: ignore[attr-defined]  # the schedule warns when it runs ahead
+            schedule.step()
+        restore_optimizer(optimizer, take_prefix(tensors, "adam."))
     before = latents(pair.model, pair.tail.names[0])
     for step in track(range(begin, recipe.steps), "training the autoencoder", total=recipe.steps - begin):
         stream = rng.child(f"step/{step}")
@@ -173,35 +182,6 @@ def _train(
         descend(optimizer, loss)
         schedule.step()
         if (step + 1) % _SAVE_EVERY == 0 and step + 1 < recipe.steps:
-            checkpoint.save(_snapshot(whole, spread, optimizer), step + 1)
-
-
-def _snapshot(whole: nn.Module, spread: Tensor, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    tensors = {
-        **with_prefix("pair.", whole.state_dict()),
-        "spread": spread,
-        **with_prefix("adam.", optimizer_tensors(optimizer)),
-    }
-    return map_tensors(tensors, lambda t: t.detach().clone())
-
-
-def _resume(
-    checkpoint: Checkpoint,
-    whole: nn.Module,
-    spread: Tensor,
-    optimizer: torch.optim.Optimizer,
-    schedule: torch.optim.lr_scheduler.OneCycleLR,
-) -> int:
-    """Load the last checkpoint, if any, and return the step to continue from."""
-    saved = checkpoint.load()
-    if saved is None:
-        return 0
-    tensors, step = saved
-    whole.load_state_dict(take_prefix(tensors, "pair."))
-    with torch.no_grad():
-        spread.copy_(tensors["spread"])
-    for _ in range(step):
-        optimizer._opt_called = True  # type: ignore[attr-defined]  # the schedule warns when it runs ahead
-        schedule.step()
-    restore_optimizer(optimizer, take_prefix(tensors, "adam."))
-    return step
+            now = with_prefix("pair.", whole.state_dict()) | {"spread": spread}
+            now |= with_prefix("adam.", optimizer_tensors(optimizer))
+            checkpoint.save(map_tensors(now, lambda t: t.detach().clone()), step + 1)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from glasshouse.attacks.parts.readout.linear_tail import LinearTail
 from glasshouse.rng import Rng
-from glasshouse.wire import Kind
+from glasshouse.wire import Terms
 
 Design = Literal["ladder", "paper"]
 
@@ -59,7 +59,7 @@ class Strength:
     contrast: float
 
 
-def strength(*, design: Design, sends: Kind, steps: int, batch: int, rate: float, span: float) -> Strength:
+def strength(terms: Terms, round: int, *, design: Design, steps: int, span: float) -> Strength:
     """Magnitudes by kind of update and number of *different* batches; tuned on CIFAR-10's train images.
 
     ``steps`` 0 stands for several steps on the same batch. Then only the first step should count: a tiny gain
@@ -74,12 +74,12 @@ def strength(*, design: Design, sends: Kind, steps: int, batch: int, rate: float
     """
     if design == "paper":
         return Strength(span=1.0, against=1.0, gain=1.0, contrast=1.0)
-    if sends == "gradient" or steps == 1:
-        return Strength(span=span or 1000.0, against=10.0, gain=1e-4, contrast=1e-3)
-    if steps == 0:
-        return Strength(span=span or 1000.0, against=1 / (span or 1000.0), gain=1e-4, contrast=1e-3)
+    if terms.sends == "gradient" or steps < 2:
+        against = 10.0 if terms.sends == "gradient" or steps == 1 else 1 / (span or 1000.0)
+        return Strength(span=span or 1000.0, against=against, gain=1e-4, contrast=1e-3)
     gain = 0.03
-    return Strength(span=span or 10.0, against=2.5, gain=gain, contrast=1e-6 * gain**2 * batch**0.5 / rate)
+    contrast = 1e-6 * gain**2 * terms.batch_size**0.5 / terms.rate(round)
+    return Strength(span=span or 10.0, against=2.5, gain=gain, contrast=contrast)
 
 
 def ladder(classes: int, span: float, *, against: float = 2.5, rng: Rng) -> tuple[Tensor, Tensor]:

@@ -22,24 +22,20 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import ClassVar, final
 
 import torch
-from torch import Tensor, nn
 
 from glasshouse.attacks.base import About, Claim, Needs, Reconstruction
 from glasshouse.attacks.budget import Budget
 from glasshouse.attacks.linear.seer.chosen import Property
-from glasshouse.attacks.linear.seer.secret import SUBJECT, fresh, read_out
+from glasshouse.attacks.linear.seer.secret import SUBJECT, fresh, last_layer, read_out
 from glasshouse.attacks.linear.seer.training import SecretTraining, train_secret
 from glasshouse.attacks.parts.readout.summed import crafting_control, crafting_needs, sum_of_round
-from glasshouse.errors import Inapplicable
 from glasshouse.limits import check_ranges
-from glasshouse.models.build import build, load, state
+from glasshouse.models.build import load, state
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.tensors import take_prefix
+from glasshouse.tensors import take_prefix, with_prefix
 from glasshouse.transcript.view import View
-from glasshouse.wire import Architecture, Crafted, Terms
-
-_MIXING = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
+from glasshouse.wire import Architecture, Crafted
 
 
 @final
@@ -60,16 +56,9 @@ class Seer:
         threat="malicious server: sets parameters, keeps the architecture, sees only the sum",
         grants=("auxiliary",),
         details={"attribution": "none: it cannot say whose image it is", "structure": "unchanged"},
-        control={
-            **crafting_control(
-                "parameters",
-                auxiliary=800,
-                model={"name": "mlp", "hidden": "256,256"},
-                federation={"clients": 2, "batch_size": 1, "rounds": 60, "secure_sum": True},
-                audit={"rounds": list(range(60))},
-            ),
-            "setting": "2 clients with 1 digit each, 60 rounds, no defence",
-        },
+        control=crafting_control(
+            "parameters", batch=1, rounds=60, auxiliary=800, model={"name": "mlp", "hidden": "256,256"}
+        ),
     )
     needs: ClassVar[Needs] = replace(crafting_needs("parameters"), protocols=frozenset({"fedsgd", "fedavg"}))
 
@@ -100,18 +89,16 @@ class Seer:
         del rng  # one training serves all rounds, whatever the seed
         auxiliary, one, terms = view.grants.auxiliary, view.rounds[-1], view.terms
         assert auxiliary is not None  # needs.grants
-        images = _unit(auxiliary.inputs, terms)
-        examples = terms.cohort * terms.batch_size
+        low, high = terms.image_range
         secret, floor = train_secret(
             terms.architecture,
-            images,
-            last=last_layer(terms.architecture),
-            examples=examples,
+            (auxiliary.inputs - low) / (high - low),
+            examples=terms.cohort * terms.batch_size,
             looks_for=self.looks_for,
             recipe=self.training,
         )
         memory = {
-            **{f"reader.{name}": t for name, t in state(secret.reader).items()},
+            **with_prefix("reader.", state(secret.reader)),
             "projection": secret.projection,
             f"floor.{one.round}": torch.tensor(floor),
         }
@@ -120,16 +107,15 @@ class Seer:
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """At most one image per crafted round; confidence is the agreement with the image's own code."""
         del rng  # deterministic
-        architecture, memory = view.terms.architecture, view.memory
-        last = last_layer(architecture)
+        memory = view.memory
         low, high = view.terms.image_range
         claims: list[Claim] = []
         for one in view.rounds:
             if f"floor.{one.round}" not in memory:
                 continue
-            name = f"{last}.weight"
+            secret = fresh(view.terms.architecture, code=len(memory["projection"]))
+            name = f"{secret.last}.weight"
             total = sum_of_round(one, terms=view.terms, names=(name,), subject=SUBJECT)
-            secret = fresh(architecture, last, code=len(memory["projection"]))
             load(secret.model, one.broadcast.tensors)
             secret.reader.load_state_dict(take_prefix(memory, "reader."))
             for module in (secret.model, secret.reader):
@@ -145,37 +131,3 @@ class Seer:
                 )
             )
         return tuple(claims)
-
-
-def last_layer(architecture: Architecture) -> str:
-    """Name of the last linear layer.
-
-    Raises:
-        Inapplicable: an example's gradient depends on others, or there is no such layer behind others.
-    """
-    model = build(architecture)
-    linear = [name for name, m in model.named_modules() if isinstance(m, nn.Linear)]
-    mixing = [name for name, m in model.named_modules() if isinstance(m, _MIXING)]
-    if mixing:
-        raise Inapplicable(
-            SUBJECT,
-            needs="a model in which an example's gradient depends on it alone",
-            got=f"'{mixing[0]}', a {type(model.get_submodule(mixing[0])).__name__}",
-            fix="audit a model without batch norm and drop-out (batch_norm = false)",
-        )
-    before = [n for n, _ in model.named_parameters() if linear and not n.startswith(f"{linear[-1]}.")]
-    layer = model.get_submodule(linear[-1]) if linear else None
-    if not before or not isinstance(layer, nn.Linear) or layer.out_features != architecture.classes:
-        raise Inapplicable(
-            SUBJECT,
-            needs="a model that ends in a linear layer, with others before it",
-            got=", ".join(name for name, _ in model.named_parameters()) or "a model without parameters",
-            fix="audit a model with a hidden layer (mlp)",
-        )
-    return str(linear[-1])
-
-
-def _unit(images: Tensor, terms: Terms) -> Tensor:
-    """Pixels in [0, 1]."""
-    low, high = terms.image_range
-    return (images - low) / (high - low)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from glasshouse.attacks.linear.seer.chosen import Property, brightness
 from glasshouse.attacks.parts.readout.linear_tail import latents
+from glasshouse.errors import Inapplicable
 from glasshouse.models.build import build
 from glasshouse.rng import Rng
 from glasshouse.wire import Architecture
@@ -21,6 +22,7 @@ SUMS, WITHOUT, BEYOND = 100, 4, 0.5
 """Number of auxiliary sums that set the floor, brightest images they lack, and the quantile of agreement."""
 _STEADY = 0.05  # momentum of the standardisation's averages
 _AT_ONCE = 256
+_MIXING = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
 
 
 @final
@@ -88,12 +90,44 @@ def as_directions(codes: Tensor) -> Tensor:
     return nn.functional.normalize(codes, dim=1) * math.sqrt(codes.shape[1])
 
 
-def fresh(architecture: Architecture, last: str, *, code: int) -> Secret:
-    """The untrained networks and projection; deterministic for an architecture."""
-    rng = Rng.root(0).child("seer")
+def last_layer(architecture: Architecture) -> str:
+    """Name of the last linear layer.
+
+    Raises:
+        Inapplicable: an example's gradient depends on others, or there is no such layer behind others.
+    """
+    model = build(architecture)
+    linear = [name for name, m in model.named_modules() if isinstance(m, nn.Linear)]
+    mixing = [name for name, m in model.named_modules() if isinstance(m, _MIXING)]
+    if mixing:
+        raise Inapplicable(
+            SUBJECT,
+            needs="a model in which an example's gradient depends on it alone",
+            got=f"'{mixing[0]}', a {type(model.get_submodule(mixing[0])).__name__}",
+            fix="audit a model without batch norm and drop-out (batch_norm = false)",
+        )
+    before = [n for n, _ in model.named_parameters() if linear and not n.startswith(f"{linear[-1]}.")]
+    layer = model.get_submodule(linear[-1]) if linear else None
+    if not before or not isinstance(layer, nn.Linear) or layer.out_features != architecture.classes:
+        raise Inapplicable(
+            SUBJECT,
+            needs="a model that ends in a linear layer, with others before it",
+            got=", ".join(name for name, _ in model.named_parameters()) or "a model without parameters",
+            fix="audit a model with a hidden layer (mlp)",
+        )
+    return str(linear[-1])
+
+
+def fresh(architecture: Architecture, *, code: int) -> Secret:
+    """The untrained networks and projection; deterministic for an architecture.
+
+    Raises:
+        Inapplicable: see :func:`last_layer`.
+    """
+    rng, last = Rng.root(0).child("seer"), last_layer(architecture)
     model = build(architecture, rng=rng.child("model"))
     layer = model.get_submodule(last)
-    assert isinstance(layer, nn.Linear)  # attack.last_layer
+    assert isinstance(layer, nn.Linear)
     size = min(code, max(1, layer.in_features // 2))
     draws = torch.randn(layer.in_features, size, generator=rng.child("projection").torch())
     with torch.random.fork_rng(devices=[]):  # the initial weights are overwritten
@@ -127,9 +161,8 @@ def read_out(secret: Secret, gradient: Tensor) -> Found:
         images = secret.read(codes)
         agreement = nn.functional.cosine_similarity(secret.codes(images), codes)
     best = int(agreement.argmax())
-    label = (
-        classes[:, 0] if best == 0 else -classes[:, 0]
-    ).argmin()  # p - y is negative for the example's class alone
+    # p - y is negative for the example's class alone
+    label = (classes[:, 0] if best == 0 else -classes[:, 0]).argmin()
     return Found(image=images[best : best + 1], label=label[None], agreement=agreement[best : best + 1])
 
 

@@ -67,7 +67,6 @@ def train_secret(
     architecture: Architecture,
     images: Tensor,
     *,
-    last: str,
     examples: int,
     looks_for: Property,
     recipe: SecretTraining,
@@ -77,13 +76,12 @@ def train_secret(
     Args:
         architecture: the agreed one.
         images: auxiliary, (N, C, H, W) in [0, 1].
-        last: name of the last layer.
         examples: in a round's sum.
         looks_for: the property.
         recipe: of the training.
 
     Raises:
-        Inapplicable: the images are equally bright.
+        Inapplicable: the images are equally bright, or see :func:`last_layer`.
     """
     key = {
         "version": _VERSION,
@@ -97,95 +95,73 @@ def train_secret(
     rng = Rng.root(0).child("seer/training")
 
     def make(_: Checkpoint) -> dict[str, Tensor]:
-        secret, generator = fresh(architecture, last, code=recipe.code), rng.torch()
+        secret, generator = fresh(architecture, code=recipe.code), rng.torch()
         chosen = choose(images.cpu(), examples, looks_for=looks_for, generator=generator)
         first = torch.cat((chosen.natural, _draw(chosen.adjusted, _SHOWN * recipe.code, generator)))
         secret.reader.begin(first)
-        _Training(
-            secret,
-            chosen=chosen,
-            examples=examples,
-            recipe=recipe,
-            generator=generator,
-            device=images.device,
-        ).run()
-        trained = nn.ModuleDict({"model": secret.model, "reader": secret.reader}).eval().state_dict()
-        on_device = replace(secret, projection=secret.projection.to(images.device))
-        return {**trained, "floor": torch.tensor(floor_of(on_device, images, examples, looks_for))}
+        secret = replace(secret, projection=secret.projection.to(images.device))
+        both = nn.ModuleDict({"model": secret.model, "reader": secret.reader}).to(images.device).train()
+        _train(secret, chosen, max(examples, 2) - 1, recipe=recipe, generator=generator)
+        trained = both.eval().state_dict()
+        return {**trained, "floor": torch.tensor(floor_of(secret, images, examples, looks_for))}
 
-    tensors, secret = load_or_make("seer", key, make), fresh(architecture, last, code=recipe.code)
+    tensors, secret = load_or_make("seer", key, make), fresh(architecture, code=recipe.code)
     for part, module in (("model", secret.model), ("reader", secret.reader)):
         module.load_state_dict(take_prefix(tensors, f"{part}."))
         module.to(images.device).eval()
     return replace(secret, projection=secret.projection.to(images.device)), float(tensors["floor"])
 
 
-@final
-class _Training:
-    """The training loop: chosen images, each in a sum with others.
+def _train(
+    secret: Secret, chosen: Chosen, behind: int, *, recipe: SecretTraining, generator: torch.Generator
+) -> None:
+    """Train in place on a one-cycle schedule: chosen images, each in a sum with ``behind`` others.
 
-    Args:
-        secret: trained in place.
-        chosen: images with and without the property.
-        examples: in a sum.
-        recipe: of the training.
-        generator: for all random draws.
-        device: of the training.
+    The last layer is not trained.
     """
+    steps, rate = recipe.steps, recipe.learning_rate
+    before = [p for n, p in secret.model.named_parameters() if not n.startswith(f"{secret.last}.")]
+    weights = [*before, *secret.reader.parameters()]
+    optimizer = torch.optim.Adam(weights, lr=rate, fused=secret.projection.device.type in FUSED)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, max_lr=rate, total_steps=steps + 1, cycle_momentum=False
+    )
+    for step in track(range(steps), "training the model and its secret decoder", total=steps):
+        weight = min(1.0, step / (_RAMP * steps))
+        optimizer.zero_grad(set_to_none=True)
+        loss = _loss(secret, chosen, behind, weight=weight, recipe=recipe, generator=generator)
+        torch.autograd.backward(loss)
+        nn.utils.clip_grad_norm_(weights, _LONGEST)
+        optimizer.step()
+        schedule.step()
 
-    def __init__(
-        self,
-        secret: Secret,
-        *,
-        chosen: Chosen,
-        examples: int,
-        recipe: SecretTraining,
-        generator: torch.Generator,
-        device: torch.device,
-    ) -> None:
-        self.chosen, self.recipe, self.generator, self.device = chosen, recipe, generator, device
-        self.secret = replace(secret, projection=secret.projection.to(device))
-        self.others = max(examples, 2) - 1
-        self.model, self.reader = secret.model.to(device).train(), secret.reader.to(device).train()
-        self.head = self.model.get_submodule(secret.last)
 
-    def run(self) -> None:
-        """Run all steps, on a one-cycle schedule. The last layer is not trained."""
-        steps, rate = self.recipe.steps, self.recipe.learning_rate
-        before = [p for n, p in self.model.named_parameters() if not n.startswith(f"{self.secret.last}.")]
-        weights = [*before, *self.reader.parameters()]
-        optimizer = torch.optim.Adam(weights, lr=rate, fused=self.device.type in FUSED)
-        schedule = torch.optim.lr_scheduler.OneCycleLR(
-            optimizer, max_lr=rate, total_steps=steps + 1, cycle_momentum=False
-        )
-        for step in track(range(steps), "training the model and its secret decoder", total=steps):
-            optimizer.zero_grad(set_to_none=True)
-            torch.autograd.backward(self.loss(min(1.0, step / (_RAMP * steps))))
-            nn.utils.clip_grad_norm_(weights, _LONGEST)
-            optimizer.step()
-            schedule.step()
-
-    def loss(self, weight: float) -> Tensor:
-        """The loss of one step; ``weight``: of the other examples in the sum, from 0 to 1."""
-        chosen, generator, size = self.chosen, self.generator, self.recipe.batch_size
-        natural = -(-size // _NATURAL)
-        parts = (_draw(chosen.natural, natural, generator), _draw(chosen.adjusted, size - natural, generator))
-        singled = moved(torch.cat(parts), generator)
-        images = torch.cat((singled, _draw(chosen.others, size, generator))).to(self.device)
-        features = latents(self.model, self.secret.last)(images)
-        logits: Tensor = self.head(features)
-        labels = torch.randint(logits.shape[1], (len(images),), generator=generator)
-        wrong = logits.softmax(1) - nn.functional.one_hot(labels, logits.shape[1]).to(logits)
-        codes = features @ self.secret.projection.T
-        own, others = codes[:size], codes[size:]
-        shares = wrong[:size] @ wrong[size:].T / wrong[:size].square().sum(1, keepdim=True).clamp_min(_FAINT)
-        rest = math.sqrt(self.others / size) * shares @ others
-        again = self.reader(as_directions(own + weight * rest))
-        residual = (
-            self.others * others.square().sum(1).mean() / own.square().sum(1).mean().clamp_min(_FAINT**2)
-        )
-        error = nn.functional.mse_loss(again, images[:size])
-        return error + self.recipe.silence * (residual.log1p() + logits.square().mean())
+def _loss(
+    secret: Secret,
+    chosen: Chosen,
+    behind: int,
+    *,
+    weight: float,
+    recipe: SecretTraining,
+    generator: torch.Generator,
+) -> Tensor:
+    """The loss of one step; ``weight``: of the other examples in the sum, from 0 to 1."""
+    size, natural = recipe.batch_size, -(-recipe.batch_size // _NATURAL)
+    parts = (_draw(chosen.natural, natural, generator), _draw(chosen.adjusted, size - natural, generator))
+    singled = moved(torch.cat(parts), generator)
+    images = torch.cat((singled, _draw(chosen.others, size, generator))).to(secret.projection.device)
+    features = latents(secret.model, secret.last)(images)
+    logits: Tensor = secret.model.get_submodule(secret.last)(features)
+    labels = torch.randint(logits.shape[1], (len(images),), generator=generator)
+    wrong = logits.softmax(1) - nn.functional.one_hot(labels, logits.shape[1]).to(logits)
+    codes = features @ secret.projection.T
+    own, others = codes[:size], codes[size:]
+    shares = wrong[:size] @ wrong[size:].T / wrong[:size].square().sum(1, keepdim=True).clamp_min(_FAINT)
+    rest = math.sqrt(behind / size) * shares @ others
+    again = secret.reader(as_directions(own + weight * rest))
+    residual = behind * others.square().sum(1).mean() / own.square().sum(1).mean().clamp_min(_FAINT**2)
+    error = nn.functional.mse_loss(again, images[:size])
+    return error + recipe.silence * (residual.log1p() + logits.square().mean())
 
 
 def _draw(images: Tensor, number: int, generator: torch.Generator) -> Tensor:

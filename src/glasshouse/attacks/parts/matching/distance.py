@@ -13,7 +13,7 @@ know which images shared a step: candidates are trained in their own order, and 
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, final
+from typing import Literal, final
 
 import torch
 from torch import Tensor
@@ -23,7 +23,6 @@ from glasshouse.attacks.parts.matching import transforms
 from glasshouse.attacks.parts.matching.ghost import Ghost, supports
 from glasshouse.attacks.parts.matching.ghost_layers import Form
 from glasshouse.attacks.parts.matching.plain import Plain
-from glasshouse.attacks.parts.matching.targets import Moments
 from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import Replica
 from glasshouse.errors import Inapplicable
@@ -41,17 +40,8 @@ SOFTEN = 0.01
 """See ``LocalSteps.soften``."""
 
 
-class Engine(Protocol):
-    """Computes moments of candidates; ``ghost.Ghost`` is the fast one."""
-
-    def __call__(
-        self,
-        inputs: Tensor,
-        targets: Tensor,
-        *,
-        create_graph: bool = True,
-        victims: Sequence[int] | None = None,
-    ) -> Moments: ...
+Engine = Ghost | Plain
+"""Computes moments of candidates; ``Ghost`` is the fast one."""
 
 
 def schedule(replica: Replica) -> tuple[Tensor, ...]:
@@ -185,10 +175,8 @@ def objective(
         Inapplicable: an update is zero everywhere.
     """
     each = [adaptive] * len(clients) if isinstance(adaptive, bool | Adaptation) else adaptive
-    readings = [_read(client, steps) for client in clients]
-    adaptations = [_adaptation(*one) for one in zip(clients, (r.target for r in readings), each, strict=True)]
-    engine = _engine(clients, readings, adaptations, form=form, bf16=bf16)
-    return Objective(engine, [one.target for one in readings], distance=distance, adaptations=adaptations)
+    readings = [_read(client, steps, how) for client, how in zip(clients, each, strict=True)]
+    return _compare(_engine(readings, form=form, bf16=bf16), readings, distance)
 
 
 def objectives(
@@ -206,19 +194,22 @@ def objectives(
     """
     every, ready = list[Objective](), dict[object, Ghost]()
     for client, how in zip(clients, adaptive, strict=True):
-        reading = _read(client, steps)
-        adaptation = _adaptation(client, reading.target, how)
-        same = client.model, tuple(reading.target)
+        one = _read(client, steps, how)
+        same = client.model, tuple(one.target)
         engine: Engine
-        if reading.steps is None and same in ready:
-            apart = adaptation.layer_clip is not None
-            engine = ready[same].beside([reading.target], masks=[adaptation.masks], apart=apart)
+        if one.steps is None and same in ready:
+            engine = ready[same].beside(one.target, one.adaptation.masks, apart=one.apart)
         else:
-            engine = _engine([client], [reading], [adaptation], form=form, bf16=False)
+            engine = _engine([one], form=form, bf16=False)
         if isinstance(engine, Ghost):
             ready[same] = engine
-        every.append(Objective(engine, [reading.target], distance=distance, adaptations=[adaptation]))
+        every.append(_compare(engine, [one], distance))
     return every
+
+
+def _compare(engine: Engine, readings: "Sequence[_Reading]", distance: Distance) -> Objective:
+    adaptations = [one.adaptation for one in readings]
+    return Objective(engine, [one.target for one in readings], distance=distance, adaptations=adaptations)
 
 
 def can_share(clients: Sequence[Replica], steps: Steps = "simulate") -> bool:
@@ -246,17 +237,26 @@ class _Reading:
     """An update, prepared for matching.
 
     Attributes:
+        client: that sent it.
         target: by parameter name.
         steps: to simulate on candidates; None: the target is a gradient.
         levels: the levels at which the target was clamped; None: it was not.
+        adaptation: the transformation of candidates.
     """
 
+    client: Replica
     target: Mapping[str, Tensor]
     steps: LocalSteps | None
     levels: Mapping[str, float] | None
+    adaptation: Adaptation
+
+    @property
+    def apart(self) -> bool:
+        """Whether moments of small tensors are needed one by one."""
+        return self.adaptation.layer_clip is not None
 
 
-def _read(client: Replica, steps: Steps) -> _Reading:
+def _read(client: Replica, steps: Steps, adaptive: bool | Adaptation) -> _Reading:
     repeated = local_steps(client, steps, soften=SOFTEN)
     target, levels = target_of(client, repeated), None
     if client.adaptive and client.update.steps == 1:
@@ -268,40 +268,29 @@ def _read(client: Replica, steps: Steps) -> _Reading:
             got="all zeros",
             fix="attack an earlier round, or a weaker defence",
         )
-    return _Reading(target=target, steps=repeated, levels=levels)
-
-
-def _adaptation(client: Replica, target: Mapping[str, Tensor], adaptive: bool | Adaptation) -> Adaptation:
     if isinstance(adaptive, Adaptation):
-        return adaptive
-    if adaptive and not client.adaptive:
-        return transforms.estimate(target, last=client.last_linear())
-    return Adaptation()  # steps by Adam have equal norms and scattered zeros of their own
+        adaptation = adaptive
+    elif adaptive and not client.adaptive:
+        adaptation = transforms.estimate(target, last=client.last_linear())
+    else:
+        adaptation = Adaptation()  # steps by Adam have equal norms and scattered zeros of their own
+    return _Reading(client=client, target=target, steps=repeated, levels=levels, adaptation=adaptation)
 
 
-def _engine(
-    clients: Sequence[Replica],
-    readings: Sequence[_Reading],
-    adaptations: Sequence[Adaptation],
-    *,
-    form: Form,
-    bf16: bool,
-) -> Engine:
-    client, one, masks = clients[0], readings[0], adaptations[0].masks
+def _engine(readings: Sequence[_Reading], *, form: Form, bf16: bool) -> Engine:
+    one, client, masks = readings[0], readings[0].client, readings[0].adaptation.masks
     model, received, steps = client.model, client.received, one.steps
     if one.levels is not None and steps is not None:
         LOG.info("matching a clamped gradient, one restart after the other")
-        pull = steps.how.weight_decay if steps.how.name == "adam" else 0.0
-        scaled = scale_tensors(received, pull)
-        return Plain(model, received, one.target, masks=masks, levels=one.levels, known=scaled)
+        known = scale_tensors(received, steps.how.weight_decay if steps.how.name == "adam" else 0.0)
+        return Plain(model, received, one.target, masks=masks, levels=one.levels, known=known)
     if steps is not None:
         LOG.info("matching %d local steps by simulation, one restart after the other", len(steps.rows))
         return Plain(model, received, one.target, masks=masks, steps=steps, known=client.decay())
     reason = supports(model, one.target, client.shape)
     if reason is None:
-        every = [a.masks for a in adaptations]
-        apart = any(a.layer_clip is not None for a in adaptations)
-        targets = [r.target for r in readings]
+        targets, every = [r.target for r in readings], [r.adaptation.masks for r in readings]
+        apart = any(r.apart for r in readings)
         return Ghost(model, targets, masks=every, form=form, bf16=bf16, shape=client.shape, apart=apart)
     LOG.warning("restarts run one after the other, without ghost norms: %s", reason)
     return Plain(model, received, one.target, masks=masks)

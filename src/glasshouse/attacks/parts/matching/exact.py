@@ -1,4 +1,7 @@
-"""Shared code of DLG and iDLG: L-BFGS on the squared gradient distance, batched restarts, best one claimed.
+"""Shared code of the attacks that match gradients in pixel space: batched restarts, the best one claimed.
+
+DLG and iDLG minimise the squared distance by L-BFGS; Inverting Gradients and GradInversion, with a prior, use
+Adam.
 
 Shape letters: R restarts, B images, C channels, H and W pixels, K classes.
 """
@@ -17,15 +20,17 @@ from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.labels import labels_of_each
 from glasshouse.attacks.parts.matching.distance import (
     ROUNDING,
+    Distance,
     Objective,
+    Steps,
     can_share,
     objective,
     objectives,
 )
 from glasshouse.attacks.parts.replica import Replica, replicas
 from glasshouse.attacks.parts.search import lbfgs
-from glasshouse.attacks.parts.search.adam import Found
-from glasshouse.attacks.parts.search.rows import Labelled, Rows
+from glasshouse.attacks.parts.search.adam import Descent, Found, Loss, adam
+from glasshouse.attacks.parts.search.rows import Labelled, Rows, with_labels
 from glasshouse.attacks.together import SearchAttack
 from glasshouse.limits import Count, NotNegative, check_ranges
 from glasshouse.progress import track
@@ -55,22 +60,6 @@ class QuasiNewton:
         check_ranges(self, "search by L-BFGS")
 
 
-@final
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Match:
-    """The best candidate of all restarts of one victim.
-
-    Attributes:
-        inputs: (B, C, H, W) in pixel units, clipped into the image range.
-        labels: (B,), given or found by the search.
-        loss: squared distance as a share of the received update's squared norm.
-    """
-
-    inputs: Tensor
-    labels: Tensor
-    loss: float
-
-
 class ExactAttack(SearchAttack, SearchingTogether, Protocol):
     """Base class of DLG and iDLG, which differ in how labels are obtained."""
 
@@ -93,9 +82,7 @@ class ExactAttack(SearchAttack, SearchingTogether, Protocol):
         distance = objective(
             *clients, distance="squared", steps="one_step", adaptive=adaptive, form="explicit"
         )
-        matches = minimize_distance(clients, distance, self.search, labels=labels, rngs=rngs)
-        results = zip(clients, matches, strict=True)
-        return tuple((claim_images(client, m.inputs, m.labels, loss=m.loss),) for client, m in results)
+        return minimize_distance(clients, distance, self.search, labels=labels, rngs=rngs)
 
     def objectives(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[SearchedLoss, ...]:
         """The squared gradient distance, as a share of the received squared norm; points are not clipped."""
@@ -124,8 +111,11 @@ def minimize_distance(
     *,
     labels: Sequence[Tensor] | None,
     rngs: Sequence[Rng],
-) -> list[Match]:
+) -> tuple[tuple[Claim, ...], ...]:
     """Minimise ``distance`` over the images of every client, and over soft labels if no labels are given.
+
+    The claims are about each client's best restart, clipped into the image range; their loss is the squared
+    distance as a share of the received update's squared norm.
 
     Args:
         clients: the model and update of each victim; victims share a batch and nothing else.
@@ -148,7 +138,7 @@ def minimize_distance(
         scores = points[:, size:].reshape(-1, first.images, classes)
         return distance(images, scores.softmax(-1), victims=rows.victims)
 
-    optimum = lbfgs.minimize(
+    found = lbfgs.minimize(
         loss,
         torch.cat(starts).to(first.device),
         iterations=track(range(search.iterations * INNER), "matching the gradient"),
@@ -156,20 +146,53 @@ def minimize_distance(
         units=distance.target_squares,
     )
     low, high = first.terms.image_range
-    each = (optimum.points.chunk(len(clients)), optimum.losses.chunk(len(clients)), distance.target_squares)
-    matches = []
-    for number, (points, losses, unit) in enumerate(zip(*each, strict=True)):
-        best = int(losses.argmin())
-        point = points[best]
-        scores = point[size:].reshape(-1, classes)
-        matches.append(
-            Match(
-                inputs=first.to_pixels(point[:size].reshape(shape)).clamp(low, high),
-                labels=scores.argmax(1) if labels is None else labels[number],
-                loss=float(losses[best]) / unit,
-            )
-        )
-    return matches
+    each = zip(clients, found.by_victim(len(clients)), distance.target_squares, strict=True)
+    claims = []
+    for number, (client, one, unit) in enumerate(each):
+        best = int(one.losses.argmin())
+        point = one.points[best]
+        inputs = first.to_pixels(point[:size].reshape(shape)).clamp(low, high)
+        own = point[size:].reshape(-1, classes).argmax(1) if labels is None else labels[number]
+        claims.append((claim_images(client, inputs, own, loss=float(one.losses[best]) / unit),))
+    return tuple(claims)
+
+
+class DescentAttack(SearchAttack, SearchingTogether, Protocol):
+    """Base class of attacks by Adam, which differ in the distance of gradients and in the prior."""
+
+    kind: ClassVar[Distance]
+    search: Descent
+    adaptive: bool
+    local_steps: Steps
+    bf16: bool
+
+    def loss(self, view: View, client: Replica, distance: Objective) -> Labelled:
+        """The loss; ``client``: any of those whose updates ``distance`` compares, and its view."""
+        ...
+
+    def descend(
+        self,
+        clients: Sequence[Replica],
+        labels: Sequence[Tensor],
+        loss: Labelled,
+        start: Tensor,
+        *,
+        rngs: Sequence[Rng],
+        pulls: Sequence[Loss] = (),
+    ) -> tuple[tuple[Claim, ...], ...]:
+        """The claims from one search for all clients; arguments as those of ``adam``."""
+        every = with_labels(loss, torch.stack(list(labels)).repeat_interleave(self.search.restarts, 0))
+        found = adam(every, start, self.search, box=clients[0].box(), rngs=rngs, pulls=pulls)
+        results = zip(clients, found.by_victim(len(clients)), labels, strict=True)
+        return tuple(best_claim(client, one, y) for client, one, y in results)
+
+    def objectives(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[SearchedLoss, ...]:
+        """The loss of each view."""
+        clients = replicas(views, subject=f"attack '{self.name}'")
+        adaptive = detect.adaptation_of_each(clients, adaptive=self.adaptive, rngs=rngs)
+        distances = objectives(clients, distance=self.kind, steps=self.local_steps, adaptive=adaptive)
+        every = zip(views, clients, distances, strict=True)
+        return tuple(_loss_of_pixels(client, self.loss(view, client, one)) for view, client, one in every)
 
 
 def best_claim(client: Replica, descent: Found, labels: Tensor) -> tuple[Claim, ...]:
@@ -180,7 +203,7 @@ def best_claim(client: Replica, descent: Found, labels: Tensor) -> tuple[Claim, 
     return (claim_images(client, pixels, labels, loss=float(descent.losses[best])),)
 
 
-def loss_of_pixels(client: Replica, loss: Labelled) -> SearchedLoss:
+def _loss_of_pixels(client: Replica, loss: Labelled) -> SearchedLoss:
     """For the judge: ``loss``, which takes model input, as a function of pixels."""
     return SearchedLoss(
         loss=lambda pixels, labels: loss(client.to_inputs(pixels), labels, False), noise=ROUNDING

@@ -29,12 +29,9 @@ class FixedConv2d(nn.Conv2d):
     """
 
     def __init__(self, like: nn.Conv2d) -> None:
-        kernel: Any = like.kernel_size  # Any: to mypy these are tuples of any length
-        stride: Any = like.stride
-        padding: Any = like.padding
-        dilation: Any = like.dilation
-        sizes = like.in_channels, like.out_channels
-        super().__init__(*sizes, kernel, stride, padding, dilation, device="meta")
+        # Any: to mypy these are tuples of any length
+        how: tuple[Any, Any, Any, Any] = like.kernel_size, like.stride, like.padding, like.dilation
+        super().__init__(like.in_channels, like.out_channels, *how, device="meta")
         self.weight, self.bias = like.weight, like.bias
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002  # torch's name
@@ -44,11 +41,15 @@ class FixedConv2d(nn.Conv2d):
         return result
 
 
+def is_ordinary(module: nn.Conv2d) -> bool:
+    """Whether a convolution is ungrouped, and padded with a fixed number of zeros."""
+    return module.groups == 1 and module.padding_mode == "zeros" and not isinstance(module.padding, str)
+
+
 def fix_convolutions(model: nn.Module) -> None:
     """Replace the convolutions of ``model`` by :class:`FixedConv2d` where possible, in place."""
     for name, module in list(model.named_modules()):
-        ungrouped = type(module) is nn.Conv2d and module.groups == 1 and module.padding_mode == "zeros"
-        if ungrouped and not isinstance(module.padding, str):
+        if type(module) is nn.Conv2d and is_ordinary(module):
             parent, _, last = name.rpartition(".")
             setattr(model.get_submodule(parent), last, FixedConv2d(module))
 
@@ -86,14 +87,14 @@ class _Convolution(Function):
         other, kernel = ctx.postponed.slope
         ctx.postponed.slope, ctx.postponed.late = None, True
         delta, weight = torch.cat((delta, other), 1), torch.cat((weight, kernel))
-        return _slopes(delta, inputs, weight, ctx.how, (True, False))[0], None, None, None
+        return slopes(delta, inputs, weight, ctx.how, (True, False))[0], None, None, None
 
 
 class _Transposed(Function):
     @staticmethod
     def forward(ctx: Any, delta: Tensor, inputs: Tensor, weight: Tensor, how: Any) -> Tensor:
         ctx.weight, ctx.how = weight, how
-        return _slopes(delta, inputs, weight, how, (True, False))[0]
+        return slopes(delta, inputs, weight, how, (True, False))[0]
 
     @staticmethod
     def backward(ctx: Any, on_slope: Tensor) -> tuple[Tensor | None, ...]:
@@ -113,7 +114,7 @@ class _Both(Function):
     ) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(delta, inputs, weight)
         ctx.how, ctx.postponed = call
-        return _slopes(delta, inputs, weight, ctx.how, (True, True))
+        return slopes(delta, inputs, weight, ctx.how, (True, True))
 
     @staticmethod
     @once_differentiable
@@ -121,18 +122,19 @@ class _Both(Function):
         delta, inputs, weight = ctx.saved_tensors
         on_inputs = None
         if ctx.postponed.late or ctx.postponed.slope is not None:
-            on_inputs = _slopes(delta, inputs, on_gradient, ctx.how, (True, False))[0]
+            on_inputs = slopes(delta, inputs, on_gradient, ctx.how, (True, False))[0]
         else:
             ctx.postponed.slope = delta.detach(), on_gradient  # detached: no cycle if nothing takes it
         both = torch.cat((on_slope, inputs), 1), torch.cat((weight, on_gradient), 1)
         return F.conv2d(*both, None, *ctx.how), on_inputs, None, None
 
 
-def _slopes(
+def slopes(
     delta: Tensor, inputs: Tensor, weight: Tensor, how: Any, wanted: tuple[bool, bool]
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of a convolution's input and weights where ``wanted``."""
+    """Gradients of a convolution's input and weights where ``wanted``; ``how``: stride, padding, dilation."""
+    groups = inputs.shape[1] // weight.shape[1]
     on_inputs, on_weight, _ = torch.ops.aten.convolution_backward(
-        delta, inputs, weight, [0], *how, False, [0, 0], 1, [*wanted, False]
+        delta, inputs, weight, [0], *how, False, [0, 0], groups, [*wanted, False]
     )
     return on_inputs, on_weight

@@ -9,9 +9,10 @@ positions, and with them all four gradients: ``s G`` of W, ``s S`` of b, S of be
 """
 
 import copy
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Container, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, final
 
 import torch
@@ -100,18 +101,18 @@ def _pairs(model: nn.Module, probe: Tensor) -> tuple[Mapping[str, str], Tensor]:
     outputs: list[tuple[Tensor, str]] = []
     pairs: dict[str, str] = {}
 
-    def record_output(name: str) -> Callable[..., None]:
-        return lambda _module, _inputs, output: outputs.append((output, name))
+    def record_output(name: str, _module: nn.Module, _inputs: object, output: Tensor) -> None:
+        outputs.append((output, name))
 
-    def record_input(name: str) -> Callable[..., None]:
-        return lambda _module, inputs: pairs.update({n: name for t, n in outputs if t is inputs[0]})
+    def record_input(name: str, _module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        pairs.update({n: name for t, n in outputs if t is inputs[0]})
 
     with ExitStack() as hooks:
         for name, module in model.named_modules():
             if isinstance(module, nn.Conv2d):
-                hooks.enter_context(module.register_forward_hook(record_output(name)))
+                hooks.enter_context(module.register_forward_hook(partial(record_output, name)))
             if isinstance(module, nn.BatchNorm2d) and module.affine and module.track_running_stats:
-                hooks.enter_context(module.register_forward_pre_hook(record_input(name)))
+                hooks.enter_context(module.register_forward_pre_hook(partial(record_input, name)))
         output: Tensor = model(probe)
     return pairs, output
 

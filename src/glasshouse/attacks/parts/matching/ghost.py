@@ -19,8 +19,10 @@ Where we differ: they clip, we match; the sums stay differentiable in x, and B i
 """
 
 import copy
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections import Counter
+from collections.abc import Container, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import partial
 from typing import final
 
 import torch
@@ -42,7 +44,7 @@ def supports(model: nn.Module, target: Container[str], shape: tuple[int, ...]) -
         target: names of the received tensors; layers without one are ignored.
         shape: of one input, without the batch.
     """
-    calls: dict[str, int] = {}
+    calls = Counter[str]()
     for name, module in model.named_modules():
         reason = ghost_layers.refusal(module) if _owns(name, module, target) else None
         if getattr(module, "inplace", False):
@@ -51,17 +53,14 @@ def supports(model: nn.Module, target: Container[str], shape: tuple[int, ...]) -
             return f"'{name}' ({type(module).__name__}) {reason}"
     layers = [(name, module) for name, module in model.named_modules() if _owns(name, module, target)]
 
-    def count(name: str) -> Callable[..., None]:
-        def called(*_: object) -> None:
-            calls[name] = calls.get(name, 0) + 1
-
-        return called
+    def count(name: str, *_: object) -> None:
+        calls[name] += 1
 
     with ExitStack() as hooks, torch.no_grad():
         for name, module in layers:
-            hooks.enter_context(module.register_forward_hook(count(name)))
+            hooks.enter_context(module.register_forward_hook(partial(count, name)))
         model(next(model.parameters()).new_zeros(1, *shape))
-    odd = [f"'{name}' runs {calls.get(name, 0)} times" for name, _ in layers if calls.get(name, 0) != 1]
+    odd = [f"'{name}' runs {calls[name]} times" for name, _ in layers if calls[name] != 1]
     return f"{', '.join(odd)} per forward pass instead of once" if odd else None
 
 
@@ -73,15 +72,11 @@ def _join(prefix: str, name: str) -> str:
     return f"{prefix}.{name}" if prefix else name
 
 
-@final
-class _Recorder:
-    """A forward hook that records a layer's input and output; a class, so that the model can be pickled."""
-
-    def __init__(self, tape: dict[str, tuple[Tensor, Tensor]], name: str) -> None:
-        self.tape, self.name = tape, name
-
-    def __call__(self, _: nn.Module, activations: tuple[Tensor, ...], output: Tensor) -> None:
-        self.tape[self.name] = (activations[0], output)
+def _record(
+    tape: dict[str, tuple[Tensor, Tensor]], name: str, _: nn.Module, seen: tuple[Tensor, ...], output: Tensor
+) -> None:
+    """A forward hook that records a layer's input and output; no closure, so that models can be pickled."""
+    tape[name] = (seen[0], output)
 
 
 def _halve(_: nn.Module, activations: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -131,22 +126,16 @@ class Ghost:
             fix_convolutions(self._model)
         self._layers, self._tape = self._owners(), dict[str, tuple[Tensor, Tensor]]()
         for name, module in self._layers:
-            module.register_forward_hook(_Recorder(self._tape, name))
+            module.register_forward_hook(partial(_record, self._tape, name))
             if bf16 and not self._autocast:
                 module.to(torch.bfloat16)
                 module.register_forward_pre_hook(_halve)
         self._sizes = self._sizes_of_convolutions(next(model.parameters()), shape) if shape else {}
 
-    def beside(
-        self,
-        targets: Sequence[Mapping[str, Tensor]],
-        *,
-        masks: Sequence[Mapping[str, Tensor]] = (),
-        apart: bool = True,
-    ) -> "Ghost":
-        """A copy that shares the prepared model, with other targets for the same parameters."""
+    def beside(self, target: Mapping[str, Tensor], mask: Mapping[str, Tensor], *, apart: bool) -> "Ghost":
+        """A copy that shares the prepared model, with the target of another victim."""
         other = copy.copy(self)
-        other._targets = Targets(targets, masks, apart=apart)
+        other._targets = Targets([target], [mask], apart=apart)
         return other
 
     def _owners(self) -> list[tuple[str, nn.Module]]:
@@ -157,9 +146,8 @@ class Ghost:
         with torch.no_grad(), self._casting(like.device):
             self._model(like.new_zeros(1, *shape))
         fixed = [name for name, module in self._layers[1:] if isinstance(module, FixedConv2d)]
-        sizes = {
-            name: self._tape[name][1].numel() for name in fixed if _join(name, "weight") in self._targets
-        }
+        matched = [name for name in fixed if _join(name, "weight") in self._targets]
+        sizes = {name: self._tape[name][1].numel() for name in matched}
         self._tape.clear()
         return sizes
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.nn import functional as F
 
+from glasshouse.attacks.parts.matching.fixed import is_ordinary, slopes
 from glasshouse.attacks.parts.matching.products import products_of_gradients, products_of_pairs
 
 Form = Literal["auto", "explicit", "pairs"]
@@ -26,8 +27,8 @@ GROUPED = 128 * 128
 def refusal(module: nn.Module) -> str | None:
     """The reason why this layer has no ghost norm here, in words; None: it has one."""
     if isinstance(module, nn.Conv2d):
-        odd = module.groups != 1 or module.padding_mode != "zeros" or isinstance(module.padding, str)
-        return "is grouped, or not padded with a fixed number of zeros" if odd else None
+        ordinary = is_ordinary(module)
+        return None if ordinary else "is grouped, or not padded with a fixed number of zeros"
     if isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d)):
         coupled = module.training or not module.track_running_stats
         return "mixes the examples of a batch (train mode)" if coupled else None
@@ -55,8 +56,10 @@ def forms(target: Tensor, mask: Tensor | None, size: int, *, form: Form) -> bool
     A mask of shape (V, 1, ...) keeps or drops whole columns (inputs) and allows both forms; a full mask
     requires the gradient.
     """
-    whole = mask is None or mask.shape[1] == 1
-    return not whole or form == "explicit" or (form == "auto" and not _pairs_are_cheap(target, size))
+    if form == "explicit" or (mask is not None and mask.shape[1] > 1):
+        return True
+    _, outputs, inputs = target.flatten(2).shape
+    return form == "auto" and size // outputs * (outputs + inputs) >= outputs * inputs
 
 
 def pairs(
@@ -79,12 +82,6 @@ def pairs(
     left, right = left.to(target.dtype), right.to(target.dtype)  # autocast leaves some in float32
     dot, square = products_of_pairs(left, right, target.flatten(2))
     return dot, square, None
-
-
-def _pairs_are_cheap(target: Tensor, size: int) -> bool:
-    _, outputs, inputs = target.flatten(2).shape
-    positions = size // outputs
-    return positions * (outputs + inputs) < outputs * inputs
 
 
 def rows(
@@ -141,7 +138,7 @@ class _ConvolutionGradient(Function):
         parts = _split(shape, restarts)
         blank = activations.new_empty(()).expand(parts * shape[0], *shape[1:])
         gradients = [
-            _backward(d, x, blank, options, needs_gradient=(False, True))[1]
+            slopes(d, x, blank, options, (False, True))[1]
             for x, d in zip(_stack(activations, restarts, parts), _stack(delta, restarts, parts), strict=True)
         ]
         joined = gradients[0] if len(gradients) == 1 else torch.cat(gradients)
@@ -154,13 +151,12 @@ class _ConvolutionGradient(Function):
         parts = _split(shape, restarts)
         kernels = grad.reshape(-1, parts * shape[0], *shape[1:])
         stride, padding, dilation = options
+        pieces = _stack(activations, restarts, parts), _stack(delta, restarts, parts), kernels
         on_activations, on_delta = [], []
-        for x, d, k in zip(
-            _stack(activations, restarts, parts), _stack(delta, restarts, parts), kernels, strict=True
-        ):
+        for x, d, k in zip(*pieces, strict=True):
             on_delta.append(F.conv2d(x, k, None, stride, padding, dilation, parts))
             if ctx.needs_input_grad[0]:
-                on_activations.append(_backward(d, x, k, options, needs_gradient=(True, False))[0])
+                on_activations.append(slopes(d, x, k, options, (True, False))[0])
         first = _unstack(on_activations, activations) if on_activations else None
         return first, _unstack(on_delta, delta), None
 
@@ -168,27 +164,6 @@ class _ConvolutionGradient(Function):
 def _split(shape: tuple[int, ...], restarts: int) -> int:
     """Restarts per convolution: all in one grouped convolution, or one each."""
     return restarts if shape[0] * shape[1] <= GROUPED else 1
-
-
-def _backward(
-    delta: Tensor, activations: Tensor, kernel: Tensor, options: Any, *, needs_gradient: tuple[bool, bool]
-) -> tuple[Tensor, Tensor]:
-    stride, padding, dilation = options
-    groups = activations.shape[1] // kernel.shape[1]
-    on_activations, on_kernel, _ = torch.ops.aten.convolution_backward(
-        delta,
-        activations,
-        kernel,
-        [0],
-        stride,
-        padding,
-        dilation,
-        False,
-        [0, 0],
-        groups,
-        [*needs_gradient, False],
-    )
-    return on_activations, on_kernel
 
 
 def _stack(tensor: Tensor, restarts: int, parts: int) -> Tensor:

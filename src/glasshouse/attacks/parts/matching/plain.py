@@ -15,7 +15,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from glasshouse.attacks.parts.local_steps import LocalSteps, clamp_softly
-from glasshouse.attacks.parts.matching import ghost_layers
+from glasshouse.attacks.parts.matching.ghost_layers import explicit
 from glasshouse.attacks.parts.matching.targets import Moments, moments
 
 
@@ -29,7 +29,7 @@ class Plain:
         target: the update to match, under the same names.
         masks: entries that count; see ``Ghost``.
         steps: the local steps behind the target; None: it is one gradient of all B images.
-        levels: the target is a gradient clamped at these levels; see ``local_steps.clamped_gradient``.
+        levels: the target is a gradient clamped at these levels; see ``Replica.clamped_gradient``.
         known: terms added to a candidate's change, or to its gradient before clamping, by name: weight decay
             that was removed from the target, or that is part of it.
     """
@@ -45,7 +45,8 @@ class Plain:
         levels: Mapping[str, float] | None = None,
         known: Mapping[str, Tensor] | None = None,
     ) -> None:
-        self._model, self._target, self._masks = model, dict(target), dict(masks or {})
+        wide = {name: masks[name].expand_as(t) for name, t in target.items() if masks and name in masks}
+        self._model, self._against = model, {name: (t[None], wide.get(name)) for name, t in target.items()}
         self._start = {name: received[name].detach().clone().requires_grad_() for name in target}
         self._steps, self._levels, self._known = steps, levels, dict(known or {})
 
@@ -59,25 +60,16 @@ class Plain:
     ) -> Moments:
         """Moments of R candidate batches; see ``Ghost.__call__``."""
         assert not victims or set(victims) == {0}  # never called with several victims
-        each = [self._one(x, y, create_graph) for x, y in zip(inputs, targets, strict=True)]
+        updates = (self.update(x, y, create_graph=create_graph) for x, y in zip(inputs, targets, strict=True))
+        each = [
+            moments([explicit(update[n][None], *one, exact=True) for n, one in self._against.items()])
+            for update in updates
+        ]
         return Moments(
             dot=torch.cat([m.dot for m in each], 1),
             square=torch.cat([m.square for m in each], 1),
             gap=torch.cat([m.gap for m in each if m.gap is not None], 1),
         )
-
-    def _one(self, inputs: Tensor, targets: Tensor, create_graph: bool) -> Moments:
-        update = self.update(inputs, targets, create_graph=create_graph)
-        return moments(
-            [
-                ghost_layers.explicit(update[name][None], target[None], self._mask(name), exact=True)
-                for name, target in self._target.items()
-            ]
-        )
-
-    def _mask(self, name: str) -> Tensor | None:
-        mask = self._masks.get(name)
-        return None if mask is None else mask.expand_as(self._target[name])
 
     def update(self, inputs: Tensor, targets: Tensor, *, create_graph: bool = True) -> dict[str, Tensor]:
         """What a client with these B images would send: its gradient, or its change of parameters."""

@@ -53,22 +53,14 @@ def match(
     """
     warm = max(1, round(WARM * search.iterations))
     paired = labels.expand(len(start), -1).clone()
-    descent = adam(
-        with_labels(as_one, paired),
-        start,
-        replace(search, iterations=warm),
-        box=client.box(),
-        rngs=(rng.child("warm"),),
-    )
+    first, stream = replace(search, iterations=warm), rng.child("warm")
+    descent = adam(with_labels(as_one, paired), start, first, box=client.box(), rngs=(stream,))
     steps = step_of(client)
     for turn in range(TURNS):
         stream = rng.child(f"turn/{turn}")
         points, paired = exchange_between_steps(descent.points, paired, steps, simulated, rng=stream)
-        slower = replace(
-            search,
-            iterations=max(1, (search.iterations - warm) // TURNS),
-            learning_rate=search.learning_rate * SLOWER ** (turn + 1),
-        )
+        left, rate = max(1, (search.iterations - warm) // TURNS), search.learning_rate * SLOWER ** (turn + 1)
+        slower = replace(search, iterations=left, learning_rate=rate)
         loss = with_labels(simulated, paired)
         descent = adam(loss, points, slower, box=client.box(), rngs=(stream,))
     return descent, paired

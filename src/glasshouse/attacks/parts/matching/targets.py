@@ -111,10 +111,8 @@ class Targets:
         if names not in self._joined:
             masks = None
             if any(name in self._masks for name in names):
-                every = [
-                    self._masks.get(n, torch.ones_like(self._target[n], dtype=torch.bool)) for n in names
-                ]
-                wide = [m.expand_as(self._target[n]) for n, m in zip(names, every, strict=True)]
+                like = {n: torch.ones_like(self._target[n], dtype=torch.bool) for n in names}
+                wide = [self._masks.get(n, every).expand_as(every) for n, every in like.items()]
                 masks = torch.cat([m.flatten(1) for m in wide], 1)
             targets = torch.cat([self._target[name].flatten(1) for name in names], 1)
             self._joined[names] = (targets, masks)
@@ -143,13 +141,10 @@ def chosen_victims(victims: Sequence[int] | None, *, every: int) -> Chosen:
     if victims is None:
         return None
     distinct = sorted(set(victims))
-    even = len(victims) % len(distinct) == 0
-    blocks = distinct if even and list(victims) == _repeat(distinct, len(victims)) else list(victims)
+    each, rest = divmod(len(victims), len(distinct))
+    even = not rest and list(victims) == [victim for victim in distinct for _ in range(each)]
+    blocks = distinct if even else list(victims)
     if blocks == list(range(every)):
         return None
     contiguous = blocks == list(range(blocks[0], blocks[0] + len(blocks)))
     return slice(blocks[0], blocks[0] + len(blocks)) if contiguous else blocks
-
-
-def _repeat(present: list[int], length: int) -> list[int]:
-    return [victim for victim in present for _ in range(length // len(present))]

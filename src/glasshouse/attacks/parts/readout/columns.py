@@ -85,9 +85,11 @@ def read_columns(
     candidates = w[reached] / b[reached, None]
     quiet = not bool(reached.all()) or bool((_group_agreeing(candidates).units > 1).any())
     if quiet or _of_few(w, b, limit):
-        positive = positive and readout in ("nonnegative", "unexplained")
-        possible = candidates[_nonnegative(candidates)] if positive else candidates
-        return _select(_group_agreeing(possible), limit=limit, readout=readout, dtype=weight.dtype)
+        if positive and readout in ("nonnegative", "unexplained"):
+            # Before grouping: a mixture close to an example could represent its group, and discard it too.
+            lowest = -_NEGATIVE * candidates.abs().amax(1, keepdim=True)
+            candidates = candidates[(candidates >= lowest).all(1)]
+        return _select(_group_agreeing(candidates), limit=limit, readout=readout, dtype=weight.dtype)
     return _reached_units(w, b, limit=limit, readout=readout, positive=positive, dtype=weight.dtype)
 
 
@@ -113,15 +115,6 @@ def _group_agreeing(candidates: Tensor) -> Read:
     first, units = torch.unique(group, return_counts=True)
     order = units.argsort(descending=True, stable=True)
     return Read(vectors=candidates[first[order]], units=units[order])
-
-
-def _nonnegative(candidates: Tensor) -> Tensor:
-    """A mask of the candidates without a (significantly) negative entry.
-
-    To be applied before grouping: a mixture close to a single example could represent its group, and discard
-    the example with it.
-    """
-    return (candidates >= -_NEGATIVE * candidates.abs().amax(1, keepdim=True)).all(1)
 
 
 def _select(read: Read, *, limit: int, readout: Readout, dtype: torch.dtype) -> Read:

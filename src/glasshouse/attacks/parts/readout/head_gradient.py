@@ -16,7 +16,7 @@ from glasshouse.attacks.budget import PROBE, Budget, Piece
 from glasshouse.attacks.objective import SearchedLoss
 from glasshouse.attacks.parts.matching.distance import ROUNDING
 from glasshouse.attacks.parts.readout.columns import Read, Readout, read_columns
-from glasshouse.attacks.parts.readout.frozen import FrozenFeatures, check_tail, freeze_features
+from glasshouse.attacks.parts.readout.linear_tail import FrozenFeatures, check_tail, freeze_features
 from glasshouse.attacks.parts.readout.summed import sum_of_round
 from glasshouse.attacks.parts.search.deep_image_prior import Search, by_generator
 from glasshouse.attacks.parts.search.features import (
@@ -119,30 +119,26 @@ class Inversion:
         rngs: Sequence[Rng],
     ) -> list[InvertedImages]:
         """Images of the vectors (R, D) of several updates, a stream each; the pixel search batches them."""
-        if self.invert == "generator":
-            how = Search(iterations=self.iterations or GENERATOR_STEPS)
-            every = zip(vectors, rngs, strict=True)
-            return [
-                by_generator(model, v, shape, distance=self.distance, how=how, rng=rng) for v, rng in every
-            ]
-        both = self.invert == "pixels+generator"
-        sizes = [len(v) for v in vectors]
-        together = from_starts(
-            model,
-            torch.cat(list(vectors)),
-            torch.cat([draw_starts(n, shape, rng=rng) for n, rng in zip(sizes, rngs, strict=True)]),
-            distance=self.distance,
-            iterations=PIXEL_STEPS if both else self.iterations or PIXEL_STEPS,
-            step=self.step,
-        )
-        columns = torch.split(together.images, sizes), torch.split(together.losses, sizes)
-        inverted = [InvertedImages(images=x, losses=v) for x, v in zip(*columns, strict=True)]
-        if not both:
+        steps, inverted = dict(self.phases), list[InvertedImages]()
+        if "pixels" in steps:
+            sizes = [len(v) for v in vectors]
+            together = from_starts(
+                model,
+                torch.cat(list(vectors)),
+                torch.cat([draw_starts(n, shape, rng=rng) for n, rng in zip(sizes, rngs, strict=True)]),
+                distance=self.distance,
+                iterations=steps["pixels"],
+                step=self.step,
+            )
+            columns = torch.split(together.images, sizes), torch.split(together.losses, sizes)
+            inverted = [InvertedImages(images=x, losses=v) for x, v in zip(*columns, strict=True)]
+        if "generator" not in steps:
             return inverted
-        how = Search(iterations=self.iterations or REFINING_STEPS)
+        how = Search(iterations=steps["generator"])
+        starts: Sequence[Tensor | None] = [one.images for one in inverted] or [None] * len(vectors)
         return [
-            by_generator(model, v, shape, distance=self.distance, how=how, rng=rng, start=one.images)
-            for v, rng, one in zip(vectors, rngs, inverted, strict=True)
+            by_generator(model, v, shape, distance=self.distance, how=how, rng=rng, start=start)
+            for v, start, rng in zip(vectors, starts, rngs, strict=True)
         ]
 
 
@@ -169,27 +165,57 @@ class HeadAttack(Protocol):
         Raises:
             Inapplicable: the head has not two linear layers, or neither a sum nor updates are seen.
         """
-        subject = f"attack '{self.name}'"
-        model = freeze_features(terms.architecture, one.broadcast.tensors, subject=subject)
-        reads = dict(_read_parts(model, one, terms=terms, readout=self.readout, subject=subject))
-        abouts = {client: About(rounds=(one.round,), client=client) for client in reads}
-        images: dict[int | None, Reconstruction] = {}
-        if self.inversion.invert != "none":
-            images = _reconstructions(abouts, model, reads, self.inversion, terms=terms, rng=rng)
+        model, positive = self._features(one, terms)
+        reads = {client: self._read(model, part, terms, positive) for client, part in _parts(one)}
+        images = self._invert(model, reads, one, terms=terms, rng=rng) if self.inversion.phases else {}
+        low, high = terms.image_range
         claims: list[Claim] = []
         for client, read in reads.items():
-            claims.append(Representations(about=abouts[client], vectors=read.vectors.float()))
-            claims += [images[client]] if images else []
+            about = About(rounds=(one.round,), client=client)
+            claims.append(Representations(about=about, vectors=read.vectors.float()))
+            if found := images.get(client):
+                inputs, sure = found.images.clamp(low, high).float(), -found.losses.cpu().double()
+                claims.append(Reconstruction(about=about, inputs=inputs, labels=None, confidence=sure))
         return tuple(claims)
+
+    def _features(self, one: RoundView, terms: Terms) -> tuple[FrozenFeatures, bool]:
+        """The frozen features, and whether they are never negative (as behind a ReLU), on random images."""
+        subject = f"attack '{self.name}'"
+        model = freeze_features(terms.architecture, one.broadcast.tensors, subject=subject)
+        generator = torch.Generator().manual_seed(0)
+        probes = torch.rand((_PROBES, *terms.architecture.input_shape), generator=generator)
+        return model, bool(model.of(probes.to(device_of(model.tensors))).min() >= 0)
+
+    def _read(self, model: FrozenFeatures, part: RoundView, terms: Terms, positive: bool) -> Read:
+        names = (model.weight, model.bias)
+        total = sum_of_round(part, terms=terms, names=names, subject=f"attack '{self.name}'")
+        weight, bias = (total.gradient[name] for name in names)
+        return read_columns(weight, bias, limit=total.examples, readout=self.readout, positive=positive)
+
+    def _invert(
+        self,
+        model: FrozenFeatures,
+        reads: Mapping[int | None, Read],
+        one: RoundView,
+        *,
+        terms: Terms,
+        rng: Rng,
+    ) -> Mapping[int | None, InvertedImages]:
+        """The images of every client's representations; empty for clients without any."""
+        shape, most = terms.architecture.image_shape, self.inversion.images
+        empty = InvertedImages(images=torch.zeros(0, *shape), losses=torch.zeros(0))
+        vectors = {c: read.vectors[:most].float() for c, read in reads.items() if len(read.vectors)}
+        streams = [rng.child(f"round/{one.round}/client/{c}") for c in vectors]
+        each = self.inversion.each
+        every = each(model, list(vectors.values()), shape=shape, rngs=streams) if vectors else []
+        return dict.fromkeys(reads, empty) | dict(zip(vectors, every, strict=True))
 
     def objective(self, view: View, about: About, *, rng: Rng) -> SearchedLoss:
         """What the inversion minimises for a claim about a round: the mean over its images."""
         del rng  # nothing is drawn
         (one,) = (r for r in view.rounds if r.round in about.rounds)
-        terms, subject = view.terms, f"attack '{self.name}'"
-        model = freeze_features(terms.architecture, one.broadcast.tensors, subject=subject)
-        part, positive = dict(_parts(one))[about.client], _never_negative(model, terms)
-        read = _read(model, part, terms=terms, readout=self.readout, positive=positive, subject=subject)
+        model, positive = self._features(one, view.terms)
+        read = self._read(model, dict(_parts(one))[about.client], view.terms, positive)
         vectors = read.vectors[: self.inversion.images].float()
         distance = replace(self.inversion.distance, bfloat16=False)
 
@@ -201,60 +227,9 @@ class HeadAttack(Protocol):
         return SearchedLoss(loss=loss, noise=ROUNDING)
 
 
-def _read_parts(
-    model: FrozenFeatures, one: RoundView, *, terms: Terms, readout: Readout, subject: str
-) -> Iterator[tuple[int | None, Read]]:
-    """The vectors read for every client whose update is seen, or (None) for the cohort."""
-    positive = _never_negative(model, terms)
-    for client, part in _parts(one):
-        yield client, _read(model, part, terms=terms, readout=readout, positive=positive, subject=subject)
-
-
-def _read(
-    model: FrozenFeatures, part: RoundView, *, terms: Terms, readout: Readout, positive: bool, subject: str
-) -> Read:
-    total = sum_of_round(part, terms=terms, names=(model.weight, model.bias), subject=subject)
-    weight, bias = total.gradient[model.weight], total.gradient[model.bias]
-    return read_columns(weight, bias, limit=total.examples, readout=readout, positive=positive)
-
-
 def _parts(one: RoundView) -> Iterator[tuple[int | None, RoundView]]:
+    """Every client whose update is seen, or (None) the cohort, with the part of the round to read."""
     if one.aggregate is not None or not one.updates:
         yield None, one
     for client, update in one.updates.items():
         yield client, replace(one, updates={client: update})
-
-
-def _reconstructions(
-    abouts: Mapping[int | None, About],
-    model: FrozenFeatures,
-    reads: Mapping[int | None, Read],
-    inversion: Inversion,
-    *,
-    terms: Terms,
-    rng: Rng,
-) -> dict[int | None, Reconstruction]:
-    """The images of every client's representations; empty for clients without any."""
-    shape, (low, high) = terms.architecture.image_shape, terms.image_range
-    empty = InvertedImages(images=torch.zeros(0, *shape), losses=torch.zeros(0))
-    vectors = {c: read.vectors[: inversion.images].float() for c, read in reads.items() if len(read.vectors)}
-    streams = [rng.child(f"round/{abouts[c].rounds[0]}/client/{c}") for c in vectors]
-    every = inversion.each(model, list(vectors.values()), shape=shape, rngs=streams) if vectors else []
-    inverted = dict(zip(vectors, every, strict=True))
-    return {
-        client: Reconstruction(
-            about=about,
-            inputs=inverted.get(client, empty).images.clamp(low, high).float(),
-            labels=None,
-            confidence=-inverted.get(client, empty).losses.cpu().double(),
-        )
-        for client, about in abouts.items()
-    }
-
-
-def _never_negative(model: FrozenFeatures, terms: Terms) -> bool:
-    """Whether the features are never negative (as behind a ReLU), tested on random images."""
-    generator = torch.Generator().manual_seed(0)
-    probes = torch.rand((_PROBES, *terms.architecture.input_shape), generator=generator)
-    probes = probes.to(device_of(model.tensors))
-    return bool(model.of(probes).min() >= 0)

@@ -65,21 +65,17 @@ def smoothed_thresholds(values: Tensor, bins: int, *, tail: float = TAIL) -> Ten
     width *= len(v) ** -0.2
     v = torch.stack([part.mean() for part in v.tensor_split(_POINTS)]) if len(v) > 2 * _POINTS else v
     grid = torch.linspace(float(v[0]) - 4 * width, float(v[-1]) + 4 * width, 8 * bins + 1, dtype=v.dtype)
-    mass = torch.cat(
-        [torch.special.ndtr((g[:, None] - v) / width).mean(1) for g in torch.split(grid, _AT_ONCE)]
-    )
-    return _interpolate(_levels(bins, tail), mass, grid)
+    parts = torch.split(grid, _AT_ONCE)
+    mass = torch.cat([torch.special.ndtr((part[:, None] - v) / width).mean(1) for part in parts])
+    levels = _levels(bins, tail)
+    right = torch.searchsorted(mass, levels).clamp(1, len(mass) - 1)
+    left = right - 1
+    share = (levels - mass[left]) / (mass[right] - mass[left]).clamp_min(1e-300)
+    return grid[left] + share.clamp(0, 1) * (grid[right] - grid[left])
 
 
 def _levels(bins: int, tail: float) -> Tensor:
     return torch.linspace(tail, 1 - tail, bins, dtype=torch.float64)
-
-
-def _interpolate(at: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    right = torch.searchsorted(x, at).clamp(1, len(x) - 1)
-    left = right - 1
-    share = (at - x[left]) / (x[right] - x[left]).clamp_min(1e-300)
-    return y[left] + share.clamp(0, 1) * (y[right] - y[left])
 
 
 def _moments(values: Tensor, bins: int) -> tuple[float, float]:

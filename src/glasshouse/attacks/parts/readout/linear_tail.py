@@ -1,15 +1,27 @@
-"""The linear layers at the end of a model, and the input vector of the first of them."""
+"""The linear layers at the end of a model, and the input vector of the first of them.
 
-from collections.abc import Callable
+Shape letters: B images, C channels, H and W pixels, D features that enter the first layer, N its units, K
+classes.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, final
+from functools import partial
+from typing import final
 
 import torch
 from torch import Tensor, nn
 
 from glasshouse.errors import Inapplicable
+from glasshouse.models.build import build, load
+from glasshouse.tensors import device_of
+from glasshouse.wire import Architecture
 
 BEYOND = "nothing to fix: this model is out of the attack's reach; audit 'robbing_the_fed' instead"
+TWO_LAYERS = "set model.hidden, or use a model with a two-layer head"
+"""Advice in errors about a head that these attacks cannot read."""
+_CHUNK = 256
 _TRANSPARENT = (nn.ReLU, nn.Dropout, nn.Identity, nn.Flatten)
 
 
@@ -49,16 +61,19 @@ def find_tail(
         Inapplicable: fewer than two consecutive biased linear layers at the end.
     """
     order: list[tuple[str, nn.Module]] = []
+
+    def note(name: str, module: nn.Module, *_: object) -> None:
+        order.append((name, module))
+
     leaves = [(name, m) for name, m in model.named_modules() if not list(m.children())]
-    hooks = [m.register_forward_hook(_record_order(order, name)) for name, m in leaves]
     training = model.training
     try:
-        with torch.no_grad():
+        with ExitStack() as hooks, torch.no_grad():
+            for name, leaf in leaves:
+                hooks.enter_context(leaf.register_forward_hook(partial(note, name)))
             model.eval()(torch.zeros(1, *input_shape))
     finally:
         model.train(training)
-        for hook in hooks:
-            hook.remove()
     tail: list[tuple[str, nn.Linear]] = []
     for name, module in reversed(order):
         if isinstance(module, nn.Linear) and module.bias is not None:
@@ -84,13 +99,11 @@ def latents(model: nn.Module, layer: str) -> Callable[[Tensor], Tensor]:
     module = model.get_submodule(layer)
 
     def before(images: Tensor) -> Tensor:
-        hook = module.register_forward_pre_hook(_raise_reached)
         try:
-            model(images)
+            with module.register_forward_pre_hook(_raise_reached):
+                model(images)
         except _LayerInput as reached:
             return reached.value
-        finally:
-            hook.remove()
         raise AssertionError("the layer is part of the forward pass")
 
     return before
@@ -100,8 +113,60 @@ def _raise_reached(_module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
     raise _LayerInput(inputs[0])
 
 
-def _record_order(order: list[tuple[str, nn.Module]], name: str) -> Callable[[nn.Module, Any, Any], None]:
-    def note(module: nn.Module, _inputs: Any, _output: Any) -> None:
-        order.append((name, module))
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FrozenFeatures:
+    """The model as broadcast, in ``eval()`` mode, without gradients of its parameters, on their device.
 
-    return note
+    Attributes:
+        model: the whole model.
+        tail: its linear layers at the end; the features are the input of the first.
+        tensors: the weights, by name.
+    """
+
+    model: nn.Module
+    tail: LinearTail
+    tensors: Mapping[str, Tensor]
+
+    @property
+    def weight(self) -> str:
+        """Name of the first linear layer's weight, (N, D)."""
+        return f"{self.tail.names[0]}.weight"
+
+    @property
+    def bias(self) -> str:
+        """Name of the first linear layer's bias, (N,)."""
+        return f"{self.tail.names[0]}.bias"
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Features (B, D) of images (B, C, H, W); gradients flow to the images."""
+        return latents(self.model, self.tail.names[0])(images)
+
+    def of(self, images: Tensor) -> Tensor:
+        """Features in chunks, without gradients, float32."""
+        with torch.no_grad():
+            return torch.cat([self(part) for part in torch.split(images, _CHUNK)]).float()
+
+
+def freeze_features(
+    architecture: Architecture, tensors: Mapping[str, Tensor], *, subject: str
+) -> FrozenFeatures:
+    """The model with the given weights.
+
+    Raises:
+        Inapplicable: it does not end in two consecutive linear layers with biases.
+    """
+    model = build(architecture)
+    load(model, tensors)
+    model.eval().requires_grad_(False)
+    tail = find_tail(model, architecture.image_shape, subject=subject, fix=TWO_LAYERS)
+    return FrozenFeatures(model=model.to(device_of(tensors)), tail=tail, tensors=dict(tensors))
+
+
+def check_tail(architecture: Architecture, *, subject: str) -> None:
+    """Refuse a model whose head cannot be read, from the architecture alone.
+
+    Raises:
+        Inapplicable: it does not end in two consecutive linear layers with biases.
+    """
+    find_tail(build(architecture), architecture.image_shape, subject=subject, fix=TWO_LAYERS)

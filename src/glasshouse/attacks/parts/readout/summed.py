@@ -15,7 +15,7 @@ from glasshouse.errors import Inapplicable
 from glasshouse.tensors import map_tensors, weighted_sum
 from glasshouse.transcript.threat import Changes
 from glasshouse.transcript.view import RoundView
-from glasshouse.wire import Kind, Terms
+from glasshouse.wire import Terms
 
 READING_NEEDS: Final = Needs(
     sees=frozenset({"broadcast"}),
@@ -32,15 +32,21 @@ def crafting_needs(*changes: Changes) -> Needs:
 
 
 def crafting_control(
-    *changes: Changes, auxiliary: int = 400, examples: int = 150, **tables: Any
+    *changes: Changes,
+    batch: int = 4,
+    rounds: int = 4,
+    auxiliary: int = 400,
+    examples: int = 150,
+    **tables: Any,
 ) -> dict[str, Any]:
-    """Control of such an attack: four secure sums of 2 × 4 digits; ``tables`` are added to the scenario."""
+    """Control of such an attack: secure sums of 2 clients' digits; ``tables`` are added to the scenario."""
+    digits = f"{batch} digits" if batch > 1 else "1 digit"
     return {
-        "setting": "2 clients with 4 digits each, 4 rounds, no defence",
+        "setting": f"2 clients with {digits} each, {rounds} rounds, no defence",
         "scenario": {
             "data": {"auxiliary": auxiliary, "examples": examples},
-            "federation": {"clients": 2, "batch_size": 4, "rounds": 4, "secure_sum": True},
-            "audit": {"rounds": [0, 1, 2, 3]},
+            "federation": {"clients": 2, "batch_size": batch, "rounds": rounds, "secure_sum": True},
+            "audit": {"rounds": list(range(rounds))},
             "threat": {"changes": list(changes)},
             **tables,
         },
@@ -104,8 +110,21 @@ def sum_of_round(view: RoundView, *, terms: Terms, names: tuple[str, ...], subje
             got=", ".join(sorted(total)) or "nothing",
             fix="let clients train all layers (this protocol trains a part)",
         )
-    mean = {name: total[name].double() / weight for name in names}
-    gradient = _as_gradient(mean, kind, view, terms, steps=steps, subject=subject)
+    gradient = {name: total[name].double() / weight for name in names}
+    if kind != "gradient":
+        check_linear(terms, subject=subject)
+        if kind != "delta":
+            raise Inapplicable(
+                subject,
+                needs="gradients or parameters on the wire",
+                got=f"'{kind}'",
+                fix="use protocol fedsgd or fedavg",
+            )
+        decayed = names if terms.optimizer.weight_decay else ()
+        before = {name: view.broadcast.tensors[name].double() for name in decayed}
+        decay = known_decay(before, terms, round=view.round, steps=steps)
+        gradient = {name: t + decay[name] if decay else t for name, t in gradient.items()}
+        gradient = map_tensors(gradient, lambda t: -t / terms.rate(view.round))
     return RoundSum(gradient=gradient, examples=examples, steps=steps)
 
 
@@ -116,23 +135,3 @@ def claim_of_round(
     images = inputs.clamp(*terms.image_range).float().reshape(-1, *terms.architecture.input_shape)
     about = About(rounds=(one.round,))
     return Reconstruction(about=about, inputs=images, labels=None, confidence=confidence, source=source)
-
-
-def _as_gradient(
-    mean: dict[str, Tensor], kind: Kind, view: RoundView, terms: Terms, *, steps: int, subject: str
-) -> dict[str, Tensor]:
-    if kind == "gradient":
-        return mean
-    check_linear(terms, subject=subject)
-    decayed = mean if terms.optimizer.weight_decay else ()
-    before = {name: view.broadcast.tensors[name].double() for name in decayed}
-    if kind != "delta":
-        raise Inapplicable(
-            subject,
-            needs="gradients or parameters on the wire",
-            got=f"'{kind}'",
-            fix="use protocol fedsgd or fedavg",
-        )
-    decay = known_decay(before, terms, round=view.round, steps=steps)
-    gradient = {name: t + decay[name] if decay else t for name, t in mean.items()}
-    return map_tensors(gradient, lambda t: -t / terms.rate(view.round))

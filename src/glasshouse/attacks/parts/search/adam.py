@@ -118,11 +118,9 @@ class Descent:
         optimizer.step()
         if self.noise:
             shape = (len(candidates) // len(noise), *candidates.shape[1:])
-            perturbation = torch.cat([torch.randn(shape, generator=one) for one in noise]).to(
-                candidates.device
-            )
+            steps = torch.cat([torch.randn(shape, generator=one) for one in noise])
             with torch.no_grad():
-                candidates.add_(perturbation, alpha=self.noise * rate)
+                candidates.add_(steps.to(candidates.device), alpha=self.noise * rate)
 
 
 @final
@@ -131,7 +129,7 @@ class Found:
     """The best iterate of every row by the attack's own loss.
 
     Attributes:
-        points: (N, B, C, H, W), model input.
+        points: (N, B, C, H, W), model input; of a search by L-BFGS (N, D).
         losses: of the points, (N,) float64 (float32 on MPS).
     """
 

@@ -10,13 +10,13 @@ Source: Nocedal 1980, Math. Comp. 35(151); Byrd, Nocedal & Schnabel 1994, Math. 
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import final
 
 import torch
 from torch import Tensor
 
 from glasshouse.attacks.objective import record_loss
+from glasshouse.attacks.parts.search.adam import Found
 from glasshouse.attacks.parts.search.rows import LOOKS, Evaluation, RowLoss, Rows
 from glasshouse.tensors import wide_type, widen
 
@@ -86,15 +86,6 @@ class _Memory:
         self.mixed, self.curved = self.mixed[rows], self.curved[rows]
 
 
-@final
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Minima:
-    """The best point of every restart, (R, D), and its loss, (R,) float64 (float32 on MPS)."""
-
-    points: Tensor
-    losses: Tensor
-
-
 def minimize(
     loss: RowLoss,
     start: Tensor,
@@ -104,7 +95,7 @@ def minimize(
     goal: float = 0.0,
     patience: int = 200,
     units: Sequence[float] = (1.0,),
-) -> Minima:
+) -> Found:
     """Run every restart until one of its victim's restarts reaches ``goal``, it stops, or the iterations end.
 
     A restart stops when its loss or gradient is not finite (its best point is kept), or when its best loss
@@ -152,4 +143,4 @@ def minimize(
         memory.push(step, new - gradient, new)
         point, gradient = next_point, new
         step = memory.direction(gradient)
-    return Minima(points=points, losses=losses)
+    return Found(points=points, losses=losses)

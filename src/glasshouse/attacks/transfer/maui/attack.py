@@ -23,18 +23,14 @@ import torch
 from glasshouse.attacks.base import About, Appendix, Claim, Needs
 from glasshouse.attacks.budget import PROBE, Budget, shorten
 from glasshouse.attacks.parts.readout.columns import Readout
-from glasshouse.attacks.parts.readout.frozen import (
-    TWO_LAYERS,
-    FrozenFeatures,
-    complete_broadcast,
-    freeze_features,
-)
 from glasshouse.attacks.parts.readout.head_gradient import (
     INVERSION_MOVED,
     HeadAttack,
     Inversion,
 )
+from glasshouse.attacks.parts.readout.linear_tail import TWO_LAYERS, FrozenFeatures, freeze_features
 from glasshouse.attacks.parts.readout.summed import crafting_needs
+from glasshouse.attacks.parts.replica import complete_broadcast
 from glasshouse.attacks.transfer.maui import tune
 from glasshouse.attacks.transfer.maui.head import CraftedHead, HeadSettings, craft_head
 from glasshouse.attacks.transfer.maui.leakage import Sample
@@ -43,6 +39,7 @@ from glasshouse.limits import Natural, check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.settings import move_into
+from glasshouse.tensors import map_tensors, with_prefix
 from glasshouse.transcript.view import View
 from glasshouse.wire import Broadcast, Crafted
 
@@ -139,14 +136,11 @@ class Maui(HeadAttack):
         crafted = self._craft_head(sample, model, view)
         number = view.rounds[-1].round
         first, second = model.tail.names
-        head = {f"{first}.{n}": t for n, t in crafted.head.hidden.state_dict().items()}
-        head |= {f"{second}.{n}": t for n, t in crafted.head.out.state_dict().items()}
+        head = with_prefix(f"{first}.", crafted.head.hidden.state_dict())
+        head |= with_prefix(f"{second}.", crafted.head.out.state_dict())
+        tensors = {**model.tensors, **map_tensors(head, lambda t: t.detach().clone())}
         return Crafted(
-            default=Broadcast(
-                round=number,
-                architecture=view.terms.architecture,
-                tensors={**model.tensors, **{n: t.detach().clone() for n, t in head.items()}},
-            ),
+            default=Broadcast(round=number, architecture=view.terms.architecture, tensors=tensors),
             memory={
                 f"leakage.{number}": crafted.leakage,
                 f"accuracy.{number}": crafted.accuracy,
@@ -162,21 +156,10 @@ class Maui(HeadAttack):
                 got=f"{len(model.tail.names)} linear layers at the end: {', '.join(model.tail.names)}",
                 fix=TWO_LAYERS,
             )
-        behind = self._behind(view)
-        root = Rng.root(0).child("maui/head")
-        sizes = {"units": model.tail.widths[0], "classes": model.tail.widths[1], "behind": behind}
-        settings = self.head
-        if self.trials:
-            settings = tune.search_recipe(sample, **sizes, settings=settings, trials=self.trials, rng=root)
-        return craft_head(sample, **sizes, settings=settings, rng=root)
-
-    def _behind(self, view: View) -> int:
-        """Examples behind the update that the server will see; if unknown, as ``shares`` imply."""
-        examples = examples_behind(view)
-        if examples is not None:
-            return examples
-        shares = self.head.shares
-        if not shares:
+        shares, behind = self.head.shares, examples_behind(view)
+        if behind is None and shares:  # the number that they imply
+            behind = max(1, round(1 / math.sqrt(min(shares) * max(shares))))
+        if behind is None:
             raise Inapplicable(
                 "attack 'maui'",
                 needs="the number of examples behind an update, to fit the head to",
@@ -184,7 +167,11 @@ class Maui(HeadAttack):
                 fix="set the attack's head.shares to [1 / that number] or to two ends of a ladder, or attack "
                 'a later round (audit.rounds) with federation.keep.rounds = "all"',
             )
-        return max(1, round(1 / math.sqrt(min(shares) * max(shares))))
+        root, settings = Rng.root(0).child("maui/head"), self.head
+        sizes = {"units": model.tail.widths[0], "classes": model.tail.widths[1], "behind": behind}
+        if self.trials:
+            settings = tune.search_recipe(sample, **sizes, settings=settings, trials=self.trials, rng=root)
+        return craft_head(sample, **sizes, settings=settings, rng=root)
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """Representations and images, and the curves of the head's training.
@@ -196,10 +183,8 @@ class Maui(HeadAttack):
         for one in view.rounds:
             if f"leakage.{one.round}" not in view.memory:
                 continue
-            about = About(rounds=(one.round,))
-            parts = (view.memory[f"{name}.{one.round}"] for name in ("leakage", "accuracy", "best"))
-            leak, right, best = parts
-            tensors, numbers = {"leakage": leak, "accuracy": right}, {"best": int(best)}
+            about, numbers = About(rounds=(one.round,)), {"best": int(view.memory[f"best.{one.round}"])}
+            tensors = {name: view.memory[f"{name}.{one.round}"] for name in ("leakage", "accuracy")}
             claims.append(Appendix(about=about, name="head", tensors=tensors, numbers=numbers))
             claims += self.recover_claims(one, terms=view.terms, rng=rng)
         return tuple(claims)

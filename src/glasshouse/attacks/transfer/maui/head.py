@@ -29,7 +29,7 @@ from glasshouse.errors import BadValue
 from glasshouse.limits import Count, Natural, NotNegative, Positive, check_ranges
 from glasshouse.progress import track
 from glasshouse.rng import Rng
-from glasshouse.tensors import FUSED, descend
+from glasshouse.tensors import FUSED, descend, take_prefix, with_prefix
 
 Mode = Literal["trained", "quantile", "trained+quantile", "exemplars"]
 _VERSION = 5
@@ -123,14 +123,11 @@ def craft_head(
     head = _fresh(sample.features.shape[1], units, classes, rng=rng)
     curves, best = torch.zeros((0, 2), dtype=torch.float64), -1
     if "trained" in settings.mode:
-        tensors = load_or_make(
-            "maui-head",
-            _key(sample, settings, units, rng),
-            lambda _: _train_head(head, own, heldout, settings, rng),
-        )
-        which = "most" if "quantile" in settings.mode else "late"
-        head.load_state_dict({n: tensors[f"{which}.{n}"] for n in head.state_dict()})
-        curves, best = tensors["curves"], int(tensors[f"{which}.epoch"])
+        key = _key(sample, settings, units, rng)
+        tensors = load_or_make("maui-head", key, lambda _: _train_head(head, own, heldout, settings, rng))
+        chosen = take_prefix(tensors, "most." if "quantile" in settings.mode else "late.")
+        curves, best = tensors["curves"], int(chosen.pop("epoch"))
+        head.load_state_dict(chosen)
     shares = settings.shares or (1 / max(behind, 2),)
     if settings.mode == "exemplars":
         _look_for_examples(head, own.features, shares)
@@ -200,8 +197,7 @@ def amplify(head: Spab, sample: Sample, *, length: float, batch: int, rng: Rng) 
     Correctly classified examples become more certain; misclassified ones get larger gradients. If ``length``
     cannot be reached, the norm is the largest possible.
     """
-    orders = [torch.randperm(len(sample), generator=rng.child(str(i)).torch())[:batch] for i in range(8)]
-    batches = [sample.pick(rows) for rows in orders]
+    batches = sample.draw(batch, rng=rng)
     start = {n: t.clone() for n, t in head.out.state_dict().items()}
     low, high = -10.0, 20.0  # exponents of 2
     for _ in range(20):
@@ -253,10 +249,7 @@ def _train_head(
     most, late = leaks.index(max(leaks)), max(i for i, x in enumerate(leaks) if x >= _NEARLY * max(leaks))
     tensors = {"curves": torch.tensor(curves, dtype=torch.float64)}
     for word, epoch in (("most", most), ("late", late)):
-        tensors |= {
-            f"{word}.epoch": torch.tensor(epoch),
-            **{f"{word}.{n}": t for n, t in states[epoch].items()},
-        }
+        tensors |= with_prefix(f"{word}.", {"epoch": torch.tensor(epoch), **states[epoch]})
     return tensors
 
 

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from glasshouse.rng import Rng
 
+DRAWS = 8
 _NOTHING = 1e-12
 
 
@@ -69,16 +70,16 @@ class Sample:
         """The examples at ``index``."""
         return Sample(features=self.features[index], labels=self.labels[index])
 
+    def draw(self, batch: int, *, rng: Rng) -> list["Sample"]:
+        """``DRAWS`` random batches; a batch is at most the whole sample."""
+        orders = [torch.randperm(len(self), generator=rng.child(str(i)).torch()) for i in range(DRAWS)]
+        return [self.pick(order[:batch]) for order in orders]
 
-def leakage(head: Spab, sample: Sample, *, batch: int, draws: int = 8, rng: Rng) -> float:
-    """Mean share of a batch that leaks, over ``draws`` batches; a batch is at most the whole sample."""
-    batch = min(batch, len(sample))
-    shares = []
-    for number in range(draws):
-        index = torch.randperm(len(sample), generator=rng.child(str(number)).torch())[:batch]
-        one = sample.pick(index)
-        shares.append(float(alone(gradient_of_units(head, one.features, one.labels)).double().mean()))
-    return sum(shares) / len(shares)
+
+def leakage(head: Spab, sample: Sample, *, batch: int, rng: Rng) -> float:
+    """Mean share of a batch that leaks, over some batches."""
+    slopes = [gradient_of_units(head, one.features, one.labels) for one in sample.draw(batch, rng=rng)]
+    return sum(float(alone(dz).double().mean()) for dz in slopes) / len(slopes)
 
 
 def accuracy(head: Spab, sample: Sample) -> float:

@@ -32,9 +32,10 @@ def search_recipe(
         NotInstalled: optuna is missing.
         BadValue: the mode does not train the head, so there is nothing to search.
     """
+    subject = "search of attack 'maui' (trials > 0)"
     if "trained" not in settings.mode:
         raise BadValue(
-            "search of attack 'maui' (trials > 0)",
+            subject,
             needs="a mode that trains the head: trained, trained+quantile",
             got=f"{settings.mode}, which uses none of {', '.join(NAMES)}",
             fix='set trials = 0, or mode = "trained+quantile"',
@@ -43,11 +44,7 @@ def search_recipe(
         import optuna  # noqa: PLC0415 - an extra, and slow to import
     except ImportError as error:
         raise not_installed(
-            "search of attack 'maui' (trials > 0)",
-            "optuna",
-            str(error),
-            extra="tuning",
-            instead="set trials = 0",
+            subject, "optuna", str(error), extra="tuning", instead="set trials = 0"
         ) from error
     base = {name: float(getattr(settings, name)) for name in NAMES if getattr(settings, name)}
 
@@ -59,40 +56,25 @@ def search_recipe(
         study.enqueue_trial(base)
 
         def leak(trial: Any) -> float:
-            chosen = {
-                name: trial.suggest_float(
-                    name, base[name] / _reach(name), base[name] * _reach(name), log=True
-                )
-                for name in base
-            }
-            changed = replace(settings, **chosen)
-            crafted = craft_head(
-                sample, units=units, classes=classes, behind=behind, settings=changed, rng=rng
-            )
-            return float(crafted.leakage[-1])
+            chosen = {}
+            for name, value in base.items():
+                reach = 4.0 if name.startswith("beta") else 10.0
+                chosen[name] = trial.suggest_float(name, value / reach, value * reach, log=True)
+            sizes = {"units": units, "classes": classes, "behind": behind}
+            head = craft_head(sample, **sizes, settings=replace(settings, **chosen), rng=rng)
+            return float(head.leakage[-1])
 
         study.optimize(leak, n_trials=trials)
         return {"best": torch.tensor([study.best_params[n] for n in base], dtype=torch.float64)}
 
-    key = _key(sample, settings, sizes=[units, behind], trials=trials, rng=rng)
-    best_values = load_or_make("maui-tuning", key, make)["best"].tolist()
-    return replace(settings, **dict(zip(base, best_values, strict=True)))
-
-
-def _key(
-    sample: Sample, settings: HeadSettings, *, sizes: list[int], trials: int, rng: Rng
-) -> dict[str, object]:
-    """The cache key: everything that the search depends on."""
-    return {
+    key = {
         "version": _VERSION,
         "features": sample.features,
         "labels": sample.labels,
         "settings": {k: list(v) if isinstance(v, tuple) else v for k, v in vars(settings).items()},
-        "sizes": sizes,
+        "sizes": [units, behind],
         "trials": trials,
         "rng": rng.seed(),
     }
-
-
-def _reach(name: str) -> float:
-    return 4.0 if name.startswith("beta") else 10.0
+    best_values = load_or_make("maui-tuning", key, make)["best"].tolist()
+    return replace(settings, **dict(zip(base, best_values, strict=True)))
