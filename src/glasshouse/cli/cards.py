@@ -3,11 +3,11 @@
 import ast
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, requires
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 from glasshouse import registry
 from glasshouse.registry import Card
@@ -50,31 +50,13 @@ def _is_installed(package: str) -> bool:
 def _read_fields(entry: EntryPoint) -> dict[str, Any] | None:
     """The fields as written in the source; None: they cannot be parsed."""
     tree = parse_module(entry.module)
-    if tree is None:
+    call = None if tree is None else next(_cards(tree, entry.attr), None)
+    try:
+        fields = None if tree is None or call is None else _fields_of(call, tree, {})
+    except (ValueError, LookupError):
         return None
-    constants = {
-        target.id: statement.value
-        for statement in tree.body
-        if isinstance(statement, ast.Assign)
-        for target in statement.targets
-        if isinstance(target, ast.Name)
-    }
-    call = next(_cards(tree, entry.attr), None)
-    if call is None or call.args:
-        return None
-    fields: dict[str, Any] = {}
-    for keyword in call.keywords:
-        if keyword.arg is None:
-            return None
-        if keyword.arg in FIELDS:
-            value = keyword.value
-            value = constants.get(value.id, value) if isinstance(value, ast.Name) else value
-            try:
-                fields[keyword.arg] = ast.literal_eval(value)
-            except ValueError:
-                return None
     empty = Card(summary="")
-    return {field: fields.get(field, getattr(empty, field)) for field in FIELDS}
+    return fields and {field: fields.get(field, getattr(empty, field)) for field in FIELDS}
 
 
 @functools.cache
@@ -93,17 +75,76 @@ def parse_module(module: str) -> ast.Module | None:
 
 
 def _cards(tree: ast.Module, factory: str) -> Iterator[ast.Call]:
-    """The card in the body of the class ``factory``, or in a decorator of the function ``factory``."""
+    """The call that makes the card of a class, of a function, or of a function that another one returns."""
     for statement in tree.body:
-        if isinstance(statement, ast.ClassDef) and statement.name == factory:
-            for line in statement.body:
-                if isinstance(line, (ast.Assign, ast.AnnAssign)) and _is_card(line.value):
-                    yield line.value
-        if isinstance(statement, ast.FunctionDef) and statement.name == factory:
-            for decorator in statement.decorator_list:
-                if isinstance(decorator, ast.Call):
-                    yield from (argument for argument in decorator.args if _is_card(argument))
+        match statement:
+            case ast.ClassDef(name=name, body=body):
+                lines = (line for line in body if isinstance(line, ast.Assign | ast.AnnAssign))
+                every = [line.value for line in lines if "card" in map(ast.unparse, _targets(line))]
+            case ast.FunctionDef(name=name, decorator_list=decorators):
+                inner = [x for d in decorators if isinstance(d, ast.Call) for x in d.args]  # carded(Card())
+                every = [call for call in (*decorators, *inner) if _is_card(call)]
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(args=arguments)):
+                every = [call for call in arguments if _is_card(call)]
+            case _:
+                continue
+        if name == factory:
+            yield from (call for call in every if isinstance(call, ast.Call))
 
 
-def _is_card(node: ast.expr | None) -> TypeGuard[ast.Call]:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == Card.__name__
+def _targets(line: ast.Assign | ast.AnnAssign) -> list[ast.expr]:
+    return line.targets if isinstance(line, ast.Assign) else [line.target]
+
+
+def _is_card(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and ast.unparse(node.func) == Card.__name__
+
+
+def _fields_of(call: ast.Call, tree: ast.Module, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of a card, or of the card that the called function returns; ``given``: values of names.
+
+    Raises:
+        ValueError: a value that a list shows is no literal.
+        LookupError: the called function cannot be found, or returns something else.
+    """
+    passed = {k.arg: k.value for k in call.keywords if k.arg is not None}
+    if _is_card(call):
+        if call.args or len(passed) < len(call.keywords):
+            raise LookupError(ast.unparse(call))
+        return {name: _value(node, tree, given) for name, node in passed.items() if name in FIELDS}
+    function, home = _definition(ast.unparse(call.func), tree)
+    takes, last = function.args, function.body[-1]
+    if not (isinstance(last, ast.Return) and isinstance(last.value, ast.Call)):
+        raise LookupError(function.name)
+    passed |= {parameter.arg: node for parameter, node in zip(takes.args, call.args, strict=False)}
+    defaults = [*zip(reversed(takes.args), reversed(takes.defaults), strict=False)]
+    defaults += [(p, node) for p, node in zip(takes.kwonlyargs, takes.kw_defaults, strict=True) if node]
+    values = {p.arg: _value(node, home, {}) for p, node in defaults if p.arg in FIELDS}
+    values |= {name: _value(node, tree, given) for name, node in passed.items() if name in FIELDS}
+    return _fields_of(last.value, home, values)
+
+
+def _value(node: ast.expr, tree: ast.Module, given: Mapping[str, Any]) -> Any:
+    """The value of a literal, or of a name for one: among ``given``, or a constant of the module."""
+    if isinstance(node, ast.Name):
+        if node.id in given:
+            return given[node.id]
+        lines = (line for line in tree.body if isinstance(line, ast.Assign | ast.AnnAssign) and line.value)
+        constants = {ast.unparse(target): line.value for line in lines for target in _targets(line)}
+        node = constants.get(node.id) or node
+    return ast.literal_eval(node)
+
+
+def _definition(name: str, tree: ast.Module) -> tuple[ast.FunctionDef, ast.Module]:
+    """A function and the module that defines it: this one, or the one that it is imported from.
+
+    Raises:
+        LookupError: there is no such function.
+    """
+    for statement in tree.body:
+        if isinstance(statement, ast.FunctionDef) and statement.name == name:
+            return statement, tree
+        if isinstance(statement, ast.ImportFrom) and name in {alias.name for alias in statement.names}:
+            home = parse_module(statement.module or "")
+            return _definition(name, home or ast.Module(body=[], type_ignores=[]))
+    raise LookupError(name)

@@ -43,8 +43,6 @@ class NamedData:
 
     Attributes:
         name: registered name.
-        summary: one line, for ``glasshouse list``.
-        source: paper or origin, short.
         places: ``KIND:PATH`` below a folder of ``GLASSHOUSE_DATA``; the first existing one is read.
         obtain: how to get the data by hand, without a connection or a public source.
         terms: authors and terms of use.
@@ -56,8 +54,6 @@ class NamedData:
     """
 
     name: str
-    summary: str
-    source: str
     places: tuple[str, ...]
     obtain: str
     terms: str
@@ -87,8 +83,6 @@ _ARCHIVE: Final = Download(
 )
 _CIFAR10: Final = NamedData(
     name="cifar10",
-    summary="CIFAR-10 by name: in GLASSHOUSE_DATA, else fetched; or cifar10:PATH, cifar-10-batches-py",
-    source="Krizhevsky 2009, Learning multiple layers of features from tiny images",
     places=("npz:cifar10_12k.npz", "cifar10:cifar-10-batches-py"),
     obtain=f"unpack {_ARCHIVE.url} there (folder cifar-10-batches-py)",
     terms="Krizhevsky 2009, Learning multiple layers of features; no licence stated",
@@ -113,13 +107,10 @@ NAMED: Final[Mapping[str, NamedData]] = {
         replace(
             _CIFAR10,
             name="cifar10_full",
-            summary="CIFAR-10 by name, all 50,000 train images: in GLASSHOUSE_DATA, else fetched",
             places=("folder:cifar10", "zip:cifar10_folders.zip", "cifar10:cifar-10-batches-py"),
         ),
         NamedData(
             name="mnist",
-            summary="MNIST by name: in GLASSHOUSE_DATA, else fetched",
-            source="LeCun et al. 1998, the MNIST database, CC BY-SA 3.0",
             places=("npz:mnist_10k.npz", "idx:MNIST/raw", "idx:mnist", "idx:mnist-idx"),
             obtain="put train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz and the two t10k files "
             "into its folder 'mnist'",
@@ -138,8 +129,6 @@ NAMED: Final[Mapping[str, NamedData]] = {
         ),
         NamedData(
             name="orl",
-            summary="ORL faces by name, 40 people: in GLASSHOUSE_DATA",
-            source="Samaria and Harter 1994, AT&T Laboratories Cambridge",
             places=("npz:orl_faces_64.npz",),
             obtain="get 'The Database of Faces' of AT&T Laboratories Cambridge (40 people, 10 photos each), "
             "crop to 64 × 64 grey and store train_images and train_labels (the person, 0 to 39) in it",
@@ -147,8 +136,6 @@ NAMED: Final[Mapping[str, NamedData]] = {
         ),
         NamedData(
             name="lfw",
-            summary="Labeled Faces in the Wild by name, 800 people: in GLASSHOUSE_DATA",
-            source="Huang et al. 2007, Labeled Faces in the Wild, for research",
             places=("folder:lfw_faces_64", "zip:lfw_faces_64.zip"),
             obtain="get Labeled Faces in the Wild (deep-funneled), keep the people with two or more photos, "
             "cut and resize to 64 × 64, one folder per person",
@@ -156,16 +143,12 @@ NAMED: Final[Mapping[str, NamedData]] = {
         ),
         NamedData(
             name="chest_xray",
-            summary="chest X-rays by name, with and without pneumonia, 28 × 28: in GLASSHOUSE_DATA",
-            source="PneumoniaMNIST, Yang et al. 2023, MedMNIST v2, CC BY 4.0",
             places=("npz:chest_xray_28.npz", "npz:pneumoniamnist.npz"),
             obtain="get pneumoniamnist.npz from https://medmnist.com and put it there",
             terms="PneumoniaMNIST of MedMNIST v2 (Yang et al. 2023), CC BY 4.0",
         ),
         NamedData(
             name="imagenet",
-            summary="700 pictures of ImageNet by name, one per class: in GLASSHOUSE_DATA",
-            source="Russakovsky et al. 2015, ImageNet, for non-commercial research",
             places=("folder:imagenet_700", "zip:imagenet_700.zip"),
             obtain="get pictures of https://image-net.org, cut to 224 × 224, one folder per class",
             terms="Russakovsky et al. 2015, ImageNet; for non-commercial research",

@@ -11,7 +11,6 @@ Shape letters: B claimed images, J classes, L private ones.
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar, Protocol, final
 
 import numpy as np
@@ -21,9 +20,14 @@ from torch import Tensor
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import ClaimKind, Hits, ScoreContext, Scores, Wording, metric_card, rate_wording
 from glasshouse.metrics.gallery import Gallery
+from glasshouse.registry import Card
 
 SOURCE = "Takahashi et al. 2023, Breaching FedMD, CVPR"
-class_card = partial(metric_card, source=SOURCE, direction="up is worse")
+
+
+def class_card(summary: str, *, chance: str, source: str = SOURCE) -> Card:
+    """The card of a metric about the image of each private class."""
+    return metric_card(summary, source=source, chance=chance, direction="up is worse")
 
 
 def gallery_of(context: ScoreContext, name: str) -> Gallery:

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from glasshouse.data.base import DataSource, assemble
 from glasshouse.data.kinds.by_name import read
 from glasshouse.data.kinds.pictures import BROKEN
-from glasshouse.data.named import NAMED
 from glasshouse.data.paths import require_existing, require_inside
 from glasshouse.errors import BadFile
 from glasshouse.outside import limits
@@ -27,7 +26,10 @@ NAMES: Final = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", 
 _PIXELS: Final = 3 * 32 * 32
 
 
-@Card(summary=NAMED["cifar10"].summary, source=NAMED["cifar10"].source)
+@Card(
+    summary="CIFAR-10 by name: in GLASSHOUSE_DATA, else fetched; or cifar10:PATH, cifar-10-batches-py",
+    source="Krizhevsky 2009, Learning multiple layers of features from tiny images",
+)
 def cifar10(where: str, *, resize: int | None = None) -> DataSource:
     """Read all existing batches: ``data_batch_*`` as train, ``test_batch`` as test.
 

@@ -8,7 +8,6 @@ is 1 for equal sentences, else 0.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, Protocol, final
 
 import numpy as np
@@ -17,6 +16,7 @@ from torch import Tensor
 from glasshouse.errors import not_installed
 from glasshouse.metrics.base import ScoreContext, Scores, Wording, metric_card
 from glasshouse.metrics.text.sentences import SentenceMetric, read_pairs
+from glasshouse.registry import Card
 
 try:
     from rouge_score import rouge_scorer
@@ -24,7 +24,10 @@ except ImportError as error:
     raise not_installed("metrics of ROUGE", "rouge-score", error, extra="text") from error
 
 SOURCE = "Lin 2004, ROUGE: A Package for Automatic Evaluation of Summaries"
-_card = partial(metric_card, source=SOURCE, extra="text")
+
+
+def _card(summary: str) -> Card:
+    return metric_card(summary, source=SOURCE, extra="text")
 
 
 @final
