@@ -336,6 +336,33 @@ def test_a_layer_that_is_dead_for_the_batch_is_judged_by_further_examples_that_r
     assert (dead.findings, dead.values["unreached"], dead.values["tried"]) == ((), 2, 600)
 
 
+def test_how_few_examples_make_an_update_is_judged_by_further_ones(digits: tuple[Tensor, Tensor]) -> None:
+    """A nearly dead network that reaches few of a batch by chance is let through, a fisher is not."""
+    pixels, labels = digits
+    torch.manual_seed(0)
+    dying = classifier()
+    layer = linear(dying, 1)
+    with torch.no_grad():
+        layer.weight[:] = layer.weight[0]  # all units are alive for the same third of the examples
+        reached = pixels.flatten(1) @ layer.weight[0]
+        layer.bias[:] = -reached.quantile(2 / 3)
+    order = reached.argsort()  # four that reach it, and sixty that do not
+    few = torch.cat([order[-4:], order[:60]])
+    rest = torch.tensor(sorted(set(range(len(order))) - set(few.tolist())))
+    first, others = (pixels[few], labels[few]), (pixels[rest], labels[rest])
+    honest = learn_honest_range(classifier(), *first, batch=len(few))
+
+    def said(model: nn.Module, others: tuple[Tensor, Tensor] | None = None) -> bool:
+        seen = inspect_behaviour(model, *first, honest=honest, others=others)
+        return any("as if only" in finding for finding in seen.findings)
+
+    assert said(dying)
+    assert not said(dying, others)
+    fishing = with_one_class(classifier())
+    assert said(fishing)
+    assert said(fishing, others)
+
+
 def test_a_layer_of_faint_inputs_is_not_taken_for_a_dead_one(digits: tuple[Tensor, Tensor]) -> None:
     """Bins behind a layer that scales down, before one that scales up: squares vanish in float32."""
     pixels, labels = digits
