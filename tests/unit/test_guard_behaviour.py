@@ -219,7 +219,9 @@ def test_an_activation_in_place_does_not_change_what_was_recorded(digits: tuple[
 
 
 @pytest.mark.parametrize(("units", "most", "enough"), [(10, 10, 18), (20, 17, 18), (512, 25, 26)])
-def test_units_that_are_alike_are_refused_from_two_thresholds_of_nine_copies_on(units, most, enough):
+def test_units_that_are_alike_are_refused_from_two_thresholds_of_nine_copies_on(
+    units: int, most: int, enough: int
+) -> None:
     """And from one in twenty on; a head of ten classes never is."""
     usual = LayerBehaviour(
         isolated=0.0, paired=0.0, concentration=0.0, narrowness=0.0, alike=0.0, units=units
