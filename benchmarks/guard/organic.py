@@ -2,8 +2,9 @@
 
 A piece is one client (its examples) with one architecture: it learns an honest range for each batch size once
 and then receives models of several seeds, at several stages of training, each plain, in bfloat16, pruned,
-quantised to 8 bits and fine-tuned. Each model is tested at every batch size; each combination counts as one
-broadcast. Pieces are JSON files; existing ones are not run again.
+quantised to 8 bits and fine-tuned. Each model is tested at every batch size, with the client's other examples
+at hand where few of the batch make up an update; each combination counts as one broadcast. Pieces are JSON
+files; existing ones are not run again.
 """
 
 import argparse
@@ -156,7 +157,8 @@ def run(piece: Piece, folder: Path) -> Path:
             beside = list(inspect(tensors, reference=known_honest).findings) if known_honest else None
             for batch, known in honest.items():
                 first = own[0][:batch], own[1][:batch]
-                by_mode = inspect_each_mode(model, *first, honest=known)
+                others = own[0][batch:], own[1][batch:]
+                by_mode = inspect_each_mode(model, *first, honest=known, others=others)
                 refused = [mode for mode, one in by_mode.items() if one.findings]
                 mode = next(iter(refused or by_mode))
                 seen = by_mode[mode]

@@ -219,7 +219,9 @@ def test_an_activation_in_place_does_not_change_what_was_recorded(digits: tuple[
 
 
 @pytest.mark.parametrize(("units", "most", "enough"), [(10, 10, 18), (20, 17, 18), (512, 25, 26)])
-def test_units_that_are_alike_are_refused_from_two_thresholds_of_nine_copies_on(units, most, enough):
+def test_units_that_are_alike_are_refused_from_two_thresholds_of_nine_copies_on(
+    units: int, most: int, enough: int
+) -> None:
     """And from one in twenty on; a head of ten classes never is."""
     usual = LayerBehaviour(
         isolated=0.0, paired=0.0, concentration=0.0, narrowness=0.0, alike=0.0, units=units
@@ -334,6 +336,33 @@ def test_a_layer_that_is_dead_for_the_batch_is_judged_by_further_examples_that_r
     collapsed = with_dead_units(classifier(), alive_for=torch.empty(0, 64))
     dead = inspect_behaviour(collapsed, *first, honest=honest, others=others)
     assert (dead.findings, dead.values["unreached"], dead.values["tried"]) == ((), 2, 600)
+
+
+def test_how_few_examples_make_an_update_is_judged_by_further_ones(digits: tuple[Tensor, Tensor]) -> None:
+    """A nearly dead network that reaches few of a batch by chance is let through, a fisher is not."""
+    pixels, labels = digits
+    torch.manual_seed(0)
+    dying = classifier()
+    layer = linear(dying, 1)
+    with torch.no_grad():
+        layer.weight[:] = layer.weight[0]  # all units are alive for the same third of the examples
+        reached = pixels.flatten(1) @ layer.weight[0]
+        layer.bias[:] = -reached.quantile(2 / 3)
+    order = reached.argsort()  # four that reach it, and sixty that do not
+    few = torch.cat([order[-4:], order[:60]])
+    rest = torch.tensor(sorted(set(range(len(order))) - set(few.tolist())))
+    first, others = (pixels[few], labels[few]), (pixels[rest], labels[rest])
+    honest = learn_honest_range(classifier(), *first, batch=len(few))
+
+    def said(model: nn.Module, others: tuple[Tensor, Tensor] | None = None) -> bool:
+        seen = inspect_behaviour(model, *first, honest=honest, others=others)
+        return any("as if only" in finding for finding in seen.findings)
+
+    assert said(dying)
+    assert not said(dying, others)
+    fishing = with_one_class(classifier())
+    assert said(fishing)
+    assert said(fishing, others)
 
 
 def test_a_layer_of_faint_inputs_is_not_taken_for_a_dead_one(digits: tuple[Tensor, Tensor]) -> None:

@@ -70,11 +70,11 @@ def guard(
         reference: an honest model of that architecture; as many odd rows and kernels as it makes likely
             are not reported. Without ``agreed``, its structure is compared.
         data: your own examples, as they enter the model, and their classes. The model is then tried on up to
-            64 of them (1,064 if a layer is dead for these) and compared with honest ones of its architecture,
-            which are trained for that on up to 512; needs ``agreed`` as a network or in words. With fewer
-            than 6 examples nothing can be said, so no findings mean no verdict. A model of sentences (tokens
-            (B, L)) is not tried: the value ``full_at`` is the number of such sentences in one update that
-            fill its first attention layer.
+            64 of them (1,064 if few of these, or none, make up a layer's update) and compared with honest
+            ones of its architecture, which are trained for that on up to 512; needs ``agreed`` as a network
+            or in words. With fewer than 6 examples nothing can be said, so no findings mean no verdict. A
+            model of sentences (tokens (B, L)) is not tried: the value ``full_at`` is the number of such
+            sentences in one update that fill its first attention layer.
 
     Returns:
         The inspected model; ``findings`` contains a sentence for each reason not to train on it.

@@ -42,7 +42,7 @@ A bin has two thresholds, and up to eight copies of each are undone by the diffe
 COUNTS = ("isolated", "paired", "alike")
 """Names of the values for isolated examples and units that are alike."""
 OTHERS = 1000
-"""Maximum number of further examples that are tried on a layer that is dead for the batch."""
+"""Maximum number of further examples that are tried on a layer whose update few of the batch make up."""
 FEWER = 1 / 5
 """The effective share of examples in a layer's update may be this fraction of the least in honest models."""
 
@@ -87,6 +87,11 @@ class HonestLayer:
     def alike_limit(self) -> float:
         """Share of units that are alike beyond which a model is refused; 1 and above: never."""
         return self.most.alike + max(MORE_ALIKE, FEW_UNITS / self.most.units)
+
+    @property
+    def least_used(self) -> float:
+        """Effective share of the examples in the layer's update below which a model is refused."""
+        return FEWER * self.most.used
 
 
 HonestRange = dict[str, HonestLayer]
@@ -218,8 +223,8 @@ def inspect_behaviour(
         honest: of the same architecture and batch size.
         longer: measures models that are trained longer (``LONGER``); called if more examples are isolated, or
             units alike, than ``honest`` allows.
-        others: further examples of the client, and their classes. If no example of the batch contributes to a
-            layer, up to ``OTHERS`` of these are tried as well, and the layer is judged by all if some do.
+        others: further examples of the client, and their classes. If few of the batch, or none, make up a
+            layer's update, up to ``OTHERS`` of these are tried, too, and it is judged by all.
 
     Returns:
         Findings, and the underlying numbers. ``unreached`` counts layers to which none of ``tried`` examples
@@ -231,18 +236,17 @@ def inspect_behaviour(
         nothing (:mod:`glasshouse.guard.sentences`).
     """
     if isinstance(model, ReadsSentences):
-        seen = preflight_sentences(
-            {n: p for n, p in model.named_parameters() if p.requires_grad}, model, inputs
-        )
+        trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        seen = preflight_sentences(trained, model, inputs)
         values = {"full_at": float(seen.full_at), "width": float(seen.width), "rows": float(seen.rows)}
         return Inspection(guard=NAME, findings=(), values=values)
     if len(inputs) < FEWEST:
         return Inspection(guard=NAME, findings=())
     observed, tried = observe(model, inputs, labels), len(labels)
-    dead = [name for name, one in observed.items() if honest[name].most.is_reached and not one.is_reached]
-    if dead and others is not None and len(others[1]):
+    few = [name for name, one in observed.items() if one.used < honest[name].least_used]
+    if few and others is not None and len(others[1]):
         every = [torch.cat([own, more[:OTHERS]]) for own, more in zip((inputs, labels), others, strict=True)]
-        tried, seen_by_all = len(every[1]), concentrations(model, *every, layers=dead)
+        tried, seen_by_all = len(every[1]), concentrations(model, *every, layers=few)
         observed |= {name: replace(observed[name], concentration=x) for name, x in seen_by_all.items()}
     inspection = _judge(observed, honest, len(inputs))
     numbers = inspection.values
@@ -258,8 +262,7 @@ def _judge(observed: Behaviour, honest: HonestRange, batch: int) -> Inspection:
     same = max(copies, key=lambda name: copies[name])
     alone, paired_in = max(rows, key=lambda name: rows[name]), max(pairs, key=lambda name: pairs[name])
     reached = {name: one for name, one in observed.items() if one.is_reached} or observed
-    used = {n: (1 - one.concentration, 1 - honest[n].most.concentration) for n, one in reached.items()}
-    few = min(used, key=lambda name: used[name][0] - FEWER * used[name][1])
+    few = min(reached, key=lambda name: reached[name].used - honest[name].least_used)
     findings = []
     if rows[alone] > 0:
         shares = observed[alone].isolated, honest[alone].most.isolated
@@ -269,10 +272,10 @@ def _judge(observed: Behaviour, honest: HonestRange, batch: int) -> Inspection:
         findings.append(_sentence(paired_in, "the difference of two rows", shares, batch))
     if copies[same] > 0:
         findings.append(_copies(same, observed[same], honest[same].most))
-    if reached[few].is_reached and used[few][0] < FEWER * used[few][1]:
+    if reached[few].is_reached and reached[few].used < honest[few].least_used:
         findings.append(
-            f"the update of {few} would be as if only {used[few][0]:.0%} of your examples had been used "
-            f"(honest models: at least {used[few][1]:.0%})"
+            f"the update of {few} would be as if only {reached[few].used:.0%} of your examples had been used "
+            f"(honest models: at least {honest[few].most.used:.0%})"
         )
     return Inspection(
         guard=NAME,
@@ -285,7 +288,7 @@ def _judge(observed: Behaviour, honest: HonestRange, batch: int) -> Inspection:
             "alike": observed[same].alike,
             "alike_limit": honest[same].alike_limit,
             "concentration": observed[few].concentration if reached[few].is_reached else 0.0,
-            "concentration_limit": 1 - FEWER * used[few][1],
+            "concentration_limit": 1 - honest[few].least_used,
             "unreached": float(
                 sum(honest[n].most.is_reached and not one.is_reached for n, one in observed.items())
             ),

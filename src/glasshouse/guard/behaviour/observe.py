@@ -43,6 +43,11 @@ class LayerBehaviour:
     units: int
 
     @property
+    def used(self) -> float:
+        """Effective share of the examples in its gradient."""
+        return 1 - self.concentration
+
+    @property
     def is_reached(self) -> bool:
         """Whether any example contributes to its gradient; else none of these examples can be read there."""
         return self.concentration < 1

@@ -62,7 +62,7 @@ class Examiner:
     ) -> list[str]:
         """Findings against the received ``model``, from its behaviour on the first ``BATCH`` examples.
 
-        Other examples are tried if a layer is dead for these.
+        Other examples are tried if a layer's update would show few of these, or none.
 
         Honest models are trained for this on all ``examples``, once per node, network, mode and number of
         examples; the random state of the client's training is not affected.
