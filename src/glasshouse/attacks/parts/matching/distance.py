@@ -12,7 +12,7 @@ know which images shared a step: candidates are trained in their own order, and 
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol, final
 
 import torch
@@ -187,6 +187,7 @@ def objective(
     each = [adaptive] * len(clients) if isinstance(adaptive, bool | Adaptation) else adaptive
     readings = [_read(client, steps) for client in clients]
     adaptations = [_adaptation(*one) for one in zip(clients, (r.target for r in readings), each, strict=True)]
+    readings = [_restored(*one) for one in zip(readings, adaptations, strict=True)]
     engine = _engine(clients, readings, adaptations, form=form, bf16=bf16)
     return Objective(engine, [one.target for one in readings], distance=distance, adaptations=adaptations)
 
@@ -208,6 +209,7 @@ def objectives(
     for client, how in zip(clients, adaptive, strict=True):
         reading = _read(client, steps)
         adaptation = _adaptation(client, reading.target, how)
+        reading = _restored(reading, adaptation)
         same = client.model, tuple(reading.target)
         engine: Engine
         if reading.steps is None and same in ready:
@@ -277,6 +279,10 @@ def _adaptation(client: Replica, target: Mapping[str, Tensor], adaptive: bool | 
     if adaptive and not client.adaptive:
         return transforms.estimate(target, last=client.last_linear())
     return Adaptation()  # steps by Adam have equal norms and scattered zeros of their own
+
+
+def _restored(reading: _Reading, adaptation: Adaptation) -> _Reading:
+    return replace(reading, target={**reading.target, **adaptation.restored})
 
 
 def _engine(
