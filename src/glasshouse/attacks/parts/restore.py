@@ -33,7 +33,7 @@ def restore_columns(replica: Replica) -> Tensor | None:
     name, gradient = replica.last_linear(), replica.gradient()
     layer, received = replica.model.get_submodule(name), gradient[f"{name}.weight"]
     assert isinstance(layer, nn.Linear)
-    if layer.bias is None or f"{name}.bias" not in gradient:
+    if f"{name}.bias" not in gradient:
         return None
     shown = received.cpu().double()
     weight, bias, slope = (t.cpu().double() for t in (layer.weight, layer.bias, gradient[f"{name}.bias"]))
