@@ -36,6 +36,7 @@ from glasshouse.attacks.parts.matching.distance import Steps, local_steps, targe
 from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.readout.linear_tail import latents
 from glasshouse.attacks.parts.replica import Replica
+from glasshouse.attacks.parts.restore import restore_columns
 from glasshouse.privacy.marks import ROUNDING, grid_bits, noise_of, scattered_zeros
 from glasshouse.rng import Rng
 from glasshouse.tensors import norm, widen
@@ -139,7 +140,9 @@ def _several(replica: Replica, weight: Tensor, last: str, *, images: Tensor | No
     return Finding(name=NONE, parameters={})
 
 
-def adaptation(finding: Finding, replica: Replica, *, steps: Steps = "simulate") -> Adaptation:
+def adaptation(
+    finding: Finding, replica: Replica, *, steps: Steps = "simulate", restore: bool = True
+) -> Adaptation:
     """The transformation of candidates for a detected defence; none if there is certainly no defence.
 
     Noise needs no transformation: its expectation does not move the minimum. Under noise the clip bound
@@ -149,6 +152,8 @@ def adaptation(finding: Finding, replica: Replica, *, steps: Steps = "simulate")
         finding: of :func:`detect`.
         replica: the update.
         steps: how several local steps are matched; clip bound and mask are estimated on the matching target.
+        restore: solve for the columns that Soteria hid where one example's update determines them, instead of
+            leaving them out.
     """
     if replica.adaptive:
         return Adaptation()
@@ -159,6 +164,9 @@ def adaptation(finding: Finding, replica: Replica, *, steps: Steps = "simulate")
         return Adaptation(masks={name: t != 0 for name, t in received.items()})
     if finding.name == "soteria":
         columns = f"{replica.last_linear()}.weight"
+        single = replica.images == 1 and replica.update.steps == 1
+        if restore and single and (whole := restore_columns(replica)) is not None:
+            return Adaptation(restored={columns: whole})
         return Adaptation(masks={columns: (received[columns] != 0).any(0, keepdim=True)})
     if finding.name == "clip_layers":
         return Adaptation(layer_clip=transforms.estimate(received, last=replica.last_linear()).layer_clip)

@@ -9,11 +9,12 @@ CMA-ES or TuRBO; of several trials the one with the lowest loss is claimed.
 Ours: with ``average`` the mean image of all trials is claimed. Trials agree in what the update determines
 and differ in what the generator makes up: their mean is nearer to the private image than the average trial.
 
-Where we differ: the defence is not given: a detector guesses it, which is a claim of its own; noise is
-ignored, as its expectation does not move the minimum; R is the divergence of the moments over the entries of
-z from N(0, 1), as in the authors' code, not entry by entry as in their paper; the distance is divided by the
-number of tensors, as in their code, so that λ keeps its meaning across models, and for several local steps
-it is in the units of their mean gradient, so that λ keeps its meaning across learning rates.
+Where we differ: the defence is not given: a detector guesses it, which is a claim of its own; columns that
+Soteria hid are solved for where the update determines them (see ``parts.restore``), and left out elsewhere;
+noise is ignored, as its expectation does not move the minimum; R is the divergence of the moments over the
+entries of z from N(0, 1), as in the authors' code, not entry by entry as in their paper; the distance is
+divided by the number of tensors, as in their code, so that λ keeps its meaning across models, and for several
+local steps it is in the units of their mean gradient, so that λ keeps its meaning across learning rates.
 
 Breaks when: the victims do not look like the generator's images; noise exceeds the difference between two of
 its images; the generator is poor: its ceiling is reported beside the result.
@@ -49,6 +50,7 @@ from glasshouse.attacks.parts.matching.distance import (
     Objective,
     Steps,
     can_share,
+    local_steps,
     objective,
     objectives,
 )
@@ -84,6 +86,8 @@ class GGL(SearchingTogether):
         regularizer: ``kl``, ``norm`` or ``none``.
         strength: its weight λ.
         adaptive: detect the defence and apply its transformation to candidates.
+        restore: solve for the features that Soteria hides where the update determines them (ours); False:
+            leave their columns out, as in the paper.
         local_steps: how several local steps are matched.
         bf16: bfloat16 arithmetic in the model.
     """
@@ -124,6 +128,7 @@ class GGL(SearchingTogether):
     regularizer: RegularizerName = "kl"
     strength: NotNegative = 0.1
     adaptive: bool = True
+    restore: bool = True
     local_steps: Steps = "simulate"
     bf16: bool = False
 
@@ -235,7 +240,7 @@ class GGL(SearchingTogether):
         finding = detect.detect(client, images=None if auxiliary is None else auxiliary.inputs, rng=rng)
         if not self.adaptive:
             return finding, Adaptation()
-        return finding, detect.adaptation(finding, client, steps=self.local_steps)
+        return finding, detect.adaptation(finding, client, steps=self.local_steps, restore=self.restore)
 
     def prior(self, terms: Terms, auxiliary: Batch | None) -> Prior:
         """The generator, from the cache or trained now."""
@@ -280,7 +285,7 @@ class GGL(SearchingTogether):
         return mean_images(images, labels) if self.average else images[best], distances[best]
 
     def _unit(self, client: Replica, distance: Objective) -> float:
-        return _scale(client, distance) if self.distance == "squared" else 1.0
+        return _scale(client, distance, self.local_steps) if self.distance == "squared" else 1.0
 
 
 def _best_trial(claim: Claim) -> float:
@@ -288,7 +293,7 @@ def _best_trial(claim: Claim) -> float:
     return -float(claim.confidence[0]) if isinstance(claim, Reconstruction) else math.inf
 
 
-def _scale(client: Replica, distance: Objective) -> float:
+def _scale(client: Replica, distance: Objective, steps: Steps) -> float:
     """Factor on squared distances: 1 / P for P tensors, and a conversion to gradient units for local steps.
 
     ``client``: the first of those matched; for several clients the factor is 1 / P for all.
@@ -297,6 +302,8 @@ def _scale(client: Replica, distance: Objective) -> float:
     """
     if client.adaptive:
         return 1 / distance.target_squares[0] / len(client.update.tensors)
+    if local_steps(client, steps) is None:  # matched as one gradient
+        return 1 / len(client.update.tensors)
     square = norm(client.gradient()) ** 2
     return square / distance.target_squares[0] / len(client.update.tensors)
 

@@ -274,6 +274,7 @@ def _read(client: Replica, steps: Steps, adaptive: bool | Adaptation) -> _Readin
         adaptation = transforms.estimate(target, last=client.last_linear())
     else:
         adaptation = Adaptation()  # steps by Adam have equal norms and scattered zeros of their own
+    target = {**target, **adaptation.restored}
     return _Reading(client=client, target=target, steps=repeated, levels=levels, adaptation=adaptation)
 
 

@@ -38,12 +38,14 @@ class Adaptation:
         clip: bound of a global clip, or None.
         layer_clip: bound of a clip per tensor, or None.
         shortened: clipped to an unknown bound: candidates are scaled by the best-fitting factor, at most 1.
+        restored: tensors that the defence had changed, as they were before; they replace the received ones.
     """
 
     masks: Mapping[str, Tensor] = field(default_factory=dict)
     clip: float | None = None
     layer_clip: float | None = None
     shortened: bool = False
+    restored: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def scales(self) -> bool:
