@@ -27,7 +27,7 @@ from torch import Tensor
 from glasshouse.attacks.base import Claim, Needs
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.labels import labels_of_each
-from glasshouse.attacks.parts.local_steps import ANY, update_needs
+from glasshouse.attacks.parts.local_steps import ANY, ON_MLP, update_needs
 from glasshouse.attacks.parts.matching import step_order
 from glasshouse.attacks.parts.matching.distance import Distance, Objective, Steps, can_share, objective
 from glasshouse.attacks.parts.matching.exact import DescentAttack, best_claim
@@ -66,10 +66,7 @@ class InvertingGradients(DescentAttack):
         source="Geiping et al. 2020, arXiv:2003.14053",
         claims=("reconstruction",),
         threat="server, sees single updates",
-        control={
-            "setting": "a two-layer network, digits, one example, no defence",
-            "scenario": {"model": {"name": "mlp"}},
-        },
+        control=ON_MLP,
         renamed=move_into("search", "restarts", "iterations", "learning_rate", "signed"),
     )
     needs: ClassVar[Needs] = update_needs(ANY, "labels")

@@ -21,7 +21,7 @@ from torch import nn
 
 from glasshouse.attacks.base import Claim, Needs
 from glasshouse.attacks.parts.labels import known_labels
-from glasshouse.attacks.parts.local_steps import LINEAR, update_needs
+from glasshouse.attacks.parts.local_steps import LINEAR, ON_MLP, update_needs
 from glasshouse.attacks.parts.matching.exact import claim_images
 from glasshouse.attacks.parts.replica import Replica, replica
 from glasshouse.errors import Inapplicable
@@ -47,10 +47,7 @@ class LinearInput:
         source="Geiping et al. 2020, arXiv:2003.14053, Proposition 3.1",
         claims=("reconstruction",),
         threat="server, sees single updates",
-        control={
-            "setting": "a two-layer network, digits, one example, no defence",
-            "scenario": {"model": {"name": "mlp"}},
-        },
+        control=ON_MLP,
     )
     needs: ClassVar[Needs] = update_needs(LINEAR, repeats=False)
     budget: ClassVar[None] = None

@@ -31,7 +31,7 @@ from glasshouse.attacks.inversion.gradinversion.consensus import Group
 from glasshouse.attacks.inversion.gradinversion.statistics import Statistics
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.labels import Rule, labels_of_each
-from glasshouse.attacks.parts.local_steps import ANY, update_needs
+from glasshouse.attacks.parts.local_steps import ANY, ON_MLP, update_needs
 from glasshouse.attacks.parts.matching.distance import Distance, Objective, Steps, can_share, objective
 from glasshouse.attacks.parts.matching.exact import DescentAttack
 from glasshouse.attacks.parts.replica import Replica, replicas
@@ -68,10 +68,7 @@ class GradInversion(DescentAttack):
         source="Yin et al. 2021, arXiv:2104.07586",
         claims=("reconstruction",),
         threat="server, sees single updates",
-        control={
-            "setting": "a two-layer network, digits, one example, no defence",
-            "scenario": {"model": {"name": "mlp"}},
-        },
+        control=ON_MLP,
         details={"uses, if granted": "batch_norm, labels"},
         renamed=move_into("search", "restarts", "iterations", "learning_rate", "noise"),
     )
