@@ -82,8 +82,7 @@ class LinearInput:
                 fix="attack an earlier round, before this example is fitted",
             )
         x = d @ weight / d.dot(d)  # argmin over x of |weight - d xᵀ|²: (D,)
-        low, high = client.terms.image_range
-        inputs = client.to_pixels(x.reshape(1, *client.shape)).clamp(low, high)
+        inputs = client.to_image(x.reshape(1, *client.shape))
         labels = known_labels(view, client, rng=rng.child("labels"))
         return (claim_images(client, inputs, labels, loss=-float(d.norm())),)
 

@@ -79,6 +79,10 @@ class Replica:
         """Model input (..., C, H, W) in pixel units; not clipped."""
         return inputs * self.scale + self.shift
 
+    def to_image(self, inputs: Tensor) -> Tensor:
+        """:meth:`to_pixels`, clipped to the declared image range."""
+        return self.to_pixels(inputs).clamp(*self.terms.image_range)
+
     def to_inputs(self, pixels: Tensor) -> Tensor:
         """Pixels (..., C, H, W) as model input: the inverse of :meth:`to_pixels`."""
         return (pixels - self.shift) / self.scale
