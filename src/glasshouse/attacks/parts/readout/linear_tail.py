@@ -45,10 +45,6 @@ class LinearTail:
 class _LayerInput(Exception):
     """Carries a layer's input out of the forward pass, which it aborts."""
 
-    def __init__(self, value: Tensor) -> None:
-        super().__init__()
-        self.value = value
-
 
 def find_tail(
     model: nn.Module, input_shape: tuple[int, int, int], *, subject: str, fix: str = BEYOND
@@ -103,7 +99,8 @@ def latents(model: nn.Module, layer: str) -> Callable[[Tensor], Tensor]:
             with module.register_forward_pre_hook(_raise_reached):
                 model(images)
         except _LayerInput as reached:
-            return reached.value
+            value: Tensor = reached.args[0]
+            return value
         raise AssertionError("the layer is part of the forward pass")
 
     return before

@@ -9,7 +9,9 @@ first fitted to those, in so few steps that their noise is not fitted, and then 
 Shape letters: B images of a chunk, C channels, H and W pixels, D features.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, final
 
 import torch
@@ -22,6 +24,9 @@ from glasshouse.errors import Inapplicable
 from glasshouse.progress import track
 from glasshouse.rng import Rng
 from glasshouse.tensors import descend
+
+Loss = Callable[[Tensor], Tensor]
+"""Images (B, C, H, W) → (B,)."""
 
 WIDTHS: Final = (32, 64, 64)
 _SETTLE: Final = 0.6  # share of the steps after which the rates fall and the seed gets no more noise
@@ -137,10 +142,11 @@ def by_generator(
         seeds = torch.randn((len(part), *shape), generator=draws).to(targets.device).requires_grad_()
         if begin is not None:
             _learn(net, seeds, begin, distance=distance, how=how)
-        _match(net, seeds, part, features=features, distance=distance, how=how, draws=draws)
+        loss = partial(distance, features, targets=part)
+        _match(net, seeds, loss, distance=distance, how=how, draws=draws)
         with torch.no_grad():
             images = _paint(net, seeds, distance)
-            chunks.append((images, distance(features, images, part)))
+            chunks.append((images, loss(images)))
     return InvertedImages(images=torch.cat([x for x, _ in chunks]), losses=torch.cat([v for _, v in chunks]))
 
 
@@ -155,14 +161,7 @@ def _learn(net: Generators, seeds: Tensor, images: Tensor, *, distance: Distance
 
 
 def _match(
-    net: Generators,
-    seeds: Tensor,
-    targets: Tensor,
-    *,
-    features: Features,
-    distance: Distance,
-    how: Search,
-    draws: torch.Generator,
+    net: Generators, seeds: Tensor, loss: Loss, *, distance: Distance, how: Search, draws: torch.Generator
 ) -> None:
     """Algorithm 1 on one chunk, in place."""
     optimizer = torch.optim.AdamW(
@@ -173,9 +172,9 @@ def _match(
         if i and i % how.every == 0 and i < _SETTLE * how.iterations:
             with torch.no_grad():
                 seeds += how.noise * torch.randn(seeds.shape, generator=draws).to(seeds.device)
-        loss = distance(features, _paint(net, seeds, distance), targets).sum()
-        record_loss(i, loss / len(targets))
-        descend(optimizer, loss)
+        total = loss(_paint(net, seeds, distance)).sum()
+        record_loss(i, total / len(seeds))
+        descend(optimizer, total)
         pace.step()
 
 
