@@ -45,7 +45,6 @@ class DLG(ExactAttack):
         renamed=move_into("search", "restarts", "iterations", "goal"),
     )
     needs: ClassVar[Needs] = update_needs(LINEAR)
-    infers_labels: ClassVar[bool] = False
 
     search: QuasiNewton = field(default_factory=QuasiNewton)
     adaptive: bool = False

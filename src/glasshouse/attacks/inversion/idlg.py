@@ -37,7 +37,6 @@ class IDLG(ExactAttack):
         renamed=move_into("search", "restarts", "iterations", "goal"),
     )
     needs: ClassVar[Needs] = update_needs(LINEAR, "labels")
-    infers_labels: ClassVar[bool] = True
 
     search: QuasiNewton = field(default_factory=QuasiNewton)
     adaptive: bool = False

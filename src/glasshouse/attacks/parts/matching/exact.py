@@ -63,9 +63,8 @@ class QuasiNewton:
 
 
 class ExactAttack(SearchAttack, SearchingTogether, Protocol):
-    """Base class of DLG and iDLG, which differ in how labels are obtained."""
+    """Base class of DLG and iDLG: iDLG infers labels, where they are not granted."""
 
-    infers_labels: ClassVar[bool]
     search: QuasiNewton
     adaptive: bool
 
@@ -84,7 +83,7 @@ class ExactAttack(SearchAttack, SearchingTogether, Protocol):
         clients = replicas(views, subject=f"attack '{self.name}'")
         if not can_share(clients, "one_step"):
             return ()
-        labels = labels_of_each(views, clients, rngs=rngs) if self.infers_labels else None
+        labels = labels_of_each(views, clients, rngs=rngs) if "labels" in self.needs.uses else None
         adaptive = detect.adaptation_of_each(clients, adaptive=self.adaptive, rngs=rngs)
         distance = objective(
             *clients, distance="squared", steps="one_step", adaptive=adaptive, form="explicit"

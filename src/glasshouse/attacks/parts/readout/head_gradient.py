@@ -188,9 +188,8 @@ class HeadAttack(Protocol):
         return model, bool(model.of(probes.to(device_of(model.tensors))).min() >= 0)
 
     def _read(self, model: FrozenFeatures, part: RoundView, terms: Terms, positive: bool) -> Read:
-        names = (model.weight, model.bias)
-        total = sum_of_round(part, terms=terms, names=names, subject=f"attack '{self.name}'")
-        weight, bias = (total.gradient[name] for name in names)
+        total = sum_of_round(part, terms=terms, names=model.names, subject=f"attack '{self.name}'")
+        weight, bias = (total.gradient[name] for name in model.names)
         return read_columns(weight, bias, limit=total.examples, readout=self.readout, positive=positive)
 
     def objective(self, view: View, about: About, *, rng: Rng) -> SearchedLoss:

@@ -126,14 +126,9 @@ class FrozenFeatures:
     tensors: Mapping[str, Tensor]
 
     @property
-    def weight(self) -> str:
-        """Name of the first linear layer's weight, (N, D)."""
-        return f"{self.tail.names[0]}.weight"
-
-    @property
-    def bias(self) -> str:
-        """Name of the first linear layer's bias, (N,)."""
-        return f"{self.tail.names[0]}.bias"
+    def names(self) -> tuple[str, str]:
+        """Names of the first linear layer's weight, (N, D), and bias, (N,)."""
+        return f"{self.tail.names[0]}.weight", f"{self.tail.names[0]}.bias"
 
     def __call__(self, images: Tensor) -> Tensor:
         """Features (B, D) of images (B, C, H, W); gradients flow to the images."""

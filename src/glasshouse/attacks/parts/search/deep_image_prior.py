@@ -29,6 +29,10 @@ Loss = Callable[[Tensor], Tensor]
 """Images (B, C, H, W) → (B,)."""
 
 WIDTHS: Final = (32, 64, 64)
+_CHUNK: Final = 4  # images at a time
+# Learning rates of the weights, also while they are fitted to given images, and of the seeds.
+_RATE, _PAINTING_RATE, _SEED_RATE = 2e-3, 5e-3, 1e-2
+_NOISE, _EVERY = 0.1, 200  # standard deviation of the noise on the seeds, and steps between two additions
 _SETTLE: Final = 0.6  # share of the steps after which the rates fall and the seed gets no more noise
 
 
@@ -75,27 +79,15 @@ class Generators(nn.Module):
 @final
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """Settings of the search: AdamW with two learning rates, both divided by 5 after 60 % of the steps.
+    """Length of the search: AdamW with two learning rates, both divided by 5 after 60 % of the steps.
 
     Attributes:
         iterations: steps.
-        rate: learning rate of the weights.
-        seed_rate: learning rate of the seeds.
-        noise: standard deviation of the noise added to the seeds every ``every`` steps.
-        every: see ``noise``.
-        chunk: images at a time.
         painting: steps in which the networks are fitted to given images.
-        painting_rate: learning rate of the weights in these steps.
     """
 
     iterations: int = 600
-    rate: float = 2e-3
-    seed_rate: float = 1e-2
-    noise: float = 0.1
-    every: int = 200
-    chunk: int = 4
     painting: int = 60
-    painting_rate: float = 5e-3
 
 
 def by_generator(
@@ -129,8 +121,8 @@ def by_generator(
             got=f"{shape[1]} × {shape[2]}",
             fix='set invert = "pixels", or data.resize',
         )
-    parts = list(torch.split(targets, how.chunk))
-    starts = [None] * len(parts) if start is None else list(torch.split(start, how.chunk))
+    parts = list(torch.split(targets, _CHUNK))
+    starts = [None] * len(parts) if start is None else list(torch.split(start, _CHUNK))
     pairs = list(zip(parts, starts, strict=True))
     chunks = []
     for number, (part, begin) in enumerate(track(pairs, "inverting by generators", total=len(pairs))):
@@ -153,7 +145,7 @@ def by_generator(
 def _learn(net: Generators, seeds: Tensor, images: Tensor, *, distance: Distance, how: Search) -> None:
     """Fit the networks to ``images`` roughly: what they miss in few steps is mostly noise."""
     optimizer = torch.optim.AdamW(
-        [{"params": net.parameters(), "lr": how.painting_rate}, {"params": [seeds], "lr": how.seed_rate}]
+        [{"params": net.parameters(), "lr": _PAINTING_RATE}, {"params": [seeds], "lr": _SEED_RATE}]
     )
     for _ in range(how.painting):
         loss = (_paint(net, seeds, distance) - images).square().sum()
@@ -165,13 +157,13 @@ def _match(
 ) -> None:
     """Algorithm 1 on one chunk, in place."""
     optimizer = torch.optim.AdamW(
-        [{"params": net.parameters(), "lr": how.rate}, {"params": [seeds], "lr": how.seed_rate}]
+        [{"params": net.parameters(), "lr": _RATE}, {"params": [seeds], "lr": _SEED_RATE}]
     )
     pace = torch.optim.lr_scheduler.StepLR(optimizer, max(1, round(_SETTLE * how.iterations)), gamma=0.2)
     for i in range(how.iterations):
-        if i and i % how.every == 0 and i < _SETTLE * how.iterations:
+        if i and i % _EVERY == 0 and i < _SETTLE * how.iterations:
             with torch.no_grad():
-                seeds += how.noise * torch.randn(seeds.shape, generator=draws).to(seeds.device)
+                seeds += _NOISE * torch.randn(seeds.shape, generator=draws).to(seeds.device)
         total = loss(_paint(net, seeds, distance)).sum()
         record_loss(i, total / len(seeds))
         descend(optimizer, total)
