@@ -300,7 +300,6 @@ class Attack(Protocol):
     @property
     def budget(self) -> Budget | None:
         """The length of the search; None: the attack is in closed form, one evaluation per call."""
-        ...
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """Compute claims from the view alone.
@@ -308,7 +307,6 @@ class Attack(Protocol):
         Raises:
             Inapplicable: the setting rules the attack out; becomes a refusal in the report.
         """
-        ...
 
 
 @runtime_checkable
@@ -318,11 +316,9 @@ class GenerativeAttack(Protocol):
     @property
     def latent(self) -> int:
         """D, the size of a latent vector."""
-        ...
 
     def prior(self, terms: Terms, auxiliary: Batch | None) -> Callable[[Tensor, Tensor], Tensor]:
         """The generator: latent vectors (N, D), N(0, 1) a priori, and labels (N,) → pixels (N, C, H, W)."""
-        ...
 
 
 @runtime_checkable
@@ -335,7 +331,6 @@ class ModelBound(Protocol):
         Raises:
             Inapplicable: the attack cannot run on models of this architecture.
         """
-        ...
 
 
 @runtime_checkable
@@ -347,4 +342,3 @@ class ActiveAttack(Protocol):
 
         The view's last round holds the broadcast that the server would send, and no update yet.
         """
-        ...

@@ -97,12 +97,12 @@ def search_budget(search: Search, *, probes: tuple[int, int] = (PROBE, LONGER)) 
         probes: iterations of the two searches that are run only for timing.
     """
     lengths = (*probes, LONGEST)
-    short, longer, longest = (shorten(search, iterations=n) for n in lengths)
+    short, longer, longest = ({"search": shorten(search, iterations=n)} for n in lengths)
     return Budget(
         unit="iterations",
         amount=search.iterations,
         restarts=search.restarts,
-        probe={"search": short},
-        longer={"search": longer},
-        longest={"search": longest},
+        probe=short,
+        longer=longer,
+        longest=longest,
     )

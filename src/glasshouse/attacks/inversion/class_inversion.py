@@ -24,12 +24,12 @@ from glasshouse.attacks.budget import Budget
 from glasshouse.attacks.objective import SearchedLoss, record_loss
 from glasshouse.attacks.parts.local_steps import LINEAR
 from glasshouse.attacks.parts.matching.distance import ROUNDING
+from glasshouse.attacks.parts.replica import rebuild
 from glasshouse.attacks.parts.search.adam import Descent
 from glasshouse.attacks.parts.search.rows import LOOKS
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.images import total_variation
 from glasshouse.limits import NotNegative, check_ranges
-from glasshouse.models.build import build, load
 from glasshouse.progress import track
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
@@ -187,10 +187,7 @@ class ClassInversion:
 
 def _received(one: RoundView, client: int) -> nn.Module:
     """The model that the client trained on."""
-    broadcast = one.received_by(client)
-    model = build(broadcast.architecture)
-    load(model, dict(broadcast.tensors))
-    return model.to(device_of(broadcast.tensors)).eval()
+    return rebuild(one.received_by(client)).requires_grad_()
 
 
 def classes_of_clients(one: RoundView, targets: int) -> Tensor:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, final
 
 from glasshouse.attacks.base import Needs
-from glasshouse.attacks.parts.local_steps import LINEAR, update_needs
+from glasshouse.attacks.parts.local_steps import LINEAR, ON_LENET, update_needs
 from glasshouse.attacks.parts.matching.exact import ExactAttack, QuasiNewton
 from glasshouse.registry import Card
 from glasshouse.settings import move_into
@@ -41,13 +41,10 @@ class DLG(ExactAttack):
         source="Zhu et al. 2019, arXiv:1906.08935",
         claims=("reconstruction",),
         threat="server, sees single updates",
-        control={
-            "setting": "a LeNet with sigmoid and DLG's initialisation, digits, one example, no defence",
-        },
+        control=ON_LENET,
         renamed=move_into("search", "restarts", "iterations", "goal"),
     )
     needs: ClassVar[Needs] = update_needs(LINEAR)
-    infers_labels: ClassVar[bool] = False
 
     search: QuasiNewton = field(default_factory=QuasiNewton)
     adaptive: bool = False

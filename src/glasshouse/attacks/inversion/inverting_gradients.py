@@ -24,19 +24,15 @@ from typing import ClassVar, final
 
 from torch import Tensor
 
-from glasshouse.attacks.base import Claim, Needs
-from glasshouse.attacks.parts import detect
-from glasshouse.attacks.parts.labels import labels_of_each
-from glasshouse.attacks.parts.local_steps import ANY, update_needs
-from glasshouse.attacks.parts.matching import step_order
-from glasshouse.attacks.parts.matching.distance import Distance, Objective, Steps, can_share, objective
-from glasshouse.attacks.parts.matching.exact import DescentAttack, best_claim
-from glasshouse.attacks.parts.replica import Replica, replicas
-from glasshouse.attacks.parts.search.adam import Descent, random_starts, roughness
+from glasshouse.attacks.base import Needs
+from glasshouse.attacks.parts.local_steps import ANY, ON_MLP, update_needs
+from glasshouse.attacks.parts.matching.distance import Distance, Objective, Steps
+from glasshouse.attacks.parts.matching.exact import DescentAttack
+from glasshouse.attacks.parts.replica import Replica
+from glasshouse.attacks.parts.search.adam import Descent, roughness
 from glasshouse.attacks.parts.search.rows import Labelled
 from glasshouse.limits import NotNegative
 from glasshouse.registry import Card
-from glasshouse.rng import Rng
 from glasshouse.settings import move_into
 from glasshouse.transcript.view import View
 
@@ -60,16 +56,14 @@ class InvertingGradients(DescentAttack):
 
     name: ClassVar[str] = "inverting_gradients"
     kind: ClassVar[Distance] = "cosine"
+    seeks_order: ClassVar[bool] = True
     card: ClassVar[Card] = Card(
         title="Inverting Gradients",
         summary="cosine gradient matching with total variation",
         source="Geiping et al. 2020, arXiv:2003.14053",
         claims=("reconstruction",),
         threat="server, sees single updates",
-        control={
-            "setting": "a two-layer network, digits, one example, no defence",
-            "scenario": {"model": {"name": "mlp"}},
-        },
+        control=ON_MLP,
         renamed=move_into("search", "restarts", "iterations", "learning_rate", "signed"),
     )
     needs: ClassVar[Needs] = update_needs(ANY, "labels")
@@ -79,24 +73,6 @@ class InvertingGradients(DescentAttack):
     adaptive: bool = False
     local_steps: Steps = "simulate"
     bf16: bool = False
-
-    def run_together(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[tuple[Claim, ...], ...]:
-        """The claims of :meth:`run` for each view, from one search; see ``TogetherAttack``."""
-        clients = replicas(views, subject="attack 'inverting_gradients'")
-        if not can_share(clients, self.local_steps):
-            return ()
-        labels = labels_of_each(views, clients, rngs=rngs)
-        start = random_starts(clients, self.search, rngs=rngs)
-        adaptive = detect.adaptation_of_each(clients, adaptive=self.adaptive, rngs=rngs)
-        compare = partial(objective, *clients, distance=self.kind, adaptive=adaptive, bf16=self.bf16)
-        loss = self.loss(views[0], clients[0], compare(steps=self.local_steps))
-        if self.local_steps == "simulate" and step_order.unknown(clients[0]):
-            as_one = self.loss(views[0], clients[0], compare(steps="one_step"))
-            descent, orders = step_order.match(
-                clients[0], start, labels[0], self.search, as_one=as_one, simulated=loss, rng=rngs[0]
-            )
-            return (best_claim(clients[0], descent, orders[descent.best()]),)
-        return self.descend(clients, labels, loss, start, rngs=rngs)
 
     def loss(self, view: View, client: Replica, distance: Objective) -> Labelled:
         """Cosine distance and total variation."""

@@ -12,7 +12,7 @@ import torch
 
 from glasshouse.attacks.base import Claim, Labels, Needs
 from glasshouse.attacks.parts.labels import Rule, infer_labels
-from glasshouse.attacks.parts.local_steps import ANY, LINEAR, update_needs
+from glasshouse.attacks.parts.local_steps import ANY, LINEAR, ON_LENET, update_needs
 from glasshouse.attacks.parts.replica import replica
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
@@ -35,10 +35,7 @@ class LabelInference:
         source="Zhao et al. 2020, arXiv:2001.02610; Wainakh et al. 2022, arXiv:2105.09369",
         claims=("labels",),
         threat="server, sees single updates",
-        control={
-            "setting": "a LeNet with sigmoid and DLG's initialisation, digits, one example, no defence",
-            "metric": "label_accuracy",
-        },
+        control={**ON_LENET, "metric": "label_accuracy"},
     )
     budget: ClassVar[None] = None
 

@@ -21,7 +21,7 @@ from torch import nn
 
 from glasshouse.attacks.base import Claim, Needs
 from glasshouse.attacks.parts.labels import known_labels
-from glasshouse.attacks.parts.local_steps import LINEAR, update_needs
+from glasshouse.attacks.parts.local_steps import LINEAR, ON_MLP, update_needs
 from glasshouse.attacks.parts.matching.exact import claim_images
 from glasshouse.attacks.parts.replica import Replica, replica
 from glasshouse.errors import Inapplicable
@@ -47,10 +47,7 @@ class LinearInput:
         source="Geiping et al. 2020, arXiv:2003.14053, Proposition 3.1",
         claims=("reconstruction",),
         threat="server, sees single updates",
-        control={
-            "setting": "a two-layer network, digits, one example, no defence",
-            "scenario": {"model": {"name": "mlp"}},
-        },
+        control=ON_MLP,
     )
     needs: ClassVar[Needs] = update_needs(LINEAR, repeats=False)
     budget: ClassVar[None] = None
@@ -85,8 +82,7 @@ class LinearInput:
                 fix="attack an earlier round, before this example is fitted",
             )
         x = d @ weight / d.dot(d)  # argmin over x of |weight - d xᵀ|²: (D,)
-        low, high = client.terms.image_range
-        inputs = client.to_pixels(x.reshape(1, *client.shape)).clamp(low, high)
+        inputs = client.to_image(x.reshape(1, *client.shape))
         labels = known_labels(view, client, rng=rng.child("labels"))
         return (claim_images(client, inputs, labels, loss=-float(d.norm())),)
 

@@ -112,9 +112,7 @@ class Spear:
                 fix="audit a smaller batch, or a wider layer",
             )
         inputs, agreement = self._read(client, name, weight, bias, rng=rng)
-        low, high = client.terms.image_range
-        pixels = client.to_pixels(inputs.reshape(-1, *client.shape).to(client.scale))
-        pixels = pixels.clamp(low, high).float()
+        pixels = client.to_image(inputs.reshape(-1, *client.shape).to(client.scale)).float()
         return (Reconstruction(about=client.about, inputs=pixels, labels=None, confidence=agreement),)
 
     def _read(

@@ -73,8 +73,8 @@ class Task:
     images: Tensor
     vectors: tuple[Tensor, ...]
     queries: Tensor
-    priors: Tensor | None
-    goals: Tensor | None
+    priors: Tensor | None = None
+    goals: Tensor | None = None
     key: bytes
     prior_weight: float = 0.0
     tuning: bool = False
@@ -138,7 +138,6 @@ def _epoch(
     rngs: Sequence[Rng],
 ) -> None:
     """One epoch of Eq. 3, with squared distances; the loss is the sum over networks of their mean losses."""
-    weight = data.prior_weight if data.priors is not None else 0.0
     count = vectors.shape[1]
     orders = torch.stack([torch.randperm(count, generator=rng.torch()) for rng in rngs]).to(vectors.device)
     for rows in torch.split(orders, data.how.batch_size, 1):
@@ -146,10 +145,10 @@ def _epoch(
             continue  # batch norm needs two
         rebuilt, which = net(vectors[data.each, rows]), rows % data.images.shape[1]
         loss = F.mse_loss(rebuilt, data.images[data.each, which])
-        if weight and data.priors is not None:
+        if data.prior_weight and data.priors is not None:
             single = data.priors.shape[1] == 1
             prior = data.priors.expand_as(rebuilt) if single else data.priors[data.each, which]
-            loss = loss + weight * F.mse_loss(rebuilt, prior)
+            loss = loss + data.prior_weight * F.mse_loss(rebuilt, prior)
         descend(optimizer, len(rngs) * loss)
 
 

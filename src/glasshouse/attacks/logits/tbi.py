@@ -70,8 +70,6 @@ class Tbi:
                 for table in evidence.clients
             ),
             queries=one_hot(evidence.targets, classes).to(evidence.public.inputs.device),
-            priors=None,
-            goals=None,
             key=rng.child("network").key,
         )
         (images_by_round,) = each([task], processes=1, label="inversion network")

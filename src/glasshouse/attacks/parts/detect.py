@@ -23,8 +23,6 @@ Under Adam and AdamW every finding is ``unknown``.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import final
 
 import torch
 from torch import Tensor, nn
@@ -48,17 +46,8 @@ SHORT = 0.999
 PROBES = 64
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """A guess: the names of defences joined by ``" + "``, ``none`` or ``unknown``; and their parameters."""
-
-    name: str
-    parameters: dict[str, Value]
-
-
-def detect(replica: Replica, *, images: Tensor | None = None, rng: Rng) -> Finding:
-    """Guess which defence was applied to the update in ``replica``.
+def detect(replica: Replica, *, images: Tensor | None = None, rng: Rng) -> DefenseGuess:
+    """Guess which defence was applied to the update in ``replica``: names are joined by ``" + "``.
 
     Args:
         replica: the model as received, and the update.
@@ -66,30 +55,29 @@ def detect(replica: Replica, *, images: Tensor | None = None, rng: Rng) -> Findi
         rng: for the random pixels.
     """
     if replica.adaptive:  # Adam's steps are nearly signs: none of the tests below applies
-        return Finding(name=UNKNOWN, parameters={})
+        return _guess(replica, UNKNOWN)
     gradient, last = replica.gradient(), replica.last_linear()
     weight, bias = gradient.get(f"{last}.weight"), gradient.get(f"{last}.bias")
     if weight is None or not bool(weight.any()):
-        return Finding(name=UNKNOWN, parameters={})
+        return _guess(replica, UNKNOWN)
     noise = noise_of(weight)
     if noise and (bits := grid_bits(gradient)) is not None:
-        sign = bits == 1
-        return Finding(name="sign" if sign else "quantise", parameters={} if sign else {"bits": bits})
+        return _guess(replica, "sign") if bits == 1 else _guess(replica, "quantise", bits=bits)
     if noise and scattered_zeros(weight):
         zeros = sum(int((t == 0).sum()) for t in gradient.values())
         share = zeros / sum(t.numel() for t in gradient.values())
-        return Finding(name="prune", parameters={"share": share})
+        return _guess(replica, "prune", share=share)
     bound = transforms.estimate(gradient, last=last).layer_clip
     if bound is not None:
-        return Finding(name="clip_layers", parameters={"norm": bound})
+        return _guess(replica, "clip_layers", norm=bound)
     if replica.images == 1 and replica.update.steps == 1 and bias is not None and bool(bias.any()):
         return _single(replica, widen(weight), widen(bias), noise)
     if noise:
-        return Finding(name="gaussian_noise", parameters={"std": noise})
+        return _guess(replica, "gaussian_noise", std=noise)
     return _several(replica, weight, last, images=images, rng=rng)
 
 
-def _single(replica: Replica, weight: Tensor, bias: Tensor, noise: float) -> Finding:
+def _single(replica: Replica, weight: Tensor, bias: Tensor, noise: float) -> DefenseGuess:
     """One example: compare the bias gradient d with its prediction from the features."""
     expected = _expected_bias(replica, weight, bias)
     length = float(bias @ expected / expected.square().sum().clamp_min(1e-30))
@@ -99,14 +87,13 @@ def _single(replica: Replica, weight: Tensor, bias: Tensor, noise: float) -> Fin
         # counts as clipped; with a clip of 4 as well, 73 do (with three deviations: none, and 61).
         slack = 2 * noise / float(expected.norm().clamp_min(1e-12))
         clip = "clip + " if length < min(SHORT, 1 - slack) else ""
-        return Finding(name=f"{clip}gaussian_noise", parameters={"std": noise})
+        return _guess(replica, f"{clip}gaussian_noise", std=noise)
     if miss > ROUNDING:
         hidden = float((weight == 0).all(0).float().mean())
-        name = "soteria" if hidden > 0 else UNKNOWN
-        return Finding(name=name, parameters={"share": hidden} if hidden > 0 else {})
+        return _guess(replica, "soteria", share=hidden) if hidden > 0 else _guess(replica, UNKNOWN)
     if length < SHORT:
-        return Finding(name="clip", parameters={"norm": norm(replica.gradient())})
-    return Finding(name=NONE if length < 2 - SHORT else UNKNOWN, parameters={})
+        return _guess(replica, "clip", norm=norm(replica.gradient()))
+    return _guess(replica, NONE if length < 2 - SHORT else UNKNOWN)
 
 
 def _expected_bias(replica: Replica, weight: Tensor, bias: Tensor) -> Tensor:
@@ -122,7 +109,7 @@ def _expected_bias(replica: Replica, weight: Tensor, bias: Tensor) -> Tensor:
     return expected
 
 
-def _several(replica: Replica, weight: Tensor, last: str, *, images: Tensor | None, rng: Rng) -> Finding:
+def _several(replica: Replica, weight: Tensor, last: str, *, images: Tensor | None, rng: Rng) -> DefenseGuess:
     """Several examples: test for more zero columns than any group of B images leaves."""
     hidden = float((weight == 0).all(0).float().mean())
     if images is None or len(images) < PROBES:
@@ -136,12 +123,16 @@ def _several(replica: Replica, weight: Tensor, last: str, *, images: Tensor | No
     groups = dead[:whole].reshape(-1, replica.images, dead.shape[1]).all(1).float().mean(1)
     usual = float(groups.max()) if len(groups) else 1.0
     if hidden > usual + 1.0 / weight.shape[1]:
-        return Finding(name="soteria", parameters={"share": hidden})
-    return Finding(name=NONE, parameters={})
+        return _guess(replica, "soteria", share=hidden)
+    return _guess(replica, NONE)
+
+
+def _guess(replica: Replica, name: str, **parameters: Value) -> DefenseGuess:
+    return DefenseGuess(about=replica.about, name=name, parameters=parameters)
 
 
 def adaptation(
-    finding: Finding, replica: Replica, *, steps: Steps = "simulate", restore: bool = True
+    finding: DefenseGuess, replica: Replica, *, steps: Steps = "simulate", restore: bool = True
 ) -> Adaptation:
     """The transformation of candidates for a detected defence; none if there is certainly no defence.
 
@@ -191,8 +182,3 @@ def adaptation_of_each(
     """:func:`detect_adaptation` for every client; ``rngs``: the attack's streams, one per client."""
     every = zip(clients, rngs, strict=True)
     return [detect_adaptation(one, adaptive=adaptive, rng=rng.child("detect")) for one, rng in every]
-
-
-def guess_claim(finding: Finding, replica: Replica) -> DefenseGuess:
-    """Convert the finding to a claim about the update's client."""
-    return DefenseGuess(about=replica.about, name=finding.name, parameters=finding.parameters)

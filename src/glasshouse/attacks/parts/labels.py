@@ -163,20 +163,15 @@ def infer_labels(replica: Replica, *, rng: Rng, rule: Rule = "sums") -> Tensor:
         if weight is None or not bool(weight.any()):
             raise _hidden(replica, name)
         if isinstance(replica.model, TextModel):
-            raise Inapplicable(
-                "label inference by column-wise minima",
-                needs="features that are not negative, as behind a ReLU",
-                got=f"'{replica.terms.architecture.name}', a model of sentences",
-                fix="use rule 'sums'",
-            )
-        if replica.images > replica.classes:
-            raise Inapplicable(
-                "label inference by column-wise minima",
-                needs=f"at most {replica.classes} examples (no class twice)",
-                got=f"{replica.images}",
-                fix="use rule 'sums'",
-            )
-        return minima(weight).argsort()[: replica.images].sort().values
+            needs = "features that are not negative, as behind a ReLU"
+            got = f"'{replica.terms.architecture.name}', a model of sentences"
+        elif replica.images > replica.classes:
+            needs, got = f"at most {replica.classes} examples (no class twice)", f"{replica.images}"
+        else:
+            return minima(weight).argsort()[: replica.images].sort().values
+        raise Inapplicable(
+            "label inference by column-wise minima", needs=needs, got=got, fix="use rule 'sums'"
+        )
     if replica.images == 1:
         return sums(replica).argmin()[None]
     class_sums = sums(replica)

@@ -26,6 +26,16 @@ LINEAR: Final = frozenset({"sgd", "momentum", "weight_decay", "schedule"})
 ANY: Final = LINEAR | {"adam", "adamw"}
 """All traits."""
 
+ON_LENET: Final = {
+    "setting": "a LeNet with sigmoid and DLG's initialisation, digits, one example, no defence"
+}
+"""Control of an attack that succeeds in the built-in scenario."""
+ON_MLP: Final = {
+    "setting": "a two-layer network, digits, one example, no defence",
+    "scenario": {"model": {"name": "mlp"}},
+}
+"""Control of an attack that needs another model."""
+
 _LEAST: Final = 1e-30
 """Added under Adam's square root, whose slope at 0 is infinite; its root is far below any ``eps`` in use."""
 

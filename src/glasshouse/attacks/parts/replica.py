@@ -19,7 +19,6 @@ from glasshouse.attacks.parts.local_steps import check_linear, known_decay
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.models.build import build, load
 from glasshouse.models.text.base import TextModel
-from glasshouse.rng import Rng
 from glasshouse.tensors import check_finite, device_of
 from glasshouse.transcript.view import View
 from glasshouse.wire import Broadcast, Terms, Update
@@ -78,6 +77,10 @@ class Replica:
     def to_pixels(self, inputs: Tensor) -> Tensor:
         """Model input (..., C, H, W) in pixel units; not clipped."""
         return inputs * self.scale + self.shift
+
+    def to_image(self, inputs: Tensor) -> Tensor:
+        """:meth:`to_pixels`, clipped to the declared image range."""
+        return self.to_pixels(inputs).clamp(*self.terms.image_range)
 
     def to_inputs(self, pixels: Tensor) -> Tensor:
         """Pixels (..., C, H, W) as model input: the inverse of :meth:`to_pixels`."""
@@ -147,8 +150,7 @@ class Replica:
 
     def decay(self) -> dict[str, Tensor]:
         """The known effect of weight decay, by name; empty if there is none, or it cannot be separated."""
-        update = self.update
-        return known_decay(self.received, self.terms, round=update.round, steps=update.steps)
+        return known_decay(self.received, self.terms, round=self.update.round, steps=self.update.steps)
 
     @property
     def adaptive(self) -> bool:
@@ -211,7 +213,7 @@ def replicas(views: Sequence[View], *, subject: str) -> list[Replica]:
             )
         check_finite(update.tensors, subject=f"{subject}: update of {where}")
         model = next((one.model for other, one in every if _is_same(broadcast, other)), None)
-        model = _rebuild(broadcast) if model is None else model
+        model = rebuild(broadcast) if model is None else model
         parameters = dict(model.named_parameters())
         shapes = {name: p.shape for name, p in parameters.items()}
         if wrong := sorted(name for name, t in update.tensors.items() if shapes.get(name) != t.shape):
@@ -238,9 +240,9 @@ def _is_same(one: Broadcast, other: Broadcast) -> bool:
     )
 
 
-def _rebuild(broadcast: Broadcast) -> nn.Module:
-    # The initial weights are overwritten by the broadcast, so the seed does not matter.
-    model = build(broadcast.architecture, rng=Rng.root(0))
+def rebuild(broadcast: Broadcast) -> nn.Module:
+    """The broadcast model in ``eval()`` mode, its parameters without gradient, on the broadcast's device."""
+    model = build(broadcast.architecture)
     load(model, broadcast.tensors)
     return model.to(device_of(broadcast.tensors)).eval().requires_grad_(False)
 

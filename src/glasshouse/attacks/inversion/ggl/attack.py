@@ -30,7 +30,7 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from glasshouse.attacks.base import About, Claim, Needs, PriorSamples, Reconstruction
+from glasshouse.attacks.base import About, Claim, DefenseGuess, Needs, PriorSamples, Reconstruction
 from glasshouse.attacks.budget import PROBE, Budget, shorten
 from glasshouse.attacks.inversion.ggl import generators
 from glasshouse.attacks.inversion.ggl.generators import Prior
@@ -210,7 +210,7 @@ class GGL(SearchingTogether):
         ):
             claim = claim_images(client, x, y, loss=loss)
             draws = _draws(prior, y, claim.about, latent=self.latent, rng=rng.child("draws"))
-            claims.append((claim, detect.guess_claim(finding, client), draws))
+            claims.append((claim, finding, draws))
         return tuple(claims)
 
     def objectives(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[SearchedLoss, ...]:
@@ -234,7 +234,7 @@ class GGL(SearchingTogether):
             reached=_best_trial if self.average else None,
         )
 
-    def _detected(self, client: Replica, view: View, *, rng: Rng) -> tuple[detect.Finding, Adaptation]:
+    def _detected(self, client: Replica, view: View, *, rng: Rng) -> tuple[DefenseGuess, Adaptation]:
         """The detected defence, and the transformation of candidates for it."""
         auxiliary = view.grants.auxiliary
         finding = detect.detect(client, images=None if auxiliary is None else auxiliary.inputs, rng=rng)

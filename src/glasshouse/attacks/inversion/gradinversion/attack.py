@@ -29,13 +29,12 @@ from torch import Tensor
 from glasshouse.attacks.base import Claim, Needs
 from glasshouse.attacks.inversion.gradinversion.consensus import Group
 from glasshouse.attacks.inversion.gradinversion.statistics import Statistics
-from glasshouse.attacks.parts import detect
-from glasshouse.attacks.parts.labels import Rule, labels_of_each
-from glasshouse.attacks.parts.local_steps import ANY, update_needs
-from glasshouse.attacks.parts.matching.distance import Distance, Objective, Steps, can_share, objective
+from glasshouse.attacks.parts.labels import Rule
+from glasshouse.attacks.parts.local_steps import ANY, ON_MLP, update_needs
+from glasshouse.attacks.parts.matching.distance import Distance, Objective, Steps
 from glasshouse.attacks.parts.matching.exact import DescentAttack
-from glasshouse.attacks.parts.replica import Replica, replicas
-from glasshouse.attacks.parts.search.adam import Descent, random_starts, roughness
+from glasshouse.attacks.parts.replica import Replica
+from glasshouse.attacks.parts.search.adam import Descent, Loss, roughness
 from glasshouse.attacks.parts.search.rows import Labelled
 from glasshouse.limits import NotNegative
 from glasshouse.registry import Card
@@ -68,10 +67,7 @@ class GradInversion(DescentAttack):
         source="Yin et al. 2021, arXiv:2104.07586",
         claims=("reconstruction",),
         threat="server, sees single updates",
-        control={
-            "setting": "a two-layer network, digits, one example, no defence",
-            "scenario": {"model": {"name": "mlp"}},
-        },
+        control=ON_MLP,
         details={"uses, if granted": "batch_norm, labels"},
         renamed=move_into("search", "restarts", "iterations", "learning_rate", "noise"),
     )
@@ -86,22 +82,16 @@ class GradInversion(DescentAttack):
     local_steps: Steps = "simulate"
     bf16: bool = False
 
+    def rule(self, client: Replica) -> Rule:
+        return "sums" if client.images > client.classes or client.adaptive else "minima"
+
+    def pulls(self, clients: Sequence[Replica]) -> list[Loss]:
+        return [Group(self.group) for _ in clients] if self.group and self.search.restarts > 1 else []
+
     def run_together(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[tuple[Claim, ...], ...]:
         """The claims of :meth:`run` for each view, from one search; see ``TogetherAttack``."""
-        clients = replicas(views, subject="attack 'gradinversion'")
         granted = len(views) > 1 and any(view.grants.batch_norm for view in views)
-        if granted or not can_share(clients, self.local_steps):
-            return ()
-        some_twice = clients[0].images > clients[0].classes or clients[0].adaptive
-        rule: Rule = "sums" if some_twice else "minima"
-        labels = labels_of_each(views, clients, rngs=rngs, rule=rule)
-        start = random_starts(clients, self.search, rngs=rngs)
-        pulls = [Group(self.group) for _ in clients] if self.group and self.search.restarts > 1 else []
-        adaptive = detect.adaptation_of_each(clients, adaptive=self.adaptive, rngs=rngs)
-        how = self.local_steps
-        distance = objective(*clients, distance=self.kind, steps=how, adaptive=adaptive, bf16=self.bf16)
-        loss = self.loss(views[0], clients[0], distance)
-        return self.descend(clients, labels, loss, start, rngs=rngs, pulls=pulls)
+        return () if granted else super().run_together(views, rngs=rngs)
 
     def loss(self, view: View, client: Replica, distance: Objective) -> Labelled:
         """All terms but the group term, which compares seeds with each other."""

@@ -8,16 +8,18 @@ Shape letters: R restarts, B images, C channels, H and W pixels, K classes.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Protocol, final
 
 import torch
 from torch import Tensor
 
-from glasshouse.attacks.base import About, Claim, Reconstruction
+from glasshouse.attacks.base import Claim, Reconstruction
 from glasshouse.attacks.budget import PROBE, Budget, search_budget
 from glasshouse.attacks.objective import SearchedLoss, SearchingTogether
 from glasshouse.attacks.parts import detect
-from glasshouse.attacks.parts.labels import labels_of_each
+from glasshouse.attacks.parts.labels import Rule, labels_of_each
+from glasshouse.attacks.parts.matching import step_order
 from glasshouse.attacks.parts.matching.distance import (
     ROUNDING,
     Distance,
@@ -29,7 +31,7 @@ from glasshouse.attacks.parts.matching.distance import (
 )
 from glasshouse.attacks.parts.replica import Replica, replicas
 from glasshouse.attacks.parts.search import lbfgs
-from glasshouse.attacks.parts.search.adam import Descent, Found, Loss, adam
+from glasshouse.attacks.parts.search.adam import Descent, Found, Loss, adam, random_starts
 from glasshouse.attacks.parts.search.rows import Labelled, Rows, with_labels
 from glasshouse.attacks.together import SearchAttack
 from glasshouse.limits import Count, NotNegative, check_ranges
@@ -61,9 +63,8 @@ class QuasiNewton:
 
 
 class ExactAttack(SearchAttack, SearchingTogether, Protocol):
-    """Base class of DLG and iDLG, which differ in how labels are obtained."""
+    """Base class of DLG and iDLG: iDLG infers labels, where they are not granted."""
 
-    infers_labels: ClassVar[bool]
     search: QuasiNewton
     adaptive: bool
 
@@ -73,16 +74,52 @@ class ExactAttack(SearchAttack, SearchingTogether, Protocol):
         return search_budget(self.search, probes=(1, PROBE))
 
     def run_together(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[tuple[Claim, ...], ...]:
-        """The claims of :meth:`run` for each view, from one search; see ``TogetherAttack``."""
+        """The claims of :meth:`run` for each view, from one search; see ``TogetherAttack``.
+
+        The distance is minimised over the images of every client, and over soft labels if they are not
+        inferred. The claims are about each client's best restart, clipped into the image range; their loss is
+        the squared distance as a share of the received update's squared norm.
+        """
         clients = replicas(views, subject=f"attack '{self.name}'")
         if not can_share(clients, "one_step"):
             return ()
-        labels = labels_of_each(views, clients, rngs=rngs) if self.infers_labels else None
+        labels = labels_of_each(views, clients, rngs=rngs) if "labels" in self.needs.uses else None
         adaptive = detect.adaptation_of_each(clients, adaptive=self.adaptive, rngs=rngs)
         distance = objective(
             *clients, distance="squared", steps="one_step", adaptive=adaptive, form="explicit"
         )
-        return minimize_distance(clients, distance, self.search, labels=labels, rngs=rngs)
+        first, search = clients[0], self.search
+        shape, classes = (first.images, *first.shape), first.classes
+        size = torch.Size(shape).numel()
+        unknowns = size if labels is not None else size + first.images * classes
+        starts = [
+            torch.randn(search.restarts, unknowns, generator=rng.child("starts").torch()) for rng in rngs
+        ]
+        known = None if labels is None else torch.stack(labels).repeat_interleave(search.restarts, 0)
+
+        def loss(points: Tensor, rows: Rows) -> Tensor:
+            images = first.to_pixels(points[:, :size].reshape(-1, *shape))
+            if known is not None:
+                return distance(images, rows.pick(known), victims=rows.victims)
+            scores = points[:, size:].reshape(-1, first.images, classes)
+            return distance(images, scores.softmax(-1), victims=rows.victims)
+
+        found = lbfgs.minimize(
+            loss,
+            torch.cat(starts).to(first.device),
+            iterations=track(range(search.iterations * INNER), "matching the gradient"),
+            goal=search.goal,
+            units=distance.target_squares,
+        )
+        each = zip(clients, found.by_victim(len(clients)), distance.target_squares, strict=True)
+        claims = []
+        for number, (client, one, unit) in enumerate(each):
+            best = int(one.losses.argmin())
+            point = one.points[best]
+            own = point[size:].reshape(-1, classes).argmax(1) if labels is None else labels[number]
+            inputs, reached = point[:size].reshape(shape), float(one.losses[best]) / unit
+            claims.append((claim_images(client, client.to_image(inputs), own, loss=reached),))
+        return tuple(claims)
 
     def objectives(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[SearchedLoss, ...]:
         """The squared gradient distance, as a share of the received squared norm; points are not clipped."""
@@ -104,63 +141,16 @@ class ExactAttack(SearchAttack, SearchingTogether, Protocol):
         return SearchedLoss(loss=loss, noise=max(self.search.goal, ROUNDING**2), reached=reached)
 
 
-def minimize_distance(
-    clients: Sequence[Replica],
-    distance: Objective,
-    search: QuasiNewton,
-    *,
-    labels: Sequence[Tensor] | None,
-    rngs: Sequence[Rng],
-) -> tuple[tuple[Claim, ...], ...]:
-    """Minimise ``distance`` over the images of every client, and over soft labels if no labels are given.
-
-    The claims are about each client's best restart, clipped into the image range; their loss is the squared
-    distance as a share of the received update's squared norm.
-
-    Args:
-        clients: the model and update of each victim; victims share a batch and nothing else.
-        distance: the loss.
-        search: iterations, restarts and goal.
-        labels: (B,) of each; None: soft labels are optimised, too.
-        rngs: for the starts, one per client.
-    """
-    first = clients[0]
-    shape, classes = (first.images, *first.shape), first.classes
-    size = torch.Size(shape).numel()
-    unknowns = size if labels is not None else size + first.images * classes
-    starts = [torch.randn(search.restarts, unknowns, generator=rng.child("starts").torch()) for rng in rngs]
-    known = None if labels is None else torch.stack(list(labels)).repeat_interleave(search.restarts, 0)
-
-    def loss(points: Tensor, rows: Rows) -> Tensor:
-        images = first.to_pixels(points[:, :size].reshape(-1, *shape))
-        if known is not None:
-            return distance(images, rows.pick(known), victims=rows.victims)
-        scores = points[:, size:].reshape(-1, first.images, classes)
-        return distance(images, scores.softmax(-1), victims=rows.victims)
-
-    found = lbfgs.minimize(
-        loss,
-        torch.cat(starts).to(first.device),
-        iterations=track(range(search.iterations * INNER), "matching the gradient"),
-        goal=search.goal,
-        units=distance.target_squares,
-    )
-    low, high = first.terms.image_range
-    each = zip(clients, found.by_victim(len(clients)), distance.target_squares, strict=True)
-    claims = []
-    for number, (client, one, unit) in enumerate(each):
-        best = int(one.losses.argmin())
-        point = one.points[best]
-        inputs = first.to_pixels(point[:size].reshape(shape)).clamp(low, high)
-        own = point[size:].reshape(-1, classes).argmax(1) if labels is None else labels[number]
-        claims.append((claim_images(client, inputs, own, loss=float(one.losses[best]) / unit),))
-    return tuple(claims)
-
-
 class DescentAttack(SearchAttack, SearchingTogether, Protocol):
-    """Base class of attacks by Adam, which differ in the distance of gradients and in the prior."""
+    """Base class of attacks by Adam, which differ in the distance of gradients and in the prior.
+
+    Class attributes:
+        kind: the distance.
+        seeks_order: of several simulated steps, search for the order of the images.
+    """
 
     kind: ClassVar[Distance]
+    seeks_order: ClassVar[bool] = False
     search: Descent
     adaptive: bool
     local_steps: Steps
@@ -168,21 +158,36 @@ class DescentAttack(SearchAttack, SearchingTogether, Protocol):
 
     def loss(self, view: View, client: Replica, distance: Objective) -> Labelled:
         """The loss; ``client``: any of those whose updates ``distance`` compares, and its view."""
-        ...
 
-    def descend(
-        self,
-        clients: Sequence[Replica],
-        labels: Sequence[Tensor],
-        loss: Labelled,
-        start: Tensor,
-        *,
-        rngs: Sequence[Rng],
-        pulls: Sequence[Loss] = (),
-    ) -> tuple[tuple[Claim, ...], ...]:
-        """The claims from one search for all clients; arguments as those of ``adam``."""
-        every = with_labels(loss, torch.stack(list(labels)).repeat_interleave(self.search.restarts, 0))
-        found = adam(every, start, self.search, box=clients[0].box(), rngs=rngs, pulls=pulls)
+    def rule(self, client: Replica) -> Rule:
+        """How labels are inferred where they are not granted."""
+        del client
+        return "sums"
+
+    def pulls(self, clients: Sequence[Replica]) -> Sequence[Loss]:
+        """Additional losses, as in ``adam``."""
+        del clients
+        return ()
+
+    def run_together(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[tuple[Claim, ...], ...]:
+        """The claims of :meth:`run` for each view, from one search; see ``TogetherAttack``."""
+        clients = replicas(views, subject=f"attack '{self.name}'")
+        if not can_share(clients, self.local_steps):
+            return ()
+        first, search = clients[0], self.search
+        labels = labels_of_each(views, clients, rngs=rngs, rule=self.rule(first))
+        start = random_starts(clients, search, rngs=rngs)
+        adaptive = detect.adaptation_of_each(clients, adaptive=self.adaptive, rngs=rngs)
+        compare = partial(objective, *clients, distance=self.kind, adaptive=adaptive, bf16=self.bf16)
+        loss = self.loss(views[0], first, compare(steps=self.local_steps))
+        if self.seeks_order and self.local_steps == "simulate" and step_order.unknown(first):
+            as_one = self.loss(views[0], first, compare(steps="one_step"))
+            found, orders = step_order.match(
+                first, start, labels[0], search, as_one=as_one, simulated=loss, rng=rngs[0]
+            )
+            return (best_claim(first, found, orders[found.best()]),)
+        every = with_labels(loss, torch.stack(labels).repeat_interleave(search.restarts, 0))
+        found = adam(every, start, search, box=first.box(), rngs=rngs, pulls=self.pulls(clients))
         results = zip(clients, found.by_victim(len(clients)), labels, strict=True)
         return tuple(best_claim(client, one, y) for client, one, y in results)
 
@@ -198,8 +203,7 @@ class DescentAttack(SearchAttack, SearchingTogether, Protocol):
 def best_claim(client: Replica, descent: Found, labels: Tensor) -> tuple[Claim, ...]:
     """The claim about ``client``: the best result of the search by Adam, clipped to the image range."""
     best = descent.best()
-    low, high = client.terms.image_range
-    pixels = client.to_pixels(descent.points[best]).clamp(low, high)
+    pixels = client.to_image(descent.points[best])
     return (claim_images(client, pixels, labels, loss=float(descent.losses[best])),)
 
 
@@ -212,9 +216,8 @@ def _loss_of_pixels(client: Replica, loss: Labelled) -> SearchedLoss:
 
 def claim_images(replica: Replica, inputs: Tensor, labels: Tensor, *, loss: float) -> Reconstruction:
     """The claim about one client's update; the confidence of every image is minus the attack's loss."""
-    update = replica.update
     return Reconstruction(
-        about=About(rounds=(update.round,), client=update.client),
+        about=replica.about,
         inputs=inputs.detach().float(),
         labels=labels,
         confidence=torch.full((len(inputs),), -loss),

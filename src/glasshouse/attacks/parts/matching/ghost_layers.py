@@ -117,7 +117,10 @@ def weight_gradient(
     if isinstance(module, nn.Linear):
         left, right = rows(module, activations, delta, restarts)
         return left @ right.mT
-    geometry = ((module.stride, _fixed(module), module.dilation), tuple(module.weight.shape), restarts)
+    shape = tuple(module.weight.shape)
+    # Restarts per convolution: all in one grouped convolution, or one each.
+    parts = restarts if shape[0] * shape[1] <= GROUPED else 1
+    geometry = (module.stride, _fixed(module), module.dilation), shape, restarts, parts
     gradient: Tensor = _ConvolutionGradient.apply(activations.to(delta.dtype), delta, geometry)  # type: ignore[no-untyped-call]  # torch's own
     return gradient
 
@@ -134,8 +137,7 @@ class _ConvolutionGradient(Function):
     def forward(ctx: Any, activations: Tensor, delta: Tensor, geometry: Any) -> Tensor:
         ctx.save_for_backward(activations, delta)
         ctx.geometry = geometry
-        options, shape, restarts = geometry
-        parts = _split(shape, restarts)
+        options, shape, restarts, parts = geometry
         blank = activations.new_empty(()).expand(parts * shape[0], *shape[1:])
         gradients = [
             slopes(d, x, blank, options, (False, True))[1]
@@ -147,8 +149,7 @@ class _ConvolutionGradient(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         activations, delta = ctx.saved_tensors
-        options, shape, restarts = ctx.geometry
-        parts = _split(shape, restarts)
+        options, shape, restarts, parts = ctx.geometry
         kernels = grad.reshape(-1, parts * shape[0], *shape[1:])
         stride, padding, dilation = options
         pieces = _stack(activations, restarts, parts), _stack(delta, restarts, parts), kernels
@@ -159,11 +160,6 @@ class _ConvolutionGradient(Function):
                 on_activations.append(slopes(d, x, k, options, (True, False))[0])
         first = _unstack(on_activations, activations) if on_activations else None
         return first, _unstack(on_delta, delta), None
-
-
-def _split(shape: tuple[int, ...], restarts: int) -> int:
-    """Restarts per convolution: all in one grouped convolution, or one each."""
-    return restarts if shape[0] * shape[1] <= GROUPED else 1
 
 
 def _stack(tensor: Tensor, restarts: int, parts: int) -> Tensor:

@@ -149,27 +149,21 @@ def _reached_units(
     """
     noise = 1.4826 * float(bias.abs().median())
     order = bias.abs().argsort(descending=True, stable=True)
-    strong = [int(q) for q in order if abs(float(bias[q])) > _REACHED * noise]
-    sums: list[Tensor] = []
-    weights: list[float] = []
-    members: list[int] = []
-    for q in strong:
+    spread = noise * weight.shape[1] ** 0.5
+    groups: list[tuple[Tensor, float, int]] = []  # weighted sum, sum of the weights, units
+    for q in (int(q) for q in order if abs(float(bias[q])) > _REACHED * noise):
         one, size = weight[q] / bias[q], float(bias[q].square())
-        spread = noise * weight.shape[1] ** 0.5
-        for i, total in enumerate(sums):
-            gap = float((one - total / weights[i]).norm())
-            if gap < 1.5 * spread * (1 / size + 1 / weights[i]) ** 0.5:
-                sums[i], weights[i] = total + size * one, weights[i] + size
-                members[i] += 1
+        for i, (total, sizes, members) in enumerate(groups):
+            gap = float((one - total / sizes).norm())
+            if gap < 1.5 * spread * (1 / size + 1 / sizes) ** 0.5:
+                groups[i] = total + size * one, sizes + size, members + 1
                 break
         else:
-            sums.append(size * one)
-            weights.append(size)
-            members.append(1)
-    choices = [i for i in range(len(sums)) if readout != "confirmed" or members[i] > 1]
-    best = sorted(choices, key=lambda i: -weights[i])[:limit]
-    vectors = torch.stack([sums[i] / weights[i] for i in best]) if best else weight[:0]
+            groups.append((size * one, size, 1))
+    kept = [group for group in groups if readout != "confirmed" or group[2] > 1]
+    best = sorted(kept, key=lambda group: -group[1])[:limit]
+    vectors = torch.stack([total / sizes for total, sizes, _ in best]) if best else weight[:0]
     if positive:
         vectors = vectors.clamp_min(0)
-    units = torch.tensor([members[i] for i in best], dtype=torch.int64, device=weight.device)
+    units = torch.tensor([members for *_, members in best], dtype=torch.int64, device=weight.device)
     return Read(vectors=vectors.to(dtype), units=units, noisy=True)

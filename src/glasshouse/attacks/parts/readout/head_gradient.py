@@ -69,15 +69,13 @@ class Inversion:
     @property
     def phases(self) -> tuple[tuple[Invert, int], ...]:
         """The phases of the search, in order, and their steps per image, from which the cost follows."""
-        match self.invert:
-            case "none":
-                return ()
-            case "pixels":
-                return (("pixels", self.iterations or PIXEL_STEPS),)
-            case "generator":
-                return (("generator", self.iterations or GENERATOR_STEPS),)
-            case _:
-                return (("pixels", PIXEL_STEPS), ("generator", self.iterations or REFINING_STEPS))
+        phases: Mapping[Invert, tuple[tuple[Invert, int], ...]] = {
+            "none": (),
+            "pixels": (("pixels", self.iterations or PIXEL_STEPS),),
+            "generator": (("generator", self.iterations or GENERATOR_STEPS),),
+            "pixels+generator": (("pixels", PIXEL_STEPS), ("generator", self.iterations or REFINING_STEPS)),
+        }
+        return phases[self.invert]
 
     @property
     def budget(self) -> Budget:
@@ -99,16 +97,9 @@ class Inversion:
         pieces = []
         for invert, steps in self.phases:
             short = replace(self, invert=invert, iterations=min(PROBE, steps))
-            run = partial(short, model, vectors, shape=shape, rng=Rng.root(0))
+            run = partial(short.each, model, [vectors], shape=shape, rngs=[Rng.root(0)])
             pieces.append(Piece(run=run, times=steps / short.iterations))
         return tuple(pieces)
-
-    def __call__(
-        self, model: FrozenFeatures, vectors: Tensor, *, shape: tuple[int, int, int], rng: Rng
-    ) -> InvertedImages:
-        """Images of ``vectors`` (R, D), R > 0."""
-        (inverted,) = self.each(model, [vectors], shape=shape, rngs=[rng])
-        return inverted
 
     def each(
         self,
@@ -118,7 +109,10 @@ class Inversion:
         shape: tuple[int, int, int],
         rngs: Sequence[Rng],
     ) -> list[InvertedImages]:
-        """Images of the vectors (R, D) of several updates, a stream each; the pixel search batches them."""
+        """Images of the vectors (R, D) of several updates, a stream each; the pixel search batches them.
+
+        No update is without vectors.
+        """
         steps, inverted = dict(self.phases), list[InvertedImages]()
         if "pixels" in steps:
             sizes = [len(v) for v in vectors]
@@ -167,14 +161,21 @@ class HeadAttack(Protocol):
         """
         model, positive = self._features(one, terms)
         reads = {client: self._read(model, part, terms, positive) for client, part in _parts(one)}
-        images = self._invert(model, reads, one, terms=terms, rng=rng) if self.inversion.phases else {}
-        low, high = terms.image_range
+        images: dict[int | None, InvertedImages] = {}
+        shape, most = terms.architecture.image_shape, self.inversion.images
+        if self.inversion.phases:
+            empty = InvertedImages(images=torch.zeros(0, *shape), losses=torch.zeros(0))
+            vectors = {c: read.vectors[:most].float() for c, read in reads.items() if len(read.vectors)}
+            streams = [rng.child(f"round/{one.round}/client/{c}") for c in vectors]
+            each = self.inversion.each
+            every = each(model, list(vectors.values()), shape=shape, rngs=streams) if vectors else []
+            images = dict.fromkeys(reads, empty) | dict(zip(vectors, every, strict=True))
         claims: list[Claim] = []
         for client, read in reads.items():
             about = About(rounds=(one.round,), client=client)
             claims.append(Representations(about=about, vectors=read.vectors.float()))
             if found := images.get(client):
-                inputs, sure = found.images.clamp(low, high).float(), -found.losses.cpu().double()
+                inputs, sure = found.images.clamp(*terms.image_range).float(), -found.losses.cpu().double()
                 claims.append(Reconstruction(about=about, inputs=inputs, labels=None, confidence=sure))
         return tuple(claims)
 
@@ -187,28 +188,9 @@ class HeadAttack(Protocol):
         return model, bool(model.of(probes.to(device_of(model.tensors))).min() >= 0)
 
     def _read(self, model: FrozenFeatures, part: RoundView, terms: Terms, positive: bool) -> Read:
-        names = (model.weight, model.bias)
-        total = sum_of_round(part, terms=terms, names=names, subject=f"attack '{self.name}'")
-        weight, bias = (total.gradient[name] for name in names)
+        total = sum_of_round(part, terms=terms, names=model.names, subject=f"attack '{self.name}'")
+        weight, bias = (total.gradient[name] for name in model.names)
         return read_columns(weight, bias, limit=total.examples, readout=self.readout, positive=positive)
-
-    def _invert(
-        self,
-        model: FrozenFeatures,
-        reads: Mapping[int | None, Read],
-        one: RoundView,
-        *,
-        terms: Terms,
-        rng: Rng,
-    ) -> Mapping[int | None, InvertedImages]:
-        """The images of every client's representations; empty for clients without any."""
-        shape, most = terms.architecture.image_shape, self.inversion.images
-        empty = InvertedImages(images=torch.zeros(0, *shape), losses=torch.zeros(0))
-        vectors = {c: read.vectors[:most].float() for c, read in reads.items() if len(read.vectors)}
-        streams = [rng.child(f"round/{one.round}/client/{c}") for c in vectors]
-        each = self.inversion.each
-        every = each(model, list(vectors.values()), shape=shape, rngs=streams) if vectors else []
-        return dict.fromkeys(reads, empty) | dict(zip(vectors, every, strict=True))
 
     def objective(self, view: View, about: About, *, rng: Rng) -> SearchedLoss:
         """What the inversion minimises for a claim about a round: the mean over its images."""

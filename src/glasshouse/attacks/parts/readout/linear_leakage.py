@@ -194,6 +194,4 @@ def labels_from(signal: Tensor, levels: Tensor) -> Tensor:
     """
     ratios = (signal.abs()[:, None].clamp_min(1e-300).log() - levels.abs()[None].log()).abs()
     wrong = signal.sign()[:, None] * levels.sign()[None] < 0
-    return (
-        ratios.masked_fill(wrong, torch.inf).argmin(1) if len(signal) else torch.zeros(0, dtype=torch.int64)
-    )
+    return ratios.masked_fill(wrong, torch.inf).argmin(1)

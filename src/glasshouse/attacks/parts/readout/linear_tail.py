@@ -45,10 +45,6 @@ class LinearTail:
 class _LayerInput(Exception):
     """Carries a layer's input out of the forward pass, which it aborts."""
 
-    def __init__(self, value: Tensor) -> None:
-        super().__init__()
-        self.value = value
-
 
 def find_tail(
     model: nn.Module, input_shape: tuple[int, int, int], *, subject: str, fix: str = BEYOND
@@ -103,7 +99,8 @@ def latents(model: nn.Module, layer: str) -> Callable[[Tensor], Tensor]:
             with module.register_forward_pre_hook(_raise_reached):
                 model(images)
         except _LayerInput as reached:
-            return reached.value
+            value: Tensor = reached.args[0]
+            return value
         raise AssertionError("the layer is part of the forward pass")
 
     return before
@@ -129,14 +126,9 @@ class FrozenFeatures:
     tensors: Mapping[str, Tensor]
 
     @property
-    def weight(self) -> str:
-        """Name of the first linear layer's weight, (N, D)."""
-        return f"{self.tail.names[0]}.weight"
-
-    @property
-    def bias(self) -> str:
-        """Name of the first linear layer's bias, (N,)."""
-        return f"{self.tail.names[0]}.bias"
+    def names(self) -> tuple[str, str]:
+        """Names of the first linear layer's weight, (N, D), and bias, (N,)."""
+        return f"{self.tail.names[0]}.weight", f"{self.tail.names[0]}.bias"
 
     def __call__(self, images: Tensor) -> Tensor:
         """Features (B, D) of images (B, C, H, W); gradients flow to the images."""

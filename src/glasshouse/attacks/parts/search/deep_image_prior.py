@@ -9,7 +9,9 @@ first fitted to those, in so few steps that their noise is not fitted, and then 
 Shape letters: B images of a chunk, C channels, H and W pixels, D features.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, final
 
 import torch
@@ -23,7 +25,14 @@ from glasshouse.progress import track
 from glasshouse.rng import Rng
 from glasshouse.tensors import descend
 
+Loss = Callable[[Tensor], Tensor]
+"""Images (B, C, H, W) → (B,)."""
+
 WIDTHS: Final = (32, 64, 64)
+_CHUNK: Final = 4  # images at a time
+# Learning rates of the weights, also while they are fitted to given images, and of the seeds.
+_RATE, _PAINTING_RATE, _SEED_RATE = 2e-3, 5e-3, 1e-2
+_NOISE, _EVERY = 0.1, 200  # standard deviation of the noise on the seeds, and steps between two additions
 _SETTLE: Final = 0.6  # share of the steps after which the rates fall and the seed gets no more noise
 
 
@@ -70,27 +79,15 @@ class Generators(nn.Module):
 @final
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """Settings of the search: AdamW with two learning rates, both divided by 5 after 60 % of the steps.
+    """Length of the search: AdamW with two learning rates, both divided by 5 after 60 % of the steps.
 
     Attributes:
         iterations: steps.
-        rate: learning rate of the weights.
-        seed_rate: learning rate of the seeds.
-        noise: standard deviation of the noise added to the seeds every ``every`` steps.
-        every: see ``noise``.
-        chunk: images at a time.
         painting: steps in which the networks are fitted to given images.
-        painting_rate: learning rate of the weights in these steps.
     """
 
     iterations: int = 600
-    rate: float = 2e-3
-    seed_rate: float = 1e-2
-    noise: float = 0.1
-    every: int = 200
-    chunk: int = 4
     painting: int = 60
-    painting_rate: float = 5e-3
 
 
 def by_generator(
@@ -124,8 +121,8 @@ def by_generator(
             got=f"{shape[1]} × {shape[2]}",
             fix='set invert = "pixels", or data.resize',
         )
-    parts = list(torch.split(targets, how.chunk))
-    starts = [None] * len(parts) if start is None else list(torch.split(start, how.chunk))
+    parts = list(torch.split(targets, _CHUNK))
+    starts = [None] * len(parts) if start is None else list(torch.split(start, _CHUNK))
     pairs = list(zip(parts, starts, strict=True))
     chunks = []
     for number, (part, begin) in enumerate(track(pairs, "inverting by generators", total=len(pairs))):
@@ -137,17 +134,18 @@ def by_generator(
         seeds = torch.randn((len(part), *shape), generator=draws).to(targets.device).requires_grad_()
         if begin is not None:
             _learn(net, seeds, begin, distance=distance, how=how)
-        _match(net, seeds, part, features=features, distance=distance, how=how, draws=draws)
+        loss = partial(distance, features, targets=part)
+        _match(net, seeds, loss, distance=distance, how=how, draws=draws)
         with torch.no_grad():
             images = _paint(net, seeds, distance)
-            chunks.append((images, distance(features, images, part)))
+            chunks.append((images, loss(images)))
     return InvertedImages(images=torch.cat([x for x, _ in chunks]), losses=torch.cat([v for _, v in chunks]))
 
 
 def _learn(net: Generators, seeds: Tensor, images: Tensor, *, distance: Distance, how: Search) -> None:
     """Fit the networks to ``images`` roughly: what they miss in few steps is mostly noise."""
     optimizer = torch.optim.AdamW(
-        [{"params": net.parameters(), "lr": how.painting_rate}, {"params": [seeds], "lr": how.seed_rate}]
+        [{"params": net.parameters(), "lr": _PAINTING_RATE}, {"params": [seeds], "lr": _SEED_RATE}]
     )
     for _ in range(how.painting):
         loss = (_paint(net, seeds, distance) - images).square().sum()
@@ -155,27 +153,20 @@ def _learn(net: Generators, seeds: Tensor, images: Tensor, *, distance: Distance
 
 
 def _match(
-    net: Generators,
-    seeds: Tensor,
-    targets: Tensor,
-    *,
-    features: Features,
-    distance: Distance,
-    how: Search,
-    draws: torch.Generator,
+    net: Generators, seeds: Tensor, loss: Loss, *, distance: Distance, how: Search, draws: torch.Generator
 ) -> None:
     """Algorithm 1 on one chunk, in place."""
     optimizer = torch.optim.AdamW(
-        [{"params": net.parameters(), "lr": how.rate}, {"params": [seeds], "lr": how.seed_rate}]
+        [{"params": net.parameters(), "lr": _RATE}, {"params": [seeds], "lr": _SEED_RATE}]
     )
     pace = torch.optim.lr_scheduler.StepLR(optimizer, max(1, round(_SETTLE * how.iterations)), gamma=0.2)
     for i in range(how.iterations):
-        if i and i % how.every == 0 and i < _SETTLE * how.iterations:
+        if i and i % _EVERY == 0 and i < _SETTLE * how.iterations:
             with torch.no_grad():
-                seeds += how.noise * torch.randn(seeds.shape, generator=draws).to(seeds.device)
-        loss = distance(features, _paint(net, seeds, distance), targets).sum()
-        record_loss(i, loss / len(targets))
-        descend(optimizer, loss)
+                seeds += _NOISE * torch.randn(seeds.shape, generator=draws).to(seeds.device)
+        total = loss(_paint(net, seeds, distance)).sum()
+        record_loss(i, total / len(seeds))
+        descend(optimizer, total)
         pace.step()
 
 

@@ -86,8 +86,7 @@ def cosine_pace(progress: float) -> float:
 def draw_starts(count: int, shape: tuple[int, int, int], *, rng: Rng) -> Tensor:
     """Grey with a little noise, (count, C, H, W)."""
     sizes = [min(CHUNK, count - first) for first in range(0, count, CHUNK)]
-    streams = [rng.child(f"start/{number}").torch() for number in range(len(sizes))]
-    noise = [torch.randn((n, *shape), generator=s) for n, s in zip(sizes, streams, strict=True)]
+    noise = [torch.randn((n, *shape), generator=rng.child(f"start/{i}").torch()) for i, n in enumerate(sizes)]
     return 0.5 + 0.05 * torch.cat(noise)
 
 
