@@ -67,13 +67,8 @@ class Learner:
         }
 
 
-def hard_loss(labels: Tensor) -> Loss:
-    """Cross-entropy with hard labels (N,)."""
-    return lambda logits, rows: F.cross_entropy(logits, labels[rows])
-
-
-def soft_loss(target: Tensor) -> Loss:
-    """Cross-entropy with probabilities (N, K)."""
+def loss_on(target: Tensor) -> Loss:
+    """Cross-entropy with hard labels (N,) or with probabilities (N, K)."""
     return lambda logits, rows: F.cross_entropy(logits, target[rows])
 
 
@@ -109,7 +104,7 @@ class PrivateEpochs:
         """Train ``model``, which must be the learner's own."""
         assert model is self.learner.model  # the optimizer holds this model's parameters
         sign = -1.0 if ascend else 1.0
-        loss = hard_loss(data.labels)
+        loss = loss_on(data.labels)
         order = self.learner.fit(
             data.inputs, lambda logits, rows: sign * loss(logits, rows), epochs=self.epochs, rng=rng
         )

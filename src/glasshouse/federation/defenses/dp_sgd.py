@@ -12,7 +12,7 @@ import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, final
+from typing import Annotated, Any, ClassVar, Literal, final
 
 import torch
 from torch import Tensor, nn
@@ -106,21 +106,14 @@ class DpSgd(NamedDefense):
 
     def spent(self, exposure: Exposure) -> Guarantee:
         """The budget over ``exposure``. Every round counts, as if the client took part in all of them."""
-        noise = self.noise(batch_rate=exposure.batch_rate, steps=exposure.steps)
-        steps = exposure.steps * exposure.rounds
-        epsilon = spent_epsilon(
-            noise, delta=self.delta, rate=exposure.batch_rate, steps=steps, neighbours="example"
-        )
-        return Guarantee(
-            epsilon=epsilon,
-            delta=self.delta,
-            neighbours="example",
-            defense="dp_sgd",
-            noise_multiplier=noise,
-            steps=steps,
-            clip=self.clip,
-            rate=exposure.batch_rate,
-        )
+        stated: dict[str, Any] = {
+            "noise_multiplier": self.noise(batch_rate=exposure.batch_rate, steps=exposure.steps),
+            "delta": self.delta,
+            "neighbours": "example",
+            "steps": exposure.steps * exposure.rounds,
+            "rate": exposure.batch_rate,
+        }
+        return Guarantee(epsilon=spent_epsilon(**stated), defense=self.name, clip=self.clip, **stated)
 
 
 @final
