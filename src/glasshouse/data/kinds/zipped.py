@@ -3,9 +3,9 @@
 import io
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,13 +13,17 @@ from PIL import Image
 
 from glasshouse.data.base import DataSource, assemble, check_count
 from glasshouse.data.kinds.pictures import BROKEN, SUFFIXES, decode, stack_cached
-from glasshouse.data.paths import SPLITS, require_existing
+from glasshouse.data.paths import SPLITS, bad_data, require_existing
 from glasshouse.errors import BadFile
 from glasshouse.outside import limits
 from glasshouse.outside.files import check_unpacked, printable, reason
 from glasshouse.progress import track
 from glasshouse.registry import Card
 
+_bad: Final = partial(
+    bad_data,
+    fix="pack them as CLASS/picture.png or train/CLASS/picture.png; or unpack it and name folder:PATH",
+)
 Listing = Mapping[str, Mapping[str, Sequence[str]]]
 """Split → class → names of images in the archive, in order."""
 
@@ -133,12 +137,3 @@ def _picture(archive: zipfile.ZipFile, picture: str, *, name: str) -> NDArray[An
         raise
     except (*BROKEN, zipfile.BadZipFile) as error:
         raise _bad(name, "pictures that can be read", f"{place}: {reason(error)}") from error
-
-
-def _bad(name: str, needs: str, got: str) -> BadFile:
-    return BadFile(
-        f"data '{name}'",
-        needs=needs,
-        got=got,
-        fix="pack them as CLASS/picture.png or train/CLASS/picture.png; or unpack it and name folder:PATH",
-    )
