@@ -27,7 +27,6 @@ from glasshouse.interfaces import Trainer, losses_of
 from glasshouse.limits import Count, Fix, Positive, Probability, check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.tensors import difference
 from glasshouse.wire import Batch, Mechanism, Trained
 
 try:
@@ -182,11 +181,10 @@ class PrivateTraining:
     ) -> dict[str, Tensor]:
         if self.inner.kind == "gradient":
             return {name: p.grad.detach() for name, p in parameters.items() if p.grad is not None}
-        after = {name: p.detach().clone() for name, p in parameters.items()}
         with torch.no_grad():
             for name, p in self.inner.parameters(model).items():
-                p.copy_(after[name])
-        return after if self.inner.kind == "parameters" else difference(after, before)
+                p.copy_(parameters[name])
+        return self.inner.changed(parameters, before)
 
 
 def _append_canaries(parameters: Mapping[str, nn.Parameter], places: Tensor, *, size: float) -> None:
