@@ -3,7 +3,7 @@
 Shape letters: B examples in a step, N examples, K classes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
@@ -11,8 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glasshouse.federation.client import LocalTraining, private
-from glasshouse.interfaces import Defense, Trainer
 from glasshouse.rng import Rng
 from glasshouse.tensors import descend
 from glasshouse.wire import Batch, Trained
@@ -109,14 +107,3 @@ class PrivateEpochs:
             data.inputs, lambda logits, rows: sign * loss(logits, rows), epochs=self.epochs, rng=rng
         )
         return Trained(tensors=self.learner.state(), kind="parameters", steps=len(order), order=order)
-
-
-def private_trainer(
-    learner: Learner, defenses: Sequence[Defense], *, epochs: int, rate: float, examples: int
-) -> Trainer:
-    """The trainer on private data; a defence inside training (DP-SGD) uses its own SGD at ``rate``."""
-    if not any(d.place == "local" for d in defenses):
-        return PrivateEpochs(learner=learner, epochs=epochs)
-    size = min(learner.batch_size, examples)
-    plain = LocalTraining(kind="parameters", batch_size=size, learning_rate=rate, epochs=epochs)
-    return private(plain, defenses)

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from glasshouse.errors import BadValue
-from glasshouse.federation.client import apply_defenses
-from glasshouse.federation.learner import Learner, private_trainer
+from glasshouse.federation.client import LocalTraining, apply_defenses, private
+from glasshouse.federation.learner import Learner, PrivateEpochs
 from glasshouse.federation.setting import Setting
-from glasshouse.interfaces import Recorder, Tamper
+from glasshouse.interfaces import Recorder, Tamper, Trainer
 from glasshouse.progress import track
 from glasshouse.rng import Rng
 from glasshouse.tensors import check_finite
@@ -136,13 +136,11 @@ class Clients:
         """Train on the client's own data, then send logits (P, K) after the defences."""
         setting, learner, recorder = self._setting, self.learners[client], self._recorder
         data = setting.shard(client)
-        train = private_trainer(
-            learner,
-            setting.defenses,
-            epochs=epochs,
-            rate=self._scheme.private_rate,
-            examples=len(data),
-        )
+        train: Trainer = PrivateEpochs(learner=learner, epochs=epochs)
+        if any(defense.place == "local" for defense in setting.defenses):  # DP-SGD has its own SGD
+            size, rate = min(learner.batch_size, len(data)), self._scheme.private_rate
+            plain = LocalTraining(kind="parameters", batch_size=size, learning_rate=rate, epochs=epochs)
+            train = private(plain, setting.defenses)
         name, behaviour = setting.behaviours.get(client, ("honest", None))
         if behaviour is not None:
             train = behaviour.deviate(train, round=number, rng=rng.child("behaviour"))
