@@ -16,15 +16,12 @@ class Task(Protocol):
 
     def advance(self) -> None:
         """One more step is done."""
-        ...
 
     def expect(self, total: int) -> None:
         """Set the total to ``total`` steps, more than was known when the work began."""
-        ...
 
     def close(self) -> None:
         """The work ended, finished or not."""
-        ...
 
 
 class Listener(Protocol):
@@ -32,7 +29,6 @@ class Listener(Protocol):
 
     def begin(self, label: str, total: int | None) -> Task:
         """Start work called ``label`` with ``total`` steps; None: unknown."""
-        ...
 
 
 @final

@@ -56,9 +56,8 @@ GROUPS = (
     "figures",
     "executors",
 )
-
-
 F = TypeVar("F", bound=Callable[..., Any])
+D = TypeVar("D")
 
 
 @final
@@ -231,9 +230,6 @@ def load_model(name: str) -> Callable[..., Any]:
 def card(group: str, name: str) -> Card:
     """The card of a plug-in (its ``card`` attribute)."""
     return require_declaration(group, name, "card", Card)
-
-
-D = TypeVar("D")
 
 
 def require_declaration(group: str, name: str, attribute: str, kind: type[D]) -> D:

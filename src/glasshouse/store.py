@@ -45,20 +45,14 @@ def check_format(version: object, *, subject: str) -> int:
         1
     """
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
-        raise BadFile(
-            subject,
-            needs="a format version: a whole number, at least 1",
-            got=shorten(version),
-            fix="write the file again, or correct its 'format'",
-        )
-    if version > FORMAT:
-        raise BadFile(
-            subject,
-            needs=f"format version {FORMAT} or older",
-            got=f"version {version}, written by a newer glasshouse",
-            fix="upgrade: pip install --upgrade glasshouse",
-        )
-    return version
+        needs, got = "a format version: a whole number, at least 1", shorten(version)
+        fix = "write the file again, or correct its 'format'"
+    elif version > FORMAT:
+        needs, got = f"format version {FORMAT} or older", f"version {version}, written by a newer glasshouse"
+        fix = "upgrade: pip install --upgrade glasshouse"
+    else:
+        return version
+    raise BadFile(subject, needs=needs, got=got, fix=fix)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -92,7 +86,8 @@ def append_jsonl(path: Path, row: Any, *, durable: bool = False) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a+b") as file:
             end = file.seek(0, os.SEEK_END)
-            if end and _last_byte(path) != b"\n":
+            file.seek(max(end - 1, 0))
+            if file.read(1) not in (b"", b"\n"):
                 end = path.read_bytes().rfind(b"\n") + 1
                 file.truncate(end)
             try:
@@ -235,9 +230,3 @@ def _json(value: Any, path: Path, indent: int | None = None) -> str:
             got=str(error),
             fix="report what is unknown as missing, not as a number",
         ) from error
-
-
-def _last_byte(path: Path) -> bytes:
-    with path.open("rb") as file:
-        file.seek(-1, os.SEEK_END)
-        return file.read(1)

@@ -68,26 +68,19 @@ def _unpickled(path: Path, size: int, subject: str) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's warnings on odd files address their authors
             return torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        global_name = re.search(r"GLOBAL ([\w.]+)", str(error))
-        raise BadFile(
-            subject,
-            needs="tensors and plain containers only: a torch file is never allowed to run code",
-            got=f"a file that asks for {global_name[1]}"
-            if global_name
-            else "other objects, or a file of another kind",
-            fix="have model.state_dict() saved instead of the model, or use safetensors",
-        ) from error
-    except (*BROKEN, AttributeError, AssertionError, ArithmeticError) as error:
-        if "weights_only" in str(error):  # torch would advise running the code in such files
-            raise BadFile(
-                subject,
-                needs="tensors and plain containers only: a torch file is never allowed to run code",
-                got="TorchScript, or torch's format before 1.6",
-                fix="have model.state_dict() saved by torch.save of today, or use safetensors",
-            ) from error
-        got = f"{type(error).__name__}: {reason(error)}"
-        raise damaged(subject, needs="a torch file", got=got) from error
+    except (*BROKEN, pickle.UnpicklingError, AttributeError, AssertionError, ArithmeticError) as error:
+        if isinstance(error, pickle.UnpicklingError):
+            asked = re.search(r"GLOBAL ([\w.]+)", str(error))
+            got = f"a file that asks for {asked[1]}" if asked else "other objects, or a file of another kind"
+            fix = "have model.state_dict() saved instead of the model, or use safetensors"
+        elif "weights_only" in str(error):  # torch would advise running the code in such files
+            got = "TorchScript, or torch's format before 1.6"
+            fix = "have model.state_dict() saved by torch.save of today, or use safetensors"
+        else:
+            got = f"{type(error).__name__}: {reason(error)}"
+            raise damaged(subject, needs="a torch file", got=got) from error
+        needs = "tensors and plain containers only: a torch file is never allowed to run code"
+        raise BadFile(subject, needs=needs, got=got, fix=fix) from error
 
 
 def _check_backed(tensors: Mapping[str, Tensor], *, subject: str) -> None:

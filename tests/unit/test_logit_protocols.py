@@ -119,13 +119,10 @@ def test_selective_training_uses_the_three_groups(variant):
     data = public()
     server, uploads = learner(), [learner(1).logits(data.inputs)]
     scheme_logits = server.logits(data.inputs)
-    from glasshouse.federation.protocols.fedgems import _Fusion
-
-    fusion = _Fusion(settings=settings)
     rows = torch.arange(PUBLIC)
     right = scheme_logits.argmax(1) == data.labels
-    fusion.pool[int((~right).nonzero()[0])] = scheme_logits[0]
-    value = fusion._selective(scheme_logits, rows, data.labels, uploads[0])
+    settings._pool[int((~right).nonzero()[0])] = scheme_logits[0]
+    value = settings._selective(scheme_logits, rows, data.labels, uploads[0])
     kl = settings.kl
     wrong = (~right).nonzero().squeeze(1)
     pooled, others = wrong[:1], wrong[1:]
@@ -143,7 +140,7 @@ def test_selective_training_uses_the_three_groups(variant):
     ]
     expected = sum(v * (1 if variant == "authors" else n / PUBLIC) for v, n in parts)
     torch.testing.assert_close(value, expected)
-    assert len(fusion.pool) == int(right.sum()) + 1
+    assert len(settings._pool) == int(right.sum()) + 1
 
 
 @pytest.mark.parametrize(

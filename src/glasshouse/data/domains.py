@@ -22,7 +22,6 @@ class Hiding(Protocol):
 
     def hidden(self, height: int) -> tuple[int, int]:
         """The hidden rows of images of this height, as (first, one past the last)."""
-        ...
 
 
 def hidden_rows(shifts: Sequence[object], height: int, *, shares: Sequence[float] = ()) -> tuple[int, int]:

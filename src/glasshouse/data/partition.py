@@ -34,7 +34,6 @@ class Partitioner(Protocol):
 
     def __call__(self, labels: Tensor, clients: int, *, rng: Rng) -> tuple[Tensor, ...]:
         """Row indices of each client, disjoint and non-empty."""
-        ...
 
 
 def partition(

@@ -9,6 +9,11 @@ SPLITS: Final = ("train", "val", "test")
 """Allowed names of the splits of a data set."""
 
 
+def bad_data(name: str, needs: str, got: str, *, fix: str) -> BadFile:
+    """The error of a source called ``name``."""
+    return BadFile(f"data '{name}'", needs=needs, got=got, fix=fix)
+
+
 def refuse_path(name: str, where: str, *, fix: str = "") -> None:
     """Refuse a path for a source that takes none.
 
@@ -44,19 +49,17 @@ def require_existing(where: str, *, name: str, folder: bool = False) -> Path:
     path = Path(where).expanduser()
     kind = "folder" if folder else "file"
     if not where or not path.exists():
+        needs = f"an existing {kind}"
         got = f"no such {kind} (looked in '{Path.cwd()}')" if where else "no path"
-        fix = (
-            f"give the path of a {kind} after '{name.partition(':')[0]}:'; docs/data.md says how to get data"
-        )
-        raise BadFile(f"data '{name}'", needs=f"an existing {kind}", got=got, fix=fix)
-    if not (path.is_dir() if folder else path.is_file()):
-        raise BadFile(
-            f"data '{name}'",
-            needs=f"a {kind}",
-            got="a folder" if path.is_dir() else "a file" if path.is_file() else "a pipe, socket or device",
-            fix="folder: and idx: read folders, npz: reads a file",
-        )
-    return path
+        before = name.partition(":")[0]
+        fix = f"give the path of a {kind} after '{before}:'; docs/data.md says how to get data"
+    elif not (path.is_dir() if folder else path.is_file()):
+        needs = f"a {kind}"
+        got = "a folder" if path.is_dir() else "a file" if path.is_file() else "a pipe, socket or device"
+        fix = "folder: and idx: read folders, npz: reads a file"
+    else:
+        return path
+    raise bad_data(name, needs, got, fix=fix)
 
 
 def require_inside(path: Path, root: Path, *, name: str, folder: bool = False) -> Path:

@@ -134,39 +134,27 @@ def deal_classes(
 
 
 def _check(source: DataSource, want: ClassWant, shifts: Sequence[Shift], other: DataSource | None) -> None:
-    subject = f"private classes of data '{source.name}'"
+    most = want.identities or source.classes
     if not shifts and other is None:
-        raise BadValue(
-            subject,
-            needs="another domain for the public images of the targets",
-            got="no shift and no second source",
-            fix='set data.domains.shifts = ["lower_half_mask"], or data.domains.other',
-        )
-    if other is not None and (
+        needs = "another domain for the public images of the targets"
+        got = "no shift and no second source"
+        fix = 'set data.domains.shifts = ["lower_half_mask"], or data.domains.other'
+    elif other is not None and (
         other.class_names != source.class_names or other.input_shape != source.input_shape
     ):
-        raise BadValue(
-            subject,
-            needs="a second source with the same classes and image size",
-            got=f"{len(source.class_names)} classes of {source.input_shape} and "
-            f"{len(other.class_names)} of {other.input_shape}",
-            fix="name the classes alike, and set data.resize",
-        )
-    most = want.identities or source.classes
-    if not 1 <= want.targets < most <= source.classes:
-        raise BadValue(
-            subject,
-            needs=f"1 <= targets < identities <= {source.classes}",
-            got=f"targets = {want.targets}, identities = {most}",
-            fix="ask for fewer targets, or for more classes",
-        )
-    if want.chosen and (len(set(want.chosen)) != want.targets or max(want.chosen) >= source.classes):
-        raise BadValue(
-            subject,
-            needs=f"{want.targets} different classes below {source.classes}",
-            got=str(list(want.chosen)),
-            fix="correct data.private_classes, or leave it out",
-        )
+        needs = "a second source with the same classes and image size"
+        got = f"{source.classes} classes of {source.input_shape} and {other.classes} of {other.input_shape}"
+        fix = "name the classes alike, and set data.resize"
+    elif not 1 <= want.targets < most <= source.classes:
+        needs = f"1 <= targets < identities <= {source.classes}"
+        got = f"targets = {want.targets}, identities = {most}"
+        fix = "ask for fewer targets, or for more classes"
+    elif want.chosen and (len(set(want.chosen)) != want.targets or max(want.chosen) >= source.classes):
+        needs = f"{want.targets} different classes below {source.classes}"
+        got, fix = str(list(want.chosen)), "correct data.private_classes, or leave it out"
+    else:
+        return
+    raise BadValue(f"private classes of data '{source.name}'", needs=needs, got=got, fix=fix)
 
 
 def _pool(source: DataSource, split: str) -> tuple[Tensor, Tensor]:

@@ -92,9 +92,8 @@ def _public(name: str) -> Survey:
 
 def _shaped(whole: Survey, resize: int | None, channels: int | None) -> Survey:
     depth, height, width = whole.shape
-    return replace(
-        whole, shape=(channels or depth, *((height, width) if resize is None else (resize, resize)))
-    )
+    size = (height, width) if resize is None else (resize, resize)
+    return replace(whole, shape=(channels or depth, *size))
 
 
 def _read_whole(source: str, resize: int | None, channels: int | None) -> Survey:

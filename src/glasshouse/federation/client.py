@@ -4,7 +4,7 @@ Models stay in ``eval()`` mode: batch norm uses the received statistics, as in c
 gradient-inversion literature; a protocol that needs dropout enables it itself.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -146,15 +146,14 @@ class LocalTraining:
                     optimizer.param_groups[0]["lr"] = self.rate(len(order) - 1)
                     optimizer.step()
                     optimizer.zero_grad()
-        tensors = map_tensors(self._sent(parameters, before, gradients), Tensor.cpu)
+        gradient = self.kind == "gradient"
+        sent = dict(zip(parameters, gradients, strict=True)) if gradient else self.changed(parameters, before)
+        tensors = map_tensors(sent, Tensor.cpu)
         model.to("cpu")
         return Trained(tensors=tensors, kind=self.kind, steps=len(order), order=tuple(order))
 
-    def _sent(
-        self, parameters: dict[str, nn.Parameter], before: dict[str, Tensor], gradients: tuple[Tensor, ...]
-    ) -> dict[str, Tensor]:
-        if self.kind == "gradient":
-            return dict(zip(parameters, gradients, strict=True))
+    def changed(self, parameters: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What is sent after steps: the new parameters, or their change."""
         after = {name: p.detach().clone() for name, p in parameters.items()}
         return after if self.kind == "parameters" else difference(after, before)
 

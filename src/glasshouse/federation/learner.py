@@ -3,7 +3,7 @@
 Shape letters: B examples in a step, N examples, K classes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
@@ -11,8 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glasshouse.federation.client import LocalTraining, private
-from glasshouse.interfaces import Defense, Trainer
 from glasshouse.rng import Rng
 from glasshouse.tensors import descend
 from glasshouse.wire import Batch, Trained
@@ -67,13 +65,8 @@ class Learner:
         }
 
 
-def hard_loss(labels: Tensor) -> Loss:
-    """Cross-entropy with hard labels (N,)."""
-    return lambda logits, rows: F.cross_entropy(logits, labels[rows])
-
-
-def soft_loss(target: Tensor) -> Loss:
-    """Cross-entropy with probabilities (N, K)."""
+def loss_on(target: Tensor) -> Loss:
+    """Cross-entropy with hard labels (N,) or with probabilities (N, K)."""
     return lambda logits, rows: F.cross_entropy(logits, target[rows])
 
 
@@ -109,19 +102,8 @@ class PrivateEpochs:
         """Train ``model``, which must be the learner's own."""
         assert model is self.learner.model  # the optimizer holds this model's parameters
         sign = -1.0 if ascend else 1.0
-        loss = hard_loss(data.labels)
+        loss = loss_on(data.labels)
         order = self.learner.fit(
             data.inputs, lambda logits, rows: sign * loss(logits, rows), epochs=self.epochs, rng=rng
         )
         return Trained(tensors=self.learner.state(), kind="parameters", steps=len(order), order=order)
-
-
-def private_trainer(
-    learner: Learner, defenses: Sequence[Defense], *, epochs: int, rate: float, examples: int
-) -> Trainer:
-    """The trainer on private data; a defence inside training (DP-SGD) uses its own SGD at ``rate``."""
-    if not any(d.place == "local" for d in defenses):
-        return PrivateEpochs(learner=learner, epochs=epochs)
-    size = min(learner.batch_size, examples)
-    plain = LocalTraining(kind="parameters", batch_size=size, learning_rate=rate, epochs=epochs)
-    return private(plain, defenses)

@@ -101,7 +101,19 @@ def one_round(
         bits=int(options.get("sum_bits", 0)) if hidden else 0,
         bound=float(options.get("sum_bound", 1.0)),
     )
-    requests = [_request(setting, number, client, sent, crafted, rng=rng) for client in answering]
+
+    def request_to(client: int) -> Request:
+        """The request to one client: the honest broadcast, or what was crafted for it."""
+        broadcast = crafted.addressed.get(client, crafted.default) if crafted else None
+        return Request(
+            round=number,
+            client=client,
+            architecture=broadcast.architecture if broadcast else setting.terms.architecture,
+            tensors={**sent, **broadcast.tensors} if broadcast else sent,
+            rng=rng.child(f"client/{client}"),
+        )
+
+    requests = [request_to(client) for client in answering]
     for request, answer in zip(requests, clients.answers(requests), strict=True):
         if answer is None:
             continue
@@ -120,25 +132,6 @@ def one_round(
     if hidden:
         recorder.aggregate(aggregate)
     return aggregate
-
-
-def _request(
-    setting: Setting,
-    number: int,
-    client: int,
-    sent: Mapping[str, Tensor],
-    crafted: Crafted | None,
-    *,
-    rng: Rng,
-) -> Request:
-    broadcast = crafted.addressed.get(client, crafted.default) if crafted else None
-    return Request(
-        round=number,
-        client=client,
-        architecture=broadcast.architecture if broadcast else setting.terms.architecture,
-        tensors={**sent, **broadcast.tensors} if broadcast else sent,
-        rng=rng.child(f"client/{client}"),
-    )
 
 
 class Clients:

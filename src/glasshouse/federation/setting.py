@@ -18,7 +18,6 @@ class Build(Protocol):
 
     def __call__(self, architecture: Architecture, *, rng: Rng | None = None) -> nn.Module:
         """A new module; ``rng`` is None where its weights are about to be overwritten."""
-        ...
 
 
 @final
@@ -62,7 +61,6 @@ class Crew(Protocol):
 
     def answers(self, requests: list[Request]) -> Iterator[Answer | None]:
         """The answers in order of the requests, equal to those of one process; None: the guard refused."""
-        ...
 
 
 @final
@@ -131,7 +129,6 @@ class FederationProtocol(Protocol):
 
         None where it follows from the terms, as in protocols that exchange parameters.
         """
-        ...
 
     def play(
         self, setting: Setting, *, recorder: Recorder, rng: Rng, tamper: Tamper | None = None
@@ -141,4 +138,3 @@ class FederationProtocol(Protocol):
         Returns:
             The server's final parameters and buffers.
         """
-        ...

@@ -1,7 +1,6 @@
 """LPIPS: a perceptual distance with weights learned from human judgements. Needs the ``vision`` extra."""
 
 import functools
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, final
@@ -11,8 +10,8 @@ import torch
 from torch import Tensor
 
 from glasshouse.errors import NotInstalled, Undefined
-from glasshouse.metrics.base import Metric, ScoreContext, Scores, Wording, metric_card
-from glasshouse.metrics.reconstruction import pair_images
+from glasshouse.metrics.base import ScoreContext, Scores, Wording, metric_card
+from glasshouse.metrics.reconstruction import Distance, pair_images
 
 try:
     import torchvision  # noqa: F401  (torchmetrics takes its backbones from there)
@@ -27,7 +26,7 @@ _SMALLEST = 32
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Lpips(Metric):
+class Lpips(Distance):
     """Learned perceptual distance per original; 0 for equal images. Grey images get three equal channels.
 
     Args:
@@ -52,8 +51,6 @@ class Lpips(Metric):
         severity="images",
         order=210,
     )
-    higher_leaks = False
-    range = (0.0, math.inf)
 
     net: Literal["alex", "vgg"] = "alex"
 

@@ -7,7 +7,7 @@ mid-grey image (``match.take``) by the distances, and is a miss for the shares. 
 
 import math
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, Protocol, final
 
 import numpy as np
 import torch
@@ -42,9 +42,16 @@ def as_array(x: Tensor) -> NDArray[np.float64]:
     return np.asarray(x.detach().double().cpu().numpy(), dtype=np.float64)
 
 
+class Distance(Metric, Protocol):
+    """A metric of how far two images are apart: 0 for equal ones, so smaller numbers leak more."""
+
+    higher_leaks: ClassVar[bool] = False
+    range: ClassVar[tuple[float, float]] = (0.0, math.inf)
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
-class Mse(Metric):
+class Mse(Distance):
     """Mean squared error per original, in squared pixel units; 0 is an exact copy."""
 
     card = metric_card(
@@ -58,8 +65,6 @@ class Mse(Metric):
         severity="images",
         order=240,
     )
-    higher_leaks = False
-    range = (0.0, math.inf)
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         return self.compare(*pair_images("mse", claimed, truth, context), context=context)
@@ -154,7 +159,7 @@ class Ssim(Metric):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class MseR(Metric):
+class MseR(Distance):
     """Mean squared error between feature vectors (the input of the last layer), paired by pixels."""
 
     card = metric_card(
@@ -170,8 +175,6 @@ class MseR(Metric):
         severity="images",
         order=230,
     )
-    higher_leaks = False
-    range = (0.0, math.inf)
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         return self.compare(*pair_images("mse_r", claimed, truth, context), context=context)
@@ -195,7 +198,7 @@ def _of_distinct(features: Features, images: Tensor) -> Tensor:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Perceptual(Metric):
+class Perceptual(Distance):
     """Distance between features of a separately trained public network; replaces LPIPS where it cannot run.
 
     At every position of every layer the channel vectors are scaled to length 1; the squared differences are
@@ -218,8 +221,6 @@ class Perceptual(Metric):
         order=220,
     )
     requires = frozenset({"stand_in"})
-    higher_leaks = False
-    range = (0.0, math.inf)
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         return self.compare(*pair_images("perceptual", claimed, truth, context), context=context)

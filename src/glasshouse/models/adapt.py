@@ -135,20 +135,15 @@ def _find_head(net: nn.Module, head: str | None) -> str:
     layers = dict(net.named_modules())
     linear = [name for name, module in layers.items() if isinstance(module, nn.Linear)]
     if head is None and not linear:
-        raise BadValue(
-            _subject(net),
-            needs="a linear layer that computes the logits",
-            got=f"layers of type {', '.join(sorted({type(m).__name__ for m in layers.values()}))}",
-            fix="end the network with torch.nn.Linear",
-        )
-    if head is not None and head not in linear:
-        raise BadValue(
-            _subject(net),
-            needs=f"head: the name of a linear layer, one of {', '.join(linear) or 'none'}",
-            got=f"'{head}'",
-            fix="leave head out to take the last one",
-        )
-    return head or ("head" if "head" in linear else linear[-1])
+        kinds = sorted({type(module).__name__ for module in layers.values()})
+        needs, got = "a linear layer that computes the logits", f"layers of type {', '.join(kinds)}"
+        fix = "end the network with torch.nn.Linear"
+    elif head is not None and head not in linear:
+        needs = f"head: the name of a linear layer, one of {', '.join(linear) or 'none'}"
+        got, fix = f"'{head}'", "leave head out to take the last one"
+    else:
+        return head or ("head" if "head" in linear else linear[-1])
+    raise BadValue(_subject(net), needs=needs, got=got, fix=fix)
 
 
 def _subject(net: nn.Module) -> str:

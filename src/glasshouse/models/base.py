@@ -160,6 +160,11 @@ def chain(**layers: nn.Module) -> nn.Sequential:
     return nn.Sequential(OrderedDict(layers))
 
 
+def normed(inward: int, outward: int, kernel: int, **options: Any) -> list[nn.Module]:
+    """A square convolution without bias, and its batch norm."""
+    return [nn.Conv2d(inward, outward, kernel, bias=False, **options), nn.BatchNorm2d(outward)]
+
+
 def with_head(
     features: nn.Module,
     size: int,

@@ -168,23 +168,17 @@ def _call_of(
 
 def _check_arguments(factory: Callable[..., Any], architecture: Architecture) -> None:
     reads = registry.FROM_DATA in inspect.signature(factory).parameters
+    accepted = tuple(model_arguments(factory))
+    unknown = next((name for name in architecture.arguments if name not in accepted), None)
     if reads != (architecture.vocabulary is not None):
-        kinds = ("sentences", "images") if reads else ("images", "sentences")
-        raise BadValue(
-            f"model '{architecture.name}'",
-            needs=f"data of {kinds[0]}",
-            got=kinds[1],
-            fix="choose a model that reads these data: glasshouse list models",
-        )
-    accepted = list(model_arguments(factory))
-    for name in architecture.arguments:
-        if name not in accepted:
-            raise BadValue(
-                f"model '{architecture.name}'",
-                needs=f"arguments among {', '.join(accepted) or 'none'}",
-                got=f"'{name}'",
-                fix=registry.nearest_names(name, tuple(accepted)),
-            )
+        kind, got = ("sentences", "images") if reads else ("images", "sentences")
+        needs, fix = f"data of {kind}", "choose a model that reads these data: glasshouse list models"
+    elif unknown is not None:
+        needs, got = f"arguments among {', '.join(accepted) or 'none'}", f"'{unknown}'"
+        fix = registry.nearest_names(unknown, accepted)
+    else:
+        return
+    raise BadValue(f"model '{architecture.name}'", needs=needs, got=got, fix=fix)
 
 
 def _check_forward(model: nn.Module, architecture: Architecture) -> None:

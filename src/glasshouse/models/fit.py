@@ -102,7 +102,6 @@ class SaysRight(Protocol):
 
     def right(self, inputs: Tensor, labels: Tensor) -> Tensor:
         """Share of each example predicted correctly, (B,) in [0, 1]."""
-        ...
 
 
 def share_right(model: nn.Module, batch: Batch) -> Tensor:

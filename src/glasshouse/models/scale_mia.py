@@ -25,20 +25,6 @@ _SOURCE = "Shi et al. 2025, arXiv:2311.05808"
 
 
 @final
-class Patches(nn.Module):
-    """Non-overlapping square patches as tokens: (B, C, H, W) → (B, tokens, C · size²)."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.size = size
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Extract the patches as tokens."""
-        columns = nn.functional.unfold(x, self.size, stride=self.size)
-        return columns.transpose(1, 2)
-
-
-@final
 class Attention(nn.Module):
     """Pre-norm multi-head self-attention with a residual."""
 
@@ -83,7 +69,7 @@ class TokenEncoder(nn.Module):
         super().__init__()
         channels, height, across = input_shape
         entries = channels * patch**2
-        self.patches = Patches(patch)
+        self.patches = nn.Unfold(patch, stride=patch)
         self.embed = nn.Sequential(nn.LayerNorm(entries), nn.Linear(entries, width), nn.LayerNorm(width))
         self.token = nn.Parameter(torch.randn(1, 1, width))
         self.position = nn.Parameter(torch.randn(1, (height // patch) * (across // patch) + 1, width))
@@ -95,7 +81,7 @@ class TokenEncoder(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) → (B, width)."""
-        tokens = self.embed(self.patches(x))
+        tokens = self.embed(self.patches(x).transpose(1, 2))
         tokens = torch.cat((self.token.expand(len(x), -1, -1), tokens), dim=1) + self.position
         out: Tensor = self.norm(self.blocks(tokens))[:, 0]
         return out

@@ -7,6 +7,7 @@ names that a numpy array needs, and replaces each by a stand-in that only stores
 import io
 import pickle
 import pickletools
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -16,14 +17,14 @@ from numpy.typing import NDArray
 from glasshouse.data.base import DataSource, assemble
 from glasshouse.data.kinds.by_name import read
 from glasshouse.data.kinds.pictures import BROKEN
-from glasshouse.data.paths import require_existing, require_inside
-from glasshouse.errors import BadFile
+from glasshouse.data.paths import bad_data, require_existing, require_inside
 from glasshouse.outside import limits
 from glasshouse.outside.files import check_size, reason
 from glasshouse.registry import Card
 
 NAMES: Final = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _PIXELS: Final = 3 * 32 * 32
+_bad: Final = partial(bad_data, fix="unpack cifar-10-python.tar.gz and name the folder cifar-10-batches-py")
 
 
 @Card(
@@ -113,12 +114,3 @@ def _batch(path: Path, *, name: str) -> tuple[NDArray[np.uint8], NDArray[np.int6
             name, f"{_PIXELS} bytes per label", f"{pixels.size} bytes, {labels.size} labels in '{path.name}'"
         )
     return pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), labels
-
-
-def _bad(name: str, needs: str, got: str) -> BadFile:
-    return BadFile(
-        f"data '{name}'",
-        needs=needs,
-        got=got,
-        fix="unpack cifar-10-python.tar.gz and name the folder cifar-10-batches-py",
-    )

@@ -5,11 +5,9 @@ from functools import lru_cache
 import numpy as np
 from sklearn.datasets import load_digits
 
-from glasshouse.data.base import DataSource, assemble
+from glasshouse.data.base import DataSource, assemble_built_in
 from glasshouse.data.paths import refuse_path
 from glasshouse.registry import Card
-
-_TEST_EVERY = 4
 
 
 @Card(
@@ -26,11 +24,4 @@ def digits(where: str, *, resize: int | None = None) -> DataSource:
     refuse_path("digits", where)
     raw = load_digits()
     images = np.round(raw.images * (255 / 16)).astype(np.uint8)
-    test = np.arange(len(images)) % _TEST_EVERY == _TEST_EVERY - 1
-    return assemble(
-        "digits",
-        {"train": (images[~test], raw.target[~test]), "test": (images[test], raw.target[test])},
-        class_names=[str(name) for name in raw.target_names],
-        public=True,
-        resize=resize,
-    )
+    return assemble_built_in("digits", images, raw.target, list(map(str, raw.target_names)), resize)

@@ -1,6 +1,6 @@
 """Images in folders: one folder per class."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -63,8 +63,16 @@ def read_tree(
         )
 
     def read(split: Path) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Images and labels of a split; many images are cached until one of the files changes."""
         files = _files(split, suffixes, name=name)
-        pixels = _pixels(split, files, resize, picture, name=name)
+        marks = [f"{p.parent.name}/{p.name} {(s := p.stat()).st_size} {s.st_mtime_ns}" for p in files]
+        label = f"reading pictures of {split.name}"
+        state = {"root": str(split.resolve()), "files": "\n".join(marks)}
+
+        def pictures() -> Iterator[NDArray[Any]]:
+            return (_checked(picture, path, name=name) for path in track(files, label))
+
+        pixels = stack_cached(pictures, len(files), resize, files=state, name=name)
         return pixels, np.array([classes.index(path.parent.name) for path in files])
 
     return assemble(
@@ -90,19 +98,6 @@ def _files(root: Path, suffixes: frozenset[str], *, name: str) -> list[Path]:
             )
         files += [require_inside(p, root, name=name) for p in pictures]
     return files
-
-
-def _pixels(
-    root: Path, files: Sequence[Path], resize: int | None, picture: Reader, *, name: str
-) -> NDArray[Any]:
-    """Decoded images; large sets are cached until one of the files changes."""
-
-    def read() -> Iterator[NDArray[Any]]:
-        return (_checked(picture, p, name=name) for p in track(files, f"reading pictures of {root.name}"))
-
-    marks = [f"{p.parent.name}/{p.name} {(s := p.stat()).st_size} {s.st_mtime_ns}" for p in files]
-    state = {"root": str(root.resolve()), "files": "\n".join(marks)}
-    return stack_cached(read, len(files), resize, files=state, name=name)
 
 
 def _picture(path: Path, name: str) -> NDArray[Any]:

@@ -6,6 +6,7 @@ Imported on demand only: the ``datasets`` library takes a second to load.
 import io
 import re
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ from PIL import Image
 
 from glasshouse.data.base import DataSource, assemble, check_count
 from glasshouse.data.kinds.pictures import BROKEN, decode, stack_images
-from glasshouse.data.paths import require_inside
+from glasshouse.data.paths import bad_data, require_inside
 from glasshouse.data.texts import Texts
 from glasshouse.errors import BadFile, not_installed
 from glasshouse.outside import limits
@@ -33,6 +34,7 @@ SPLITS: Final = {"train": "train", "validation": "val", "test": "test"}
 _NAME: Final = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*(@[\w.-]+)?")
 """NAME or OWNER/NAME of a data set, with an optional configuration."""
 _UNREADABLE: Final = (*BROKEN, datasets.exceptions.DatasetsError)
+_bad: Final = partial(bad_data, fix="name the class column: hf:NAME#COLUMN, or use folder:")
 _READERS: Final = Path(datasets.__file__).parent / "packaged_modules"
 """Formats that the library would read by name from files in the current folder."""
 
@@ -196,9 +198,3 @@ def _bytes_of(stored: Any, roots: tuple[Path, ...], *, name: str) -> bytes:
     inside = [root for root in roots if path.resolve().is_relative_to(root.resolve())]
     require_inside(path, (*inside, roots[0])[0], name=name)
     return read_limited(path, limits.FILE_BYTES, subject=f"data '{name}'")
-
-
-def _bad(name: str, needs: str, got: str) -> BadFile:
-    return BadFile(
-        f"data '{name}'", needs=needs, got=got, fix="name the class column: hf:NAME#COLUMN, or use folder:"
-    )

@@ -4,6 +4,7 @@ import gzip
 import io
 import struct
 import zlib
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from glasshouse.data.base import DataSource, assemble
-from glasshouse.data.paths import require_existing, require_inside
-from glasshouse.errors import BadFile
+from glasshouse.data.paths import bad_data, require_existing, require_inside
 from glasshouse.outside import limits
 from glasshouse.outside.files import check_unpacked
 from glasshouse.registry import Card
@@ -20,6 +20,7 @@ from glasshouse.registry import Card
 _PREFIXES: Final = {"train": "train", "test": "t10k"}
 _UNSIGNED_BYTE: Final = 8
 _PIECE: Final = 2**20
+_bad: Final = partial(bad_data, fix="get the files again; docs/data.md says where")
 
 
 @Card(
@@ -89,7 +90,3 @@ def _unpacked(packed: bytes, *, subject: str) -> bytes:
             if size > most:
                 check_unpacked(len(packed), size, subject=subject)
     return gzip.decompress(packed)
-
-
-def _bad(name: str, needs: str, got: str) -> BadFile:
-    return BadFile(f"data '{name}'", needs=needs, got=got, fix="get the files again; docs/data.md says where")

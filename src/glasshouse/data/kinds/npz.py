@@ -1,14 +1,15 @@
 """Images in one ``.npz`` file, in the layout of MedMNIST."""
 
+from functools import partial
 from typing import Final
 
 from glasshouse.data.base import DataSource, assemble, with_groups
-from glasshouse.data.paths import SPLITS, require_existing
-from glasshouse.errors import BadFile
+from glasshouse.data.paths import SPLITS, bad_data, require_existing
 from glasshouse.outside.arrays import read_arrays
 from glasshouse.registry import Card
 
 _FIX: Final = "docs/data.md shows how to write such a file"
+_bad: Final = partial(bad_data, fix=_FIX)
 
 
 @Card(
@@ -44,7 +45,3 @@ def npz(where: str, *, resize: int | None = None) -> DataSource:
         resize=resize,
     )
     return with_groups(source, {s: arrays[f"{s}_groups"] for s in source.splits if f"{s}_groups" in arrays})
-
-
-def _bad(name: str, needs: str, got: str) -> BadFile:
-    return BadFile(f"data '{name}'", needs=needs, got=got, fix=_FIX)

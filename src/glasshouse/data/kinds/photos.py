@@ -7,12 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.datasets import load_sample_images
 
-from glasshouse.data.base import DataSource, assemble
+from glasshouse.data.base import DataSource, assemble_built_in
 from glasshouse.data.paths import refuse_path
 from glasshouse.registry import Card
 
 SIDE: Final = 32
-TEST_EVERY: Final = 4
 
 
 @Card(
@@ -35,14 +34,7 @@ def photos(where: str, *, resize: int | None = None) -> DataSource:
     crops = [_crops(picture) for picture in pictures.images]
     images = np.concatenate(crops)
     labels = np.repeat(np.arange(len(crops)), [len(part) for part in crops])
-    test = np.arange(len(images)) % TEST_EVERY == TEST_EVERY - 1
-    return assemble(
-        "photos",
-        {"train": (images[~test], labels[~test]), "test": (images[test], labels[test])},
-        class_names=["china", "flower"],
-        public=True,
-        resize=resize,
-    )
+    return assemble_built_in("photos", images, labels, ["china", "flower"], resize)
 
 
 def _crops(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -57,22 +57,16 @@ def decode(image: Image.Image, *, name: str, place: str) -> NDArray[Any]:
         BadFile: neither grey with 8 or 16 bits nor RGB with 8, or more than ``limits.PICTURE_PIXELS`` pixels.
     """
     if image.width * image.height > limits.PICTURE_PIXELS:
-        raise BadFile(
-            f"data '{name}'",
-            needs=f"pictures of at most {limits.PICTURE_PIXELS:,} pixels",
-            got=f"{image.width:,} × {image.height:,} in {place}",
-            fix="make it smaller",
-        )
-    if image.mode in _DEEP or (image.mode == "I" and image.format in _WIDE):
+        needs = f"pictures of at most {limits.PICTURE_PIXELS:,} pixels"
+        got, fix = f"{image.width:,} × {image.height:,} in {place}", "make it smaller"
+    elif image.mode in _DEEP or (image.mode == "I" and image.format in _WIDE):
         return np.asarray(image).astype(np.float32) / _WHITE
-    if image.mode not in _MODES:
-        raise BadFile(
-            f"data '{name}'",
-            needs="grey pictures with 8 or 16 bits, or RGB with 8",
-            got=f"mode {image.mode} in {place}",
-            fix="convert it: transparency, CMYK and floats have no one right reading",
-        )
-    return np.asarray(image.convert(_MODES[image.mode]), dtype=np.uint8)
+    elif image.mode in _MODES:
+        return np.asarray(image.convert(_MODES[image.mode]), dtype=np.uint8)
+    else:
+        needs, got = "grey pictures with 8 or 16 bits, or RGB with 8", f"mode {image.mode} in {place}"
+        fix = "convert it: transparency, CMYK and floats have no one right reading"
+    raise BadFile(f"data '{name}'", needs=needs, got=got, fix=fix)
 
 
 def stack_images(images: Iterable[NDArray[Any]], resize: int | None, *, name: str) -> NDArray[Any]:
@@ -82,23 +76,18 @@ def stack_images(images: Iterable[NDArray[Any]], resize: int | None, *, name: st
         BadFile: different sizes without ``resize``, or a mix of grey and colour, or of 8 and 16 bits.
     """
     images = [image if resize is None else _square(image, resize) for image in images]
-    if len({image.dtype for image in images}) > 1:
-        raise BadFile(
-            f"data '{name}'",
-            needs="pictures of one depth",
-            got="some with 8 bits, some with 16",
-            fix="store them alike: 16 bits are divided by 65,535, 8 bits by 255",
-        )
     shapes = {image.shape for image in images}
-    if len(shapes) > 1:
+    if len({image.dtype for image in images}) > 1:
+        needs, got = "pictures of one depth", "some with 8 bits, some with 16"
+        fix = "store them alike: 16 bits are divided by 65,535, 8 bits by 255"
+    elif len(shapes) > 1:
         sizes = ", ".join(" × ".join(map(str, shape)) for shape in sorted(shapes)[:4])
-        raise BadFile(
-            f"data '{name}'",
-            needs="pictures of one size, all grey or all in colour",
-            got=f"{len(shapes)} kinds: {sizes}" + (", ..." if len(shapes) > 4 else ""),
-            fix="set data.resize for one size; convert pictures that are grey among coloured ones",
-        )
-    return np.stack(images) if images else np.zeros((0, 1, 1), dtype=np.uint8)
+        needs = "pictures of one size, all grey or all in colour"
+        got = f"{len(shapes)} kinds: {sizes}" + (", ..." if len(shapes) > 4 else "")
+        fix = "set data.resize for one size; convert pictures that are grey among coloured ones"
+    else:
+        return np.stack(images) if images else np.zeros((0, 1, 1), dtype=np.uint8)
+    raise BadFile(f"data '{name}'", needs=needs, got=got, fix=fix)
 
 
 def stack_cached(

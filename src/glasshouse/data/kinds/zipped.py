@@ -3,9 +3,9 @@
 import io
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,13 +13,17 @@ from PIL import Image
 
 from glasshouse.data.base import DataSource, assemble, check_count
 from glasshouse.data.kinds.pictures import BROKEN, SUFFIXES, decode, stack_cached
-from glasshouse.data.paths import SPLITS, require_existing
+from glasshouse.data.paths import SPLITS, bad_data, require_existing
 from glasshouse.errors import BadFile
 from glasshouse.outside import limits
 from glasshouse.outside.files import check_unpacked, printable, reason
 from glasshouse.progress import track
 from glasshouse.registry import Card
 
+_bad: Final = partial(
+    bad_data,
+    fix="pack them as CLASS/picture.png or train/CLASS/picture.png; or unpack it and name folder:PATH",
+)
 Listing = Mapping[str, Mapping[str, Sequence[str]]]
 """Split → class → names of images in the archive, in order."""
 
@@ -37,13 +41,22 @@ def zipped(where: str, *, resize: int | None = None) -> DataSource:
     result = listing(path, name=name)
     classes = classes_of(result)
     check_count(len(classes), limits.CLASSES, "classes", name=name)
-    arrays = {
-        split: (
-            _pixels(path, split, [p for paths in parts.values() for p in paths], resize, name=name),
-            np.array([classes.index(k) for k, paths in parts.items() for _ in paths]),
-        )
-        for split, parts in result.items()
-    }
+
+    def read(split: str, parts: Mapping[str, Sequence[str]]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Images and labels of a split; many images are cached until the archive changes."""
+        pictures = [picture for paths in parts.values() for picture in paths]
+        state = path.stat()
+        files = {"zip": str(path.resolve()), "mark": f"{state.st_size} {state.st_mtime_ns}", "split": split}
+
+        def decoded() -> Iterator[NDArray[Any]]:
+            with zipfile.ZipFile(path) as archive:
+                for picture in track(pictures, f"reading pictures of {split}"):
+                    yield _picture(archive, picture, name=name)
+
+        pixels = stack_cached(decoded, len(pictures), resize, files=files, name=name)
+        return pixels, np.array([classes.index(k) for k, paths in parts.items() for _ in paths])
+
+    arrays = {split: read(split, parts) for split, parts in result.items()}
     return assemble(name, arrays, class_names=classes, public=False, resize=resize)
 
 
@@ -74,9 +87,8 @@ def _listing(path: Path, name: str, _mark: tuple[int, int]) -> Listing:
     for place in sorted(pictures):
         inner = place.parts[depth:]
         if len(inner) == 2 + split and (not split or inner[0] in SPLITS):
-            results.setdefault(inner[0] if split else "train", {}).setdefault(inner[-2], []).append(
-                str(place)
-            )
+            by_class = results.setdefault(inner[0] if split else "train", {})
+            by_class.setdefault(inner[-2], []).append(str(place))
     if not results:
         raise _bad(name, "one folder per class, with its pictures inside", "no folders with pictures")
     return {s: results[s] for s in SPLITS if s in results}
@@ -109,21 +121,6 @@ def _around(paths: Sequence[tuple[str, ...]]) -> int:
     return depth
 
 
-def _pixels(
-    path: Path, split: str, pictures: Sequence[str], resize: int | None, *, name: str
-) -> NDArray[Any]:
-    """Decoded images; large sets are cached until the archive changes."""
-
-    def read() -> Iterator[NDArray[Any]]:
-        with zipfile.ZipFile(path) as archive:
-            for picture in track(pictures, f"reading pictures of {split}"):
-                yield _picture(archive, picture, name=name)
-
-    state = path.stat()
-    files = {"zip": str(path.resolve()), "mark": f"{state.st_size} {state.st_mtime_ns}", "split": split}
-    return stack_cached(read, len(pictures), resize, files=files, name=name)
-
-
 def _picture(archive: zipfile.ZipFile, picture: str, *, name: str) -> NDArray[Any]:
     place = f"'{printable(picture)}'"
     try:
@@ -133,12 +130,3 @@ def _picture(archive: zipfile.ZipFile, picture: str, *, name: str) -> NDArray[An
         raise
     except (*BROKEN, zipfile.BadZipFile) as error:
         raise _bad(name, "pictures that can be read", f"{place}: {reason(error)}") from error
-
-
-def _bad(name: str, needs: str, got: str) -> BadFile:
-    return BadFile(
-        f"data '{name}'",
-        needs=needs,
-        got=got,
-        fix="pack them as CLASS/picture.png or train/CLASS/picture.png; or unpack it and name folder:PATH",
-    )

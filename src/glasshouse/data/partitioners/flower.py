@@ -146,13 +146,12 @@ def _parts(
     maker: flower.partitioner.Partitioner, labels: Tensor, clients: int, *, name: str, fix: str
 ) -> tuple[Tensor, ...]:
     """Let Flower divide a table of labels and row numbers, and read the row numbers back."""
-    table = datasets.Dataset.from_dict({"label": labels.tolist(), "row": list(range(len(labels)))})
-    maker.dataset = table
+    maker.dataset = datasets.Dataset.from_dict({"label": labels.tolist(), "row": list(range(len(labels)))})
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # about repeated draws; a failure is raised below
             warnings.simplefilter("ignore", FutureWarning)  # by pyarrow, about how datasets calls it
-            parts = tuple(
+            return tuple(
                 torch.tensor(maker.load_partition(i)["row"], dtype=torch.int64) for i in range(clients)
             )
     except ValueError as error:
@@ -162,4 +161,3 @@ def _parts(
             got=f"{len(labels)} images for {clients} clients: {str(error).splitlines()[0]}",
             fix=fix,
         ) from error
-    return parts

@@ -12,7 +12,7 @@ import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, final
+from typing import Annotated, Any, ClassVar, Literal, final
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +27,6 @@ from glasshouse.interfaces import Trainer, losses_of
 from glasshouse.limits import Count, Fix, Positive, Probability, check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.tensors import difference
 from glasshouse.wire import Batch, Mechanism, Trained
 
 try:
@@ -106,21 +105,14 @@ class DpSgd(NamedDefense):
 
     def spent(self, exposure: Exposure) -> Guarantee:
         """The budget over ``exposure``. Every round counts, as if the client took part in all of them."""
-        noise = self.noise(batch_rate=exposure.batch_rate, steps=exposure.steps)
-        steps = exposure.steps * exposure.rounds
-        epsilon = spent_epsilon(
-            noise, delta=self.delta, rate=exposure.batch_rate, steps=steps, neighbours="example"
-        )
-        return Guarantee(
-            epsilon=epsilon,
-            delta=self.delta,
-            neighbours="example",
-            defense="dp_sgd",
-            noise_multiplier=noise,
-            steps=steps,
-            clip=self.clip,
-            rate=exposure.batch_rate,
-        )
+        stated: dict[str, Any] = {
+            "noise_multiplier": self.noise(batch_rate=exposure.batch_rate, steps=exposure.steps),
+            "delta": self.delta,
+            "neighbours": "example",
+            "steps": exposure.steps * exposure.rounds,
+            "rate": exposure.batch_rate,
+        }
+        return Guarantee(epsilon=spent_epsilon(**stated), defense=self.name, clip=self.clip, **stated)
 
 
 @final
@@ -189,11 +181,10 @@ class PrivateTraining:
     ) -> dict[str, Tensor]:
         if self.inner.kind == "gradient":
             return {name: p.grad.detach() for name, p in parameters.items() if p.grad is not None}
-        after = {name: p.detach().clone() for name, p in parameters.items()}
         with torch.no_grad():
             for name, p in self.inner.parameters(model).items():
-                p.copy_(after[name])
-        return after if self.inner.kind == "parameters" else difference(after, before)
+                p.copy_(parameters[name])
+        return self.inner.changed(parameters, before)
 
 
 def _append_canaries(parameters: Mapping[str, nn.Parameter], places: Tensor, *, size: float) -> None:

@@ -10,7 +10,7 @@ half the clip, or read the noise multiplier as half.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, final
+from typing import Annotated, Any, ClassVar, Literal, final
 
 from annotated_types import Gt, Le
 
@@ -77,20 +77,11 @@ class GaussianMechanism(NamedDefense):
 
     def spent(self, exposure: Exposure) -> Guarantee:
         """The budget that this noise spends over ``exposure``, whatever the number of local steps."""
-        epsilon = spent_epsilon(
-            self.noise_multiplier,
-            delta=self.delta,
-            rate=exposure.sampling,
-            steps=exposure.rounds,
-            neighbours="update",
-        )
-        return Guarantee(
-            epsilon=epsilon,
-            delta=self.delta,
-            neighbours="update",
-            defense="gaussian_mechanism",
-            noise_multiplier=self.noise_multiplier,
-            steps=exposure.rounds,
-            clip=self.clip,
-            rate=exposure.sampling,
-        )
+        stated: dict[str, Any] = {
+            "noise_multiplier": self.noise_multiplier,
+            "delta": self.delta,
+            "neighbours": "update",
+            "steps": exposure.rounds,
+            "rate": exposure.sampling,
+        }
+        return Guarantee(epsilon=spent_epsilon(**stated), defense=self.name, clip=self.clip, **stated)

@@ -54,17 +54,14 @@ class SparseVector(RewritingDefense):
 
     def rewrite(self, update: Update, rng: Rng, /) -> Mapping[str, Tensor]:
         """The sparse, noisy tensors."""
-        names = list(update.tensors)
-        flat = torch.cat([update.tensors[name].flatten().double() for name in names]).cpu() / update.steps
+        tensors = update.tensors
+        flat = torch.cat([t.flatten().double() for t in tensors.values()]).cpu() / update.steps
         positions = self._choose(flat, rng)
         values = torch.zeros_like(flat)
         noisy = flat[positions] + _laplace(len(positions), 2 * self.bound / self.noise, rng.child("noise"))
         values[positions] = noisy.clamp(-self.bound, self.bound) * update.steps
-        parts = torch.split(values, [update.tensors[name].numel() for name in names])
-        return {
-            name: part.reshape(update.tensors[name].shape).to(update.tensors[name])
-            for name, part in zip(names, parts, strict=True)
-        }
+        parts = zip(tensors.items(), torch.split(values, [t.numel() for t in tensors.values()]), strict=True)
+        return {name: part.reshape(t.shape).to(t) for (name, t), part in parts}
 
     def _choose(self, flat: Tensor, rng: Rng) -> Tensor:
         """Indices of the entries to send, without repetition."""

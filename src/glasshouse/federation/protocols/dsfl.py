@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from glasshouse.federation import logit_rounds
-from glasshouse.federation.learner import Learner, soft_loss
-from glasshouse.federation.setting import Setting
-from glasshouse.interfaces import Recorder, Tamper, Traits
+from glasshouse.federation.learner import Learner, loss_on
+from glasshouse.federation.logit_rounds import Scheme
+from glasshouse.interfaces import Traits
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.wire import Batch
@@ -23,7 +22,7 @@ from glasshouse.wire import Batch
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class DsFl:
+class DsFl(Scheme):
     """Entropy-reduction aggregation: softmax(mean probability ÷ temperature); all parties distil from it.
 
     The fields are the protocol's public settings, read from ``Terms.options``. The public data have no
@@ -53,13 +52,6 @@ class DsFl:
     private_rate: float = 0.05
     variant: Literal["paper", "authors"] = "paper"
 
-    def play(
-        self, setting: Setting, *, recorder: Recorder, rng: Rng, tamper: Tamper | None = None
-    ) -> dict[str, Tensor]:
-        """Run all rounds; see :func:`glasshouse.federation.logit_rounds.play`."""
-        scheme = logit_rounds.choose_settings(self, setting)
-        return logit_rounds.play(setting, scheme, recorder=recorder, rng=rng, tamper=tamper)
-
     def passes(self, rounds: int) -> int:
         """Number of passes over a client's private data in a run."""
         return (rounds + 1) * self.private_epochs
@@ -78,9 +70,9 @@ class DsFl:
     def learn(self, client: Learner, public: Batch, consensus: Tensor, *, clients: int, rng: Rng) -> int:
         """Distil from the consensus by cross-entropy."""
         if clients > 1 or self.variant == "paper":
-            client.fit(public.inputs, soft_loss(F.softmax(consensus, 1)), epochs=self.distil_epochs, rng=rng)
+            client.fit(public.inputs, loss_on(F.softmax(consensus, 1)), epochs=self.distil_epochs, rng=rng)
         return self.private_epochs
 
     def serve(self, server: Learner, public: Batch, consensus: Tensor, *, rng: Rng) -> None:
         """Distil the server's model from the consensus."""
-        server.fit(public.inputs, soft_loss(F.softmax(consensus, 1)), epochs=self.server_epochs, rng=rng)
+        server.fit(public.inputs, loss_on(F.softmax(consensus, 1)), epochs=self.server_epochs, rng=rng)

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from glasshouse.federation import logit_rounds
 from glasshouse.federation.learner import Learner, authors_divergence, divergence
-from glasshouse.federation.setting import Setting
-from glasshouse.interfaces import Recorder, Tamper, Traits
+from glasshouse.federation.logit_rounds import Scheme
+from glasshouse.interfaces import Traits
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.wire import Batch
@@ -26,7 +25,7 @@ LARGEST = 100.0
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class FedGems:
+class FedGems(Scheme):
     """Selective knowledge fusion.
 
     The fields are the protocol's public settings, read from ``Terms.options``.
@@ -57,14 +56,7 @@ class FedGems:
     private_rate: float = 0.05
     variant: Literal["paper", "authors"] = "paper"
     _pool: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """Logits by public example that the server once got right."""
-
-    def play(
-        self, setting: Setting, *, recorder: Recorder, rng: Rng, tamper: Tamper | None = None
-    ) -> dict[str, Tensor]:
-        """Run all rounds; see :func:`glasshouse.federation.logit_rounds.play`."""
-        scheme = logit_rounds.choose_settings(self, setting)  # a copy, with an empty pool
-        return logit_rounds.play(setting, scheme, recorder=recorder, rng=rng, tamper=tamper)
+    """Logits by public example that the server once got right; empty in the copy that ``play`` makes."""
 
     def passes(self, rounds: int) -> int:
         """Number of passes over a client's private data in a run."""

@@ -11,10 +11,9 @@ from typing import ClassVar, Literal, final
 import torch
 from torch import Tensor
 
-from glasshouse.federation import logit_rounds
-from glasshouse.federation.learner import Learner, hard_loss
-from glasshouse.federation.setting import Setting
-from glasshouse.interfaces import Recorder, Tamper, Traits
+from glasshouse.federation.learner import Learner, loss_on
+from glasshouse.federation.logit_rounds import Scheme
+from glasshouse.interfaces import Traits
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.wire import Batch
@@ -22,7 +21,7 @@ from glasshouse.wire import Batch
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class FedMd:
+class FedMd(Scheme):
     """Mean of raw logits; clients minimise the L1 distance to it.
 
     The fields are the protocol's public settings, read from ``Terms.options``.
@@ -52,20 +51,13 @@ class FedMd:
     private_rate: float = 0.05
     variant: Literal["paper", "authors"] = "paper"
 
-    def play(
-        self, setting: Setting, *, recorder: Recorder, rng: Rng, tamper: Tamper | None = None
-    ) -> dict[str, Tensor]:
-        """Run all rounds; see :func:`glasshouse.federation.logit_rounds.play`."""
-        scheme = logit_rounds.choose_settings(self, setting)
-        return logit_rounds.play(setting, scheme, recorder=recorder, rng=rng, tamper=tamper)
-
     def passes(self, rounds: int) -> int:
         """Number of passes over a client's private data in a run."""
         return self.transfer_epochs + rounds * self.revisit_epochs
 
     def prepare(self, client: Learner, public: Batch, *, rng: Rng) -> int:
         """Transfer learning: first on the public data, then on the private data."""
-        client.fit(public.inputs, hard_loss(public.labels), epochs=self.transfer_epochs, rng=rng)
+        client.fit(public.inputs, loss_on(public.labels), epochs=self.transfer_epochs, rng=rng)
         return self.transfer_epochs
 
     def consensus(self, uploads: Sequence[Tensor], server: Learner, public: Batch, *, rng: Rng) -> Tensor:
@@ -76,15 +68,14 @@ class FedMd:
     def learn(self, client: Learner, public: Batch, consensus: Tensor, *, clients: int, rng: Rng) -> int:
         """Minimise the mean absolute difference to the consensus."""
         if clients > 1 or self.variant == "paper":
-            client.fit(
-                public.inputs,
-                lambda logits, rows: (logits - consensus[rows]).abs().mean(),
-                epochs=self.consensus_epochs,
-                rng=rng,
-            )
+
+            def distance(logits: Tensor, rows: Tensor) -> Tensor:
+                return (logits - consensus[rows]).abs().mean()
+
+            client.fit(public.inputs, distance, epochs=self.consensus_epochs, rng=rng)
         return self.revisit_epochs
 
     def serve(self, server: Learner, public: Batch, consensus: Tensor, *, rng: Rng) -> None:
         """Train the server's model on public labels only."""
         del consensus
-        server.fit(public.inputs, hard_loss(public.labels), epochs=self.server_epochs, rng=rng)
+        server.fit(public.inputs, loss_on(public.labels), epochs=self.server_epochs, rng=rng)

@@ -6,7 +6,7 @@ from typing import final
 from torch import Tensor, nn
 
 from glasshouse.limits import Count, Natural
-from glasshouse.models.base import Shape, SplitModel, check_shape, with_head
+from glasshouse.models.base import Shape, SplitModel, check_shape, normed, with_head
 from glasshouse.registry import Card
 
 
@@ -24,9 +24,7 @@ class Block(nn.Module):
         self.relu2 = nn.ReLU()
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inward != outward:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(inward, outward, 1, stride=stride, bias=False), nn.BatchNorm2d(outward)
-            )
+            self.shortcut = nn.Sequential(*normed(inward, outward, 1, stride=stride))
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, inward, H, W) → (B, outward, H / stride, W / stride)."""
@@ -37,11 +35,7 @@ class Block(nn.Module):
 
 def stem_and_stages(channels: int, width: int) -> list[nn.Module]:
     """A 3 × 3 stem, then four stages of two blocks with width × 1, 2, 4, 8 channels; three halve the side."""
-    layers: list[nn.Module] = [
-        nn.Conv2d(channels, width, 3, padding=1, bias=False),
-        nn.BatchNorm2d(width),
-        nn.ReLU(),
-    ]
+    layers = [*normed(channels, width, 3, padding=1), nn.ReLU()]
     for inward, outward in pairwise((width, width, 2 * width, 4 * width, 8 * width)):
         layers.append(Block(inward, outward, stride=1 if inward == outward else 2))
         layers.append(Block(outward, outward, stride=1))

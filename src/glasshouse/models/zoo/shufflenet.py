@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from glasshouse.errors import BadValue
 from glasshouse.limits import Natural
-from glasshouse.models.base import Shape, SplitModel, check_shape, with_head
+from glasshouse.models.base import Shape, SplitModel, check_shape, normed, with_head
 from glasshouse.registry import Card
 
 WIDTHS: Final = {"0.5": (48, 96, 192, 1024), "1": (116, 232, 464, 1024), "1.5": (176, 352, 704, 1024)}
@@ -18,13 +18,10 @@ _DEPTHS: Final = (3, 7, 3)  # blocks of a stage after its first
 def _branch(inward: int, outward: int, *, stride: int) -> list[nn.Module]:
     """1 × 1, depthwise 3 × 3 and 1 × 1 convolutions, each with batch norm; ReLU after both 1 × 1 ones."""
     return [
-        nn.Conv2d(inward, outward, 1, bias=False),
-        nn.BatchNorm2d(outward),
+        *normed(inward, outward, 1),
         nn.ReLU(),
-        nn.Conv2d(outward, outward, 3, stride=stride, padding=1, groups=outward, bias=False),
-        nn.BatchNorm2d(outward),
-        nn.Conv2d(outward, outward, 1, bias=False),
-        nn.BatchNorm2d(outward),
+        *normed(outward, outward, 3, stride=stride, padding=1, groups=outward),
+        *normed(outward, outward, 1),
         nn.ReLU(),
     ]
 
@@ -58,10 +55,8 @@ class Down(nn.Module):
         half = outward // 2
         self.branch = nn.Sequential(*_branch(inward, half, stride=2))
         self.shortcut = nn.Sequential(
-            nn.Conv2d(inward, inward, 3, stride=2, padding=1, groups=inward, bias=False),
-            nn.BatchNorm2d(inward),
-            nn.Conv2d(inward, half, 1, bias=False),
-            nn.BatchNorm2d(half),
+            *normed(inward, inward, 3, stride=2, padding=1, groups=inward),
+            *normed(inward, half, 1),
             nn.ReLU(),
         )
 
@@ -105,16 +100,11 @@ def shufflenet_v2(
             fix="set model.size",
         )
     *stages, last = WIDTHS[size]
-    layers: list[nn.Module] = [
-        nn.Conv2d(input_shape[0], 24, 3, padding=1, bias=False),
-        nn.BatchNorm2d(24),
-        nn.ReLU(),
-    ]
+    layers = [*normed(input_shape[0], 24, 3, padding=1), nn.ReLU()]
     inward = 24
     for outward, depth in zip(stages, _DEPTHS, strict=True):
         layers += [Down(inward, outward), *(Basic(outward) for _ in range(depth))]
         inward = outward
-    layers += [nn.Conv2d(inward, last, 1, bias=False), nn.BatchNorm2d(last), nn.ReLU()]
-    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    layers += [*normed(inward, last, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
     features = nn.Sequential(*layers)
     return with_head(features, last, classes, mean=mean, std=std, hidden=hidden, model="shufflenet_v2")
