@@ -5,7 +5,7 @@ Shape letters: as in ``evidence``. Shadow clients and detectors are computed rou
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -54,19 +54,19 @@ def gather(
     what: Property = create(load("properties", looks_for), settings)
     subject = f"property '{looks_for}' from sums"
     rounds = [r for r in view.rounds if r.aggregate is not None]
-    if len(rounds) < 2 or view.grants.auxiliary is None:
+    auxiliary, challenge = view.grants.auxiliary, view.grants.challenge
+    if len(rounds) < 2 or auxiliary is None:
         raise Inapplicable(
             subject,
             needs="auxiliary data, and sums of at least 2 rounds",
-            got=f"{len(rounds)} sums, {0 if view.grants.auxiliary is None else len(view.grants.auxiliary)} "
-            "auxiliary examples",
+            got=f"{len(rounds)} sums, {0 if auxiliary is None else len(auxiliary)} auxiliary examples",
             fix="set federation.secure_sum = true and federation.keep.rounds = 'all', and data.auxiliary",
         )
     note_unequal(rounds)
     # By name: in a file, tensors may be in another order than in the model.
     names = list(LocalTraining.of(view.terms, round=0).parameters(build(view.terms.architecture)))
     sums = torch.stack([total(r, names) for r in rounds])  # (n, z)
-    batches = [view.grants.auxiliary, *([view.grants.challenge] if view.grants.challenge is not None else [])]
+    batches = [auxiliary] if challenge is None else [auxiliary, challenge]
     key = {
         "version": VERSION,
         "terms": repr(view.terms),
@@ -77,7 +77,10 @@ def gather(
         "method": {name: value for name, value in vars(method).items() if name != "seed"},
         "rng": rng.seed(),
     }
-    maker = Maker(view=view, rounds=rounds, sums=sums, what=what, method=method, rng=rng)
+    sizes = client_sizes(rounds)
+    mean = sum(examples for examples, _ in sizes) / sum(clients for _, clients in sizes)
+    scene = Scene(auxiliary=auxiliary, challenge=challenge, terms=view.terms, examples=max(1, round(mean)))
+    maker = Maker(view=view, rounds=rounds, sums=sums, what=what, scene=scene, method=method, rng=rng)
     evidence = load_or_make("property-evidence", key, maker.make)
     present, numbers = participation(view, rounds), tuple(r.round for r in rounds)
     return Evidence(rounds=numbers, participation=present, count=present.sum(1), **evidence)
@@ -129,6 +132,7 @@ class Maker:
     rounds: list[RoundView]
     sums: Tensor
     what: Property
+    scene: Scene
     method: Method
     rng: Rng
 
@@ -140,7 +144,7 @@ class Maker:
         tables, begin = checkpoint.load() or (tables, 0)
         model, (own, rest) = build(self.view.terms.architecture), self._parts()
         # The held-out shadow clients have the same data in every round, as real clients do.
-        heldout = self.what.pairs(self._scene(rest), count=held, rng=self.rng.child("held"))
+        heldout = self._pairs(rest, count=held, rng=self.rng.child("held"))
         for number in track(range(begin, n), "shadow clients and detectors", total=n - begin):
             every = self._detectors(self.rounds[number], model, own, heldout)
             for k, (part, detector, features) in enumerate(every):
@@ -154,25 +158,15 @@ class Maker:
 
     def _parts(self) -> tuple[Tensor, Tensor]:
         """Rows of the auxiliary data for the detectors, and for the held-out shadow clients."""
-        assert self.view.grants.auxiliary is not None  # gather has checked
-        size = len(self.view.grants.auxiliary)
+        size = len(self.scene.auxiliary)
         order = torch.randperm(size, generator=self.rng.child("parts").torch())
-        cut = size - max(round(size * self.method.held), min(2 * self._examples(), size // 2))
+        cut = size - max(round(size * self.method.held), min(2 * self.scene.examples, size // 2))
         return order[:cut], order[cut:][: self.method.pool or None]
 
-    def _examples(self) -> int:
-        sizes = client_sizes(self.rounds)
-        return max(1, round(sum(examples for examples, _ in sizes) / sum(clients for _, clients in sizes)))
-
-    def _scene(self, rows: Tensor) -> Scene:
-        grants = self.view.grants
-        assert grants.auxiliary is not None  # gather has checked
-        return Scene(
-            auxiliary=grants.auxiliary.pick(rows),
-            challenge=grants.challenge,
-            terms=self.view.terms,
-            examples=self._examples(),
-        )
+    def _pairs(self, rows: Tensor, *, count: int, rng: Rng) -> Pairs:
+        """Shadow clients with and without the property, from these rows of the auxiliary data."""
+        scene = replace(self.scene, auxiliary=self.scene.auxiliary.pick(rows))
+        return self.what.pairs(scene, count=count, rng=rng)
 
     def _detectors(
         self, one: RoundView, model: nn.Module, rows: Tensor, heldout: Pairs
@@ -184,7 +178,7 @@ class Maker:
             order = torch.randperm(len(rows), generator=stream.child("pool").torch())
             rows = rows[order[: method.pool]]
         count = method.pairs - method.held_pairs
-        fresh = self.what.pairs(self._scene(rows), count=count, rng=stream.child("pairs"))
+        fresh = self._pairs(rows, count=count, rng=stream.child("pairs"))
         if method.detector == "discriminant":
             terms, how, rng = self.view.terms, method.shrinkage, stream.child("discriminant")
             found = fit_discriminant(model, terms, fresh, heldout, shrinkage=how, round=one.round, rng=rng)

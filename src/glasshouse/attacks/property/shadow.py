@@ -41,10 +41,6 @@ class Cast:
     rows: Tensor
     shares: Tensor | None = None
 
-    def client(self, number: int) -> Batch:
-        """The data of one shadow client."""
-        return self.pool.pick(self.rows[number])
-
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -164,13 +160,12 @@ def _train_clients(
     """Updates from the federation's own client code, client by client; for any terms and behaviour."""
     start = {name: t.detach().clone() for name, t in model.state_dict().items()}
     parts = []
-    for number in range(len(cast.rows)):
+    for number, rows in enumerate(cast.rows):
         stream = rng.child(f"shadow/{number}")
-        train = LocalTraining.of(terms, round=round)
-        trainer: Trainer = train
+        train: Trainer = LocalTraining.of(terms, round=round)
         if conduct.behaviour is not None:
-            trainer = conduct.behaviour.deviate(train, round=round, rng=stream)
-        updates = trainer(model, cast.client(number), rng=stream.child("train"), ascend=conduct.ascend)
+            train = conduct.behaviour.deviate(train, round=round, rng=stream)
+        updates = train(model, cast.pool.pick(rows), rng=stream.child("train"), ascend=conduct.ascend)
         parts.append(flatten(updates.tensors))
         model.load_state_dict(start)
     return torch.stack(parts)
