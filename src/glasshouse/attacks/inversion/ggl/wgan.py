@@ -171,9 +171,16 @@ def train_generator(data: Batch, *, classes: int, latent: int, training: Generat
     rng = Rng.root(0).child("ggl/wgan")
 
     def make(checkpoint: Checkpoint) -> dict[str, Tensor]:
-        pair = _Pair(shape, training, latent, known, rng=rng, device=device)
-        _train(pair, data, training, latent, rng=rng, checkpoint=checkpoint)
-        return {name: t.clone() for name, t in pair.generator.state_dict().items()}
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(rng.child("weights").seed())
+            pair = _Pair(
+                Generator(shape, latent=latent, width=training.width, classes=known).to(device),
+                Critic(shape, width=training.width, classes=known).to(device),
+                training.learning_rate,
+            )
+        own = Batch(inputs=data.inputs.to(device), labels=data.labels.to(device))
+        _train(pair, own, training, latent, rng=rng, checkpoint=checkpoint)
+        return map_tensors(pair.generator.state_dict(), Tensor.clone)
 
     key = {
         "version": _VERSION,
@@ -190,45 +197,27 @@ def train_generator(data: Batch, *, classes: int, latent: int, training: Generat
 
 @final
 class _Pair:
-    """Both networks with their optimizers, freshly initialised."""
+    """Both networks with their optimizers."""
 
-    def __init__(
-        self,
-        shape: tuple[int, int, int],
-        training: GeneratorTraining,
-        latent: int,
-        classes: int,
-        *,
-        rng: Rng,
-        device: torch.device,
-    ) -> None:
-        self.device = device
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(rng.child("weights").seed())
-            self.generator = Generator(shape, latent=latent, width=training.width, classes=classes)
-            self.critic = Critic(shape, width=training.width, classes=classes)
-        for net in self.networks().values():
-            net.to(device)
+    def __init__(self, generator: Generator, critic: Critic, rate: float) -> None:
+        self.generator, self.critic = generator, critic
+        self.networks: dict[str, nn.Module] = {"generator": generator, "critic": critic}
+        fused = generator.first.weight.device.type in FUSED
         self.optimizers = {
-            name: torch.optim.Adam(
-                net.parameters(), lr=training.learning_rate, betas=(0.5, 0.999), fused=device.type in FUSED
-            )
-            for name, net in self.networks().items()
+            name: torch.optim.Adam(net.parameters(), lr=rate, betas=(0.5, 0.999), fused=fused)
+            for name, net in self.networks.items()
         }
-
-    def networks(self) -> dict[str, nn.Module]:
-        return {"generator": self.generator, "critic": self.critic}
 
     def state(self) -> dict[str, Tensor]:
         """The complete training state, as one flat table."""
         tensors: dict[str, Tensor] = {}
-        for name, net in self.networks().items():
+        for name, net in self.networks.items():
             tensors |= with_prefix(f"{name}/", net.state_dict())
             tensors |= with_prefix(f"{name}.adam/", optimizer_tensors(self.optimizers[name], sep="/"))
         return map_tensors(tensors, lambda t: t.detach().clone())
 
     def load(self, tensors: dict[str, Tensor]) -> None:
-        for name, net in self.networks().items():
+        for name, net in self.networks.items():
             net.load_state_dict(take_prefix(tensors, f"{name}/"))
             restore_optimizer(self.optimizers[name], take_prefix(tensors, f"{name}.adam/"), sep="/")
 
@@ -236,11 +225,10 @@ class _Pair:
 def _train(
     pair: _Pair, data: Batch, training: GeneratorTraining, size: int, *, rng: Rng, checkpoint: Checkpoint
 ) -> None:
-    saved, begin, device = checkpoint.load(), 0, pair.device
-    data = Batch(inputs=data.inputs.to(device), labels=data.labels.to(device))
-    if saved is not None:
-        pair.load(saved[0])
-        begin = saved[1]
+    begin, device = 0, data.inputs.device
+    if (saved := checkpoint.load()) is not None:
+        tensors, begin = saved
+        pair.load(tensors)
     for step in track(range(begin, training.steps), "training the generator", total=training.steps - begin):
         draws = rng.child(f"step/{step}").torch()
         rows = torch.randint(len(data), (training.batch_size,), generator=draws).to(device)
@@ -270,7 +258,7 @@ def _critic_loss(critic: Critic, real: Tensor, fake: Tensor, labels: Tensor, mix
 
 
 def _descend(pair: _Pair, name: str, loss: Tensor) -> None:
-    weights = list(pair.networks()[name].parameters())
+    weights = list(pair.networks[name].parameters())
     for weight, slope in zip(weights, torch.autograd.grad(loss, weights), strict=True):
         weight.grad = slope
     pair.optimizers[name].step()
