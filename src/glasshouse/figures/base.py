@@ -268,7 +268,6 @@ class Figure(Protocol):
 
         An exception, here or in :class:`RunFigure`, only affects this figure and is logged.
         """
-        ...
 
 
 @runtime_checkable
@@ -283,11 +282,9 @@ class RunFigure(Protocol):
 
     def collect(self, cell: CellEvidence) -> Iterable[Any]:
         """The data that the figure needs from one cell; plain data that can be pickled."""
-        ...
 
     def draw_run(self, collected: Sequence[Any]) -> Iterable[Exhibit]:
         """Exhibits of the run, from the data collected from its cells."""
-        ...
 
 
 def has_any(cell: CellEvidence, reads: Iterable[type | Part]) -> bool:

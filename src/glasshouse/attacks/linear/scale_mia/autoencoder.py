@@ -135,7 +135,8 @@ def _train(
     if recipe.bfloat16:
         pair.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     device = images.device
-    spread = nn.Parameter(torch.full((pair.tail.latent,), -2.0, device=device))  # log of a deviation
+    # log of the posterior's deviation
+    spread = nn.Parameter(torch.full((pair.tail.latent,), -2.0, device=device))
     head = tuple(f"model.{name}." for name in pair.tail.names)
     weights = [p for name, p in pair.named_parameters() if not name.startswith(head)]
     weights += [spread] if recipe.variational else []
