@@ -287,11 +287,10 @@ class RunFigure(Protocol):
         """Exhibits of the run, from the data collected from its cells."""
 
 
-def has_any(cell: CellEvidence, reads: Iterable[type | Part]) -> bool:
+def has_any(cell: CellEvidence, reads: frozenset[type | Part]) -> bool:
     """Whether the cell has a claim of one of these types, or a federation with one of these parts."""
-    readings = list(reads)
-    kinds = tuple(one for one in readings if isinstance(one, type))
-    parts = [one for one in readings if isinstance(one, str)]
+    kinds = tuple(one for one in reads if isinstance(one, type))
+    parts = [one for one in reads if isinstance(one, str)]
     claims = (c for attack in cell.attacks for group in attack.groups for c in group.claims)
     return any(isinstance(c, kinds) for c in claims) or any(
         bool(getattr(federation, part)) for federation in cell.federations for part in parts

@@ -25,7 +25,7 @@ from glasshouse.registry import create, load
 from glasshouse.rng import Rng
 from glasshouse.tensors import copy_to
 from glasshouse.transcript.view import RoundView, View
-from glasshouse.wire import Batch, Value
+from glasshouse.wire import Aggregate, Batch, Value
 
 LOG = logging.getLogger("glasshouse")
 
@@ -36,7 +36,7 @@ SAVED_EVERY = 20
 
 
 def gather(
-    view: View, *, looks_for: str, settings: Mapping[str, Value], method: Method, rng: Rng
+    view: View, looks_for: str, settings: Mapping[str, Value], *, method: Method, rng: Rng
 ) -> Evidence:
     """The evidence of a run, from the cache if it was computed before.
 
@@ -65,7 +65,8 @@ def gather(
     note_unequal(rounds)
     # By name: in a file, tensors may be in another order than in the model.
     names = list(LocalTraining.of(view.terms, round=0).parameters(build(view.terms.architecture)))
-    sums = torch.stack([total(r, names) for r in rounds])  # (n, z)
+    aggregates = [r.aggregate for r in rounds if r.aggregate is not None]
+    sums = torch.stack([total(a, names) for a in aggregates])  # (n, z)
     batches = [auxiliary] if challenge is None else [auxiliary, challenge]
     key = {
         "version": VERSION,
@@ -82,7 +83,7 @@ def gather(
     scene = Scene(auxiliary=auxiliary, challenge=challenge, terms=view.terms, examples=max(1, round(mean)))
     maker = Maker(view=view, rounds=rounds, sums=sums, what=what, scene=scene, method=method, rng=rng)
     evidence = load_or_make("property-evidence", key, maker.make)
-    present, numbers = participation(view, rounds), tuple(r.round for r in rounds)
+    present, numbers = participation(view, aggregates), tuple(r.round for r in rounds)
     return Evidence(rounds=numbers, participation=present, count=present.sum(1), **evidence)
 
 
@@ -105,22 +106,18 @@ def note_unequal(rounds: list[RoundView]) -> None:
         )
 
 
-def participation(view: View, rounds: list[RoundView]) -> Tensor:
+def participation(view: View, sums: list[Aggregate]) -> Tensor:
     """Which clients answered: (n, N) of 0 and 1."""
-    present = torch.zeros(len(rounds), view.terms.clients, dtype=torch.float64)
-    for row, one in zip(present, rounds, strict=True):
-        assert one.aggregate is not None  # the caller selects rounds with a sum
-        row[[c for c in one.aggregate.selected if c not in one.aggregate.dropped]] = 1
+    present = torch.zeros(len(sums), view.terms.clients, dtype=torch.float64)
+    for row, one in zip(present, sums, strict=True):
+        row[[c for c in one.selected if c not in one.dropped]] = 1
     return present
 
 
-def total(one: RoundView, names: list[str]) -> Tensor:
+def total(one: Aggregate, names: list[str]) -> Tensor:
     """The sum of the round's updates, each with weight 1 on average: (z,) float64."""
-    aggregate = one.aggregate
-    assert aggregate is not None  # the caller selects rounds with a sum
-    answered = len(aggregate.selected) - len(aggregate.dropped)
-    scale, tensors = answered / aggregate.weight, aggregate.tensors
-    return torch.cat([tensors[n].double().reshape(-1) * scale for n in names])
+    scale = (len(one.selected) - len(one.dropped)) / one.weight
+    return torch.cat([one.tensors[n].double().reshape(-1) * scale for n in names])
 
 
 @final

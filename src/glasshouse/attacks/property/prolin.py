@@ -124,8 +124,6 @@ class Problem:
         round_of = np.concatenate([r for r, _ in where])
         who = np.concatenate([p * clients + i for p, (_, i) in enumerate(where)])
         mean, variance = evidence.mean.numpy(), evidence.variance.numpy()  # (n, 2, t)
-        weights = (1 - evidence.overlap).numpy()
-        expected = expected_features(evidence, lengths, ridge=ridge).numpy()
         used = np.arange(n)[None] < np.array(lengths)[:, None]  # (P, n)
         return cls(
             starts=np.cumsum([0, *(len(r) for r, _ in where[:-1])]),
@@ -135,8 +133,8 @@ class Problem:
             precision=1 / variance[round_of].transpose(1, 0, 2),
             constant=-0.5 * np.log(2 * np.pi * variance).sum(2)[round_of].T.copy(),
             sums=(evidence.features.numpy()[None] * used[:, :, None]).reshape(-1, mean.shape[2]),
-            weights=np.tile(weights, (len(lengths), 1)),
-            expected=expected.reshape(-1, mean.shape[2]),
+            weights=np.tile((1 - evidence.overlap).numpy(), (len(lengths), 1)),
+            expected=expected_features(evidence, lengths, ridge=ridge).numpy().reshape(-1, mean.shape[2]),
             rounds=np.maximum(np.bincount(who, minlength=len(lengths) * clients), 1).astype(float),
             variant=variant,
         )

@@ -128,14 +128,14 @@ def _go_on(model: nn.Module, terms: Terms, cast: Cast, sums: Tensor, *, rate: fl
             torch.manual_seed(rng.child("later").seed())
         for number, row in enumerate(sums):
             place = start + row
-            _point(parameters, place)
             for rows in _later_steps(cast.rows[number], terms, rng=rng.child(f"later/{number}")):
                 batch = cast.pool.pick(rows)
+                nn.utils.vector_to_parameters(place, parameters.values())
                 loss = F.cross_entropy(model(batch.inputs), batch.labels)
                 gradients = torch.autograd.grad(loss, list(parameters.values()))
                 place.add_(torch.cat([g.reshape(-1) for g in gradients]), alpha=rate)
             row.copy_(place - start)
-    _point(parameters, start)
+    nn.utils.vector_to_parameters(start, parameters.values())
 
 
 def _later_steps(rows: Tensor, terms: Terms, *, rng: Rng) -> Iterator[Tensor]:
@@ -144,14 +144,6 @@ def _later_steps(rows: Tensor, terms: Terms, *, rng: Rng) -> Iterator[Tensor]:
     for epoch in range(1, terms.local_epochs):
         order = torch.randperm(len(rows), generator=rng.child(f"epoch/{epoch}").torch())
         yield from torch.split(rows[order], terms.batch_size)
-
-
-def _point(parameters: Mapping[str, nn.Parameter], vector: Tensor) -> None:
-    """Make the parameters views of ``vector``, so that changing it changes them."""
-    offset = 0
-    for p in parameters.values():
-        p.data = vector[offset : offset + p.numel()].view(p.shape)
-        offset += p.numel()
 
 
 def _train_clients(

@@ -12,6 +12,7 @@ Shape letters: N images, D latent entries, K classes, C channels, H and W pixels
 
 import math
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import final
 
@@ -81,16 +82,19 @@ def stages(shape: tuple[int, int, int]) -> int:
 
 @final
 class Generator(nn.Module):
-    """Latent (N, D) and labels (N,) → pixels (N, C, H, W) in [0, 1]; ``classes`` 0: labels are ignored."""
+    """Latent (N, D) and labels (N,) → pixels (N, C, H, W) in [0, 1]; ``classes`` 0: labels are ignored.
+
+    ``depth``: number of stages at which :meth:`draw` can begin; each doubles the sides.
+    """
 
     def __init__(self, shape: tuple[int, int, int], *, latent: int, width: int, classes: int = 0) -> None:
         super().__init__()
-        self.shape, self.classes = shape, classes
-        top = width * 2 ** (stages(shape) - 1)
+        self.shape, self.classes, self.depth = shape, classes, stages(shape)
+        top = width * 2 ** (self.depth - 1)
         self.first = nn.Linear(latent + classes, top * _FIRST_SIDE**2, bias=False)
         self.norm = nn.BatchNorm1d(top * _FIRST_SIDE**2)
         layers = OrderedDict[str, nn.Module]()
-        for i in range(stages(shape) - 1):
+        for i in range(self.depth - 1):
             layers[f"up{i}"] = nn.ConvTranspose2d(top, top // 2, 2, stride=2, bias=False)
             layers[f"norm{i}"] = nn.BatchNorm2d(top // 2)
             layers[f"relu{i}"] = nn.ReLU()
@@ -101,11 +105,6 @@ class Generator(nn.Module):
     def forward(self, latent: Tensor, labels: Tensor) -> Tensor:
         """Images; generated sides that exceed the image shape are cropped around the centre."""
         return self.draw(self.features(latent, labels, stage=0), stage=0)
-
-    @property
-    def depth(self) -> int:
-        """Number of stages at which :meth:`draw` can begin; each doubles the sides."""
-        return stages(self.shape)
 
     def features(self, latent: Tensor, labels: Tensor, *, stage: int) -> Tensor:
         """Features (N, channels, side, side) before ``stage``; of stage 0 the side is 4."""
@@ -173,14 +172,11 @@ def train_generator(data: Batch, *, classes: int, latent: int, training: Generat
     def make(checkpoint: Checkpoint) -> dict[str, Tensor]:
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(rng.child("weights").seed())
-            pair = _Pair(
-                Generator(shape, latent=latent, width=training.width, classes=known).to(device),
-                Critic(shape, width=training.width, classes=known).to(device),
-                training.learning_rate,
-            )
+            fresh = Generator(shape, latent=latent, width=training.width, classes=known).to(device)
+            critic = Critic(shape, width=training.width, classes=known).to(device)
         own = Batch(inputs=data.inputs.to(device), labels=data.labels.to(device))
-        _train(pair, own, training, latent, rng=rng, checkpoint=checkpoint)
-        return map_tensors(pair.generator.state_dict(), Tensor.clone)
+        _train(fresh, critic, own, training, latent, rng=rng, checkpoint=checkpoint)
+        return map_tensors(fresh.state_dict(), Tensor.clone)
 
     key = {
         "version": _VERSION,
@@ -195,40 +191,36 @@ def train_generator(data: Batch, *, classes: int, latent: int, training: Generat
     return generator.to(device).eval().requires_grad_(False)
 
 
-@final
-class _Pair:
-    """Both networks with their optimizers."""
-
-    def __init__(self, generator: Generator, critic: Critic, rate: float) -> None:
-        self.generator, self.critic = generator, critic
-        self.networks: dict[str, nn.Module] = {"generator": generator, "critic": critic}
-        fused = generator.first.weight.device.type in FUSED
-        self.optimizers = {
-            name: torch.optim.Adam(net.parameters(), lr=rate, betas=(0.5, 0.999), fused=fused)
-            for name, net in self.networks.items()
-        }
-
-    def state(self) -> dict[str, Tensor]:
-        """The complete training state, as one flat table."""
-        tensors: dict[str, Tensor] = {}
-        for name, net in self.networks.items():
-            tensors |= with_prefix(f"{name}/", net.state_dict())
-            tensors |= with_prefix(f"{name}.adam/", optimizer_tensors(self.optimizers[name], sep="/"))
-        return map_tensors(tensors, lambda t: t.detach().clone())
-
-    def load(self, tensors: dict[str, Tensor]) -> None:
-        for name, net in self.networks.items():
-            net.load_state_dict(take_prefix(tensors, f"{name}/"))
-            restore_optimizer(self.optimizers[name], take_prefix(tensors, f"{name}.adam/"), sep="/")
+def _state(nets: Mapping[str, nn.Module], optimizers: Mapping[str, torch.optim.Adam]) -> dict[str, Tensor]:
+    """The complete training state, as one flat table."""
+    tensors: dict[str, Tensor] = {}
+    for name, net in nets.items():
+        tensors |= with_prefix(f"{name}/", net.state_dict())
+        tensors |= with_prefix(f"{name}.adam/", optimizer_tensors(optimizers[name], sep="/"))
+    return map_tensors(tensors, lambda t: t.detach().clone())
 
 
 def _train(
-    pair: _Pair, data: Batch, training: GeneratorTraining, size: int, *, rng: Rng, checkpoint: Checkpoint
+    generator: Generator,
+    critic: Critic,
+    data: Batch,
+    training: GeneratorTraining,
+    size: int,
+    *,
+    rng: Rng,
+    checkpoint: Checkpoint,
 ) -> None:
-    begin, device = 0, data.inputs.device
+    begin, device, rate = 0, data.inputs.device, training.learning_rate
+    nets: dict[str, nn.Module] = {"generator": generator, "critic": critic}
+    optimizers = {
+        name: torch.optim.Adam(net.parameters(), lr=rate, betas=(0.5, 0.999), fused=device.type in FUSED)
+        for name, net in nets.items()
+    }
     if (saved := checkpoint.load()) is not None:
         tensors, begin = saved
-        pair.load(tensors)
+        for name, net in nets.items():
+            net.load_state_dict(take_prefix(tensors, f"{name}/"))
+            restore_optimizer(optimizers[name], take_prefix(tensors, f"{name}.adam/"), sep="/")
     for step in track(range(begin, training.steps), "training the generator", total=training.steps - begin):
         draws = rng.child(f"step/{step}").torch()
         rows = torch.randint(len(data), (training.batch_size,), generator=draws).to(device)
@@ -239,12 +231,13 @@ def _train(
         latent = torch.randn(training.batch_size, size, generator=draws).to(device)
         mix = torch.rand(training.batch_size, 1, 1, 1, generator=draws).to(device)
         with torch.no_grad():
-            fake = pair.generator(latent, labels)
-        _descend(pair, "critic", _critic_loss(pair.critic, real, fake, labels, mix))
+            fake = generator(latent, labels)
+        _descend(critic, optimizers["critic"], _critic_loss(critic, real, fake, labels, mix))
         if (step + 1) % training.critic_steps == 0:
-            _descend(pair, "generator", -pair.critic(pair.generator(latent, labels), labels).mean())
+            loss = -critic(generator(latent, labels), labels).mean()
+            _descend(generator, optimizers["generator"], loss)
         if (step + 1) % _SAVE_EVERY == 0 and step + 1 < training.steps:
-            checkpoint.save(pair.state(), step + 1)
+            checkpoint.save(_state(nets, optimizers), step + 1)
 
 
 def _critic_loss(critic: Critic, real: Tensor, fake: Tensor, labels: Tensor, mix: Tensor) -> Tensor:
@@ -257,11 +250,11 @@ def _critic_loss(critic: Critic, real: Tensor, fake: Tensor, labels: Tensor, mix
     return loss
 
 
-def _descend(pair: _Pair, name: str, loss: Tensor) -> None:
-    weights = list(pair.networks[name].parameters())
+def _descend(net: nn.Module, optimizer: torch.optim.Adam, loss: Tensor) -> None:
+    weights = list(net.parameters())
     for weight, slope in zip(weights, torch.autograd.grad(loss, weights), strict=True):
         weight.grad = slope
-    pair.optimizers[name].step()
+    optimizer.step()
 
 
 def _sorted(data: Batch) -> Batch:
