@@ -19,7 +19,7 @@ from torch import Tensor
 
 from glasshouse.attacks.base import DefenseGuess, GenerativeAttack, PriorSamples, Reconstruction
 from glasshouse.attacks.parts import detect
-from glasshouse.attacks.parts.matching.distance import Distance, Objective, Steps, objective
+from glasshouse.attacks.parts.matching.distance import Objective, objective
 from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import replica
 from glasshouse.errors import Inapplicable
@@ -27,7 +27,7 @@ from glasshouse.figures.base import AttackEvidence, CellEvidence, GroupEvidence,
 from glasshouse.figures.generator_scale import CAPTION, COLUMNS, scale_rows
 from glasshouse.metrics.statistics.shares import proportion_bounds
 from glasshouse.registry import Card
-from glasshouse.results.exhibits import Place, line, lines, pictures, table
+from glasshouse.results.exhibits import line, lines, pictures, table
 from glasshouse.results.records import Exhibit
 from glasshouse.wire import Batch
 
@@ -69,28 +69,20 @@ def _generator(cell: CellEvidence, attack: AttackEvidence, generative: Generativ
         columns=COLUMNS,
         rows=scale_rows(cell.metrics, group, prior=prior, latent=generative.latent, run=cell.place.run),
     )
-    if group.of(Reconstruction):
-        arguments: Any = attack.settings.arguments
-        yield from _landscape(
-            cell.place,
-            f"{attack.label}: loss around the private image",
-            group,
-            distance=arguments.get("distance", "squared"),
-            steps=arguments.get("local_steps", "simulate"),
-        )
+    yield from _landscape(cell, attack, group)
 
 
-def _landscape(
-    place: Place, title: str, group: GroupEvidence, *, distance: Distance, steps: Steps
-) -> Iterator[Exhibit]:
+def _landscape(cell: CellEvidence, attack: AttackEvidence, group: GroupEvidence) -> Iterator[Exhibit]:
     """Two lines: the loss above its minimum, with and without the detected transformation.
 
     Yields nothing if there is no single update, or none that can be matched.
     """
-    about = group.of(Reconstruction)[0].about
-    if about.client is None or group.prior_samples is None or group.view is None:
+    about = next((claim.about for claim in group.of(Reconstruction)), None)
+    if about is None or about.client is None or group.prior_samples is None or group.view is None:
         return
     truth, _ = group.truth.batch(about.rounds[0], about.client)
+    arguments: Any = attack.settings.arguments
+    distance, steps = arguments.get("distance", "squared"), arguments.get("local_steps", "simulate")
     try:
         client = replica(group.view(about.rounds, about.client), subject="loss landscape")
         images = None if group.auxiliary is None else group.auxiliary.inputs
@@ -106,8 +98,8 @@ def _landscape(
     except Inapplicable:
         return
     yield lines(
-        place,
-        title,
+        cell.place,
+        f"{attack.label}: loss around the private image",
         "On the line from the first victim's image (0) to a draw of the generator (1): how far the "
         "loss is above its minimum. An attack can find the image where the minimum is at 0.",
         labels=("place on the line", "loss above its minimum"),

@@ -78,16 +78,15 @@ def updates(
     if conduct.behaviour is not None or not plain or not shares_gradients(model, terms):
         return conduct.factor * _train_clients(model, terms, cast, conduct, round=round, rng=rng)
     steps = steps_of(terms, cast.rows.shape[1])
-    ordered = cast
     if steps > 1 or terms.sends != "delta":
         noise = torch.rand(cast.rows.shape, generator=rng.child("order").torch())
-        ordered = Cast(pool=cast.pool, rows=cast.rows.gather(1, noise.argsort(1)))
-    first = Cast(pool=cast.pool, rows=ordered.rows[:, : terms.batch_size])
+        cast = Cast(pool=cast.pool, rows=cast.rows.gather(1, noise.argsort(1)))
+    first = Cast(pool=cast.pool, rows=cast.rows[:, : terms.batch_size])
     gradients = mean_gradients(model, terms, first, rng=rng)
     rate = (-1.0 if conduct.ascend else 1.0) * (1.0 if terms.sends == "gradient" else -terms.rate(round))
     gradients.mul_(rate)
     if steps > 1:
-        _go_on(model, terms, ordered, gradients, rate=rate, rng=rng)
+        _go_on(model, terms, cast, gradients, rate=rate, rng=rng)
     return gradients if conduct.factor == 1 else gradients.mul_(conduct.factor)
 
 

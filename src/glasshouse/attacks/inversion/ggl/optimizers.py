@@ -13,8 +13,6 @@ from glasshouse.rng import Rng
 
 LOG = logging.getLogger("glasshouse")
 
-_HOME = "glasshouse.attacks.inversion.ggl"
-
 
 def minimize(fit: Fit, search: LatentSearch, *, rngs: Sequence[Rng]) -> list[tuple[Best, ...]]:
     """For every victim ``search.restarts`` independent trials, the one with the lowest loss first.
@@ -62,6 +60,6 @@ def _can_travel(fit: Fit) -> bool:
 
 def _run_trial(fit: Fit, search: LatentSearch, rng: Rng) -> Best:
     """One search of CMA-ES or TuRBO, maybe in another process."""
-    minimize_one = pkgutil.resolve_name(f"{_HOME}.{search.optimizer}:minimize")
+    minimize_one = pkgutil.resolve_name(f"glasshouse.attacks.inversion.ggl.{search.optimizer}:minimize")
     best: Best = minimize_one(fit, fit.dimension, search, rng=rng)
     return best

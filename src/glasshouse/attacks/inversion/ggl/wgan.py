@@ -89,7 +89,7 @@ class Generator(nn.Module):
 
     def __init__(self, shape: tuple[int, int, int], *, latent: int, width: int, classes: int = 0) -> None:
         super().__init__()
-        self.shape, self.classes, self.depth = shape, classes, stages(shape)
+        self.shape, self.latent, self.classes, self.depth = shape, latent, classes, stages(shape)
         top = width * 2 ** (self.depth - 1)
         self.first = nn.Linear(latent + classes, top * _FIRST_SIDE**2, bias=False)
         self.norm = nn.BatchNorm1d(top * _FIRST_SIDE**2)
@@ -175,7 +175,7 @@ def train_generator(data: Batch, *, classes: int, latent: int, training: Generat
             fresh = Generator(shape, latent=latent, width=training.width, classes=known).to(device)
             critic = Critic(shape, width=training.width, classes=known).to(device)
         own = Batch(inputs=data.inputs.to(device), labels=data.labels.to(device))
-        _train(fresh, critic, own, training, latent, rng=rng, checkpoint=checkpoint)
+        _train((fresh, critic), own, training, rng, checkpoint)
         return map_tensors(fresh.state_dict(), Tensor.clone)
 
     key = {
@@ -201,16 +201,10 @@ def _state(nets: Mapping[str, nn.Module], optimizers: Mapping[str, torch.optim.A
 
 
 def _train(
-    generator: Generator,
-    critic: Critic,
-    data: Batch,
-    training: GeneratorTraining,
-    size: int,
-    *,
-    rng: Rng,
-    checkpoint: Checkpoint,
+    pair: tuple[Generator, Critic], data: Batch, training: GeneratorTraining, rng: Rng, checkpoint: Checkpoint
 ) -> None:
-    begin, device, rate = 0, data.inputs.device, training.learning_rate
+    (generator, critic), begin = pair, 0
+    device, rate = data.inputs.device, training.learning_rate
     nets: dict[str, nn.Module] = {"generator": generator, "critic": critic}
     optimizers = {
         name: torch.optim.Adam(net.parameters(), lr=rate, betas=(0.5, 0.999), fused=device.type in FUSED)
@@ -228,7 +222,7 @@ def _train(
         if training.mirror:
             flip = torch.rand(len(real), generator=draws).to(device) < 0.5
             real = torch.where(flip[:, None, None, None], real.flip(3), real)
-        latent = torch.randn(training.batch_size, size, generator=draws).to(device)
+        latent = torch.randn(training.batch_size, generator.latent, generator=draws).to(device)
         mix = torch.rand(training.batch_size, 1, 1, 1, generator=draws).to(device)
         with torch.no_grad():
             fake = generator(latent, labels)
