@@ -52,12 +52,11 @@ def gather(
     """
     view = copy_to(view, "cpu")  # shadow clients are many and small: a GPU is no faster
     what: Property = create(load("properties", looks_for), settings)
-    subject = f"property '{looks_for}' from sums"
     rounds = [r for r in view.rounds if r.aggregate is not None]
     auxiliary, challenge = view.grants.auxiliary, view.grants.challenge
     if len(rounds) < 2 or auxiliary is None:
         raise Inapplicable(
-            subject,
+            f"property '{looks_for}' from sums",
             needs="auxiliary data, and sums of at least 2 rounds",
             got=f"{len(rounds)} sums, {0 if auxiliary is None else len(auxiliary)} auxiliary examples",
             fix="set federation.secure_sum = true and federation.keep.rounds = 'all', and data.auxiliary",

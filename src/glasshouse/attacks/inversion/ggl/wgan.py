@@ -191,12 +191,16 @@ def train_generator(data: Batch, *, classes: int, latent: int, training: Generat
     return generator.to(device).eval().requires_grad_(False)
 
 
-def _state(nets: Mapping[str, nn.Module], optimizers: Mapping[str, torch.optim.Adam]) -> dict[str, Tensor]:
+_Parts = Mapping[str, tuple[nn.Module, torch.optim.Adam]]
+"""Both networks with their optimizers, by name."""
+
+
+def _state(parts: _Parts) -> dict[str, Tensor]:
     """The complete training state, as one flat table."""
     tensors: dict[str, Tensor] = {}
-    for name, net in nets.items():
+    for name, (net, optimizer) in parts.items():
         tensors |= with_prefix(f"{name}/", net.state_dict())
-        tensors |= with_prefix(f"{name}.adam/", optimizer_tensors(optimizers[name], sep="/"))
+        tensors |= with_prefix(f"{name}.adam/", optimizer_tensors(optimizer, sep="/"))
     return map_tensors(tensors, lambda t: t.detach().clone())
 
 
@@ -205,16 +209,14 @@ def _train(
 ) -> None:
     (generator, critic), begin = pair, 0
     device, rate = data.inputs.device, training.learning_rate
-    nets: dict[str, nn.Module] = {"generator": generator, "critic": critic}
-    optimizers = {
-        name: torch.optim.Adam(net.parameters(), lr=rate, betas=(0.5, 0.999), fused=device.type in FUSED)
-        for name, net in nets.items()
-    }
+    fused, parts = device.type in FUSED, dict[str, tuple[nn.Module, torch.optim.Adam]]()
+    for name, net in (("generator", generator), ("critic", critic)):
+        parts[name] = net, torch.optim.Adam(net.parameters(), lr=rate, betas=(0.5, 0.999), fused=fused)
     if (saved := checkpoint.load()) is not None:
         tensors, begin = saved
-        for name, net in nets.items():
+        for name, (net, optimizer) in parts.items():
             net.load_state_dict(take_prefix(tensors, f"{name}/"))
-            restore_optimizer(optimizers[name], take_prefix(tensors, f"{name}.adam/"), sep="/")
+            restore_optimizer(optimizer, take_prefix(tensors, f"{name}.adam/"), sep="/")
     for step in track(range(begin, training.steps), "training the generator", total=training.steps - begin):
         draws = rng.child(f"step/{step}").torch()
         rows = torch.randint(len(data), (training.batch_size,), generator=draws).to(device)
@@ -226,12 +228,11 @@ def _train(
         mix = torch.rand(training.batch_size, 1, 1, 1, generator=draws).to(device)
         with torch.no_grad():
             fake = generator(latent, labels)
-        _descend(critic, optimizers["critic"], _critic_loss(critic, real, fake, labels, mix))
+        _descend(parts, "critic", _critic_loss(critic, real, fake, labels, mix))
         if (step + 1) % training.critic_steps == 0:
-            loss = -critic(generator(latent, labels), labels).mean()
-            _descend(generator, optimizers["generator"], loss)
+            _descend(parts, "generator", -critic(generator(latent, labels), labels).mean())
         if (step + 1) % _SAVE_EVERY == 0 and step + 1 < training.steps:
-            checkpoint.save(_state(nets, optimizers), step + 1)
+            checkpoint.save(_state(parts), step + 1)
 
 
 def _critic_loss(critic: Critic, real: Tensor, fake: Tensor, labels: Tensor, mix: Tensor) -> Tensor:
@@ -244,7 +245,8 @@ def _critic_loss(critic: Critic, real: Tensor, fake: Tensor, labels: Tensor, mix
     return loss
 
 
-def _descend(net: nn.Module, optimizer: torch.optim.Adam, loss: Tensor) -> None:
+def _descend(parts: _Parts, name: str, loss: Tensor) -> None:
+    net, optimizer = parts[name]
     weights = list(net.parameters())
     for weight, slope in zip(weights, torch.autograd.grad(loss, weights), strict=True):
         weight.grad = slope
