@@ -5,10 +5,9 @@ A line joins findings that differ only in this argument: attacks of one scenario
 combination of its other arguments, a chart of a defence one line per attack.
 """
 
-import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final, final
 
 import numpy as np
@@ -46,6 +45,8 @@ class Point:
 
 Family = dict[float, Point]
 """Points by the value of the varied argument."""
+Variation = tuple[str, str, float, str, str, Point]
+"""A plug-in, a numeric argument, its value; texts of what a chart's and a line's points share; a point."""
 
 
 @final
@@ -68,8 +69,13 @@ class Arguments:
                 )
 
     def draw_run(self, collected: Sequence[Point]) -> Iterator[Exhibit]:
-        yield from _of_attacks(collected)
-        yield from _of_defenses(collected)
+        for attack, name, long in _charts(v for point in collected for v in _of_attack(point)):
+            point = _any(long[0])
+            where = [] if "defenses" in point.axes else list(point.finding.defenses)
+            yield _chart(attack, name, dict(zip(_names(attack, long), long, strict=True)), where)
+        for varied, name, long in _charts(v for point in collected for v in _of_defenses(point)):
+            where = [d.name for d in _any(long[0]).defenses if d.name != varied]
+            yield _chart(varied, name, _label_families(long), where)
 
 
 def _own(metric: Metric, attack: AttackEvidence) -> float | None:
@@ -85,42 +91,31 @@ def _own(metric: Metric, attack: AttackEvidence) -> float | None:
     return float(np.mean(scores)) if scores else None
 
 
-def _of_attacks(every: Sequence[Point]) -> Iterator[Exhibit]:
-    charts: dict[tuple[str, ...], dict[str, Family]] = {}
-    for point in every:
-        for name, value in _numbers(point.attack.arguments):
-            f = point.finding
-            setting = _text({**point.axes, "defenses": f.defenses})
-            families = charts.setdefault((f.scenario, point.attack.name, name, f.metric, setting), {})
-            rest = _text({k: v for k, v in point.attack.arguments.items() if k != name})
-            families.setdefault(rest, {}).setdefault(value, point)
-    for (_, attack, name, _, _), families in charts.items():
-        long = [family for family in families.values() if len(family) >= FEWEST]
-        if long:
-            point = _any(long[0])
-            where = [] if "defenses" in point.axes else list(point.finding.defenses)
-            yield _chart(attack, name, dict(zip(_names(attack, long), long, strict=True)), where)
+def _of_attack(point: Point) -> Iterator[Variation]:
+    for name, value, rest in _numbers(point.attack.arguments):
+        setting = _text({**point.axes, "defenses": point.finding.defenses})
+        yield point.attack.name, name, value, setting, _text(rest), point
 
 
-def _of_defenses(every: Sequence[Point]) -> Iterator[Exhibit]:
+def _of_defenses(point: Point) -> Iterator[Variation]:
+    axes, attack = _without("defenses", point.axes), _text([point.finding.attack, point.attack.arguments])
+    for position, defense in enumerate(point.defenses):
+        others = [(d.name, d.arguments) for i, d in enumerate(point.defenses) if i != position]
+        for name, value, rest in _numbers(defense.arguments):
+            setting = _text([axes, position, others, rest])
+            yield defense.name, name, value, setting, attack, replace(point, axes=axes)
+
+
+def _charts(variations: Iterable[Variation]) -> Iterator[tuple[str, str, list[Family]]]:
+    """Plug-in, argument, and lines of enough points, of every chart that has one."""
     charts: dict[tuple[str, ...], dict[str, Family]] = {}
-    for point in every:
-        axes = _without("defenses", point.axes)
-        for position, defense in enumerate(point.defenses):
-            settings = defense.arguments
-            others = [(d.name, d.arguments) for i, d in enumerate(point.defenses) if i != position]
-            for name, value in _numbers(settings):
-                f = point.finding
-                rest = {k: v for k, v in settings.items() if k != name}
-                setting = _text([axes, position, others, rest])
-                families = charts.setdefault((f.scenario, defense.name, name, f.metric, setting), {})
-                attack = _text([f.attack, point.attack.arguments])
-                families.setdefault(attack, {}).setdefault(value, dataclasses.replace(point, axes=axes))
-    for (_, varied, name, _, _), families in charts.items():
+    for plugin, name, value, setting, family, point in variations:
+        of = (point.finding.scenario, plugin, name, point.finding.metric, setting)
+        charts.setdefault(of, {}).setdefault(family, {}).setdefault(value, point)
+    for (_, plugin, name, _, _), families in charts.items():
         long = [family for family in families.values() if len(family) >= FEWEST]
         if long:
-            where = [d.name for d in _any(long[0]).defenses if d.name != varied]
-            yield _chart(varied, name, _label_families(long), where)
+            yield plugin, name, long
 
 
 def _chart(plugin: str, argument: str, families: Mapping[str, Family], where: Sequence[str]) -> Exhibit:
@@ -176,10 +171,11 @@ def _names(attack: str, families: Sequence[Family]) -> list[str]:
     return [", ".join(f"{_words(k)} = {s[k]}" for k in keys) for s in settings]
 
 
-def _numbers(settings: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+def _numbers(settings: Mapping[str, Any]) -> Iterator[tuple[str, float, dict[str, Any]]]:
+    """Name and value of every numeric argument, and the other arguments."""
     for name, value in settings.items():
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            yield name, float(value)
+            yield name, float(value), {k: v for k, v in settings.items() if k != name}
 
 
 def _without(part: str, axes: Mapping[str, Any]) -> dict[str, Any]:

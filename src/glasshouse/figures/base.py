@@ -268,7 +268,6 @@ class Figure(Protocol):
 
         An exception, here or in :class:`RunFigure`, only affects this figure and is logged.
         """
-        ...
 
 
 @runtime_checkable
@@ -283,18 +282,15 @@ class RunFigure(Protocol):
 
     def collect(self, cell: CellEvidence) -> Iterable[Any]:
         """The data that the figure needs from one cell; plain data that can be pickled."""
-        ...
 
     def draw_run(self, collected: Sequence[Any]) -> Iterable[Exhibit]:
         """Exhibits of the run, from the data collected from its cells."""
-        ...
 
 
-def has_any(cell: CellEvidence, reads: Iterable[type | Part]) -> bool:
+def has_any(cell: CellEvidence, reads: frozenset[type | Part]) -> bool:
     """Whether the cell has a claim of one of these types, or a federation with one of these parts."""
-    readings = list(reads)
-    kinds = tuple(one for one in readings if isinstance(one, type))
-    parts = [one for one in readings if isinstance(one, str)]
+    kinds = tuple(one for one in reads if isinstance(one, type))
+    parts = [one for one in reads if isinstance(one, str)]
     claims = (c for attack in cell.attacks for group in attack.groups for c in group.claims)
     return any(isinstance(c, kinds) for c in claims) or any(
         bool(getattr(federation, part)) for federation in cell.federations for part in parts

@@ -11,7 +11,6 @@ from glasshouse.figures.base import (
     Federation,
     GuardDecision,
     Part,
-    Share,
 )
 from glasshouse.guard.inspect import Seen, inspect
 from glasshouse.metrics.statistics.shares import proportion_interval
@@ -42,10 +41,10 @@ def _accuracies(cell: CellEvidence) -> Iterator[Exhibit]:
     rows: list[list[object]] = []
     public = next((one.public_model for one in cell.federations if one.public_model), None)
     if public:
-        rows.append(_row("public model, natural images", Share(value=public.natural, n=public.n)))
-        robust = Share(value=public.robust, n=public.n_robust)
-        rows.append(_row("public model, PGD-10 within 4/255", robust))
-    rows += [_row(f"as sent by {one.active}", one.sent) for one in cell.federations if one.sent]
+        rows.append(_row("public model, natural images", public.natural, public.n))
+        rows.append(_row("public model, PGD-10 within 4/255", public.robust, public.n_robust))
+    sent = [(one.active, one.sent) for one in cell.federations if one.sent]
+    rows += [_row(f"as sent by {active}", share.value, share.n) for active, share in sent]
     if rows:
         yield table(
             cell.place,
@@ -56,9 +55,9 @@ def _accuracies(cell: CellEvidence) -> Iterator[Exhibit]:
         )
 
 
-def _row(name: str, share: Share) -> list[object]:
-    interval = proportion_interval(round(share.value * share.n), share.n)
-    return [name, interval.value, interval.low, interval.high, share.n]
+def _row(name: str, share: float, n: int) -> list[object]:
+    interval = proportion_interval(round(share * n), n)
+    return [name, interval.value, interval.low, interval.high, n]
 
 
 def _head(cell: CellEvidence, label: str, report: Appendix) -> Exhibit:

@@ -28,7 +28,7 @@ class Drawings:
     """
 
     exhibits: tuple[Exhibit, ...] = ()
-    collected: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    collected: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
@@ -46,8 +46,7 @@ def draw_cell(cell: CellEvidence) -> Drawings:
                 exhibits.extend(_check_exhibits(name, figure.draw(cell)))
             if isinstance(figure, RunFigure):
                 collected.setdefault(name, []).extend(figure.collect(cell))
-    parts = {name: tuple(every) for name, every in collected.items()}
-    return Drawings(exhibits=tuple(exhibits), collected=parts, notes=tuple(notes))
+    return Drawings(exhibits=tuple(exhibits), collected=collected, notes=tuple(notes))
 
 
 def draw_run(cells: Sequence[Drawings]) -> Drawings:

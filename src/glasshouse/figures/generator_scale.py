@@ -21,7 +21,7 @@ from glasshouse.attacks.base import PriorSamples, Reconstruction
 from glasshouse.errors import Undefined
 from glasshouse.figures.base import GroupEvidence
 from glasshouse.metrics.base import ComparingMetric, Metric
-from glasshouse.metrics.statistics.interval import RESAMPLES, Interval, paired_gain
+from glasshouse.metrics.statistics.interval import RESAMPLES, paired_gain
 from glasshouse.metrics.statistics.shares import paired_share_gain
 from glasshouse.models.nearest import Prior, nearest_images
 from glasshouse.rng import Rng
@@ -159,7 +159,6 @@ def _paired_gain(metric: Metric, attack: Scores, null: Scores, *, rng: Rng) -> s
     """Paired gain of the attack over a null on the same victims, with its interval."""
     if len(attack) < 2:
         return "one victim"
-    gain: Interval
     if metric.counts:
         victims = np.repeat(np.arange(len(attack)), [len(v) for v in attack])
         gain = paired_share_gain(np.concatenate(attack), np.concatenate(null), victims)

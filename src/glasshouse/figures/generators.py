@@ -1,4 +1,13 @@
-"""Attacks that search a generator: its samples, bounds on its scores, the detected defence."""
+"""Attacks that search a generator: its samples, bounds on its scores, the detected defence, the loss.
+
+The landscape is the loss that an attack minimises, along a line through the true image, with and without
+adaptation. A defence that transforms the gradient moves the minimum away from the private image; applying the
+same transformation to the candidate's gradient moves it back. Computed in scoring: it needs the ground truth,
+and no attack sees it.
+
+Source: Li et al. 2022 (GGL), arXiv:2203.15696, section 3 (the loss landscape with and without adaptation).
+Where we differ: our line goes to an image of the generator, theirs follow two random latent directions.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -9,15 +18,22 @@ import torch
 from torch import Tensor
 
 from glasshouse.attacks.base import DefenseGuess, GenerativeAttack, PriorSamples, Reconstruction
+from glasshouse.attacks.parts import detect
+from glasshouse.attacks.parts.matching.distance import Objective, objective
+from glasshouse.attacks.parts.matching.transforms import Adaptation
+from glasshouse.attacks.parts.replica import replica
+from glasshouse.errors import Inapplicable
 from glasshouse.figures.base import AttackEvidence, CellEvidence, GroupEvidence, pixels
 from glasshouse.figures.generator_scale import CAPTION, COLUMNS, scale_rows
-from glasshouse.figures.landscape import landscape
 from glasshouse.metrics.statistics.shares import proportion_bounds
 from glasshouse.registry import Card
-from glasshouse.results.exhibits import pictures, table
+from glasshouse.results.exhibits import line, lines, pictures, table
 from glasshouse.results.records import Exhibit
+from glasshouse.wire import Batch
 
 SHOWN: Final = 8
+OFFSETS: Final = tuple(i / 10 for i in range(-5, 11))
+"""Positions on the landscape's line: 0 is the private image, 1 the generator's sample."""
 
 
 @final
@@ -53,15 +69,53 @@ def _generator(cell: CellEvidence, attack: AttackEvidence, generative: Generativ
         columns=COLUMNS,
         rows=scale_rows(cell.metrics, group, prior=prior, latent=generative.latent, run=cell.place.run),
     )
-    if group.of(Reconstruction):
-        arguments: Any = attack.settings.arguments
-        yield from landscape(
-            cell.place,
-            f"{attack.label}: loss around the private image",
-            group,
-            distance=arguments.get("distance", "squared"),
-            steps=arguments.get("local_steps", "simulate"),
-        )
+    yield from _landscape(cell, attack, group)
+
+
+def _landscape(cell: CellEvidence, attack: AttackEvidence, group: GroupEvidence) -> Iterator[Exhibit]:
+    """Two lines: the loss above its minimum, with and without the detected transformation.
+
+    Yields nothing if there is no single update, or none that can be matched.
+    """
+    about = next((claim.about for claim in group.of(Reconstruction)), None)
+    if about is None or about.client is None or group.prior_samples is None or group.view is None:
+        return
+    truth, _ = group.truth.batch(about.rounds[0], about.client)
+    arguments: Any = attack.settings.arguments
+    distance, steps = arguments.get("distance", "squared"), arguments.get("local_steps", "simulate")
+    try:
+        client = replica(group.view(about.rounds, about.client), subject="loss landscape")
+        images = None if group.auxiliary is None else group.auxiliary.inputs
+        defense = detect.detect(client, images=images, rng=group.rng.child("landscape"))
+        adaptations = {
+            "adapted": detect.adaptation(defense, client, steps=steps),
+            "not adapted": Adaptation(),
+        }
+        series = []
+        for name, adaptation in adaptations.items():
+            loss = objective(client, distance=distance, steps=steps, adaptive=adaptation)
+            series.append(line(name, OFFSETS, _along(loss, truth, group.prior_samples.inputs)))
+    except Inapplicable:
+        return
+    yield lines(
+        cell.place,
+        f"{attack.label}: loss around the private image",
+        "On the line from the first victim's image (0) to a draw of the generator (1): how far the "
+        "loss is above its minimum. An attack can find the image where the minimum is at 0.",
+        labels=("place on the line", "loss above its minimum"),
+        series=series,
+    )
+
+
+def _along(loss: Objective, truth: Batch, draws: Tensor) -> list[float]:
+    """Loss above its minimum at ``OFFSETS``; the line goes from ``truth`` to equally many ``draws``."""
+    far = draws[torch.arange(len(truth)) % len(draws)]
+    offsets = torch.tensor(OFFSETS).view(-1, 1, 1, 1, 1)
+    points = truth.inputs + offsets * (far - truth.inputs)
+    labels = truth.labels.expand(len(points), -1)
+    values = loss(points, labels, create_graph=False).detach()
+    above: list[float] = (values - values.min()).tolist()
+    return above
 
 
 def _samples(cell: CellEvidence, attack: AttackEvidence, group: GroupEvidence) -> Exhibit:

@@ -43,10 +43,8 @@ class PrivateClasses:
 
 
 def _claims(attack: AttackEvidence) -> Claims:
-    ordered = [
-        (g, sorted(g.of(ClassRepresentatives), key=lambda c: len(c.about.rounds))) for g in attack.groups
-    ]
-    return [(group, claims) for group, claims in ordered if claims]
+    every = ((group, group.of(ClassRepresentatives)) for group in attack.groups)
+    return [(group, sorted(own, key=lambda c: len(c.about.rounds))) for group, own in every if own]
 
 
 def _null_images(group: GroupEvidence, labels: Tensor) -> dict[str, Tensor]:

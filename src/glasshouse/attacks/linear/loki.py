@@ -22,13 +22,12 @@ import torch
 from torch import Tensor
 
 from glasshouse.attacks.base import Claim, Needs
-from glasshouse.attacks.linear.robbing_the_fed import PREFIX, agreed_state, imprint_tensors, in_front
+from glasshouse.attacks.linear.robbing_the_fed import PREFIX, Imprinting
 from glasshouse.attacks.parts.readout import summed
-from glasshouse.attacks.parts.readout.linear_leakage import normal_thresholds
-from glasshouse.limits import Count, Natural, check_ranges
+from glasshouse.limits import Count, Natural
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.transcript.view import View
+from glasshouse.transcript.view import RoundView, View
 from glasshouse.wire import Architecture, Broadcast, Crafted
 
 EMPTY_BIN = 1e-3
@@ -39,7 +38,7 @@ SCALE, QUIET = 3.0, 0.1
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Loki:
+class Loki(Imprinting):
     """The attack and its settings.
 
     Args:
@@ -58,72 +57,46 @@ class Loki:
         control=summed.crafting_control("addressing", "architecture", "parameters"),
     )
 
+    needs: ClassVar[Needs] = summed.crafting_needs("architecture", "addressing")
+    name: ClassVar[str] = "loki"
+    module: ClassVar[str] = "loki"
+
     width: Count = 4
     local_steps: Natural = 0
 
-    def __post_init__(self) -> None:
-        check_ranges(self, "attack 'loki'")
-
-    budget: ClassVar[None] = None
-
-    needs: ClassVar[Needs] = summed.crafting_needs("architecture", "addressing")
-
     def craft(self, view: View, *, rng: Rng) -> Crafted | None:
         """One broadcast per client, identical except for the convolution."""
-        auxiliary = view.grants.auxiliary
-        assert auxiliary is not None  # needs.grants
         terms, number = view.terms, view.rounds[-1].round
         bins = max(self.width * terms.batch_size * max(self.local_steps, 1), 2)
-        brightness = auxiliary.inputs.flatten(1).mean(1)
-        thresholds = normal_thresholds(brightness, bins)
-        architecture = in_front(
-            terms.architecture,
-            name="loki",
-            arguments={"bins": bins, "groups": terms.clients},
-            subject="attack 'loki'",
-        )
-        entries = auxiliary.inputs[0].numel()
-        tensors = imprint_tensors(thresholds, entries, sparse=False, rng=rng)
+        settings = {"bins": bins, "groups": terms.clients}
+        architecture, tensors, memory = self.imprint(view, bins, settings, rng=rng)
         weight = tensors[f"{PREFIX}.measure.weight"].repeat(1, terms.clients) / SCALE
         back = tensors[f"{PREFIX}.back.weight"] * QUIET
         tensors |= {f"{PREFIX}.measure.weight": weight, f"{PREFIX}.back.weight": back}
-        shared = {**agreed_state(view), **tensors}
 
         def addressed(client: int | None) -> Broadcast:
-            every = {**shared, **_spread(architecture, client, terms.clients)}
+            every = {**tensors, **_spread(architecture, client, terms.clients)}
             return Broadcast(round=number, architecture=architecture, tensors=every, client=client)
 
         return Crafted(
             default=addressed(None),
             addressed={client: addressed(client) for client in range(terms.clients)},
-            memory={"thresholds": thresholds, "brightness": brightness},  # brightness: only for the figure
+            memory=memory,
         )
 
-    def check_model(self, architecture: Architecture) -> None:
-        """Refuse models that are not registered."""
-        in_front(architecture, name="imprint", arguments={}, subject="attack 'loki'")
-
-    def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
-        del rng  # deterministic
-        claims: list[Claim] = []
+    def read(self, one: RoundView, view: View) -> Claim:
         name = f"{PREFIX}.measure.weight"
-        for one in view.rounds:
-            if one.broadcast.architecture.name != "loki":
-                continue
-            total = summed.sum_of_round(one, terms=view.terms, names=(name,), subject="attack 'loki'")
-            clients = tuple(one.updates)
-            if one.aggregate:
-                answering = {*one.aggregate.selected} - {*one.aggregate.dropped}
-                clients = tuple(sorted(answering & {*range(view.terms.clients)}))
-            limit = -(-total.examples // len(clients))
-            blocks = total.gradient[name].chunk(view.terms.clients, dim=1)
-            readings = {c: read_group(blocks[c], view.memory["thresholds"], limit=limit) for c in clients}
-            inputs, confidence = (torch.cat(parts) for parts in zip(*readings.values(), strict=True))
-            source = torch.tensor([c for c, (found, _) in readings.items() for _ in found]).long()
-            claims.append(
-                summed.claim_of_round(one, inputs, terms=view.terms, confidence=confidence, source=source)
-            )
-        return tuple(claims)
+        total = summed.sum_of_round(one, terms=view.terms, names=(name,), subject="attack 'loki'")
+        clients = tuple(one.updates)
+        if one.aggregate:
+            answering = {*one.aggregate.selected} - {*one.aggregate.dropped}
+            clients = tuple(sorted(answering & {*range(view.terms.clients)}))
+        limit = -(-total.examples // len(clients))
+        blocks = total.gradient[name].chunk(view.terms.clients, dim=1)
+        readings = {c: read_group(blocks[c], view.memory["thresholds"], limit=limit) for c in clients}
+        inputs, confidence = (torch.cat(parts) for parts in zip(*readings.values(), strict=True))
+        source = torch.tensor([c for c, (found, _) in readings.items() for _ in found]).long()
+        return summed.claim_of_round(one, inputs, terms=view.terms, confidence=confidence, source=source)
 
 
 def _spread(architecture: Architecture, client: int | None, clients: int) -> dict[str, Tensor]:

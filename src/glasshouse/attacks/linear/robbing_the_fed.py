@@ -12,6 +12,7 @@ clients. Shape letters: B images, C, H, W, R bins.
 """
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, final
@@ -28,7 +29,7 @@ from glasshouse.errors import Inapplicable
 from glasshouse.limits import check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.transcript.view import View
+from glasshouse.transcript.view import RoundView, View
 from glasshouse.wire import Architecture, Broadcast, Crafted, Value
 
 PREFIX = "features.imprint"
@@ -37,9 +38,71 @@ EMPTY_BIN = 1e-5
 """A bin below this share of the strongest one counts as empty: about the rounding of a float32 sum."""
 
 
+class Imprinting(ABC):
+    """An attack that puts a module of linear layers in front of the model; ``name`` is registered.
+
+    ``module``: name of the architecture with the module in front.
+    """
+
+    name: ClassVar[str]
+    module: ClassVar[str]
+    budget: ClassVar[None] = None
+
+    def __post_init__(self) -> None:
+        check_ranges(self, f"attack '{self.name}'")
+
+    def check_model(self, architecture: Architecture) -> None:
+        """Refuse models that are not registered."""
+        self.in_front(architecture, {})
+
+    def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
+        """The images of every round in which the module was in front."""
+        del rng  # deterministic
+        rounds = [one for one in view.rounds if one.broadcast.architecture.name == self.module]
+        return tuple(self.read(one, view) for one in rounds)
+
+    @abstractmethod
+    def read(self, one: RoundView, view: View) -> Claim:
+        """The images of one of these rounds."""
+
+    def in_front(self, agreed: Architecture, arguments: Mapping[str, Value]) -> Architecture:
+        """The architecture with the module around ``agreed``.
+
+        Raises:
+            Inapplicable: the agreed model is not registered (a user's own ``module:factory``).
+        """
+        if ":" in agreed.name:
+            raise Inapplicable(
+                f"attack '{self.name}'",
+                needs="a registered model to put a module in front of",
+                got=f"'{agreed.name}'",
+                fix="register it as an entry point of glasshouse.models",
+            )
+        inner = json.dumps(dict(agreed.arguments), sort_keys=True)
+        return Architecture(
+            name=self.module,
+            input_shape=agreed.input_shape,
+            classes=agreed.classes,
+            arguments={"inner": agreed.name, "inner_arguments": inner, **arguments},
+        )
+
+    def imprint(
+        self, view: View, bins: int, arguments: Mapping[str, Value], *, sparse: bool = False, rng: Rng
+    ) -> tuple[Architecture, dict[str, Tensor], dict[str, Tensor]]:
+        """Architecture, tensors and memory of the honest model behind a module with ``bins`` rows."""
+        auxiliary = view.grants.auxiliary
+        assert auxiliary is not None  # needs.grants
+        architecture = self.in_front(view.terms.architecture, arguments)
+        brightness = auxiliary.inputs.flatten(1).mean(1)
+        thresholds = normal_thresholds(brightness, bins)
+        rows = imprint_tensors(thresholds, auxiliary.inputs[0].numel(), sparse=sparse, rng=rng)
+        memory = {"thresholds": thresholds, "brightness": brightness}  # brightness: only for the figure
+        return architecture, {**agreed_state(view), **rows}, memory
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
-class RobbingTheFed:
+class RobbingTheFed(Imprinting):
     """The attack and its settings.
 
     Args:
@@ -61,62 +124,35 @@ class RobbingTheFed:
         control=summed.crafting_control("architecture", "parameters"),
     )
 
+    needs: ClassVar[Needs] = summed.crafting_needs("architecture")
+    name: ClassVar[str] = "robbing_the_fed"
+    module: ClassVar[str] = "imprint"
+
     bins: Annotated[int, Ge(2), Le(2**31 - 1)] = 1024
     variant: Literal["linear", "sparse"] = "linear"
 
-    def __post_init__(self) -> None:
-        check_ranges(self, "attack 'robbing_the_fed'")
-
-    budget: ClassVar[None] = None
-
-    needs: ClassVar[Needs] = summed.crafting_needs("architecture")
-
     def craft(self, view: View, *, rng: Rng) -> Crafted | None:
         """The honest model behind an imprint module."""
-        auxiliary = view.grants.auxiliary
-        assert auxiliary is not None  # needs.grants
-        brightness = auxiliary.inputs.flatten(1).mean(1)
-        thresholds = normal_thresholds(brightness, self.bins)
-        architecture = in_front(
-            view.terms.architecture,
-            name="imprint",
-            arguments={"bins": self.bins, "variant": self.variant},
-            subject="attack 'robbing_the_fed'",
-        )
-        entries = auxiliary.inputs[0].numel()
-        imprint = imprint_tensors(thresholds, entries, sparse=self.variant == "sparse", rng=rng)
-        tensors, number = {**agreed_state(view), **imprint}, view.rounds[-1].round
+        settings, sparse = {"bins": self.bins, "variant": self.variant}, self.variant == "sparse"
+        architecture, tensors, memory = self.imprint(view, self.bins, settings, sparse=sparse, rng=rng)
+        number = view.rounds[-1].round
         return Crafted(
-            default=Broadcast(round=number, architecture=architecture, tensors=tensors),
-            memory={"thresholds": thresholds, "brightness": brightness},  # brightness: only for the figure
+            default=Broadcast(round=number, architecture=architecture, tensors=tensors), memory=memory
         )
 
-    def check_model(self, architecture: Architecture) -> None:
-        """Refuse models that are not registered."""
-        in_front(architecture, name="imprint", arguments={}, subject="attack 'robbing_the_fed'")
-
-    def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
-        del rng  # deterministic
-        claims: list[Claim] = []
+    def read(self, one: RoundView, view: View) -> Claim:
         names = (f"{PREFIX}.measure.weight", f"{PREFIX}.measure.bias")
-        for one in view.rounds:
-            if one.broadcast.architecture.name != "imprint":
-                continue
-            total = summed.sum_of_round(
-                one, terms=view.terms, names=names, subject="attack 'robbing_the_fed'"
-            )
-            weight, bias = (total.gradient[name] for name in names)
-            rows, most = (weight, bias, view.memory["thresholds"]), total.examples
-            if self.variant == "sparse":
-                leak = read_single_rows(*rows, faint=EMPTY_BIN, limit=most)
-            else:
-                floor = EMPTY_BIN * float(bias.diff().abs().max())
-                mean = weight.new_full((weight.shape[1],), 1 / weight.shape[1])
-                measure = mean if view.terms.sends != "gradient" else None
-                leak = read_rows(*rows, floor=floor, limit=most, measure=measure)
-            confidence = leak.signal.abs()
-            claims.append(summed.claim_of_round(one, leak.inputs, terms=view.terms, confidence=confidence))
-        return tuple(claims)
+        total = summed.sum_of_round(one, terms=view.terms, names=names, subject=f"attack '{self.name}'")
+        weight, bias = (total.gradient[name] for name in names)
+        rows, most = (weight, bias, view.memory["thresholds"]), total.examples
+        if self.variant == "sparse":
+            leak = read_single_rows(*rows, faint=EMPTY_BIN, limit=most)
+        else:
+            floor = EMPTY_BIN * float(bias.diff().abs().max())
+            mean = weight.new_full((weight.shape[1],), 1 / weight.shape[1])
+            measure = mean if view.terms.sends != "gradient" else None
+            leak = read_rows(*rows, floor=floor, limit=most, measure=measure)
+        return summed.claim_of_round(one, leak.inputs, terms=view.terms, confidence=leak.signal.abs())
 
 
 def imprint_tensors(thresholds: Tensor, entries: int, *, sparse: bool, rng: Rng) -> dict[str, Tensor]:
@@ -138,30 +174,6 @@ def imprint_tensors(thresholds: Tensor, entries: int, *, sparse: bool, rng: Rng)
         f"{PREFIX}.back.weight": (pattern / rows)[:, None].expand(entries, rows).contiguous(),
         f"{PREFIX}.back.bias": torch.full((entries,), 0.5),
     }
-
-
-def in_front(
-    agreed: Architecture, *, name: str, arguments: Mapping[str, Value], subject: str
-) -> Architecture:
-    """The architecture ``name`` around ``agreed``.
-
-    Raises:
-        Inapplicable: the agreed model is not registered (a user's own ``module:factory``).
-    """
-    if ":" in agreed.name:
-        raise Inapplicable(
-            subject,
-            needs="a registered model to put a module in front of",
-            got=f"'{agreed.name}'",
-            fix="register it as an entry point of glasshouse.models",
-        )
-    inner = json.dumps(dict(agreed.arguments), sort_keys=True)
-    return Architecture(
-        name=name,
-        input_shape=agreed.input_shape,
-        classes=agreed.classes,
-        arguments={"inner": agreed.name, "inner_arguments": inner, **arguments},
-    )
 
 
 def agreed_state(view: View) -> dict[str, Tensor]:

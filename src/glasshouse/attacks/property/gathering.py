@@ -5,7 +5,7 @@ Shape letters: as in ``evidence``. Shadow clients and detectors are computed rou
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -25,7 +25,7 @@ from glasshouse.registry import create, load
 from glasshouse.rng import Rng
 from glasshouse.tensors import copy_to
 from glasshouse.transcript.view import RoundView, View
-from glasshouse.wire import Batch, Value
+from glasshouse.wire import Aggregate, Batch, Value
 
 LOG = logging.getLogger("glasshouse")
 
@@ -36,7 +36,7 @@ SAVED_EVERY = 20
 
 
 def gather(
-    view: View, *, looks_for: str, settings: Mapping[str, Value], method: Method, rng: Rng
+    view: View, looks_for: str, settings: Mapping[str, Value], *, method: Method, rng: Rng
 ) -> Evidence:
     """The evidence of a run, from the cache if it was computed before.
 
@@ -52,21 +52,21 @@ def gather(
     """
     view = copy_to(view, "cpu")  # shadow clients are many and small: a GPU is no faster
     what: Property = create(load("properties", looks_for), settings)
-    subject = f"property '{looks_for}' from sums"
     rounds = [r for r in view.rounds if r.aggregate is not None]
-    if len(rounds) < 2 or view.grants.auxiliary is None:
+    auxiliary, challenge = view.grants.auxiliary, view.grants.challenge
+    if len(rounds) < 2 or auxiliary is None:
         raise Inapplicable(
-            subject,
+            f"property '{looks_for}' from sums",
             needs="auxiliary data, and sums of at least 2 rounds",
-            got=f"{len(rounds)} sums, {0 if view.grants.auxiliary is None else len(view.grants.auxiliary)} "
-            "auxiliary examples",
+            got=f"{len(rounds)} sums, {0 if auxiliary is None else len(auxiliary)} auxiliary examples",
             fix="set federation.secure_sum = true and federation.keep.rounds = 'all', and data.auxiliary",
         )
     note_unequal(rounds)
     # By name: in a file, tensors may be in another order than in the model.
     names = list(LocalTraining.of(view.terms, round=0).parameters(build(view.terms.architecture)))
-    sums = torch.stack([total(r, names) for r in rounds])  # (n, z)
-    batches = [view.grants.auxiliary, *([view.grants.challenge] if view.grants.challenge is not None else [])]
+    aggregates = [r.aggregate for r in rounds if r.aggregate is not None]
+    sums = torch.stack([total(a, names) for a in aggregates])  # (n, z)
+    batches = [auxiliary] if challenge is None else [auxiliary, challenge]
     key = {
         "version": VERSION,
         "terms": repr(view.terms),
@@ -77,9 +77,12 @@ def gather(
         "method": {name: value for name, value in vars(method).items() if name != "seed"},
         "rng": rng.seed(),
     }
-    maker = Maker(view=view, rounds=rounds, sums=sums, what=what, method=method, rng=rng)
+    sizes = client_sizes(rounds)
+    mean = sum(examples for examples, _ in sizes) / sum(clients for _, clients in sizes)
+    scene = Scene(auxiliary=auxiliary, challenge=challenge, terms=view.terms, examples=max(1, round(mean)))
+    maker = Maker(view=view, rounds=rounds, sums=sums, what=what, scene=scene, method=method, rng=rng)
     evidence = load_or_make("property-evidence", key, maker.make)
-    present, numbers = participation(view, rounds), tuple(r.round for r in rounds)
+    present, numbers = participation(view, aggregates), tuple(r.round for r in rounds)
     return Evidence(rounds=numbers, participation=present, count=present.sum(1), **evidence)
 
 
@@ -102,22 +105,18 @@ def note_unequal(rounds: list[RoundView]) -> None:
         )
 
 
-def participation(view: View, rounds: list[RoundView]) -> Tensor:
+def participation(view: View, sums: list[Aggregate]) -> Tensor:
     """Which clients answered: (n, N) of 0 and 1."""
-    present = torch.zeros(len(rounds), view.terms.clients, dtype=torch.float64)
-    for row, one in zip(present, rounds, strict=True):
-        assert one.aggregate is not None  # the caller selects rounds with a sum
-        row[[c for c in one.aggregate.selected if c not in one.aggregate.dropped]] = 1
+    present = torch.zeros(len(sums), view.terms.clients, dtype=torch.float64)
+    for row, one in zip(present, sums, strict=True):
+        row[[c for c in one.selected if c not in one.dropped]] = 1
     return present
 
 
-def total(one: RoundView, names: list[str]) -> Tensor:
+def total(one: Aggregate, names: list[str]) -> Tensor:
     """The sum of the round's updates, each with weight 1 on average: (z,) float64."""
-    aggregate = one.aggregate
-    assert aggregate is not None  # the caller selects rounds with a sum
-    answered = len(aggregate.selected) - len(aggregate.dropped)
-    scale, tensors = answered / aggregate.weight, aggregate.tensors
-    return torch.cat([tensors[n].double().reshape(-1) * scale for n in names])
+    scale = (len(one.selected) - len(one.dropped)) / one.weight
+    return torch.cat([one.tensors[n].double().reshape(-1) * scale for n in names])
 
 
 @final
@@ -129,6 +128,7 @@ class Maker:
     rounds: list[RoundView]
     sums: Tensor
     what: Property
+    scene: Scene
     method: Method
     rng: Rng
 
@@ -140,7 +140,7 @@ class Maker:
         tables, begin = checkpoint.load() or (tables, 0)
         model, (own, rest) = build(self.view.terms.architecture), self._parts()
         # The held-out shadow clients have the same data in every round, as real clients do.
-        heldout = self.what.pairs(self._scene(rest), count=held, rng=self.rng.child("held"))
+        heldout = self._pairs(rest, count=held, rng=self.rng.child("held"))
         for number in track(range(begin, n), "shadow clients and detectors", total=n - begin):
             every = self._detectors(self.rounds[number], model, own, heldout)
             for k, (part, detector, features) in enumerate(every):
@@ -154,25 +154,15 @@ class Maker:
 
     def _parts(self) -> tuple[Tensor, Tensor]:
         """Rows of the auxiliary data for the detectors, and for the held-out shadow clients."""
-        assert self.view.grants.auxiliary is not None  # gather has checked
-        size = len(self.view.grants.auxiliary)
+        size = len(self.scene.auxiliary)
         order = torch.randperm(size, generator=self.rng.child("parts").torch())
-        cut = size - max(round(size * self.method.held), min(2 * self._examples(), size // 2))
+        cut = size - max(round(size * self.method.held), min(2 * self.scene.examples, size // 2))
         return order[:cut], order[cut:][: self.method.pool or None]
 
-    def _examples(self) -> int:
-        sizes = client_sizes(self.rounds)
-        return max(1, round(sum(examples for examples, _ in sizes) / sum(clients for _, clients in sizes)))
-
-    def _scene(self, rows: Tensor) -> Scene:
-        grants = self.view.grants
-        assert grants.auxiliary is not None  # gather has checked
-        return Scene(
-            auxiliary=grants.auxiliary.pick(rows),
-            challenge=grants.challenge,
-            terms=self.view.terms,
-            examples=self._examples(),
-        )
+    def _pairs(self, rows: Tensor, *, count: int, rng: Rng) -> Pairs:
+        """Shadow clients with and without the property, from these rows of the auxiliary data."""
+        scene = replace(self.scene, auxiliary=self.scene.auxiliary.pick(rows))
+        return self.what.pairs(scene, count=count, rng=rng)
 
     def _detectors(
         self, one: RoundView, model: nn.Module, rows: Tensor, heldout: Pairs
@@ -184,7 +174,7 @@ class Maker:
             order = torch.randperm(len(rows), generator=stream.child("pool").torch())
             rows = rows[order[: method.pool]]
         count = method.pairs - method.held_pairs
-        fresh = self.what.pairs(self._scene(rows), count=count, rng=stream.child("pairs"))
+        fresh = self._pairs(rows, count=count, rng=stream.child("pairs"))
         if method.detector == "discriminant":
             terms, how, rng = self.view.terms, method.shrinkage, stream.child("discriminant")
             found = fit_discriminant(model, terms, fresh, heldout, shrinkage=how, round=one.round, rng=rng)

@@ -136,18 +136,12 @@ class PerExample:
                     got=name,
                     fix="train the shadow clients one by one",
                 )
-            module, inputs, deltas = taps[layer]
-            parts.append(_part(module, inputs, deltas, of_bias=own == "bias"))
+            parts.append(_part(*taps[layer], of_bias=own == "bias"))
         return cls(parts=tuple(parts))
-
-    @property
-    def size(self) -> int:
-        """Z."""
-        return sum(part.size for part in self.parts)
 
     def means(self, rows: Tensor) -> Tensor:
         """Every client's mean over its examples ``rows`` (S, B): (S, z) float32."""
-        out = torch.zeros(len(rows), self.size)
+        out = torch.zeros(len(rows), sum(part.size for part in self.parts))
         for part, place in zip(self.parts, self._split(out), strict=True):
             part.means(rows, place)
         return out

@@ -80,9 +80,8 @@ class Prolin(SumReader):
         problem = Problem.of(evidence, lengths, ridge=self.ridge, variant=self.variant)
         x, tau = problem.begin(self.start, rng=rng)
         solution = solve(problem, x, tau, iterations=self.iterations)
-        shape = (len(lengths), -1)
-        scores = torch.from_numpy(solution.scores.reshape(shape))
-        return scores, torch.from_numpy(solution.tau.reshape(shape) > 0.5)
+        scores, tau = (x.reshape(len(lengths), -1) for x in (solution.scores, solution.tau))
+        return torch.from_numpy(scores), torch.from_numpy(tau > 0.5)
 
 
 @final
@@ -91,8 +90,6 @@ class Problem:
     """P prefixes over N clients as flat arrays; an entry is one client in one round of one prefix.
 
     Attributes:
-        clients: P * N.
-        slots: P * n.
         starts: (P,), first entry of each prefix.
         who: (E,), index of an entry's prefix and client.
         slot: (E,), index of its prefix and round.
@@ -106,8 +103,6 @@ class Problem:
         variant: of the likelihood and of the means.
     """
 
-    clients: int
-    slots: int
     starts: Ints
     who: Ints
     slot: Ints
@@ -129,12 +124,8 @@ class Problem:
         round_of = np.concatenate([r for r, _ in where])
         who = np.concatenate([p * clients + i for p, (_, i) in enumerate(where)])
         mean, variance = evidence.mean.numpy(), evidence.variance.numpy()  # (n, 2, t)
-        weights = (1 - evidence.overlap).numpy()
-        expected = expected_features(evidence, lengths, ridge=ridge).numpy()
         used = np.arange(n)[None] < np.array(lengths)[:, None]  # (P, n)
         return cls(
-            clients=len(lengths) * clients,
-            slots=len(lengths) * n,
             starts=np.cumsum([0, *(len(r) for r, _ in where[:-1])]),
             who=who,
             slot=np.concatenate([p * n + r for p, (r, _) in enumerate(where)]),
@@ -142,8 +133,8 @@ class Problem:
             precision=1 / variance[round_of].transpose(1, 0, 2),
             constant=-0.5 * np.log(2 * np.pi * variance).sum(2)[round_of].T.copy(),
             sums=(evidence.features.numpy()[None] * used[:, :, None]).reshape(-1, mean.shape[2]),
-            weights=np.tile(weights, (len(lengths), 1)),
-            expected=expected.reshape(-1, mean.shape[2]),
+            weights=np.tile((1 - evidence.overlap).numpy(), (len(lengths), 1)),
+            expected=expected_features(evidence, lengths, ridge=ridge).numpy().reshape(-1, mean.shape[2]),
             rounds=np.maximum(np.bincount(who, minlength=len(lengths) * clients), 1).astype(float),
             variant=variant,
         )
@@ -151,9 +142,9 @@ class Problem:
     def begin(self, start: str, *, rng: Rng) -> tuple[Floats, Floats]:
         """Initial X (E, t) and tau (clients,)."""
         if start == "ridge":
-            return self.expected[self.who], np.full(self.clients, 0.5)
+            return self.expected[self.who], np.full(len(self.rounds), 0.5)
         draws = rng.child("start").numpy()
-        return draws.random(self.mean.shape[1:]), draws.random(self.clients)
+        return draws.random(self.mean.shape[1:]), draws.random(len(self.rounds))
 
     def gradients(self, x: Floats, tau: Floats) -> tuple[Floats, Floats, Floats, Floats]:
         """Gradients of the losses by X (3, E, t) and by tau; total losses (P,); log odds (clients,)."""
@@ -162,9 +153,9 @@ class Problem:
         density = self.constant - 0.5 * ((x[None] - self.mean) * slopes).sum(2)  # (2, E), log
         likelihood = self._paper if self.variant == "paper" else self._reference
         loss, by_x[0], by_tau, odds = likelihood(density, slopes, tau)
-        gap = self.sums - _sum_groups(x, self.slot, self.slots)
+        gap = self.sums - _sum_groups(x, self.slot, len(self.sums))
         by_x[1] = (-2 * self.weights * gap)[self.slot]
-        shortfall = _sum_groups(x, self.who, self.clients) / self.rounds[:, None] - self.expected
+        shortfall = _sum_groups(x, self.who, len(self.rounds)) / self.rounds[:, None] - self.expected
         scale = np.ones_like(self.rounds) if self.variant == "paper" else self.rounds**2
         by_x[2] = (2 * (scale / self.rounds)[:, None] * shortfall)[self.who]
         count = len(self.starts)
@@ -174,8 +165,8 @@ class Problem:
 
     def _paper(self, density: Floats, slopes: Floats, tau: Floats) -> tuple[Floats, Floats, Floats, Floats]:
         """-sum over clients of log(tau ∏ f+ + (1 - tau) ∏ f-)."""
-        without = np.log1p(-tau) + sum_by_group(self.who, density[0], self.clients)
-        having = np.log(tau) + sum_by_group(self.who, density[1], self.clients)
+        without = np.log1p(-tau) + sum_by_group(self.who, density[0], len(tau))
+        having = np.log(tau) + sum_by_group(self.who, density[1], len(tau))
         share: Floats = expit(having - without)
         by_tau = (1 - share) / (1 - tau) - share / tau
         loss: Floats = -np.logaddexp(having, without).reshape(len(self.starts), -1).sum(1)
@@ -191,7 +182,7 @@ class Problem:
         parts = np.stack([(1 - own) * f[0], own * f[1]])
         mixed = 1 + parts.sum(0)
         by_x: Floats = ((parts / mixed)[:, :, None] * slopes).sum(0)
-        by_tau = -sum_by_group(self.who, (f[1] - f[0]) / mixed, self.clients)
+        by_tau = -sum_by_group(self.who, (f[1] - f[0]) / mixed, len(tau))
         loss: Floats = -np.add.reduceat(np.log(mixed), self.starts)
         return loss, by_x, by_tau, tau
 

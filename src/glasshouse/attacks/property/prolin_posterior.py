@@ -24,17 +24,15 @@ from typing import Annotated, ClassVar, final
 import numpy as np
 import torch
 from annotated_types import Ge, Le
-from numpy.typing import NDArray
 from scipy.special import betaln, expit, logit
 from torch import Tensor
 
 from glasshouse.attacks.property.evidence import Evidence
+from glasshouse.attacks.property.mtadam import Floats
 from glasshouse.attacks.property.readers import SumReader, sums_card
 from glasshouse.limits import Count, Share
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-
-Floats = NDArray[np.float64]
 
 EXACT = 13
 """Up to this many clients, all assignments are summed."""

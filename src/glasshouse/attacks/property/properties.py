@@ -69,7 +69,6 @@ class Property(Protocol):
             BadValue: the scene does not allow it.
             Inapplicable: the scene does not allow it.
         """
-        ...
 
 
 @final
@@ -102,11 +101,7 @@ class Membership(Property):
         # With dropout every shadow client has its own mask for the target.
         copies = count if scene.terms.options.get("dropout", False) else 1
         target = challenge.pick(torch.full((copies,), self.target))
-        pool = Batch(
-            inputs=torch.cat([scene.auxiliary.inputs, target.inputs]),
-            labels=torch.cat([scene.auxiliary.labels, target.labels]),
-        )
-        size = len(scene.auxiliary)
+        pool, size = _joined(scene.auxiliary, target), len(scene.auxiliary)
         positive = _draws(size, count, scene.examples, rng=rng.child("positive"))
         positive[:, 0] = size + torch.arange(count) % copies
         negative = _draws(size, count, scene.examples, rng=rng.child("negative"))
@@ -187,10 +182,7 @@ class LabelFlip(Property):
         auxiliary, size = scene.auxiliary, len(scene.auxiliary)
         flip = Flipping(shift=self.shift, to=self.to)
         wrong = flip.flipped(auxiliary.labels, classes=scene.terms.architecture.classes)
-        pool = Batch(
-            inputs=torch.cat([auxiliary.inputs, auxiliary.inputs]),
-            labels=torch.cat([auxiliary.labels, wrong]),
-        )
+        pool = _joined(auxiliary, Batch(inputs=auxiliary.inputs, labels=wrong))
         positive = size + _draws(size, count, scene.examples, rng=rng.child("positive"))
         negative = _draws(size, count, scene.examples, rng=rng.child("negative"))
         return Pairs(
@@ -242,6 +234,10 @@ class Attribute(Property):
             return Cast(pool=scene.auxiliary, rows=torch.where(torch.arange(b) < many[:, None], of, others))
 
         return Pairs(negative=cast(0, half, "negative"), positive=cast(half + 1, b, "positive"))
+
+
+def _joined(one: Batch, other: Batch) -> Batch:
+    return Batch(inputs=torch.cat([one.inputs, other.inputs]), labels=torch.cat([one.labels, other.labels]))
 
 
 def _same_data(scene: Scene, conduct: Conduct, *, count: int, rng: Rng) -> Pairs:

@@ -149,8 +149,7 @@ class SumReader(ABC):
         # A random stream of its own, salted with a digest of the sums: all estimators share the evidence.
         sums = digest([dict(r.aggregate.tensors) for r in view.rounds[:3] if r.aggregate is not None])
         own = Rng.root(self.method.seed, salt=sums).child("property-evidence")
-        looks_for, settings, method = self.looks_for, self.settings, self.method
-        evidence = gather(view, looks_for=looks_for, settings=settings, method=method, rng=own)
+        evidence = gather(view, self.looks_for, self.settings, method=self.method, rng=own)
         lengths = prefixes(len(evidence.rounds), self.every)
         scores, decisions = self.judge(evidence, lengths, rng=rng)
         claims = [

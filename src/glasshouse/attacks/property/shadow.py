@@ -41,10 +41,6 @@ class Cast:
     rows: Tensor
     shares: Tensor | None = None
 
-    def client(self, number: int) -> Batch:
-        """The data of one shadow client."""
-        return self.pool.pick(self.rows[number])
-
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -82,16 +78,15 @@ def updates(
     if conduct.behaviour is not None or not plain or not shares_gradients(model, terms):
         return conduct.factor * _train_clients(model, terms, cast, conduct, round=round, rng=rng)
     steps = steps_of(terms, cast.rows.shape[1])
-    ordered = cast
     if steps > 1 or terms.sends != "delta":
         noise = torch.rand(cast.rows.shape, generator=rng.child("order").torch())
-        ordered = Cast(pool=cast.pool, rows=cast.rows.gather(1, noise.argsort(1)))
-    first = Cast(pool=cast.pool, rows=ordered.rows[:, : terms.batch_size])
+        cast = Cast(pool=cast.pool, rows=cast.rows.gather(1, noise.argsort(1)))
+    first = Cast(pool=cast.pool, rows=cast.rows[:, : terms.batch_size])
     gradients = mean_gradients(model, terms, first, rng=rng)
     rate = (-1.0 if conduct.ascend else 1.0) * (1.0 if terms.sends == "gradient" else -terms.rate(round))
     gradients.mul_(rate)
     if steps > 1:
-        _go_on(model, terms, ordered, gradients, rate=rate, rng=rng)
+        _go_on(model, terms, cast, gradients, rate=rate, rng=rng)
     return gradients if conduct.factor == 1 else gradients.mul_(conduct.factor)
 
 
@@ -132,14 +127,14 @@ def _go_on(model: nn.Module, terms: Terms, cast: Cast, sums: Tensor, *, rate: fl
             torch.manual_seed(rng.child("later").seed())
         for number, row in enumerate(sums):
             place = start + row
-            _point(parameters, place)
             for rows in _later_steps(cast.rows[number], terms, rng=rng.child(f"later/{number}")):
                 batch = cast.pool.pick(rows)
+                nn.utils.vector_to_parameters(place, parameters.values())
                 loss = F.cross_entropy(model(batch.inputs), batch.labels)
                 gradients = torch.autograd.grad(loss, list(parameters.values()))
                 place.add_(torch.cat([g.reshape(-1) for g in gradients]), alpha=rate)
             row.copy_(place - start)
-    _point(parameters, start)
+    nn.utils.vector_to_parameters(start, parameters.values())
 
 
 def _later_steps(rows: Tensor, terms: Terms, *, rng: Rng) -> Iterator[Tensor]:
@@ -150,27 +145,18 @@ def _later_steps(rows: Tensor, terms: Terms, *, rng: Rng) -> Iterator[Tensor]:
         yield from torch.split(rows[order], terms.batch_size)
 
 
-def _point(parameters: Mapping[str, nn.Parameter], vector: Tensor) -> None:
-    """Make the parameters views of ``vector``, so that changing it changes them."""
-    offset = 0
-    for p in parameters.values():
-        p.data = vector[offset : offset + p.numel()].view(p.shape)
-        offset += p.numel()
-
-
 def _train_clients(
     model: nn.Module, terms: Terms, cast: Cast, conduct: Conduct, *, round: int, rng: Rng
 ) -> Tensor:
     """Updates from the federation's own client code, client by client; for any terms and behaviour."""
     start = {name: t.detach().clone() for name, t in model.state_dict().items()}
     parts = []
-    for number in range(len(cast.rows)):
+    for number, rows in enumerate(cast.rows):
         stream = rng.child(f"shadow/{number}")
-        train = LocalTraining.of(terms, round=round)
-        trainer: Trainer = train
+        train: Trainer = LocalTraining.of(terms, round=round)
         if conduct.behaviour is not None:
-            trainer = conduct.behaviour.deviate(train, round=round, rng=stream)
-        updates = trainer(model, cast.client(number), rng=stream.child("train"), ascend=conduct.ascend)
+            train = conduct.behaviour.deviate(train, round=round, rng=stream)
+        updates = train(model, cast.pool.pick(rows), rng=stream.child("train"), ascend=conduct.ascend)
         parts.append(flatten(updates.tensors))
         model.load_state_dict(start)
     return torch.stack(parts)

@@ -4,8 +4,7 @@ import logging
 import pickle
 import pkgutil
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import final
+from functools import partial
 
 from glasshouse.attacks.inversion.ggl.objective import Fit
 from glasshouse.attacks.inversion.ggl.search import Best, LatentSearch, adam, normal_starts
@@ -13,24 +12,6 @@ from glasshouse.process import each
 from glasshouse.rng import Rng
 
 LOG = logging.getLogger("glasshouse")
-
-_HOME = "glasshouse.attacks.inversion.ggl"
-
-
-@final
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Trial:
-    """One search of CMA-ES or TuRBO, as data that can be sent to another process.
-
-    Attributes:
-        fit: see :func:`minimize`.
-        search: see :func:`minimize`.
-        rng: of this trial.
-    """
-
-    fit: Fit
-    search: LatentSearch
-    rng: Rng
 
 
 def minimize(fit: Fit, search: LatentSearch, *, rngs: Sequence[Rng]) -> list[tuple[Best, ...]]:
@@ -54,11 +35,11 @@ def minimize(fit: Fit, search: LatentSearch, *, rngs: Sequence[Rng]) -> list[tup
         optimum = adam(fit, starts, search, victims=len(rngs))
         return [_sorted(optimum[i : i + search.restarts]) for i in range(0, len(optimum), search.restarts)]
     assert len(rngs) == 1  # the others evaluate whole populations of one victim
-    trials = [_Trial(fit=fit, search=search, rng=stream) for stream in streams]
+    trial = partial(_run_trial, fit, search)
     if min(search.processes, search.restarts) > 1 and _can_travel(fit):
-        results = each(_run_trial, trials, processes=search.processes, label="trials in the latent space")
+        results = each(trial, streams, processes=search.processes, label="trials in the latent space")
     else:
-        results = [_run_trial(trial) for trial in trials]
+        results = [trial(stream) for stream in streams]
     return [_sorted(results)]
 
 
@@ -77,7 +58,8 @@ def _can_travel(fit: Fit) -> bool:
     return True
 
 
-def _run_trial(trial: _Trial) -> Best:
-    minimize_one = pkgutil.resolve_name(f"{_HOME}.{trial.search.optimizer}:minimize")
-    best: Best = minimize_one(trial.fit, trial.fit.dimension, trial.search, rng=trial.rng)
+def _run_trial(fit: Fit, search: LatentSearch, rng: Rng) -> Best:
+    """One search of CMA-ES or TuRBO, maybe in another process."""
+    minimize_one = pkgutil.resolve_name(f"glasshouse.attacks.inversion.ggl.{search.optimizer}:minimize")
+    best: Best = minimize_one(fit, fit.dimension, search, rng=rng)
     return best

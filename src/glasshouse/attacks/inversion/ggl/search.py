@@ -36,9 +36,6 @@ class LatentLoss(Protocol):
     ) -> Tensor: ...
 
 
-OptimizerName = Literal["adam", "cma_es", "turbo"]
-
-
 @final
 @dataclass(frozen=True, kw_only=True)
 class LatentSearch:
@@ -56,7 +53,7 @@ class LatentSearch:
         signed: Adam gets only the sign of the gradient, as in the authors' code (not in their paper).
     """
 
-    optimizer: OptimizerName = "cma_es"
+    optimizer: Literal["adam", "cma_es", "turbo"] = "cma_es"
     evaluations: Count = 2500
     seconds: NotNegative = 0.0
     restarts: Count = 1

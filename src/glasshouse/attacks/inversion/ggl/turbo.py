@@ -9,7 +9,6 @@ Shape letters: R points evaluated together, n coordinates, m points evaluated so
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import final
 
@@ -32,9 +31,6 @@ except ImportError as error:
     raise not_installed(
         "the optimizer 'turbo'", "botorch", error, extra="ggl", instead='set search.optimizer = "adam"'
     ) from error
-
-Evaluate = Callable[[Tensor], Tensor]
-"""Points of the unit cube (R, n) → losses (R,)."""
 
 LARGEST, FIRST, SMALLEST = 1.6, 0.8, 0.5**7
 """Side of the trust region in the unit cube: largest, initial, and smallest, below which TuRBO restarts."""
@@ -97,19 +93,19 @@ def minimize(
     """
     how, restarts = settings or Settings(), 0
     tally = Tally(loss, search)
-
-    def evaluate(unit: Tensor) -> Tensor:
-        return tally(((2 * unit - 1) * how.half_width).float())
-
     with stage("searching the latent space"):
         while tally.left:
-            _one_region(evaluate, tally, dimension, how, rng=rng.child(f"turbo/{restarts}"))
+            _one_region(tally, dimension, how, rng=rng.child(f"turbo/{restarts}"))
             restarts += 1
     return tally.result()
 
 
-def _one_region(evaluate: Evaluate, tally: Tally, dimension: int, how: Settings, *, rng: Rng) -> None:
+def _one_region(tally: Tally, dimension: int, how: Settings, *, rng: Rng) -> None:
     """Search from a Latin hypercube until the region is too small or the budget is spent."""
+
+    def evaluate(unit: Tensor) -> Tensor:  # points of the unit cube (R, n) → losses (R,)
+        return tally(((2 * unit - 1) * how.half_width).float())
+
     points = _latin_hypercube(min(how.initial, tally.left), dimension, rng=rng.child("design"))
     values = evaluate(points)
     region = _Region(
@@ -139,7 +135,8 @@ def _thompson(points: Tensor, values: Tensor, side: float, *, count: int, how: S
     spread = finite.std() if len(finite) > 1 and float(finite.std()) > 0 else finite.new_ones(())
     scaled = ((finite - finite.median()) / spread).unsqueeze(1)
     model = _fit_process(points, scaled, how.fit_steps)
-    candidates = _candidates(points[values.argmin()], _lengthscales(model), side, how=how, rng=rng)
+    lengthscales = model.covar_module.base_kernel.lengthscale.detach().squeeze(0)
+    candidates = _candidates(points[values.argmin()], lengthscales, side, how=how, rng=rng)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.default_generator.manual_seed(rng.child("thompson").seed())
         posterior_draws = model.posterior(candidates).rsample(torch.Size([count])).squeeze(-1)  # (count, c)
@@ -168,11 +165,6 @@ def _fit_process(points: Tensor, values: Tensor, steps: int) -> SingleTaskGP:
         (-marginal(model(*model.train_inputs), model.train_targets)).backward()
         optimizer.step()
     return model.eval()
-
-
-def _lengthscales(model: SingleTaskGP) -> Tensor:
-    lengthscales: Tensor = model.covar_module.base_kernel.lengthscale.detach().squeeze(0)
-    return lengthscales
 
 
 def _candidates(centre: Tensor, lengthscales: Tensor, side: float, *, how: Settings, rng: Rng) -> Tensor:

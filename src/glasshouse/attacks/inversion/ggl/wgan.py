@@ -12,6 +12,7 @@ Shape letters: N images, D latent entries, K classes, C channels, H and W pixels
 
 import math
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import final
 
@@ -81,16 +82,19 @@ def stages(shape: tuple[int, int, int]) -> int:
 
 @final
 class Generator(nn.Module):
-    """Latent (N, D) and labels (N,) → pixels (N, C, H, W) in [0, 1]; ``classes`` 0: labels are ignored."""
+    """Latent (N, D) and labels (N,) → pixels (N, C, H, W) in [0, 1]; ``classes`` 0: labels are ignored.
+
+    ``depth``: number of stages at which :meth:`draw` can begin; each doubles the sides.
+    """
 
     def __init__(self, shape: tuple[int, int, int], *, latent: int, width: int, classes: int = 0) -> None:
         super().__init__()
-        self.shape, self.classes = shape, classes
-        top = width * 2 ** (stages(shape) - 1)
+        self.shape, self.latent, self.classes, self.depth = shape, latent, classes, stages(shape)
+        top = width * 2 ** (self.depth - 1)
         self.first = nn.Linear(latent + classes, top * _FIRST_SIDE**2, bias=False)
         self.norm = nn.BatchNorm1d(top * _FIRST_SIDE**2)
         layers = OrderedDict[str, nn.Module]()
-        for i in range(stages(shape) - 1):
+        for i in range(self.depth - 1):
             layers[f"up{i}"] = nn.ConvTranspose2d(top, top // 2, 2, stride=2, bias=False)
             layers[f"norm{i}"] = nn.BatchNorm2d(top // 2)
             layers[f"relu{i}"] = nn.ReLU()
@@ -101,11 +105,6 @@ class Generator(nn.Module):
     def forward(self, latent: Tensor, labels: Tensor) -> Tensor:
         """Images; generated sides that exceed the image shape are cropped around the centre."""
         return self.draw(self.features(latent, labels, stage=0), stage=0)
-
-    @property
-    def depth(self) -> int:
-        """Number of stages at which :meth:`draw` can begin; each doubles the sides."""
-        return stages(self.shape)
 
     def features(self, latent: Tensor, labels: Tensor, *, stage: int) -> Tensor:
         """Features (N, channels, side, side) before ``stage``; of stage 0 the side is 4."""
@@ -171,9 +170,13 @@ def train_generator(data: Batch, *, classes: int, latent: int, training: Generat
     rng = Rng.root(0).child("ggl/wgan")
 
     def make(checkpoint: Checkpoint) -> dict[str, Tensor]:
-        pair = _Pair(shape, training, latent, known, rng=rng, device=device)
-        _train(pair, data, training, latent, rng=rng, checkpoint=checkpoint)
-        return {name: t.clone() for name, t in pair.generator.state_dict().items()}
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(rng.child("weights").seed())
+            fresh = Generator(shape, latent=latent, width=training.width, classes=known).to(device)
+            critic = Critic(shape, width=training.width, classes=known).to(device)
+        own = Batch(inputs=data.inputs.to(device), labels=data.labels.to(device))
+        _train((fresh, critic), own, training, rng, checkpoint)
+        return map_tensors(fresh.state_dict(), Tensor.clone)
 
     key = {
         "version": _VERSION,
@@ -188,59 +191,32 @@ def train_generator(data: Batch, *, classes: int, latent: int, training: Generat
     return generator.to(device).eval().requires_grad_(False)
 
 
-@final
-class _Pair:
-    """Both networks with their optimizers, freshly initialised."""
+_Parts = Mapping[str, tuple[nn.Module, torch.optim.Adam]]
+"""Both networks with their optimizers, by name."""
 
-    def __init__(
-        self,
-        shape: tuple[int, int, int],
-        training: GeneratorTraining,
-        latent: int,
-        classes: int,
-        *,
-        rng: Rng,
-        device: torch.device,
-    ) -> None:
-        self.device = device
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(rng.child("weights").seed())
-            self.generator = Generator(shape, latent=latent, width=training.width, classes=classes)
-            self.critic = Critic(shape, width=training.width, classes=classes)
-        for net in self.networks().values():
-            net.to(device)
-        self.optimizers = {
-            name: torch.optim.Adam(
-                net.parameters(), lr=training.learning_rate, betas=(0.5, 0.999), fused=device.type in FUSED
-            )
-            for name, net in self.networks().items()
-        }
 
-    def networks(self) -> dict[str, nn.Module]:
-        return {"generator": self.generator, "critic": self.critic}
-
-    def state(self) -> dict[str, Tensor]:
-        """The complete training state, as one flat table."""
-        tensors: dict[str, Tensor] = {}
-        for name, net in self.networks().items():
-            tensors |= with_prefix(f"{name}/", net.state_dict())
-            tensors |= with_prefix(f"{name}.adam/", optimizer_tensors(self.optimizers[name], sep="/"))
-        return map_tensors(tensors, lambda t: t.detach().clone())
-
-    def load(self, tensors: dict[str, Tensor]) -> None:
-        for name, net in self.networks().items():
-            net.load_state_dict(take_prefix(tensors, f"{name}/"))
-            restore_optimizer(self.optimizers[name], take_prefix(tensors, f"{name}.adam/"), sep="/")
+def _state(parts: _Parts) -> dict[str, Tensor]:
+    """The complete training state, as one flat table."""
+    tensors: dict[str, Tensor] = {}
+    for name, (net, optimizer) in parts.items():
+        tensors |= with_prefix(f"{name}/", net.state_dict())
+        tensors |= with_prefix(f"{name}.adam/", optimizer_tensors(optimizer, sep="/"))
+    return map_tensors(tensors, lambda t: t.detach().clone())
 
 
 def _train(
-    pair: _Pair, data: Batch, training: GeneratorTraining, size: int, *, rng: Rng, checkpoint: Checkpoint
+    pair: tuple[Generator, Critic], data: Batch, training: GeneratorTraining, rng: Rng, checkpoint: Checkpoint
 ) -> None:
-    saved, begin, device = checkpoint.load(), 0, pair.device
-    data = Batch(inputs=data.inputs.to(device), labels=data.labels.to(device))
-    if saved is not None:
-        pair.load(saved[0])
-        begin = saved[1]
+    (generator, critic), begin = pair, 0
+    device, rate = data.inputs.device, training.learning_rate
+    fused, parts = device.type in FUSED, dict[str, tuple[nn.Module, torch.optim.Adam]]()
+    for name, net in (("generator", generator), ("critic", critic)):
+        parts[name] = net, torch.optim.Adam(net.parameters(), lr=rate, betas=(0.5, 0.999), fused=fused)
+    if (saved := checkpoint.load()) is not None:
+        tensors, begin = saved
+        for name, (net, optimizer) in parts.items():
+            net.load_state_dict(take_prefix(tensors, f"{name}/"))
+            restore_optimizer(optimizer, take_prefix(tensors, f"{name}.adam/"), sep="/")
     for step in track(range(begin, training.steps), "training the generator", total=training.steps - begin):
         draws = rng.child(f"step/{step}").torch()
         rows = torch.randint(len(data), (training.batch_size,), generator=draws).to(device)
@@ -248,15 +224,15 @@ def _train(
         if training.mirror:
             flip = torch.rand(len(real), generator=draws).to(device) < 0.5
             real = torch.where(flip[:, None, None, None], real.flip(3), real)
-        latent = torch.randn(training.batch_size, size, generator=draws).to(device)
+        latent = torch.randn(training.batch_size, generator.latent, generator=draws).to(device)
         mix = torch.rand(training.batch_size, 1, 1, 1, generator=draws).to(device)
         with torch.no_grad():
-            fake = pair.generator(latent, labels)
-        _descend(pair, "critic", _critic_loss(pair.critic, real, fake, labels, mix))
+            fake = generator(latent, labels)
+        _descend(parts, "critic", _critic_loss(critic, real, fake, labels, mix))
         if (step + 1) % training.critic_steps == 0:
-            _descend(pair, "generator", -pair.critic(pair.generator(latent, labels), labels).mean())
+            _descend(parts, "generator", -critic(generator(latent, labels), labels).mean())
         if (step + 1) % _SAVE_EVERY == 0 and step + 1 < training.steps:
-            checkpoint.save(pair.state(), step + 1)
+            checkpoint.save(_state(parts), step + 1)
 
 
 def _critic_loss(critic: Critic, real: Tensor, fake: Tensor, labels: Tensor, mix: Tensor) -> Tensor:
@@ -269,11 +245,12 @@ def _critic_loss(critic: Critic, real: Tensor, fake: Tensor, labels: Tensor, mix
     return loss
 
 
-def _descend(pair: _Pair, name: str, loss: Tensor) -> None:
-    weights = list(pair.networks()[name].parameters())
+def _descend(parts: _Parts, name: str, loss: Tensor) -> None:
+    net, optimizer = parts[name]
+    weights = list(net.parameters())
     for weight, slope in zip(weights, torch.autograd.grad(loss, weights), strict=True):
         weight.grad = slope
-    pair.optimizers[name].step()
+    optimizer.step()
 
 
 def _sorted(data: Batch) -> Batch:

@@ -64,19 +64,21 @@ class AutoencoderTraining:
 
 
 @final
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Autoencoder:
-    """A trained pair, in evaluation mode.
+class Autoencoder(nn.Module):
+    """An encoder and a decoder, freshly initialised.
 
     Attributes:
-        model: the target architecture; the layers before ``tail.names[0]`` are the trained encoder.
+        model: the target architecture; the layers before ``tail.names[0]`` are the encoder.
         decoder: (B, D) → (B, C, H, W).
         tail: of ``model``.
     """
 
-    model: nn.Module
-    decoder: nn.Module
-    tail: LinearTail
+    def __init__(self, architecture: Architecture, tail: LinearTail, *, rng: Rng) -> None:
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(rng.child("decoder").seed())
+            decoder = decoder_for(architecture, tail.latent)
+        self.model, self.decoder, self.tail = build(architecture, rng=rng.child("encoder")), decoder, tail
 
     def encode(self, images: Tensor, *, chunk: int = 256) -> Tensor:
         """Latent representations (B, D), without gradients."""
@@ -88,7 +90,10 @@ class Autoencoder:
 def train_autoencoder(
     architecture: Architecture, images: Tensor, *, tail: LinearTail, recipe: AutoencoderTraining
 ) -> Autoencoder:
-    """The autoencoder, from the cache or trained now on ``images`` (B, C, H, W), in whatever order."""
+    """The autoencoder in evaluation mode, from the cache or trained now on ``images`` (B, C, H, W).
+
+    The order of the images does not matter.
+    """
     device, images = images.device, _sorted(images)
     key = {
         "version": _VERSION,
@@ -99,19 +104,13 @@ def train_autoencoder(
     rng = Rng.root(0).child("scale_mia/autoencoder")
 
     def make(checkpoint: Checkpoint) -> dict[str, Tensor]:
-        pair = _fresh(architecture, tail, rng=rng)
-        pair.model.to(device)
-        pair.decoder.to(device)
-        _train(pair, images.to(device), recipe=recipe, rng=rng, checkpoint=checkpoint)
-        whole = nn.ModuleDict({"model": pair.model, "decoder": pair.decoder})
-        return map_tensors(whole.state_dict(), lambda t: t.detach().clone())
+        fresh = Autoencoder(architecture, tail, rng=rng).to(device)
+        _train(fresh, images.to(device), recipe=recipe, rng=rng, checkpoint=checkpoint)
+        return map_tensors(fresh.state_dict(), lambda t: t.detach().clone())
 
-    pair = _fresh(architecture, tail, rng=rng)
-    tensors = load_or_make("autoencoder", key, make)
-    for prefix, module in (("model", pair.model), ("decoder", pair.decoder)):
-        module.load_state_dict(take_prefix(tensors, f"{prefix}."))
-        module.to(device).eval()
-    return pair
+    pair = Autoencoder(architecture, tail, rng=rng)
+    pair.load_state_dict(load_or_make("autoencoder", key, make))
+    return pair.to(device).eval()
 
 
 def _sorted(images: Tensor) -> Tensor:
@@ -129,24 +128,17 @@ def restore_decoder(architecture: Architecture, latent: int, tensors: dict[str, 
     return reader(decoder.eval(), device_of(tensors)).eval()
 
 
-def _fresh(architecture: Architecture, tail: LinearTail, *, rng: Rng) -> Autoencoder:
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(rng.child("decoder").seed())
-        decoder = decoder_for(architecture, tail.latent)
-    return Autoencoder(model=build(architecture, rng=rng.child("encoder")), decoder=decoder, tail=tail)
-
-
 def _train(
     pair: Autoencoder, images: Tensor, *, recipe: AutoencoderTraining, rng: Rng, checkpoint: Checkpoint
 ) -> None:
-    whole = nn.ModuleDict({"model": pair.model, "decoder": pair.decoder}).train()
+    pair.train()
     if recipe.bfloat16:
-        whole.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        pair.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     device = images.device
     # log of the posterior's deviation
     spread = nn.Parameter(torch.full((pair.tail.latent,), -2.0, device=device))
     head = tuple(f"model.{name}." for name in pair.tail.names)
-    weights = [p for name, p in whole.named_parameters() if not name.startswith(head)]
+    weights = [p for name, p in pair.named_parameters() if not name.startswith(head)]
     weights += [spread] if recipe.variational else []
     optimizer = torch.optim.Adam(weights, lr=recipe.learning_rate, fused=device.type in FUSED)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
@@ -155,7 +147,7 @@ def _train(
     begin = 0
     if (saved := checkpoint.load()) is not None:
         tensors, begin = saved
-        whole.load_state_dict(take_prefix(tensors, "pair."))
+        pair.load_state_dict(take_prefix(tensors, "pair."))
         with torch.no_grad():
             spread.copy_(tensors["spread"])
         for _ in range(begin):
@@ -182,6 +174,6 @@ def _train(
         descend(optimizer, loss)
         schedule.step()
         if (step + 1) % _SAVE_EVERY == 0 and step + 1 < recipe.steps:
-            now = with_prefix("pair.", whole.state_dict()) | {"spread": spread}
+            now = with_prefix("pair.", pair.state_dict()) | {"spread": spread}
             now |= with_prefix("adam.", optimizer_tensors(optimizer))
             checkpoint.save(map_tensors(now, lambda t: t.detach().clone()), step + 1)

@@ -142,11 +142,9 @@ def craft_head(
     rows, classes = len(thresholds), tail.widths[-1]
     gain, contrast = strength.gain, strength.contrast
     tensors: dict[str, Tensor] = {}
-    inward = tail.latent
-    for name, width in zip(tail.names, tail.widths, strict=True):
+    for name, inward, width in zip(tail.names, (tail.latent, *tail.widths[:-1]), tail.widths, strict=True):
         tensors[f"{name}.weight"] = torch.full((width, inward), 1.0 / inward)
         tensors[f"{name}.bias"] = torch.full((width,), 1.0 / width)
-        inward = width
     first, last = tail.names[0], tail.names[-1]
     if measure is not None:
         tensors[f"{first}.weight"] = measure.float().expand(rows, -1).contiguous()

@@ -126,22 +126,11 @@ def _sequence(start: int, stages: Sequence[nn.Module]) -> nn.Sequential:
 
 
 def _alexnet(channels: int) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Unflatten(1, (256, 4, 4)),
-        nn.Upsample(scale_factor=2),
-        nn.ConvTranspose2d(256, 64, 4),
-        nn.Upsample(scale_factor=2),
-        nn.ReLU(),
-        nn.BatchNorm2d(64),
-        nn.ConvTranspose2d(64, 32, 4),
-        nn.ReLU(),
-        nn.ConvTranspose2d(32, 24, 4),
-        nn.ReLU(),
-        nn.ConvTranspose2d(24, 8, 3),
-        nn.ReLU(),
-        nn.ConvTranspose2d(8, channels, 3),
-        nn.Sigmoid(),
-    )
+    layers: list[nn.Module] = [nn.Unflatten(1, (256, 4, 4)), nn.Upsample(scale_factor=2)]
+    layers += [nn.ConvTranspose2d(256, 64, 4), nn.Upsample(scale_factor=2), nn.ReLU(), nn.BatchNorm2d(64)]
+    for inward, outward, kernel in ((64, 32, 4), (32, 24, 4), (24, 8, 3)):
+        layers += [nn.ConvTranspose2d(inward, outward, kernel), nn.ReLU()]
+    return nn.Sequential(*layers, nn.ConvTranspose2d(8, channels, 3), nn.Sigmoid())
 
 
 def _pairs(start: int, channels: int, *, norms: int) -> nn.Sequential:

@@ -123,7 +123,15 @@ def craft_head(
     head = _fresh(sample.features.shape[1], units, classes, rng=rng)
     curves, best = torch.zeros((0, 2), dtype=torch.float64), -1
     if "trained" in settings.mode:
-        key = _key(sample, settings, units, rng)
+        later = ("mode", "shares", "output_epochs", "update_norm")  # changes to the trained head
+        key = {
+            "version": _VERSION,
+            "features": sample.features,
+            "labels": sample.labels,
+            "settings": {k: v for k, v in asdict(settings).items() if k not in later},
+            "units": units,
+            "rng": rng.seed(),
+        }
         tensors = load_or_make("maui-head", key, lambda _: _train_head(head, own, heldout, settings, rng))
         chosen = take_prefix(tensors, "most." if "quantile" in settings.mode else "late.")
         curves, best = tensors["curves"], int(chosen.pop("epoch"))
@@ -142,19 +150,6 @@ def craft_head(
     return CraftedHead(
         head=head.requires_grad_(False), leakage=curves[:, 0], accuracy=curves[:, 1], best=best
     )
-
-
-def _key(sample: Sample, settings: HeadSettings, units: int, rng: Rng) -> dict[str, object]:
-    """The cache key of the training; later changes to the head are not cached."""
-    later = ("mode", "shares", "output_epochs", "update_norm")
-    return {
-        "version": _VERSION,
-        "features": sample.features,
-        "labels": sample.labels,
-        "settings": {k: v for k, v in asdict(settings).items() if k not in later},
-        "units": units,
-        "rng": rng.seed(),
-    }
 
 
 def _fresh(features: int, units: int, classes: int, *, rng: Rng) -> Spab:

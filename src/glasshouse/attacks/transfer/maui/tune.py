@@ -56,10 +56,9 @@ def search_recipe(
         study.enqueue_trial(base)
 
         def leak(trial: Any) -> float:
-            chosen = {}
-            for name, value in base.items():
-                reach = 4.0 if name.startswith("beta") else 10.0
-                chosen[name] = trial.suggest_float(name, value / reach, value * reach, log=True)
+            reach = {name: 4.0 if name.startswith("beta") else 10.0 for name in base}
+            ranges = {name: (value / reach[name], value * reach[name]) for name, value in base.items()}
+            chosen = {name: trial.suggest_float(name, *ends, log=True) for name, ends in ranges.items()}
             sizes = {"units": units, "classes": classes, "behind": behind}
             head = craft_head(sample, **sizes, settings=replace(settings, **chosen), rng=rng)
             return float(head.leakage[-1])
