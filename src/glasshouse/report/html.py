@@ -7,9 +7,9 @@ import base64
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import final
+from typing import NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -123,9 +123,7 @@ def save(page: str, path: Path) -> Path:
     return path
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
+class Verdict(NamedTuple):
     """The headline of the page.
 
     Attributes:
@@ -156,8 +154,7 @@ def write_page(path: Path, *, verdict: Verdict, tagline: str, exhibits: Sequence
 
 def _mark(kind: str) -> Markup:
     """The marker of a verdict, sized for a line of text."""
-    svg_markup = svg.mark(kind)
     frame = Markup(
         '<svg class="glyph {}" width="14" height="14" viewBox="-7 -7 14 14" aria-hidden="true">{}</svg>'
     )
-    return frame.format(svg.slug(kind), svg_markup)
+    return frame.format(svg.slug(kind), svg.mark(kind))

@@ -7,6 +7,7 @@ from glasshouse.report import numbers
 from glasshouse.report.cards import Cards
 from glasshouse.results.cards import MetricCard
 from glasshouse.results.records import Contrast, Finding, Result, Utility
+from glasshouse.results.rows import grouped
 
 R = TypeVar("R", Finding, Contrast)
 Key = tuple[str, ...]
@@ -71,12 +72,10 @@ def pivot(
     rows: Sequence[R], key: Callable[[R], Key], cell: Callable[[R], str]
 ) -> tuple[list[str], dict[Key, list[str]]]:
     """Names of the metrics; and by ``key`` the largest n, then a ``cell`` per metric, empty if missing."""
-    table: dict[Key, dict[str, R]] = {}
-    for row in rows:
-        table.setdefault(key(row), {})[row.metric] = row
     metrics = list(dict.fromkeys(row.metric for row in rows))
     cells: dict[Key, list[str]] = {}
-    for name, one in table.items():
+    for name, group in grouped(rows, key).items():
+        one = {row.metric: row for row in group}
         cells[name] = [str(max(row.n for row in one.values()))]
         cells[name] += [cell(one[m]) if m in one else "" for m in metrics]
     return metrics, cells

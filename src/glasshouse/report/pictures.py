@@ -21,6 +21,7 @@ from glasshouse.report.cards import Cards
 from glasshouse.report.exhibits import Drawing
 from glasshouse.results.files import pictures, sentences
 from glasshouse.results.records import Exhibit
+from glasshouse.results.rows import grouped
 
 MOSAIC: Final = 3
 STEPS: Final = 8
@@ -107,10 +108,7 @@ def sheet(exhibit: Exhibit, run: Path, *, cards: Cards, show: bool) -> Sheet:
 
 def merge_sheets(sheets: Sequence[Sheet]) -> list[Sheet]:
     """Merge two-row sheets that share their originals: originals first, then one row per sheet, by title."""
-    pairs: dict[tuple[object, ...], list[Sheet]] = {}
-    for s in sheets:
-        if len(s.rows) == 2:
-            pairs.setdefault((s.columns, s.rows[0]), []).append(s)
+    pairs = grouped((s for s in sheets if len(s.rows) == 2), lambda s: (s.columns, s.rows[0]))
     whole = [_merge(group) if len(group) > 1 else group[0] for group in pairs.values()]
     return [*whole, *(s for s in sheets if len(s.rows) != 2)]
 

@@ -7,6 +7,7 @@ from glasshouse.report import numbers, words
 from glasshouse.report.cards import Cards
 from glasshouse.results.cards import MetricCard
 from glasshouse.results.records import Contrast, Control, Finding, Refused, Utility
+from glasshouse.results.rows import grouped
 
 
 class RefusalRow(NamedTuple):
@@ -21,10 +22,8 @@ class RefusalRow(NamedTuple):
 
 def refusals(rows: Iterable[Refused]) -> list[RefusalRow]:
     """Refusals; a refusal repeated in several cells becomes one row."""
-    merged: dict[tuple[str, str, str, str], list[str]] = {}
-    for r in rows:
-        merged.setdefault((r.subject, r.needs, r.got, r.fix), []).append(setting(r))
-    return [RefusalRow(*key, settings=tuple(dict.fromkeys(where))) for key, where in merged.items()]
+    merged = grouped(rows, lambda r: (r.subject, r.needs, r.got, r.fix))
+    return [RefusalRow(*key, settings=tuple(dict.fromkeys(map(setting, rs)))) for key, rs in merged.items()]
 
 
 def controls(findings: Iterable[Finding]) -> list[tuple[str, list[tuple[str, Control, str]]]]:
@@ -33,10 +32,9 @@ def controls(findings: Iterable[Finding]) -> list[tuple[str, list[tuple[str, Con
     for f in findings:
         if f.control:
             units.setdefault((f.attack, f.control), f.unit)
-    groups: dict[str, list[tuple[str, Control, str]]] = {}
-    for (attack, control), unit in sorted(units.items(), key=lambda item: item[0][1].passed):
-        groups.setdefault(control.setting, []).append((attack, control, unit))
-    return list(groups.items())
+    every = [(attack, control, unit) for (attack, control), unit in units.items()]
+    failed_first = sorted(every, key=lambda row: row[1].passed)
+    return list(grouped(failed_first, lambda row: row[1].setting).items())
 
 
 def control_gain(gain: float | None, low: float | None, card: MetricCard) -> str:

@@ -17,7 +17,8 @@ from glasshouse.report.verdicts.choice import Choice, choose
 from glasshouse.report.verdicts.leaks import leaks
 from glasshouse.report.verdicts.policy import MARKS as LIMIT_MARKS
 from glasshouse.report.verdicts.policy import Policy, policy
-from glasshouse.results.records import Finding, Result
+from glasshouse.results.records import Result
+from glasshouse.results.rows import grouped
 
 MOST: Final = 12  # maximal number of rows shown of a list
 MARKS: Final = {
@@ -101,11 +102,8 @@ def _sentence(kind: str, text: str) -> RenderableType:
 
 def _strongest(result: Result, choice: Choice) -> Iterable[tuple[str, ...]]:
     """One row per setting: its worst finding among attacks with power, and the utility."""
-    cells: dict[str, list[Finding]] = {}
     cards = choice.cards
-    for f in choice.findings:
-        cells.setdefault(tables.setting(f), []).append(f)
-    for name, findings in cells.items():
+    for name, findings in grouped(choice.findings, tables.setting).items():
         best = choice.worst(f for f in findings if f.verdict != "no power") or findings[0]
         reading = readings.read(best, cards)
         gain = f"{cards.metric(best.metric).label} {reading.gain} {reading.gain_interval}"

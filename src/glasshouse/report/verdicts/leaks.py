@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Final, final
 
 from glasshouse.report import numbers, readings, words
@@ -12,6 +11,7 @@ from glasshouse.report.verdicts.sentences import place, where
 from glasshouse.report.verdicts.stories import Story
 from glasshouse.results.cards import ThreatCard
 from glasshouse.results.records import Finding, Result, Utility, Verdict
+from glasshouse.results.rows import grouped
 
 CHEAP: Final = 0.02
 """Largest loss of accuracy for which no cheaper setting is suggested."""
@@ -93,7 +93,7 @@ def leaks(result: Result, choice: Choice) -> list[Leak]:
         return SEVERITIES.index(choice.cards.metric(f.metric).severity), f.scenario
 
     leaking = [f for f in choice.findings if choice.standing(f) == "leaks" or f in out]
-    groups = [list(group) for _, group in groupby(sorted(leaking, key=kind), key=kind)]
+    groups = grouped(sorted(leaking, key=kind), kind).values()
     worst = [choice.worst_first([f for f in group if not f.defenses] or group)[0] for group in groups]
     ranked = sorted(worst, key=lambda f: (kind(f)[0], -severity(f, choice.cards.metric(f.metric))))
     return [_leak(f, result, choice) for f in ranked]
@@ -168,8 +168,7 @@ def _settings(f: Finding, result: Result, choice: Choice) -> list[Setting]:
         and choice.cards.metric(g.metric).severity == kind
     ]
     rows = []
-    for cell in dict.fromkeys(g.cell for g in beside):
-        in_cell = [g for g in beside if g.cell == cell]
+    for cell, in_cell in grouped(beside, lambda g: g.cell).items():
         same = [g for g in in_cell if (g.attack, g.metric) == (f.attack, f.metric)]
         standings = {choice.standing(g) for g in in_cell if g.verdict != "no power"}
         state: Verdict = "inconclusive"
@@ -186,19 +185,15 @@ def _remedy(
     f: Finding, settings: Sequence[Setting], result: Result, card: ThreatCard | None
 ) -> tuple[str, str]:
     """The cheapest setting that closed the leak, and the next one to try, in sentences."""
-
-    def with_state(state: Verdict) -> list[Setting]:
-        return [s for s in settings if s.state == state]
-
-    closed, leaking, unsure = with_state("no leak found"), with_state("leaks"), with_state("inconclusive")
-    if closed:
+    by_state = grouped(settings, lambda s: s.state)
+    if closed := by_state.get("no leak found"):
         best = max(closed, key=_kept)
         before = _accuracy(result, f.cell)
         cost, loss = _cost(best, before)
         action = f"Use {_name(best)}, which closed this leak; {cost}."
         if best.accuracy and readings.at_chance(best.accuracy):
             action = f"Only {_name(best)} closed it, but the model is then of no use: {cost}."
-        weaker = [s for s in leaking if s.family == best.family]
+        weaker = [s for s in by_state.get("leaks", ()) if s.family == best.family]
         if loss is not None and loss <= CHEAP:
             return action, f"Next, audit {_name(best)} with stronger attacks and more victims."
         if weaker:
@@ -213,7 +208,7 @@ def _remedy(
     outcome = f"None of the {words.count(len(settings), 'defences')} tried closed it"
     if len(settings) == 1:
         outcome = "The one defence tried did not close it"
-    if unsure:
+    if unsure := by_state.get("inconclusive"):
         best = max(unsure, key=_kept)
         return f"{outcome} for certain.", f"Next, audit {_name(best)} with more victims: it may."
     nearest = min(settings, key=lambda s: s.left)

@@ -22,6 +22,7 @@ from glasshouse.report.verdicts.sentences import (
     where,
 )
 from glasshouse.results.records import Finding, Result, Utility, Verdict
+from glasshouse.results.rows import grouped
 
 OUT: Final = ("contradiction", "leaks")
 """Verdicts that mean a leak."""
@@ -95,10 +96,7 @@ def _single_victims(choice: Choice, named: set[int]) -> Iterator[Sentence]:
 def _tell_defences(choice: Choice, utility: Sequence[Utility], first: Finding) -> Iterator[Sentence]:
     """Effect of the defences: which still leak and how much, which do not, and at what cost."""
     cards, standing = choice.cards, choice.standing
-    cells: dict[str, list[Finding]] = {}
-    for finding in choice.findings:
-        if finding.defenses:
-            cells.setdefault(place(finding), []).append(finding)
+    cells = grouped((f for f in choice.findings if f.defenses), place)
     powered = {name: [f for f in fs if standing(f) != "no power"] for name, fs in cells.items()}
     leaking = {name: f for name, fs in cells.items() if standing(f := choice.worst_first(fs)[0]) in OUT}
     quiet = [name for name, fs in powered.items() if fs and all(standing(f) == "no leak found" for f in fs)]
@@ -181,10 +179,7 @@ def _not_private(choice: Choice) -> Iterator[Sentence]:
     """Findings about data that are not private: reported, but never in the headline."""
     cards = choice.cards
     other = [f for f in choice.every if not cards.metric(f.metric).private and f.verdict == "leaks"]
-    by_metric: dict[str, list[Finding]] = {}
-    for f in other:
-        by_metric.setdefault(f.metric, []).append(f)
-    for fs in by_metric.values():
+    for fs in grouped(other, lambda f: f.metric).values():
         best = choice.worst_first(fs)[0]
         text = f"{cards.attack(best.attack)} also reached {value(best, cards)} {where(best, capital=False)}"
         yield Sentence("note", f"{text}; that is not private data.")
