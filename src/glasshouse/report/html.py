@@ -51,25 +51,22 @@ def render(result: Result, run: Path, *, show_private: bool = False) -> str:
     choice = choose(result)
     parts = sections.sections(result, run, choice, show_private=show_private)
     leak_list, all_stories = leaks.leaks(result, choice), stories.stories(result, choice)
-    return (
-        environment()
-        .get_template("report.html")
-        .render(
-            suite=result.suite,
-            version=__version__,
-            answer=overall(result, choice),
-            facts=facts(result),
-            leaks=leak_list,
-            quiet=leaks.quiet(all_stories, leak_list),
-            glossary=[*leaks.GLOSSARY, *leaks.explain(result, leak_list)],
-            anchors={part.name: part.anchor for part in parts},
-            cards=choice.cards,
-            terms=terms(choice),
-            policy=policy(result),
-            sections=parts,
-            manifest=tables.manifest(result.manifest),
-            show_private=show_private,
-        )
+    template = environment().get_template("report.html")
+    return template.render(
+        suite=result.suite,
+        version=__version__,
+        answer=overall(result, choice),
+        facts=facts(result),
+        leaks=leak_list,
+        quiet=leaks.quiet(all_stories, leak_list),
+        glossary=[*leaks.GLOSSARY, *leaks.explain(result, leak_list)],
+        anchors={part.name: part.anchor for part in parts},
+        cards=choice.cards,
+        terms=terms(choice),
+        policy=policy(result),
+        sections=parts,
+        manifest=tables.manifest(result.manifest),
+        show_private=show_private,
     )
 
 

@@ -7,20 +7,14 @@ from glasshouse.report import words
 from glasshouse.results.cards import Limit
 from glasshouse.results.records import Result
 
-VERBS: Final = {
-    "broken": ("is broken", "are broken"),
-    "undecided": ("is undecided", "are undecided"),
-    "unmeasured": ("was not measured", "were not measured"),
-    "holds": ("holds", "hold"),
+STATES: Final = {
+    "broken": ("leaks", "is broken", "are broken"),
+    "undecided": ("inconclusive", "is undecided", "are undecided"),
+    "unmeasured": ("no power", "was not measured", "were not measured"),
+    "holds": ("no leak found", "holds", "hold"),
 }
-"""State of a limit, the worst first, with its verb for one limit and for several."""
-MARKS: Final = {
-    "broken": "leaks",
-    "undecided": "inconclusive",
-    "unmeasured": "no power",
-    "holds": "no leak found",
-}
-"""The verdict whose marker is shown for each state of a limit."""
+"""State of a limit, the worst first: the verdict whose marker is shown, its verb for one limit and several."""
+MARKS: Final = {state: verdict for state, (verdict, _, _) in STATES.items()}
 
 
 @final
@@ -42,11 +36,11 @@ class Policy:
 def policy(result: Result) -> Policy:
     """The outcome: broken if any limit is broken; holds only if every limit is shown to hold."""
     limits = result.limits or _of_an_older_result(result)
-    counts = {state: tuple(one for one in limits if one.state == state) for state in VERBS}
+    counts = {state: tuple(one for one in limits if one.state == state) for state in STATES}
     groups = tuple((state, rows) for state, rows in counts.items() if rows)
     if not limits:
         return Policy(state="none", text="No limits were set.", groups=())
-    parts = words.join_words([f"{len(rows)} {VERBS[state][len(rows) > 1]}" for state, rows in groups])
+    parts = words.join_words([f"{len(rows)} {STATES[state][1 + (len(rows) > 1)]}" for state, rows in groups])
     tally = f"Of {words.count(len(limits), 'limits')}, {parts}."
     if counts["broken"]:
         return Policy(state="broken", text=f"Broken. {tally}", groups=groups)
