@@ -41,14 +41,15 @@ def _of(rows: Iterable[R], metrics: Sequence[str]) -> list[R]:
 
 
 def _contrasts(pairs: Sequence[Contrast]) -> str:
-    metrics, rows = pivot(pairs, contrast_key, _difference)
+    metrics, rows = pivot(pairs, contrast_key, lambda c: _over_0(c.difference, c.low, c.high))
     head = ("setting", "attack", "against", "n", *metrics)
     return _lines(head, [(*key, *cells) for key, cells in rows.items()])
 
 
-def _difference(c: Contrast) -> str:
-    ends = numbers.plain_ends(c.low, c.high)
-    return f"{numbers.plain(c.difference)} {f'**{ends}**' if c.low > 0 else ends}"
+def _over_0(value: float, low: float, high: float) -> str:
+    """A difference with its interval, which is bold if it lies above 0."""
+    ends = numbers.plain_ends(low, high)
+    return f"{numbers.plain(value)} {f'**{ends}**' if low > 0 else ends}"
 
 
 def _table(findings: Sequence[Finding], cards: Cards, finished: Mapping[Key, str]) -> str:
@@ -98,8 +99,7 @@ def setting_words(row: Finding | Contrast | Utility) -> str:
 
 def _cell(f: Finding, card: MetricCard) -> str:
     value = f"{numbers.plain(f.value)} {numbers.plain_ends(f.low, f.high)}"
-    ends = numbers.plain_ends(f.gain_low, f.gain_high)
-    gain = f"{numbers.plain(f.gain)} {f'**{ends}**' if f.gain_low > 0 else ends}"
+    gain = _over_0(f.gain, f.gain_low, f.gain_high)
     median = f", median {numbers.plain(f.median)}" if f.median is not None and card.display == "level" else ""
     return "no power" if f.verdict == "no power" else f"{value}{median}; gain {gain}"
 

@@ -1,6 +1,6 @@
 """The first screen: each leak in at most 60 plain words, with a remedy; scenarios without one in a line."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -121,7 +121,7 @@ def _leak(f: Finding, result: Result, choice: Choice) -> Leak:
     card = next((t for t in result.threats if t.scenario == f.scenario), None)
     kind = choice.cards.metric(f.metric).severity
     single = choice.standing(f) != "leaks"
-    action, advice = _remedy(f, _settings(f, result, choice), result, card)
+    action, advice = _remedy(f, list(_settings(f, result, choice)), result, card)
     title = f"{KINDS[kind]} came out"
     return Leak(
         scenario=f.scenario,
@@ -156,7 +156,7 @@ def _whose(f: Finding, choice: Choice) -> str:
     return f"Whose: all {victims}." if count == total > 1 else f"Whose: {count} of {victims}."
 
 
-def _settings(f: Finding, result: Result, choice: Choice) -> list[Setting]:
+def _settings(f: Finding, result: Result, choice: Choice) -> Iterator[Setting]:
     """Defended settings comparable with the leak: same scenario, protocol and other axes."""
     kind, out = choice.cards.metric(f.metric).severity, choice.with_victims_out()
     beside = [
@@ -167,7 +167,6 @@ def _settings(f: Finding, result: Result, choice: Choice) -> list[Setting]:
         and g.cell != f.cell
         and choice.cards.metric(g.metric).severity == kind
     ]
-    rows = []
     for cell, in_cell in grouped(beside, lambda g: g.cell).items():
         same = [g for g in in_cell if (g.attack, g.metric) == (f.attack, f.metric)]
         standings = {choice.standing(g) for g in in_cell if g.verdict != "no power"}
@@ -177,8 +176,7 @@ def _settings(f: Finding, result: Result, choice: Choice) -> list[Setting]:
         elif standings == {"no leak found"} and any(g.verdict != "no power" for g in same):
             state = "no leak found"
         left = max((g.gain for g in same), default=float("inf"))
-        rows.append(Setting(finding=in_cell[0], state=state, left=left, accuracy=_accuracy(result, cell)))
-    return rows
+        yield Setting(finding=in_cell[0], state=state, left=left, accuracy=_accuracy(result, cell))
 
 
 def _remedy(
