@@ -94,7 +94,7 @@ def _value_problems(path: str, value: Any, parameter: inspect.Parameter) -> list
     annotation = parameter.annotation
     table = registry.table_of(parameter)
     if table is not None:
-        return _table_problems(path, value, table)
+        return list(_table_problems(path, value, table))
     if annotation is parameter.empty or isinstance(annotation, str):
         return []
     try:
@@ -116,20 +116,18 @@ def _value_problems(path: str, value: Any, parameter: inspect.Parameter) -> list
     return [unmet(path, condition(schema, schema), got=show_value(value), hint=hint)]
 
 
-def _table_problems(path: str, value: Any, table: Callable[..., Any]) -> list[Problem]:
+def _table_problems(path: str, value: Any, table: Callable[..., Any]) -> Iterator[Problem]:
     """All problems of a table that is given for an argument with several settings."""
-    if not isinstance(value, Mapping):
-        return [unmet(path, "a table", got=show_value(value))]
     takes = registry.arguments(table)
-    problems: list[Problem] = []
+    if not isinstance(value, Mapping):
+        yield unmet(path, "a table", got=show_value(value))
+        return
     for key, setting in value.items():
         if key in takes:
-            problems += _value_problems(f"{path}.{key}", setting, takes[key])
+            yield from _value_problems(f"{path}.{key}", setting, takes[key])
         else:
-            needs = f"one of {', '.join(takes)}"
-            hint = registry.nearest_names(key, tuple(takes))
-            problems.append(unmet(f"{path}.{key}", needs, got=f"'{key}'", hint=hint))
-    return problems
+            needs, hint = f"one of {', '.join(takes)}", registry.nearest_names(key, tuple(takes))
+            yield unmet(f"{path}.{key}", needs, got=f"'{key}'", hint=hint)
 
 
 def _refusal_problems(factory: Callable[..., Any], path: str, arguments: Mapping[str, Any]) -> list[Problem]:

@@ -130,7 +130,9 @@ def _core(f: Finding, choice: Choice) -> str:
     cards = choice.cards
     attack = cards.attack(f.attack)
     if f.verdict == "no power":
-        return _powerless(f, cards)
+        failed = f.control is not None and not f.control.passed
+        why = _failure(f.control, f.unit, cards) if f.control and failed else "the attack had no power here"
+        return f"{where(f)}, nothing can be said about {attack}: {why}. {NOT_SAFE}"
     score, gain = value(f, cards), over_guessing(f, cards)
     if other := choice.contradiction(f):
         return (
@@ -155,12 +157,6 @@ def _core(f: Finding, choice: Choice) -> str:
 
 def _lower(text: str) -> str:
     return text[0].lower() + text[1:]
-
-
-def _powerless(f: Finding, cards: Cards) -> str:
-    failed = f.control is not None and not f.control.passed
-    why = _failure(f.control, f.unit, cards) if f.control and failed else "the attack had no power here"
-    return f"{where(f)}, nothing can be said about {cards.attack(f.attack)}: {why}. {NOT_SAFE}"
 
 
 def _failure(c: Control, unit: str, cards: Cards) -> str:
