@@ -184,11 +184,7 @@ def _audit(scenario: Scenario) -> Iterator[Problem]:
     for i, number in enumerate(audit.rounds):
         if not -rounds <= number < rounds:
             yield unmet(f"audit.rounds[{i}]", f"a round from {-rounds} to {rounds - 1}")
-    last = rounds if _shares_logits(scenario) else rounds - 1  # logit protocols have one more upload
-    kept = scenario.federation.keep.rounds
-    for i, number in enumerate(kept if isinstance(kept, tuple) else ()):
-        if not 0 <= number <= last:
-            yield unmet(f"federation.keep.rounds[{i}]", f"a round from 0 to {last}")
+    yield from _kept(scenario.federation, logits=_shares_logits(scenario))
     names = tuple(metric.name for metric in audit.metrics)
     for name in scenario.policy.max_gain:
         if name not in names:
@@ -220,6 +216,14 @@ def _audit(scenario: Scenario) -> Iterator[Problem]:
         yield unmet("attacks", "at least one attack", got="none", hint="'glasshouse list attacks'")
     if len(set(audit.seeds)) != len(audit.seeds):
         yield unmet("audit.seeds", "different seeds")
+
+
+def _kept(federation: Federation, *, logits: bool) -> Iterator[Problem]:
+    last = federation.rounds if logits else federation.rounds - 1  # logit protocols have one more upload
+    kept = federation.keep.rounds
+    for i, number in enumerate(kept if isinstance(kept, tuple) else ()):
+        if not 0 <= number <= last:
+            yield unmet(f"federation.keep.rounds[{i}]", f"a round from 0 to {last}")
 
 
 def _repeated(path: str, plugins: tuple[Plugin, ...]) -> Iterator[Problem]:

@@ -14,7 +14,7 @@ STATES: Final = {
     "unmeasured": ("no power", "was not measured", "were not measured"),
     "holds": ("no leak found", "holds", "hold"),
 }
-"""State of a limit, the worst first: the verdict whose marker is shown, its verb for one limit and several."""
+"""State of a limit, the worst first: the verdict whose marker is shown; its verb for one limit and more."""
 MARKS: Final = {state: verdict for state, (verdict, _, _) in STATES.items()}
 
 
