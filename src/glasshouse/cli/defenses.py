@@ -16,6 +16,7 @@ from glasshouse.audit.defenses.declared import Judged
 from glasshouse.cli.options import Json, Run, TrustFactory
 from glasshouse.outside.files import printable
 from glasshouse.report.words import count, join_words
+from glasshouse.results.rows import grouped
 
 _SHOWN = 6
 
@@ -61,11 +62,8 @@ def _print(checked: CheckedDefenses) -> None:
 
 def _alike(rows: Sequence[Judged]) -> list[list[Judged]]:
     """Group rows that differ only in client and measurement."""
-    groups: dict[tuple[object, ...], list[Judged]] = {}
-    for row in rows:
-        key = (row.defense, row.setting, str(row.declared), row.ruling, row.client is None)
-        groups.setdefault(key, []).append(row)
-    return list(groups.values())
+    alike = grouped(rows, lambda r: (r.defense, r.setting, str(r.declared), r.ruling, r.client is None))
+    return list(alike.values())
 
 
 def _clients(rows: Sequence[Judged]) -> str:

@@ -33,6 +33,7 @@ from glasshouse.report.html import Verdict, write_page
 from glasshouse.report.numbers import plain
 from glasshouse.results.exhibits import Place, boxes, table
 from glasshouse.results.records import Exhibit
+from glasshouse.results.rows import grouped
 
 COLUMNS = ("model", "vectors", "too small", "minimum", "3rd percentile", "median", "findings")
 TERMS = (
@@ -275,11 +276,10 @@ def self_test(data: str = "", *, as_json: bool = False) -> int:
 def _print_trials(trials: list[Trial]) -> None:
     title = "attacks in disguise, at the guard's shipped limits"
     table = Table("attack", "disguise", "guard", "read (honest)", title=title)
-    for case in dict.fromkeys(one.case for one in trials):
-        case_trials = [one for one in trials if one.case == case]
-        caught = [one for one in case_trials if one.findings and one.evasion != HONEST]
+    for case, case_trials in grouped(trials, lambda one: one.case).items():
         crafted = [one for one in case_trials if one.evasion != HONEST]
-        table.add_row(case, f"{len(crafted)} tried", f"{len(caught)} caught", "")
+        caught = sum(bool(one.findings) for one in crafted)
+        table.add_row(case, f"{len(crafted)} tried", f"{caught} caught", "")
         for one in case_trials:
             if one.missed or not (one.findings or one.evasion == HONEST):
                 word = "MISS" if one.missed else "passed"

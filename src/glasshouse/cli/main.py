@@ -68,7 +68,8 @@ def _run(command_line: list[str]) -> object:
         print(MESSAGE, file=sys.stderr)
         return INTERRUPTED
     except GlasshouseError as error:
-        _print_error(error, as_json="--json" in command_line)
+        parts = {"subject": error.subject, "needs": error.needs, "got": error.got, "fix": error.fix}
+        print(json.dumps({"error": parts}) if "--json" in command_line else error, file=sys.stderr)
         return error.exit_code
     except Exception as error:  # outermost handler: nothing above could report it
         if debug:
@@ -127,11 +128,3 @@ def _options(
     if version:
         print(f"glasshouse {__version__}")
         raise typer.Exit
-
-
-def _print_error(error: GlasshouseError, *, as_json: bool) -> None:
-    if as_json:
-        parts = {"subject": error.subject, "needs": error.needs, "got": error.got, "fix": error.fix}
-        print(json.dumps({"error": parts}), file=sys.stderr)
-    else:
-        print(error, file=sys.stderr)

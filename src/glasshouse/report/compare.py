@@ -2,9 +2,9 @@
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, final
 
 from rich.console import Group, RenderableType
 
@@ -14,6 +14,7 @@ from glasshouse.report.cards import Cards
 from glasshouse.report.readings import one_per_setting
 from glasshouse.report.verdicts.answer import facts
 from glasshouse.report.verdicts.choice import choose
+from glasshouse.report.verdicts.sentences import value
 from glasshouse.results.records import Finding, Refused, Result, Utility
 
 WORSE: Final = "leaks now"
@@ -49,9 +50,7 @@ class Change:
     decides: bool
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class UtilityChange:
+class UtilityChange(NamedTuple):
     """The utility of one setting in both results, as text."""
 
     scenario: str
@@ -165,7 +164,7 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
         **{name: getattr(comparison, name) for name in whole},
         **{name: list(getattr(comparison, name)) for name in lists},
         **{name: [_plain(one) for one in getattr(comparison, name)] for name in ("changed", "unclear")},
-        **{name: [asdict(row) for row in getattr(comparison, name)] for name in rows},
+        **{name: [row._asdict() for row in getattr(comparison, name)] for name in rows},
     }
 
 
@@ -286,11 +285,7 @@ def _utilities(a: Iterable[Utility], b: Iterable[Utility]) -> Iterable[UtilityCh
 
 
 def _alone(f: Finding, cards: Cards) -> str:
-    reading = readings.read(f, cards)
-    return (
-        f"{f.scenario}, {tables.setting(f)}: {cards.attack(f.attack)}, {cards.metric(f.metric).label} "
-        f"{reading.value} {reading.interval}, {f.verdict}"
-    )
+    return f"{f.scenario}, {tables.setting(f)}: {cards.attack(f.attack)}, {value(f, cards)}, {f.verdict}"
 
 
 def _key(row: Finding | Utility | Refused) -> tuple[object, ...]:

@@ -5,7 +5,7 @@ Box plots are horizontal, one row each, so that long names stay readable on a na
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, final
 
 import numpy as np
 from markupsafe import Markup
@@ -20,9 +20,7 @@ _NUMBERS: Final = ("x", "y", "low", "high", "values")
 MAX_MARKS = 16  # lines with at most this many points mark each of them
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class Key:
+class Key(NamedTuple):
     """A legend entry: the name of the series and its CSS class."""
 
     name: str
@@ -65,10 +63,8 @@ def draw(exhibit: Exhibit, *, beside: Sequence[Exhibit] = ()) -> Drawing:
     Raises:
         BadValue: its data lack a key, are empty, differ in length or hold a non-finite number.
     """
-    kinds = {"lines": _lines, "histogram": _histogram, "boxes": _boxes}
+    kinds = {"lines": _lines, "histogram": _histogram, "boxes": _boxes, "table": lambda data, _: _table(data)}
     try:
-        if exhibit.kind == "table":
-            return _table(exhibit.data)
         return kinds[exhibit.kind](exhibit.data, list(_alike(exhibit, beside)))
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, BadValue):
@@ -120,7 +116,8 @@ def _lines(data: Mapping[str, Any], peers: Sequence[Mapping[str, Any]]) -> Drawi
             shapes.append(svg.tag("polygon", class_=f"band {style}", points=f"{low} {high}"))
         path = _path(x[order], y[order], across, up)
         shapes.append(svg.tag("polyline", class_=f"line {style}", points=path))
-        if len(x) <= MAX_MARKS and not _aside(series[i]):
+        reference = series[i].get("null") or series[i].get("of") is not None  # drawn thin and without marks
+        if len(x) <= MAX_MARKS and not reference:
             marks += [_dot(across(a), up(b), style) for a, b in zip(x.tolist(), y.tolist(), strict=True)]
     text = f"{data['y_label']} against {data['x_label']}: {_names(series)}."
     return Drawing(
@@ -138,11 +135,6 @@ def _even(xs: Sequence[NDArray[np.float64]]) -> tuple[list[NDArray[np.float64]],
     across = svg.Scale(low=0.0, high=float(last), ticks=tuple(float(i) for i in range(len(values))))
     ranks = [np.searchsorted(values, x).astype(np.float64) for x in xs]
     return ranks, across, [f"{v:g}" for v in values.tolist()]
-
-
-def _aside(series: Mapping[str, Any]) -> bool:
-    """Whether a series is a reference line (null or derived), drawn thin and without marks."""
-    return bool(series.get("null")) or series.get("of") is not None
 
 
 def _histogram(data: Mapping[str, Any], peers: Sequence[Mapping[str, Any]]) -> Drawing:
@@ -276,10 +268,7 @@ def _style(i: int, series: Mapping[str, Any]) -> str:
 
 def _keys(series: Sequence[Mapping[str, Any]], counts: Sequence[int] | None = None) -> tuple[Key, ...]:
     tails = [f" (n = {n:,})" for n in counts] if counts else [""] * len(series)
-    return tuple(
-        Key(name=f"{s['name']}{tail}", style=_style(i, s))
-        for i, (s, tail) in enumerate(zip(series, tails, strict=True))
-    )
+    return tuple(Key(f"{s['name']}{tails[i]}", _style(i, s)) for i, s in enumerate(series))
 
 
 def _names(series: Sequence[Mapping[str, Any]]) -> str:

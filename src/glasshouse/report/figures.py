@@ -13,6 +13,7 @@ from glasshouse.report.verdicts import strength
 from glasshouse.results.cards import MetricCard
 from glasshouse.results.judgement import expected_by_luck
 from glasshouse.results.records import Finding, Utility, Verdict
+from glasshouse.results.rows import grouped
 
 ROW = 30.0  # height of a row, pixels
 DISC = 9.0  # radius of a numbered disc, pixels
@@ -73,10 +74,7 @@ def panels(findings: Sequence[Finding], utility: Sequence[Utility], cards: Cards
 
     Panels of the same metric share an axis.
     """
-    sets: dict[tuple[tuple[int, int, str], str, str], list[Finding]] = {}
-    for f in findings:
-        key = (cards.rank(f.metric), words.setting(f.axes), f.protocol)
-        sets.setdefault(key, []).append(f)
+    sets = grouped(findings, lambda f: (cards.rank(f.metric), words.setting(f.axes), f.protocol))
     several = len({f.protocol for f in findings}) > 1
     scales = {
         rank: _scale([f for f in findings if f.metric == rank[-1]], cards.metric(rank[-1]))
@@ -91,9 +89,7 @@ def _panel(
 ) -> Panel:
     first, card = findings[0], cards.metric(findings[0].metric)
     common = _common(findings)
-    by_defense: dict[tuple[str, ...], list[Finding]] = {}
-    for f in sorted(findings, key=lambda f: bool(f.defenses)):  # stable: no defence first
-        by_defense.setdefault(f.defenses, []).append(f)
+    bare_first = sorted(findings, key=lambda f: bool(f.defenses))
     groups = tuple(
         Group(
             defense=words.protection(defenses, fs[0].axes),
@@ -109,7 +105,7 @@ def _panel(
                 for f in fs
             ),
         )
-        for defenses, fs in by_defense.items()
+        for defenses, fs in grouped(bare_first, lambda f: f.defenses).items()
     )
     return Panel(
         card=card,

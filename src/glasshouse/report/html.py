@@ -7,9 +7,9 @@ import base64
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import final
+from typing import NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -51,25 +51,22 @@ def render(result: Result, run: Path, *, show_private: bool = False) -> str:
     choice = choose(result)
     parts = sections.sections(result, run, choice, show_private=show_private)
     leak_list, all_stories = leaks.leaks(result, choice), stories.stories(result, choice)
-    return (
-        environment()
-        .get_template("report.html")
-        .render(
-            suite=result.suite,
-            version=__version__,
-            answer=overall(result, choice),
-            facts=facts(result),
-            leaks=leak_list,
-            quiet=leaks.quiet(all_stories, leak_list),
-            glossary=[*leaks.GLOSSARY, *leaks.explain(result, leak_list)],
-            anchors={part.name: part.anchor for part in parts},
-            cards=choice.cards,
-            terms=terms(choice),
-            policy=policy(result),
-            sections=parts,
-            manifest=tables.manifest(result.manifest),
-            show_private=show_private,
-        )
+    template = environment().get_template("report.html")
+    return template.render(
+        suite=result.suite,
+        version=__version__,
+        answer=overall(result, choice),
+        facts=facts(result),
+        leaks=leak_list,
+        quiet=leaks.quiet(all_stories, leak_list),
+        glossary=[*leaks.GLOSSARY, *leaks.explain(result, leak_list)],
+        anchors={part.story.scenario: part.anchor for part in parts},
+        cards=choice.cards,
+        terms=terms(choice),
+        policy=policy(result),
+        sections=parts,
+        manifest=tables.manifest(result.manifest),
+        show_private=show_private,
     )
 
 
@@ -123,9 +120,7 @@ def save(page: str, path: Path) -> Path:
     return path
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
+class Verdict(NamedTuple):
     """The headline of the page.
 
     Attributes:
@@ -156,8 +151,7 @@ def write_page(path: Path, *, verdict: Verdict, tagline: str, exhibits: Sequence
 
 def _mark(kind: str) -> Markup:
     """The marker of a verdict, sized for a line of text."""
-    svg_markup = svg.mark(kind)
     frame = Markup(
         '<svg class="glyph {}" width="14" height="14" viewBox="-7 -7 14 14" aria-hidden="true">{}</svg>'
     )
-    return frame.format(svg.slug(kind), svg_markup)
+    return frame.format(svg.slug(kind), svg.mark(kind))

@@ -7,6 +7,7 @@ from glasshouse.report import numbers
 from glasshouse.report.cards import Cards
 from glasshouse.results.cards import MetricCard
 from glasshouse.results.records import Contrast, Finding, Result, Utility
+from glasshouse.results.rows import grouped
 
 R = TypeVar("R", Finding, Contrast)
 Key = tuple[str, ...]
@@ -40,14 +41,15 @@ def _of(rows: Iterable[R], metrics: Sequence[str]) -> list[R]:
 
 
 def _contrasts(pairs: Sequence[Contrast]) -> str:
-    metrics, rows = pivot(pairs, contrast_key, _difference)
+    metrics, rows = pivot(pairs, contrast_key, lambda c: _over_0(c.difference, c.low, c.high))
     head = ("setting", "attack", "against", "n", *metrics)
     return _lines(head, [(*key, *cells) for key, cells in rows.items()])
 
 
-def _difference(c: Contrast) -> str:
-    ends = numbers.plain_ends(c.low, c.high)
-    return f"{numbers.plain(c.difference)} {f'**{ends}**' if c.low > 0 else ends}"
+def _over_0(value: float, low: float, high: float) -> str:
+    """A difference with its interval, which is bold if it lies above 0."""
+    ends = numbers.plain_ends(low, high)
+    return f"{numbers.plain(value)} {f'**{ends}**' if low > 0 else ends}"
 
 
 def _table(findings: Sequence[Finding], cards: Cards, finished: Mapping[Key, str]) -> str:
@@ -71,12 +73,10 @@ def pivot(
     rows: Sequence[R], key: Callable[[R], Key], cell: Callable[[R], str]
 ) -> tuple[list[str], dict[Key, list[str]]]:
     """Names of the metrics; and by ``key`` the largest n, then a ``cell`` per metric, empty if missing."""
-    table: dict[Key, dict[str, R]] = {}
-    for row in rows:
-        table.setdefault(key(row), {})[row.metric] = row
     metrics = list(dict.fromkeys(row.metric for row in rows))
     cells: dict[Key, list[str]] = {}
-    for name, one in table.items():
+    for name, group in grouped(rows, key).items():
+        one = {row.metric: row for row in group}
         cells[name] = [str(max(row.n for row in one.values()))]
         cells[name] += [cell(one[m]) if m in one else "" for m in metrics]
     return metrics, cells
@@ -99,8 +99,7 @@ def setting_words(row: Finding | Contrast | Utility) -> str:
 
 def _cell(f: Finding, card: MetricCard) -> str:
     value = f"{numbers.plain(f.value)} {numbers.plain_ends(f.low, f.high)}"
-    ends = numbers.plain_ends(f.gain_low, f.gain_high)
-    gain = f"{numbers.plain(f.gain)} {f'**{ends}**' if f.gain_low > 0 else ends}"
+    gain = _over_0(f.gain, f.gain_low, f.gain_high)
     median = f", median {numbers.plain(f.median)}" if f.median is not None and card.display == "level" else ""
     return "no power" if f.verdict == "no power" else f"{value}{median}; gain {gain}"
 

@@ -5,12 +5,11 @@ where the image is bright, too little to recognise a person, a character or an o
 """
 
 import base64
-import dataclasses
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +20,7 @@ from glasshouse.report.cards import Cards
 from glasshouse.report.exhibits import Drawing
 from glasshouse.results.files import pictures, sentences
 from glasshouse.results.records import Exhibit
+from glasshouse.results.rows import grouped
 
 MOSAIC: Final = 3
 STEPS: Final = 8
@@ -31,9 +31,7 @@ HIDDEN: Final = (
 Images = NDArray[np.float64]
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class Picture:
+class Picture(NamedTuple):
     """One image: its data URL, its alternative text, and whether it was blurred."""
 
     source: str
@@ -41,9 +39,7 @@ class Picture:
     blurred: bool
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class Row:
+class Row(NamedTuple):
     """One row of a contact sheet: its label, and one image per example."""
 
     label: str
@@ -107,30 +103,23 @@ def sheet(exhibit: Exhibit, run: Path, *, cards: Cards, show: bool) -> Sheet:
 
 def merge_sheets(sheets: Sequence[Sheet]) -> list[Sheet]:
     """Merge two-row sheets that share their originals: originals first, then one row per sheet, by title."""
-    pairs: dict[tuple[object, ...], list[Sheet]] = {}
-    for s in sheets:
-        if len(s.rows) == 2:
-            pairs.setdefault((s.columns, s.rows[0]), []).append(s)
+    pairs = grouped((s for s in sheets if len(s.rows) == 2), lambda s: (s.columns, s.rows[0]))
     whole = [_merge(group) if len(group) > 1 else group[0] for group in pairs.values()]
     return [*whole, *(s for s in sheets if len(s.rows) != 2)]
 
 
 def _merge(group: Sequence[Sheet]) -> Sheet:
     first = group[0]
-    rows = [dataclasses.replace(s.rows[1], label=s.title) for s in group]
+    rows = [s.rows[1]._replace(label=s.title) for s in group]
     title, caption = "The same examples, attack by attack", " ".join(dict.fromkeys(s.caption for s in group))
-    return dataclasses.replace(first, title=title, caption=caption, rows=(first.rows[0], *rows))
+    return replace(first, title=title, caption=caption, rows=(first.rows[0], *rows))
 
 
 def _row(label: str, across: Sequence[str], images: Images, *, hide: bool) -> Row:
     tail = " (blurred)" if hide else ""
-    return Row(
-        label=label,
-        pictures=tuple(
-            Picture(source=png(blur(image) if hide else image), alt=f"{label}, {name}{tail}", blurred=hide)
-            for name, image in zip(across, images, strict=True)
-        ),
-    )
+    sources = [png(blur(image) if hide else image) for image in images]
+    alts = [f"{label}, {name}{tail}" for name in across]
+    return Row(label, tuple(Picture(s, alt, blurred=hide) for s, alt in zip(sources, alts, strict=True)))
 
 
 def blur(image: Images) -> Images:
@@ -214,13 +203,9 @@ def spoken(exhibit: Exhibit, run: Path, *, show: bool) -> Drawing:
             fix="run the audit again",
         )
     hide = [not show and column in exhibit.private for column in columns]
-    return Drawing(
-        columns=("", *columns),
-        rows=tuple(
-            (name, *(_hidden(text) if h else text for text, h in zip(row, hide, strict=True)))
-            for name, row in zip(names, rows, strict=True)
-        ),
-    )
+    shown = [[_hidden(text) if h else text for text, h in zip(row, hide, strict=True)] for row in rows]
+    named = tuple((name, *texts) for name, texts in zip(names, shown, strict=True))
+    return Drawing(columns=("", *columns), rows=named)
 
 
 def _hidden(text: str) -> str:

@@ -9,6 +9,7 @@ from glasshouse.report import numbers
 from glasshouse.report.cards import ACCURACY, Cards
 from glasshouse.results.cards import MetricCard
 from glasshouse.results.records import Finding, Utility
+from glasshouse.results.rows import grouped
 
 PICTURE: Final = re.compile(r"data:image/png;base64,[A-Za-z0-9+/=]+")
 
@@ -73,9 +74,7 @@ def at_chance(u: Utility) -> bool:
 
 def one_per_setting(rows: Iterable[Utility]) -> tuple[Utility, ...]:
     """Merge utilities of the same cell and metric over seeds: mean value, union of the intervals."""
-    groups: dict[tuple[str, str, str], list[Utility]] = {}
-    for u in rows:
-        groups.setdefault((u.scenario, u.cell, u.metric), []).append(u)
+    groups = grouped(rows, lambda u: (u.scenario, u.cell, u.metric))
     return tuple(
         replace(
             us[0],

@@ -38,7 +38,6 @@ class Section:
     """
 
     anchor: str
-    name: str
     result: Result
     card: ThreatCard | None
     story: stories.Story
@@ -68,31 +67,26 @@ class Section:
 def sections(result: Result, run: Path, choice: Choice, *, show_private: bool) -> list[Section]:
     """One section per scenario, in the order of the suite."""
     by_name = {story.scenario: story for story in stories.stories(result, choice)}
-    return [
-        _section(result.of(name), run, by_name[name], choice.cards, anchor=f"s{i}", show_private=show_private)
-        for i, name in enumerate(result.scenarios, start=1)
-    ]
-
-
-def _section(
-    result: Result, run: Path, story: stories.Story, cards: Cards, *, anchor: str, show_private: bool
-) -> Section:
-    card = next(iter(result.threats), None)
-    show = show_private or (card is not None and card.data_public)
-    pieces = [_show(e, result.exhibits, run, cards, show=show) for e in result.exhibits]
-    drawings = [s for s in pieces if isinstance(s, Shown)]
-    return Section(
-        anchor=anchor,
-        name=story.scenario,
-        result=result,
-        card=card,
-        story=story,
-        panels=tuple(figures.panels(result.findings, result.utility, cards)),
-        trade=figures.trade(result.findings, result.utility, cards),
-        sheets=tuple(pictures.merge_sheets([s for s in pieces if isinstance(s, pictures.Sheet)])),
-        lost=tuple(s for s in drawings if s.exhibit.kind == "pictures"),
-        exhibits=tuple(s for s in drawings if s.exhibit.kind != "pictures"),
-    )
+    cards, parts = choice.cards, []
+    for i, name in enumerate(result.scenarios, start=1):
+        own = result.of(name)
+        card = next(iter(own.threats), None)
+        show = show_private or (card is not None and card.data_public)
+        pieces = [_show(e, own.exhibits, run, cards, show=show) for e in own.exhibits]
+        drawings = [s for s in pieces if isinstance(s, Shown)]
+        part = Section(
+            anchor=f"s{i}",
+            result=own,
+            card=card,
+            story=by_name[name],
+            panels=tuple(figures.panels(own.findings, own.utility, cards)),
+            trade=figures.trade(own.findings, own.utility, cards),
+            sheets=tuple(pictures.merge_sheets([s for s in pieces if isinstance(s, pictures.Sheet)])),
+            lost=tuple(s for s in drawings if s.exhibit.kind == "pictures"),
+            exhibits=tuple(s for s in drawings if s.exhibit.kind != "pictures"),
+        )
+        parts.append(part)
+    return parts
 
 
 def _show(

@@ -215,13 +215,12 @@ def _round_step(rough: float) -> float:
 
 def mark(kind: str) -> Markup:
     """The marker of a verdict, centred at the origin; markers differ in shape, not only in colour."""
-    if kind == "leaks":
-        return tag("circle", class_="mark full", r=5.0)
-    if kind == "no leak found":
-        return tag("circle", class_="mark hollow", r=4.5)
-    if kind == "inconclusive":
-        return tag("path", class_="mark hollow", d="M0 -5.5L5.5 0L0 5.5L-5.5 0Z")
-    return tag("path", class_="mark cross", d="M-4 -4L4 4M-4 4L4 -4")
+    marks = {
+        "leaks": tag("circle", class_="mark full", r=5.0),
+        "no leak found": tag("circle", class_="mark hollow", r=4.5),
+        "inconclusive": tag("path", class_="mark hollow", d="M0 -5.5L5.5 0L0 5.5L-5.5 0Z"),
+    }
+    return marks.get(kind, tag("path", class_="mark cross", d="M-4 -4L4 4M-4 4L4 -4"))
 
 
 def slug(kind: str) -> str:

@@ -1,18 +1,16 @@
 """What the report's tables show of a result: refusals, controls, settings, manifest."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, NamedTuple
 
 from glasshouse.report import numbers, words
 from glasshouse.report.cards import Cards
 from glasshouse.results.cards import MetricCard
 from glasshouse.results.records import Contrast, Control, Finding, Refused, Utility
+from glasshouse.results.rows import grouped
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class RefusalRow:
+class RefusalRow(NamedTuple):
     """A refusal in its four parts, and the settings in which it occurred."""
 
     subject: str
@@ -24,13 +22,8 @@ class RefusalRow:
 
 def refusals(rows: Iterable[Refused]) -> list[RefusalRow]:
     """Refusals; a refusal repeated in several cells becomes one row."""
-    merged: dict[tuple[str, str, str, str], list[str]] = {}
-    for r in rows:
-        merged.setdefault((r.subject, r.needs, r.got, r.fix), []).append(setting(r))
-    return [
-        RefusalRow(subject=key[0], needs=key[1], got=key[2], fix=key[3], settings=tuple(dict.fromkeys(where)))
-        for key, where in merged.items()
-    ]
+    merged = grouped(rows, lambda r: (r.subject, r.needs, r.got, r.fix))
+    return [RefusalRow(*key, settings=tuple(dict.fromkeys(map(setting, rs)))) for key, rs in merged.items()]
 
 
 def controls(findings: Iterable[Finding]) -> list[tuple[str, list[tuple[str, Control, str]]]]:
@@ -39,10 +32,9 @@ def controls(findings: Iterable[Finding]) -> list[tuple[str, list[tuple[str, Con
     for f in findings:
         if f.control:
             units.setdefault((f.attack, f.control), f.unit)
-    groups: dict[str, list[tuple[str, Control, str]]] = {}
-    for (attack, control), unit in sorted(units.items(), key=lambda item: item[0][1].passed):
-        groups.setdefault(control.setting, []).append((attack, control, unit))
-    return list(groups.items())
+    every = [(attack, control, unit) for (attack, control), unit in units.items()]
+    failed_first = sorted(every, key=lambda row: row[1].passed)
+    return list(grouped(failed_first, lambda row: row[1].setting).items())
 
 
 def control_gain(gain: float | None, low: float | None, card: MetricCard) -> str:
@@ -80,11 +72,8 @@ def setting(row: Finding | Refused | Utility | Contrast) -> str:
 def manifest(settings: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
     """The manifest as titled groups of rows: scalar entries first, then each table under its name."""
     single = [(words.plain(k), _text(v)) for k, v in settings.items() if not isinstance(v, Mapping)]
-    groups = [("", single)] if single else []
-    for key, value in settings.items():
-        if isinstance(value, Mapping) and value:
-            groups.append((words.plain(key), list(_flat(value))))
-    return groups
+    tables = [(words.plain(k), list(_flat(v))) for k, v in settings.items() if isinstance(v, Mapping)]
+    return [(title, rows) for title, rows in [("", single), *tables] if rows]
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:

@@ -17,24 +17,18 @@ from glasshouse.report.verdicts.choice import Choice, choose
 from glasshouse.report.verdicts.leaks import leaks
 from glasshouse.report.verdicts.policy import MARKS as LIMIT_MARKS
 from glasshouse.report.verdicts.policy import Policy, policy
-from glasshouse.results.records import Finding, Result
+from glasshouse.results.records import Result
+from glasshouse.results.rows import grouped
 
 MOST: Final = 12  # maximal number of rows shown of a list
-MARKS: Final = {
-    "contradiction": "‼",
-    "leaks": "●",
-    "no power": "×",
-    "inconclusive": "◇",
-    "no leak found": "○",
-    "note": "–",
+LOOKS: Final = {
+    "contradiction": ("‼", "bold white on red"),
+    "leaks": ("●", "bold red"),
+    "no power": ("×", "dim"),
+    "inconclusive": ("◇", "yellow"),
+    "no leak found": ("○", "cyan"),
 }
-STYLES: Final = {
-    "contradiction": "bold white on red",
-    "leaks": "bold red",
-    "no power": "dim",
-    "inconclusive": "yellow",
-    "no leak found": "cyan",
-}
+"""The mark of each verdict, and the style of mark and word."""
 # Names come from files: control characters are replaced so that they cannot steer the terminal.
 CONTROL: Final = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)), "\ufffd")
 
@@ -75,7 +69,7 @@ def lines(result: Result, *, width: int = 100) -> list[str]:
 
 def heading(text: str, kind: str) -> Text:
     """A highlighted line; red if something leaks."""
-    return line(text, STYLES[kind] if kind in ("contradiction", "leaks") else "bold")
+    return line(text, LOOKS[kind][1] if kind in ("contradiction", "leaks") else "bold")
 
 
 def line(text: str, style: str = "") -> Text:
@@ -88,24 +82,21 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> RenderableTy
     heads = [Column(name, overflow="fold") for name in columns]
     grid = Table(*heads, box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for row in rows:
-        grid.add_row(*(line(cell, STYLES.get(cell, "")) for cell in row))
+        grid.add_row(*(line(cell, LOOKS.get(cell, ("", ""))[1]) for cell in row))
     return Padding(grid, (0, 0, 0, 2))
 
 
 def _sentence(kind: str, text: str) -> RenderableType:
     grid = Table.grid(Column(width=1), Column(overflow="fold"), padding=(0, 1, 0, 0))
-    mark = Text(MARKS[kind], style=STYLES.get(kind, "dim"))
-    grid.add_row(mark, line(text, "dim" if kind == "note" else ""))
+    mark, style = LOOKS.get(kind, ("–", "dim"))
+    grid.add_row(Text(mark, style=style), line(text, "dim" if kind == "note" else ""))
     return Padding(grid, (0, 0, 0, 2))
 
 
 def _strongest(result: Result, choice: Choice) -> Iterable[tuple[str, ...]]:
     """One row per setting: its worst finding among attacks with power, and the utility."""
-    cells: dict[str, list[Finding]] = {}
     cards = choice.cards
-    for f in choice.findings:
-        cells.setdefault(tables.setting(f), []).append(f)
-    for name, findings in cells.items():
+    for name, findings in grouped(choice.findings, tables.setting).items():
         best = choice.worst(f for f in findings if f.verdict != "no power") or findings[0]
         reading = readings.read(best, cards)
         gain = f"{cards.metric(best.metric).label} {reading.gain} {reading.gain_interval}"
@@ -116,8 +107,8 @@ def _strongest(result: Result, choice: Choice) -> Iterable[tuple[str, ...]]:
 def _policy(outcome: Policy) -> list[RenderableType]:
     if outcome.state == "none":
         return [line("Policy: no limits were set.", "dim")]
-    style = STYLES["leaks"] if outcome.state == "broken" else "bold"
-    parts: list[RenderableType] = [line(f"Policy: {outcome.text}", style)]
+    kind = "leaks" if outcome.state == "broken" else ""
+    parts: list[RenderableType] = [heading(f"Policy: {outcome.text}", kind)]
     for state, limits in outcome.groups:
         if state == "holds":
             continue

@@ -5,7 +5,6 @@ The schema is documented in docs/result.md; ``FORMAT`` changes whenever the mean
 
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -18,13 +17,7 @@ from glasshouse.errors import BadFile, BadValue
 from glasshouse.outside import limits
 from glasshouse.outside.arrays import read_arrays
 from glasshouse.outside.files import parse_json, plain_file, read_limited, reason
-from glasshouse.results.records import (
-    Contrast,
-    Exhibit,
-    Finding,
-    Result,
-    Utility,
-)
+from glasshouse.results.records import Exhibit, Result
 
 __all__ = ["FORMAT", "READABLE", "pictures", "read_result", "sentences", "write_result"]
 
@@ -121,8 +114,7 @@ def _plain(value: object) -> object:
 
 
 def _where_not_finite(result: Result) -> str:
-    rows: Sequence[Finding | Utility | Contrast] = [*result.findings, *result.utility, *result.contrasts]
-    for row in rows:
+    for row in (*result.findings, *result.utility, *result.contrasts):
         for name, value in asdict(row).items():
             if isinstance(value, float) and not math.isfinite(value):
                 return f"{type(row).__name__.lower()} of {row.scenario}: {name} = {value}"

@@ -115,9 +115,18 @@ class Reference:
     verdict: Verdict
 
 
+@dataclass(frozen=True, kw_only=True)
+class _InCell:
+    """A row about one cell of a scenario: its hash, and the values of its axes."""
+
+    scenario: str
+    cell: str
+    axes: Settings
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class Finding(_InCell):
     """A score with its uncertainty, baseline and verdict.
 
     Attributes:
@@ -161,9 +170,6 @@ class Finding:
         bound: upper bound for any attack; None: no guarantee covers this number.
     """
 
-    scenario: str
-    cell: str
-    axes: Settings
     attack: str
     protocol: str
     defenses: tuple[str, ...]
@@ -204,12 +210,9 @@ class Finding:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Refused:
+class Refused(_InCell):
     """An attack, guard or metric that could not run in a cell, and why."""
 
-    scenario: str
-    cell: str
-    axes: Settings
     defenses: tuple[str, ...]
     subject: str
     needs: str
@@ -219,16 +222,13 @@ class Refused:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Utility:
+class Utility(_InCell):
     """Held-out accuracy after the cell's rounds, with its exact interval over the n examples.
 
     ``epsilon`` and ``delta``: the privacy guarantee of the cell's defences, None where there is none.
     ``chance``: the fraction of the examples in the most common class; None: unknown.
     """
 
-    scenario: str
-    cell: str
-    axes: Settings
     defenses: tuple[str, ...]
     metric: str
     value: float
@@ -243,16 +243,13 @@ class Utility:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Contrast:
+class Contrast(_InCell):
     """Difference between the scores of two attacks on the same victims in one cell.
 
     ``difference``, ``low``, ``high``: in the metric's unit, with a 95 % interval over ``n`` pairs, signed so
     that positive means that ``attack`` leaks more than ``other``.
     """
 
-    scenario: str
-    cell: str
-    axes: Settings
     defenses: tuple[str, ...]
     attack: str
     other: str

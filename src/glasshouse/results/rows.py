@@ -1,6 +1,6 @@
 """Rows of a result as flat values, for data frames and CSV files."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["Rows", "flat"]
 
 T = TypeVar("T")  # one of the records
+K = TypeVar("K")
 
 
 class Rows(tuple[T, ...]):
@@ -51,6 +52,19 @@ class Rows(tuple[T, ...]):
         except ImportError as error:
             raise not_installed("data frames", "pandas", error, extra="frames") from error
         return pd.DataFrame([flat(row) for row in self])
+
+
+def grouped(rows: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """The rows by their key; keys in the order of their first rows.
+
+    Examples:
+        >>> grouped(["idlg", "dlg", "ggl"], len)
+        {4: ['idlg'], 3: ['dlg', 'ggl']}
+    """
+    groups: dict[K, list[T]] = {}
+    for row in rows:
+        groups.setdefault(key(row), []).append(row)
+    return groups
 
 
 def flat(row: Any) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from glasshouse.scenario.plugins import plugin_problems, used_plugins
 from glasshouse.scenario.problems import found_problems
 from glasshouse.scenario.rules import rule_problems
 from glasshouse.scenario.spec import Scenario
-from glasshouse.scenario.table import canonical
 from glasshouse.wire import Value
 
 Inspect = Callable[[Scenario], list[Problem]]
@@ -91,7 +90,7 @@ def _cell_problems(
         return found_problems(error, Scenario)
     problems = []
     for group, path, plugin in used_plugins(cell):
-        key = json.dumps([group, path, canonical(plugin.model_dump())], sort_keys=True, default=str)
+        key = json.dumps([group, path, plugin.model_dump()], sort_keys=True, default=str)
         if key not in memo:
             memo[key] = plugin_problems(group, path, plugin)
         problems += memo[key]

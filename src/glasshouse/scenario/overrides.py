@@ -7,7 +7,7 @@ below an axis (``attacks.*.iterations`` with an axis ``attacks``) changes the ax
 
 import re
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from glasshouse import registry
@@ -88,8 +88,8 @@ def join_path(parts: Sequence[str]) -> str:
 def _into_axes(raw: dict[str, Any], parts: list[str], value: Any) -> int:
     """Remove axes set by ``parts``, change values of axes above it; return the number of changed values."""
     reached = 0
-    for table in _axis_tables(raw):
-        for axis in list(table):
+    for table in [raw.get("axes"), *(raw.get("axes_zipped") or [])]:
+        for axis in list(table) if isinstance(table, dict) else ():
             keys = parse_path(axis)
             if keys[: len(parts)] == parts:
                 del table[axis]
@@ -101,12 +101,6 @@ def _into_axes(raw: dict[str, Any], parts: list[str], value: Any) -> int:
         if raw.get(key) in ({}, []):
             del raw[key]
     return reached
-
-
-def _axis_tables(raw: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for table in [raw.get("axes"), *(raw.get("axes_zipped") or [])]:
-        if isinstance(table, dict):
-            yield table
 
 
 def _into_values(values: Any, parts: list[str], value: Any, *, group: str) -> int:

@@ -56,30 +56,30 @@ def plugin_problems(group: str, path: str, plugin: Plugin) -> list[Problem]:
     except GlasshouseError as error:
         where = NAMED.get(group, f"{path}.name")
         return [unmet(where, error.needs, got=error.got, hint=error.fix)]
-    problems = _argument_problems(group, path, plugin, factory)
+    problems = list(_argument_problems(group, path, plugin, factory))
     return problems or (_refusal_problems(factory, path, plugin.arguments) if group in CONSTRUCTED else [])
 
 
-def _argument_problems(group: str, path: str, plugin: Plugin, factory: Callable[..., Any]) -> list[Problem]:
+def _argument_problems(
+    group: str, path: str, plugin: Plugin, factory: Callable[..., Any]
+) -> Iterator[Problem]:
     takes = model_arguments(factory) if group == "models" else registry.arguments(factory)
     open_ended = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(factory).parameters.values())
     keys = (*takes, *(type(plugin).model_fields.keys() - {"arguments"}))
-    problems: list[Problem] = []
     for key, value in plugin.arguments.items():
         key_path = f"{path}.{key}"
         if not is_finite(value):
-            problems.append(unmet(key_path, "finite numbers", got=show_value(value)))
+            yield unmet(key_path, "finite numbers", got=show_value(value))
         elif key in takes:
-            problems += _value_problems(key_path, value, takes[key])
+            yield from _value_problems(key_path, value, takes[key])
         elif not open_ended:
             needs, new = f"an argument of '{plugin.name}'", _renamed_arguments(group, plugin.name).get(key)
             hint = f"it is called {new} now" if new else registry.nearest_names(key, keys)
-            problems.append(unmet(key_path, needs, got=f"'{key}'", hint=hint))
+            yield unmet(key_path, needs, got=f"'{key}'", hint=hint)
     for key, parameter in takes.items():
         if parameter.default is parameter.empty and key not in plugin.arguments and group in CHECKED:
             needs = f"a value ('{plugin.name}' has no default for it)"
-            problems.append(unmet(f"{path}.{key}", needs, got="nothing"))
-    return problems
+            yield unmet(f"{path}.{key}", needs, got="nothing")
 
 
 def _renamed_arguments(group: str, name: str) -> Mapping[str, str]:
@@ -94,7 +94,7 @@ def _value_problems(path: str, value: Any, parameter: inspect.Parameter) -> list
     annotation = parameter.annotation
     table = registry.table_of(parameter)
     if table is not None:
-        return _table_problems(path, value, table)
+        return list(_table_problems(path, value, table))
     if annotation is parameter.empty or isinstance(annotation, str):
         return []
     try:
@@ -116,20 +116,18 @@ def _value_problems(path: str, value: Any, parameter: inspect.Parameter) -> list
     return [unmet(path, condition(schema, schema), got=show_value(value), hint=hint)]
 
 
-def _table_problems(path: str, value: Any, table: Callable[..., Any]) -> list[Problem]:
+def _table_problems(path: str, value: Any, table: Callable[..., Any]) -> Iterator[Problem]:
     """All problems of a table that is given for an argument with several settings."""
-    if not isinstance(value, Mapping):
-        return [unmet(path, "a table", got=show_value(value))]
     takes = registry.arguments(table)
-    problems: list[Problem] = []
+    if not isinstance(value, Mapping):
+        yield unmet(path, "a table", got=show_value(value))
+        return
     for key, setting in value.items():
         if key in takes:
-            problems += _value_problems(f"{path}.{key}", setting, takes[key])
+            yield from _value_problems(f"{path}.{key}", setting, takes[key])
         else:
-            needs = f"one of {', '.join(takes)}"
-            hint = registry.nearest_names(key, tuple(takes))
-            problems.append(unmet(f"{path}.{key}", needs, got=f"'{key}'", hint=hint))
-    return problems
+            needs, hint = f"one of {', '.join(takes)}", registry.nearest_names(key, tuple(takes))
+            yield unmet(f"{path}.{key}", needs, got=f"'{key}'", hint=hint)
 
 
 def _refusal_problems(factory: Callable[..., Any], path: str, arguments: Mapping[str, Any]) -> list[Problem]:

@@ -184,7 +184,7 @@ def _audit(scenario: Scenario) -> Iterator[Problem]:
     for i, number in enumerate(audit.rounds):
         if not -rounds <= number < rounds:
             yield unmet(f"audit.rounds[{i}]", f"a round from {-rounds} to {rounds - 1}")
-    yield from _kept(scenario)
+    yield from _kept(scenario.federation, logits=_shares_logits(scenario))
     names = tuple(metric.name for metric in audit.metrics)
     for name in scenario.policy.max_gain:
         if name not in names:
@@ -205,7 +205,11 @@ def _audit(scenario: Scenario) -> Iterator[Problem]:
             got='"example"',
             hint="leave it out; docs/flower.md has the canary client",
         )
-    yield from _contrast(scenario)
+    labels = tuple(a.label or a.name for a in scenario.attacks)
+    if audit.contrast and (audit.contrast not in labels or len(labels) < 2):
+        needs = f"one of several attacks: {', '.join(labels)}"
+        hint = registry.nearest_names(audit.contrast, labels)
+        yield unmet("audit.contrast", needs, got=f"'{audit.contrast}'", hint=hint)
     yield from _repeated("attacks", scenario.attacks)
     yield from _repeated("audit.metrics", audit.metrics)
     if not scenario.attacks:
@@ -214,22 +218,12 @@ def _audit(scenario: Scenario) -> Iterator[Problem]:
         yield unmet("audit.seeds", "different seeds")
 
 
-def _kept(scenario: Scenario) -> Iterator[Problem]:
-    federation = scenario.federation
-    # logit protocols have one more upload
-    last = federation.rounds if _shares_logits(scenario) else federation.rounds - 1
-    kept_rounds = federation.keep.rounds
-    for i, number in enumerate(kept_rounds if isinstance(kept_rounds, tuple) else ()):
+def _kept(federation: Federation, *, logits: bool) -> Iterator[Problem]:
+    last = federation.rounds if logits else federation.rounds - 1  # logit protocols have one more upload
+    kept = federation.keep.rounds
+    for i, number in enumerate(kept if isinstance(kept, tuple) else ()):
         if not 0 <= number <= last:
             yield unmet(f"federation.keep.rounds[{i}]", f"a round from 0 to {last}")
-
-
-def _contrast(scenario: Scenario) -> Iterator[Problem]:
-    contrast = scenario.audit.contrast
-    labels = tuple(a.label or a.name for a in scenario.attacks)
-    if contrast and (contrast not in labels or len(labels) < 2):
-        needs, hint = f"one of several attacks: {', '.join(labels)}", registry.nearest_names(contrast, labels)
-        yield unmet("audit.contrast", needs, got=f"'{contrast}'", hint=hint)
 
 
 def _repeated(path: str, plugins: tuple[Plugin, ...]) -> Iterator[Problem]:

@@ -14,6 +14,7 @@ from glasshouse.models.text.base import TextModel
 from glasshouse.rng import Rng
 from glasshouse.testing.attack_contract import check_repeatable
 from glasshouse.testing.fixtures import to_provide
+from glasshouse.testing.toys import random_sentences
 from glasshouse.wire import Architecture, Batch
 
 __all__ = ["ModelContract", "TextModelContract"]
@@ -93,12 +94,9 @@ class TextModelContract(_WeightsContract):
         """Three sentences of different lengths, with labels."""
         words = architecture.vocabulary
         assert words is not None
-        draws = torch.Generator().manual_seed(0)
-        lengths = [2, 3, architecture.input_shape[0] - 2]
-        usable = torch.tensor([t for t in range(words.size) if t not in words.marks])
-        rows = [usable[torch.randint(len(usable), (n,), generator=draws)].tolist() for n in lengths]
-        labels = torch.randint(architecture.classes, (3,), generator=draws)
-        return Batch(inputs=words.stack(rows, length=architecture.input_shape[0]), labels=labels)
+        draws, places = torch.Generator().manual_seed(0), architecture.input_shape[0]
+        inputs = random_sentences((2, 3, places - 2), words, draws, places=places)
+        return Batch(inputs=inputs, labels=torch.randint(architecture.classes, (3,), generator=draws))
 
     def test_sentences_do_not_meet(self, model: TextModel, batch: Batch) -> None:
         """The loss of a sentence depends neither on other sentences nor on its padding."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from glasshouse import registry
-from glasshouse.attacks.property.properties import Pairs, Property, Scene
+from glasshouse.attacks.property.properties import Property, Scene
 from glasshouse.attacks.property.shadow import HONEST
 from glasshouse.data.partition import Demand, Partitioner
 from glasshouse.federation.client import LocalTraining
@@ -130,9 +130,8 @@ class BehaviourContract:
         before = data.inputs.clone(), data.labels.clone()
         sent, honest = self._send(behaviour, train, model, data), train(copy.deepcopy(model), data, rng=ROOT)
         assert sent.kind == honest.kind
-        assert {n: t.shape for n, t in sent.tensors.items()} == {
-            n: t.shape for n, t in honest.tensors.items()
-        }
+        shapes, expected = ({n: t.shape for n, t in one.tensors.items()} for one in (sent, honest))
+        assert shapes == expected
         assert all(bool(t.isfinite().all()) and not t.requires_grad for t in sent.tensors.values())
         assert torch.equal(data.inputs, before[0])
         assert torch.equal(data.labels, before[1])
@@ -201,15 +200,12 @@ class PropertyContract:
             examples=5,
         )
 
-    def _pairs(self, client_property: Property, scene: Scene) -> Pairs:
-        return client_property.pairs(scene, count=7, rng=ROOT)
-
     def test_as_many_clients_with_it_as_without(self, client_property: Property, scene: Scene) -> None:
         """Equally many clients with and without it, each with as many examples as in the federation."""
-        pairs = self._pairs(client_property, scene)
+        pairs = client_property.pairs(scene, count=7, rng=ROOT)
         assert pairs.negative.rows.shape == pairs.positive.rows.shape == (7, 5)
         assert pairs.negative is not pairs.positive or pairs.conduct != HONEST
 
     def test_same_rng_same_pairs(self, client_property: Property, scene: Scene) -> None:
         """The same stream gives the same clients."""
-        check_repeatable(lambda: self._pairs(client_property, scene))
+        check_repeatable(lambda: client_property.pairs(scene, count=7, rng=ROOT))

@@ -83,13 +83,13 @@ def toy(
     rng = Rng.root(seed, salt="toy")
     total = clients * examples
     draws = rng.child("data").torch()
-    shape = SHAPE if vocabulary is None else (PLACES,)
-    private = Batch(
-        inputs=torch.rand((total, *SHAPE), generator=draws)
-        if vocabulary is None
-        else _sentences(total, vocabulary, draws),
-        labels=torch.randint(CLASSES, (total,), generator=draws),
-    )
+    if vocabulary is None:
+        inputs = torch.rand((total, *SHAPE), generator=draws)
+    else:
+        lengths = torch.randint(3, PLACES - 1, (total,), generator=draws).tolist()
+        inputs = random_sentences(lengths, vocabulary, draws, places=PLACES)
+    private = Batch(inputs=inputs, labels=torch.randint(CLASSES, (total,), generator=draws))
+    shape = tuple(inputs.shape[1:])
     architecture = Architecture(
         name=model, input_shape=shape, classes=CLASSES, arguments=arguments or {}, vocabulary=vocabulary
     )
@@ -112,13 +112,13 @@ def toy(
     return Toy(setting=setting, transcript=log.transcript(), final=final, own=log.servers)
 
 
-def _sentences(total: int, vocabulary: Vocabulary, draws: torch.Generator) -> Tensor:
-    """Random sentences of 3 to ``PLACES`` - 2 tokens without special tokens: (total, PLACES)."""
-    marks = {vocabulary.pad, vocabulary.end, vocabulary.start}
-    words = torch.tensor([t for t in range(vocabulary.size) if t not in marks])
-    lengths = torch.randint(3, PLACES - 1, (total,), generator=draws).tolist()
+def random_sentences(
+    lengths: Sequence[int], vocabulary: Vocabulary, draws: torch.Generator, *, places: int
+) -> Tensor:
+    """Random sentences of these lengths in tokens, without special tokens: (N, ``places``)."""
+    words = torch.tensor([t for t in range(vocabulary.size) if t not in vocabulary.marks])
     rows = [words[torch.randint(len(words), (n,), generator=draws)].tolist() for n in lengths]
-    return vocabulary.stack(rows, length=PLACES)
+    return vocabulary.stack(rows, length=places)
 
 
 @final

@@ -5,7 +5,7 @@ Types and ranges are checked here, before a tensor is read or memory is allocate
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 import torch
 from pydantic import Field, model_validator
@@ -130,11 +130,7 @@ class DropoutLine(_Message):
 
 Line = BroadcastLine | UpdateLine | AggregateLine | MetricsLine | DropoutLine
 LINES: Final[Mapping[str, type[Line]]] = {
-    "broadcast": BroadcastLine,
-    "update": UpdateLine,
-    "aggregate": AggregateLine,
-    "metrics": MetricsLine,
-    "dropout": DropoutLine,
+    kind.__name__.removesuffix("Line").lower(): kind for kind in get_args(Line)
 }
 
 

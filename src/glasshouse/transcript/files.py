@@ -29,7 +29,7 @@ from glasshouse.store import (
 from glasshouse.tensors import check_finite
 from glasshouse.transcript import described
 from glasshouse.transcript.grants import Cohort, Grants
-from glasshouse.transcript.record import Message, RoundRecord, Transcript
+from glasshouse.transcript.record import Log, Message, Transcript
 from glasshouse.wire import Architecture, Broadcast, ClientMetrics, Dropout, Mechanism, Terms, Update
 
 __all__ = [
@@ -143,17 +143,15 @@ def read_transcript(folder: Path, *, trust_factory: bool = False, contents: bool
             fix="upgrade glasshouse; older formats stay readable",
         )
     terms = described.terms_of(raw, folder=folder, trust_factory=trust_factory)
-    rounds: dict[int, RoundRecord] = {}
+    log = Log(terms=terms)
     files: Files = {}
     rows = read_jsonl(plain_file(folder, "rounds.jsonl", subject=subject), most=limits.JSONL_BYTES)
     for number, row in enumerate(rows, start=1):
         line = described.line_of(row, subject=f"{subject}, line {number} of rounds.jsonl")
         where = f"{subject}, {line.message} of round {line.round}"
         tensors = _tensors_of(line, folder, files, subject=where, contents=contents)
-        message = described.message_of(line, tensors, subject=where, trust_factory=trust_factory)
-        record = rounds.get(line.round, RoundRecord(round=line.round))
-        rounds[line.round] = record.with_message(message)
-    return Transcript(terms=terms, rounds=tuple(rounds[r] for r in sorted(rounds)))
+        log.record(described.message_of(line, tensors, subject=where, trust_factory=trust_factory))
+    return log.transcript()
 
 
 def write_own(own: Mapping[int, Mapping[str, Tensor]], folder: Path) -> None:

@@ -144,15 +144,15 @@ class Log:
 
     def broadcast(self, broadcast: Broadcast) -> None:
         """Complete the broadcast with the tensors sent before, and record it."""
-        self._file(self._sent.complete(broadcast))
+        self.record(self._sent.complete(broadcast))
 
     def update(self, update: Update) -> None:
         """Record one client's update."""
-        self._file(update)
+        self.record(update)
 
     def aggregate(self, aggregate: Aggregate) -> None:
         """Record a round's sum."""
-        self._file(aggregate)
+        self.record(aggregate)
 
     def own(self, round: int, tensors: Mapping[str, Tensor]) -> None:
         """Record tensors that only the server has."""
@@ -167,7 +167,8 @@ class Log:
         """The recorded transcript, in order of rounds."""
         return Transcript(terms=self.terms, rounds=tuple(self.rounds[r] for r in sorted(self.rounds)))
 
-    def _file(self, message: Message) -> None:
+    def record(self, message: Message) -> None:
+        """Record what the keep policy leaves of a message, as it is."""
         if (stored := self.keep.cut(message)) is not None:
             record = self.rounds.get(stored.round, RoundRecord(round=stored.round))
             self.rounds[stored.round] = record.with_message(stored)

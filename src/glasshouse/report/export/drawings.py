@@ -46,7 +46,7 @@ def figure_files(result: Result, run: Path, folder: Path, *, show_private: bool 
     for section in sections(result, run, choose(result), show_private=show_private):
         taken: Counter[str] = Counter()
         for title, ending, content in _drawings(section):
-            name = re.sub(r"[^\w.-]+", "-", f"{section.name}-{title}").strip("-").lower()
+            name = re.sub(r"[^\w.-]+", "-", f"{section.story.scenario}-{title}").strip("-").lower()
             taken[name + ending] += 1
             number = taken[name + ending]
             paths.append(folder / f"{name}{f'-{number}' if number > 1 else ''}{ending}")

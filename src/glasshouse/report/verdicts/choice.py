@@ -75,11 +75,10 @@ class Choice:
 
     def of(self, scenario: str) -> "Choice":
         """The choice restricted to one scenario."""
-        return Choice(
-            findings=tuple(f for f in self.findings if f.scenario == scenario),
-            every=tuple(f for f in self.every if f.scenario == scenario),
-            cards=self.cards,
+        findings, every = (
+            tuple(f for f in fs if f.scenario == scenario) for fs in (self.findings, self.every)
         )
+        return Choice(findings=findings, every=every, cards=self.cards)
 
     def worst_first(self, findings: Iterable[Finding]) -> list[Finding]:
         """Order by verdict: contradiction, leaks, no power, inconclusive, no leak found.

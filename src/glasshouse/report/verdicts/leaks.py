@@ -1,8 +1,7 @@
 """The first screen: each leak in at most 60 plain words, with a remedy; scenarios without one in a line."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Final, final
 
 from glasshouse.report import numbers, readings, words
@@ -12,6 +11,7 @@ from glasshouse.report.verdicts.sentences import place, where
 from glasshouse.report.verdicts.stories import Story
 from glasshouse.results.cards import ThreatCard
 from glasshouse.results.records import Finding, Result, Utility, Verdict
+from glasshouse.results.rows import grouped
 
 CHEAP: Final = 0.02
 """Largest loss of accuracy for which no cheaper setting is suggested."""
@@ -93,7 +93,7 @@ def leaks(result: Result, choice: Choice) -> list[Leak]:
         return SEVERITIES.index(choice.cards.metric(f.metric).severity), f.scenario
 
     leaking = [f for f in choice.findings if choice.standing(f) == "leaks" or f in out]
-    groups = [list(group) for _, group in groupby(sorted(leaking, key=kind), key=kind)]
+    groups = grouped(sorted(leaking, key=kind), kind).values()
     worst = [choice.worst_first([f for f in group if not f.defenses] or group)[0] for group in groups]
     ranked = sorted(worst, key=lambda f: (kind(f)[0], -severity(f, choice.cards.metric(f.metric))))
     return [_leak(f, result, choice) for f in ranked]
@@ -121,7 +121,7 @@ def _leak(f: Finding, result: Result, choice: Choice) -> Leak:
     card = next((t for t in result.threats if t.scenario == f.scenario), None)
     kind = choice.cards.metric(f.metric).severity
     single = choice.standing(f) != "leaks"
-    action, advice = _remedy(f, _settings(f, result, choice), result, card)
+    action, advice = _remedy(f, list(_settings(f, result, choice)), result, card)
     title = f"{KINDS[kind]} came out"
     return Leak(
         scenario=f.scenario,
@@ -156,7 +156,7 @@ def _whose(f: Finding, choice: Choice) -> str:
     return f"Whose: all {victims}." if count == total > 1 else f"Whose: {count} of {victims}."
 
 
-def _settings(f: Finding, result: Result, choice: Choice) -> list[Setting]:
+def _settings(f: Finding, result: Result, choice: Choice) -> Iterator[Setting]:
     """Defended settings comparable with the leak: same scenario, protocol and other axes."""
     kind, out = choice.cards.metric(f.metric).severity, choice.with_victims_out()
     beside = [
@@ -167,9 +167,7 @@ def _settings(f: Finding, result: Result, choice: Choice) -> list[Setting]:
         and g.cell != f.cell
         and choice.cards.metric(g.metric).severity == kind
     ]
-    rows = []
-    for cell in dict.fromkeys(g.cell for g in beside):
-        in_cell = [g for g in beside if g.cell == cell]
+    for cell, in_cell in grouped(beside, lambda g: g.cell).items():
         same = [g for g in in_cell if (g.attack, g.metric) == (f.attack, f.metric)]
         standings = {choice.standing(g) for g in in_cell if g.verdict != "no power"}
         state: Verdict = "inconclusive"
@@ -178,27 +176,22 @@ def _settings(f: Finding, result: Result, choice: Choice) -> list[Setting]:
         elif standings == {"no leak found"} and any(g.verdict != "no power" for g in same):
             state = "no leak found"
         left = max((g.gain for g in same), default=float("inf"))
-        rows.append(Setting(finding=in_cell[0], state=state, left=left, accuracy=_accuracy(result, cell)))
-    return rows
+        yield Setting(finding=in_cell[0], state=state, left=left, accuracy=_accuracy(result, cell))
 
 
 def _remedy(
     f: Finding, settings: Sequence[Setting], result: Result, card: ThreatCard | None
 ) -> tuple[str, str]:
     """The cheapest setting that closed the leak, and the next one to try, in sentences."""
-
-    def with_state(state: Verdict) -> list[Setting]:
-        return [s for s in settings if s.state == state]
-
-    closed, leaking, unsure = with_state("no leak found"), with_state("leaks"), with_state("inconclusive")
-    if closed:
+    by_state = grouped(settings, lambda s: s.state)
+    if closed := by_state.get("no leak found"):
         best = max(closed, key=_kept)
         before = _accuracy(result, f.cell)
         cost, loss = _cost(best, before)
         action = f"Use {_name(best)}, which closed this leak; {cost}."
         if best.accuracy and readings.at_chance(best.accuracy):
             action = f"Only {_name(best)} closed it, but the model is then of no use: {cost}."
-        weaker = [s for s in leaking if s.family == best.family]
+        weaker = [s for s in by_state.get("leaks", ()) if s.family == best.family]
         if loss is not None and loss <= CHEAP:
             return action, f"Next, audit {_name(best)} with stronger attacks and more victims."
         if weaker:
@@ -213,7 +206,7 @@ def _remedy(
     outcome = f"None of the {words.count(len(settings), 'defences')} tried closed it"
     if len(settings) == 1:
         outcome = "The one defence tried did not close it"
-    if unsure:
+    if unsure := by_state.get("inconclusive"):
         best = max(unsure, key=_kept)
         return f"{outcome} for certain.", f"Next, audit {_name(best)} with more victims: it may."
     nearest = min(settings, key=lambda s: s.left)

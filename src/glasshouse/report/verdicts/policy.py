@@ -1,5 +1,6 @@
 """The outcome of every limit of the policy; a policy fails closed."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -7,20 +8,14 @@ from glasshouse.report import words
 from glasshouse.results.cards import Limit
 from glasshouse.results.records import Result
 
-VERBS: Final = {
-    "broken": ("is broken", "are broken"),
-    "undecided": ("is undecided", "are undecided"),
-    "unmeasured": ("was not measured", "were not measured"),
-    "holds": ("holds", "hold"),
+STATES: Final = {
+    "broken": ("leaks", "is broken", "are broken"),
+    "undecided": ("inconclusive", "is undecided", "are undecided"),
+    "unmeasured": ("no power", "was not measured", "were not measured"),
+    "holds": ("no leak found", "holds", "hold"),
 }
-"""State of a limit, the worst first, with its verb for one limit and for several."""
-MARKS: Final = {
-    "broken": "leaks",
-    "undecided": "inconclusive",
-    "unmeasured": "no power",
-    "holds": "no leak found",
-}
-"""The verdict whose marker is shown for each state of a limit."""
+"""State of a limit, the worst first: the verdict whose marker is shown; its verb for one limit and more."""
+MARKS: Final = {state: verdict for state, (verdict, _, _) in STATES.items()}
 
 
 @final
@@ -41,12 +36,12 @@ class Policy:
 
 def policy(result: Result) -> Policy:
     """The outcome: broken if any limit is broken; holds only if every limit is shown to hold."""
-    limits = result.limits or _of_an_older_result(result)
-    counts = {state: tuple(one for one in limits if one.state == state) for state in VERBS}
+    limits = result.limits or tuple(_of_an_older_result(result))
+    counts = {state: tuple(one for one in limits if one.state == state) for state in STATES}
     groups = tuple((state, rows) for state, rows in counts.items() if rows)
     if not limits:
         return Policy(state="none", text="No limits were set.", groups=())
-    parts = words.join_words([f"{len(rows)} {VERBS[state][len(rows) > 1]}" for state, rows in groups])
+    parts = words.join_words([f"{len(rows)} {STATES[state][1 + (len(rows) > 1)]}" for state, rows in groups])
     tally = f"Of {words.count(len(limits), 'limits')}, {parts}."
     if counts["broken"]:
         return Policy(state="broken", text=f"Broken. {tally}", groups=groups)
@@ -55,24 +50,15 @@ def policy(result: Result) -> Policy:
     return Policy(state="holds", text=f"Every limit holds. {tally}", groups=groups)
 
 
-def _of_an_older_result(result: Result) -> tuple[Limit, ...]:
+def _of_an_older_result(result: Result) -> Iterator[Limit]:
     """Limits of an old result without per-limit outcomes: broken ones are known, the rest are undecided."""
-    rows = []
     for card in result.threats:
-        broken = [
-            Limit(scenario=card.scenario, subject=text, limit=0.0, state="broken", text=text)
-            for text in card.broken
-        ]
-        rest = [
-            Limit(
-                scenario=card.scenario,
-                subject=f"gain in {name}",
-                limit=limit,
-                state="undecided",
-                text=f"Gain in {name}, tolerated {limit:g}: this result does not judge single limits; "
-                "run the audit again.",
+        for text in card.broken:
+            yield Limit(scenario=card.scenario, subject=text, limit=0.0, state="broken", text=text)
+        for name, limit in () if card.broken else card.limits.items():
+            subject, reason = (
+                f"gain in {name}",
+                "this result does not judge single limits; run the audit again",
             )
-            for name, limit in card.limits.items()
-        ]
-        rows += broken + ([] if broken else rest)
-    return tuple(rows)
+            text = f"Gain in {name}, tolerated {limit:g}: {reason}."
+            yield Limit(scenario=card.scenario, subject=subject, limit=limit, state="undecided", text=text)

@@ -26,23 +26,21 @@ def sentence(finding: Finding, choice: Choice) -> str:
     interval, the sample size and the selection; then the caveats: single victims, missing claims, few runs,
     the same attack without the defence, side knowledge.
     """
-    parts = [_core(finding, choice), *additions(finding, choice)]
-    return " ".join(part for part in parts if part)
+    return " ".join([_core(finding, choice), *additions(finding, choice)])
 
 
 def additions(finding: Finding, choice: Choice) -> list[str]:
     """The caveats of a finding, in sentences."""
     knowledge = words.grants(finding.given)
-    return [
+    parts = [
         victims(choice.victims(finding)),
-        _exchange_sentence(finding),
-        _unclaimed_sentence(finding),
-        _few_runs(finding),
+        _sample(finding),
         strength.search(finding),
         strength.bound(finding, choice.cards.metric(finding.metric)),
         power(finding, choice.cards),
         f"The attacker also had {knowledge}." if knowledge else "",
     ]
+    return [part for part in parts if part]
 
 
 def where(finding: Finding | Refused | Utility, *, capital: bool = True) -> str:
@@ -132,7 +130,9 @@ def _core(f: Finding, choice: Choice) -> str:
     cards = choice.cards
     attack = cards.attack(f.attack)
     if f.verdict == "no power":
-        return _powerless(f, cards)
+        failed = f.control is not None and not f.control.passed
+        why = _failure(f.control, f.unit, cards) if f.control and failed else "the attack had no power here"
+        return f"{where(f)}, nothing can be said about {attack}: {why}. {NOT_SAFE}"
     score, gain = value(f, cards), over_guessing(f, cards)
     if other := choice.contradiction(f):
         return (
@@ -159,12 +159,6 @@ def _lower(text: str) -> str:
     return text[0].lower() + text[1:]
 
 
-def _powerless(f: Finding, cards: Cards) -> str:
-    failed = f.control is not None and not f.control.passed
-    why = _failure(f.control, f.unit, cards) if f.control and failed else "the attack had no power here"
-    return f"{where(f)}, nothing can be said about {cards.attack(f.attack)}: {why}. {NOT_SAFE}"
-
-
 def _failure(c: Control, unit: str, cards: Cards) -> str:
     """Which control failed, with numbers in the control's own metric."""
     if c.reason:
@@ -186,22 +180,16 @@ def _failure(c: Control, unit: str, cards: Cards) -> str:
     )
 
 
-def _exchange_sentence(f: Finding) -> str:
-    if f.exchange is None or not f.exchange.gain_low <= 0 < f.gain_low:
-        return ""
-    return "It gains as much about victims whose update it did not see, so this is no leak."
-
-
-def _unclaimed_sentence(f: Finding) -> str:
-    if f.claimed is None or f.claimed >= f.n:
-        return ""
-    return f"It claimed something about {f.claimed} of {f.n} {f.unit}; the others count as misses."
-
-
-def _few_runs(f: Finding) -> str:
-    if f.unit != "clients" or f.runs is None or f.runs >= FEW_RUNS:
-        return ""
-    return f"The clients come from only {words.count(f.runs, 'runs')} of the federation."
+def _sample(f: Finding) -> str:
+    """What the sample leaves open: gains on exchanged victims, missing claims, few runs."""
+    parts = []
+    if f.exchange is not None and f.exchange.gain_low <= 0 < f.gain_low:
+        parts.append("It gains as much about victims whose update it did not see, so this is no leak.")
+    if f.claimed is not None and f.claimed < f.n:
+        parts.append(f"It claimed something about {f.claimed} of {f.n} {f.unit}; the others count as misses.")
+    if f.unit == "clients" and f.runs is not None and f.runs < FEW_RUNS:
+        parts.append(f"The clients come from only {words.count(f.runs, 'runs')} of the federation.")
+    return " ".join(parts)
 
 
 def _hits(share: float, n: int) -> int | None:

@@ -1,8 +1,8 @@
 """The verdict on each scenario in sentences, for readers who must decide whether to continue a federation."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 from glasshouse.report import numbers, readings, words
 from glasshouse.report.cards import ACCURACY
@@ -22,14 +22,13 @@ from glasshouse.report.verdicts.sentences import (
     where,
 )
 from glasshouse.results.records import Finding, Result, Utility, Verdict
+from glasshouse.results.rows import grouped
 
 OUT: Final = ("contradiction", "leaks")
 """Verdicts that mean a leak."""
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class Sentence:
+class Sentence(NamedTuple):
     """One sentence of the verdict; ``kind`` is a verdict or ``note``."""
 
     kind: str
@@ -48,67 +47,62 @@ class Story:
 
 def stories(result: Result, choice: Choice) -> list[Story]:
     """One story per scenario, the worst first."""
-    choices = {name: choice.of(name) for name in result.scenarios}
-    order = sorted(choices, key=lambda name: choice.rank(choices[name].worst()))
-    return [_story(result.of(name), name, choices[name]) for name in order]
+    rows = []
+    for name in result.scenarios:
+        own = choice.of(name)
+        top = own.worst()
+        kind, sentences = own.standing(top) if top else None, tuple(_told(result.of(name), own, top))
+        rows.append((choice.rank(top), Story(scenario=name, kind=kind, sentences=sentences)))
+    return [story for _, story in sorted(rows, key=lambda row: row[0])]
 
 
-def _story(result: Result, name: str, choice: Choice) -> Story:
-    top = choice.worst()
-    lines: list[Sentence] = []
+def _told(result: Result, choice: Choice, top: Finding | None) -> Iterator[Sentence]:
+    """The sentences on one scenario; ``top``: its worst finding."""
     if top is None:
-        lines.append(Sentence(kind="note", text=f"Nothing about private data was measured here. {NOT_SAFE}"))
+        yield Sentence("note", f"Nothing about private data was measured here. {NOT_SAFE}")
     else:
         bare = choice.worst(f for f in choice.findings if not f.defenses)
         # The worst undefended finding comes first, unless a defended one has a worse verdict.
         first = bare if bare is not None and choice.standing(bare) == choice.standing(top) else top
-        lines.append(Sentence(kind=choice.standing(first), text=sentence(first, choice)))
+        yield Sentence(choice.standing(first), sentence(first, choice))
         if bare is not None and bare is not first:
-            lines.append(Sentence(kind=choice.standing(bare), text=sentence(bare, choice)))
-        lines += _single_victims(choice, {id(first), id(bare)})
-        lines += _tell_defences(choice, result.utility, first)
-        lines += _unpowered(choice, first)
-        lines += _tell_distances(choice)
-    lines += _not_private(choice)
-    lines += [
-        Sentence(kind="contradiction" if one.contradicted else "note", text=strength.epsilon(one))
-        for one in result.epsilons
-    ]
-    lines += _at_chance(result.utility)
+            yield Sentence(choice.standing(bare), sentence(bare, choice))
+        yield from _single_victims(choice, {id(first), id(bare)})
+        yield from _tell_defences(choice, result.utility, first)
+        yield from _unpowered(choice, first)
+        yield from _tell_distances(choice)
+    yield from _not_private(choice)
+    for one in result.epsilons:
+        yield Sentence("contradiction" if one.contradicted else "note", strength.epsilon(one))
+    yield from _at_chance(result.utility)
     if result.refusals:
         subjects = words.join_words(list(dict.fromkeys(r.subject for r in result.refusals)))
-        lines.append(Sentence(kind="note", text=f"Could not run: {subjects}; reasons below."))
-    kind = choice.standing(top) if top else None
-    return Story(scenario=name, kind=kind, sentences=tuple(lines))
+        yield Sentence("note", f"Could not run: {subjects}; reasons below.")
 
 
-def _single_victims(choice: Choice, named: set[int]) -> list[Sentence]:
+def _single_victims(choice: Choice, named: set[int]) -> Iterator[Sentence]:
     """Leaks of single victims in inconclusive findings that no earlier sentence covered."""
     rest = [f for f in choice.with_victims_out() if id(f) not in named and choice.standing(f) != "leaks"]
     if not rest:
-        return []
+        return
     worst, more = rest[0], len(rest) - 1
     sentence = victims(choice.victims(worst))
     text = f"{where(worst)}, {choice.cards.attack(worst.attack)}: {sentence[0].lower()}{sentence[1:]}"
     if more:
         text += f" Single victims came out in {words.count(more, 'measurements')} more."
-    return [Sentence(kind="leaks", text=text)]
+    yield Sentence("leaks", text)
 
 
-def _tell_defences(choice: Choice, utility: Sequence[Utility], first: Finding) -> list[Sentence]:
+def _tell_defences(choice: Choice, utility: Sequence[Utility], first: Finding) -> Iterator[Sentence]:
     """Effect of the defences: which still leak and how much, which do not, and at what cost."""
     cards, standing = choice.cards, choice.standing
-    cells: dict[str, list[Finding]] = {}
-    for finding in choice.findings:
-        if finding.defenses:
-            cells.setdefault(place(finding), []).append(finding)
+    cells = grouped((f for f in choice.findings if f.defenses), place)
     powered = {name: [f for f in fs if standing(f) != "no power"] for name, fs in cells.items()}
     leaking = {name: f for name, fs in cells.items() if standing(f := choice.worst_first(fs)[0]) in OUT}
     quiet = [name for name, fs in powered.items() if fs and all(standing(f) == "no leak found" for f in fs)]
     still_open = {
         name: fs for name, fs in powered.items() if fs and name not in leaking and name not in quiet
     }
-    lines = []
     worst = choice.worst(leaking.values())
     if worst and worst is not first:
         text = (
@@ -116,22 +110,20 @@ def _tell_defences(choice: Choice, utility: Sequence[Utility], first: Finding) -
             f"{'leaks' if len(leaking) == 1 else 'leak'}, most of all {place(worst)}: "
             f"{cards.attack(worst.attack)} {deed(worst, cards)}. {over_guessing(worst, cards)}."
         )
-        text = " ".join([text, *(part for part in additions(worst, choice) if part)])
-        lines.append(Sentence(kind="leaks", text=text))
+        yield Sentence("leaks", " ".join([text, *additions(worst, choice)]))
     if any(f is not first for fs in still_open.values() for f in fs):
         unsure = [f for fs in still_open.values() for f in fs if standing(f) == "inconclusive"]
         why = f"the interval of {few([cards.attack(f.attack) for f in unsure])} is too wide"
         why += ", or the search was not finished" if any(f.unfinished for f in unsure) else ""
-        text = f"Under {few(list(still_open))} this audit cannot tell: {why}."
-        lines.append(Sentence(kind="inconclusive", text=text))
-    if quiet and not all(f is first for n in quiet for f in powered[n]):
-        lines.append(_quiet(quiet, [f for n in quiet for f in powered[n]], utility, choice))
-    return lines
+        yield Sentence("inconclusive", f"Under {few(list(still_open))} this audit cannot tell: {why}.")
+    silent = [f for name in quiet for f in powered[name]]
+    if any(f is not first for f in silent):
+        yield Sentence("no leak found", _quiet(quiet, silent, utility, choice))
 
 
 def _quiet(
     names: Sequence[str], findings: Sequence[Finding], utility: Sequence[Utility], choice: Choice
-) -> Sentence:
+) -> str:
     """Settings without a leak, the same attack without the defence, and the cheapest setting."""
     text = f"No leak was found under {few(names)}."
     defended = [f for f in findings if f.undefended is not None]
@@ -139,7 +131,7 @@ def _quiet(
         best = min(defended, key=lambda f: (f.undefended is None or f.undefended.verdict != "leaks",
                                          choice.cards.rank(f.metric)))  # fmt: skip
         text += f" {choice.cards.attack(best.attack)}, under {place(best)}: {power(best, choice.cards)}"
-    return Sentence(kind="no leak found", text=text + _price(findings, utility))
+    return text + _price(findings, utility)
 
 
 def _price(quiet: Sequence[Finding], utility: Sequence[Utility]) -> str:
@@ -156,17 +148,16 @@ def _price(quiet: Sequence[Finding], utility: Sequence[Utility]) -> str:
     return f" Cheapest of these is {place(best)}: held-out {best.metric} {readings.utility(best)}{beside}."
 
 
-def _unpowered(choice: Choice, first: Finding) -> list[Sentence]:
+def _unpowered(choice: Choice, first: Finding) -> Iterator[Sentence]:
     """Attacks with a failed control that the first sentence did not name."""
     powerless = [f for f in choice.findings if f.verdict == "no power" and f is not first]
     names = list(dict.fromkeys(choice.cards.attack(f.attack) for f in powerless))
-    if not names:
-        return []
-    text = f"Nothing can be said about {words.join_words(names)}: a control failed. {NOT_SAFE}"
-    return [Sentence(kind="no power", text=text)]
+    if names:
+        text = f"Nothing can be said about {words.join_words(names)}: a control failed. {NOT_SAFE}"
+        yield Sentence("no power", text)
 
 
-def _tell_distances(choice: Choice) -> list[Sentence]:
+def _tell_distances(choice: Choice) -> Iterator[Sentence]:
     """Image distances that leak although the deciding metric does not."""
     cards, selection = choice.cards, {id(f) for f in choice.findings}
     distances: dict[str, dict[str, list[str]]] = {}
@@ -178,38 +169,31 @@ def _tell_distances(choice: Choice) -> list[Sentence]:
             if other.verdict == "leaks" and card.display == "plain" and id(other) not in selection:
                 who = f"{cards.attack(f.attack)} {where(f, capital=False)}"
                 distances.setdefault(cards.metric(f.metric).label, {}).setdefault(card.label, []).append(who)
-    lines = []
     for deciding, labels in distances.items():
         who = few([name for names in labels.values() for name in names])
         what = f"{who}: above guessing by {words.join_words(list(labels))}, but not by {deciding}"
-        lines.append(Sentence(kind="note", text=f"{what}. This does not count as rebuilt images."))
-    return lines
+        yield Sentence("note", f"{what}. This does not count as rebuilt images.")
 
 
-def _not_private(choice: Choice) -> list[Sentence]:
+def _not_private(choice: Choice) -> Iterator[Sentence]:
     """Findings about data that are not private: reported, but never in the headline."""
     cards = choice.cards
     other = [f for f in choice.every if not cards.metric(f.metric).private and f.verdict == "leaks"]
-    by_metric: dict[str, list[Finding]] = {}
-    for f in other:
-        by_metric.setdefault(f.metric, []).append(f)
-    lines = []
-    for fs in by_metric.values():
+    for fs in grouped(other, lambda f: f.metric).values():
         best = choice.worst_first(fs)[0]
         text = f"{cards.attack(best.attack)} also reached {value(best, cards)} {where(best, capital=False)}"
-        lines.append(Sentence(kind="note", text=f"{text}; that is not private data."))
-    return lines
+        yield Sentence("note", f"{text}; that is not private data.")
 
 
-def _at_chance(rows: Sequence[Utility]) -> list[Sentence]:
+def _at_chance(rows: Sequence[Utility]) -> Iterator[Sentence]:
     """Models at chance accuracy: their leakage and their defences say little."""
     useless = [u for u in rows if readings.at_chance(u)]
     if not useless:
-        return []
+        return
     worst = min(useless, key=lambda u: u.value)
     text = (
         f"{worst.metric.capitalize()} is at chance {few([where(u, capital=False) for u in useless])}: "
         f"{readings.utility(worst)}, where always giving the most common answer gets "
         f"{numbers.value(worst.chance or 0.0, ACCURACY)}. Such a model is of no use, whatever it leaks."
     )
-    return [Sentence(kind="note", text=text)]
+    yield Sentence("note", text)
