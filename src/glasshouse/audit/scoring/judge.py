@@ -126,7 +126,8 @@ class Judge:
 
     def _once(self, what: str, work: Callable[..., T], metric: Metric, stream: str, *more: object) -> T:
         """What ``work`` returns; cached if everything that a null's score depends on can be listed."""
-        kind, rng = type(metric), self.rng.child(stream)
+        kind: type[object] = type(metric)
+        rng = self.rng.child(stream)
         call = partial(work, context=self.context, rng=rng, draws=self.draws)
         if self._known is None or not dataclasses.is_dataclass(kind):
             return call()
@@ -209,7 +210,7 @@ class Judge:
         if self.heldout is None:
             return ()
         every = torch.arange(len(self.heldout))
-        rows = [part for part in every.split(size)[:number] if len(part) == size] or [every]
+        rows = [part for part in torch.split(every, size)[:number] if len(part) == size] or [every]
         return tuple(
             Target(batch=self.heldout.pick(index), owners=torch.full((len(index),), -1)) for index in rows
         )
