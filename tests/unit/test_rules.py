@@ -1,14 +1,14 @@
 """Rules of verdicts and policies that a mutant would break, each in a test that takes no time."""
 
+from types import SimpleNamespace
+
 import pytest
 import report_specimen as specimen
 
 from glasshouse.audit.scoring.controls import control as module
 from glasshouse.audit.scoring.verdicts.policy import state_of_accuracy, state_of_gain
-from glasshouse.metrics.reconstruction import Psnr
 from glasshouse.metrics.statistics.interval import Interval
-from glasshouse.results.records import Utility
-from glasshouse.scenario.load import from_dict
+from glasshouse.results.records import Control, Utility
 
 
 def interval(low: float, high: float) -> Interval:
@@ -27,9 +27,14 @@ class Numbers:
 def test_an_attack_that_gains_on_unrelated_victims_fails_its_control(honest, unrelated, passed, monkeypatch):
     gains = iter([interval(*honest), interval(*unrelated)])
     monkeypatch.setattr(module, "gain_of", lambda scored, metric, rng: next(gains))
-    scenario = from_dict({**module.EASY, "attacks": [{"name": "linear_input"}]})
-    result = module._compare(Numbers(), Numbers(), Psnr(), {"metric": "psnr"}, scenario)
-    assert result.passed == passed
+    monkeypatch.setattr(module, "score_outcomes", lambda *_: Numbers())
+    monkeypatch.setattr(module, "rotate_victims", lambda truth: truth)
+    judge = SimpleNamespace(truth=None, against=lambda truth: None)
+    monkeypatch.setattr(module, "judge_of", lambda *_: judge)
+    task = module.ControlTask(key="", attack="linear_input", arguments="{}", folder="")
+    failed = Control(passed=False, setting="", n=0, metric="psnr")
+    result = module._judge(task, {"metric": "psnr"}, [], failed)
+    assert (result.passed, result.n) == (passed, 3)
 
 
 @pytest.mark.parametrize(

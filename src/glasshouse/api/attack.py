@@ -13,7 +13,7 @@ from glasshouse.attacks.base import Claim
 from glasshouse.audit.attacking.call import call_attack, declared_grants
 from glasshouse.audit.attacking.claims import Unit
 from glasshouse.audit.attacking.needs import attack_of, find_refusal
-from glasshouse.audit.preflight.network import Network, derivative_fault
+from glasshouse.audit.preflight.network import derivative_fault
 from glasshouse.errors import BadScenario, BadValue, Inapplicable
 from glasshouse.models.build import build, state
 from glasshouse.models.memory import keep
@@ -166,10 +166,7 @@ def _network(model: nn.Module, input_shape: tuple[int, int, int]) -> tuple[Archi
     name = keep(model)
     architecture = Architecture(name=name, input_shape=input_shape, classes=_classes(name, input_shape))
     network = build(architecture)
-    fault = derivative_fault(
-        Network(name=name, shape=input_shape, classes=architecture.classes, arguments="{}")
-    )
-    if fault is not None:
+    if (fault := derivative_fault(architecture)) is not None:
         raise BadValue(f"network '{type(model).__name__}'", needs=fault[0], got=fault[1], fix=fault[2])
     return architecture, network
 

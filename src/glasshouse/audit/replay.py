@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from glasshouse.audit.attacking.call import AttackTask, pieces
-from glasshouse.audit.attacking.claims import Outcome, Unit, read_outcome, same_claims
+from glasshouse.audit.attacking.claims import Unit, read_outcome, same_claims
 from glasshouse.audit.attacking.needs import threat_of
 from glasshouse.audit.examine import examine
 from glasshouse.audit.replay_process import NO_NAMESPACE
@@ -260,11 +260,9 @@ def swap_victims(truth: Truth) -> Truth:
 def score_swapped(group: Path, attack: str) -> Mapping[str, Any]:
     """The first defined audited metric, on the true and on exchanged victims; empty: none is defined."""
     scenario = read_resolved(group / "scenario.toml")
-    outcomes: list[Outcome] = []
-    for position, spec in enumerate(scenario.attacks):
-        if spec.name == attack and not outcomes:
-            paths = sorted((group / "claims" / attack_key(position, spec)).glob("*/claims.json"))
-            outcomes = [read_outcome(path.parent) for path in paths]
+    keys = (attack_key(i, spec) for i, spec in enumerate(scenario.attacks) if spec.name == attack)
+    finished = (sorted((group / "claims" / key).glob("*/claims.json")) for key in keys)
+    outcomes = [read_outcome(path.parent) for path in next(filter(None, finished), [])]
     judge = judge_of(group, scenario)
     other = judge.against(swap_victims(judge.truth))
     for plugin in scenario.audit.metrics:

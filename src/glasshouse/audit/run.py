@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from glasshouse.audit.attacking.claims import read_outcome
 from glasshouse.audit.hashes import NOTES, part_hashes
@@ -27,9 +27,8 @@ from glasshouse.executors.base import choose_device, peak_memory
 from glasshouse.executors.local import HERE, choose_executor
 from glasshouse.figures.drawing import Drawings, draw_run
 from glasshouse.models.nearest import FOLDER as NEAREST
-from glasshouse.results.cards import MetricCard
 from glasshouse.results.files import write_result
-from glasshouse.results.records import Exhibit, Refused, Result
+from glasshouse.results.records import Refused, Result
 from glasshouse.results.strength import EmpiricalEpsilon
 from glasshouse.scenario.axes import cells
 from glasshouse.scenario.suite import Suite
@@ -95,15 +94,15 @@ def audit(
         stages = Stages(workers=workers, run=out.resolve(), device=device, log=log)
         parts, epsilons = _run(plans, stages)
     drawings = draw_run([one.drawings for _, one in parts])
-    manifest_facts = {
-        **facts,
+    facts |= {
         "cells": {Path(g.folder).name: part_hashes(Path(g.folder)) for p in plans for g in p.groups},
         "seconds": {**_rounded(stages.shares), "wall clock": round(time.perf_counter() - started, 2)},
         "cpu_seconds": _rounded(stages.spent),
         "peak_mb": round(max(stages.peak_mb, peak_memory())),
         "disk_mb": round(_bytes_on_disk(out) / 1e6, 1),
     }
-    result = _gather(suite, parts, epsilons, drawings.exhibits, cards=cards, facts=manifest_facts)
+    result = Result(suite=suite.name, exhibits=drawings.exhibits, metrics=cards, manifest=facts)
+    result = _gather(result, suite, parts, epsilons)
     _write_notes(suite, parts, drawings, log)
     log.write("end")
     write_result(result, out / "result.json")
@@ -132,17 +131,14 @@ def _run(
 
 
 def _gather(
+    result: Result,
     suite: Suite,
     parts: list[tuple[Plan, CellResult]],
     epsilons: Sequence[EmpiricalEpsilon | Refused],
-    exhibits: tuple[Exhibit, ...],
-    *,
-    cards: tuple[MetricCard, ...],
-    facts: dict[str, Any],
 ) -> Result:
-    """Join the results of all cells, and add what needs the whole run: corrected p-values and limits."""
-    result = Result(
-        suite=suite.name,
+    """Add the results of all cells, and what needs the whole run: corrected p-values and limits."""
+    result = replace(
+        result,
         threats=tuple(
             threat_card(s, [one for p, one in parts if p.cell.scenario.name == s.name])
             for s in suite.scenarios
@@ -150,11 +146,8 @@ def _gather(
         findings=with_family([f for _, one in parts for f in one.findings]),
         refusals=tuple(r for _, one in parts for r in one.refusals),
         utility=tuple(u for _, one in parts for u in one.utility),
-        exhibits=exhibits,
         contrasts=tuple(c for _, one in parts for c in one.contrasts),
         attacks=attack_cards(p.cell.scenario for p, _ in parts),
-        metrics=cards,
-        manifest=facts,
     )
     return replace(
         result,

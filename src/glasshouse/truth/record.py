@@ -3,9 +3,9 @@
 Step orders are stored only for recorded rounds; each client's rows and misbehaving clients always.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import final
 
@@ -111,26 +111,14 @@ class Truth:
         """
         if (round, client) not in self._names:
             rows = [row for row, _ in self._behind(round, client)]
-            self._names[round, client] = digest(sorted(self.prints[row] for row in rows))
+            self._names[round, client] = digest(sorted(self.print_of(row) for row in rows))
         return self._names[round, client]
 
     @cached_property
-    def prints(self) -> Mapping[int, str]:
-        """The digest of the image in each row, computed on first use and cached."""
-        return _Prints(self.private.inputs)
-
-
-@final
-class _Prints(dict[int, str]):
-    """Digests of images by row, each computed once."""
-
-    def __init__(self, images: Tensor) -> None:
-        super().__init__()
-        self._images = images
-
-    def __missing__(self, row: int) -> str:
-        self[row] = digest(self._images[row])
-        return self[row]
+    def print_of(self) -> Callable[[int], str]:
+        """The digest of the image in a row, computed on first use and cached."""
+        images = self.private.inputs
+        return cache(lambda row: digest(images[row]))
 
 
 def write_truth(truth: Truth, folder: Path) -> None:

@@ -7,7 +7,7 @@ separately. An interrupted piece is run again as a whole; outcomes that it has w
 
 import json
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -141,7 +141,6 @@ def _call(task: AttackTask, attack: Attack, side: Side) -> tuple[Claim, ...] | R
         raise
     except GlasshouseError as error:
         return refusal_of(error)
-
     return call_attack(attack, view, unit=task.unit, rng=stream_of(task), device=task.device, subject=subject)
 
 
@@ -277,14 +276,10 @@ def _claims_together(piece: Piece) -> tuple[tuple[Claim, ...], ...]:
     def work(device: str) -> tuple[tuple[Claim, ...], ...]:
         rngs = [stream_of(task) for task in piece]
         every = copy_to(attack.run_together(copy_to(views, device), rngs=rngs), "cpu")
-        _check(piece, every, views, subject)
+        # As if each unit had been attacked alone; raises if only some units have claims.
+        for task, claims, view in zip(piece, every, views, strict=bool(every)):
+            check_claims(claims, view=view, unit=task.unit, subject=subject)
         return every
 
     answer = call_on(first.device, work, subject=subject)
     return () if isinstance(answer, Refusal) else answer
-
-
-def _check(piece: Piece, every: Sequence[tuple[Claim, ...]], views: Sequence[View], subject: str) -> None:
-    """Check each unit's claims as if it had been attacked alone; raise if only some units have claims."""
-    for task, claims, view in zip(piece, every, views, strict=bool(every)):
-        check_claims(claims, view=view, unit=task.unit, subject=subject)

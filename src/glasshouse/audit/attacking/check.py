@@ -79,18 +79,15 @@ def _is_registered(claim: Any) -> bool:
 
 def _check_amount(claims: tuple[Claim, ...]) -> Violations:
     numbers = sum(t.numel() for claim in claims for t in tensors_of(claim).values())
-    words = sum(_letters(claim) for claim in claims)
+    words = sum(
+        len(repr(getattr(c, f.name))) for c in claims for f in fields(c) if f.name not in tensors_of(c)
+    )
     if len(claims) > CLAIMS or numbers > NUMBERS or words > LETTERS:
         yield (
             f"at most {CLAIMS:,} claims with {NUMBERS:,} numbers and {LETTERS:,} letters",
             f"{len(claims):,} claims with {numbers:,} numbers and {words:,} letters",
             "claim less: what the attack is sure of",
         )
-
-
-def _letters(claim: Claim) -> int:
-    tensors = tensors_of(claim)
-    return sum(len(repr(getattr(claim, f.name))) for f in fields(claim) if f.name not in tensors)
 
 
 def _check_repeated(claims: tuple[Claim, ...]) -> Violations:

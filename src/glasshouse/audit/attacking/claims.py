@@ -164,12 +164,11 @@ def is_finished(folder: Path) -> bool:
 
 def same_claims(left: tuple[Claim, ...], right: tuple[Claim, ...]) -> bool:
     """Whether two outcomes make exactly the same claims."""
-    if [type(c) for c in left] != [type(c) for c in right]:
-        return False
-    for a, b in zip(left, right, strict=True):
-        x, y = tensors_of(a), tensors_of(b)
-        if x.keys() != y.keys() or not all(torch.equal(x[name], y[name]) for name in x):
-            return False
-        if (a.about, _plain(a)) != (b.about, _plain(b)):
-            return False
-    return True
+
+    def outlines(claims: tuple[Claim, ...]) -> list[tuple[Any, ...]]:
+        return [(type(c), c.about, _plain(c), sorted(tensors_of(c))) for c in claims]
+
+    def tensors(claims: tuple[Claim, ...]) -> list[Tensor]:
+        return [tensor for c in claims for _, tensor in sorted(tensors_of(c).items())]
+
+    return outlines(left) == outlines(right) and all(map(torch.equal, tensors(left), tensors(right)))

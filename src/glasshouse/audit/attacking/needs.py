@@ -174,9 +174,5 @@ def calls_of(scenario: Scenario, plugin: Plugin) -> int:
     if foresee_refusal(scenario, plugin) is not None:
         return 0
     rounds = len(scenario.audit.rounds)
-    per_scope = {
-        "run": 1,
-        "round": rounds,
-        "update": min(scenario.audit.victims, rounds * scenario.federation.cohort_size),
-    }
-    return per_scope[declared(plugin)[0].scope]
+    updates = min(scenario.audit.victims, rounds * scenario.federation.cohort_size)
+    return {"run": 1, "round": rounds, "update": updates}[declared(plugin)[0].scope]

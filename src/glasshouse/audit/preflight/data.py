@@ -1,6 +1,7 @@
 """Check a scenario's data: files, splits, classes, and enough images for every role."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -149,13 +150,6 @@ def _domains(scenario: Scenario, survey: Survey) -> Iterator[Problem]:
             got=f"targets = {domains.targets}, identities = {identities}",
             hint="ask for fewer targets, or for more classes",
         )
-    if strange := [k for k in data.private_classes if k >= survey.classes]:
-        yield Problem(
-            path="data.private_classes", needs=f"classes from 0 to {survey.classes - 1}", got=str(strange)
-        )
-    if data.private_split and data.private_split not in survey.counts:
-        yield Problem(
-            path="data.private_split",
-            needs=f"a split among {', '.join(survey.counts)} of '{data.source}'",
-            got=f'"{data.private_split}"',
-        )
+    request = 0, data.private_split, data.private_classes
+    wrong = [replace(one, hint="") for one in _part("private", request, scenario, survey)]
+    yield from reversed(wrong)

@@ -1,10 +1,9 @@
 """List everything that an audit of a scenario would refuse, without running anything."""
 
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import lru_cache
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -15,21 +14,17 @@ from glasshouse.attacks.base import Claim, ModelBound
 from glasshouse.audit.attacking.needs import attack_of, foresee_refusal, refusal_of
 from glasshouse.audit.captured.canary_file import read_canaries
 from glasshouse.audit.preflight.data import data_problems, survey_data
-from glasshouse.audit.preflight.network import (
-    Network,
-    agreed_network,
-    fault_of,
-    network_problems,
-    without_memory,
-)
+from glasshouse.audit.preflight.network import agreed_network, fault_of, network_problems, without_memory
 from glasshouse.audit.scoring.claims.scorers import scorer_of
 from glasshouse.audit.scoring.nulls import NULLS, auxiliary_needed
+from glasshouse.cache import once
 from glasshouse.errors import BadFile, BadScenario, Inapplicable, Problem
 from glasshouse.metrics.base import Metric
 from glasshouse.scenario.axes import cells
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.suite import Suite
-from glasshouse.wire import Refusal
+from glasshouse.scenario.table import Plugin
+from glasshouse.wire import Architecture, Refusal
 
 Warnings = list[tuple[str, Refusal]]
 
@@ -181,19 +176,19 @@ def _refusals_in(scenario: Scenario) -> Iterator[Refusal | None]:
         for attack in one.attacks:
             refusal = foresee_refusal(one, attack)
             if refusal is None and survey is not None:
-                arguments = json.dumps(attack.arguments, sort_keys=True)
-                refusal = _on_model(attack.name, arguments, agreed_network(one, survey))
+                network = agreed_network(one, survey)
+                key = ["attack on a model", attack.name, repr(attack.arguments), repr(network)]
+                refusal = once(key, partial(_on_model, attack, network))
             yield refusal
 
 
-@lru_cache(maxsize=256)
-def _on_model(name: str, arguments: str, network: Network) -> Refusal | None:
-    attack = attack_of(name, json.loads(arguments))
+def _on_model(plugin: Plugin, network: Architecture) -> Refusal | None:
+    attack = attack_of(plugin.name, plugin.arguments)
     if not isinstance(attack, ModelBound) or fault_of(network) is not None:
         return None
     try:
         with without_memory(network), torch.no_grad():
-            attack.check_model(network.architecture)
+            attack.check_model(network)
     except Inapplicable as error:
         return refusal_of(error)
     except NotImplementedError:

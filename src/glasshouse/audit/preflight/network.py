@@ -1,17 +1,15 @@
 """Check that the models of a scenario fit its images, by building them and passing one blank image."""
 
-import json
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import final
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from glasshouse.cache import once
 from glasshouse.data.survey import Survey
 from glasshouse.errors import GlasshouseError, Problem
 from glasshouse.interfaces import traits_of
@@ -30,28 +28,7 @@ Fault = tuple[str, str, str]
 """A problem with a network: needs, got, hint."""
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class Network:
-    """A hashable architecture. ``arguments``: as JSON."""
-
-    name: str
-    shape: tuple[int, int, int]
-    classes: int
-    arguments: str
-
-    @property
-    def architecture(self) -> Architecture:
-        """The architecture in the form that the builder takes."""
-        return Architecture(
-            name=self.name,
-            input_shape=self.shape,
-            classes=self.classes,
-            arguments=json.loads(self.arguments),
-        )
-
-
-def networks(scenario: Scenario, survey: Survey) -> Iterator[tuple[str, Network]]:
+def networks(scenario: Scenario, survey: Survey) -> Iterator[tuple[str, Architecture]]:
     """(path, network) of every model of the scenario; the agreed one first."""
     domains = scenario.data.domains
     classes = survey.classes
@@ -60,12 +37,12 @@ def networks(scenario: Scenario, survey: Survey) -> Iterator[tuple[str, Network]
         classes = (domains.identities or classes) if labels_public else domains.targets
     models: list[tuple[str, Plugin]] = [("model", scenario.model)]
     models += [(f"federation.client_models[{i}]", m) for i, m in enumerate(scenario.federation.client_models)]
+    of_data = partial(Architecture, input_shape=survey.shape, classes=classes)
     for path, model in models:
-        arguments = json.dumps(model.arguments, sort_keys=True)
-        yield path, Network(name=model.name, shape=survey.shape, classes=classes, arguments=arguments)
+        yield path, of_data(name=model.name, arguments=model.arguments)
 
 
-def agreed_network(scenario: Scenario, survey: Survey) -> Network:
+def agreed_network(scenario: Scenario, survey: Survey) -> Architecture:
     """The model that all parties know."""
     return next(network for _, network in networks(scenario, survey))
 
@@ -82,48 +59,55 @@ def network_problems(scenario: Scenario, survey: Survey) -> Iterator[Problem]:
             yield Problem(path=path, needs=needs, got=got, hint=hint)
 
 
-def without_memory(network: Network) -> AbstractContextManager[object]:
+def without_memory(network: Architecture) -> AbstractContextManager[object]:
     """The meta device, on which large networks are built without memory or computation; takes 1 s to load."""
-    numbers = [v for v in network.architecture.arguments.values() if isinstance(v, int)]
-    widest, pixels = max([1, *numbers]), math.prod(network.shape)
+    numbers = [v for v in network.arguments.values() if isinstance(v, int)]
+    widest, pixels = max([1, *numbers]), math.prod(network.input_shape)
     return torch.device("meta") if widest * max(pixels, 9 * widest) > SMALL_LAYER else nullcontext()
 
 
-@lru_cache(maxsize=64)
-def fault_of(network: Network) -> Fault | None:
-    """The problem with a network, as (needs, got, hint); None: it accepts the images."""
-    shape = "×".join(map(str, network.shape))
-    fits = f"a model for images of {shape}"
+def fault_of(network: Architecture) -> Fault | None:
+    """The problem with a network, as (needs, got, hint); None: it accepts the images. Cached."""
+    return once(["fault", repr(network)], lambda: _find_fault(network))
+
+
+def _find_fault(network: Architecture) -> Fault | None:
+    shape = "×".join(map(str, network.input_shape))
+
     try:
         with without_memory(network), torch.no_grad():
-            model = build(network.architecture).eval()
+            model = build(network).eval()
             size = sum(p.numel() for p in model.parameters())
             if size > MOST_PARAMETERS:
                 return f"at most {MOST_PARAMETERS:,} parameters", f"{size:,}", "make it narrower"
-            model(torch.zeros(1, *network.shape))
+            model(torch.zeros(1, *network.input_shape))
     except NotImplementedError:
         return None  # its computation depends on values, which the meta device lacks
     except GlasshouseError as error:
         return error.needs, error.got, error.fix
     except (RuntimeError, ValueError, OverflowError, ZeroDivisionError, MemoryError) as error:
         got = f"'{network.name}': {(str(error).splitlines() or [type(error).__name__])[0][:160]}"
-        return fits, got, "set data.resize, or another model"
+        return f"a model for images of {shape}", got, "set data.resize, or another model"
     return None
 
 
-@lru_cache(maxsize=64)
-def derivative_fault(network: Network, trained: str = "") -> Fault | None:
-    """The problem with differentiating the user's own network for one example; None: none.
+def derivative_fault(network: Architecture, trained: str = "") -> Fault | None:
+    """The problem with differentiating the user's own network for one example; None: none. Cached.
 
     Clients need the gradient of every parameter that they train (those whose names start with ``trained``),
     and gradient-matching attacks differentiate it again.
     """
-    model = build(network.architecture).eval()
+    key = ["fault of derivatives", repr(network), trained]
+    return once(key, lambda: _find_derivative_fault(network, trained))
+
+
+def _find_derivative_fault(network: Architecture, trained: str) -> Fault | None:
+    model = build(network).eval()
     parameters = {name: p for name, p in model.named_parameters() if name.startswith(trained)}
     if frozen := [name for name, p in parameters.items() if not p.requires_grad]:
         fix = "call requires_grad_(True), or keep what is not trained in buffers (register_buffer)"
         return "parameters that can be trained", f"requires_grad = False for {shortlist(frozen)}", fix
-    image = torch.full((1, *network.shape), 0.5, requires_grad=True)
+    image = torch.full((1, *network.input_shape), 0.5, requires_grad=True)
     logits = model(image)
     if not logits.isfinite().all():
         return "finite logits", "NaN or infinity for a grey image", "mind that pixels are in [0, 1]"
@@ -143,9 +127,9 @@ def derivative_fault(network: Network, trained: str = "") -> Fault | None:
     return None
 
 
-def describe(network: Network) -> str:
+def describe(network: Architecture) -> str:
     """Describe the user's own network in a sentence."""
-    model = build(network.architecture)
+    model = build(network)
     size = sum(p.numel() for p in model.parameters())
     kinds = [type(module).__name__ for module in model.modules()]
     counts = {

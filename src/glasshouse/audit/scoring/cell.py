@@ -54,7 +54,7 @@ def score_cell(task: CellTask) -> tuple[str, CellResult]:
     cell, scenario = task.cell, task.cell.scenario
     records = [read_record(Path(g.folder)) for g in task.groups]
     judges: dict[str, Judge] = {}
-    runs = {i: _runs(task, i, records, judges) for i in range(len(scenario.attacks))}
+    runs = {i: list(_runs(task, i, records, judges)) for i in range(len(scenario.attacks))}
     scores = {
         i: score_attack(_with_terms(task, attack, records), attack, runs[i])
         for i, attack in enumerate(scenario.attacks)
@@ -92,22 +92,16 @@ def score_attack(task: CellTask, attack: Plugin, runs: Sequence[Run]) -> AttackS
             if isinstance(victims, str):
                 notes.append(f"{attack.label or attack.name}: {victims}")
                 victims = ()
-            findings.append(
-                finding_of(
-                    task.cell,
-                    attack,
-                    Measurement(
-                        name=name,
-                        metric=metric,
-                        scored=scored,
-                        claim=_kind(metric, kinds),
-                        primary=name in primary.values(),
-                        victims=victims,
-                    ),
-                    runs,
-                    control=task.controls.get(control_key(attack)),
-                )
+            measured = Measurement(
+                name=name,
+                metric=metric,
+                scored=scored,
+                claim=_kind(metric, kinds),
+                primary=name in primary.values(),
+                victims=victims,
+                control=task.controls.get(control_key(attack)),
             )
+            findings.append(finding_of(task.cell, attack, measured, runs))
             numbers[name] = scored
         except Undefined as error:
             subject = f"metric '{name}' of attack '{attack.label or attack.name}'"
@@ -157,10 +151,9 @@ def _kind(metric: Metric, kinds: Sequence[type[Claim]]) -> str:
 
 def _runs(
     task: CellTask, position: int, records: Sequence[GroupRecord], judges: dict[str, Judge]
-) -> list[Run]:
+) -> Iterator[Run]:
     """The federations in which the attack ran, each with its claims and its judge."""
     attack = task.cell.scenario.attacks[position]
-    runs = []
     for group, record in zip(task.groups, records, strict=True):
         if group.active != federation_of(task.cell.scenario, position) or record.refusal is not None:
             continue
@@ -171,16 +164,8 @@ def _runs(
         units = [(Unit.named(path.parent.name), read_outcome(path.parent)) for path in paths]
         judge = judges[group.folder].of(outcome for _, outcome in units)
         searches = tuple(s for path in paths for s in task.searches.get(str(path.parent), ()))
-        runs.append(
-            Run(
-                folder=group.folder,
-                units=units,
-                judge=judge,
-                searches=searches,
-                guarantee=record.facts.guarantee,
-            )
-        )
-    return runs
+        guarantee = record.facts.guarantee
+        yield Run(folder=group.folder, units=units, judge=judge, searches=searches, guarantee=guarantee)
 
 
 def _unit_order(path: Path) -> tuple[int, ...]:
@@ -222,9 +207,5 @@ def _utility(cell: Cell, records: Sequence[GroupRecord]) -> Iterator[Utility]:
             rounds=record.rounds,
             epsilon=guarantee.epsilon if guarantee else None,
             delta=guarantee.delta if guarantee else None,
-            value=record.utility["value"],
-            low=record.utility["low"],
-            high=record.utility["high"],
-            n=int(record.utility["n"]),
-            chance=record.utility.get("chance"),
+            **record.utility,
         )

@@ -80,7 +80,7 @@ def _federation(scenario: Scenario, folder: Path, record: GroupRecord) -> Federa
     active = "" if attack is None else attack.label or attack.name
     if record.refusal is not None:
         return Federation(folder=folder, active=active, ran=False)
-    public, record_sent = record.facts.pretrained, record.sent
+    public = record.facts.pretrained
     return Federation(
         folder=folder,
         active=active,
@@ -88,20 +88,11 @@ def _federation(scenario: Scenario, folder: Path, record: GroupRecord) -> Federa
         attacked=frozenset(r % scenario.federation.rounds for r in scenario.audit.rounds),
         curve=record.curve,
         accuracy=None if record.utility is None else record.utility["value"],
-        sent=None if record_sent is None else Share(value=record_sent["value"], n=int(record_sent["n"])),
-        public_model=_public_model(public) if public else None,
+        sent=None if record.sent is None else Share(**record.sent),
+        public_model=PublicModel(**public) if public else None,
         parties=tuple(PartyAccuracy(**row) for row in record.parties),
         entropies=record.entropies,
         guard=tuple(GuardDecision(**{**row, "findings": tuple(row["findings"])}) for row in record.guard),
-    )
-
-
-def _public_model(accuracy: Mapping[str, float]) -> PublicModel:
-    return PublicModel(
-        natural=accuracy["natural"],
-        n=int(accuracy["n"]),
-        robust=accuracy["robust"],
-        n_robust=int(accuracy["n_robust"]),
     )
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from glasshouse.audit.scoring.judge import Judge
+from glasshouse.audit.scoring.nulls import join_batches
 from glasshouse.cache import digest
 from glasshouse.metrics.base import Features, ScoreContext
 from glasshouse.metrics.gallery import Gallery, owners_of
@@ -64,9 +65,7 @@ def _part(tensors: Mapping[str, Tensor], role: str) -> Batch | None:
 def _heldout(tensors: Mapping[str, Tensor]) -> Batch | None:
     """The held-out examples, then the spare ones sampled in the same way."""
     parts = [part for part in (_part(tensors, "heldout"), _part(tensors, "spare")) if part is not None]
-    if not parts:
-        return None
-    return Batch(inputs=torch.cat([p.inputs for p in parts]), labels=torch.cat([p.labels for p in parts]))
+    return join_batches(parts) if parts else None
 
 
 def _same_classes(scenario: Scenario) -> bool:

@@ -3,8 +3,8 @@
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
-from typing import Final, final
+from functools import cached_property, lru_cache, partial
+from typing import Final, TypeVar, final
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 from glasshouse.attacks.base import About, Claim, PriorSamples
 from glasshouse.audit.attacking.claims import Outcome
 from glasshouse.audit.scoring.claims.truths import exchange_classes
-from glasshouse.audit.scoring.nulls import EXAMPLES, average_score, choose_null, largest_share
+from glasshouse.audit.scoring.nulls import EXAMPLES, average_score, choose_null, join_batches, largest_share
 from glasshouse.cache import digest, once
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Metric, ScoreContext
@@ -22,6 +22,7 @@ from glasshouse.rng import Rng
 from glasshouse.truth.record import Truth
 from glasshouse.wire import Batch, Terms
 
+T = TypeVar("T")
 KEPT: Final = 64
 """Number of victims whose examples a judge caches."""
 SHIFTS: Final = 3
@@ -99,19 +100,8 @@ class Judge:
                 fix="set data.auxiliary: a number without a null adversary beside it proves nothing",
             )
         if (name, count) not in self.quoted:
-            stream, known = self.rng.child(f"null/{name}/{count}"), self.auxiliary
-            self.quoted[name, count] = once(
-                self._key("choice", metric, stream, count),
-                lambda: choose_null(
-                    metric,
-                    known,
-                    count=count,
-                    context=self.context,
-                    rng=stream,
-                    among=self.among,
-                    draws=self.draws,
-                ),
-            )
+            work = partial(choose_null, metric, self.auxiliary, count=count, among=self.among)
+            self.quoted[name, count] = self._once("choice", work, metric, f"null/{name}/{count}", count)
         return self.quoted[name, count]
 
     def null_most(self, name: str, metric: Metric, count: int) -> float | None:
@@ -119,19 +109,9 @@ class Judge:
         quoted = self.null(name, metric, count)
         assert self.auxiliary is not None  # null has checked
         if (name, count) not in self.most:
-            stream, known = self.rng.child(f"null/{name}/{count}"), self.auxiliary
-            self.most[name, count] = once(
-                self._key("most", metric, stream, count, quoted),
-                lambda: largest_share(
-                    quoted,
-                    metric,
-                    known,
-                    count=count,
-                    context=self.context,
-                    rng=stream,
-                    draws=self.draws,
-                ),
-            )
+            work = partial(largest_share, quoted, metric, self.auxiliary, count=count)
+            stream = f"null/{name}/{count}"
+            self.most[name, count] = self._once("most", work, metric, stream, count, quoted)
         return self.most[name, count]
 
     def null_scores(
@@ -140,20 +120,19 @@ class Judge:
         """The quoted null's average scores on one victim in a round."""
         quoted = self.null(name, metric, len(batch))
         assert self.auxiliary is not None  # null has checked
-        stream, known = self.rng.child(f"victim/{name}/{number}/{client}"), self.auxiliary
-        return once(
-            self._key("scores", metric, stream, quoted, batch.inputs, batch.labels),
-            lambda: average_score(
-                quoted, metric, known, batch, context=self.context, rng=stream, draws=self.draws
-            ),
-        )
+        work = partial(average_score, quoted, metric, self.auxiliary, batch)
+        stream = f"victim/{name}/{number}/{client}"
+        return self._once("scores", work, metric, stream, quoted, batch.inputs, batch.labels)
 
-    def _key(self, what: str, metric: Metric, stream: Rng, *more: object) -> list[object] | None:
-        """Cache key: everything that a null's score depends on; None if that cannot be listed."""
+    def _once(self, what: str, work: Callable[..., T], metric: Metric, stream: str, *more: object) -> T:
+        """What ``work`` returns; cached if everything that a null's score depends on can be listed."""
         kind: type[object] = type(metric)
+        rng = self.rng.child(stream)
+        call = partial(work, context=self.context, rng=rng, draws=self.draws)
         if self._known is None or not dataclasses.is_dataclass(kind):
-            return None
-        return [what, self._known, kind.__module__, kind.__qualname__, repr(metric), stream.key, *more]
+            return call()
+        of_metric = kind.__module__, kind.__qualname__, repr(metric)
+        return once([what, self._known, *of_metric, rng.key, *more], call)
 
     @cached_property
     def _known(self) -> str | None:
@@ -162,17 +141,9 @@ class Judge:
         if not self.networks or self.auxiliary is None or context.gallery is not None:
             return None
         batches = [(b.inputs, b.labels) for b in (self.auxiliary, self.draws) if b is not None]
-        settings = (context.classes, context.prior, context.called, context.image_range)
-        return digest(
-            {
-                "batches": batches,
-                "among": self.among,
-                "networks": self.networks,
-                "settings": settings,
-                "vocabulary": repr(context.vocabulary),
-                "distractors": context.distractors,
-            }
-        )
+        settings = [context.classes, context.prior, context.called, context.image_range]
+        words = [self.among, self.networks, repr(context.vocabulary)]
+        return digest([batches, words, settings, context.distractors])
 
     def against(self, truth: Truth) -> "Judge":
         """The same judge with another ground truth; keeps the nulls chosen so far."""
@@ -193,10 +164,7 @@ class Judge:
         filed = [c for o in outcomes for c in o.claims if isinstance(c, PriorSamples)]
         if not filed:
             return self
-        draws = Batch(
-            inputs=torch.cat([c.inputs for c in filed]), labels=torch.cat([c.labels for c in filed])
-        )
-        return dataclasses.replace(self, draws=draws, quoted={}, most={})
+        return dataclasses.replace(self, draws=join_batches(filed), quoted={}, most={})
 
     @cached_property
     def target(self) -> Callable[[int, int | None], Target]:
@@ -215,21 +183,19 @@ class Judge:
             for number in about.rounds
         )
 
-    def others(self, about: About, number: int) -> tuple[Target, ...]:
-        """Up to ``SHIFTS`` other victims for round ``number`` of a claim, which share no example with it.
-
-        The next ones in order, cyclically; if there are none, held-out examples; without those, none.
-        """
-        return self._others(about.rounds, about.client, number)
-
     @cached_property
-    def _others(self) -> Callable[[tuple[int, ...], int | None, int], tuple[Target, ...]]:
+    def others(self) -> Callable[[About, int], tuple[Target, ...]]:
+        """(subject of a claim, round) → up to ``SHIFTS`` other victims, which share no example with it.
+
+        The next ones in order, cyclically; if there are none, held-out examples; without those, none. Cached.
+        """
         return lru_cache(maxsize=KEPT)(self._find_others)
 
-    def _find_others(self, rounds: tuple[int, ...], client: int | None, number: int) -> tuple[Target, ...]:
+    def _find_others(self, about: About, number: int) -> tuple[Target, ...]:
+        client = about.client
         size = len(self.target(number, client).batch)
         how_many = max(1, min(SHIFTS, EXAMPLES // size))
-        own = {p for r in rounds for p in self._behind(r, client)}
+        own = {p for r in about.rounds for p in self._behind(r, client)}
         keys: list[tuple[int, int | None]] = sorted(
             {(r, None if client is None else c) for r, c in self.truth.used},
             key=lambda key: (key[0], -1 if key[1] is None else key[1]),
@@ -243,10 +209,8 @@ class Judge:
     def _heldout_targets(self, size: int, number: int) -> tuple[Target, ...]:
         if self.heldout is None:
             return ()
-        whole = [
-            torch.arange(i * size, (i + 1) * size) for i in range(min(number, len(self.heldout) // size))
-        ]
-        rows = whole or [torch.arange(len(self.heldout))]
+        every = torch.arange(len(self.heldout))
+        rows = [part for part in torch.split(every, size)[:number] if len(part) == size] or [every]
         return tuple(
             Target(batch=self.heldout.pick(index), owners=torch.full((len(index),), -1)) for index in rows
         )
@@ -254,4 +218,4 @@ class Judge:
     def _behind(self, number: int, client: int | None) -> set[str]:
         """Digests of the images of one update, or a whole round."""
         keys = [k for k in self.truth.used if k[0] == number and client in (None, k[1])]
-        return {self.truth.prints[row] for key in keys for row in self.truth.used[key].rows()}
+        return {self.truth.print_of(row) for key in keys for row in self.truth.used[key].rows()}

@@ -15,6 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from glasshouse.attacks.base import PriorSamples
+from glasshouse.audit.scoring.claims.scored import cluster, means_of
 from glasshouse.audit.scoring.sentence_nulls import KEPT, SENTENCES, frequent_tokens
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import ComparingMetric, Metric, ScoreContext, check_images
@@ -46,17 +48,17 @@ CHANCE = "chance"
 def mean_image(auxiliary: Batch, count: int, rng: Rng) -> Batch:
     """The mean of the auxiliary images, ``count`` times; labels sampled from the auxiliary labels."""
     inputs = _mean(auxiliary).expand(count, -1, -1, -1)
-    return Batch(inputs=inputs.contiguous(), labels=_draw(auxiliary, count, rng).labels)
+    return Batch(inputs=inputs.contiguous(), labels=draw(auxiliary, count, rng).labels)
 
 
-def random_image(auxiliary: Batch, count: int, rng: Rng) -> Batch:
-    """``count`` random auxiliary examples with their labels."""
-    return _draw(auxiliary, count, rng)
+def draw(examples: Batch, count: int, rng: Rng) -> Batch:
+    """``count`` random examples with their labels, with replacement."""
+    return examples.pick(torch.randint(len(examples), (count,), generator=rng.torch()))
 
 
 def class_means(auxiliary: Batch, count: int, rng: Rng) -> Batch:
     """For ``count`` labels sampled from the auxiliary labels, the mean auxiliary image of each."""
-    labels, means = _draw(auxiliary, count, rng).labels, _means_by_class(auxiliary)
+    labels, means = draw(auxiliary, count, rng).labels, _means_by_class(auxiliary)
     return Batch(inputs=torch.stack([means[label] for label in labels.tolist()]), labels=labels)
 
 
@@ -73,7 +75,7 @@ def _means_by_class(auxiliary: Batch) -> dict[int, Tensor]:
 
 def grey(auxiliary: Batch, count: int, rng: Rng) -> Batch:
     """A mid-grey image; labels sampled from the auxiliary labels."""
-    batch = _draw(auxiliary, count, rng)
+    batch = draw(auxiliary, count, rng)
     return Batch(inputs=torch.full_like(batch.inputs, 0.5), labels=batch.labels)
 
 
@@ -82,10 +84,10 @@ GENERATOR = "random draw of the attack's generator"
 LABELS = "labels drawn from auxiliary data"
 NULLS: Mapping[str, Guess] = {
     "mean auxiliary image": mean_image,
-    "random auxiliary image": random_image,
+    "random auxiliary image": draw,
     "mean image of a guessed class": class_means,
     "grey image": grey,
-    LABELS: random_image,
+    LABELS: draw,
     **SENTENCES,
 }
 STEADY: Final = frozenset({mean_image, grey, frequent_tokens})
@@ -134,15 +136,15 @@ def choose_null(
     if not names or (len(names) == 1 and not best):
         return best or names[0]  # nothing to choose
     number, stream = _enough(PSEUDO_VICTIMS, count), rng.child("pseudo")
-    victims = _draw(heldout, number * count, stream.child("victim"))
+    victims = draw(heldout, number * count, stream.child("victim"))
     together = len(names) if victims.inputs.numel() <= FEW_VALUES else 1  # as they meet the same victims
     scores = []
     for some in batched(names, together):
         guesses = [_guess(name, examples, draws, number * count, stream.child("guess")) for name in some]
-        drawn = _joined(guesses), _joined([victims] * len(some))
+        drawn = join_batches(guesses), join_batches([victims] * len(some))
         scores += score_drawn(metric, *drawn, count=count, context=context)
     for name, own in zip(names, batched(scores, number), strict=True):
-        value = float(np.mean(_means(own))) * sign
+        value = float(np.mean(means_of(own))) * sign
         if value > best_score:
             best, best_score = name, value
     return best
@@ -169,7 +171,7 @@ def largest_share(
         return None
     parts = _parts(auxiliary, context, rng)
     hits = _pseudo_hits(name, metric, parts, draws, count=count, rng=rng)
-    return share_interval(*_clustered(hits)).high if len(hits) > 1 else None
+    return share_interval(*cluster(hits)).high if len(hits) > 1 else None
 
 
 def score(metric: Metric, claimed: Batch, truth: Batch, *, context: ScoreContext) -> NDArray[np.float64]:
@@ -244,24 +246,20 @@ def average_score(
     return np.asarray(np.mean(scores, axis=0), dtype=np.float64)
 
 
-def _means(scores: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """The mean score of each victim."""
-    alike = len({len(one) for one in scores}) == 1
-    return np.stack(scores).mean(1) if alike else np.array([one.mean() for one in scores])
-
-
 def counts(labels: Tensor, classes: int) -> Tensor:
     """Number of labels of each class, (K,)."""
     return torch.bincount(labels.long(), minlength=classes)
 
 
 def _parts(auxiliary: Batch, context: ScoreContext, rng: Rng) -> Parts:
-    """Split auxiliary data into a null's knowledge and pseudo-victims; distractors are in neither."""
+    """A null's knowledge, pseudo-victims, and the context with distractors that are in neither."""
     order = torch.randperm(len(auxiliary), generator=rng.child("split").torch())
     half = len(auxiliary) // 2
     first, rest = auxiliary.pick(order[:half]), auxiliary.pick(order[half:])
     heldout, others = rest.pick(torch.arange(0, len(rest), 2)), rest.pick(torch.arange(1, len(rest), 2))
-    return first, heldout, _among(context, others)
+    if context.distractors is not None:
+        context = replace(context, distractors=others.inputs[: len(context.distractors)])
+    return first, heldout, context
 
 
 def _pseudo_hits(
@@ -278,15 +276,11 @@ def _pseudo_hits(
     return outcomes if metric.higher_leaks else [1 - one for one in outcomes]
 
 
-def _clustered(hits: list[NDArray[np.float64]]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    return np.concatenate(hits), np.repeat(np.arange(len(hits)), [len(one) for one in hits])
-
-
 def _chance_p(hits: list[NDArray[np.float64]], level: float) -> float:
     """p-value of "the null's hit rate is not above chance"; 1 with too few pseudo-victims."""
     if len(hits) < 2:
         return 1.0
-    outcomes, clusters = _clustered(hits)
+    outcomes, clusters = cluster(hits)
     return share_p_value(outcomes, level, clusters)
 
 
@@ -297,11 +291,12 @@ def _enough(most: int, count: int) -> int:
 def _guess(name: str, examples: Batch, draws: Batch | None, count: int, rng: Rng) -> Batch:
     if name == GENERATOR:
         assert draws is not None  # this null exists only if the attack returned samples
-        return _draw(draws, count, rng)
+        return draw(draws, count, rng)
     return NULLS[name](examples, count, rng)
 
 
-def _joined(parts: Sequence[Batch]) -> Batch:
+def join_batches(parts: Sequence[Batch | PriorSamples]) -> Batch:
+    """All examples in one batch."""
     columns = zip(*((part.inputs, part.labels) for part in parts), strict=True)
     inputs, labels = map(torch.cat, columns)
     return Batch(inputs=inputs, labels=labels)
@@ -319,14 +314,3 @@ def _fitting(metric: Metric) -> tuple[str, ...]:
         return (LABELS,)
     about_text = metric.claim in OF_SENTENCES
     return tuple(n for n in NULLS if n != LABELS and (n in SENTENCES) == about_text)
-
-
-def _draw(batch: Batch, count: int, rng: Rng) -> Batch:
-    return batch.pick(torch.randint(len(batch), (count,), generator=rng.torch()))
-
-
-def _among(context: ScoreContext, others: Batch) -> ScoreContext:
-    """The context with distractors from auxiliary data, neither pseudo-victims nor known to the null."""
-    if context.distractors is None:
-        return context
-    return replace(context, distractors=others.inputs[: len(context.distractors)])

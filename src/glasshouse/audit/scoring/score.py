@@ -1,6 +1,7 @@
 """Score an attack's claims: attack → metric → claim (the table in ``scorers``)."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import final
@@ -112,9 +113,6 @@ def _score_silences(
     name: str, metric: Metric, run: Run, kinds: Sequence[type[Claim]]
 ) -> Iterator[ScoredMetric]:
     for kind, about in silences(run.units, kinds, run.judge):
-        try:
-            one = score_silence(name, metric, kind, about, run.judge)
-        except NothingClaimed:  # metrics of the claims leave out victims without one
-            continue
-        if one:
-            yield one
+        with suppress(NothingClaimed):  # metrics of the claims leave out victims without one
+            if one := score_silence(name, metric, kind, about, run.judge):
+                yield one

@@ -77,19 +77,11 @@ def _metric_card(name: str, metric: Metric) -> MetricCard:
         ) from error
     return MetricCard(
         name=name,
-        label=wording.label,
-        sentence=wording.sentence,
-        explanation=wording.explanation,
-        display=wording.display,
         low=low if math.isfinite(low) else None,
         high=high if math.isfinite(high) else None,
         higher_leaks=metric.higher_leaks,
         unit=metric.unit,
-        severity=wording.severity,
-        order=wording.order,
-        note=wording.note,
-        private=wording.private,
-        landmarks=tuple(landmarks(metric)),
+        **{**vars(wording), "landmarks": tuple(landmarks(metric))},
     )
 
 

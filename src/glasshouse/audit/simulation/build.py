@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 import torch
@@ -69,11 +69,11 @@ class Built:
     threat: Threat
     grants: Grants
     auxiliary: Batch | None
-    challenge: Batch | None
+    challenge: Batch | None = None
     heldout: Batch | None
     public: Batch | None
     attacked: frozenset[int]
-    keep: Keep
+    keep: Keep = field(default_factory=Keep)
     scoring: Mapping[str, Tensor]
     marked: Mapping[str, tuple[int, ...]]
     facts: Facts
@@ -96,14 +96,12 @@ def build(scenario: Scenario, *, seed: int, device: str = "cpu") -> Built:
         setting = replace(setting, device=device)
     setting, challenge, members = with_members(setting, scenario.data.members, rng=rng.child("members"))
     built = built_on(scenario, setting, roles, source, rng=rng)
+    gallery = {} if dealt.classes is None else gallery_tensors(scenario, dealt.classes)
     return replace(
         built,
         challenge=challenge,
         keep=_keep(scenario, built.attacked),
-        scoring={
-            **built.scoring,
-            **({} if dealt.classes is None else gallery_tensors(scenario, dealt.classes)),
-        },
+        scoring={**built.scoring, **gallery},
         marked={**marked, **members, **built.marked},
         facts=replace(
             built.facts,
@@ -127,25 +125,21 @@ def architecture_of(scenario: Scenario, dealt: DealtData) -> Architecture:
 
 def built_on(scenario: Scenario, setting: Setting, roles: Roles, source: DataSource, *, rng: Rng) -> Built:
     """Build what an audit needs besides the federation, whether simulated or captured."""
-    architecture = setting.terms.architecture
+    architecture, public = setting.terms.architecture, scenario.data.images_are_public
     return Built(
         setting=setting,
         rng=rng,
         threat=threat_of(scenario),
         grants=scenario.grants,
         auxiliary=roles.auxiliary,
-        challenge=None,
         heldout=roles.heldout if scenario.audit.utility else None,
         public=roles.public,
         attacked=frozenset(r % setting.rounds for r in scenario.audit.rounds),
-        keep=Keep(),
         scoring=scoring_of(scenario, roles, architecture, rng),
         marked=holders(scenario, setting),
         facts=Facts(
             data=data_words(source, roles),
-            public=source.public
-            if scenario.data.images_are_public is None
-            else scenario.data.images_are_public,
+            public=source.public if public is None else public,
             model=f"{architecture.name}, {sum(t.numel() for t in setting.start.values()):,} parameters",
         ),
     )

@@ -22,7 +22,7 @@ from glasshouse.audit.log import collect_notes
 from glasshouse.audit.simulation.build import Built, build
 from glasshouse.audit.simulation.grants import collect_grants
 from glasshouse.audit.simulation.guard import SimulatedGuard
-from glasshouse.audit.simulation.monitor import Accuracies, BothSides, ModelMonitor
+from glasshouse.audit.simulation.monitor import Accuracies, BothSides, ModelMonitor, utility_row
 from glasshouse.audit.simulation.property import data_properties
 from glasshouse.audit.simulation.record import GroupRecord, has_record, write_record
 from glasshouse.cache import digest
@@ -30,7 +30,7 @@ from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.federation.crew import WORTH, ProcessCrew
 from glasshouse.federation.setting import FederationProtocol, Setting
 from glasshouse.metrics.statistics.shares import share_interval
-from glasshouse.models.fit import constant_accuracy, share_right
+from glasshouse.models.fit import share_right
 from glasshouse.models.text.base import TextModel
 from glasshouse.process import processor_time
 from glasshouse.registry import load
@@ -283,14 +283,8 @@ def utility_of(built: Built, final: Mapping[str, Tensor]) -> dict[str, float] | 
         return None
     model = built.setting.build(built.setting.terms.architecture)
     model.load_state_dict(dict(final))
-    interval = share_interval(share_right(model, built.heldout).numpy())
-    return {
-        "value": interval.value,
-        "low": interval.low,
-        "high": interval.high,
-        "n": len(built.heldout),
-        "chance": constant_accuracy(_answers(model, built.heldout)),
-    }
+    right = share_right(model, built.heldout).numpy()
+    return utility_row(right, built.heldout, _answers(model, built.heldout))
 
 
 def _answers(model: nn.Module, heldout: Batch) -> Tensor:
@@ -308,5 +302,5 @@ def _as_sent(built: Built, log: Log) -> dict[str, float] | None:
         return None
     model = built.setting.build(agreed)
     model.load_state_dict({**built.setting.start, **broadcasts[0].tensors})
-    interval = share_interval(share_right(model, built.heldout).numpy())
-    return {"value": interval.value, "n": len(built.heldout)}
+    right = share_right(model, built.heldout).numpy()
+    return {"value": share_interval(right).value, "n": len(built.heldout)}

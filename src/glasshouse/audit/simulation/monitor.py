@@ -62,6 +62,15 @@ class Accuracies:
         self.points.append((broadcast.round, float(share_right(model, self.heldout).mean())))
 
 
+def utility_row(
+    right: NDArray[np.float64], heldout: Batch, answers: Tensor, images: NDArray[np.int64] | None = None
+) -> dict[str, float]:
+    """Accuracy with its interval, and that of the most common answer; ``images`` are the units."""
+    interval = share_interval(right, images)
+    ends = {"value": interval.value, "low": interval.low, "high": interval.high}
+    return {**ends, "n": len(heldout), "chance": constant_accuracy(answers)}
+
+
 @final
 @dataclass(kw_only=True, eq=False)
 class ModelMonitor:
@@ -126,14 +135,7 @@ class ModelMonitor:
         last = max(number for number, _, _ in self.right)
         looks = [v for (r, p, n), v in self.right.items() if r == last and p != SERVER and n == "held-out"]
         images = np.tile(np.arange(len(self.heldout)), len(looks))
-        interval = share_interval(np.concatenate(looks), images)
-        return {
-            "value": interval.value,
-            "low": interval.low,
-            "high": interval.high,
-            "n": len(self.heldout),
-            "chance": constant_accuracy(self.heldout.labels),
-        }
+        return utility_row(np.concatenate(looks), self.heldout, self.heldout.labels, images)
 
     def histograms(self) -> dict[str, list[float]]:
         """Entropies in nats by "party on dataset", at most ``SHOWN`` of each."""

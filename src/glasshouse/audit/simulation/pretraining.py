@@ -68,7 +68,12 @@ def start_of(
     transfer = traits_of(scenario.federation.protocol).start == "features"
     if scenario.model.weights is not None:
         file_tensors = models.rename_tensors(architecture, read_weights(Path(scenario.model.weights)))
-        return _start_from_file(model, file_tensors, public, how, transfer=transfer, rng=stream)
+        headed = _load_file(model, file_tensors, transfer=transfer)
+        if transfer and how.head_epochs:
+            data = _require_public(public, "fitting of the head", "model.pretraining.head_epochs")
+            _fit_head(model, data, how, rng=stream.child("head"))
+        fitted = transfer and (headed or how.head_epochs)
+        return Start(tensors=models.state(model), public=model if fitted else None)
     if how.epochs == 0:
         return Start(tensors=models.state(model))
     data = _require_public(public, "pre-training of the model", "model.pretraining.epochs")
@@ -82,27 +87,14 @@ def start_of(
     return Start(tensors=models.state(model), public=probe)
 
 
-def _start_from_file(
-    model: nn.Module,
-    tensors: Mapping[str, Tensor],
-    public: Batch | None,
-    how: Pretraining,
-    *,
-    transfer: bool,
-    rng: Rng,
-) -> Start:
-    """Load a file's tensors into ``model``; in a transfer federation the whole head may be missing."""
+def _load_file(model: nn.Module, tensors: Mapping[str, Tensor], *, transfer: bool) -> bool:
+    """Load a file's tensors into ``model``; return whether it has a head, which only a transfer may lack."""
     if isinstance(model, TextModel):
         tensors = model.completed(tensors)
     headed = any(name.startswith(HEAD) for name in tensors)
     fresh = {name: t for name, t in models.state(model).items() if name.startswith(HEAD)}
     models.load(model, {**fresh, **tensors} if transfer and not headed else tensors)
-    if not transfer:
-        return Start(tensors=models.state(model))
-    if how.head_epochs:
-        data = _require_public(public, "fitting of the head", "model.pretraining.head_epochs")
-        _fit_head(model, data, how, rng=rng.child("head"))
-    return Start(tensors=models.state(model), public=model if headed or how.head_epochs else None)
+    return headed
 
 
 def _require_public(public: Batch | None, subject: str, key: str) -> Batch:

@@ -34,7 +34,7 @@ class Facts:
     model: str
     guarantee: Guarantee | None = None
     notes: tuple[str, ...] = ()
-    pretrained: Mapping[str, float] | None = None
+    pretrained: Mapping[str, Any] | None = None
 
 
 @final
@@ -81,8 +81,8 @@ class GroupRecord:
     seed: int
     active: int | None = None
     refusal: Refusal | None = None
-    utility: Mapping[str, float] | None = None
-    sent: Mapping[str, float] | None = None
+    utility: Mapping[str, Any] | None = None
+    sent: Mapping[str, Any] | None = None
     curve: tuple[tuple[int, float], ...] = ()
     parties: tuple[Mapping[str, Any], ...] = ()
     entropies: Mapping[str, tuple[float, ...]] = field(default_factory=dict)

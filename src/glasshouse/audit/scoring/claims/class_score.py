@@ -32,8 +32,8 @@ def score_classes(_: str, metric: Metric, claim: Claim, judge: Judge) -> ScoredM
     people = tuple(f"class {gallery.classes[j]}" for j in claim.labels.tolist())
     exchanged = _exchange_scores(metric, claim, judge, gallery.targets)
     return ScoredMetric(
-        values=_split(values),
-        nulls=_split(nulls),
+        values=tuple(values[:, None]),
+        nulls=tuple(nulls[:, None]),
         exchanged=(None,) * len(values) if exchanged is None else tuple(exchanged.T[..., None]),
         victims=people,
         baseline=baseline,
@@ -68,7 +68,3 @@ def _exchange_scores(
     shifts = range(1, classes if metric.reads == "source" else min(classes, 1 + most))
     scored = [_scores(metric, claim, judge.with_classes_moved(by)) for by in shifts]
     return np.stack(scored) if scored else None
-
-
-def _split(values: Numbers) -> tuple[Numbers, ...]:
-    return tuple(np.array([v]) for v in values)

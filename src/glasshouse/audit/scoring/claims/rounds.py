@@ -4,6 +4,7 @@ Kinds of claims unknown to the core are scored by it too: a named field against 
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -70,10 +71,8 @@ def _exchange_scores(about: About, number: int, judge: Judge, measure: Measure, 
     """The claim's mean score against each other victim with a score."""
     levels = []
     for target in judge.others(about, number):
-        try:
+        with suppress(NothingClaimed):
             levels.append(float(measure(target, own).mean()))
-        except NothingClaimed:
-            continue
     return levels
 
 
@@ -90,7 +89,6 @@ class HasNull(Protocol):
 
     def null(self, truth: Tensor, auxiliary: Batch | None, *, context: ScoreContext) -> Numbers:
         """One score per unit of the ground truth, like :meth:`glasshouse.metrics.base.Metric.score`."""
-        ...
 
 
 @runtime_checkable

@@ -10,6 +10,17 @@ from numpy.typing import NDArray
 Numbers = NDArray[np.float64]
 
 
+def means_of(values: Sequence[Numbers]) -> Numbers:
+    """The mean score of every victim."""
+    alike = len({len(v) for v in values}) == 1
+    return np.stack(values).mean(1) if alike else np.array([v.mean() for v in values])
+
+
+def cluster(values: Sequence[Numbers]) -> tuple[Numbers, NDArray[np.int64]]:
+    """The scores of all victims, and the position of the victim of each."""
+    return np.concatenate(values), np.repeat(np.arange(len(values)), [len(v) for v in values])
+
+
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ClientSample:
@@ -78,19 +89,12 @@ class ScoredMetric:
                 units.remove(unit)
                 who, rows = who | unit[0], unit[1] + rows
             units.append((who, rows))
-        ordered = [sorted(rows) for _, rows in sorted(units, key=lambda unit: min(unit[1]))]
-        if len(ordered) == len(self.victims):
+        if len(units) == len(self.victims):
             return self
-        names = {self.victims[i]: self.victims[rows[0]] for rows in ordered for i in rows}
-        return replace(
-            self,
-            values=tuple(np.concatenate([self.values[i] for i in rows]) for rows in ordered),
-            nulls=tuple(np.concatenate([self.nulls[i] for i in rows]) for rows in ordered),
-            exchanged=tuple(_join_numbers([self.exchanged[i] for i in rows]) for rows in ordered),
-            victims=tuple(self.victims[rows[0]] for rows in ordered),
-            claimed=frozenset(names.get(victim, victim) for victim in self.claimed),
-            people={},
-        )
+        names = {self.victims[i]: self.victims[min(rows)] for _, rows in units for i in rows}
+        victims = tuple(names[victim] for victim in self.victims)
+        claimed = frozenset(names.get(victim, victim) for victim in self.claimed)
+        return join_parts([replace(self, victims=victims, claimed=claimed, people={})])
 
     def named(self, baseline: str, *, most: float | None = None) -> "ScoredMetric":
         """A copy with the name of its null, and an upper bound on the null's hit rate."""

@@ -56,10 +56,7 @@ def score_silence(
     def measure(target: Target, _: Target) -> Numbers:
         return null_numbers(name, metric, target, judge, count=len(target.batch))
 
-    def null(_: int, __: Target, values: Numbers) -> Numbers:
-        return values
-
-    scored = score_rounds(about, judge, measure=measure, null=null, claimed=False)
+    scored = score_rounds(about, judge, measure=measure, null=lambda _, __, values: values, claimed=False)
     return scored.named(SILENT)
 
 

@@ -9,7 +9,7 @@ other data, and are cached (decision 0086).
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -133,7 +133,7 @@ def judge_control(task: ControlTask) -> tuple[str, Control | None]:
     claims = sorted(Path(task.folder).glob("claims/*/claims.json"))
     outcomes = [read_outcome(p.parent) for p in claims]
     failed = Control(passed=False, setting=easy.get("setting", ""), n=0, metric=easy["metric"])
-    result = (_judge(task, easy, outcomes) if outcomes else None) or failed
+    result = _judge(task, easy, outcomes, failed) if outcomes else failed
     write_json(path, asdict(result))
     return task.key, result
 
@@ -145,8 +145,8 @@ def _federation_folder(task: ControlTask, scenario: Scenario) -> Path:
     return Path(task.shared) / federation_digest(scenario)[:24]
 
 
-def _judge(task: ControlTask, easy: Mapping[str, Any], outcomes: list[Outcome]) -> Control | None:
-    """The control of an attack from its claims; None: none of them is scored."""
+def _judge(task: ControlTask, easy: Mapping[str, Any], outcomes: list[Outcome], failed: Control) -> Control:
+    """The control of an attack from its claims; ``failed``: none of them is scored."""
     metric: Metric = load("metrics", easy["metric"])()
     scenario = from_dict(_easy_scenario(task, easy))
     judge = judge_of(_federation_folder(task, scenario), scenario)
@@ -157,19 +157,18 @@ def _judge(task: ControlTask, easy: Mapping[str, Any], outcomes: list[Outcome]) 
         honest = score_outcomes(easy["metric"], metric, outcomes, judge)
         other = score_outcomes(easy["metric"], metric, outcomes, judge.against(exchanged))
         if honest is None or other is None:
-            return None
+            return failed
         positive, negative = (gain_of(one, metric, rng=stream) for one in (honest, other))
     except (Undefined, Inapplicable):
-        return None
-    return Control(
+        return failed
+    return replace(
+        failed,
         positive=positive.value,
         positive_low=positive.low,
         negative=negative.value,
         negative_low=negative.low,
         passed=positive.low > 0 and not negative.low > 0,
-        setting=easy.get("setting", ""),
         n=len(honest.values) or sum(len(c.truth) for c in honest.clients),
-        metric=easy["metric"],
     )
 
 
@@ -223,7 +222,5 @@ def _cached_at(task: ControlTask, easy: Mapping[str, Any]) -> Path:
 
 
 def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    out = dict(base)
-    for key, value in over.items():
-        out[key] = _merge(out.get(key, {}), value) if isinstance(value, Mapping) else value
-    return out
+    new = {k: _merge(base.get(k, {}), v) if isinstance(v, Mapping) else v for k, v in over.items()}
+    return {**base, **new}

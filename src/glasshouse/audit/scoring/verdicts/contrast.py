@@ -5,11 +5,13 @@ difference does.
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 
 import numpy as np
+from numpy.typing import NDArray
 
-from glasshouse.audit.scoring.claims.scored import ScoredMetric
-from glasshouse.audit.scoring.verdicts.finding import means_of, pooled_metric, victims_of
+from glasshouse.audit.scoring.claims.scored import ScoredMetric, cluster, means_of
+from glasshouse.audit.scoring.verdicts.finding import pooled_metric
 from glasshouse.audit.scoring.wording import place_of
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Metric
@@ -68,8 +70,8 @@ def difference(left: ScoredMetric, right: ScoredMetric, metric: Metric, *, rng: 
     if left.clients:
         return _clients(left, right, metric, rng)
     if metric.counts:
-        victims = victims_of(left.values)
-        gain = paired_share_gain(np.concatenate(left.values), np.concatenate(right.values), victims)
+        hits, victims = cluster(left.values)
+        gain = paired_share_gain(hits, np.concatenate(right.values), victims)
         return gain if metric.higher_leaks else gain.negated()
     means = (means_of(side.values) for side in (left, right))
     return paired_gain(*means, rng=rng, higher_leaks=metric.higher_leaks)
@@ -91,15 +93,15 @@ def _clients(left: ScoredMetric, right: ScoredMetric, metric: Metric, rng: Rng) 
     pooled = pooled_metric(metric, "difference between two attacks on clients")
     decisions = metric.reads == "decisions"
     (a, truth, _), (b, _, _) = (side.pool_clients(decisions=decisions) for side in (left, right))
+
+    def gap_of(rows: NDArray[np.int64] | slice) -> float:
+        return pooled.pool(a[rows], truth[rows]).value - pooled.pool(b[rows], truth[rows]).value
+
     differences = []
     for rows in rng.numpy().integers(0, len(truth), (RESAMPLES, len(truth))):
-        try:
-            differences.append(
-                pooled.pool(a[rows], truth[rows]).value - pooled.pool(b[rows], truth[rows]).value
-            )
-        except Undefined:  # a sample without positive clients
-            continue
-    value = pooled.pool(a, truth).value - pooled.pool(b, truth).value
+        with suppress(Undefined):  # a sample without positive clients
+            differences.append(gap_of(rows))
+    value = gap_of(slice(None))
     if len(differences) < RESAMPLES / 2:
         raise Undefined(
             "difference between two attacks on clients",

@@ -1,7 +1,7 @@
 """Primary metrics of attacks, p-values corrected over a run, and undefended references of findings."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from glasshouse.attacks.base import Claim
@@ -52,6 +52,4 @@ def _key(finding: Finding) -> tuple[Any, ...]:
 def _reference(finding: Finding | None) -> Reference | None:
     if finding is None:
         return None
-    return Reference(
-        value=finding.value, low=finding.low, high=finding.high, n=finding.n, verdict=finding.verdict
-    )
+    return Reference(**{field.name: getattr(finding, field.name) for field in fields(Reference)})

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from glasshouse.audit.scoring import nulls
 from glasshouse.audit.scoring.claims import class_score
-from glasshouse.audit.scoring.claims.scored import ScoredMetric
+from glasshouse.audit.scoring.claims.scored import Numbers, ScoredMetric, cluster, means_of
 from glasshouse.audit.scoring.claims.scorers import GUESS
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Metric, PooledMetric, ScoreContext
@@ -28,7 +28,6 @@ from glasshouse.metrics.statistics.shares import (
 from glasshouse.results.records import Control, Verdict
 from glasshouse.rng import Rng
 
-Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 SMALL: Final = {"dB": 1.0, "share": 0.1, "": 0.05}
@@ -63,7 +62,7 @@ def value_of(scored: ScoredMetric, metric: Metric, *, rng: Rng) -> Interval:
     if _is_single_victim(scored, metric) and not (metric.counts and len(scored.values[0]) == 1):
         return _whole_range(scored, metric)
     if metric.counts:
-        return share_interval(np.concatenate(scored.values), victims_of(scored.values))
+        return share_interval(*cluster(scored.values))
     return within(mean_interval(means_of(scored.values), rng=rng), metric.range)
 
 
@@ -194,17 +193,9 @@ def _sign(metric: Metric) -> float:
     return 1.0 if metric.higher_leaks else -1.0
 
 
-def means_of(values: tuple[Floats, ...]) -> Floats:
-    """The mean score of every victim."""
-    if values and all(len(v) == 1 for v in values):
-        return np.concatenate(values)
-    return np.array([v.mean() for v in values])
-
-
 def _null(scored: ScoredMetric, metric: Metric) -> float:
-    if metric.counts:
-        return float(np.concatenate(scored.nulls).mean())
-    return float(means_of(scored.nulls).mean())
+    scores = np.concatenate(scored.nulls) if metric.counts else means_of(scored.nulls)
+    return float(scores.mean())
 
 
 def is_constant(scored: ScoredMetric) -> bool:
@@ -213,7 +204,7 @@ def is_constant(scored: ScoredMetric) -> bool:
     return scored.baseline in KNOWN or too_few
 
 
-def _null_share(scored: ScoredMetric, null: Floats) -> float | None:
+def _null_share(scored: ScoredMetric, null: Numbers) -> float | None:
     """The constant that a rate is tested against; None if it is compared with the null's in pairs.
 
     For a null without a known chance level: the upper bound from auxiliary data, but at least its rate on the
@@ -237,17 +228,10 @@ def _whole_range(scored: ScoredMetric, metric: Metric) -> Interval:
     return Interval(value=float(scored.values[0].mean()), low=low, high=high, n=1, level=0.95)
 
 
-def _outcomes(scored: ScoredMetric, metric: Metric) -> tuple[Floats, Floats, NDArray[np.int64]]:
+def _outcomes(scored: ScoredMetric, metric: Metric) -> tuple[Numbers, Numbers, NDArray[np.int64]]:
     """Hits, the null's hits and victim indices of all examples; misses instead if a low rate is the leak."""
-    hits, null = np.concatenate(scored.values), np.concatenate(scored.nulls)
-    if not metric.higher_leaks:
-        hits, null = 1 - hits, 1 - null
-    return hits, null, victims_of(scored.values)
-
-
-def victims_of(values: tuple[Floats, ...]) -> NDArray[np.int64]:
-    """The position of the victim of every score in the joined ``values``."""
-    return np.repeat(np.arange(len(values)), [len(v) for v in values])
+    (hits, victims), null = cluster(scored.values), np.concatenate(scored.nulls)
+    return (hits, null, victims) if metric.higher_leaks else (1 - hits, 1 - null, victims)
 
 
 def pooled_metric(metric: Metric, subject: str) -> PooledMetric:
@@ -282,7 +266,7 @@ def _test_clients(scored: ScoredMetric, metric: Metric, rng: Rng) -> GuessTest:
     pooled, sign = pooled_metric(metric, "scores of clients"), _sign(metric)
     claimed, truth, runs = scored.pool_clients(decisions=metric.reads == "decisions")
 
-    def values(decisions: Bools, truths: Bools) -> Floats:
+    def values(decisions: Bools, truths: Bools) -> Numbers:
         return sign * pooled.values(claimed[decisions], truths[:, decisions])
 
     chance = sign * _coin(scored, metric)

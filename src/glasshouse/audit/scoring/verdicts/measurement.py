@@ -56,6 +56,7 @@ class Measurement:
         claim: kind of the claims scored.
         primary: the attack is judged by this metric.
         victims: verdicts on single victims.
+        control: of the attack; None where it has none or it was not run.
     """
 
     name: str
@@ -64,21 +65,17 @@ class Measurement:
     claim: str
     primary: bool
     victims: tuple[Victim, ...]
+    control: Control | None
 
 
-def finding_of(
-    cell: Cell, attack: Plugin, measured: Measurement, runs: Sequence[Run], *, control: Control | None
-) -> Finding:
+def finding_of(cell: Cell, attack: Plugin, measured: Measurement, runs: Sequence[Run]) -> Finding:
     """The finding, with the certificates of its searches and its upper bound.
 
     Raises:
         Undefined: too few victims, or the data do not determine the metric.
     """
-    searches = _searches(measured, runs)
-    unfinished = sum(not s.finished for s in searches) if searches else None
-    finding = _finding(cell, attack, measured, runs, control=control, finished=not unfinished)
     return with_bound(
-        replace(finding, searches=searches if measured.primary else (), unfinished=unfinished),
+        _unbounded_finding(cell, attack, measured, runs),
         measured.metric,
         measured.scored,
         _weakest(runs),
@@ -87,24 +84,18 @@ def finding_of(
     )
 
 
-def _finding(
-    cell: Cell,
-    attack: Plugin,
-    measured: Measurement,
-    runs: Sequence[Run],
-    *,
-    control: Control | None,
-    finished: bool,
-) -> Finding:
-    scenario, metric = cell.scenario, measured.metric
+def _unbounded_finding(cell: Cell, attack: Plugin, measured: Measurement, runs: Sequence[Run]) -> Finding:
+    scenario, metric, control = cell.scenario, measured.metric, measured.control
     chance = metric.chance(runs[0].judge.context)
     scored = with_chance(measured.scored, metric, chance)
     stream = Rng.root(scenario.seed, salt="intervals").child(f"{attack.name}/{measured.name}")
     value, gain = value_of(scored, metric, rng=stream), gain_of(scored, metric, rng=stream)
     null, other = null_of(scored, metric), exchange(scored, metric, rng=stream)
     over_exchange = other.gain if other else None
+    searches = _searches(measured, runs)
+    unfinished = sum(not s.finished for s in searches) if searches else None
     verdict = verdict_of(
-        metric=metric, gain=gain, null=null, control=control, exchange=over_exchange, finished=finished
+        metric=metric, gain=gain, null=null, control=control, exchange=over_exchange, finished=not unfinished
     )
     return Finding(
         **place_of(cell),
@@ -138,6 +129,8 @@ def _finding(
         claimed=len(scored.claimed),
         runs=len(scored.runs),
         victims=measured.victims,
+        searches=searches if measured.primary else (),
+        unfinished=unfinished,
     )
 
 

@@ -35,7 +35,6 @@ class Pairwise(Protocol):
 
     def pairwise(self, candidates: Tensor, examples: Tensor, *, context: ScoreContext) -> Numbers:
         """(R, N): each of R candidates against each of N examples."""
-        ...
 
 
 def can_judge_victims(metric: Metric) -> bool:
