@@ -69,9 +69,9 @@ class Candidates:
 
     def permuted(self, row: int, order: Tensor) -> "Candidates":
         """One candidate with its points (B * L, D) reordered; ``order`` must keep marks in place."""
-        one = self.pick(torch.tensor([row], device=self.points.device))
-        points = one.points.flatten(0, 2)[order.to(self.points.device)]
-        return replace(one, points=points.reshape(one.points.shape))
+        points, marks = self.points[row : row + 1], self.marks[row : row + 1]
+        moved = points.flatten(0, 2)[order.to(points.device)]
+        return Candidates(points=moved.reshape(points.shape), marks=marks)
 
 
 @final
