@@ -210,8 +210,8 @@ def _train(
     (generator, critic), begin = pair, 0
     device, rate = data.inputs.device, training.learning_rate
     fused, parts = device.type in FUSED, dict[str, tuple[nn.Module, torch.optim.Adam]]()
-    for name, net in (("generator", generator), ("critic", critic)):
-        parts[name] = net, torch.optim.Adam(net.parameters(), lr=rate, betas=(0.5, 0.999), fused=fused)
+    for name, own in (("generator", generator), ("critic", critic)):
+        parts[name] = own, torch.optim.Adam(own.parameters(), lr=rate, betas=(0.5, 0.999), fused=fused)
     if (saved := checkpoint.load()) is not None:
         tensors, begin = saved
         for name, (net, optimizer) in parts.items():
