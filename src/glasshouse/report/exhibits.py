@@ -63,8 +63,10 @@ def draw(exhibit: Exhibit, *, beside: Sequence[Exhibit] = ()) -> Drawing:
     Raises:
         BadValue: its data lack a key, are empty, differ in length or hold a non-finite number.
     """
-    kinds = {"lines": _lines, "histogram": _histogram, "boxes": _boxes, "table": lambda data, _: _table(data)}
+    kinds = {"lines": _lines, "histogram": _histogram, "boxes": _boxes}
     try:
+        if exhibit.kind == "table":
+            return _table(exhibit.data)
         return kinds[exhibit.kind](exhibit.data, list(_alike(exhibit, beside)))
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, BadValue):
