@@ -3,6 +3,7 @@
 import dataclasses
 import html
 import re
+from typing import get_args
 
 import pytest
 import report_specimen as specimen
@@ -12,7 +13,8 @@ from glasshouse.report.figures import trade
 from glasshouse.report.html import render
 from glasshouse.report.readings import one_per_setting
 from glasshouse.report.verdicts.choice import choose
-from glasshouse.report.verdicts.leaks import GLOSSARY, leaks
+from glasshouse.report.verdicts.leaks import GLOSSARY, QUIET, leaks
+from glasshouse.results.records import Verdict
 
 SILENT = {"gain": 0.0, "half": 0.02}
 NOISE, MORE, CLIP = ("gaussian_noise std=0.1",), ("gaussian_noise std=1",), ("clip norm=4",)
@@ -223,3 +225,7 @@ def test_date_auditor_scope_and_versions(tmp_path):
     page = " ".join(re.sub("<[^>]+>", " ", render(described(finding(), manifest=manifest), tmp_path)).split())
     assert "Date 22 November 2026 Auditor Vera Scope 0 scenarios, 1 attack, 1 setting" in page
     assert "Versions glasshouse 0.2.0, torch 2.13.0" in page
+
+
+def test_every_verdict_has_a_next_step():
+    assert QUIET.keys() == {*get_args(Verdict), None}

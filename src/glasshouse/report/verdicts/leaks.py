@@ -20,6 +20,7 @@ SHORT: Final = 5
 SOME_DEFENCE: Final = "a defence that limits each update's size and adds noise"
 QUIET: Final[Mapping[Verdict | None, str]] = {
     "leaks": "",
+    "contradiction": "More came out than the guarantee allows. Next, check that the clients really run it.",
     "no leak found": "No leak was found. Next, audit with stronger attacks and more victims.",
     "inconclusive": "This audit cannot tell: its ranges are too wide. Next, audit more victims.",
     "no power": "Nothing can be said: the attack failed where it must succeed. Next, give it more effort.",
