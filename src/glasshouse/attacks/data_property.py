@@ -31,4 +31,3 @@ class AsksDataProperty(Protocol):
     @property
     def data_property(self) -> DataProperty | None:
         """The property, if the clients' examples decide it; None: it is about behaviour or membership."""
-        ...

@@ -62,7 +62,6 @@ class SearchingAttack(Protocol):
             about: of the claim.
             rng: the stream passed to ``run``, from its start.
         """
-        ...
 
 
 @runtime_checkable
@@ -79,7 +78,6 @@ class SearchingTogether(Protocol):
         Raises:
             GlasshouseError: what ``objective`` raises for one of them; the caller then asks one by one.
         """
-        ...
 
     def objective(self, view: View, about: About, *, rng: Rng) -> SearchedLoss:
         """The loss for one view; a claim can only be about its update."""

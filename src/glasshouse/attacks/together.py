@@ -23,7 +23,6 @@ class TogetherAttack(Attack, Protocol):
     @property
     def shares(self) -> bool:
         """Whether it processes several victims at once under these settings."""
-        ...
 
     def run_together(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[tuple[Claim, ...], ...]:
         """For every view the claims of :meth:`Attack.run`; empty where the views cannot share a batch.
@@ -35,7 +34,6 @@ class TogetherAttack(Attack, Protocol):
         Raises:
             GlasshouseError: what ``run`` raises for one of them; the caller then runs them one by one.
         """
-        ...
 
 
 class SearchAttack(TogetherAttack, Protocol):

@@ -86,7 +86,6 @@ class Workers(Protocol):
 
     def submit(self, piece: Piece) -> None:
         """Submit a piece for :func:`run_piece` in some process; return immediately."""
-        ...
 
     def finished(self) -> Iterator[tuple[Piece, Answer]]:
         """Yield each submitted piece once, when done, until none is left; more may be submitted meanwhile.
@@ -98,7 +97,6 @@ class Workers(Protocol):
             WorkerKilled: a process was lost and is not replaced again.
             Interrupted: Ctrl-C.
         """
-        ...
 
 
 class Executor(Protocol):
@@ -114,7 +112,6 @@ class Executor(Protocol):
 
         If it is left by an exception, such as Ctrl-C, running pieces are ended at once: they may take hours.
         """
-        ...
 
 
 def run_piece(piece: Piece) -> Answer:

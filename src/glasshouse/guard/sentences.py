@@ -44,11 +44,9 @@ class ReadsSentences(Protocol):
 
     def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Inputs of the first layer, (B, L, D)."""
-        ...
 
     def input_rows(self, layer: int, tensors: Mapping[str, Tensor]) -> Tensor:
         """Rows of the update in the span of a layer's inputs, (R, D)."""
-        ...
 
 
 @final

@@ -60,26 +60,21 @@ class Timer(Protocol):
 
     def attack(self, scenario: Scenario, plugin: Plugin, budget: Budget) -> Timing | None:
         """Time one setting of an attack; None: not timed."""
-        ...
 
     def pretraining(self, scenario: Scenario) -> Timing:
         """Time a forward and backward pass of one image, the unit."""
-        ...
 
     def gradient(self, scenario: Scenario) -> float:
         """Time one client's gradient of one batch, for comparing the cost of networks."""
-        ...
 
     def simulation(self, scenario: Scenario, *, cold: bool) -> Played:
         """Time a federation without defences at gradients.
 
         ``cold``: the first call, which also measures one-time costs of a process.
         """
-        ...
 
     def defenses(self, scenario: Scenario) -> float:
         """Time the defences at gradients on one client's update; :meth:`simulation` is without them."""
-        ...
 
     def scoring(self, scenario: Scenario) -> Scoring | None: ...
 

@@ -64,7 +64,6 @@ class Private(Protocol):
 
     def spent(self, exposure: Exposure) -> Guarantee:
         """Its guarantee over ``exposure``."""
-        ...
 
 
 def guarantee(defenses: Sequence[Defense], exposure: Exposure) -> Guarantee | None:

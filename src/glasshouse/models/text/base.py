@@ -38,19 +38,15 @@ class Block(Protocol):
 
     def attended(self, hidden: Tensor) -> Tensor:
         """The input of query, key and value, (B, L, D): in most models the normalised ``hidden``."""
-        ...
 
     def project(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Query, key and value (B, H, L, D / H) of ``x`` (B, L, D) at ``positions`` (B, L)."""
-        ...
 
     def finish(self, hidden: Tensor, context: Tensor) -> Tensor:
         """The layer's output (B, L, D) from its input and the heads' outputs, (B, H, L, D / H)."""
-        ...
 
     def projections(self) -> Projections:
         """The layer that computes each part, and its rows among that layer's outputs."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

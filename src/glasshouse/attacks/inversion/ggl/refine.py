@@ -28,11 +28,9 @@ class Staged(Protocol):
 
     def features(self, latent: Tensor, labels: Tensor, *, stage: int) -> Tensor:
         """Features (N, ...) at ``stage`` of latent vectors (N, D) and labels (N,)."""
-        ...
 
     def draw(self, features: Tensor, *, stage: int) -> Tensor:
         """Pixels (N, C, H, W) in [0, 1] of features at ``stage``."""
-        ...
 
 
 @final

@@ -90,7 +90,6 @@ class Labelled(Protocol):
         self, points: Tensor, labels: Tensor, derivative: bool, victims: Sequence[int] | None = None
     ) -> Tensor:
         """(R,) losses of candidates (R, B, C, H, W) with labels (R, B); ``derivative``: keep the graph."""
-        ...
 
 
 def with_labels(loss: Labelled, labels: Tensor) -> RowLoss:
