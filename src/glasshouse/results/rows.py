@@ -58,8 +58,8 @@ def grouped(rows: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     """The rows by their key; keys in the order of their first rows.
 
     Examples:
-        >>> grouped(["idlg", "dlg", "ggl"], len)
-        {4: ['idlg'], 3: ['dlg', 'ggl']}
+        >>> grouped(["two", "three", "six"], len)
+        {3: ['two', 'six'], 5: ['three']}
     """
     groups: dict[K, list[T]] = {}
     for row in rows:
