@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from glasshouse import registry
+from glasshouse.attacks.base import DefenseGuess
 from glasshouse.attacks.inversion.ggl.attack import GGL
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.matching.distance import objective
@@ -77,7 +78,7 @@ def test_the_true_image_fits_the_restored_update_and_nothing_is_masked():
 
 def test_several_examples_and_the_papers_way_leave_the_columns_out():
     batch, _, _ = received(FEW, examples=2)
-    finding = detect.Finding(name="soteria", parameters={"share": FEW})
+    finding = DefenseGuess(about=batch.about, name="soteria", parameters={"share": FEW})
     one, _, _ = received(FEW)
     for adapted in (detect.adaptation(finding, batch), detect.adaptation(finding, one, restore=False)):
         assert (list(adapted.masks), dict(adapted.restored)) == (["head.weight"], {})

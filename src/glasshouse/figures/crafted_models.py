@@ -1,11 +1,14 @@
 """Models that clients received: accuracy, training of crafted heads, and the guard's findings."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, final
 
+from torch import Tensor
+
 from glasshouse.attacks.base import Appendix
 from glasshouse.attacks.transfer.maui.head import JUDGED
+from glasshouse.cache import once
 from glasshouse.figures.base import (
     CellEvidence,
     Federation,
@@ -117,12 +120,17 @@ def _inspect_models(cell: CellEvidence) -> dict[str, Seen]:
         agreed = transcript.terms.architecture
         tensors = state(build(agreed))
         if not inspected:
-            inspected["random weights"] = inspect(tensors, agreed=tensors)
+            inspected["random weights"] = _inspect(tensors, tensors)
         broadcasts = [b for r in transcript.rounds if r.round in federation.attacked for b in r.broadcasts]
         if broadcasts:  # a model with another architecture than agreed is the crafted one
             crafted = max(broadcasts, key=lambda b: b.architecture != agreed)
-            inspected[f"as sent by {federation.active}"] = inspect(crafted.tensors, agreed=tensors)
+            inspected[f"as sent by {federation.active}"] = _inspect(crafted.tensors, tensors)
     return inspected
+
+
+def _inspect(tensors: Mapping[str, Tensor], agreed: Mapping[str, Tensor]) -> Seen:
+    """The guard's inspection; cells of one seed receive the same models."""
+    return once(["inspected", tensors, agreed], lambda: inspect(tensors, agreed=agreed))
 
 
 @final
