@@ -4,6 +4,7 @@ import inspect
 import json
 import subprocess
 import sys
+from importlib.metadata import EntryPoint
 
 import pytest
 
@@ -70,3 +71,63 @@ def test_a_missing_extra_is_said(monkeypatch, capsys):
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     assert rows["dp_sgd"]["summary"].endswith("(not installed: pip install 'glasshouse[dp]')")
     assert "not installed" not in rows["clip"]["summary"]
+
+
+MAKER = """
+from glasshouse.registry import Card
+HOME = "where it is made"
+def make(summary, *, source=HOME, extra=""):
+    return Card(summary=summary, source=source, extra=extra)
+"""
+USER = """
+raise SystemExit("this module was imported")
+from maker import make
+from glasshouse.registry import Card, carded
+SOURCE = "a paper"
+class Class:
+    card = make("by a function", extra="text")
+class Sourced:
+    card = make("by a function", source=SOURCE)
+class Computed:
+    card = make("by" + " a sum", source=SOURCE.upper())
+@Card(summary="a decorator", source=SOURCE)
+def function(): ...
+@carded(Card(summary="as before", source=SOURCE))
+def earlier(): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "summary", "source", "extra"),
+    [
+        ("Class", "by a function", "where it is made", "text"),
+        ("Sourced", "by a function", "a paper", ""),
+        ("function", "a decorator", "a paper", ""),
+        ("earlier", "as before", "a paper", ""),
+    ],
+)
+def test_a_card_is_read_without_importing_its_module(name, summary, source, extra, tmp_path, monkeypatch):
+    (tmp_path / "maker.py").write_text(MAKER)
+    (tmp_path / "user_of_it.py").write_text(USER)
+    monkeypatch.syspath_prepend(tmp_path)
+    point = EntryPoint(name="x", value=f"user_of_it:{name}", group="glasshouse.models")
+    monkeypatch.setattr(registry, "entry", lambda group, name: point)
+    row = card_row("models", "x")
+    assert (row["summary"], row["source"], row["extra"]) == (summary, source, extra)
+
+
+def test_a_card_that_cannot_be_read_is_imported(tmp_path, monkeypatch):
+    (tmp_path / "maker.py").write_text(MAKER)
+    (tmp_path / "user_of_it.py").write_text(USER)
+    monkeypatch.syspath_prepend(tmp_path)
+    point = EntryPoint(name="x", value="user_of_it:Computed", group="glasshouse.models")
+    monkeypatch.setattr(registry, "entry", lambda group, name: point)
+    with pytest.raises(SystemExit, match="was imported"):
+        card_row("models", "x")
+
+
+def test_a_card_of_an_earlier_plugin_is_attached():
+    @registry.carded(registry.Card(summary="as before"))
+    def factory() -> None: ...
+
+    assert factory.card.summary == "as before"

@@ -5,10 +5,13 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 
+from glasshouse import registry
+from glasshouse.executors.local import PRELOAD
 from glasshouse.process import Workers
 
 SCRIPT = """
@@ -68,3 +71,13 @@ def test_one_job_apart_runs_in_another_process_that_the_next_block_does_not_reus
 def test_one_job_that_is_not_apart_stays_in_this_process():
     with Workers(1) as pool:
         assert list(pool.each(who, [1])) == [who(1)]
+
+
+def test_plugins_of_other_packages_are_not_imported_for_all_workers(monkeypatch):
+    """One that was imported before the fork could change the processes that score."""
+    values = "glasshouse.attacks.inversion.dlg:DLG", "theirs.attack:Theirs", "glasshouse_more.attack:More"
+    points = (EntryPoint(name=value, value=value, group="glasshouse.attacks") for value in values)
+    entries = {point.name: (point,) for point in points}
+    monkeypatch.setattr(registry, "_entries", lambda group: entries if group == "attacks" else {})
+    assert registry.own_modules("attacks", "figures") == ("glasshouse.attacks.inversion.dlg",)
+    assert "glasshouse.attacks.inversion.dlg" in PRELOAD

@@ -35,16 +35,16 @@ def restore_columns(replica: Replica) -> Tensor | None:
     assert isinstance(layer, nn.Linear)
     if f"{name}.bias" not in gradient:
         return None
-    shown = received.cpu().double()
+    masked = received.cpu().double()
     weight, bias, slope = (t.cpu().double() for t in (layer.weight, layer.bias, gradient[f"{name}.bias"]))
-    hidden, features = (shown == 0).all(0), slope @ shown / slope.square().sum()  # 0 where hidden
+    hidden, features = (masked == 0).all(0), slope @ masked / slope.square().sum()  # 0 where hidden
     others = slope > torch.finfo(torch.float32).tiny
     others[int(sums(replica).argmin())] = False
     matrix = torch.cat([weight[others][:, hidden], -weight.new_ones(int(others.sum()), 1)], 1)  # of (r, c)
     if len(matrix) <= matrix.shape[1]:  # without an equation to spare, no contradiction would show
         return None
-    wanted = slope[others].log() - bias[others] - weight[others] @ features
-    solution = torch.linalg.lstsq(matrix, wanted[:, None], rcond=_SMALLEST, driver="gelsd")
+    right_side = slope[others].log() - bias[others] - weight[others] @ features
+    solution = torch.linalg.lstsq(matrix, right_side[:, None], rcond=_SMALLEST, driver="gelsd")
     if int(solution.rank) < matrix.shape[1]:
         return None
     features[hidden] = solution.solution[:-1, 0]

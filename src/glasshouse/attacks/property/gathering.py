@@ -134,13 +134,13 @@ class Maker:
 
     def make(self, checkpoint: Checkpoint) -> dict[str, Tensor]:
         """The tensors ``kernel``, ``offset``, ``heldout`` and ``norm`` of all rounds."""
-        n, t, held = len(self.rounds), self.method.features, self.method.held_pairs
-        shapes = {"kernel": (t, n, n), "offset": (n, t), "heldout": (n, 2, held, t), "norm": (n, t)}
+        n, t, judged = len(self.rounds), self.method.features, self.method.held_pairs
+        shapes = {"kernel": (t, n, n), "offset": (n, t), "heldout": (n, 2, judged, t), "norm": (n, t)}
         tables = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
         tables, begin = checkpoint.load() or (tables, 0)
         model, (own, rest) = build(self.view.terms.architecture), self._parts()
         # The held-out shadow clients have the same data in every round, as real clients do.
-        heldout = self._pairs(rest, count=held, rng=self.rng.child("held"))
+        heldout = self._pairs(rest, count=judged, rng=self.rng.child("held"))
         for number in track(range(begin, n), "shadow clients and detectors", total=n - begin):
             every = self._detectors(self.rounds[number], model, own, heldout)
             for k, (part, detector, features) in enumerate(every):

@@ -104,14 +104,14 @@ class ExactAttack(SearchAttack, SearchingTogether, Protocol):
             scores = points[:, size:].reshape(-1, first.images, classes)
             return distance(images, scores.softmax(-1), victims=rows.victims)
 
-        found = lbfgs.minimize(
+        minima = lbfgs.minimize(
             loss,
             torch.cat(starts).to(first.device),
             iterations=track(range(search.iterations * INNER), "matching the gradient"),
             goal=search.goal,
             units=distance.target_squares,
         )
-        each = zip(clients, found.by_victim(len(clients)), distance.target_squares, strict=True)
+        each = zip(clients, minima.by_victim(len(clients)), distance.target_squares, strict=True)
         claims = []
         for number, (client, one, unit) in enumerate(each):
             best = int(one.losses.argmin())
@@ -182,13 +182,13 @@ class DescentAttack(SearchAttack, SearchingTogether, Protocol):
         loss = self.loss(views[0], first, compare(steps=self.local_steps))
         if self.seeks_order and self.local_steps == "simulate" and step_order.unknown(first):
             as_one = self.loss(views[0], first, compare(steps="one_step"))
-            found, orders = step_order.match(
+            minima, orders = step_order.match(
                 first, start, labels[0], search, as_one=as_one, simulated=loss, rng=rngs[0]
             )
-            return (best_claim(first, found, orders[found.best()]),)
+            return (best_claim(first, minima, orders[minima.best()]),)
         every = with_labels(loss, torch.stack(labels).repeat_interleave(search.restarts, 0))
-        found = adam(every, start, search, box=first.box(), rngs=rngs, pulls=self.pulls(clients))
-        results = zip(clients, found.by_victim(len(clients)), labels, strict=True)
+        minima = adam(every, start, search, box=first.box(), rngs=rngs, pulls=self.pulls(clients))
+        results = zip(clients, minima.by_victim(len(clients)), labels, strict=True)
         return tuple(best_claim(client, one, y) for client, one, y in results)
 
     def objectives(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[SearchedLoss, ...]:
