@@ -113,6 +113,7 @@ def resnet(width: int, robust: int, natural: int, *, moved: bool = True) -> tupl
 
 
 SHUFFLENET = changed('model.name="shufflenet_v2"', "model.hidden=512", "data.public=10000", trained(4, 4))
+SHUFFLENET_ON_ALL = changed('model.name="shufflenet_v2"', "model.hidden=512", trained(2, 1))
 ONE_MODEL = ("axes_zipped=[]", 'model.pretraining.adversarial.method="fgsm"')
 ONE_HEAD = (
     *(*ONE_MODEL, "federation.rounds=6", "audit.rounds=[2,3,4,5]", 'federation.keep.rounds="all"'),
@@ -165,6 +166,7 @@ MAUI: tuple[Piece, ...] = (
     about(1550, "maui", "architecture", "features", "--images", "32", *resnet(32, 2, 1)),
     Piece(("maui_pictures", *resnet(32, 2, 1)), 300),
     about(700, "maui", "features", "architecture", "preimages", *SMALL, *SHUFFLENET),
+    about(900, "maui", "architecture", *SHUFFLENET_ON_ALL),
     about(150, "maui_rounds"),
 )  # fmt: skip
 BLUR = ('data.domains.shifts=[{name="box_blur"}]',)

@@ -35,6 +35,9 @@ ORGANIC = (
 )
 MITIGATION = ("guard", "mitigation", "--networks", "lenet5", "--seeds", *map(str, range(8)))
 ROUNDS = ("guard", "mitigation", "--networks", "--attacked", *map(str, range(5, 14)))
+LATER_ROUNDS = ("guard", "mitigation", "--networks", "--attacked", *map(str, range(14, 29)))
+SOTERIA = 'axes={defenses=[{label="soteria 80 %", value=[{name="soteria", share=0.8}]}]}'
+REFINED = "attacks.*.refinement.steps=60"
 ATTACKED = (
     *("guard", "mitigation", "--networks", "lenet5", "--seeds", *"012345", "--attacked"),
     *("--federations", "plain", "attacked", "attacked-mitigated"),
@@ -76,6 +79,8 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         Piece(("audit", "ggl"), 650),
         Piece(("audit", "ggl-strengths"), 710),
         Piece(("audit", "ggl-lfw"), 7500, estimated=True),
+        about(1400, "audit", "ggl-lfw", *changed(SOTERIA, "attacks.*.restore=false")),
+        about(1700, "audit", "ggl-lfw", *changed(SOTERIA, "attacks.*.restore=false", REFINED)),
         Piece(("audit", "ggl", *changed(*ON_RESNET)), 220),
         Piece(("audit", "ggl-cifar"), 620),
         Piece(("audit", "ggl-out-of-distribution"), 155),
@@ -149,6 +154,7 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         Piece((*MITIGATION, "--out", "{out}/mitigation"), 2400),
         Piece((*ATTACKED, "--out", "{out}/mitigation"), 1200),
         Piece((*ROUNDS, "--out", "{out}/mitigation"), 310),
+        Piece((*LATER_ROUNDS, "--out", "{out}/mitigation"), 540),
     ),
     "speed": (
         Piece(("speed", "iteration", "--out", "{out}"), 400),
