@@ -74,8 +74,8 @@ class _Rooms:
 
     def __init__(self, jobs: int, *, here: bool) -> None:
         self.jobs, self.cores, self._here = jobs, 1 if here else jobs, here
-        found = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-        self.devices = frozenset(name for name, is_there in found.items() if is_there)
+        present = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+        self.devices = frozenset(name for name, is_there in present.items() if is_there)
         self._rooms: dict[str, Processes] = {}
 
     def submit(self, piece: Piece) -> None:

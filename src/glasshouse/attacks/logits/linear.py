@@ -63,8 +63,8 @@ def _weights(table: Tensor, queries: Tensor, *, penalty: float) -> Tensor:
     scale = centred.square().mean().sqrt()
     if scale <= torch.finfo(table.dtype).eps * table.abs().max():
         return table.new_zeros(len(queries), len(table))
-    seen, asked = (centred / scale).double(), ((queries - middle) / scale).double()
-    gram = seen.T @ seen / len(seen)
+    entries, targets = (centred / scale).double(), ((queries - middle) / scale).double()
+    gram = entries.T @ entries / len(entries)
     gram += penalty * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)  # its mean diagonal is 1
-    slopes: Tensor = torch.linalg.solve(gram, asked.T)  # (D, L)
-    return (slopes.T @ seen.T).to(table.dtype)
+    slopes: Tensor = torch.linalg.solve(gram, targets.T)  # (D, L)
+    return (slopes.T @ entries.T).to(table.dtype)
