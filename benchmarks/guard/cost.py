@@ -8,19 +8,28 @@ alternate; the overhead of watching is part of preflight's cost. Inspection uses
 preflight all of them; learning the honest range happens once per node and is listed separately. If fewer
 images are ``--trained`` on, epoch, watching and preflight are scaled up. Memory: what watching stores for the
 training images, and the increase of the training peak by inspection and preflight.
+
+The epoch consists of forward and backward passes and the optimizer, on tensors in memory. With ``--loaded``
+it includes loading: images are PNG in a Hugging Face data set, decoded and normalised one by one for a
+``DataLoader``, as in Flower's PyTorch quickstart.
 """
 
 import argparse
 import copy
+import io
 import resource
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from statistics import median
 
+import datasets
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.data import DataLoader
 
 from benchmarks.guard.networks import NETWORKS, of_zoo
 from glasshouse.data.sources import load
@@ -62,6 +71,34 @@ def in_words(share: float) -> str:
     return f"{share:.1%}" if share > 0 else "0 (below what can be measured)"
 
 
+def stored(images: Tensor, labels: Tensor) -> datasets.Dataset:
+    """The images as PNG, with the transform of Flower's quickstart: to a tensor, then to [-1, 1]."""
+
+    def png(image: Tensor) -> dict[str, bytes]:
+        file = io.BytesIO()
+        Image.fromarray((image * 255).round().byte().permute(1, 2, 0).numpy()).save(file, "PNG")
+        return {"bytes": file.getvalue()}
+
+    def transform(rows: dict[str, list[object]]) -> dict[str, list[object]]:
+        pixels = [torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous() for image in rows["img"]]
+        rows["img"] = [(one.to(torch.float32).div(255) - 0.5) / 0.5 for one in pixels]
+        return rows
+
+    table = {"img": [png(image) for image in images], "label": labels.tolist()}
+    features = datasets.Features({"img": datasets.Image(), "label": datasets.Value("int64")})
+    return datasets.Dataset.from_dict(table, features=features).with_transform(transform)
+
+
+def loading(data: datasets.Dataset) -> float:
+    """CPU seconds of loading all batches of an epoch."""
+
+    def load_all() -> None:
+        for _ in DataLoader(data, batch_size=BATCH, shuffle=True):
+            pass
+
+    return seconds(load_all)
+
+
 def epochs(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[list[float], list[float], Trained]:
     """CPU seconds of each step of an epoch, plain and watched, alternating step by step."""
     twins = copy.deepcopy(model), copy.deepcopy(model)
@@ -83,11 +120,15 @@ def epochs(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[list[float
     return *spent, (change, seen)
 
 
-def measure(model: nn.Module, images: Tensor, labels: Tensor, *, passed: bool) -> dict[str, float]:
+def measure(
+    model: nn.Module, images: Tensor, labels: Tensor, *, loaded: bool, passed: bool
+) -> dict[str, float]:
     """CPU seconds of every part, measured once."""
     plain, watched, (change, seen) = epochs(model, images, labels)
     more = sorted(b - a for a, b in zip(plain, watched, strict=True))
     spent = {"epoch": median(plain) * len(plain), "watching": median(more) * len(plain)}
+    if loaded:
+        spent["epoch"] += loading(stored(images, labels))
     spent["kept MiB"] = kept(seen)
     before = peak()
     spent["preflight"] = seconds(lambda: preflight(change, model, images, labels, watched=seen))
@@ -107,6 +148,7 @@ def main() -> None:
     parser.add_argument("--examples", type=int, default=4000, help="of the client")
     parser.add_argument("--trained", type=int, default=4000, help="of these are trained on; what costs more")
     parser.add_argument("--times", type=int, default=5)
+    parser.add_argument("--loaded", action="store_true", help="the epoch counts loading its images")
     parser.add_argument("--passed", action="store_true", help="also preflight by a pass")
     parser.add_argument("--range", action="store_true", help="also learn the honest range")
     chosen = parser.parse_args()
@@ -118,8 +160,11 @@ def main() -> None:
     print("| " + columns.replace(", ", " | ") + " |\n|" + "---|" * 10)
     for name in chosen.networks:
         model = FULL[name](tuple(images.shape[1:]), 10)
-        measure(model, images[:8], labels[:8], passed=False)  # warm-up: imports and allocations
-        runs = [measure(model, images, labels, passed=chosen.passed) for _ in range(chosen.times)]
+        measure(model, images[:8], labels[:8], loaded=chosen.loaded, passed=False)  # imports, allocations
+        runs = [
+            measure(model, images, labels, loaded=chosen.loaded, passed=chosen.passed)
+            for _ in range(chosen.times)
+        ]
         spent = {what: median(run[what] for run in runs) for what in runs[0]}
         scale = chosen.examples / len(images)
         epoch = spent["epoch"] * scale

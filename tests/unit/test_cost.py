@@ -268,6 +268,16 @@ def test_a_gradient_is_timed_once_for_a_network_and_in_the_mode_of_the_federatio
     assert len(modes) == calls
 
 
+def test_a_gradient_of_longer_sentences_is_timed_by_itself(monkeypatch):
+    widths, loss = [], probes.mean_loss
+    monkeypatch.setattr(probes, "mean_loss", lambda m, b: (widths.append(b.inputs.shape[1]), loss(m, b))[1])
+    watch = probes.Stopwatch()
+    for length in (4, 12):
+        (scenario,) = load("quickstart-text", ["axes={}", f"data.length={length}"]).scenarios
+        assert watch.gradient(scenario) > 0
+    assert set(widths) == {4, 12}
+
+
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize(("step", "images"), [(0.001, 16), (1.0, probes.FEW_IMAGES)])
 def test_a_gradient_is_told_from_few_images_only_if_a_step_is_slow(monkeypatch, step, images, late):

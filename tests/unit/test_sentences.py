@@ -125,12 +125,14 @@ def test_files_are_classes_folders_are_splits_and_columns_have_numbers(tmp_path)
         ("no.txt", "no such file"),
         ("x.tsv#9", "9 columns"),
         ("x.tsv#a", "columns as"),
+        ("y.tsv#1,2", "a label in every row"),
         ("latin", "UTF-8"),
     ],
 )
 def test_texts_that_cannot_be_read_say_so(tmp_path, monkeypatch, place, says):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "x.tsv").write_text("one\ttwo\n")
+    (tmp_path / "y.tsv").write_text("another\tgood\na sentence\t\n")
     (tmp_path / "latin").write_bytes("schön".encode("latin-1"))
     with pytest.raises(BadFile, match=says):
         load(f"text:{place}")

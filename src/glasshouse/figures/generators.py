@@ -19,7 +19,7 @@ from torch import Tensor
 
 from glasshouse.attacks.base import DefenseGuess, GenerativeAttack, PriorSamples, Reconstruction
 from glasshouse.attacks.parts import detect
-from glasshouse.attacks.parts.matching.distance import Objective, objective
+from glasshouse.attacks.parts.matching.distance import Objective, objectives
 from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import replica
 from glasshouse.errors import Inapplicable
@@ -89,14 +89,9 @@ def _landscape(cell: CellEvidence, attack: AttackEvidence, group: GroupEvidence)
         defense = detect.detect(client, images=images, rng=group.rng.child("landscape"))
         adaptations = [Adaptation(), detect.adaptation(defense, client, steps=steps)]
         same = adaptations[0] == adaptations[1]  # for want of a defence that moves the minimum
-        losses = [
-            _along(
-                objective(client, distance=distance, steps=steps, adaptive=one),
-                truth,
-                group.prior_samples.inputs,
-            )
-            for one in adaptations[same:]
-        ]
+        chosen = adaptations[same:]
+        both = objectives([client] * len(chosen), distance=distance, steps=steps, adaptive=chosen)
+        losses = [_along(loss, truth, group.prior_samples.inputs) for loss in both]
         series = [line("adapted", OFFSETS, losses[-1]), line("not adapted", OFFSETS, losses[0])]
     except Inapplicable:
         return

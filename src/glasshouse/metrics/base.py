@@ -40,8 +40,12 @@ __all__ = [
     "Reads",
     "Requirement",
     "ScoreContext",
+    "Share",
     "Wording",
     "check_images",
+    "metric_card",
+    "nothing_claimed",
+    "rate_wording",
 ]
 
 ClaimKind = str

@@ -10,7 +10,7 @@ from glasshouse.registry import nearest_names
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["Rows", "flat"]
+__all__ = ["Rows", "flat", "grouped"]
 
 T = TypeVar("T")  # one of the records
 K = TypeVar("K")

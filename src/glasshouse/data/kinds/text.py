@@ -100,4 +100,7 @@ def _cells(row: Sequence[str], columns: _Columns, subject: str) -> tuple[str, st
         got = f"a line of {len(row)}: {shorten(' '.join(row))}"
         raise BadFile(subject, needs=f"{max(columns)} columns", got=got, fix=_FIX)
     sentence, label = columns
-    return row[sentence - 1].strip(), row[label - 1].strip() if label else ""
+    named = row[label - 1].strip() if label else ""
+    if label and not named:
+        raise BadFile(subject, needs="a label in every row", got=shorten(" ".join(row)), fix=_FIX)
+    return row[sentence - 1].strip(), named
