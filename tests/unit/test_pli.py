@@ -466,6 +466,25 @@ def test_likeness_is_computed_once_for_all_metrics(monkeypatch):
     assert len(calls) == 3
 
 
+@pytest.mark.parametrize("by", [1, 2])
+@pytest.mark.parametrize("whole", [False, True])
+def test_moved_classes_are_those_of_moved_pictures(monkeypatch, by, whole):
+    """Their likeness is that of the gallery itself in another order, so it is not computed again."""
+    labels = torch.arange(12) % 3
+    private = Batch(inputs=rand(12, 1, 16, 16, seed=6), labels=labels)
+    shards = {0: [0, 3, 6, 9], 1: [i for i in range(12) if labels[i]]}
+    held = gallery(rows=(8, 16)).holding(private, shards)
+    expected = held.holding(Batch(inputs=private.inputs, labels=(labels + by) % 3), shards)
+    images = rand(3, 1, 16, 16, seed=5)
+    held.alike(images, whole=whole)
+    alike = expected.alike(images, whole=whole)
+    monkeypatch.setattr(SsimTable, "__call__", None)
+    moved = held.moved(by)
+    assert torch.equal(moved.people, expected.people)
+    assert torch.equal(moved.owners, expected.owners)
+    assert torch.equal(moved.alike(images, whole=whole), alike)
+
+
 def test_ties_are_no_success():
     """A masked half tells nobody from anybody: equal public means never count as the own one."""
     g = gallery()

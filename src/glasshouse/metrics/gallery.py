@@ -104,6 +104,7 @@ class Gallery:
     data_range: float = 1.0
     _tables: dict[tuple[int, int], SsimTable] = field(default_factory=dict)
     _seen: dict[str, Tensor] = field(default_factory=dict)
+    _before: tuple["Gallery", Tensor] | None = None
 
     def alike(self, images: Tensor, *, whole: bool = False) -> Tensor:
         """SSIM with every class mean, (B, 2 J): first ``people``, then ``public``. Cached for other metrics.
@@ -112,6 +113,9 @@ class Gallery:
             images: (B, C, H, W).
             whole: compare the whole pictures, not only the scored rows.
         """
+        if self._before is not None:
+            gallery, order = self._before
+            return gallery.alike(images, whole=whole)[:, order]
         top, bottom = rows = (0, images.shape[2]) if whole else self.rows
         if rows not in self._tables:
             means = torch.cat([self.people, self.public])[:, :, top:bottom]
@@ -130,7 +134,15 @@ class Gallery:
             owners=owners_of(private, shards, self.targets),
             _tables={},
             _seen={},
+            _before=None,
         )
+
+    def moved(self, by: int) -> "Gallery":
+        """A copy in which every private class has the mean and the owner of the one ``by`` classes before."""
+        order = torch.arange(2 * len(self.people))
+        order[: self.targets] = order[: self.targets].roll(by)
+        people, owners = self.people[order[: len(self.people)]], self.owners.roll(by)
+        return replace(self, people=people, owners=owners, _before=(self, order))
 
 
 def owners_of(private: Batch, shards: Mapping[int, Sequence[int]], targets: int) -> Tensor:

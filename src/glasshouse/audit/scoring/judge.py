@@ -156,7 +156,10 @@ class Judge:
     def with_classes_moved(self, by: int) -> "Judge":
         """The same judge with the images of every private class replaced by those ``by`` classes away."""
         if by not in self.moved:
-            self.moved[by] = self.against(exchange_classes(self.truth, by=by))
+            truth, gallery = exchange_classes(self.truth, by=by), self.context.gallery
+            other = None if gallery is None else gallery.moved(by)
+            context = dataclasses.replace(self.context, gallery=other)
+            self.moved[by] = dataclasses.replace(self, truth=truth, context=context, moved={})
         return self.moved[by]
 
     def of(self, outcomes: Iterable[Outcome]) -> "Judge":
