@@ -30,7 +30,7 @@ WIDE = ("ConvNet 8, 1 restart", "ConvNet 64, 8 restarts")
 FLOWER = {"plain": 50, "dp": 50, "sums": 100, "crafted": 650, "crafted-default": 80, "overhead": 30}
 LENETS = tuple(str(number) for number in range(19))  # the first updates of benchmarks.guard.forecast
 ORGANIC = (
-    *("--batches", "1", "8", "16", "32", "64", "128", "512", "--seeds", "9100", "9102"),
+    *("--batches", "1", "8", "16", "32", "64", "128", "512", "--seeds", "9300", "9302"),
     *("--data", "cifar10@test", "mnist@test", "chest_xray@train"),
 )
 MITIGATION = ("guard", "mitigation", "--networks", "lenet5", "--seeds", *map(str, range(8)))
@@ -143,7 +143,7 @@ PAGES: dict[str, tuple[Piece, ...]] = {
     "guard": (
         Piece(("guard", "evasions", "--out", "{out}/evasions"), 1430),
         Piece(("glasshouse", "guard", "--self-test"), 50),
-        about(3600, "guard", "organic", *ORGANIC, "--out", "{out}/organic"),
+        about(4900, "guard", "organic", *ORGANIC, "--out", "{out}/organic"),
         Piece(("guard", "crafted", "--data", "cifar10", *MLPS, "--out", "{out}/guard.json"), 21),
         Piece(("guard", "preflight", "--seeds", "3", "4", "--out", "{out}/preflight"), 600),
         Piece(("guard", "sums"), 15),

@@ -23,7 +23,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from statistics import median
 
-import datasets
 import numpy as np
 import torch
 from PIL import Image
@@ -71,8 +70,9 @@ def in_words(share: float) -> str:
     return f"{share:.1%}" if share > 0 else "0 (below what can be measured)"
 
 
-def stored(images: Tensor, labels: Tensor) -> datasets.Dataset:
-    """The images as PNG, with the transform of Flower's quickstart: to a tensor, then to [-1, 1]."""
+def loading(images: Tensor, labels: Tensor) -> float:
+    """CPU seconds of loading an epoch from PNG, as Flower's quickstart does: to a tensor, then to [-1, 1]."""
+    import datasets  # noqa: PLC0415  (of the extra flower-data)
 
     def png(image: Tensor) -> dict[str, bytes]:
         file = io.BytesIO()
@@ -86,11 +86,7 @@ def stored(images: Tensor, labels: Tensor) -> datasets.Dataset:
 
     table = {"img": [png(image) for image in images], "label": labels.tolist()}
     features = datasets.Features({"img": datasets.Image(), "label": datasets.Value("int64")})
-    return datasets.Dataset.from_dict(table, features=features).with_transform(transform)
-
-
-def loading(data: datasets.Dataset) -> float:
-    """CPU seconds of loading all batches of an epoch."""
+    data = datasets.Dataset.from_dict(table, features=features).with_transform(transform)
 
     def load_all() -> None:
         for _ in DataLoader(data, batch_size=BATCH, shuffle=True):
@@ -128,7 +124,7 @@ def measure(
     more = sorted(b - a for a, b in zip(plain, watched, strict=True))
     spent = {"epoch": median(plain) * len(plain), "watching": median(more) * len(plain)}
     if loaded:
-        spent["epoch"] += loading(stored(images, labels))
+        spent["epoch"] += loading(images, labels)
     spent["kept MiB"] = kept(seen)
     before = peak()
     spent["preflight"] = seconds(lambda: preflight(change, model, images, labels, watched=seen))

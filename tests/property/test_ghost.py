@@ -228,10 +228,10 @@ def test_large_layers_loop_over_restarts(monkeypatch):
         close(one, other, 1e-12)
 
 
-@pytest.mark.parametrize("form", ["auto", "pairs"])
+@pytest.mark.parametrize("form", ["auto", "pairs", "explicit"])
 @pytest.mark.parametrize("images", [1, 3])
 def test_masks_agree_with_autograd(images, form):
-    """Scattered masks (pruning) and whole columns (Soteria), which keep the cheap form."""
+    """Scattered masks (pruning) and whole columns (Soteria), which allow the cheap form."""
     net, target, inputs, labels = problem("convnet", images, torch.float64)
     draws = torch.Generator().manual_seed(2)
     masks = {n: torch.rand(t.shape, generator=draws) > 0.7 for n, t in target.items()}

@@ -150,7 +150,10 @@ def test_a_repeating_free_rider_sends_the_last_global_change(model, kind):
 
 def test_a_free_rider_sees_through_wrappers_and_refuses_foreign_trainers(model):
     inner = Subsample(share=0.5).local(DpSgd(clip=1.0, noise_multiplier=1.0).local(training("delta")))
-    assert run(FreeRider().deviate(inner, round=0, rng=RNG), model).kind == "delta"
+    flipped = LabelFlip().deviate(inner, round=0, rng=RNG)
+    ridden = FreeRider().deviate(flipped, round=0, rng=RNG)
+    for train in (inner, flipped, ridden):
+        assert run(FreeRider().deviate(train, round=0, rng=RNG), model).kind == "delta"
 
     def foreign(model, data, *, rng, ascend=False):
         raise AssertionError

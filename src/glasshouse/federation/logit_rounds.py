@@ -60,7 +60,7 @@ class Scheme(Protocol):
             BadValue: no public data, secure aggregation, partial cohorts, dropout, or a malicious server.
         """
         public, terms = _check_setting(setting, tamper), setting.terms
-        names = {field.name for field in fields(self)}
+        names = {field.name for field in fields(self) if field.init}
         scheme = replace(self, **{name: v for name, v in terms.options.items() if name in names})
         server = _party(setting, scheme, terms.architecture, rng=rng.child("server"))
         server.model.load_state_dict(dict(setting.start))

@@ -65,9 +65,6 @@ def fit_discriminant(
 ) -> tuple[Detector, Tensor]:
     """The detector from the pool of ``fresh``, and the features of the held-out shadow clients.
 
-    Raises:
-        Inapplicable: see :func:`check_single_step`.
-
     Args:
         model: loaded with the broadcast.
         fresh: only its pool and shares are used, not its samples.
@@ -79,6 +76,9 @@ def fit_discriminant(
 
     Returns:
         the detector; (2, S): features of the held-out clients without the property, then with it.
+
+    Raises:
+        Inapplicable: see :func:`check_single_step`.
     """
     check_single_step(model, terms, fresh)
     negative, positive = fresh.negative.shares, fresh.positive.shares

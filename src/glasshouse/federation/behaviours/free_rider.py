@@ -52,17 +52,7 @@ class FreeRider(NamedBehaviour):
         Its result has no order, as no example was used.
         """
         del rng  # noise comes from the stream of the training
-
-        def idle(model: nn.Module, data: Batch, *, rng: Rng, ascend: bool = False) -> Trained:
-            del ascend  # nothing is trained
-            settings = settings_of(train, name="free_rider")
-            now = {name: p.detach().clone() for name, p in settings.parameters(model).items()}
-            change, noise = self.change(now, round=round), GaussianNoise(std=self.std)
-            change = {name: noise.change(t, rng.child(f"free_rider/{name}")) for name, t in change.items()}
-            steps = sum(1 for _ in settings.schedule(len(data), rng=rng))
-            return Trained(tensors=_as(settings, now, change), kind=settings.kind, steps=steps, order=())
-
-        return idle
+        return IdleTrainer(inner=train, rider=self, round=round)
 
     def change(self, now: Mapping[str, Tensor], *, round: int) -> dict[str, Tensor]:
         """The parameter change to send, before noise; stores ``now`` for later rounds."""
@@ -72,6 +62,26 @@ class FreeRider(NamedBehaviour):
             del self._seen[old]
         self._seen[round] = now
         return {name: t - before[name] for name, t in now.items()}
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class IdleTrainer:
+    """Trains nothing; reports as many steps as ``inner`` would take."""
+
+    inner: Trainer
+    rider: FreeRider
+    round: int
+
+    def __call__(self, model: nn.Module, data: Batch, *, rng: Rng, ascend: bool = False) -> Trained:
+        """Make up an update of the kind that ``inner`` would send."""
+        del ascend  # nothing is trained
+        settings = settings_of(self.inner, name="free_rider")
+        now = {name: p.detach().clone() for name, p in settings.parameters(model).items()}
+        change, noise = self.rider.change(now, round=self.round), GaussianNoise(std=self.rider.std)
+        change = {name: noise.change(t, rng.child(f"free_rider/{name}")) for name, t in change.items()}
+        steps = sum(1 for _ in settings.schedule(len(data), rng=rng))
+        return Trained(tensors=_as(settings, now, change), kind=settings.kind, steps=steps, order=())
 
 
 def _as(

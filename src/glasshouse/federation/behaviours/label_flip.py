@@ -40,15 +40,7 @@ class LabelFlip(NamedBehaviour):
     def deviate(self, train: Trainer, *, round: int, rng: Rng) -> Trainer:
         """The trainer on wrong labels; the same in every round."""
         del round, rng  # always the same
-
-        def mislabelled(model: nn.Module, data: Batch, *, rng: Rng, ascend: bool = False) -> Trained:
-            model.eval()
-            with torch.no_grad():
-                classes = model(data.inputs[:1]).shape[1]
-            labels = self.flipped(data.labels, classes=classes)
-            return train(model, Batch(inputs=data.inputs, labels=labels), rng=rng, ascend=ascend)
-
-        return mislabelled
+        return MislabellingTrainer(inner=train, flip=self)
 
     def flipped(self, labels: Tensor, *, classes: int) -> Tensor:
         """The wrong labels.
@@ -66,3 +58,20 @@ class LabelFlip(NamedBehaviour):
         if self.to is not None:
             return torch.full_like(labels, self.to)
         return (labels + self.shift) % classes
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class MislabellingTrainer:
+    """``inner`` on wrong labels."""
+
+    inner: Trainer
+    flip: LabelFlip
+
+    def __call__(self, model: nn.Module, data: Batch, *, rng: Rng, ascend: bool = False) -> Trained:
+        """Relabel a copy of the data, then train."""
+        model.eval()
+        with torch.no_grad():
+            classes = model(data.inputs[:1]).shape[1]
+        labels = self.flip.flipped(data.labels, classes=classes)
+        return self.inner(model, Batch(inputs=data.inputs, labels=labels), rng=rng, ascend=ascend)

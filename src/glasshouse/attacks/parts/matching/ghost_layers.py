@@ -40,6 +40,7 @@ def refusal(module: nn.Module) -> str | None:
 def explicit(gradient: Tensor, target: Tensor, mask: Tensor | None, *, exact: bool) -> Triple:
     """Moments of a formed gradient (R, ...) against targets (V, ...). ``exact`` fills the gap."""
     restarts, victims = len(gradient), len(target)
+    mask = None if mask is None else mask.expand_as(target)
     target = target.flatten(1)[:, None]  # (V, 1, entries)
     gradient = gradient.reshape(victims, restarts // victims, -1).to(target.dtype)
     if mask is not None:
