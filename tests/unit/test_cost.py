@@ -1,6 +1,7 @@
 """What ``check`` says an audit will cost: how evaluations are counted, and what a probe shortens."""
 
 import json
+import math
 import signal
 import time
 from dataclasses import asdict
@@ -27,6 +28,7 @@ from glasshouse.audit.scoring import rehearsal
 from glasshouse.audit.simulation import deal
 from glasshouse.audit.simulation import rehearsal as federations
 from glasshouse.audit.simulation.rehearsal import Played
+from glasshouse.federation.protocols.fedgems import FedGems
 from glasshouse.scenario.load import load
 
 
@@ -661,13 +663,51 @@ def test_a_logit_federation_that_takes_too_long_is_neither_scored_nor_attacked(m
     monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path))
     monkeypatch.setattr(probes, "time_simulation", busy)
     monkeypatch.setattr(probes, "FEDERATION", 0.2)
+    light = Played(one=3.0, further=2.0, estimated=True)
+    monkeypatch.setattr(probes, "time_with_few_images", lambda _: light)
     (scenario,) = load("quickstart-logits", []).scenarios
     timer = probes.Stopwatch()
-    stopped = timer.simulation(scenario, cold=False)
-    assert stopped.one == pytest.approx(0.2, abs=0.1)
-    assert stopped.estimated
+    assert timer.simulation(scenario, cold=False) == light
     assert timer.scoring(scenario) is None
     assert timer.attack(scenario, scenario.attacks[0], CLOSED_FORM) is None
+    monkeypatch.setattr(probes, "time_with_few_images", busy)
+    stopped = probes.Stopwatch().simulation(scenario, cold=False)
+    assert stopped.one == pytest.approx(0.2, abs=0.1)
+    assert stopped.estimated
+
+
+def test_a_logit_federation_is_told_from_one_client_and_a_batch_of_images(monkeypatch):
+    """Its rounds are counted up: by the public images left out, and by the parties that train."""
+    seen, clock = [], iter([0.0, 1.0, 1.0, 4.0])
+
+    def play(self, setting, *, recorder, rng, tamper=None):
+        seen.append((len(setting.terms.public), len(setting.shards), setting.rounds))
+
+    (scenario,) = load("quickstart-logits", ["federation.batch_size=8", "federation.clients=3"]).scenarios
+    public = len(federations.build(scenario, seed=scenario.seed).setting.terms.public)
+    monkeypatch.setattr(FedGems, "play", play)
+    monkeypatch.setattr(federations, "seconds_spent", lambda: next(clock))
+    found = federations.time_with_few_images(scenario)
+    step = math.ceil(public / 8)
+    assert seen == [(math.ceil(public / step), 1, rounds) for rounds in (1, 2)]
+    assert seen[0][0] <= 8
+    assert found == Played(one=step * 1.0 * 2, further=step * 2.0 * 2, estimated=True)
+
+
+def test_late_logit_federations_take_as_much_longer_as_they_have_parties():
+    few, many = (load("quickstart-logits", [f"federation.clients={k}"]).scenarios[0] for k in (1, 3))
+
+    class Late:
+        exhausted = True
+
+        def simulation(self, scenario, *, cold):
+            return Played(one=1.0, further=0.5)
+
+    played = costs._played([few, many], [], Late(), {})
+    assert list(played.values()) == [
+        Played(one=1.0, further=0.5),
+        Played(one=2.0, further=1.0, estimated=True),
+    ]
 
 
 @pytest.mark.parametrize("part", ["attack", "scoring", "pretraining"])

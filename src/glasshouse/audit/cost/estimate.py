@@ -1,7 +1,6 @@
 """Estimate the cost of an audit before it starts: counts of its work, and seconds if measured."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from glasshouse.audit.attacking.needs import calls_of, declared
 from glasshouse.audit.cost.cached import CountedWork, Training, pretraining_row, training_rows, trainings
@@ -126,20 +125,20 @@ def _played(
 ) -> dict[str, Played]:
     """Timed federations by digest; without time left, cells use the first one. Controls are always timed.
 
-    Federations that differ in their defences at gradients share one timing, to which those are added.
+    Federations that differ in their defences at gradients share one timing, to which those are added. In
+    logit protocols each client, and the server, takes the time of one party.
     """
-    played = dict(known)
+    played, parties = dict(known), dict[str, int]()
     for one, small in (*((s, False) for s in cells), *((s, True) for s in easy)):
+        plain = without_timed_defenses(one)
+        key, first = federation_digest(plain), next(iter(played), None)
+        parties[key] = plain.federation.clients + 1 if plain.federation.kind == "logits" else 1
         if federation_digest(one) in played:
             continue
-        plain = without_timed_defenses(one)
-        key = federation_digest(plain)
-        if key not in played:
-            first = next(iter(played.values()), None)
-            late = first if timer.exhausted and not small else None
-            played[key] = (
-                replace(late, estimated=True) if late else timer.simulation(plain, cold=first is None)
-            )
+        if key not in played and first is not None and timer.exhausted and not small:
+            played[key] = played[first].times(parties[key] / parties.get(first, parties[key]))
+        elif key not in played:
+            played[key] = timer.simulation(plain, cold=first is None)
         if len(plain.defenses) < len(one.defenses):
             seconds = one.federation.cohort_size * timer.defenses(one)
             played[federation_digest(one)] = played[key].slowed(seconds)

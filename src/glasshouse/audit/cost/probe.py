@@ -30,6 +30,7 @@ from glasshouse.audit.simulation.rehearsal import (
     client_passes,
     shortened,
     time_simulation,
+    time_with_few_images,
 )
 from glasshouse.errors import Inapplicable
 from glasshouse.executors.local import PRELOAD
@@ -240,9 +241,10 @@ class Stopwatch:
         return few, others
 
     def _estimate(self, scenario: Scenario, spent: float) -> Played:
-        """A stopped federation: its gradients stand for a round; for logit protocols a lower bound."""
+        """A stopped federation: its gradients stand for a round, or few images in a logit protocol."""
         if scenario.federation.kind == "logits":
-            return Played(one=spent, estimated=True)
+            lower_bound = Played(one=spent, estimated=True)
+            return self._in_time(partial(time_with_few_images, scenario), lambda _: lower_bound)
         seconds = self._gradients_of(scenario)
         return Played(one=seconds, further=seconds, estimated=True)
 

@@ -1,13 +1,17 @@
 """Time short simulations, from which ``glasshouse check`` estimates the time of an audit."""
 
+import math
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, final
 
+import torch
+from torch import Tensor
+
 from glasshouse.audit.simulation.build import build, defense_of
-from glasshouse.audit.simulation.deal import forget_data, seconds_spent
+from glasshouse.audit.simulation.deal import forget_data, require_part, seconds_spent
 from glasshouse.audit.simulation.group import Group, simulate
 from glasshouse.audit.simulation.record import GroupRecord, read_record
 from glasshouse.federation.setting import FederationProtocol
@@ -17,6 +21,7 @@ from glasshouse.registry import create, load
 from glasshouse.scenario.load import write_resolved
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin
+from glasshouse.wire import Aggregate, Broadcast, Trained, Update
 
 TOLD_APART: Final = 0.1
 """CPU seconds beyond those of a single round needed to distinguish the time per round from noise."""
@@ -52,6 +57,10 @@ class Played:
             0.7
         """
         return self.one + (rounds - 1) * self.further
+
+    def times(self, factor: float) -> "Played":
+        """An estimate for a federation whose rounds take ``factor`` as long."""
+        return replace(self, one=factor * self.one, further=factor * self.further, estimated=True)
 
     def slowed(self, seconds: float) -> "Played":
         """The same federation where every round takes this many seconds more."""
@@ -100,6 +109,48 @@ def time_simulation(
         spent = play_shortened(scenario, rounds=rounds)
     further = max(0.0, spent - one) / (rounds - 1) if rounds > 1 else 0.0
     return Played(first=first, one=one, further=further, estimated=estimated).slowed(missing)
+
+
+def time_with_few_images(scenario: Scenario) -> Played:
+    """A logit federation's time, from one of a single client with a batch of the public images.
+
+    Args:
+        scenario: of a logit protocol, without axes.
+    """
+    built = build(shortened(scenario), seed=scenario.seed)
+    setting, public = built.setting, require_part(built.setting.terms.public, "public")
+    step = math.ceil(len(public) / scenario.federation.batch_size)
+    rows = torch.arange(0, len(public), step)
+    sensitive = int((rows < setting.terms.sensitive).sum())
+    terms = replace(setting.terms, clients=1, cohort=1, public=public.pick(rows), sensitive=sensitive)
+    light = replace(setting, terms=terms, shards=(setting.shards[0][::step],), behaviours={})
+    protocol: FederationProtocol = load("protocols", terms.protocol)()
+    spent = []
+    for rounds in (1, 2):
+        started, rng = seconds_spent(), built.rng.child("federation")
+        protocol.play(replace(light, rounds=rounds), recorder=_NoRecorder(), rng=rng)
+        spent.append(step * (seconds_spent() - started))
+    light_one = Played(one=spent[0], further=max(0.0, spent[1] - spent[0]))
+    return light_one.times((setting.terms.clients + 1) / 2)  # the server trains, too
+
+
+@final
+class _NoRecorder:
+    """A :class:`glasshouse.interfaces.Recorder` that keeps nothing."""
+
+    def prepare(self, broadcast: Broadcast) -> None: ...
+
+    def broadcast(self, broadcast: Broadcast) -> None: ...
+
+    def update(self, update: Update) -> None: ...
+
+    def aggregate(self, aggregate: Aggregate) -> None: ...
+
+    def own(self, round: int, tensors: Mapping[str, Tensor]) -> None: ...
+
+    def private(
+        self, round: int, client: int, *, index: Tensor, trained: Trained, behaviour: str
+    ) -> None: ...
 
 
 def _seconds_to_build(scenario: Scenario) -> float:
