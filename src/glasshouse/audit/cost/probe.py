@@ -79,6 +79,8 @@ class Stopwatch:
 
     def __init__(self, device: str = "cpu") -> None:
         self._device, self._began = device, time.process_time()
+        for module in PRELOAD:  # a deadline that stops an import leaves a broken module
+            importlib.import_module(module)
         home = tempfile.mkdtemp()
         weakref.finalize(self, shutil.rmtree, home, ignore_errors=True)
         self._calls = Calls(device, Path(home), self._left)
@@ -200,9 +202,6 @@ class Stopwatch:
 
     def simulation(self, scenario: Scenario, *, cold: bool) -> Played:
         """CPU seconds of a passive federation, without the imports that all workers share."""
-        if cold:
-            for module in PRELOAD:
-                importlib.import_module(module)
         self._forget(scenario)  # played for an attack, it would take no time
         played: list[Played] = []
         time_it = partial(
