@@ -7,6 +7,7 @@ federation is recorded.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, final
 
@@ -26,6 +27,7 @@ from glasshouse.errors import BadValue
 from glasshouse.executors.base import Answer, Piece, Workers
 from glasshouse.progress import Counters
 from glasshouse.results.records import Control
+from glasshouse.results.rows import grouped
 from glasshouse.results.strength import EmpiricalEpsilon, Search
 from glasshouse.scenario.axes import Cell
 from glasshouse.store import read_json, write_json
@@ -112,11 +114,14 @@ class Stages:
         """
         by_call: dict[str, tuple[Search, ...]] = {}
         with self._room("certificates"):
-            for planned in plans:
-                for tasks in certificate_pieces(attack_tasks(planned, self.device)):
-                    self._submit(certify_together, tasks, SEARCHES, planned.part, device=self.device)
+            pieces = [
+                (planned.part, piece)
+                for planned in plans
+                for piece in certificate_pieces(attack_tasks(planned, self.device))
+            ]
+            self._submit_by_part(certify_together, pieces, SEARCHES, device=self.device)
             for _, answer in self._finished():
-                for out, rows in answer.value:
+                for out, rows in chain.from_iterable(answer.value):
                     if isinstance(rows, Refusal):
                         self.log.write("note", note=f"{rows.subject}: needs {rows.needs}, got {rows.got}")
                     by_call[out] = () if isinstance(rows, Refusal) else rows
@@ -133,16 +138,19 @@ class Stages:
             for control in controls:
                 self._submit(judge_control, control, JUDGED, CONTROLS)
             judged: dict[str, Control | None] = dict(answer.value for _, answer in self._finished())
-            for planned in plans:
-                task = CellTask(
+            tasks = [
+                CellTask(
                     cell=planned.cell,
                     groups=planned.groups,
                     run=str(self.run),
                     controls=judged,
                     searches={t.out: searches[t.out] for t in attack_tasks(planned, self.device)},
                 )
-                self._submit(score_cell, task, SCORES, planned.part)
-            return dict(answer.value for _, answer in self._finished())
+                for planned in plans
+            ]
+            parts = [planned.part for planned in plans]
+            self._submit_by_part(score_cell, list(zip(parts, tasks, strict=True)), SCORES)
+            return dict(one for _, answer in self._finished() for one in answer.value)
 
     @contextmanager
     def _room(self, name: str) -> Iterator[None]:
@@ -164,6 +172,22 @@ class Stages:
         piece = Piece(work=work, task=task, label=label, room=self._name, lock=file, part=part, **where)
         self.workers.submit(piece)
 
+    def _submit_by_part(
+        self,
+        work: Callable[[Any], Any],
+        tasks: Sequence[tuple[str, Any]],
+        label: str,
+        **where: Any,
+    ) -> None:
+        """Submit tasks, each with its part of the audit; a piece answers with a list.
+
+        Where there are two parts per process or more, each is one piece: its tasks read the same files and
+        judge the same nulls, which several processes would do again.
+        """
+        parts = list(grouped(tasks, key=lambda task: task[0]).values())
+        for piece in parts if len(parts) >= 2 * self.workers.jobs else [[task] for task in tasks]:
+            self._submit(_run_each, (work, [task for _, task in piece]), label, piece[0][0], **where)
+
     def _finished(self) -> Iterator[tuple[Piece, Answer]]:
         for piece, answer in self.workers.finished():
             self.peak_mb = max(self.peak_mb, answer.peak_mb)
@@ -174,6 +198,11 @@ class Stages:
 
     def _epsilon_file(self, cell: Cell) -> Path:
         return self.run / "epsilons" / f"{cell.hash}.json"
+
+
+def _run_each(piece: tuple[Callable[[Any], Any], Sequence[Any]]) -> list[Any]:
+    work, tasks = piece
+    return [work(task) for task in tasks]
 
 
 def _file_epsilon(task: tuple[Cell, Path]) -> None:
