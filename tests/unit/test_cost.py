@@ -18,7 +18,7 @@ from glasshouse.attacks.inversion.inverting_gradients import InvertingGradients
 from glasshouse.attacks.inversion.linear_input import LinearInput
 from glasshouse.attacks.parts.search.adam import Descent
 from glasshouse.audit.attacking.needs import attack_of
-from glasshouse.audit.cost import calls, clock
+from glasshouse.audit.cost import calls, clock, defended, timings
 from glasshouse.audit.cost import estimate as costs
 from glasshouse.audit.cost import probe as probes
 from glasshouse.audit.cost.cached import CountedWork
@@ -28,6 +28,7 @@ from glasshouse.audit.scoring import rehearsal
 from glasshouse.audit.simulation import deal
 from glasshouse.audit.simulation import rehearsal as federations
 from glasshouse.audit.simulation.rehearsal import Played
+from glasshouse.executors.local import PRELOAD
 from glasshouse.federation.protocols.fedgems import FedGems
 from glasshouse.scenario.load import load
 
@@ -278,6 +279,35 @@ def test_a_gradient_of_longer_sentences_is_timed_by_itself(monkeypatch):
         (scenario,) = load("quickstart-text", ["axes={}", f"data.length={length}"]).scenarios
         assert watch.gradient(scenario) > 0
     assert set(widths) == {4, 12}
+
+
+@pytest.mark.parametrize(
+    "change", [{"length": 9}, {"tokenizer": "bytes"}, {"resize": 9}, {"channels": 3}, {"source": "mnist"}]
+)
+def test_times_of_inputs_of_another_size_are_kept_apart(change):
+    """Of an attack and a defence: one would stand for the other."""
+    (one,) = load("digits-inversion", []).scenarios
+    other = one.model_copy(update={"data": one.data.model_copy(update=change)})
+    plugin, budget = one.attacks[0], CLOSED_FORM
+    assert timings._what_matters(one, plugin, budget) != timings._what_matters(other, plugin, budget)
+    assert defended._what_matters(one, plugin) != defended._what_matters(other, plugin)
+
+
+@pytest.mark.parametrize("kind", ["fedmd", "fedgems", "dsfl"])
+def test_a_logit_federation_with_few_images_runs(kind):
+    (scenario,) = load(
+        "quickstart-logits", [f'federation.protocol="{kind}"', "federation.clients=3"]
+    ).scenarios
+    found = federations.time_with_few_images(scenario)
+    assert found.estimated
+    assert found.one > 0
+
+
+def test_what_workers_share_is_imported_before_any_deadline(monkeypatch):
+    imported = []
+    monkeypatch.setattr(probes.importlib, "import_module", imported.append)
+    probes.Stopwatch()
+    assert tuple(imported) == PRELOAD
 
 
 @pytest.mark.parametrize("late", [False, True])

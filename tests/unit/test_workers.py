@@ -7,10 +7,12 @@ import sys
 import time
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from glasshouse import registry
+from glasshouse.audit.stages import Stages
 from glasshouse.executors.local import PRELOAD
 from glasshouse.process import Workers
 
@@ -81,3 +83,15 @@ def test_plugins_of_other_packages_are_not_imported_for_all_workers(monkeypatch)
     monkeypatch.setattr(registry, "_entries", lambda group: entries if group == "attacks" else {})
     assert registry.own_modules("attacks", "figures") == ("glasshouse.attacks.inversion.dlg",)
     assert "glasshouse.attacks.inversion.dlg" in PRELOAD
+
+
+@pytest.mark.parametrize(("jobs", "pieces"), [(1, [["a", "aa"], ["b"]]), (2, [["a"], ["aa"], ["b"]])])
+def test_tasks_of_a_part_are_one_piece_where_parts_are_many(tmp_path, jobs, pieces):
+    """From two parts per process on: they share what one process keeps."""
+    submitted = []
+    workers = SimpleNamespace(jobs=jobs, submit=submitted.append)
+    stages = Stages(workers=workers, run=tmp_path, device="cpu", log=None)
+    tasks = [("first", "a"), ("first", "aa"), ("second", "b")]
+    stages._submit_by_part(str.upper, tasks, "scores")
+    assert [piece.work(piece.task) for piece in submitted] == [[t.upper() for t in one] for one in pieces]
+    assert [piece.part for piece in submitted] == ["first", *["first"] * (jobs - 1), "second"]

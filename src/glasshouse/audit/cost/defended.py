@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from glasshouse.audit.cost.clock import seconds_on, steady_seconds
-from glasshouse.audit.cost.rows import untrained
+from glasshouse.audit.cost.rows import inputs_of, untrained
 from glasshouse.audit.simulation.build import build
 from glasshouse.audit.simulation.rehearsal import shortened, timed_defenses
 from glasshouse.errors import BadValue, Inapplicable
@@ -59,9 +59,9 @@ def pieces_of(defense: GradientDefense, update: Update, batch: Batch, model: nn.
 
 
 def _what_matters(scenario: Scenario, plugin: Plugin) -> str:
-    federation, data = scenario.federation, scenario.data
-    examples = federation.kind, federation.batch_size, data.examples
-    setting = federation.protocol, examples, data.source, data.resize
+    federation = scenario.federation
+    examples = federation.kind, federation.batch_size, scenario.data.examples
+    setting = federation.protocol, examples, inputs_of(scenario)
     return repr((plugin.arguments, untrained(scenario), setting))
 
 

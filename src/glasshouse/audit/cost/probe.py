@@ -19,7 +19,7 @@ from glasshouse.audit.cost.calls import Calls, cache_in, with_few_clients
 from glasshouse.audit.cost.clock import seconds_on, steady_seconds
 from glasshouse.audit.cost.deadline import OutOfTime, deadline
 from glasshouse.audit.cost.defended import Defenses
-from glasshouse.audit.cost.rows import untrained
+from glasshouse.audit.cost.rows import inputs_of, untrained
 from glasshouse.audit.cost.timings import Timing
 from glasshouse.audit.scoring.rehearsal import Scoring, time_scoring
 from glasshouse.audit.simulation.build import architecture_of, build
@@ -46,8 +46,6 @@ PROBED_IMAGES = 16
 """Largest batch in a probe of a training or an inversion, images."""
 FEW_IMAGES = 4
 """Batch with which a training and a gradient are tried first, and that stands for the whole if it is slow."""
-_SHAPES = {"source", "tokenizer", "length", "resize", "channels", "domains"}
-"""The keys of ``[data]`` that decide how large inputs are, and how many classes a network tells apart."""
 PROBED_VALUES = 2**17
 """A training may use more images up to this many values: a batch of small images is mostly overhead."""
 WHOLE = 6.0
@@ -169,8 +167,8 @@ class Stopwatch:
 
         With little time left, another batch of the same network may stand for it.
         """
-        size, data = _batch_size(scenario), scenario.data.model_dump(include=_SHAPES)
-        per_image = self._gradients.setdefault(repr((untrained(scenario), data)), {})
+        size, key = _batch_size(scenario), repr((untrained(scenario), inputs_of(scenario)))
+        per_image = self._gradients.setdefault(key, {})
         if size not in per_image and not (per_image and self.exhausted):
             per_image[size] = self._gradient_per_image(scenario, size)
         return size * per_image.get(size, next(iter(per_image.values())))

@@ -35,6 +35,13 @@ def untrained(scenario: Scenario) -> dict[str, Any]:
     return {name: value for name, value in scenario.model.model_dump().items() if name != "pretraining"}
 
 
+def inputs_of(scenario: Scenario) -> dict[str, Any]:
+    """The keys of ``[data]`` that decide how large inputs are, and how many classes a network tells apart."""
+    return scenario.data.model_dump(
+        include={"source", "tokenizer", "length", "resize", "channels", "domains"}
+    )
+
+
 def repeats(scenario: Scenario) -> int:
     """Number of runs of a cell: one per seed."""
     return max(1, len(scenario.audit.seeds))

@@ -7,7 +7,7 @@ from typing import Protocol, final
 
 from glasshouse.attacks.budget import Budget
 from glasshouse.audit.attacking.needs import calls_of, declared
-from glasshouse.audit.cost.rows import untrained
+from glasshouse.audit.cost.rows import inputs_of, untrained
 from glasshouse.audit.scoring.rehearsal import Scoring
 from glasshouse.audit.simulation.rehearsal import Played
 from glasshouse.scenario.spec import Scenario
@@ -203,10 +203,9 @@ def _what_matters(scenario: Scenario, plugin: Plugin, budget: Budget) -> str:
 
 def _setting(scenario: Scenario) -> tuple[str, ...]:
     """The parts of a federation that the work of an attack depends on."""
-    federation, data = scenario.federation, scenario.data
-    model = untrained(scenario)
-    steps = (federation.batch_size, federation.local_epochs, data.examples)
-    parts = (model, (federation.protocol, federation.kind), federation.optimizer, steps, data.source)
+    federation, model, inputs = scenario.federation, untrained(scenario), inputs_of(scenario)
+    steps = (federation.batch_size, federation.local_epochs, scenario.data.examples)
+    parts = (model, (federation.protocol, federation.kind), federation.optimizer, steps, inputs)
     return tuple(map(repr, parts))
 
 
