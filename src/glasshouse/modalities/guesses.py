@@ -1,0 +1,108 @@
+"""Null adversaries that several modalities share: means and random draws of auxiliary data.
+
+They take what any adversary of that rung knows, and nothing of the victims but their labels, from the rung
+``label`` on.
+"""
+
+from functools import lru_cache
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from glasshouse.examples import Batch
+from glasshouse.modalities.base import Null, Wanted
+from glasshouse.rng import Rng
+
+KEPT: Final = 4
+"""Number of auxiliary sets whose means a process caches."""
+
+
+def drawn(noun: str) -> tuple[Null, ...]:
+    """Random auxiliary examples, of any label and of the victim's."""
+    return (
+        Null(name=f"random auxiliary {noun}", knows="domain", guess=draw),
+        Null(name=f"random auxiliary {noun} of the same label", knows="label", guess=draw_alike),
+    )
+
+
+def averaged(noun: str) -> tuple[Null, ...]:
+    """Means of auxiliary examples: of all, of a guessed label, and of the victim's label."""
+    return (
+        Null(name=f"mean auxiliary {noun}", knows="domain", guess=mean_example, steady=True),
+        Null(name=f"mean {noun} of a guessed class", knows="domain", guess=guessed_mean),
+        Null(name=f"mean auxiliary {noun} of the same label", knows="label", guess=mean_alike, steady=True),
+    )
+
+
+def labels_for(auxiliary: Batch, wanted: Wanted, rng: Rng) -> Tensor:
+    """The victims' labels where they are known, else labels drawn from the auxiliary data."""
+    if wanted.labels is not None:
+        return wanted.labels
+    return auxiliary.labels[_rows(auxiliary, wanted.count, rng)]
+
+
+def draw(auxiliary: Batch, wanted: Wanted, rng: Rng) -> Batch:
+    """Random examples with their labels, with replacement."""
+    return auxiliary.pick(_rows(auxiliary, wanted.count, rng))
+
+
+def mean_example(auxiliary: Batch, wanted: Wanted, rng: Rng) -> Batch:
+    """The mean of all auxiliary examples."""
+    mean = _mean(auxiliary)
+    inputs = mean.expand(wanted.count, *mean.shape[1:]).contiguous()
+    return Batch(inputs=inputs, labels=labels_for(auxiliary, wanted, rng))
+
+
+def guessed_mean(auxiliary: Batch, wanted: Wanted, rng: Rng) -> Batch:
+    """For labels drawn from the auxiliary data, the mean auxiliary example of each."""
+    return _means(auxiliary, auxiliary.labels[_rows(auxiliary, wanted.count, rng)])
+
+
+def mean_alike(auxiliary: Batch, wanted: Wanted, rng: Rng) -> Batch:
+    """For each victim, the mean auxiliary example of its label."""
+    return _means(auxiliary, labels_for(auxiliary, wanted, rng))
+
+
+def draw_alike(auxiliary: Batch, wanted: Wanted, rng: Rng) -> Batch:
+    """For each victim, a random auxiliary example of its label; of any label where there is none."""
+    labels, draws = labels_for(auxiliary, wanted, rng), rng.child("alike").torch()
+    chosen = []
+    for label in labels:
+        rows = _alike(auxiliary.labels, label)
+        chosen.append(rows[torch.randint(len(rows), (1,), generator=draws)])
+    inputs = auxiliary.inputs[torch.cat(chosen)] if chosen else auxiliary.inputs[:0]
+    return Batch(inputs=inputs, labels=labels)
+
+
+def _rows(auxiliary: Batch, count: int, rng: Rng) -> Tensor:
+    return torch.randint(len(auxiliary), (count,), generator=rng.torch())
+
+
+def _alike(labels: Tensor, label: Tensor) -> Tensor:
+    """The rows with this label; all rows where there is none."""
+    same = (labels == label).reshape(len(labels), -1).all(1)
+    rows = torch.where(same)[0]
+    return rows if len(rows) else torch.arange(len(labels))
+
+
+def _means(auxiliary: Batch, labels: Tensor) -> Batch:
+    means = _means_by_label(auxiliary)
+    inputs = [means.get(_key(label), _mean(auxiliary)[0]) for label in labels]
+    stacked = torch.stack(inputs) if inputs else auxiliary.inputs[:0]
+    return Batch(inputs=stacked, labels=labels)
+
+
+def _key(label: Tensor) -> tuple[float, ...]:
+    return tuple(label.reshape(-1).tolist())
+
+
+@lru_cache(maxsize=KEPT)
+def _mean(auxiliary: Batch) -> Tensor:
+    return auxiliary.inputs.mean(0, keepdim=True)
+
+
+@lru_cache(maxsize=KEPT)
+def _means_by_label(auxiliary: Batch) -> dict[tuple[float, ...], Tensor]:
+    labels = torch.unique(auxiliary.labels, dim=0)
+    return {_key(label): auxiliary.inputs[_alike(auxiliary.labels, label)].mean(0) for label in labels}

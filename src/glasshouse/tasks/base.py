@@ -1,0 +1,82 @@
+"""What a task is: the loss that clients minimise, what targets look like, and what guessing them reaches.
+
+An instance is public and part of the terms: ``Classification(classes=10)``. Its fields hold the settings of
+the loss (class weights, smoothing, ...), so that an attack that repeats the training repeats this loss.
+
+Shape letters: B examples, K classes or labels, T targets; the rest of a shape follows the modality.
+"""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from glasshouse.errors import BadValue
+from glasshouse.registry import Card
+from glasshouse.rng import Rng
+
+__all__ = ["Task", "Unknown"]
+
+Unknown = Literal["inferred", "searched", "told"]
+"""How an attack that matches gradients treats targets that it is not given: read off the update first,
+searched together with the inputs, or it must be told (without the grant ``labels`` it is refused)."""
+
+
+class Task(ABC):
+    """Base class: subclasses are frozen dataclasses whose fields are public settings of the loss.
+
+    Class attributes:
+        card: one line on what it is.
+        name: as registered among ``glasshouse.tasks``.
+        utility: what is measured on held-out data: "accuracy", "R2", ...
+        unknown: how a matching attack treats unknown targets.
+        one_label: every example has exactly one of K classes, so that label read-outs apply and distractors
+            of the same class exist.
+    """
+
+    card: ClassVar[Card]
+    name: ClassVar[str]
+    utility: ClassVar[str]
+    unknown: ClassVar[Unknown] = "told"
+    one_label: ClassVar[bool] = False
+
+    @property
+    @abstractmethod
+    def outputs(self) -> tuple[int, ...]:
+        """The shape of the network's output for one example; -1 where the input decides it."""
+
+    @property
+    @abstractmethod
+    def target_shape(self) -> tuple[int, ...]:
+        """The shape of one target; () for one class per example, -1 where the input decides it."""
+
+    @abstractmethod
+    def violation(self, labels: Tensor) -> tuple[str, str] | None:
+        """What valid targets (B, ...) need and what these are instead, in words; None: they are valid."""
+
+    def check(self, labels: Tensor, *, subject: str, fix: str = "correct the labels") -> None:
+        """Raise unless ``labels`` (B, ...) are targets of this task.
+
+        Raises:
+            BadValue: another shape or type, or values out of range.
+        """
+        if (wrong := self.violation(labels)) is not None:
+            raise BadValue(subject, needs=wrong[0], got=wrong[1], fix=fix)
+
+    @abstractmethod
+    def losses(self, outputs: Tensor, labels: Tensor, inputs: Tensor) -> Tensor:
+        """The loss of each example, (B,), whose mean training minimises.
+
+        Args:
+            outputs: of the network, (B, *outputs).
+            labels: targets, (B, ...).
+            inputs: of the network, (B, ...); tasks without labels of their own (next token) predict these.
+        """
+
+    @abstractmethod
+    def scores(self, outputs: Tensor, labels: Tensor, inputs: Tensor) -> Tensor:
+        """How well each example is solved, (B,) float64, in the unit of ``utility``; higher is better."""
+
+    @abstractmethod
+    def guess(self, labels: Tensor, count: int, *, rng: Rng) -> Tensor:
+        """``count`` targets guessed from public ones, (count, ...)."""

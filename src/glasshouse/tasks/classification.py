@@ -1,0 +1,93 @@
+"""One of K classes per example, by cross-entropy.
+
+Shape letters: B examples, K classes.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from glasshouse.errors import BadValue
+from glasshouse.registry import Card
+from glasshouse.rng import Rng
+from glasshouse.tasks.base import Task, Unknown
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Classification(Task):
+    """Cross-entropy over K logits.
+
+    Args:
+        classes: K.
+        weights: one per class, as of ``torch.nn.CrossEntropyLoss``; empty: all 1.
+        smoothing: label smoothing, in [0, 1).
+
+    Examples:
+        >>> task = Classification(classes=3)
+        >>> round(float(task.losses(torch.zeros(1, 3), torch.tensor([2]), torch.zeros(1, 4))), 3)
+        1.099
+    """
+
+    card: ClassVar[Card] = Card(summary="one of K classes per example, by cross-entropy")
+    name: ClassVar[str] = "classification"
+    utility: ClassVar[str] = "accuracy"
+    unknown: ClassVar[Unknown] = "inferred"
+    one_label: ClassVar[bool] = True
+
+    classes: int
+    weights: tuple[float, ...] = ()
+    smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        weighted = len(self.weights) in (0, self.classes) and all(0 <= w < float("inf") for w in self.weights)
+        if self.classes < 2 or not weighted or not 0 <= self.smoothing < 1:
+            raise BadValue(
+                "task 'classification'",
+                needs="classes >= 2, one finite weight >= 0 per class, smoothing in [0, 1)",
+                got=f"classes = {self.classes}, {len(self.weights)} weights, smoothing = {self.smoothing}",
+                fix="correct the task: one logit per class; one logit alone is task 'multilabel'",
+            )
+
+    @property
+    def outputs(self) -> tuple[int, ...]:
+        """(K,)."""
+        return (self.classes,)
+
+    @property
+    def target_shape(self) -> tuple[int, ...]:
+        """One class per example."""
+        return ()
+
+    def violation(self, labels: Tensor) -> tuple[str, str] | None:
+        """Labels from 0 to K - 1; -1 where an example is unlabelled."""
+        needs = f"labels (B,) from 0 to {self.classes - 1}, whole numbers"
+        if labels.ndim != 1 or labels.is_floating_point():
+            return needs, f"shape {tuple(labels.shape)} of {labels.dtype}"
+        if len(labels) and (int(labels.min()) < -1 or int(labels.max()) >= self.classes):
+            return needs, f"{int(labels.min())} to {int(labels.max())}"
+        return None
+
+    def losses(self, outputs: Tensor, labels: Tensor, inputs: Tensor) -> Tensor:
+        """Cross-entropy, (B,), scaled so that its mean is the loss of ``torch.nn.CrossEntropyLoss``."""
+        del inputs
+        weight = outputs.new_tensor(self.weights) if self.weights else None
+        losses = F.cross_entropy(
+            outputs, labels, weight=weight, label_smoothing=self.smoothing, reduction="none"
+        )
+        if weight is None:
+            return losses
+        # torch divides the weighted sum by the sum of the weights of the batch, not by its size.
+        return losses * len(labels) / weight[labels].sum()
+
+    def scores(self, outputs: Tensor, labels: Tensor, inputs: Tensor) -> Tensor:
+        """1 where the class of the largest logit is right, else 0."""
+        del inputs
+        return (outputs.argmax(1) == labels).double()
+
+    def guess(self, labels: Tensor, count: int, *, rng: Rng) -> Tensor:
+        """Labels drawn from the public ones."""
+        return labels[torch.randint(len(labels), (count,), generator=rng.torch())]
