@@ -44,7 +44,7 @@ class DLG(ExactAttack):
         control=ON_LENET,
         renamed=move_into("search", "restarts", "iterations", "goal"),
     )
-    needs: ClassVar[Needs] = update_needs(LINEAR)
+    needs: ClassVar[Needs] = update_needs(LINEAR, one_label=True)
 
     search: QuasiNewton = field(default_factory=QuasiNewton)
     adaptive: bool = False

@@ -36,7 +36,7 @@ class IDLG(ExactAttack):
         control=ON_LENET,
         renamed=move_into("search", "restarts", "iterations", "goal"),
     )
-    needs: ClassVar[Needs] = update_needs(LINEAR, "labels")
+    needs: ClassVar[Needs] = update_needs(LINEAR, "labels", one_label=True)
 
     search: QuasiNewton = field(default_factory=QuasiNewton)
     adaptive: bool = False

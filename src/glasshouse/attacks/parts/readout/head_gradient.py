@@ -93,7 +93,7 @@ class Inversion:
             Inapplicable: the model does not end in two linear layers.
         """
         model = freeze_features(architecture, tensors, subject="a probe of the inversion")
-        vectors, shape = model.of(images[: self.images]), architecture.image_shape
+        vectors, shape = model.of(images[: self.images]), architecture.input_shape
         pieces = []
         for invert, steps in self.phases:
             short = replace(self, invert=invert, iterations=min(PROBE, steps))
@@ -106,7 +106,7 @@ class Inversion:
         model: FrozenFeatures,
         vectors: Sequence[Tensor],
         *,
-        shape: tuple[int, int, int],
+        shape: tuple[int, ...],
         rngs: Sequence[Rng],
     ) -> list[InvertedImages]:
         """Images of the vectors (R, D) of several updates, a stream each; the pixel search batches them.
@@ -162,7 +162,7 @@ class HeadAttack(Protocol):
         model, positive = self._features(one, terms)
         reads = {client: self._read(model, part, terms, positive) for client, part in _parts(one)}
         images: dict[int | None, InvertedImages] = {}
-        shape, most = terms.architecture.image_shape, self.inversion.images
+        shape, most = terms.architecture.input_shape, self.inversion.images
         if self.inversion.phases:
             empty = InvertedImages(images=torch.zeros(0, *shape), losses=torch.zeros(0))
             vectors = {c: read.vectors[:most].float() for c, read in reads.items() if len(read.vectors)}
@@ -175,7 +175,10 @@ class HeadAttack(Protocol):
             about = About(rounds=(one.round,), client=client)
             claims.append(Representations(about=about, vectors=read.vectors.float()))
             if found := images.get(client):
-                inputs, sure = found.images.clamp(*terms.image_range).float(), -found.losses.cpu().double()
+                inputs, sure = (
+                    found.images.clamp(*terms.architecture.inputs.range).float(),
+                    -found.losses.cpu().double(),
+                )
                 claims.append(Reconstruction(about=about, inputs=inputs, labels=None, confidence=sure))
         return tuple(claims)
 
