@@ -172,7 +172,7 @@ def view(
 def _network(
     model: nn.Module, inputs: Modality | tuple[int, int, int] | None, task: Task | None
 ) -> tuple[Architecture, nn.Module]:
-    """The registered architecture of the network, and a copy checked on such examples (second derivatives)."""
+    """The registered architecture of the network, and a copy that was differentiated twice on an example."""
     if inputs is None:
         raise BadValue(
             f"network '{type(model).__name__}'",

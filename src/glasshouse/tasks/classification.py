@@ -48,7 +48,7 @@ class Classification(Task):
         if not 2 <= self.classes <= limits.CLASSES or not weighted or not 0 <= self.smoothing < 1:
             raise BadValue(
                 "task 'classification'",
-                needs=f"2 to {limits.CLASSES:,} classes, one finite weight >= 0 per class, smoothing in [0, 1)",
+                needs=f"2 to {limits.CLASSES:,} classes, a finite weight >= 0 for each, smoothing in [0, 1)",
                 got=f"classes = {self.classes}, {len(self.weights)} weights, smoothing = {self.smoothing}",
                 fix="correct the task: one logit per class; one logit alone is task 'multilabel'",
             )

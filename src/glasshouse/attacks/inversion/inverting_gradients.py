@@ -83,6 +83,6 @@ class InvertingGradients(DescentAttack):
         ) -> Tensor:
             pixels = client.to_pixels(points)
             match = distance(pixels, labels, create_graph=derivative, victims=victims)
-            return match + self.tv * roughness(client, points)
+            return match + self.tv * roughness(client.inputs, points)
 
         return loss
