@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from glasshouse.attacks.base import About, Claim, DefenseGuess, Needs, PriorSamples, Reconstruction
-from glasshouse.attacks.budget import PROBE, Budget, shorten
+from glasshouse.attacks.budget import Budget
 from glasshouse.attacks.inversion.ggl import generators
 from glasshouse.attacks.inversion.ggl.generators import Prior
 from glasshouse.attacks.inversion.ggl.mean import mean_images
@@ -161,16 +161,12 @@ class GGL(SearchingTogether):
 
     @property
     def budget(self) -> Budget:
-        """Candidates of every trial; the short probe evaluates one population once, the longer three."""
-        one, most = max(PROBE, self.search.population), {"processes": 1, "restarts": 2}
-        short, longer = (shorten(self.search, evaluations=n, **most) for n in (one, 3 * one))
-        training = shorten(self.training, steps=PROBE)
+        """Candidates of every trial, each by its gradient, and the generator's training."""
         return Budget(
             unit="evaluations",
             amount=self.search.evaluations,
             restarts=self.search.restarts,
-            probe={"search": short, "training": training},
-            longer={"search": longer, "training": training},
+            gradients=1.0,
             training=self.training.steps if generators.needs_data(self.generator) else 0,
             trained="the generator",
             recipe={"latent": self.latent, **asdict(self.training)},

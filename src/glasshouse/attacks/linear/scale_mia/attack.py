@@ -19,7 +19,7 @@ from typing import ClassVar, Literal, final
 import torch
 
 from glasshouse.attacks.base import About, Claim, Needs, Reconstruction
-from glasshouse.attacks.budget import LONGER, PROBE, Budget, shorten
+from glasshouse.attacks.budget import Budget
 from glasshouse.attacks.linear.scale_mia.autoencoder import (
     AutoencoderTraining,
     restore_decoder,
@@ -138,12 +138,9 @@ class ScaleMia:
     @property
     def budget(self) -> Budget:
         """Training of the autoencoder, once per model; the read-out is in closed form."""
-        short, longer = (shorten(self.training, steps=n) for n in (PROBE, LONGER))
         return Budget(
             unit="steps",
             amount=0,
-            probe={"training": short},
-            longer={"training": longer},
             training=self.training.steps,
             trained="the autoencoder",
             recipe=asdict(self.training),

@@ -21,7 +21,7 @@ from typing import ClassVar, final
 import torch
 
 from glasshouse.attacks.base import About, Appendix, Claim, Needs
-from glasshouse.attacks.budget import PROBE, Budget, shorten
+from glasshouse.attacks.budget import Budget
 from glasshouse.attacks.parts.readout.columns import Readout
 from glasshouse.attacks.parts.readout.head_gradient import (
     INVERSION_MOVED,
@@ -42,9 +42,6 @@ from glasshouse.settings import move_into
 from glasshouse.tensors import map_tensors, with_prefix
 from glasshouse.transcript.view import View
 from glasshouse.wire import Broadcast, Crafted
-
-_LONGER = 100
-"""Batches in the longer timing run of a head's training: each takes a millisecond."""
 
 
 @final
@@ -111,11 +108,8 @@ class Maui(HeadAttack):
         """Steps of the inversion, and of the head's training, which is done once for all rounds."""
         if "trained" not in self.head.mode:
             return self.inversion.budget
-        short, longer = (shorten(self.head, epochs=1, batches=n) for n in (PROBE, _LONGER))
         return replace(
             self.inversion.budget,
-            probe={"head": short},
-            longer={"head": longer},
             training=self.head.epochs * self.head.batches,
             trained="the head",
         )
