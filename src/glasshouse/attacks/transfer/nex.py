@@ -19,7 +19,6 @@ from typing import ClassVar, final
 from glasshouse.attacks.base import Claim, Needs
 from glasshouse.attacks.parts.readout.columns import Readout
 from glasshouse.attacks.parts.readout.head_gradient import (
-    INVERSION_MOVED,
     HeadAttack,
     Inversion,
 )
@@ -54,7 +53,6 @@ class Nex(HeadAttack):
             },
             "metric": "leakage",
         },
-        renamed=INVERSION_MOVED,
     )
     needs: ClassVar[Needs] = READING_NEEDS
 

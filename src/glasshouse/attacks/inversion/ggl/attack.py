@@ -24,7 +24,7 @@ Shape letters: R candidates, B images of one candidate, D latent entries, C chan
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import ClassVar, final
 
 import torch
@@ -61,7 +61,6 @@ from glasshouse.errors import BadValue
 from glasshouse.limits import Count, NotNegative, check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.settings import move_into
 from glasshouse.tensors import norm
 from glasshouse.transcript.view import View
 from glasshouse.wire import Batch, Terms
@@ -107,14 +106,6 @@ class GGL(SearchingTogether):
             "scenario": {"data": {"auxiliary": 600}, "federation": {"clients": 8}},
             # another generator knows other images, and that of digits has one stage
             "fits": {"generator": generators.WGAN, "refinement.stage": 0},
-        },
-        renamed={
-            "regulariser": "regularizer",
-            "training_steps": "training.steps",
-            "training_batch": "training.batch_size",
-            "training_rate": "training.learning_rate",
-            **move_into("training", "width", "conditional", "mirror", "critic_steps"),
-            **move_into("search", *(one.name for one in fields(LatentSearch))),
         },
     )
 

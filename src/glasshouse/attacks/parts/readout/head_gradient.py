@@ -27,7 +27,6 @@ from glasshouse.attacks.parts.search.features import (
 )
 from glasshouse.limits import Count, Natural, Positive, check_ranges
 from glasshouse.rng import Rng
-from glasshouse.settings import move_into
 from glasshouse.tensors import device_of
 from glasshouse.transcript.view import RoundView, View
 from glasshouse.wire import Architecture, Terms
@@ -35,12 +34,6 @@ from glasshouse.wire import Architecture, Terms
 Invert = Literal["pixels", "generator", "pixels+generator", "none"]
 PIXEL_STEPS, GENERATOR_STEPS, REFINING_STEPS = 500, 600, 300
 _PROBES = 16
-INVERSION_MOVED = {
-    **move_into("inversion", "invert", "iterations", "images", "step"),
-    **move_into("inversion.distance", "alpha", "tv"),
-    "bf16": "inversion.distance.bfloat16",
-}
-"""Arguments of ``maui`` and ``nex`` that :class:`Inversion` replaced."""
 
 
 @final
