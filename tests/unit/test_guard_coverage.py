@@ -18,9 +18,7 @@ from glasshouse.store import write_tensors
 from glasshouse.weights import read_weights
 from glasshouse.wire import Architecture
 
-AGREED = Architecture(
-    name="maui_cnn", input_shape=(3, 16, 16), classes=10, arguments={"width": 8, "hidden": 32}
-)
+AGREED = Architecture.of("maui_cnn", (3, 16, 16), 10, {"width": 8, "hidden": 32})
 
 
 @pytest.fixture

@@ -157,7 +157,7 @@ def _probe(model: nn.Module, architecture: Architecture, *, rng: Rng) -> SplitMo
     normalize = parts.get("normalize")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(rng.child("probe").seed())
-        head = nn.Linear(flat_size(parts["features"], architecture.image_shape), architecture.classes)
+        head = nn.Linear(flat_size(parts["features"], architecture.input_shape), architecture.classes)
     return SplitModel(
         normalize=normalize if isinstance(normalize, Normalize) else Normalize(mean=0.0, std=1.0),
         features=parts["features"],
