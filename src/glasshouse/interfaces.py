@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol, final, runtime_checkable
+from typing import Final, Literal, Protocol, final
 
 from torch import Tensor, nn
 
