@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol, final, runtime_checkable
+from typing import Final, Literal, Protocol, final
 
 from torch import Tensor, nn
 
@@ -17,9 +17,7 @@ __all__ = [
     "ClientGuard",
     "Defense",
     "GradientDefense",
-    "HasPieces",
     "LocalDefense",
-    "Piece",
     "Recorder",
     "Start",
     "Tamper",
@@ -55,10 +53,7 @@ class LocalDefense(Protocol):
 
 
 class GradientDefense(Protocol):
-    """Acts where gradients are computed, with access to the private batch and the model (Soteria).
-
-    Where one client's call takes more than a second, it should also be a :class:`HasPieces`.
-    """
+    """Acts where gradients are computed, with access to the private batch and the model (Soteria)."""
 
     @property
     def place(self) -> Literal["gradient"]: ...
@@ -67,32 +62,6 @@ class GradientDefense(Protocol):
 
     def gradient(self, update: Update, batch: Batch, model: nn.Module, *, rng: Rng) -> Update:
         """A new update; the one passed in is left as it was."""
-
-
-@final
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Piece:
-    """A short piece of a plug-in's work, to be timed.
-
-    Attributes:
-        run: does the work; its return value is ignored.
-        times: the whole work as a multiple of this piece.
-    """
-
-    run: Callable[[], object]
-    times: float
-
-
-@runtime_checkable
-class HasPieces(Protocol):
-    """A gradient defence of which ``glasshouse check`` times pieces instead of one client's whole call."""
-
-    def pieces(self, update: Update, batch: Batch, model: nn.Module) -> tuple[Piece, ...]:
-        """Pieces of under a second, run in order: each ``times`` over, their sum is a call of ``gradient``.
-
-        Raises:
-            Inapplicable: as ``gradient`` does.
-        """
 
 
 class UpdateDefense(Protocol):

@@ -25,7 +25,6 @@ __all__ = [
     "D",
     "arguments",
     "card",
-    "carded",
     "create",
     "entry",
     "flat_settings",
@@ -80,8 +79,6 @@ class Card:
             ``scenario`` overrides the built-in control scenario, ``metric`` (default psnr) judges. The attack
             runs there with the audited settings; ``fits`` (path → value) replaces only those that have no
             meaning with the easy data, never the attack's effort. Empty: the attack has no control.
-        renamed: arguments of earlier versions, old path → new: ``training_steps`` → ``training.steps``. The
-            error for a scenario that uses an old path names the new one.
 
     Examples:
         >>> @Card(summary="nothing at all")
@@ -99,7 +96,6 @@ class Card:
     extra: str = ""
     details: Mapping[str, str] = field(default_factory=dict)
     control: Mapping[str, Any] = field(default_factory=dict)
-    renamed: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def control_metric(self) -> str:
@@ -110,11 +106,6 @@ class Card:
         """Attach the card to a factory that is a function."""
         factory.__dict__["card"] = self
         return factory
-
-
-def carded(card: Card) -> Card:
-    """The card itself, which is a decorator; for plug-ins of earlier versions, for one release."""
-    return card
 
 
 @functools.cache

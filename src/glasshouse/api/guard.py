@@ -24,10 +24,10 @@ from glasshouse.models.outline import outline
 from glasshouse.models.text.base import TextModel
 from glasshouse.outside import limits
 from glasshouse.outside.schema import ArchitectureFile, parse_as
+from glasshouse.outside.weights import read_weights
 from glasshouse.scenario.overrides import PathError, split_assignment
 from glasshouse.store import read_json
 from glasshouse.transcript.described import architecture_of
-from glasshouse.weights import read_weights
 from glasshouse.wire import Architecture
 
 __all__ = [

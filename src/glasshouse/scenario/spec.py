@@ -5,10 +5,9 @@ builds objects: :mod:`glasshouse.scenario.load` reads, ``audit.build`` builds. L
 packages of this layer are repeated here, and a test keeps them equal.
 """
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal, final
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from glasshouse.interfaces import traits_of
 from glasshouse.scenario.table import (
@@ -23,7 +22,7 @@ from glasshouse.scenario.table import (
     Rounds,
     Split,
 )
-from glasshouse.settings import Count, Natural, Optimizer, Positive, Share, Table, move_momentum
+from glasshouse.settings import Count, Natural, Optimizer, Positive, Share, Table
 from glasshouse.wire import Kind
 
 
@@ -180,8 +179,6 @@ class Federation(Table):
     client_models: tuple[Plugin, ...] = ()
     options: Arguments = Field(default_factory=dict)
 
-    _old = model_validator(mode="before")(move_momentum)
-
     @property
     def kind(self) -> Kind:
         """Kind of update: ``sends``, or the default of the protocol's class."""
@@ -324,21 +321,6 @@ class Scenario(Table):
     tuning: Tuning = Tuning()
     axes: dict[str, tuple[Any, ...]] = Field(default_factory=dict)
     axes_zipped: tuple[dict[str, tuple[Any, ...]], ...] = ()
-
-    @classmethod
-    def from_dict(cls, raw: Mapping[str, Any]) -> "Scenario":
-        """A scenario from plain data, the tables of a TOML file as dictionaries; validated like a file.
-
-        Raises:
-            BadScenario: lists every problem.
-
-        Examples:
-            >>> Scenario.from_dict({"name": "mine", "attacks": ["idlg"]}).data.source
-            'digits'
-        """
-        from glasshouse.scenario.load import from_dict  # noqa: PLC0415 - it imports this module
-
-        return from_dict(raw)
 
     @property
     def sees(self) -> frozenset[Message]:

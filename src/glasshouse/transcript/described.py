@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 
 from glasshouse import wire
@@ -28,7 +28,7 @@ from glasshouse.outside.schema import (
     parse_as,
     plugin_of,
 )
-from glasshouse.settings import Optimizer, move_momentum
+from glasshouse.settings import Optimizer
 from glasshouse.store import read_tensors
 from glasshouse.tasks.base import Task
 from glasshouse.tensors import check_finite
@@ -63,8 +63,6 @@ class TermsFile(Described):
         Field(max_length=limits.ARGUMENTS),
     ] = Field(default_factory=dict)
     has_public: bool
-
-    _old = model_validator(mode="before")(move_momentum)
 
 
 class _Message(Described):

@@ -33,7 +33,6 @@ from glasshouse.limits import NotNegative, check_ranges
 from glasshouse.progress import track
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.settings import move_into
 from glasshouse.tensors import device_of
 from glasshouse.transcript.view import RoundView, View
 from glasshouse.wire import Update
@@ -74,7 +73,6 @@ class ClassInversion:
             "scenario": EASY,
             "metric": "owner",
         },
-        renamed=move_into("search", "iterations", "learning_rate", "patience"),
     )
     needs: ClassVar[Needs] = Needs(
         modalities=PICTURES,

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from glasshouse.attacks.base import Claim, Needs, Reconstruction
-from glasshouse.attacks.budget import LONGER, PROBE, Budget, shorten
+from glasshouse.attacks.budget import Budget
 from glasshouse.attacks.inversion.linear_input import find_first_linear, first_linear
 from glasshouse.attacks.parts.local_steps import LINEAR, update_needs
 from glasshouse.attacks.parts.readout.sparse_columns import ColumnSearch, factorize, find_columns
@@ -76,8 +76,7 @@ class Spear:
     @property
     def budget(self) -> Budget:
         """Maximum number of sweeps; the search ends as soon as the batch is found."""
-        short, longer = ({"search": shorten(self.search, iterations=n, draws=0)} for n in (PROBE, LONGER))
-        return Budget(unit="sweeps", amount=self.search.sweeps, probe=short, longer=longer)
+        return Budget(unit="sweeps", amount=self.search.sweeps)
 
     def check_model(self, architecture: Architecture) -> None:
         """Refuse models whose first layer is not linear with a bias, or without a ReLU behind it."""

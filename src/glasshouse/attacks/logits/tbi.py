@@ -20,7 +20,6 @@ from glasshouse.attacks.parts.local_steps import PICTURES
 from glasshouse.limits import Positive, check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.settings import move_into
 from glasshouse.transcript.view import View
 
 
@@ -40,9 +39,6 @@ class Tbi:
         source="Yang et al. 2019, arXiv:1902.08552",
         claims=("class_representatives",),
         threat="server, sees single uploads of logits",
-        renamed=move_into(
-            "training", "epochs", "batch_size", "learning_rate", "weight_decay", "width", "bfloat16"
-        ),
     )
     needs: ClassVar[Needs] = Needs(
         modalities=PICTURES,

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from glasshouse.attacks.base import About, Claim, Needs
-from glasshouse.attacks.budget import PROBE, Budget, search_budget
+from glasshouse.attacks.budget import MATCHING, Budget
 from glasshouse.attacks.objective import SearchedLoss
 from glasshouse.attacks.parts.local_steps import LINEAR, SENTENCES, update_needs
 from glasshouse.attacks.parts.search.adam import Descent, Found, adam
@@ -93,9 +93,8 @@ class Lamp(SentenceAttack):
     @property
     def budget(self) -> Budget:
         """Number of candidate gradients: of the starts, of all iterations and of all moves."""
-        probe = {**search_budget(self.search).probe, "starts": 2, "every": PROBE, "moves": PROBE}
         amount = self.starts + self.search.iterations + self.moves * self.parts
-        return Budget(unit="gradients", amount=amount, restarts=self.search.restarts, probe=probe)
+        return Budget(unit="gradients", amount=amount, restarts=self.search.restarts, gradients=MATCHING)
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """The sentences with the smallest loss (distance and prior) after any part.

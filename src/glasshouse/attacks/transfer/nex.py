@@ -20,7 +20,6 @@ from glasshouse.attacks.base import Claim, Needs
 from glasshouse.attacks.parts.local_steps import PICTURES
 from glasshouse.attacks.parts.readout.columns import Readout
 from glasshouse.attacks.parts.readout.head_gradient import (
-    INVERSION_MOVED,
     HeadAttack,
     Inversion,
 )
@@ -55,7 +54,6 @@ class Nex(HeadAttack):
             },
             "metric": "leakage",
         },
-        renamed=INVERSION_MOVED,
     )
     needs: ClassVar[Needs] = replace(READING_NEEDS, modalities=PICTURES)
 

@@ -24,13 +24,13 @@ from glasshouse.models.adversarial import Ascent, robust_accuracy
 from glasshouse.models.base import Normalize, SplitModel, flat_size
 from glasshouse.models.fit import accuracy, fit
 from glasshouse.models.text.base import TextModel
+from glasshouse.outside.weights import read_weights
 from glasshouse.rng import Rng
 from glasshouse.scenario.requirements import HEAD_IMAGES
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Pretraining
 from glasshouse.settings import Recipe
 from glasshouse.tensors import descend
-from glasshouse.weights import read_weights
 from glasshouse.wire import Architecture, Batch
 
 HEAD = "head."

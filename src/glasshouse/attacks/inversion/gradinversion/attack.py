@@ -39,7 +39,6 @@ from glasshouse.attacks.parts.search.rows import Labelled
 from glasshouse.limits import NotNegative
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.settings import move_into
 from glasshouse.transcript.view import View
 
 
@@ -69,7 +68,6 @@ class GradInversion(DescentAttack):
         threat="server, sees single updates",
         control=ON_MLP,
         details={"uses, if granted": "batch_norm, labels"},
-        renamed=move_into("search", "restarts", "iterations", "learning_rate", "noise"),
     )
     needs: ClassVar[Needs] = update_needs(ANY, "labels", "batch_norm", modalities=PICTURES)
 

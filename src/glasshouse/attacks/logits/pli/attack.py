@@ -28,7 +28,6 @@ from glasshouse.errors import BadValue
 from glasshouse.limits import Count, NotNegative, Positive, Share, check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.settings import move_into
 from glasshouse.transcript.view import View
 
 Reads = Literal["paired", "client", "none"]
@@ -92,12 +91,6 @@ class Pli:
             # The published rate is for a hundred times more images; with so few steps it is too low.
             "fits": {"training.learning_rate": 1e-3},
             "metric": "ssim_private",
-        },
-        renamed={
-            **move_into(
-                "training", "epochs", "batch_size", "learning_rate", "weight_decay", "width", "bfloat16"
-            ),
-            "translator_epochs": "translator.epochs",
         },
     )
     needs: ClassVar[Needs] = Needs(

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from glasshouse.attacks.base import Claim, Reconstruction
-from glasshouse.attacks.budget import PROBE, Budget, search_budget
+from glasshouse.attacks.budget import MATCHING, Budget
 from glasshouse.attacks.objective import SearchedLoss, SearchingTogether
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.labels import Rule, labels_of_each
@@ -70,8 +70,13 @@ class ExactAttack(SearchAttack, SearchingTogether, Protocol):
 
     @property
     def budget(self) -> Budget:
-        """Outer steps and restarts; an outer step is 20 iterations, so few are timed."""
-        return search_budget(self.search, probes=(1, PROBE))
+        """Outer steps of 20 iterations each, and restarts."""
+        return Budget(
+            unit="iterations",
+            amount=self.search.iterations,
+            restarts=self.search.restarts,
+            gradients=MATCHING * INNER,
+        )
 
     def run_together(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[tuple[Claim, ...], ...]:
         """The claims of :meth:`run` for each view, from one search; see ``TogetherAttack``.

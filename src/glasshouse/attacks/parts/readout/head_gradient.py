@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from glasshouse.attacks.base import About, Claim, Reconstruction, Representations
-from glasshouse.attacks.budget import PROBE, Budget, Piece
+from glasshouse.attacks.budget import MATCHING, Budget
 from glasshouse.attacks.objective import SearchedLoss
 from glasshouse.attacks.parts.matching.distance import ROUNDING
 from glasshouse.attacks.parts.readout.columns import Read, Readout, read_columns
@@ -27,7 +27,6 @@ from glasshouse.attacks.parts.search.features import (
 )
 from glasshouse.limits import Count, Natural, Positive, check_ranges
 from glasshouse.rng import Rng
-from glasshouse.settings import move_into
 from glasshouse.tensors import device_of
 from glasshouse.transcript.view import RoundView, View
 from glasshouse.wire import Architecture, Terms
@@ -35,12 +34,6 @@ from glasshouse.wire import Architecture, Terms
 Invert = Literal["pixels", "generator", "pixels+generator", "none"]
 PIXEL_STEPS, GENERATOR_STEPS, REFINING_STEPS = 500, 600, 300
 _PROBES = 16
-INVERSION_MOVED = {
-    **move_into("inversion", "invert", "iterations", "images", "step"),
-    **move_into("inversion.distance", "alpha", "tv"),
-    "bf16": "inversion.distance.bfloat16",
-}
-"""Arguments of ``maui`` and ``nex`` that :class:`Inversion` replaced."""
 
 
 @final
@@ -79,27 +72,9 @@ class Inversion:
 
     @property
     def budget(self) -> Budget:
-        """Steps per image, and how a few of them are timed."""
+        """Steps per image."""
         steps = sum(number for _, number in self.phases)
-        images, pieces = (self.images, self.rehearse) if steps else (0, None)
-        return Budget(unit="steps", amount=steps, images=images, pieces=pieces)
-
-    def rehearse(
-        self, architecture: Architecture, tensors: Mapping[str, Tensor], images: Tensor
-    ) -> tuple[Piece, ...]:
-        """A few steps of every phase on ``images``, to be timed.
-
-        Raises:
-            Inapplicable: the model does not end in two linear layers.
-        """
-        model = freeze_features(architecture, tensors, subject="a probe of the inversion")
-        vectors, shape = model.of(images[: self.images]), architecture.input_shape
-        pieces = []
-        for invert, steps in self.phases:
-            short = replace(self, invert=invert, iterations=min(PROBE, steps))
-            run = partial(short.each, model, [vectors], shape=shape, rngs=[Rng.root(0)])
-            pieces.append(Piece(run=run, times=steps / short.iterations))
-        return tuple(pieces)
+        return Budget(unit="steps", amount=steps, images=self.images if steps else 0, gradients=MATCHING)
 
     def each(
         self,
