@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from glasshouse.data.kinds.table import drafted, read_frame
 from glasshouse.data.paths import require_existing
-from glasshouse.data.schema import draft
+from glasshouse.data.tables.schema import draft
+from glasshouse.data.tables.table import drafted, read_frame
 
 
 def schema(

@@ -57,7 +57,7 @@ class Cells(Share):
     )
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
-        share: NDArray[np.float64] = right_cells("cells", claimed, truth, context).mean(1)
+        share: NDArray[np.float64] = right_cells("row_cells", claimed, truth, context).mean(1)
         return share
 
 

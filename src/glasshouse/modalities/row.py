@@ -161,7 +161,7 @@ class Row(Modality):
     name: ClassVar[str] = "row"
     noun: ClassVar[str] = "row"
     nouns: ClassVar[str] = "rows"
-    metrics: ClassVar[tuple[str, ...]] = ("rows_exact", "cells")
+    metrics: ClassVar[tuple[str, ...]] = ("rows_exact", "row_cells")
     boxed: ClassVar[bool] = False
     near: ClassVar[float] = 0.05  # one column of twenty differs
 

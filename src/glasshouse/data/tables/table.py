@@ -8,9 +8,9 @@ import torch
 from numpy.typing import NDArray
 
 from glasshouse.data.base import DataSource
-from glasshouse.data.kinds.arrays import assemble_examples
 from glasshouse.data.paths import require_existing
-from glasshouse.data.schema import Schema, read_schema
+from glasshouse.data.shaped.arrays import assemble_examples
+from glasshouse.data.tables.schema import Schema, read_schema
 from glasshouse.errors import BadFile, not_installed
 from glasshouse.modalities.row import Column
 from glasshouse.outside import limits

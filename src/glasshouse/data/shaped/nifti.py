@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from glasshouse.data.base import DataSource, check_count
-from glasshouse.data.kinds.arrays import assemble_examples
 from glasshouse.data.paths import class_folders, files_of, require_existing, split_folders
+from glasshouse.data.shaped.arrays import assemble_examples
 from glasshouse.errors import BadFile, not_installed
 from glasshouse.modalities.array import Array
 from glasshouse.outside import limits
