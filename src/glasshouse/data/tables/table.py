@@ -111,17 +111,17 @@ def values_of(series: Any, column: Column, *, name: str) -> NDArray[np.float64]:
         numbers = pd.to_numeric(texts.where(~absent, "nan"), errors="coerce").to_numpy(dtype=np.float64)
         wrong = ~absent & ~((numbers >= column.low) & (numbers <= column.high))
         if column.kind == "integer":
-            wrong |= ~absent & (numbers != np.round(numbers))
+            wrong = wrong | (~absent & (numbers != np.round(numbers)))
         needs = f"'{column.name}': a number ({column.kind}) from {column.low:g} to {column.high:g}"
     else:
         known = {level: float(i) for i, level in enumerate(column.levels)}
         numbers = texts.map(known).to_numpy(dtype=np.float64)
-        absent &= np.isnan(numbers)  # a level may be written like a missing value
+        absent = absent & np.isnan(numbers)  # a level may be written like a missing value
         wrong = ~absent & np.isnan(numbers)
         needs = f"'{column.name}': one of its {len(known)} levels"
-    numbers[absent] = np.nan
+    numbers = np.where(absent, np.nan, numbers)
     if not column.missing:
-        wrong |= absent
+        wrong = wrong | absent
         needs += ", not missing"
     if wrong.any():
         first = int(np.flatnonzero(wrong)[0])
