@@ -46,7 +46,7 @@ bench: .venv/.all
 	$(SINGLE) $(BIN)/python -m benchmarks $(ARGS)
 
 results: .venv/.all
-	$(SINGLE) $(BIN)/python -m benchmarks.pages $(PAGE) $(if $(OUT),--out $(OUT)) $(ARGS)
+	$(SINGLE) $(BIN)/python -m reproduce.pages $(PAGE) $(if $(OUT),--out $(OUT)) $(ARGS)
 
 docs: .venv/.all
 	$(BIN)/mkdocs build --quiet --strict

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from benchmarks.flower_apps import RATE, Crafting, MaliciousFedAvg, numpy_client, secure_server
+from reproduce.flower_apps import RATE, Crafting, MaliciousFedAvg, numpy_client, secure_server
 from flower_apps import DIGITS
 from flwr.client.mod import secaggplus_mod
 

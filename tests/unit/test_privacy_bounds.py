@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-from benchmarks.one_run import GUESSES, audit_runs, simulate_release, simulate_share
+from reproduce.one_run import GUESSES, audit_runs, simulate_release, simulate_share
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
