@@ -49,7 +49,7 @@ results: .venv/.all
 	$(SINGLE) $(BIN)/python -m reproduce.pages $(PAGE) $(if $(OUT),--out $(OUT)) $(ARGS)
 
 docs: .venv/.all
-	$(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 # The wheel is built from the sdist, so both are whole; it must hold every file of the package, and run elsewhere.
 dist:
