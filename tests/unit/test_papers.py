@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-DECISIONS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+DECISIONS = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
 NUMBERS = {page.name[:4] for page in DECISIONS}
 RESULTS = sorted((ROOT / "docs" / "results").glob("*.md"))
 TEXTS = [
@@ -27,6 +27,14 @@ def test_a_decision_has_a_status_a_problem_a_choice_and_a_price(page):
     assert status is not None
     assert status[2] is None or status[2] in NUMBERS
     assert all(f"**{part}.**" in text for part in ("Problem", "Choice", "Price"))
+
+
+def test_the_list_of_decisions_is_whole():
+    listed = (ROOT / "docs" / "decisions" / "index.md").read_text(encoding="utf-8")
+    for page in DECISIONS:
+        title, _, status = lines(page)[:3]
+        row = f"| [{page.name[:4]}]({page.name}) | {title[8:]} | {status.removeprefix('Status: ')} |"
+        assert row in listed
 
 
 def named(text):
