@@ -2,7 +2,7 @@
 
     python -m reproduce.maui WHAT
 
-WHAT: features heads searched inversion batches dp preimages outside architecture, or several. Features are
+WHAT: features heads searched inversion batches dp preimages architecture, or several. Features are
 those of preset ``maui``, from the cache or trained now. Judged: test images; chosen on: train images.
 """
 
@@ -20,7 +20,6 @@ from glasshouse.attacks.parts.search.features import Distance
 from glasshouse.attacks.transfer.maui.head import HeadSettings
 from glasshouse.attacks.transfer.maui.leakage import Sample, Spab, accuracy, alone, gradient_of_units
 from glasshouse.attacks.transfer.maui.tune import NAMES, search_recipe
-from glasshouse.data.sources import load as load_source
 from glasshouse.images import psnr, ssim
 from glasshouse.metrics.base import ScoreContext
 from glasshouse.metrics.match import UNMATCHED, assign
@@ -34,8 +33,6 @@ from reproduce.preimages import preimage_distance
 SHAPE = (3, 32, 32)
 MANY = 100
 """Batches for a head whose leakage varies much from batch to batch."""
-OUTSIDE = 16
-"""Private images of each other data set."""
 DISTANCE = Distance(bfloat16=True)
 
 
@@ -249,24 +246,6 @@ def preimages(bench: Bench) -> None:
     print(f"apart: {value:.1f} times [{low:.1f}, {high:.1f}]")
 
 
-def outside(bench: Bench) -> None:
-    """Private images of other data sets on features of CIFAR-10: MNIST digits and faces.
-
-    Representations are exact, not read from an update. Null: the mean of the adversary's images, of CIFAR-10.
-    """
-    model, mean = bench.features("robust"), bench.auxiliary_images().mean(0, keepdim=True)
-    for name, split in (("mnist", "test"), ("orl", "train")):
-        source = load_source(name, resize=32, channels=3)
-        x = source.split(split).batch(torch.arange(0, 20 * OUTSIDE, 20)).inputs
-        result = by_pixels(model, model.of(x), SHAPE, distance=DISTANCE, rng=ROOT).images
-        print(f"{name}, exact representations:", flush=True)
-        for word, metric in (("PSNR", psnr), ("SSIM", ssim)):
-            theirs, null = metric(result, x).tolist(), metric(mean.expand_as(x), x).tolist()
-            gain = paired_gain(theirs, null, rng=ROOT)
-            print(f"  {word} {spread(theirs)}, the mean auxiliary image {spread(null)}, gain "
-                  f"{gain.value:.3f} [{gain.low:.3f}, {gain.high:.3f}]", flush=True)  # fmt: skip
-
-
 TABLE_3: dict[str, dict[str, float]] = {
     "resnet18": {"rate": 0.0328, "beta1": 17140.799, "beta2": 66.6352, "noise": 0.0863},
     "shufflenet_v2": {"rate": 0.0015, "beta1": 19538.475, "beta2": 50.942, "noise": 0.132},
@@ -303,7 +282,6 @@ STEPS: dict[str, Callable[[Bench], None]] = {
         batches,
         dp,
         preimages,
-        outside,
         architecture,
     )
 }

@@ -137,7 +137,7 @@ OUTSIDE = (
 """Private data of another kind, through Maui's head."""
 SMALL = ("--images", "32", "--pairs", "24")
 PARTS = {
-    "features": 40, "heads": 300, "searched": 800, "inversion": 160, "batches": 60, "outside": 40,
+    "features": 40, "heads": 300, "searched": 800, "inversion": 160, "batches": 60,
 }  # fmt: skip
 """Parts of reproduce.maui, and their CPU seconds."""
 LONGER = {(5, 20): 1200, (10, 35): 3300, (5, 35): 30}
