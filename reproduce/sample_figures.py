@@ -49,7 +49,7 @@ class Figure:
 
 
 def figures(page: Path) -> Iterator[Figure]:
-    """Every measured cell of a page's tables, and of the CSV files that it links, right of the first column."""
+    """Every measured cell of a page's tables and of the CSV files that it links."""
     header: list[str] = []
     command, lines = f"make results PAGE={page.stem}", page.read_text(encoding="utf-8").splitlines()
     for number, line in enumerate(lines, start=1):
