@@ -2,7 +2,7 @@
 
 The nulls are the prior image (the public mean of the private domain, or the attack's own prior if it returned
 one) and the public mean of the class itself. All are scored on the judged classes and the best is quoted,
-which can only make the gain smaller (decision 0040). The exchange swaps the private images of classes.
+which can only make the gain smaller (decision 0003). The exchange swaps the private images of classes.
 """
 
 from typing import Final
