@@ -123,18 +123,17 @@ def guarantee(defenses: Sequence[Defense], exposure: Exposure) -> Guarantee | No
         later = defenses if defense.place == "local" else defenses[position + 1 :]
         if isinstance(defense, Private) and not any(d.place == "gradient" for d in later):
             guarantees.append(defense.spent(exposure))
-        before = defenses[position - 1] if position else None
-        noisy = isinstance(before, Clip) and isinstance(defense, GaussianNoise) and defense.std > 0
-        if noisy and not any(d.place == "gradient" for d in later):
-            guarantees.append(_clipped_noise(before, defense, exposure))
+        clipped = defenses[position - 1] if position else None
+        if not isinstance(clipped, Clip) or not isinstance(defense, GaussianNoise) or not defense.std:
+            continue
+        if not any(d.place == "gradient" for d in later):
+            guarantees.append(_clipped_noise(clipped, defense, exposure))
     guarantees = [one for one in guarantees if math.isfinite(one.epsilon)]
     return min(guarantees, key=lambda g: (g.neighbours != "update", g.epsilon), default=None)
 
 
-def _clipped_noise(clip: Defense, noise: Defense, exposure: Exposure) -> Guarantee:
+def _clipped_noise(clip: Clip, noise: GaussianNoise, exposure: Exposure) -> Guarantee:
     """What clipping and then Gaussian noise prove together."""
-    assert isinstance(clip, Clip)
-    assert isinstance(noise, GaussianNoise)
     return client_level(
         f"{clip.name} + {noise.name}",
         noise_multiplier=noise.std / clip.norm,

@@ -61,8 +61,9 @@ def _first_difference(model: nn.Module, batch: Batch) -> str:
     rows, alone = _outputs(model, batch), _outputs(model, batch.pick(torch.tensor([last])))
     for name, output in rows.items():
         single = alone.get(name)
-        fits = single is not None and output.ndim > 0 and len(output) == len(batch)
-        if not fits or not _alike(output[last:], single):
+        if single is None or output.ndim == 0 or len(output) != len(batch):
+            return f"layer '{name}' ({_kind(model, name)})"
+        if not _alike(output[last:], single):
             return f"layer '{name}' ({_kind(model, name)})"
     return "a computation outside its layers"
 
