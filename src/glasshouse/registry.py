@@ -39,7 +39,7 @@ __all__ = [
     "takes",
 ]
 
-FROM_DATA = "vocabulary"  # argument of a sentence model's factory, taken from the data
+FROM_DATA = frozenset({"inputs", "task", "vocabulary"})  # arguments of a factory that the data give
 GROUPS = (
     "attacks",
     "defenses",
@@ -54,6 +54,8 @@ GROUPS = (
     "claims",
     "figures",
     "executors",
+    "modalities",
+    "tasks",
 )
 F = TypeVar("F", bound=Callable[..., Any])
 D = TypeVar("D")
@@ -245,7 +247,7 @@ def arguments(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """The keyword arguments that ``factory`` takes from a scenario, by name."""
     every = inspect.signature(factory).parameters.items()
     kinds = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return {name: p for name, p in every if p.kind in kinds and name != FROM_DATA}
+    return {name: p for name, p in every if p.kind in kinds and name not in FROM_DATA}
 
 
 def create(factory: Callable[..., Any], settings: Mapping[str, Any], default: Any = None) -> Any:

@@ -182,12 +182,24 @@ def takes_images(factory: Callable[..., Any]) -> bool:
     return len(first) == 2 and asked
 
 
+def takes_description(factory: Callable[..., Any]) -> bool:
+    """Whether a model's factory takes the modality and the task themselves: ``inputs`` and ``task``.
+
+    Examples:
+        >>> takes_description(lambda inputs, task, width=8: None)
+        True
+    """
+    return {"inputs", "task"} <= inspect.signature(factory).parameters.keys()
+
+
 def model_arguments(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """The arguments of a model's factory besides the input shape and the classes, by name.
 
     A plain network also has ``mean`` and ``std``, with which its pixels are normalised outside the network.
     """
     takes = arguments(factory)
+    if takes_description(factory):
+        return takes
     if takes_images(factory):
         return dict(list(takes.items())[2:])
     kind = inspect.Parameter.KEYWORD_ONLY

@@ -83,6 +83,7 @@ class Data(Table):
         public_classes: labels in the public part; empty: all.
         heldout_classes: labels in the held-out part; empty: all.
         images_are_public: images need no blurring; None: as the source declares.
+        task: loss and targets: a registered task with its settings; None: as the labels suggest.
         domains: roles by class and domain.
     """
 
@@ -110,6 +111,7 @@ class Data(Table):
     public_classes: tuple[Natural, ...] = ()
     heldout_classes: tuple[Natural, ...] = ()
     images_are_public: bool | None = None
+    task: Plugin | None = None
     domains: Domains = Domains()
 
 

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from glasshouse.attacks.base import About, Claim, ClassRepresentatives, Needs
 from glasshouse.attacks.budget import Budget
 from glasshouse.attacks.objective import SearchedLoss, record_loss
-from glasshouse.attacks.parts.local_steps import LINEAR
+from glasshouse.attacks.parts.local_steps import LINEAR, PICTURES
 from glasshouse.attacks.parts.matching.distance import ROUNDING
 from glasshouse.attacks.parts.replica import rebuild
 from glasshouse.attacks.parts.search.adam import Descent
@@ -75,6 +75,7 @@ class ClassInversion:
         },
     )
     needs: ClassVar[Needs] = Needs(
+        modalities=PICTURES,
         sees=frozenset({"broadcast", "update"}),
         scope="run",
         optimizers=LINEAR - {"weight_decay"},

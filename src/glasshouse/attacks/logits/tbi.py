@@ -16,6 +16,7 @@ from glasshouse.attacks.budget import Budget
 from glasshouse.attacks.logits.invert import InversionTraining, Task, each
 from glasshouse.attacks.logits.material import material
 from glasshouse.attacks.logits.queries import one_hot
+from glasshouse.attacks.parts.local_steps import PICTURES
 from glasshouse.limits import Positive, check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
@@ -40,7 +41,10 @@ class Tbi:
         threat="server, sees single uploads of logits",
     )
     needs: ClassVar[Needs] = Needs(
-        sees=frozenset({"update", "own"}), scope="run", protocols=frozenset({"fedmd", "fedgems", "dsfl"})
+        modalities=PICTURES,
+        sees=frozenset({"update", "own"}),
+        scope="run",
+        protocols=frozenset({"fedmd", "fedgems", "dsfl"}),
     )
 
     temperature: Positive = 3.0

@@ -12,6 +12,7 @@ from glasshouse.audit.scoring.nulls import join_batches
 from glasshouse.cache import digest
 from glasshouse.metrics.base import Features, ScoreContext
 from glasshouse.metrics.gallery import Gallery, owners_of
+from glasshouse.modalities.sentence import vocabulary_of
 from glasshouse.models.build import build, load
 from glasshouse.models.perceptual import activations, network
 from glasshouse.rng import Rng
@@ -36,9 +37,9 @@ def judge_of(folder: Path, scenario: Scenario) -> Judge:
         perceptual=None if public is None else lambda images: activations(public, images),
         classify=None if public is None else lambda images: public(images).argmax(1),
         classes=transcript.terms.architecture.classes,
-        image_range=transcript.terms.image_range,
+        image_range=transcript.terms.architecture.inputs.range,
         gallery=gallery_of(tensors, truth),
-        vocabulary=transcript.terms.architecture.vocabulary,
+        vocabulary=vocabulary_of(transcript.terms.architecture.inputs),
     )
     return Judge(
         truth=truth,
@@ -138,6 +139,6 @@ def _public_network(tensors: Mapping[str, Tensor], agreed: Architecture) -> nn.M
     weights = take_prefix(tensors, "stand_in.")
     if not weights:
         return None
-    model = build(network(agreed.image_shape, agreed.classes))
+    model = build(network(agreed))
     load(model, weights)
     return model.eval()

@@ -43,7 +43,7 @@ from glasshouse.attacks.inversion.ggl.wgan import GeneratorTraining
 from glasshouse.attacks.objective import SearchedLoss, SearchingTogether
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.labels import labels_of_each
-from glasshouse.attacks.parts.local_steps import ANY
+from glasshouse.attacks.parts.local_steps import ANY, PICTURES
 from glasshouse.attacks.parts.matching.distance import (
     ROUNDING,
     Distance,
@@ -137,6 +137,7 @@ class GGL(SearchingTogether):
     def needs(self) -> Needs:
         auxiliary = frozenset({"auxiliary"}) if generators.needs_data(self.generator) else frozenset[str]()
         return Needs(
+            modalities=PICTURES,
             sees=frozenset({"broadcast", "update"}),
             scope="update",
             optimizers=ANY,
@@ -254,7 +255,7 @@ class GGL(SearchingTogether):
             scale=self._unit(clients[0], distance),
             regularizer=self.regularizer,
             strength=self.strength,
-            image_range=clients[0].terms.image_range,
+            image_range=clients[0].terms.architecture.inputs.range,
         )
 
     def _chosen(

@@ -180,4 +180,4 @@ def _share_of_first(terms: Terms, round: int) -> float:
 
 
 def _tail_of(architecture: Architecture) -> LinearTail:
-    return find_tail(build(architecture), architecture.image_shape, subject="attack 'scale_mia'")
+    return find_tail(build(architecture), architecture.input_shape, subject="attack 'scale_mia'")

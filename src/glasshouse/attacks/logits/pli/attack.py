@@ -23,6 +23,7 @@ from glasshouse.attacks.logits.linear import RidgeInversion, invert_by_ridge
 from glasshouse.attacks.logits.material import Material, material
 from glasshouse.attacks.logits.pli.prior import Prior, TranslatorTraining, prior_images
 from glasshouse.attacks.logits.queries import choose_smooth, choose_surest, one_hot, unsure_server
+from glasshouse.attacks.parts.local_steps import PICTURES
 from glasshouse.errors import BadValue
 from glasshouse.limits import Count, NotNegative, Positive, Share, check_ranges
 from glasshouse.registry import Card
@@ -93,7 +94,10 @@ class Pli:
         },
     )
     needs: ClassVar[Needs] = Needs(
-        sees=frozenset({"update", "own"}), scope="run", protocols=frozenset({"fedmd", "fedgems", "dsfl"})
+        modalities=PICTURES,
+        sees=frozenset({"update", "own"}),
+        scope="run",
+        protocols=frozenset({"fedmd", "fedgems", "dsfl"}),
     )
 
     temperature: Positive = 3.0

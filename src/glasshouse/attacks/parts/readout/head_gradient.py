@@ -81,7 +81,7 @@ class Inversion:
         model: FrozenFeatures,
         vectors: Sequence[Tensor],
         *,
-        shape: tuple[int, int, int],
+        shape: tuple[int, ...],
         rngs: Sequence[Rng],
     ) -> list[InvertedImages]:
         """Images of the vectors (R, D) of several updates, a stream each; the pixel search batches them.
@@ -137,7 +137,7 @@ class HeadAttack(Protocol):
         model, positive = self._features(one, terms)
         reads = {client: self._read(model, part, terms, positive) for client, part in _parts(one)}
         images: dict[int | None, InvertedImages] = {}
-        shape, most = terms.architecture.image_shape, self.inversion.images
+        shape, most = terms.architecture.input_shape, self.inversion.images
         if self.inversion.phases:
             empty = InvertedImages(images=torch.zeros(0, *shape), losses=torch.zeros(0))
             vectors = {c: read.vectors[:most].float() for c, read in reads.items() if len(read.vectors)}
@@ -150,7 +150,10 @@ class HeadAttack(Protocol):
             about = About(rounds=(one.round,), client=client)
             claims.append(Representations(about=about, vectors=read.vectors.float()))
             if found := images.get(client):
-                inputs, sure = found.images.clamp(*terms.image_range).float(), -found.losses.cpu().double()
+                inputs, sure = (
+                    found.images.clamp(*terms.architecture.inputs.range).float(),
+                    -found.losses.cpu().double(),
+                )
                 claims.append(Reconstruction(about=about, inputs=inputs, labels=None, confidence=sure))
         return tuple(claims)
 
