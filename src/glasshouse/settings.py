@@ -44,8 +44,8 @@ class Optimizer(Table):
         nesterov: Nesterov's momentum, of ``sgd``.
         schedule: ``constant``; ``cosine``: half a cosine down over ``period``, then a restart (Loshchilov &
             Hutter 2017); ``step``: times ``gamma`` after each ``period``; ``warmup``: linearly up over
-            ``period``, then constant; ``onecycle``: up from 1/25 over the first 30 % of ``period``, then down to
-            1/250,000, along cosines (Smith & Topin 2018). Never below 1e-12 of the maximum.
+            ``period``, then constant; ``onecycle``: up from 1/25 over the first 30 % of ``period``, then down
+            to 1/250,000, along cosines (Smith & Topin 2018). Never below 1e-12 of the maximum.
         over: what ``period`` counts: rounds of the federation, or local steps, from 0 in every round.
         period: None: the schedule is constant.
         gamma: of ``step``.
@@ -130,10 +130,10 @@ class Training(Table):
 
     Attributes:
         mode: ``evaluation``: batch norm uses the statistics received, dropout is off; ``training``: as after
-            ``module.train()``: statistics of the batch, running statistics that are updated and sent, dropout.
+            ``module.train()``: statistics of the batch, dropout, and running statistics that are sent.
         frozen: prefixes of the names of layers that stay in evaluation in mode ``training``.
         precision: of the forward and backward pass; ``float16`` with a scaled loss.
-        clip_norm: L2 norm to which the gradient of a step is clipped, all tensors together; None: not clipped.
+        clip_norm: L2 norm to which the gradient of a step is clipped, all tensors together; None: unclipped.
         accumulate: batches whose mean gradient makes one step.
         proximal: FedProx's factor of half the squared distance from the received parameters (Li et al. 2020).
     """

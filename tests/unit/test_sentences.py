@@ -212,7 +212,7 @@ def test_rouge_is_that_of_the_package_on_words():
 @pytest.mark.parametrize("name", SENTENCES)
 def test_who_guesses_writes_as_auxiliary_sentences_are(name):
     part = load("sentences").splits["train"].batch(torch.arange(200))
-    words = load("sentences").vocabulary
+    words = load("sentences").inputs.vocabulary
     guess = SENTENCES[name](part, 30, Rng.root(0))
     assert guess.inputs.shape == (30, 32)
     assert set(guess.inputs.flatten().tolist()) <= set(part.inputs.flatten().tolist())
@@ -231,6 +231,6 @@ def test_a_language_model_writes_only_pairs_that_occur_most_of_the_time():
     assert len({tuple(row) for row in guess}) > 40
 
 
-def test_a_batch_is_of_images_or_of_tokens():
-    with pytest.raises(BadValue, match="tokens"):
-        Batch(inputs=torch.zeros(2, 3), labels=torch.zeros(2).long())
+def test_a_batch_has_one_label_per_example():
+    with pytest.raises(BadValue, match="one label per example"):
+        Batch(inputs=torch.zeros(2, 3), labels=torch.zeros(3).long())

@@ -135,8 +135,8 @@ def view(
         local_epochs: passes of local training.
         learning_rate: of local training.
         optimizer: the client's optimizer (:class:`glasshouse.settings.Optimizer`).
-        training: what else the client does in a step (:class:`glasshouse.settings.Training`); None: an ordinary
-            step in the mode of ``model``, so that a network in training mode means statistics of the batch.
+        training: what else the client does in a step (:class:`glasshouse.settings.Training`); None: an
+            ordinary step in the mode of ``model``: in training mode with statistics of the batch.
         auxiliary: images (N, C, H, W) in [0, 1] and labels (N,) that the adversary has; grant ``auxiliary``.
         labels: the classes behind the update, where the adversary knows them; grant ``labels``.
 
@@ -178,7 +178,7 @@ def view(
 def _network(
     model: nn.Module, inputs: Modality | tuple[int, int, int] | None, task: Task | None
 ) -> tuple[Architecture, nn.Module]:
-    """The registered architecture of the network, and a copy checked on such examples (second derivatives)."""
+    """The registered architecture of the network, and a copy that was differentiated twice on an example."""
     if inputs is None:
         raise BadValue(
             f"network '{type(model).__name__}'",

@@ -22,6 +22,7 @@ from glasshouse.errors import GlasshouseError
 COMMANDS = {
     "audit": "glasshouse.cli.audit:audit",
     "collect": "glasshouse.cli.collect:collect",
+    "schema": "glasshouse.cli.schema:schema",
     "check": "glasshouse.cli.check:check",
     "list": "glasshouse.cli.listing:list_plugins",
     "show": "glasshouse.cli.listing:show",

@@ -1,8 +1,8 @@
 """One client's part of a round: train on its own data and apply its defences.
 
-By default models stay in ``eval()`` mode: batch norm uses the received statistics, as in the gradient-inversion
-literature. Terms with ``training.mode = "training"`` do as most clients do: statistics of each batch, dropout, and
-running statistics that are updated and sent.
+By default models stay in ``eval()`` mode: batch norm uses the received statistics, as in the literature on
+gradient inversion. Terms with ``training.mode = "training"`` do as most clients do: statistics of each batch,
+dropout, and running statistics that are updated and sent.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

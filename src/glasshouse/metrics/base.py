@@ -24,6 +24,7 @@ from glasshouse.errors import BadValue, NothingClaimed
 from glasshouse.limits import Fix, Probability, check_value
 from glasshouse.metrics.gallery import Gallery
 from glasshouse.metrics.statistics.interval import Interval
+from glasshouse.modalities.base import Modality
 from glasshouse.registry import Card
 from glasshouse.tensors import all_finite
 from glasshouse.tokens.vocabulary import Vocabulary
@@ -77,6 +78,7 @@ class ScoreContext:
         classes: K.
         prior: share of positives that random guessing assumes, in (0, 1).
         called: share of the clients that the claim calls positive, in [0, 1]; a guess may call as many.
+        inputs: what examples look like; None: not known.
         image_range: declared smallest and largest pixel value.
         gallery: mean images of classes.
         classify: images to classes (B,), by a network that no attack has used.
@@ -89,6 +91,7 @@ class ScoreContext:
     classes: int | None = None
     prior: float | None = None
     called: float | None = None
+    inputs: Modality | None = None
     image_range: tuple[float, float] = (0.0, 1.0)
     gallery: Gallery | None = None
     classify: Features | None = None

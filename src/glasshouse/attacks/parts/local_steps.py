@@ -54,7 +54,7 @@ def update_needs(
     modalities: frozenset[str] = frozenset(),
     one_label: bool = False,
 ) -> Needs:
-    """Needs of an attack on single updates; ``uses``: grants that it uses where given; others as in ``Needs``."""
+    """Needs of an attack on single updates; ``uses``: grants used where given; others as in ``Needs``."""
     return Needs(
         sees=frozenset({"broadcast", "update"}),
         scope="update",

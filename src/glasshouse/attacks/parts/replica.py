@@ -116,10 +116,11 @@ class Replica:
         low, high = self.inputs.range
         return (low - self.shift) / self.scale, (high - self.shift) / self.scale
 
-    def onto(self) -> Callable[[Tensor], Tensor] | None:
-        """Moves model input (..., *shape) to where a search may stand; None: anywhere in :meth:`box`."""
+    def onto(self) -> Callable[[Tensor], Tensor]:
+        """A function that moves model input (..., *shape) to the nearest points where a search may stand."""
         if self.inputs.boxed:
-            return None
+            low, high = self.box()
+            return lambda points: points.clamp(low, high)
 
         def move(points: Tensor) -> Tensor:
             flat = self.to_pixels(points).reshape(-1, *self.shape)

@@ -37,6 +37,7 @@ def judge_of(folder: Path, scenario: Scenario) -> Judge:
         perceptual=None if public is None else lambda images: activations(public, images),
         classify=None if public is None else lambda images: public(images).argmax(1),
         classes=transcript.terms.architecture.classes,
+        inputs=transcript.terms.architecture.inputs,
         image_range=transcript.terms.architecture.inputs.range,
         gallery=gallery_of(tensors, truth),
         vocabulary=vocabulary_of(transcript.terms.architecture.inputs),

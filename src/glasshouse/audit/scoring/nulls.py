@@ -47,7 +47,8 @@ CHANCE = "chance"
 
 def mean_image(auxiliary: Batch, count: int, rng: Rng) -> Batch:
     """The mean of the auxiliary images, ``count`` times; labels sampled from the auxiliary labels."""
-    inputs = _mean(auxiliary).expand(count, -1, -1, -1)
+    mean = _mean(auxiliary)
+    inputs = mean.expand(count, *mean.shape[1:])
     return Batch(inputs=inputs.contiguous(), labels=draw(auxiliary, count, rng).labels)
 
 

@@ -34,7 +34,7 @@ _CONFIG: Final = ("batch-size", "local-epochs", "learning-rate")
 
 Pixels = tuple[float | Sequence[float], float | Sequence[float]]
 Described = tuple[str | Callable[..., nn.Module], tuple[int, int, int] | Modality, int | Task]
-"""The network, the shape (C, H, W) of its pictures or another modality, the number of classes or another task."""
+"""The network, the (C, H, W) of its pictures or another modality, the number of classes or another task."""
 
 
 def capture(
