@@ -214,21 +214,23 @@ def message_of(line: Line, tensors: Mapping[str, Tensor], *, subject: str, trust
             described = architecture_of(line.architecture, subject=subject, trust_factory=trust_factory)
             return wire.Broadcast(**fields, architecture=described, tensors=tensors)
         case UpdateLine():
-            return wire.Update(**fields, **_apart(tensors, line.buffers))
+            trained, buffers = _apart(tensors, line.buffers)
+            return wire.Update(**fields, tensors=trained, buffers=buffers)
         case AggregateLine():
-            return wire.Aggregate(**fields, **_apart(tensors, line.buffers))
+            trained, buffers = _apart(tensors, line.buffers)
+            return wire.Aggregate(**fields, tensors=trained, buffers=buffers)
         case MetricsLine():
             return wire.ClientMetrics(**fields)
         case DropoutLine():
             return wire.Dropout(**fields)
 
 
-def _apart(tensors: Mapping[str, Tensor], buffers: Sequence[str]) -> dict[str, dict[str, Tensor]]:
-    """Trained tensors and buffers, as fields of a message."""
-    return {
-        "tensors": {name: t for name, t in tensors.items() if name not in buffers},
-        "buffers": {name: tensors[name] for name in buffers if name in tensors},
-    }
+def _apart(
+    tensors: Mapping[str, Tensor], buffers: Sequence[str]
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Trained tensors, and the buffers sent beside them."""
+    trained = {name: t for name, t in tensors.items() if name not in buffers}
+    return trained, {name: tensors[name] for name in buffers if name in tensors}
 
 
 def tensors_of(path: Path, *, subject: str) -> dict[str, Tensor]:

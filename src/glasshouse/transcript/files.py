@@ -78,6 +78,7 @@ class TranscriptWriter:
         """Write ``terms.json`` (and public data), replacing an existing file."""
         plain = {k: v for k, v in vars(terms).items() if k not in ("public", "architecture")}
         plain |= {"architecture": _plain(terms.architecture), "optimizer": terms.optimizer.model_dump()}
+        plain |= {"training": terms.training.model_dump()}
         plain |= {"options": dict(terms.options), "has_public": terms.public is not None}
         if terms.public is not None:
             public = {"inputs": terms.public.inputs, "labels": terms.public.labels}
