@@ -81,6 +81,6 @@ class InvertingGradients(DescentAttack):
         ) -> Tensor:
             pixels = client.to_pixels(points)
             match = distance(pixels, labels, create_graph=derivative, victims=victims)
-            return match + self.tv * roughness(client.inputs, points)
+            return match + self.tv * roughness(client, points)
 
         return loss
