@@ -45,7 +45,7 @@ def test_no_string_of_the_core_is_the_name_of_an_attack_or_a_metric(path):
 
 @pytest.mark.parametrize("folder", folders(), ids=lambda p: str(p.relative_to(SOURCE)))
 def test_a_folder_is_a_room_and_no_warehouse(folder):
-    modules = [p for p in folder.glob("*.py") if p.name != "__init__.py"]
+    modules = [p for p in folder.glob("*.py") if p.name not in ("__init__.py", "__main__.py")]
     place = folder.relative_to(SOURCE).as_posix()
     assert len(modules) <= MOST_MODULES or place in LISTS_OF_PLUGINS
 

@@ -1,12 +1,12 @@
 """``glasshouse check``."""
 
-import json
 from typing import Annotated
 
 import typer
 
 from glasshouse.api.check import check as check_scenario
 from glasshouse.cli.options import Json, Name, Sets
+from glasshouse.cli.output import say, say_json
 
 
 def check(
@@ -22,7 +22,7 @@ def check(
     if as_json:
         plain = [[scenario, vars(refusal)] for scenario, refusal in checked.refusals]
         facts = {"suite": checked.suite.name, "networks": checked.networks, "cost": checked.costs}
-        print(json.dumps({**facts, "warnings": plain}, default=str))
+        say_json({**facts, "warnings": plain})
     else:
-        print(checked)
+        say(checked)
     return 0

@@ -19,6 +19,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from glasshouse.outside.text import visible
 from glasshouse.progress import listen
 
 EVERY = 60.0
@@ -75,7 +76,7 @@ def lines(stream: TextIO, *, every: float) -> Iterator[None]:
     def say() -> None:
         while not ended.wait(every):
             what = ", ".join(map(_how_far, counts.tasks)) or "preparing"
-            print(f"{(time.monotonic() - started) / 60:.0f} min: {what}", file=stream, flush=True)
+            print(f"{(time.monotonic() - started) / 60:.0f} min: {visible(what)}", file=stream, flush=True)
 
     thread = threading.Thread(target=say, daemon=True)
     thread.start()
