@@ -55,6 +55,7 @@ GROUPS = (
     "claims",
     "figures",
     "executors",
+    "gates",
 )
 F = TypeVar("F", bound=Callable[..., Any])
 D = TypeVar("D")

@@ -1,17 +1,22 @@
-"""The policy's rules. Each looks at one part of a message and says what is wrong with it, or what it changed."""
+"""The policy's rules. Each looks at one part of a message; it says what is wrong, or what it changed."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, final
+from typing import Any, Final, final
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import chi2
 
 from glasshouse.gate.mechanism import blocks
 from glasshouse.gate.message import Arrays, Outgoing, Reason
-from glasshouse.gate.noise import noise_ceiling
 from glasshouse.gate.policy import Out, ShownNoise
 
+ALARM: Final = 1e-3
+"""Share of honest messages, with exactly the required noise, that the rule refuses."""
+FEWEST: Final = 8
+"""Columns below which half of the required noise could not be told from all of it."""
 _SHOWN: Final = 60
 
 
@@ -140,6 +145,32 @@ def shown_noise(arrays: Arrays, received: Arrays, rule: ShownNoise) -> tuple[lis
     if ceiling < rule.std:
         return [Reason(rule="noise", detail=f"at most {ceiling:.3g} < {rule.std:g}")], ceiling
     return [], ceiling
+
+
+def noise_ceiling(change: NDArray[Any]) -> float | None:
+    """Upper confidence limit on the standard deviation of the noise in a last layer's change (K, F).
+
+    Under cross-entropy the columns of the last layer's gradient sum to zero over the classes, and so do sums of
+    such gradients (:func:`glasshouse.privacy.marks.zero_sums`, here without torch). Independent noise breaks
+    that: the sums, divided by √K, have the noise's standard deviation. The mark proves that noise is there, not
+    whose: an app can add noise that its server can compute.
+
+    None: it cannot be told from fewer than ``FEWEST`` columns or two classes. A message is refused if even
+    this limit, at confidence 1 - ``ALARM``, is below the required noise. (A rule that asks for the *lower*
+    limit would refuse nearly every client that adds exactly what is required.)
+
+    Examples:
+        >>> honest = np.array([[1.0] * 50, [-1.0] * 50])
+        >>> noise_ceiling(honest)
+        0.0
+        >>> noise_ceiling(honest[:, :3]) is None
+        True
+    """
+    if change.ndim != 2 or len(change) < 2 or change.shape[1] < FEWEST:
+        return None
+    sums = change.astype(np.float64).sum(0) / len(change) ** 0.5
+    freedom = change.shape[1]
+    return float(np.sqrt((sums**2).sum() / chi2.ppf(ALARM, freedom)))
 
 
 def treat_fields(message: Outgoing, out: Out) -> Treated:

@@ -24,7 +24,8 @@ class Job:
         refusals: refused messages by rule; a message refused by several counts for each.
         changes: changed messages by rule.
         kept_out: messages of the server that were kept from the app, by rule.
-        mu_squared: sum of (sensitivity ÷ noise)² of the gate's noise, by data set.
+        mu_squared: sum of (sensitivity ÷ noise)² of the gate's noise.
+        epsilon: that it spent of its data set's budget, as if alone; None: it sent no noised update.
     """
 
     run: str
@@ -36,7 +37,8 @@ class Job:
     refusals: Counter[str] = field(default_factory=Counter)
     changes: Counter[str] = field(default_factory=Counter)
     kept_out: Counter[str] = field(default_factory=Counter)
-    mu_squared: Counter[str] = field(default_factory=Counter)
+    mu_squared: float = 0.0
+    epsilon: float | None = None
 
 
 @final
@@ -114,6 +116,8 @@ def summarize(entries: Iterable[Mapping[str, Any]], policy: Policy | None = None
             total[dataset] += 0 if is_bare else mu_squared
     mechanism = policy.out.mechanism if policy else None
     delta = mechanism.delta if mechanism else 1e-5
+    for job in jobs.values():
+        job.epsilon = spent_epsilon(job.mu_squared, delta=delta) if job.mu_squared else None
     spent = (
         Spent(
             dataset=name,
@@ -138,5 +142,4 @@ def _count(job: Job, entry: Mapping[str, Any]) -> None:
     job.bytes_out += entry["bytes_out"]
     rules = job.refusals if entry.get("would", entry["action"]) == "refused" else job.changes
     rules.update(set(entry["rules"]))
-    if entry["mu_squared"]:
-        job.mu_squared[entry["dataset"]] += entry["mu_squared"]
+    job.mu_squared += entry["mu_squared"]
