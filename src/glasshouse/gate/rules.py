@@ -150,10 +150,10 @@ def shown_noise(arrays: Arrays, received: Arrays, rule: ShownNoise) -> tuple[lis
 def noise_ceiling(change: NDArray[Any]) -> float | None:
     """Upper confidence limit on the standard deviation of the noise in a last layer's change (K, F).
 
-    Under cross-entropy the columns of the last layer's gradient sum to zero over the classes, and so do sums of
-    such gradients (:func:`glasshouse.privacy.marks.zero_sums`, here without torch). Independent noise breaks
-    that: the sums, divided by √K, have the noise's standard deviation. The mark proves that noise is there, not
-    whose: an app can add noise that its server can compute.
+    Under cross-entropy the columns of the last layer's gradient sum to zero over the classes, and so do sums
+    of such gradients (:func:`glasshouse.privacy.marks.zero_sums`, here without torch). Independent noise
+    breaks that: the sums, divided by √K, have the noise's standard deviation. The mark proves that noise is
+    there, not whose: an app can add noise that its server can compute.
 
     None: it cannot be told from fewer than ``FEWEST`` columns or two classes. A message is refused if even
     this limit, at confidence 1 - ``ALARM``, is below the required noise. (A rule that asks for the *lower*

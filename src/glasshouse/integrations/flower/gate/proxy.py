@@ -226,7 +226,7 @@ class Proxy:
         return handed_on
 
     async def _admit(self, node: Node, message: Any, tree: Any) -> bool:
-        """Remember a question; if its app may not run or its form is odd, the server gets an error instead."""
+        """Remember a question; if its app may not run or its form is odd, answer it with an error."""
         app = await self._app_of(node, message.metadata.run_id)
         try:
             wanted = tree_ids(tree, most=OBJECTS, deepest=DEPTH)
