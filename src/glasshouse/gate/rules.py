@@ -17,7 +17,7 @@ ALARM: Final = 1e-3
 """Share of honest messages, with exactly the required noise, that the rule refuses."""
 FEWEST: Final = 8
 """Columns below which half of the required noise could not be told from all of it."""
-_SHOWN: Final = 60
+_SHOWN: Final = 24
 
 
 @final
@@ -233,11 +233,11 @@ def _unlisted(name: str, out: Out) -> Treated:
 
 
 def shorten(name: str) -> str:
-    """A name as it may stand in the log: a hostile app can write a row of data into it.
+    """A name as it may stand in the log: cut short, as a hostile app can write a row of data into it.
 
     Examples:
         >>> shorten("conv1.weight"), len(shorten("x" * 500))
-        ('conv1.weight', 61)
+        ('conv1.weight', 25)
     """
     plain = "".join(c if c.isprintable() else "?" for c in name[:_SHOWN])
     return plain + ("…" if len(name) > _SHOWN else "")
