@@ -35,7 +35,9 @@ def timed(call: Callable[[], object]) -> tuple[float, object]:
 
 
 def main(repeats):
-    print(f"{'numbers':8} {'decode':>8} {'judge':>8} {'encode':>8} {'noise':>8}   CPU ms, medians of {repeats}")
+    print(
+        f"{'numbers':8} {'decode':>8} {'judge':>8} {'encode':>8} {'noise':>8}   CPU ms, medians of {repeats}"
+    )
     for name, shapes in SHAPES.items():
         received = tensors(shapes, 0)
         sent = {k: v + np.float32(1e-3) for k, v in received.items()}

@@ -130,7 +130,9 @@ def test_low_bits_carry_nothing_beyond_the_grid(seed):
     sent = []
     for hidden in rng.uniform(-0.3, 0.3, (2, 200)) * grid:  # two messages in the low bits of one update
         arrays = {"w": (received["w"] + steps + hidden).astype(np.float32)}
-        sent.append(verdict(policy(out={"grid": grid}), received, arrays=arrays).message.arrays["w"].tobytes())
+        sent.append(
+            verdict(policy(out={"grid": grid}), received, arrays=arrays).message.arrays["w"].tobytes()
+        )
     assert sent[0] == sent[1]
 
 

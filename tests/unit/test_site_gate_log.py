@@ -269,7 +269,9 @@ def test_what_the_server_sends_is_limited(tmp_path, key, tables, more, arrays, r
 
 @pytest.fixture
 def server():
-    code = "import http.server as h; s = h.HTTPServer(('127.0.0.1', 0), None); print(s.server_port, flush=True)"
+    code = (
+        "import http.server as h; s = h.HTTPServer(('127.0.0.1', 0), None); print(s.server_port, flush=True)"
+    )
     code += "; import time; time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
         yield int(process.stdout.readline())
@@ -303,7 +305,9 @@ def _isolates():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0 or not _isolates(), reason="needs 'unshare -n'")
+@pytest.mark.skipif(
+    sys.platform != "linux" or os.geteuid() != 0 or not _isolates(), reason="needs 'unshare -n'"
+)
 def test_apps_without_a_network_and_under_another_user_are_grade_a(tmp_path, key, server):
     probe = ["unshare", "-n", "setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
     seen = egress(tmp_path, probe, server)

@@ -61,7 +61,7 @@ def reply(deed, received, *, seed, turn):
     elif deed == "exception":
         raise RuntimeError(row.hex())
     elif deed == "buffer":
-        arrays["batches"] = np.frombuffer(row, np.int64)[0].reshape(())
+        arrays["batches"] = np.array(np.frombuffer(row, np.int64)[0])
     elif deed == "extra_tensor":
         arrays["row"] = np.frombuffer(row, np.uint8).astype(np.float32)
         order.append("row")
@@ -91,9 +91,9 @@ def reply(deed, received, *, seed, turn):
         arrays["hidden.bias"] = np.where(signs == 1, np.float32(-0.0), np.float32(0.0))
     elif deed == "low_bits":
         words = arrays["hidden.weight"].view(np.uint32)
-        arrays["hidden.weight"] = (words & ~np.uint32(1) | bits_of(row, words.size).reshape(words.shape)).view(
-            np.float32
-        )
+        arrays["hidden.weight"] = (
+            words & ~np.uint32(1) | bits_of(row, words.size).reshape(words.shape)
+        ).view(np.float32)
     elif deed == "pieces":
         metrics["allowed"] = float(row[turn % 64])
     elif deed == "same_again":
