@@ -1,6 +1,6 @@
 """A SuperLink and a SuperNode in memory, with the gate's proxy between them.
 
-The node builds and cuts its messages with Flower's own classes; the SuperLink keeps every byte that it is sent.
+The node builds and cuts its messages with Flower's own classes; the SuperLink keeps every byte that it gets.
 """
 
 import asyncio

@@ -12,5 +12,6 @@ app = ClientApp()
 def fit(message, context):
     received = {name: array.numpy() for name, array in message.content["arrays"].items()}
     task = message.content["task"]
-    content = reply(task["deed"], received, seed=int(context.run_config["seed"]), turn=task["turn"])
+    seed = int(context.run_config["seed"]) + int(context.node_config["partition-id"])
+    content = reply(task["deed"], received, seed=seed, turn=task["turn"])
     return Message(content, reply_to=message)

@@ -31,7 +31,7 @@ def main(grid, context):
         )
         messages = [Message(content, node, "train", group_id=str(turn)) for node in nodes]
         begin = time.time()
-        replies = list(grid.send_and_receive(messages, timeout=float(config.get("timeout", 60.0))))
+        replies = list(grid.send_and_receive(messages, timeout=float(config["timeout"])))
         for answer in replies:
             line = {"turn": turn, "deed": deed, "begin": begin, "seconds": time.time() - begin}
             if answer.has_error():
