@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import kstest
+from scipy.stats import binomtest, kstest, norm
 
 from glasshouse.errors import BadFile
 from glasshouse.gate.judge import REPLACED, judge
@@ -390,3 +390,20 @@ def test_what_epsilon_does_not_cover_is_said():
     assert any("number of examples" in part for part in parts)
     fixed = policy(out={"examples": {"fixed": 8}}).outside_epsilon
     assert len(fixed) == 1
+
+
+@pytest.mark.parametrize("multiplier", [0.5, 1.0, 2.0])
+def test_the_best_guess_of_one_bit_is_as_good_as_the_accountant_says(multiplier):
+    """Two updates as far apart as the clip allows: the likelihood ratio is right with chance Φ(μ / 2)."""
+    rng = np.random.default_rng(7)
+    received = {"w": np.zeros(32, np.float32)}
+    direction = rng.standard_normal(32)
+    direction /= np.linalg.norm(direction)
+    mechanism = {"clip": 1.0, "noise_multiplier": multiplier, "epsilon": 1e6}
+    rule, right, tried = policy(out={"norm": 0.0, "mechanism": mechanism}), 0, 2000
+    for bit in rng.integers(0, 2, tried):
+        arrays = {"w": (9 * (2 * bit - 1) * direction).astype(np.float32)}
+        decision = verdict(rule, received, arrays=arrays)
+        right += int((decision.message.arrays["w"] @ direction > 0) == bit)
+    expected = norm.cdf(decision.mu_squared**0.5 / 2)
+    assert binomtest(right, tried, expected).pvalue > 1e-4

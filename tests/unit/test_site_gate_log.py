@@ -18,6 +18,7 @@ from glasshouse.gate.egress import check_egress
 from glasshouse.gate.log import Log, create_key, public_path, read_public_key, verify
 from glasshouse.gate.message import Origin, Outgoing
 from glasshouse.gate.policy import parse_policy
+from glasshouse.gate.preflight import Preflighter
 from glasshouse.gate.summary import summarize
 from glasshouse.privacy.gaussian import gaussian_epsilon
 
@@ -321,3 +322,47 @@ def test_entries_are_json_without_surprises(tmp_path, key, log):
     line = (tmp_path / "gate.jsonl").read_text().splitlines()[0]
     entry = json.loads(line)["entry"]
     assert {"n", "time", "before", "event", "action", "rules", "got", "sent", "bytes_out"} <= entry.keys()
+
+
+LOADER = """
+import torch
+from torch import nn
+def load():
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 4))
+    return network, torch.rand(8, 1, 8, 8), torch.arange(8) % 4
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("examples", "noise", "expected"), [(1, 0.0, ["preflight"]), (8, 3.0, [])])
+def test_preflight_refuses_an_update_that_shows_an_example(tmp_path, examples, noise, expected):
+    torch = pytest.importorskip("torch")
+    (tmp_path / "site_data.py").write_text(LOADER)
+    scope = {}
+    exec(LOADER, scope)
+    network, inputs, labels = scope["load"]()
+    received = {n: p.detach().numpy().copy() for n, p in network.named_parameters()}
+    if examples == 1:
+        inputs, labels = inputs[:1], labels[:1]
+    loss = torch.nn.functional.cross_entropy(network(inputs), labels)
+    steps = torch.autograd.grad(loss, list(network.parameters()))
+    rng = np.random.default_rng(0)
+    sent = {
+        name: (array - 0.1 * step.numpy() + noise * rng.standard_normal(array.shape)).astype(np.float32)
+        for (name, array), step in zip(received.items(), steps, strict=True)
+    }
+    rule = parse_policy(
+        {**TABLE, "out": {"norm": 1e9, "preflight": {"loader": "site_data:load"}}}
+    ).out.preflight
+    assert [reason.rule for reason in Preflighter(rule, tmp_path)(sent, received)] == expected
+
+
+@pytest.mark.slow
+def test_a_preflight_that_fails_or_takes_too_long_refuses(tmp_path):
+    (tmp_path / "site_data.py").write_text("def load():\n    raise RuntimeError\n")
+    table = {"norm": 1e9, "preflight": {"loader": "site_data:load", "seconds": 0.2}}
+    rule = parse_policy({**TABLE, "out": table}).out.preflight
+    assert [r.rule for r in Preflighter(rule, tmp_path)(RECEIVED, RECEIVED)] == ["preflight_unclear"]
+    slow = rule.model_copy(update={"seconds": 60.0})
+    assert [r.detail for r in Preflighter(slow, tmp_path)(RECEIVED, RECEIVED)] == ["the check failed"]

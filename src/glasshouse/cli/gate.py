@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from glasshouse.cli.options import Json
 from glasshouse.errors import BadFile, BadValue
@@ -158,10 +156,8 @@ def _report(summary: Summary, site: Policy | None, page: Path | None, *, as_json
     verdict = _verdict(summary, site)
     console = Console()
     console.print(f"{verdict.title}. {verdict.lead}", highlight=False, soft_wrap=True)
-    drawn = Table(*_COLUMNS)
     for row in rows:
-        drawn.add_row(*(escape(str(cell)) for cell in row))
-    console.print(drawn)
+        console.print(_sentence(row), highlight=False, soft_wrap=True, markup=False)
     for sentence in map(_spent, summary.spent):
         console.print(sentence, highlight=False, soft_wrap=True)
     if page is not None:
@@ -209,6 +205,14 @@ def _row(job: Job) -> list[object]:
     return [job.run, job.app[:12], *counts, f"{job.bytes_out:,}", refused, epsilon]
 
 
+def _sentence(row: list[object]) -> str:
+    """A row of the table for the terminal, where a wide table would be cut."""
+    facts = [
+        f"{name} {cell}" for name, cell in zip(_COLUMNS[2:], row[2:], strict=True) if cell not in ("", 0)
+    ]
+    return f"Run {row[0]} of app {row[1] or 'unknown'}: {', '.join(facts)}."
+
+
 def _spent(spent: Spent) -> str:
     if spent.epsilon is None:
         return (
@@ -217,7 +221,8 @@ def _spent(spent: Spent) -> str:
         )
     return (
         f"Data set {spent.dataset}: epsilon {plain(spent.epsilon)} at delta {spent.delta:g} spent by "
-        f"{words.count(spent.releases, 'updates')} with the gate's own noise."
+        f"{words.count(spent.releases, 'updates')} with the gate's own noise, which can have carried at most "
+        f"{plain(spent.bits)} bits."
     )
 
 

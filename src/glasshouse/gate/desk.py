@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, final
 
+import numpy as np
+
 from glasshouse.errors import GlasshouseError
 from glasshouse.gate.arrivals import Arrival, refuse_arrival
 from glasshouse.gate.judge import judge
@@ -85,7 +87,7 @@ class Desk:
         with self._lock:
             found = refuse_arrival(self.policy, arrival, received, self._last_model.get(arrival.origin.run))
             if not found and received:
-                self._last_model[arrival.origin.run] = received
+                self._last_model[arrival.origin.run] = self._remembered(received)
             action = ("refused" if found else "passed") if not self.observe else OBSERVED
             self._log.add(
                 {
@@ -98,6 +100,12 @@ class Desk:
                 }
             )
         return [] if self.observe else found
+
+    def _remembered(self, received: Arrays) -> Arrays:
+        """The model for comparison with the next: its numbers only if the policy compares them."""
+        if self.policy.incoming.norm_step:
+            return received
+        return {n: np.broadcast_to(np.zeros((), a.dtype), a.shape) for n, a in received.items()}
 
     def note(self, event: str, **facts: object) -> None:
         """Write another event to the log: a start, a delivery, an unknown request."""

@@ -5,7 +5,13 @@ from dataclasses import replace
 from typing import Final
 
 from glasshouse.gate.ledger import Ledger
-from glasshouse.gate.mechanism import privatize, round_changes, sensitivity_squared, spent_epsilon
+from glasshouse.gate.mechanism import (
+    capacity_bits,
+    privatize,
+    round_changes,
+    sensitivity_squared,
+    spent_epsilon,
+)
 from glasshouse.gate.message import Arrays, Decision, Outgoing, Reason
 from glasshouse.gate.policy import Policy
 from glasshouse.gate.rules import (
@@ -123,6 +129,7 @@ def _judge_tensors(
             )
         else:
             privatize(floating, received, rule=out.mechanism, norm=change.norm)
+            measures["bits"] = capacity_bits(change.numbers, rule=out.mechanism)
             changes.append(Reason(rule="noised", detail=f"epsilon so far {epsilon:.4g}"))
     if out.grid and not refusals:
         round_changes(floating, received, grid=out.grid)

@@ -1,6 +1,6 @@
 """What a site's officer reads off a log: what left, what was refused, and the privacy spent, by job."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
@@ -52,6 +52,7 @@ class Spent:
         delta: of the policy.
         releases: messages with tensors that left.
         bare: of these, how many left without the gate's noise.
+        bits: most that the noised ones can have carried in all, on average, whatever their sender did.
     """
 
     dataset: str
@@ -59,6 +60,7 @@ class Spent:
     delta: float
     releases: int
     bare: int
+    bits: float
 
 
 @final
@@ -93,7 +95,8 @@ def summarize(entries: Iterable[Mapping[str, Any]], policy: Policy | None = None
         policy: of the site, for δ; without it δ is 1e-5.
     """
     jobs: dict[str, Job] = {}
-    releases, bare, total = Counter[str](), Counter[str](), Counter[str]()
+    releases, bare = Counter[str](), Counter[str]()
+    total, bits = defaultdict[str, float](float), defaultdict[str, float](float)
     start: Mapping[str, Any] = {}
     unknown = 0
     for entry in entries:
@@ -114,6 +117,7 @@ def summarize(entries: Iterable[Mapping[str, Any]], policy: Policy | None = None
             is_bare = entry["action"] == "observed" or mu_squared == 0
             bare[dataset] += is_bare
             total[dataset] += 0 if is_bare else mu_squared
+            bits[dataset] += entry["measures"].get("bits", 0.0)
     mechanism = policy.out.mechanism if policy else None
     delta = mechanism.delta if mechanism else 1e-5
     for job in jobs.values():
@@ -125,6 +129,7 @@ def summarize(entries: Iterable[Mapping[str, Any]], policy: Policy | None = None
             delta=delta,
             releases=count,
             bare=bare[name],
+            bits=bits[name],
         )
         for name, count in releases.items()
     )

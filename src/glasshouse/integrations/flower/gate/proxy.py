@@ -236,6 +236,9 @@ class Proxy:
         node.pulled[message.metadata.message_id] = pulled
         while len(node.pulled) > KEPT:
             node.pulled.popitem(last=False)
+        for old in list(node.pulled.values())[:-2]:  # a node works on one question at a time
+            old.contents.clear()
+            old.arrays = {}
         allowed = self.desk.policy.apps
         if wanted and (not allowed or f"sha256:{app}" in allowed or self.desk.observe):
             return True
