@@ -23,9 +23,9 @@ from starlette.responses import Response
 from glasshouse.gate.desk import Desk
 from glasshouse.gate.log import Log, create_key, public_path, read_public_key, verify
 from glasshouse.gate.policy import parse_policy
-from glasshouse.integrations.flower.gate import names
-from glasshouse.integrations.flower.gate.proxy import Proxy
-from glasshouse.integrations.flower.gate.run import application
+from glasshouse.integrations.flower_gate import names
+from glasshouse.integrations.flower_gate.proxy import Proxy
+from glasshouse.integrations.flower_gate.run import application
 
 _spec = importlib.util.spec_from_file_location(
     "gate_app_deeds", Path(__file__).parent / "gate_app/gate_app/deeds.py"

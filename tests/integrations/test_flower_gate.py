@@ -10,8 +10,8 @@ from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from gate_world import NODE, RUN, deeds, play, world
 
 from glasshouse.gate.judge import REPLACED
-from glasshouse.integrations.flower.gate import names, proxy
-from glasshouse.integrations.flower.gate.objects import (
+from glasshouse.integrations.flower_gate import names, proxy
+from glasshouse.integrations.flower_gate.objects import (
     Malformed,
     Parts,
     decode,

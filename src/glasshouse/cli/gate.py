@@ -78,15 +78,8 @@ def gate(
         return 0
     if not to:
         raise BadValue("glasshouse gate run", needs="the server's address", got="none", fix="--to HOST:PORT")
-    load("gates", kind)().run(
-        site,
-        listen=listen,
-        to=to,
-        certificate=certificate,
-        root_certificates=root_certificates,
-        insecure=insecure,
-        observe=observe,
-    )
+    ends = {"listen": listen, "to": to, "certificate": certificate, "root_certificates": root_certificates}
+    load("gates", kind)(**ends, insecure=insecure).run(site, observe=observe)
     return 0
 
 

@@ -10,8 +10,8 @@ from typing import Any, Final, Literal, final
 from glasshouse.gate.desk import Payload
 from glasshouse.gate.message import Arrays, Origin, Outgoing, Reason
 from glasshouse.gate.rules import shorten
-from glasshouse.integrations.flower.gate import names
-from glasshouse.integrations.flower.gate.objects import (
+from glasshouse.integrations.flower_gate import names
+from glasshouse.integrations.flower_gate.objects import (
     Decoded,
     Encoded,
     Malformed,

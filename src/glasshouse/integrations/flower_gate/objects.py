@@ -17,7 +17,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from glasshouse.integrations.flower.gate import names
+from glasshouse.integrations.flower_gate import names
 
 HEAD_BYTES: Final = 2**21
 BODY_BYTES: Final = 2**22

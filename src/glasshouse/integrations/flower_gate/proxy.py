@@ -25,8 +25,8 @@ from glasshouse.gate.desk import Desk
 from glasshouse.gate.judge import REPLACED
 from glasshouse.gate.message import Decision
 from glasshouse.gate.rules import shorten
-from glasshouse.integrations.flower.gate import names
-from glasshouse.integrations.flower.gate.exchange import (
+from glasshouse.integrations.flower_gate import names
+from glasshouse.integrations.flower_gate.exchange import (
     Gather,
     Pulled,
     encode_allowed,
@@ -34,7 +34,7 @@ from glasshouse.integrations.flower.gate.exchange import (
     outgoing,
     payload_of,
 )
-from glasshouse.integrations.flower.gate.objects import (
+from glasshouse.integrations.flower_gate.objects import (
     BODY_BYTES,
     Decoded,
     Encoded,
