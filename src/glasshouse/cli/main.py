@@ -32,6 +32,7 @@ COMMANDS = {
     "compare": "glasshouse.cli.runs:compare",
     "defenses": "glasshouse.cli.defenses:defenses",
     "guard": "glasshouse.cli.guard:guard",
+    "gate": "glasshouse.cli.gate:gate",
 }
 
 ClickException: Any = next(kind for kind in typer.BadParameter.mro() if kind.__name__ == "ClickException")
