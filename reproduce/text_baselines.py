@@ -37,10 +37,12 @@ from glasshouse.attacks.text.lamp import Lamp
 from glasshouse.attacks.text.tag import Tag
 from glasshouse.metrics.statistics.interval import mean_interval
 from glasshouse.metrics.text.sentences import pair_sentences
+from glasshouse.modalities.sentence import Sentence
 from glasshouse.models.text.base import TextModel
 from glasshouse.models.text.small import small_gpt
 from glasshouse.results.strength import Search
 from glasshouse.rng import Rng
+from glasshouse.tasks.next_token import NextToken
 from glasshouse.tokens.vocabulary import Vocabulary
 from glasshouse.transcript.grants import Grants
 from glasshouse.transcript.threat import Threat
@@ -108,13 +110,18 @@ class Halves:
 def model_of(vocabulary: Vocabulary) -> TextModel:
     """The model, with random weights."""
     torch.manual_seed(0)
-    return small_gpt((LENGTH,), 2, vocabulary=vocabulary, **SIZE).eval()
+    sentences = Sentence(vocabulary=vocabulary, length=LENGTH)
+    return small_gpt(sentences, NextToken(vocabulary=vocabulary, length=LENGTH), **SIZE).eval()
 
 
 def view_of(model: TextModel, halves: Halves, tokens: Tensor, sent: Mapping[str, Tensor]) -> View:
     """A server's view of one update, with the adversary's own sentences."""
+    words = halves.vocabulary
     architecture = Architecture(
-        name="small_gpt", input_shape=(LENGTH,), classes=2, arguments=SIZE, vocabulary=halves.vocabulary
+        name="small_gpt",
+        inputs=Sentence(vocabulary=words, length=LENGTH),
+        task=NextToken(vocabulary=words, length=LENGTH),
+        arguments=SIZE,
     )
     state = {name: t.detach() for name, t in model.state_dict().items()}
     update = Update(round=0, client=0, kind="gradient", tensors=sent, examples=len(tokens))
@@ -163,8 +170,9 @@ def timed(attack: Attack, view: View) -> tuple[Claim, float]:
 
 def sentences_of(claim: Claim, view: View) -> list[tuple[int, ...]]:
     """The claimed sentences."""
-    vocabulary = view.terms.architecture.vocabulary
-    assert vocabulary is not None
+    inputs = view.terms.architecture.inputs
+    assert isinstance(inputs, Sentence)
+    vocabulary = inputs.vocabulary
     examples = view.rounds[0].updates[0].examples
     return vocabulary.words(claim.tokens[:examples])  # type: ignore[attr-defined]  # sequences
 

@@ -28,9 +28,11 @@ def tag(name: str, *children: str, **attributes: str | float) -> Markup:
     """
     # SVG's camel case (viewBox) is restored by the HTML parser.
     names = [key.removesuffix("_").replace("_", "-") for key in attributes]
-    values = map(_readable, attributes.values())
+    values = [_readable(value) for value in attributes.values()]
     pairs = [Markup(' {}="{}"').format(*pair) for pair in zip(names, values, strict=True)]
-    inside = Markup("").join(map(_readable, children))
+    inside = Markup("").join(
+        str(_readable(child)) if not isinstance(child, Markup) else child for child in children
+    )
     return Markup("<{0}{1}>{2}</{0}>").format(name, Markup("").join(pairs), inside)
 
 
