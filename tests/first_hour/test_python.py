@@ -71,11 +71,12 @@ def test_importing_loads_nothing():
 def test_the_stub_names_what_there_is():
     stub = ast.parse((ROOT / "src/glasshouse/__init__.pyi").read_text())
     places = {
-        alias.name: node.module
+        alias.asname: node.module
         for node in stub.body
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
+    places["scenario"] = f"{places.pop('_from_dict')}:from_dict"  # assigned there under its public name
     assert places == gh.PUBLIC
     assert sorted([*places, "__version__"]) == sorted(gh.__all__)
     assert set(gh.__all__) <= set(dir(gh))
@@ -122,10 +123,10 @@ def test_a_run_is_loaded_shown_and_seen_in_a_notebook(run, capsys):
 
 
 def test_a_scenario_from_a_dictionary_is_checked_whole():
-    scenario = gh.Scenario.from_dict(SCENARIO)
+    scenario = gh.scenario(SCENARIO)
     assert gh.check(scenario).work[-1].part == "total"
     with pytest.raises(BadScenario, match="did you mean linear_input") as caught:
-        gh.Scenario.from_dict({**SCENARIO, "attacks": ["linear_inptu"], "federation": {"clients": 0}})
+        gh.scenario({**SCENARIO, "attacks": ["linear_inptu"], "federation": {"clients": 0}})
     assert len(caught.value.problems) == 2
 
 

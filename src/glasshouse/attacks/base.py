@@ -58,6 +58,9 @@ class Needs:
         scope: whether the harness calls it once per update, per round, or per run.
         protocols: names of the supported protocols; by default those that exchange parameters.
         optimizers: traits (``settings.Optimizer``) that it undoes or repeats; with others it is refused.
+        modalities: names of the kinds of examples that it can claim or search; empty: any.
+        continuous: it moves or reads the numbers of examples, and sentences have none.
+        one_label: every example has one of K classes (``Task.one_label``).
         repeats: it repeats the clients' training, and has no power where a capture shows other terms.
     """
 
@@ -69,6 +72,9 @@ class Needs:
     uses: frozenset[str] = frozenset()
     protocols: frozenset[str] = frozenset({"fedsgd", "fedavg", "transfer"})
     optimizers: frozenset[str] = frozenset({"sgd"})
+    modalities: frozenset[str] = frozenset()
+    continuous: bool = False
+    one_label: bool = False
     repeats: bool = False
 
 

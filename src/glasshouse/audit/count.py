@@ -316,7 +316,7 @@ def count_gradient(network: Architecture) -> Cost:
     counter, calls = FlopCounterMode(display=False), _Operators()
     try:
         with without_memory(network), torch.no_grad():
-            model, blank = build(network).eval(), torch.zeros(1, *network.input_shape)
+            model, blank = build(network).eval(), network.inputs.blank(1)
             with counter, calls:
                 model(blank)
     except NotImplementedError:

@@ -2,6 +2,9 @@
 
 import json
 from dataclasses import asdict
+from typing import Annotated
+
+import typer
 
 from glasshouse.api.check import check as check_scenario
 from glasshouse.cli.options import Json, Name, Sets
@@ -11,9 +14,11 @@ def check(
     name: Name,
     *,
     sets: Sets = [],  # noqa: B006 - typer needs a list; never mutated
+    probe: Annotated[bool, typer.Option(hidden=True, help="no effect: nothing is timed any more")] = False,
     as_json: Json = False,
 ) -> int:
     """Validate SCENARIO, say which attacks will refuse, and count the work."""
+    del probe
     checked = check_scenario(name, sets=sets)
     if as_json:
         plain = [[scenario, vars(refusal)] for scenario, refusal in checked.refusals]

@@ -81,7 +81,7 @@ class Spear:
     def check_model(self, architecture: Architecture) -> None:
         """Refuse models whose first layer is not linear with a bias, or without a ReLU behind it."""
         model = build(architecture)
-        name = find_first_linear(model, architecture.image_shape, subject=SUBJECT)
+        name = find_first_linear(model, architecture.input_shape, subject=SUBJECT)
         layers = [(n, m) for n, m in model.named_modules() if not list(m.children())]
         after = next((m for (n, _), (_, m) in pairwise(layers) if n == name), None)
         if not isinstance(after, nn.ReLU):

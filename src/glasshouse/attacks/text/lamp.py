@@ -26,7 +26,7 @@ from torch import Tensor
 from glasshouse.attacks.base import About, Claim, Needs
 from glasshouse.attacks.budget import MATCHING, Budget
 from glasshouse.attacks.objective import SearchedLoss
-from glasshouse.attacks.parts.local_steps import LINEAR, update_needs
+from glasshouse.attacks.parts.local_steps import LINEAR, SENTENCES, update_needs
 from glasshouse.attacks.parts.search.adam import Descent, Found, adam
 from glasshouse.attacks.text.matching import FREE, OPEN, Candidates, Distance, Matching, match_gradient
 from glasshouse.attacks.text.ngram import NGrams, count_ngrams
@@ -65,14 +65,16 @@ class Lamp(SentenceAttack):
         control={
             "setting": "a small GPT that tells classes, one sentence, no defence",
             "scenario": {
-                "data": {"source": "sentences", "auxiliary": 200},
-                "model": {"name": "small_gpt", "width": 64, "task": "class"},
+                "data": {"source": "sentences", "auxiliary": 200, "task": "classification"},
+                "model": {"name": "small_gpt", "width": 64},
             },
             "metric": "token_accuracy",
         },
     )
     name: ClassVar[str] = "lamp"
-    needs: ClassVar[Needs] = replace(update_needs(LINEAR, "labels"), grants=frozenset({"auxiliary"}))
+    needs: ClassVar[Needs] = replace(
+        update_needs(LINEAR, "labels", modalities=SENTENCES), grants=frozenset({"auxiliary"})
+    )
 
     search: Descent = field(default_factory=partial(Descent, restarts=1, learning_rate=0.3))
     distance: Distance = "cosine"

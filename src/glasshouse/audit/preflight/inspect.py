@@ -11,7 +11,14 @@ import torch
 
 from glasshouse import registry
 from glasshouse.attacks.base import Claim, ModelBound
-from glasshouse.audit.attacking.needs import attack_of, foresee_refusal, refusal_of
+from glasshouse.audit.attacking.needs import (
+    attack_of,
+    declared,
+    foresee_refusal,
+    promised_grants,
+    refusal_of,
+    unmet_by_examples,
+)
 from glasshouse.audit.captured.canary_file import read_canaries
 from glasshouse.audit.preflight.data import data_problems, survey_data
 from glasshouse.audit.preflight.network import agreed_network, fault_of, network_problems, without_memory
@@ -179,6 +186,13 @@ def _refusals_in(scenario: Scenario) -> Iterator[Refusal | None]:
             refusal = foresee_refusal(one, attack)
             if refusal is None and survey is not None:
                 network = agreed_network(one, survey)
+                refusal = unmet_by_examples(
+                    declared(attack)[0],
+                    f"attack '{attack.label or attack.name}'",
+                    network,
+                    promised_grants(one),
+                )
+            if refusal is None and survey is not None:
                 key = ["attack on a model", attack.name, repr(attack.arguments), repr(network)]
                 refusal = once(key, partial(_on_model, attack, network))
             yield refusal

@@ -21,9 +21,7 @@ from glasshouse.examples import join
 from glasshouse.federation.defenses.guarantee import Guarantee
 from glasshouse.metrics.base import Features, ScoreContext
 from glasshouse.metrics.gallery import Gallery, owners_of
-from glasshouse.modalities.base import Modality
-from glasshouse.modalities.image import Image
-from glasshouse.modalities.sentence import Sentence
+from glasshouse.modalities.sentence import vocabulary_of
 from glasshouse.models.build import build, load
 from glasshouse.models.perceptual import activations, network
 from glasshouse.results.strength import Search
@@ -34,7 +32,7 @@ from glasshouse.tensors import take_prefix
 from glasshouse.transcript.files import read_transcript
 from glasshouse.transcript.record import Transcript
 from glasshouse.truth.record import Truth, read_truth
-from glasshouse.wire import Architecture, Batch, Broadcast, Terms
+from glasshouse.wire import Architecture, Batch, Broadcast
 
 
 @final
@@ -114,9 +112,9 @@ def read_ground(folder: Path, scenario: Scenario) -> tuple[GroundTruth, NullBook
         perceptual=None if public is None else lambda images: activations(public, images),
         classify=None if public is None else lambda images: public(images).argmax(1),
         classes=transcript.terms.architecture.classes,
-        image_range=transcript.terms.image_range,
+        image_range=transcript.terms.architecture.inputs.range,
         gallery=gallery_of(tensors, truth),
-        vocabulary=transcript.terms.architecture.vocabulary,
+        vocabulary=vocabulary_of(transcript.terms.architecture.inputs),
     )
     ground = GroundTruth(
         truth=truth,
@@ -129,7 +127,7 @@ def read_ground(folder: Path, scenario: Scenario) -> tuple[GroundTruth, NullBook
         run=folder.name,
     )
     book = NullBook(
-        modality=modality_of(transcript.terms),
+        modality=transcript.terms.architecture.inputs,
         auxiliary=_part(tensors, "auxiliary"),
         context=context,
         rng=Rng.root(scenario.seed, salt="judge"),
@@ -137,14 +135,6 @@ def read_ground(folder: Path, scenario: Scenario) -> tuple[GroundTruth, NullBook
         networks=_name_networks(transcript, tensors),
     )
     return ground, book
-
-
-def modality_of(terms: Terms) -> Modality:
-    """What the examples of a federation are, by its terms."""
-    agreed = terms.architecture
-    if agreed.vocabulary is not None:
-        return Sentence(vocabulary=agreed.vocabulary, length=agreed.input_shape[0])
-    return Image(size=agreed.image_shape, range=terms.image_range)
 
 
 def _part(tensors: Mapping[str, Tensor], role: str) -> Batch | None:
@@ -232,6 +222,6 @@ def _public_network(tensors: Mapping[str, Tensor], agreed: Architecture) -> nn.M
     weights = take_prefix(tensors, "stand_in.")
     if not weights:
         return None
-    model = build(network(agreed.image_shape, agreed.classes))
+    model = build(network(agreed))
     load(model, weights)
     return model.eval()

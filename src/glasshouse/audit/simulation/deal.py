@@ -15,10 +15,14 @@ from glasshouse.data.splits import Role, RoleRequest, Roles, check_disjoint, dea
 from glasshouse.errors import BadValue
 from glasshouse.interfaces import traits_of
 from glasshouse.metrics.statistics.rank import comparisons_for
+from glasshouse.modalities.image import Image
 from glasshouse.registry import create, load
 from glasshouse.rng import Rng
 from glasshouse.scenario.requirements import role_requests
 from glasshouse.scenario.spec import Data, Scenario
+from glasshouse.tasks.base import Task
+from glasshouse.tasks.classification import Classification
+from glasshouse.tasks.declare import declared_task
 from glasshouse.tensors import class_means
 from glasshouse.wire import Batch
 
@@ -69,6 +73,14 @@ def classes_of(scenario: Scenario, source: DataSource, domain_roles: ClassRoles 
         return source.classes
     labels_public = traits_of(scenario.federation.protocol).labels_public
     return len(domain_roles.classes) if labels_public else domain_roles.targets
+
+
+def task_for(scenario: Scenario, source: DataSource, classes: int) -> Task:
+    """The task of the federation: as the scenario declares, else as the data suggest."""
+    if (declared := scenario.data.task) is not None:
+        facts = {**source.facts, "classes": classes}
+        return declared_task(declared.name, declared.arguments, facts=facts)
+    return replace(source.task, classes=classes) if isinstance(source.task, Classification) else source.task
 
 
 def gallery_tensors(scenario: Scenario, domain_roles: ClassRoles) -> dict[str, Tensor]:
@@ -126,8 +138,8 @@ def deal_data(scenario: Scenario, *, seed: int) -> DealtData:
 
 def load_data(data: Data, name: str, *, like: DataSource | None = None) -> DataSource:
     """Load the dataset ``name`` with the scenario's settings; images are resized to those of ``like``."""
-    if like is not None and like.vocabulary is None:
-        channels, side, _ = like.input_shape
+    if like is not None and isinstance(like.inputs, Image):
+        channels, side, _ = like.inputs.size
         return load_source(name, resize=side, channels=channels)
     return load_source(
         name, resize=data.resize, channels=data.channels, tokenizer=data.tokenizer, length=data.length

@@ -192,7 +192,8 @@ class DescentAttack(SearchAttack, SearchingTogether, Protocol):
             )
             return (best_claim(first, minima, orders[minima.best()]),)
         every = with_labels(loss, torch.stack(labels).repeat_interleave(search.restarts, 0))
-        minima = adam(every, start, search, box=first.box(), rngs=rngs, pulls=self.pulls(clients))
+        pulls = self.pulls(clients)
+        minima = adam(every, start, search, box=first.box(), onto=first.onto(), rngs=rngs, pulls=pulls)
         results = zip(clients, minima.by_victim(len(clients)), labels, strict=True)
         return tuple(best_claim(client, one, y) for client, one, y in results)
 
@@ -219,7 +220,7 @@ def _loss_of_pixels(client: Replica, loss: Labelled) -> SearchedLoss:
     )
 
 
-def claim_images(replica: Replica, inputs: Tensor, labels: Tensor, *, loss: float) -> Reconstruction:
+def claim_images(replica: Replica, inputs: Tensor, labels: Tensor | None, *, loss: float) -> Reconstruction:
     """The claim about one client's update; the confidence of every image is minus the attack's loss."""
     return Reconstruction(
         about=replica.about,

@@ -27,7 +27,6 @@ from glasshouse.attacks.parts.search.features import (
 )
 from glasshouse.limits import Count, Natural, Positive, check_ranges
 from glasshouse.rng import Rng
-from glasshouse.settings import move_into
 from glasshouse.tensors import device_of
 from glasshouse.transcript.view import RoundView, View
 from glasshouse.wire import Architecture, Terms
@@ -35,12 +34,6 @@ from glasshouse.wire import Architecture, Terms
 Invert = Literal["pixels", "generator", "pixels+generator", "none"]
 PIXEL_STEPS, GENERATOR_STEPS, REFINING_STEPS = 500, 600, 300
 _PROBES = 16
-INVERSION_MOVED = {
-    **move_into("inversion", "invert", "iterations", "images", "step"),
-    **move_into("inversion.distance", "alpha", "tv"),
-    "bf16": "inversion.distance.bfloat16",
-}
-"""Arguments of ``maui`` and ``nex`` that :class:`Inversion` replaced."""
 
 
 @final
@@ -88,7 +81,7 @@ class Inversion:
         model: FrozenFeatures,
         vectors: Sequence[Tensor],
         *,
-        shape: tuple[int, int, int],
+        shape: tuple[int, ...],
         rngs: Sequence[Rng],
     ) -> list[InvertedImages]:
         """Images of the vectors (R, D) of several updates, a stream each; the pixel search batches them.
@@ -144,7 +137,7 @@ class HeadAttack(Protocol):
         model, positive = self._features(one, terms)
         reads = {client: self._read(model, part, terms, positive) for client, part in _parts(one)}
         images: dict[int | None, InvertedImages] = {}
-        shape, most = terms.architecture.image_shape, self.inversion.images
+        shape, most = terms.architecture.input_shape, self.inversion.images
         if self.inversion.phases:
             empty = InvertedImages(images=torch.zeros(0, *shape), losses=torch.zeros(0))
             vectors = {c: read.vectors[:most].float() for c, read in reads.items() if len(read.vectors)}
@@ -157,7 +150,10 @@ class HeadAttack(Protocol):
             about = About(rounds=(one.round,), client=client)
             claims.append(Representations(about=about, vectors=read.vectors.float()))
             if found := images.get(client):
-                inputs, sure = found.images.clamp(*terms.image_range).float(), -found.losses.cpu().double()
+                inputs, sure = (
+                    found.images.clamp(*terms.architecture.inputs.range).float(),
+                    -found.losses.cpu().double(),
+                )
                 claims.append(Reconstruction(about=about, inputs=inputs, labels=None, confidence=sure))
         return tuple(claims)
 

@@ -24,7 +24,6 @@ from glasshouse.attacks.base import About, Appendix, Claim, Needs
 from glasshouse.attacks.budget import Budget
 from glasshouse.attacks.parts.readout.columns import Readout
 from glasshouse.attacks.parts.readout.head_gradient import (
-    INVERSION_MOVED,
     HeadAttack,
     Inversion,
 )
@@ -38,7 +37,6 @@ from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.limits import Natural, check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.settings import move_into
 from glasshouse.tensors import map_tensors, with_prefix
 from glasshouse.transcript.view import View
 from glasshouse.wire import Broadcast, Crafted
@@ -75,15 +73,6 @@ class Maui(HeadAttack):
                 "threat": {"changes": ["parameters"]},
             },
             "metric": "leakage",
-        },
-        renamed={
-            **move_into(
-                "head", "mode", "shares", "epochs", "batches", "batch_size", "rate", "beta1", "beta2"
-            ),
-            **move_into("head", "noise", "wrong_labels", "output_epochs"),
-            "loudness": "head.update_norm",
-            "head.loudness": "head.update_norm",
-            **INVERSION_MOVED,
         },
     )
     needs: ClassVar[Needs] = replace(crafting_needs("parameters"), protocols=frozenset({"transfer"}))
