@@ -24,11 +24,11 @@ from glasshouse.audit.attacking.claims import Unit, read_outcome, same_claims
 from glasshouse.audit.attacking.needs import threat_of
 from glasshouse.audit.examine import examine
 from glasshouse.audit.replay_process import NO_NAMESPACE
-from glasshouse.audit.scoring.claims.truths import rotate_victims
-from glasshouse.audit.scoring.federation_judge import judge_of
+from glasshouse.audit.scoring.gains import value_of
+from glasshouse.audit.scoring.read import read_ground
 from glasshouse.audit.scoring.score import score_outcomes
 from glasshouse.audit.scoring.tasks import attack_key
-from glasshouse.audit.scoring.verdicts.finding import value_of
+from glasshouse.audit.scoring.truth import rotate_victims
 from glasshouse.errors import BadFile, Undefined
 from glasshouse.metrics.base import Metric
 from glasshouse.models.memory import PREFIX
@@ -263,12 +263,12 @@ def score_swapped(group: Path, attack: str) -> Mapping[str, Any]:
     keys = (attack_key(i, spec) for i, spec in enumerate(scenario.attacks) if spec.name == attack)
     finished = (sorted((group / "claims" / key).glob("*/claims.json")) for key in keys)
     outcomes = [read_outcome(path.parent) for path in next(filter(None, finished), [])]
-    judge = judge_of(group, scenario)
-    other = judge.against(swap_victims(judge.truth))
+    ground, book = read_ground(group, scenario)
+    other = ground.against(swap_victims(ground.truth))
     for plugin in scenario.audit.metrics:
         metric: Metric = create(load("metrics", plugin.name), plugin.arguments)
         try:
-            pair = [score_outcomes(plugin.name, metric, outcomes, one) for one in (judge, other)]
+            pair = [score_outcomes(plugin.name, metric, outcomes, one, book) for one in (ground, other)]
             values = [value_of(one, metric, rng=Rng.root(0)).value for one in pair if one is not None]
         except Undefined:
             continue

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.errors import BadValue
-from glasshouse.metrics.base import Hits, ScoreContext, Share, metric_card, rate_wording
+from glasshouse.metrics.base import Hits, Metric, ScoreContext, rate_wording
 from glasshouse.metrics.match import UNMATCHED, assign
 from glasshouse.modalities.row import Row
+from glasshouse.registry import Card
 
 
 @final
@@ -25,8 +26,8 @@ from glasshouse.modalities.row import Row
 class RowsExact(Hits):
     """1 for every private row of which all cells are claimed right, else 0; each claim counts once."""
 
-    card = metric_card(
-        "share of the private rows that are claimed with all cells right, within the schema's tolerance"
+    card = Card(
+        summary="share of the private rows that are claimed with all cells right, within the schema's tolerance"
     )
     wording = rate_wording(
         label="rows read exactly",
@@ -43,10 +44,10 @@ class RowsExact(Hits):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Cells(Share):
+class Cells(Metric):
     """Share of a private row's cells that the paired claim has right, per row."""
 
-    card = metric_card("share of the private cells that are claimed right, after pairing rows")
+    card = Card(summary="share of the private cells that are claimed right, after pairing rows")
     wording = rate_wording(
         label="cells read",
         sentence="read {} of the cells of the private rows",

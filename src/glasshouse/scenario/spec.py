@@ -244,6 +244,7 @@ class Audit(Table):
         utility: measure held-out accuracy.
         seeds: repeat the federation with each of these; empty: once, with the scenario's seed.
         contrast: attack (label or name) whose paired difference to every other attack is reported.
+        margin: share of victims that may come out before a setting counts as leaking, in (0, 1).
         epsilon: the claimed ε, and how it is tested.
         auditor: who is responsible for the audit, printed on the report; default: ``GLASSHOUSE_AUDITOR``.
     """
@@ -259,6 +260,7 @@ class Audit(Table):
     utility: bool = True
     seeds: tuple[Natural, ...] = ()
     contrast: str = ""
+    margin: Annotated[float, Field(gt=0, lt=1)] = 0.1
     epsilon: Epsilon = Epsilon()
     auditor: str = ""
 

@@ -32,8 +32,8 @@ from glasshouse.audit.attacking.call import AttackTask, adversary_side, stream_o
 from glasshouse.audit.attacking.claims import Outcome, read_outcome
 from glasshouse.audit.attacking.isolation import call_on
 from glasshouse.audit.attacking.needs import attack_of
+from glasshouse.audit.scoring.claims import longest_prefix
 from glasshouse.audit.scoring.nulls import batched
-from glasshouse.audit.scoring.score import longest_prefix
 from glasshouse.metrics.match import UNMATCHED, assign, mse_table
 from glasshouse.models.nearest import TOGETHER, nearest_images
 from glasshouse.results.strength import Search

@@ -10,6 +10,7 @@ from glasshouse.disk import write_text
 from glasshouse.outside.text import csv_cell, file_name, visible
 from glasshouse.report import numbers, words
 from glasshouse.report.markdown import contrast_key, finding_key, pivot, setting_words
+from glasshouse.results.judgement import OUT
 from glasshouse.results.records import Contrast, Finding, Result, Utility
 from glasshouse.results.rows import flat
 
@@ -78,7 +79,7 @@ def _cell(f: Finding) -> str:
     if f.verdict == "no power":
         return "no power"
     text = latex(_interval(f.value, f.low, f.high))
-    return rf"\textbf{{{text}}}" if f.verdict == "leaks" else text
+    return rf"\textbf{{{text}}}" if f.verdict in OUT else text
 
 
 def _contrasts(pairs: Sequence[Contrast]) -> str:

@@ -1,20 +1,30 @@
-"""Build the judge of a federation from its folder: messages and ground truth."""
+"""Read what one attack claimed in one federation, and what happened there, from the federation's folder."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import final
 
 import torch
 from torch import Tensor, nn
 
-from glasshouse.audit.scoring.judge import Judge
-from glasshouse.audit.scoring.nulls import join_batches
+from glasshouse.attacks.base import PriorSamples
+from glasshouse.audit.attacking.claims import Outcome, Unit, read_outcome
+from glasshouse.audit.attacking.needs import federation_of
+from glasshouse.audit.scoring.nulls import NullBook
+from glasshouse.audit.scoring.tasks import CellTask, attack_key
+from glasshouse.audit.scoring.truth import GroundTruth
+from glasshouse.audit.simulation.record import GroupRecord
 from glasshouse.cache import digest
+from glasshouse.examples import join
+from glasshouse.federation.defenses.guarantee import Guarantee
 from glasshouse.metrics.base import Features, ScoreContext
 from glasshouse.metrics.gallery import Gallery, owners_of
 from glasshouse.modalities.sentence import vocabulary_of
 from glasshouse.models.build import build, load
 from glasshouse.models.perceptual import activations, network
+from glasshouse.results.strength import Search
 from glasshouse.rng import Rng
 from glasshouse.scenario.spec import Scenario
 from glasshouse.store import read_tensors
@@ -25,8 +35,73 @@ from glasshouse.truth.record import Truth, read_truth
 from glasshouse.wire import Architecture, Batch, Broadcast
 
 
-def judge_of(folder: Path, scenario: Scenario) -> Judge:
-    """The judge of the group in ``folder``: ground truth, distractors, networks, own random stream."""
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Run:
+    """The claims of one attack in one federation, beside what happened there.
+
+    Attributes:
+        folder: of the group.
+        units: the units that it was called for, with their outcomes.
+        ground: of the group.
+        book: its null adversaries, with the attack's own prior as an additional one.
+        searches: certificates of its claims, if the attack declares its loss.
+        guarantee: of the federation's defences; None: they prove nothing.
+    """
+
+    folder: str
+    units: Sequence[tuple[Unit, Outcome]]
+    ground: GroundTruth
+    book: NullBook
+    searches: tuple[Search, ...] = ()
+    guarantee: Guarantee | None = None
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        """The outcomes of all units, in order."""
+        return [outcome for _, outcome in self.units]
+
+
+def read_runs(task: CellTask, position: int, records: Sequence[GroupRecord]) -> Iterator[Run]:
+    """The federations of a cell in which an attack ran, each with its claims and its ground truth.
+
+    Args:
+        task: the cell.
+        position: of the attack in the scenario.
+        records: of the cell's groups.
+    """
+    attack = task.cell.scenario.attacks[position]
+    for group, record in zip(task.groups, records, strict=True):
+        if group.active != federation_of(task.cell.scenario, position) or record.refusal is not None:
+            continue
+        ground, book = read_ground(Path(group.folder), task.cell.scenario)
+        folder = Path(group.folder) / "claims" / attack_key(position, attack)
+        paths = sorted(folder.glob("*/claims.json"), key=_unit_order)
+        units = [(Unit.named(path.parent.name), read_outcome(path.parent)) for path in paths]
+        yield Run(
+            folder=group.folder,
+            units=units,
+            ground=ground,
+            book=with_prior(book, [outcome for _, outcome in units]),
+            searches=tuple(s for path in paths for s in task.searches.get(str(path.parent), ())),
+            guarantee=record.facts.guarantee,
+        )
+
+
+def with_prior(book: NullBook, outcomes: Sequence[Outcome]) -> NullBook:
+    """The null adversaries of one attack: samples of its prior, if it returned any, are one more."""
+    filed = [c for o in outcomes for c in o.claims if isinstance(c, PriorSamples)]
+    if not filed:
+        return book
+    return replace(book, draws=join([Batch(inputs=c.inputs, labels=c.labels) for c in filed]))
+
+
+def _unit_order(path: Path) -> tuple[int, ...]:
+    return tuple(int("".join(ch for ch in part if ch.isdigit()) or 0) for part in path.parent.name.split("-"))
+
+
+def read_ground(folder: Path, scenario: Scenario) -> tuple[GroundTruth, NullBook]:
+    """The ground truth of the group in ``folder``, and the null adversaries on its auxiliary data."""
     truth = read_truth(folder / "truth")
     tensors = read_tensors(folder / "truth" / "scoring.safetensors")
     transcript = read_transcript(folder / "transcript", trust_factory=True, contents=False)
@@ -42,20 +117,25 @@ def judge_of(folder: Path, scenario: Scenario) -> Judge:
         gallery=gallery_of(tensors, truth),
         vocabulary=vocabulary_of(transcript.terms.architecture.inputs),
     )
-    return Judge(
+    ground = GroundTruth(
         truth=truth,
         context=context,
-        auxiliary=_part(tensors, "auxiliary"),
-        rng=Rng.root(scenario.seed, salt="judge"),
-        among=scenario.audit.baselines,
         defense=" + ".join(d.name for d in scenario.defenses) or "none",
         terms=transcript.terms,
         announced=_announced_counts(transcript),
         heldout=_heldout(tensors),
         comparable=_same_classes(scenario),
-        networks=_name_networks(transcript, tensors),
         run=folder.name,
     )
+    book = NullBook(
+        modality=transcript.terms.architecture.inputs,
+        auxiliary=_part(tensors, "auxiliary"),
+        context=context,
+        rng=Rng.root(scenario.seed, salt="judge"),
+        among=scenario.audit.baselines,
+        networks=_name_networks(transcript, tensors),
+    )
+    return ground, book
 
 
 def _part(tensors: Mapping[str, Tensor], role: str) -> Batch | None:
@@ -67,7 +147,10 @@ def _part(tensors: Mapping[str, Tensor], role: str) -> Batch | None:
 def _heldout(tensors: Mapping[str, Tensor]) -> Batch | None:
     """The held-out examples, then the spare ones sampled in the same way."""
     parts = [part for part in (_part(tensors, "heldout"), _part(tensors, "spare")) if part is not None]
-    return join_batches(parts) if parts else None
+    if not parts:
+        return None
+    inputs, labels = (torch.cat([getattr(part, name) for part in parts]) for name in ("inputs", "labels"))
+    return Batch(inputs=inputs, labels=labels)
 
 
 def _same_classes(scenario: Scenario) -> bool:

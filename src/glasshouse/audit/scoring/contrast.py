@@ -10,13 +10,14 @@ from contextlib import suppress
 import numpy as np
 from numpy.typing import NDArray
 
-from glasshouse.audit.scoring.claims.scored import ScoredMetric, cluster, means_of
-from glasshouse.audit.scoring.verdicts.finding import pooled_metric
-from glasshouse.audit.scoring.wording import place_of
+from glasshouse.audit.scoring.gains import pooled
+from glasshouse.audit.scoring.score import ScoredMetric
+from glasshouse.audit.scoring.words import place_of
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Metric
 from glasshouse.metrics.statistics.interval import Interval, paired_gain
 from glasshouse.metrics.statistics.shares import paired_share_gain
+from glasshouse.metrics.statistics.units import cluster, means_of
 from glasshouse.registry import create, load
 from glasshouse.results.records import Contrast
 from glasshouse.rng import Rng
@@ -38,11 +39,12 @@ def contrasts(cell: Cell, scored: Mapping[str, Mapping[str, ScoredMetric]]) -> I
         if other == contrast:
             continue
         for plugin in cell.scenario.audit.metrics:
-            left, right = scored.get(contrast, {}).get(plugin.name), numbers.get(plugin.name)
+            key = plugin.label or plugin.name
+            left, right = scored.get(contrast, {}).get(key), numbers.get(key)
             if left is None or right is None or not _same_victims(left, right):
                 continue
             metric: Metric = create(load("metrics", plugin.name), plugin.arguments)
-            stream = Rng.root(cell.scenario.seed, salt="contrast").child(f"{contrast}/{other}/{plugin.name}")
+            stream = Rng.root(cell.scenario.seed, salt="contrast").child(f"{contrast}/{other}/{key}")
             try:
                 interval = difference(left, right, metric, rng=stream)
             except Undefined:  # the attacks' own findings are undefined too, and report it
@@ -51,7 +53,7 @@ def contrasts(cell: Cell, scored: Mapping[str, Mapping[str, ScoredMetric]]) -> I
                 **place_of(cell),
                 attack=contrast,
                 other=other,
-                metric=plugin.name,
+                metric=key,
                 unit_of_value=metric.unit,
                 difference=interval.value,
                 low=interval.low,
@@ -90,12 +92,11 @@ def _same_victims(left: ScoredMetric, right: ScoredMetric) -> bool:
 
 def _clients(left: ScoredMetric, right: ScoredMetric, metric: Metric, rng: Rng) -> Interval:
     """Percentile bootstrap over the clients of all runs, with the same resamples for both attacks."""
-    pooled = pooled_metric(metric, "difference between two attacks on clients")
     decisions = metric.reads == "decisions"
     (a, truth, _), (b, _, _) = (side.pool_clients(decisions=decisions) for side in (left, right))
 
     def gap_of(rows: NDArray[np.int64] | slice) -> float:
-        return pooled.pool(a[rows], truth[rows]).value - pooled.pool(b[rows], truth[rows]).value
+        return pooled(metric, a[rows], truth[rows]).value - pooled(metric, b[rows], truth[rows]).value
 
     differences = []
     for rows in rng.numpy().integers(0, len(truth), (RESAMPLES, len(truth))):

@@ -1,13 +1,15 @@
 """Words for the report: cards of attacks and metrics, threat cards, how numbers were chosen."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
+from glasshouse.audit import guarded
 from glasshouse.audit.attacking.needs import attack_of, declared
 from glasshouse.audit.scoring.tasks import CellResult
 from glasshouse.errors import BadValue
-from glasshouse.metrics.base import Metric
+from glasshouse.metrics.base import Metric, Wording
 from glasshouse.metrics.landmarks import landmarks
 from glasshouse.registry import card, create, load
 from glasshouse.results.cards import AttackCard, MetricCard, ThreatCard
@@ -17,6 +19,7 @@ from glasshouse.scenario.axes import cells as expand
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin
 from glasshouse.settings import Optimizer
+from glasshouse.wire import Refusal
 
 
 def attack_cards(scenarios: Iterable[Scenario]) -> tuple[AttackCard, ...]:
@@ -40,18 +43,21 @@ def metric_cards(scenarios: Iterable[Scenario]) -> tuple[MetricCard, ...]:
     """
     cards: dict[str, MetricCard] = {}
     for scenario in scenarios:
-        for name, arguments in _metrics_of(scenario):
-            if name not in cards:
-                cards[name] = _metric_card(name, create(load("metrics", name), arguments))
+        for plugin in _metrics_of(scenario):
+            label = plugin.label or plugin.name
+            if label not in cards:
+                answer = guarded.call("metric", label, partial(_metric_card, plugin))
+                if not isinstance(answer, Refusal):  # the refusal stands beside the findings
+                    cards[label] = answer
     return tuple(cards.values())
 
 
-def _metrics_of(scenario: Scenario) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    yield from ((m.name, m.arguments) for m in scenario.audit.metrics)
+def _metrics_of(scenario: Scenario) -> Iterator[Plugin]:
+    yield from scenario.audit.metrics
     for attack in scenario.attacks:
         own = card("attacks", attack.name)
         if own.control:
-            yield own.control_metric, {}
+            yield Plugin(name=own.control_metric)
 
 
 def _attack_card(attack: Plugin) -> AttackCard:
@@ -65,23 +71,34 @@ def _attack_card(attack: Plugin) -> AttackCard:
     )
 
 
-def _metric_card(name: str, metric: Metric) -> MetricCard:
-    try:
-        wording, (low, high) = metric.wording, metric.range
-    except AttributeError as error:
+def _metric_card(plugin: Plugin) -> MetricCard:
+    """The card of a metric; with a label of its own, its arguments stand beside its name."""
+    metric: Metric = create(load("metrics", plugin.name), plugin.arguments)
+    if not isinstance(getattr(metric, "wording", None), Wording):
         raise BadValue(
-            f"metric '{name}'",
-            needs="the class attributes 'wording', of type glasshouse.metrics.base.Wording, and 'range'",
-            got=str(error),
-            fix="say how a report shows the number: docs/plugins.md has an example",
-        ) from error
+            f"metric '{plugin.name}'",
+            needs="a subclass of glasshouse.metrics.base.Metric with the class attribute 'wording'",
+            got=type(metric).__name__,
+            fix="say how a report shows the number: docs/plugins/metric.md has an example",
+        )
+    wording = metric.wording
+    low, high = wording.range
+    settings = ", ".join(f"{name} = {value}" for name, value in plugin.arguments.items())
     return MetricCard(
-        name=name,
+        name=plugin.label or plugin.name,
+        label=f"{wording.label} ({settings})" if plugin.label and settings else wording.label,
+        sentence=wording.sentence,
+        explanation=wording.explanation,
+        display=wording.display,
         low=low if math.isfinite(low) else None,
         high=high if math.isfinite(high) else None,
-        higher_leaks=metric.higher_leaks,
-        unit=metric.unit,
-        **{**vars(wording), "landmarks": tuple(landmarks(metric))},
+        higher_leaks=wording.higher_leaks,
+        unit=wording.unit,
+        severity=wording.severity,
+        order=wording.order,
+        note=wording.note,
+        private=wording.private,
+        landmarks=tuple(landmarks(metric)),
     )
 
 

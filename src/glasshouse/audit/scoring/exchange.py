@@ -5,11 +5,11 @@ from typing import final
 
 import numpy as np
 
-from glasshouse.audit.scoring.claims.scored import ScoredMetric
+from glasshouse.audit.scoring.gains import gain_of, is_constant, null_of, p_of, value_of
 from glasshouse.audit.scoring.nulls import CHANCE
-from glasshouse.audit.scoring.verdicts.finding import gain_of, is_constant, null_of, p_of, value_of
+from glasshouse.audit.scoring.score import ScoredMetric
 from glasshouse.errors import Undefined
-from glasshouse.metrics.base import Metric, PooledMetric
+from glasshouse.metrics.base import Metric
 from glasshouse.metrics.statistics.interval import Interval
 from glasshouse.metrics.statistics.pairing import compare_with_others
 from glasshouse.metrics.statistics.permutation import GuessTest, exchange_truth
@@ -73,14 +73,15 @@ def _exchange_clients(scored: ScoredMetric, metric: Metric, rng: Rng) -> Exchang
 
     The gain over the null already tests whether the score exceeds exchanged ones, so its lower end is used.
     """
-    if not isinstance(metric, PooledMetric):
-        return None
     claimed, truth, runs = scored.pool_clients(decisions=metric.reads == "decisions")
     truths, weights = exchange_truth(claimed, truth, runs, rng=rng.child("exchange"))
     try:
-        level = float(metric.values(claimed, truths) @ weights)
+        numbers = metric.values(claimed, truths)
     except Undefined:  # e.g. no client is called positive
         return None
+    if numbers is None:
+        return None
+    level = float(numbers @ weights)
     value = value_of(scored, metric, rng=rng).minus(level)
     gain = value if metric.higher_leaks else value.negated()
     tested = gain_of(scored, metric, rng=rng)

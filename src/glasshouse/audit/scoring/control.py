@@ -18,13 +18,14 @@ from filelock import FileLock
 from glasshouse.audit.attacking.call import AttackTask, pieces, run_piece, units_of
 from glasshouse.audit.attacking.claims import Outcome, read_outcome
 from glasshouse.audit.attacking.needs import attack_of, threat_of
-from glasshouse.audit.scoring.claims.truths import exchange_classes, rotate_victims
-from glasshouse.audit.scoring.controls.sources import sources_digest
-from glasshouse.audit.scoring.federation_judge import judge_of
+from glasshouse.audit.scoring.gains import gain_of
+from glasshouse.audit.scoring.nulls import claim_of
+from glasshouse.audit.scoring.read import read_ground
 from glasshouse.audit.scoring.score import score_outcomes
-from glasshouse.audit.scoring.verdicts.finding import gain_of
+from glasshouse.audit.scoring.truth import exchange_classes, rotate_victims
 from glasshouse.audit.simulation.group import Group, federation_digest, simulate
 from glasshouse.audit.simulation.record import has_record
+from glasshouse.audit.sources import sources_digest
 from glasshouse.cache import digest
 from glasshouse.cache import folder as cache_folder
 from glasshouse.errors import BadScenario, BadValue, Inapplicable, Undefined
@@ -149,13 +150,13 @@ def _judge(task: ControlTask, easy: Mapping[str, Any], outcomes: list[Outcome], 
     """The control of an attack from its claims; ``failed``: none of them is scored."""
     metric: Metric = load("metrics", easy["metric"])()
     scenario = from_dict(_easy_scenario(task, easy))
-    judge = judge_of(_federation_folder(task, scenario), scenario)
+    ground, book = read_ground(_federation_folder(task, scenario), scenario)
     stream = Rng.root(scenario.seed).child("control")
     try:
-        by_class = metric.claim == "class_representatives"
-        exchanged = exchange_classes(judge.truth) if by_class else rotate_victims(judge.truth)
-        honest = score_outcomes(easy["metric"], metric, outcomes, judge)
-        other = score_outcomes(easy["metric"], metric, outcomes, judge.against(exchanged))
+        by_class = claim_of(metric).paired == "classes"
+        turned = ground.against(exchange_classes(ground.truth) if by_class else rotate_victims(ground.truth))
+        honest = score_outcomes(easy["metric"], metric, outcomes, ground, book)
+        other = score_outcomes(easy["metric"], metric, outcomes, turned, book)
         if honest is None or other is None:
             return failed
         positive, negative = (gain_of(one, metric, rng=stream) for one in (honest, other))

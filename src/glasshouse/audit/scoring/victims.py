@@ -7,34 +7,27 @@ held-out ones is uniformly distributed, and (1 + rank) / (1 + M) is a p-value.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, Protocol, runtime_checkable
+from typing import Final
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from glasshouse.attacks.base import About, Reconstruction
-from glasshouse.audit.scoring.claims.candidates import most_confident
-from glasshouse.audit.scoring.claims.scored import Numbers, ScoredMetric
-from glasshouse.audit.scoring.judge import Judge
-from glasshouse.audit.scoring.score import Run, longest_prefix
+from glasshouse.audit.scoring.claims import longest_prefix
+from glasshouse.audit.scoring.read import Run
+from glasshouse.audit.scoring.score import ScoredMetric
+from glasshouse.audit.scoring.truth import GroundTruth
 from glasshouse.errors import GlasshouseError
 from glasshouse.metrics.base import Metric, ScoreContext
 from glasshouse.metrics.reconstruction import Mse
 from glasshouse.metrics.statistics.multiplicity import holm
 from glasshouse.metrics.statistics.rank import ALPHA, FEWEST, comparisons_for, rank_p_value
+from glasshouse.metrics.statistics.units import Numbers
 from glasshouse.results.records import Victim
 
 MOST: Final = 64
-"""Largest number of candidates of one claim that are compared, for metrics without :class:`Pairwise`."""
-
-
-@runtime_checkable
-class Pairwise(Protocol):
-    """A metric that compares every candidate with every example at once."""
-
-    def pairwise(self, candidates: Tensor, examples: Tensor, *, context: ScoreContext) -> Numbers:
-        """(R, N): each of R candidates against each of N examples."""
+"""Largest number of candidates of one claim that are compared, for metrics without ``pairwise``."""
 
 
 def can_judge_victims(metric: Metric) -> bool:
@@ -61,7 +54,7 @@ def victims_of(
     rows: list[Victim] = []
     seen_names: set[str] = set()
     for position, run in enumerate(runs):
-        if reason := _unfit(run.judge):
+        if reason := _unfit(run.ground):
             return f"{name}: {reason}"
         where = f"run {position + 1}, " if len(runs) > 1 else ""
         try:
@@ -82,11 +75,11 @@ def victims_of(
     )
 
 
-def _unfit(judge: Judge) -> str:
-    count = 0 if judge.heldout is None else len(judge.heldout)
+def _unfit(ground: GroundTruth) -> str:
+    count = 0 if ground.heldout is None else len(ground.heldout)
     if count < FEWEST:
         return f"no verdict on single victims: it needs {FEWEST} held-out examples, got {count}"
-    if not judge.comparable:
+    if not ground.comparable:
         return "no verdict on single victims: held-out examples are of other classes than private ones"
     return ""
 
@@ -94,15 +87,15 @@ def _unfit(judge: Judge) -> str:
 def _of_run(
     metric: Metric, run: Run, values: Mapping[str, Numbers], seen_names: set[str]
 ) -> Iterator[Victim]:
-    assert run.judge.heldout is not None  # _unfit has checked
-    heldout = run.judge.heldout.inputs
+    assert run.ground.heldout is not None  # _unfit has checked
+    heldout = run.ground.heldout.inputs
     for about, number, inputs in _claims(run):
-        identity = run.judge.truth.identity(number, about.client)
+        identity = run.ground.truth.identity(number, about.client)
         if identity in seen_names:
             continue
         seen_names.add(identity)
-        own = run.judge.target(number, about.client).batch.inputs
-        best = best_of(metric, inputs, torch.cat([own, heldout]), context=run.judge.context)
+        own = run.ground.target(number, about.client).batch.inputs
+        best = best_of(metric, inputs, torch.cat([own, heldout]), context=run.ground.context)
         sign = 1 if metric.higher_leaks else -1
         for i, match in enumerate(best[: len(own)]):
             rank = int((sign * best[len(own) :] >= sign * match).sum())
@@ -124,16 +117,16 @@ def _claims(run: Run) -> Iterator[tuple[About, int, Tensor]]:
     for outcome in run.outcomes:
         for claim in longest_prefix(outcome.claims):
             if isinstance(claim, Reconstruction) and len(claim.inputs):
-                claims = most_confident(claim, run.judge.announced_for(claim.about))
+                inputs = claim.part("inputs", run.ground.allowed(claim.about))
+                assert inputs is not None  # a reconstruction has inputs
                 for number in claim.about.rounds:
-                    yield claim.about, number, claims.inputs
+                    yield claim.about, number, inputs
 
 
 def best_of(metric: Metric, candidates: Tensor, examples: Tensor, *, context: ScoreContext) -> Numbers:
     """The best score of any candidate with each example, (N,)."""
-    if isinstance(metric, Pairwise):
-        table = metric.pairwise(candidates, examples, context=context)
-    else:
+    table = metric.pairwise(candidates, examples, context=context)
+    if table is None:
         each = (one.expand(len(examples), -1, -1, -1) for one in candidates[:MOST])
         table = np.stack([metric.score(one, examples, context=context) for one in each])
     return np.asarray(table.max(0) if metric.higher_leaks else table.min(0), dtype=np.float64)

@@ -1,4 +1,4 @@
-"""From scores per victim to a finding: value, gain over the null, p-value, verdict.
+"""From scores per victim to a value and to its gain over a null adversary, with intervals and p-values.
 
 The interval and the one-sided p-value of a gain agree: the interval lies above 0 where p is below .025.
 """
@@ -10,12 +10,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from glasshouse.audit.scoring import nulls
-from glasshouse.audit.scoring.claims import class_score
-from glasshouse.audit.scoring.claims.scored import Numbers, ScoredMetric, cluster, means_of
-from glasshouse.audit.scoring.claims.scorers import GUESS
+from glasshouse.audit.scoring.nulls import CHANCE, GUESS, OWNERS
+from glasshouse.audit.scoring.score import ScoredMetric
 from glasshouse.errors import Undefined
-from glasshouse.metrics.base import Metric, PooledMetric, ScoreContext
+from glasshouse.metrics.base import Metric, ScoreContext
 from glasshouse.metrics.statistics.interval import Interval, gain_p_value, mean_interval, paired_gain
 from glasshouse.metrics.statistics.permutation import FEW_RUNS, GuessTest, compare_with_guesses
 from glasshouse.metrics.statistics.shares import (
@@ -25,14 +23,12 @@ from glasshouse.metrics.statistics.shares import (
     share_interval,
     share_p_value,
 )
-from glasshouse.results.records import Control, Verdict
+from glasshouse.metrics.statistics.units import Numbers, cluster, means_of
 from glasshouse.rng import Rng
 
 Bools = NDArray[np.bool_]
 
-SMALL: Final = {"dB": 1.0, "share": 0.1, "": 0.05}
-"""Largest negligible gain, by unit; for unbounded metrics, as a fraction of the null's value."""
-KNOWN: Final = frozenset({nulls.CHANCE, GUESS, class_score.GUESS})
+KNOWN: Final = frozenset({CHANCE, GUESS, OWNERS})
 """Baselines whose score is a chance level in closed form, and so has no uncertainty."""
 
 
@@ -84,7 +80,7 @@ def with_chance(scored: ScoredMetric, metric: Metric, chance: float | None) -> S
     worse = _null(scored, metric) < chance if metric.higher_leaks else _null(scored, metric) > chance
     if not worse:
         return scored
-    return replace(scored, nulls=tuple(np.full(len(v), chance) for v in scored.values), baseline=nulls.CHANCE)
+    return replace(scored, nulls=tuple(np.full(len(v), chance) for v in scored.values), baseline=CHANCE)
 
 
 def null_of(scored: ScoredMetric, metric: Metric) -> float:
@@ -146,49 +142,6 @@ def p_of(scored: ScoredMetric, metric: Metric, *, rng: Rng) -> float:
     return gain_p_value(means_of(scored.values), means_of(scored.nulls), higher_leaks=metric.higher_leaks)
 
 
-def verdict_of(
-    *,
-    metric: Metric,
-    gain: Interval,
-    null: float,
-    control: Control | None,
-    exchange: Interval | None = None,
-    finished: bool = True,
-) -> Verdict:
-    """The verdict on a gain.
-
-    Args:
-        metric: of the scores.
-        gain: over the null adversary.
-        null: the null adversary's value, for the size of a small gain in an unbounded metric.
-        control: of the attack; None where it has none or it was not run.
-        exchange: gain over the same claims on other victims' ground truth; None where the metric has no such
-        control.
-        finished: no search for a victim is known to have stopped above the loss of the ground truth.
-
-    Returns:
-        ``no power`` if the control failed. ``leaks`` if the gains over the null and over the exchange are
-        both above 0. ``no leak found`` if a control passed and one of the two gains is at most small.
-        ``inconclusive`` otherwise, so always if no leak is shown and there is no control, or a search is
-        unfinished.
-    """
-    if control is not None and not control.passed:
-        return "no power"
-    gains = [gain] if exchange is None else [gain, exchange]
-    if all(g.above_zero for g in gains):
-        return "leaks"
-    if control is not None and min(g.high for g in gains) <= small_gain(metric, null) and finished:
-        return "no leak found"
-    return "inconclusive"
-
-
-def small_gain(metric: Metric, null: float) -> float:
-    """The largest negligible gain, in the metric's unit; see ``SMALL``."""
-    size = SMALL.get(metric.unit, SMALL[""])
-    relative = metric.unit == "" and not all(math.isfinite(end) for end in metric.range)
-    return size * abs(null) if relative else size
-
-
 def _sign(metric: Metric) -> float:
     return 1.0 if metric.higher_leaks else -1.0
 
@@ -234,23 +187,30 @@ def _outcomes(scored: ScoredMetric, metric: Metric) -> tuple[Numbers, Numbers, N
     return (hits, null, victims) if metric.higher_leaks else (1 - hits, 1 - null, victims)
 
 
-def pooled_metric(metric: Metric, subject: str) -> PooledMetric:
-    """``metric``, if it is one over clients; ``subject`` is what needs it."""
-    if not isinstance(metric, PooledMetric):
-        raise Undefined(
-            subject,
-            needs="a metric over clients",
-            got=type(metric).__name__,
-            fix="use auc, f1 or tpr_at_fpr",
-        )
-    return metric
+def pooled(metric: Metric, claimed: Numbers, truth: Bools, runs: NDArray[np.int64] | None = None) -> Interval:
+    """The metric over clients with its interval.
+
+    Raises:
+        Undefined: it is no metric over clients.
+    """
+    interval = metric.pool(claimed, truth, runs=runs)
+    if interval is None:
+        raise not_pooled(metric)
+    return interval
+
+
+def not_pooled(metric: Metric) -> Undefined:
+    """The error of a metric on claims about clients that is none over clients."""
+    return Undefined(
+        "scores of clients", needs="a metric over clients", got=type(metric).__name__,
+        fix="use auc, f1 or tpr_at_fpr",
+    )  # fmt: skip
 
 
 def _pooled_interval(scored: ScoredMetric, metric: Metric) -> Interval:
     """The metric over all clients; runs are clusters if there are enough to estimate their variance."""
     claimed, truth, runs = scored.pool_clients(decisions=metric.reads == "decisions")
-    clusters = runs if len(np.unique(runs)) >= FEW_RUNS else None
-    return pooled_metric(metric, "scores of clients").pool(claimed, truth, runs=clusters)
+    return pooled(metric, claimed, truth, runs if len(np.unique(runs)) >= FEW_RUNS else None)
 
 
 def _clients_gain(scored: ScoredMetric, metric: Metric, rng: Rng) -> Interval:
@@ -263,11 +223,14 @@ def _clients_gain(scored: ScoredMetric, metric: Metric, rng: Rng) -> Interval:
 
 
 def _test_clients(scored: ScoredMetric, metric: Metric, rng: Rng) -> GuessTest:
-    pooled, sign = pooled_metric(metric, "scores of clients"), _sign(metric)
+    sign = _sign(metric)
     claimed, truth, runs = scored.pool_clients(decisions=metric.reads == "decisions")
 
     def values(decisions: Bools, truths: Bools) -> Numbers:
-        return sign * pooled.values(claimed[decisions], truths[:, decisions])
+        numbers = metric.values(claimed[decisions], truths[:, decisions])
+        if numbers is None:
+            raise not_pooled(metric)
+        return sign * numbers
 
     chance = sign * _coin(scored, metric)
     return compare_with_guesses(values, claimed, truth, runs, chance=chance, rng=rng.child("guesses"))

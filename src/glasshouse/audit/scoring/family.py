@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from glasshouse.attacks.base import Claim
-from glasshouse.audit.scoring.claims.scorers import scorer_of
+from glasshouse.audit.scoring.pair import can_score
 from glasshouse.metrics.base import Metric
 from glasshouse.metrics.statistics.multiplicity import holm
 from glasshouse.results.records import Finding, Reference
@@ -20,7 +20,7 @@ def primary_metrics(metrics: Mapping[str, Metric], kinds: Sequence[type[Claim]])
     """
     primary = {}
     for kind in kinds:
-        able = [name for name, metric in metrics.items() if scorer_of(kind, metric)]
+        able = [name for name, metric in metrics.items() if can_score(kind, metric)]
         own = [name for name in able if metrics[name].claim == kind.kind]
         if able:
             primary[kind.kind] = min(own or able, key=lambda name: metrics[name].wording.order)

@@ -1,17 +1,18 @@
-"""Score victims without a claim: they count as misses and are not left out."""
+"""Which claims of an attack are judged, and which victims it said nothing about: they count as misses."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
 
 from glasshouse.attacks.base import About, Claim
 from glasshouse.audit.attacking.claims import Outcome, Unit
-from glasshouse.audit.scoring.claims.rounds import null_numbers, score_rounds
-from glasshouse.audit.scoring.claims.scored import Numbers, ScoredMetric
-from glasshouse.audit.scoring.claims.scorers import scorer_of
-from glasshouse.audit.scoring.judge import Judge, Target
-from glasshouse.metrics.base import Metric
+from glasshouse.audit.scoring.truth import GroundTruth
 
-SILENT: Final = "nothing was claimed: scored like a guess"
+
+def longest_prefix(claims: Sequence[Claim]) -> list[Claim]:
+    """Keep only the claims after the most rounds: earlier ones are drawn as a curve, not judged."""
+    longest: dict[str, int] = {}
+    for claim in claims:
+        longest[claim.kind] = max(longest.get(claim.kind, 0), len(claim.about.rounds))
+    return [c for c in claims if not c.grows or len(c.about.rounds) == longest[c.kind]]
 
 
 def claimed_kinds(outcomes: Iterable[Outcome]) -> list[type[Claim]]:
@@ -20,7 +21,7 @@ def claimed_kinds(outcomes: Iterable[Outcome]) -> list[type[Claim]]:
 
 
 def silences(
-    units: Sequence[tuple[Unit, Outcome]], kinds: Sequence[type[Claim]], judge: Judge
+    units: Sequence[tuple[Unit, Outcome]], kinds: Sequence[type[Claim]], ground: GroundTruth
 ) -> Iterator[tuple[type[Claim], About]]:
     """Every victim of every unit without a claim of a kind that the attack makes elsewhere.
 
@@ -36,39 +37,20 @@ def silences(
         )
         for unit, outcome in units:
             claims = [c for c in outcome.claims if isinstance(c, kind)]
-            for about in _victims(unit, judge, clients=named, whole=kind.grows):
+            for about in _victims(unit, ground, clients=named, whole=kind.grows):
                 if not any(_covers(claim.about, about) for claim in claims):
                     yield kind, about
 
 
-def score_silence(
-    name: str, metric: Metric, kind: type[Claim], about: About, judge: Judge
-) -> ScoredMetric | None:
-    """The scores of a victim without a claim; None: the metric does not score claims of this kind."""
-    scorer = scorer_of(kind, metric)
-    if scorer is None:
-        return None
-    if judge.terms is not None and (empty := kind.silence(about, judge.terms)) is not None:
-        return scorer(name, metric, empty, judge)
-    if kind.grows:  # its victims are classes or clients, which only a claim names
-        return None
-
-    def measure(target: Target, _: Target) -> Numbers:
-        return null_numbers(name, metric, target, judge, count=len(target.batch))
-
-    scored = score_rounds(about, judge, measure=measure, null=lambda _, __, values: values, claimed=False)
-    return scored.named(SILENT)
-
-
-def _victims(unit: Unit, judge: Judge, *, clients: bool, whole: bool) -> list[About]:
-    rounds = unit.rounds or tuple(sorted({number for number, _ in judge.truth.used}))
+def _victims(unit: Unit, ground: GroundTruth, *, clients: bool, whole: bool) -> list[About]:
+    rounds = unit.rounds or ground.rounds
     if whole:
         return [About(rounds=rounds, client=unit.client)]
     if unit.client is not None or not clients:
         return [About(rounds=(number,), client=unit.client) for number in rounds]
-    announced = [key for key in judge.announced if key[1] is not None]
+    announced = [key for key in ground.announced if key[1] is not None]
     known = {number for number, _ in announced}  # rounds with known participants
-    keys = [key for key in sorted(judge.truth.used) if key in announced or key[0] not in known]
+    keys = [key for key in sorted(ground.truth.used) if key in announced or key[0] not in known]
     return [About(rounds=(number,), client=client) for number, client in keys if number in rounds]
 
 
