@@ -185,16 +185,11 @@ def _refusals_in(scenario: Scenario) -> Iterator[Refusal | None]:
         for attack in one.attacks:
             refusal = foresee_refusal(one, attack)
             if refusal is None and survey is not None:
-                network = agreed_network(one, survey)
-                refusal = unmet_by_examples(
-                    declared(attack)[0],
-                    f"attack '{attack.label or attack.name}'",
-                    network,
-                    promised_grants(one),
-                )
-            if refusal is None and survey is not None:
+                network, name = agreed_network(one, survey), attack.label or attack.name
                 key = ["attack on a model", attack.name, repr(attack.arguments), repr(network)]
-                refusal = once(key, partial(_on_model, attack, network))
+                refusal = unmet_by_examples(
+                    declared(attack)[0], f"attack '{name}'", network, promised_grants(one)
+                ) or once(key, partial(_on_model, attack, network))
             yield refusal
 
 

@@ -62,7 +62,7 @@ def nifti(where: str, *, resize: int | None = None) -> DataSource:
 def _read(path: Path, name: str) -> tuple[NDArray[np.float32], tuple[float, float]]:
     """One volume (D, H, W), and the range that its header declares."""
     try:
-        image = nibabel.load(path)
+        image: Any = nibabel.load(path)
         shape = tuple(int(side) for side in image.shape)
         if len(shape) != 3 or np.prod(shape) > limits.IMAGE_VALUES:
             raise ValueError(f"shape {shape}: three sides, at most {limits.IMAGE_VALUES:,} numbers")
