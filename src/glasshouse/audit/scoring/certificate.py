@@ -235,7 +235,9 @@ def _true_orders(claim: Searched, truth: Truth) -> Iterator[tuple[Tensor, Tensor
         return
     cost = mse_table(batch.inputs, claim.inputs)
     if claim.labels is not None:
-        cost = cost + OTHER_LABEL * (batch.labels[:, None] != labels[None]).numpy()
+        other = (batch.labels[:, None] != labels[None]).flatten(2) if labels.ndim > 1 else None
+        differs = other.any(2) if other is not None else batch.labels[:, None] != labels[None]
+        cost = cost + OTHER_LABEL * differs.numpy()
     placed = _placed(claim.inputs.float(), batch.inputs, assign(cost))
     yield placed, labels
     comparable = claim.labels is not None and len(labels) == len(batch)
