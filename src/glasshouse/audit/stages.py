@@ -108,7 +108,7 @@ class Stages:
         return [(c, Refusal(**raw) if "subject" in raw else EmpiricalEpsilon(**raw)) for c, raw in answers]
 
     def certify(self, plans: Sequence[Plan]) -> dict[str, tuple[Search, ...]]:
-        """Certificates by the folder of a unit's claims; empty, with a note, if an attack's loss failed.
+        """Certificates by the folder of a unit's claims; with a note for each reason why a loss failed.
 
         Runs after all claims are written: attacks' losses see the ground truth, but no attack runs any more.
         """
@@ -122,9 +122,9 @@ class Stages:
             self._submit_by_part(certify_together, pieces, SEARCHES, device=self.device)
             for _, answer in self._finished():
                 for out, rows in chain.from_iterable(answer.value):
-                    if isinstance(rows, Refusal):
-                        self.log.write("note", note=f"{rows.subject}: needs {rows.needs}, got {rows.got}")
-                    by_call[out] = () if isinstance(rows, Refusal) else rows
+                    for reason in sorted({row.reason for row in rows if row.reason}):
+                        self.log.write("note", note=f"search certificate of {rows[0].name}: {reason}")
+                    by_call[out] = rows
         return by_call
 
     def score(
