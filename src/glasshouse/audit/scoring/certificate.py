@@ -12,7 +12,7 @@ Shape letters: B examples of one claim, S decoys.
 import json
 import math
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -125,13 +125,13 @@ class _Served:
     def answer(self, question: Any) -> Answered:
         """Answer ``build``, ``loss`` of a claim at points, ``prior``, or ``nearest`` images."""
         kind, *details = question
-        result: Answered = {
+        answers: dict[str, Callable[..., Answered]] = {
             "build": self._build,
             "loss": self._loss,
             "prior": self._prior,
             "nearest": self._nearest,
-        }[kind](*details)
-        return result
+        }
+        return answers[kind](*details)
 
     def _build(self) -> Answered:
         """Build all losses; answer with the reasons why some could not be, by the unit's folder."""
@@ -361,7 +361,8 @@ def _by_round(tasks: Iterable[AttackTask]) -> list[Piece]:
 
 def _place(device: str) -> str:
     """The device of a loss: a fork cannot use a graphics card that its parent has begun to use."""
-    return "cpu" if torch.cuda.is_initialized() else device
+    begun: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # torch has no types for it
+    return "cpu" if begun else device
 
 
 def _evaluate(searched: SearchedLoss, images: Tensor, labels: Tensor, device: str) -> float:
