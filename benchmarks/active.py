@@ -103,12 +103,7 @@ def play_out(
     grants, rounds = Grants(auxiliary=how.pop("auxiliary", None)), how.pop("rounds", 1)
     each = len(private) // clients
     shape = tuple(private.inputs.shape[1:])
-    architecture = Architecture(
-        name=how.pop("model", "mlp"),
-        input_shape=shape,  # type: ignore[arg-type]
-        classes=10,
-        arguments=arguments,
-    )
+    architecture = Architecture.of(how.pop("model", "mlp"), shape, 10, arguments)
     fields: dict[str, Any] = {"protocol": "fedsgd", "sends": "gradient", "batch_size": each, **how}
     terms = Terms(architecture=architecture, clients=clients, cohort=clients, **fields)
     rng = Rng.root(seed, salt="benchmark")

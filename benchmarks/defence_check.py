@@ -34,7 +34,7 @@ from glasshouse.transcript.record import RoundRecord, Transcript
 from glasshouse.wire import Architecture, Batch, Broadcast, Terms, Update
 
 UPDATES = 20
-ARCHITECTURE = Architecture(name="lenet5", input_shape=(3, 32, 32), classes=10)
+ARCHITECTURE = Architecture.of("lenet5", (3, 32, 32), 10)
 EPOCHS = {"untrained": 0, "trained": 5, "overfitted": 60}
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 

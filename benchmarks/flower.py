@@ -91,7 +91,7 @@ method = { pairs = 100, pool = 600 }
 
 def architecture(name: str) -> Architecture:
     """A model of the zoo for CIFAR-10."""
-    return Architecture(name=name, input_shape=(3, 32, 32), classes=10)
+    return Architecture.of(name, (3, 32, 32), 10)
 
 
 def private(images: int, label: int | None = None, seed: int = 0) -> Batch:

@@ -79,7 +79,7 @@ def observed(
     kaiming: bool = False,
 ) -> Replica:
     """The server's view of one client with one image, under a chain of defences."""
-    architecture = Architecture(name=name, input_shape=SHAPE, classes=CLASSES, arguments={"width": width})
+    architecture = Architecture.of(name, SHAPE, CLASSES, {"width": width})
     model = models.build(architecture, rng=Rng.root(1)).eval()
     if kaiming:  # the authors' initialisation, whose gradients are larger
         draws = Rng.root(1).torch()

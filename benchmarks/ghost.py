@@ -54,9 +54,7 @@ def private_image() -> tuple[Tensor, str]:
 
 def observed(width: int) -> tuple[View, Tensor, str]:
     """The server's view of one client with one image, the image, and its description."""
-    architecture = Architecture(
-        name="resnet18", input_shape=SHAPE, classes=CLASSES, arguments={"width": width}
-    )
+    architecture = Architecture.of("resnet18", SHAPE, CLASSES, {"width": width})
     model = models.build(architecture, rng=Rng.root(1)).eval()
     image, origin = private_image()
     gradients = torch.autograd.grad(

@@ -322,7 +322,7 @@ def crafted(bench: Bench) -> None:
         "scale_mia": (ScaleMia(training=AutoencoderTraining(steps=3)), "scale_mia_cnn"),
     }
     for name, (attack, model) in attacks.items():
-        agreed = Architecture(name=model, input_shape=SHAPE, classes=10)
+        agreed = Architecture.of(model, SHAPE, 10)
         start = state(build_model(agreed, rng=ROOT))
         honest = Broadcast(round=0, architecture=agreed, tensors=start)
         terms = Terms(protocol="fedsgd", architecture=agreed, sends="gradient", clients=8, cohort=8,

@@ -93,7 +93,7 @@ def federation(
     setting = Setting(
         terms=replace(
             terms,
-            architecture=Architecture(name="head", input_shape=(width, 1, 1), classes=10),
+            architecture=Architecture.of("head", (width, 1, 1), 10),
             sends="delta",
             clients=CLIENTS,
             cohort=CLIENTS,

@@ -47,7 +47,7 @@ def timed(work: Callable[[], object]) -> tuple[float, object]:
 def stage(pairs: int, pool: int) -> tuple[nn.Module, View, Pairs, Pairs]:
     """A broadcast, and shadow clients for training and for evaluation."""
     draw = torch.Generator().manual_seed(0)
-    architecture = Architecture(name="lenet5", input_shape=(3, 32, 32), classes=10)
+    architecture = Architecture.of("lenet5", (3, 32, 32), 10)
     terms = Terms(
         protocol="fedavg", architecture=architecture, sends="delta", clients=50, cohort=10,
         batch_size=EXAMPLES, learning_rate=0.1,

@@ -68,7 +68,7 @@ def one_batch(
     }
     model = row.get("model", "scale_mia_cnn")
     shape = tuple(pool.inputs.shape[1:])
-    architecture = Architecture(name=model, input_shape=shape, classes=classes)  # type: ignore[arg-type]
+    architecture = Architecture.of(model, shape, classes)
     terms = Terms(architecture=architecture, clients=clients, cohort=clients, **fields)
     start = models.state(models.build(architecture, rng=Rng.root(0).child("model")))
     attack = create(load("attacks", row.get("attack", "scale_mia")), row.get("arguments", {}))

@@ -41,7 +41,7 @@ SHOWN = 10
 
 def federation(attacked: int, rounds: int, *, seed: int, data: Mapping[str, Batch]) -> dict[str, Any]:
     """One run: final accuracy, and the blind rate of every attacked round."""
-    architecture = Architecture(name="scale_mia_cnn", input_shape=(3, 32, 32), classes=10)
+    architecture = Architecture.of("scale_mia_cnn", (3, 32, 32), 10)
     terms = Terms(
         architecture=architecture,
         clients=CLIENTS,

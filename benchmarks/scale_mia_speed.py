@@ -41,7 +41,7 @@ from glasshouse.models.build import build
 from glasshouse.rng import Rng
 from glasshouse.wire import Architecture, Terms
 
-CNN = Architecture(name="scale_mia_cnn", input_shape=(3, 32, 32), classes=10)
+CNN = Architecture.of("scale_mia_cnn", (3, 32, 32), 10)
 RATE = 0.1
 Groups = tuple[Tensor, ...]
 

@@ -136,9 +136,7 @@ def row(size: int, clients: int, rows: list[dict[str, float]], seconds: float) -
 def guard(arguments: argparse.Namespace) -> None:
     """Rulings of the client's check on the model, and D-SNR, over batches of 64."""
     known, pool = pools(arguments.source, arguments.split)
-    architecture = Architecture(
-        name=MODEL["model"], input_shape=(3, 32, 32), classes=10, arguments=MODEL["arguments"]
-    )
+    architecture = Architecture.of(MODEL["model"], (3, 32, 32), 10, MODEL["arguments"])
     secret, _ = train_secret(
         architecture,
         known.inputs,

@@ -87,9 +87,7 @@ def observed(
     setting: Setting, count: int, *, split: str = "train", first: int = 0
 ) -> tuple[list[View], Tensor]:
     """The server's views of several clients with one image each, and the images."""
-    architecture = Architecture(
-        name=setting.model, input_shape=SHAPE, classes=CLASSES, arguments=setting.arguments
-    )
+    architecture = Architecture.of(setting.model, SHAPE, CLASSES, setting.arguments)
     model = models.build(architecture, rng=Rng.root(1)).eval()
     inputs, labels = (part[first:] for part in photographs(first + count, split))
     broadcast = Broadcast(round=0, architecture=architecture, tensors=models.state(model))

@@ -13,6 +13,7 @@ dp-accounting (Renyi; sentences drawn by Poisson sampling, add or remove one); t
 One piece per defence and seed, a file in FOLDER; existing pieces are not computed again.
 """
 
+from glasshouse.interfaces import losses_of
 import argparse
 import json
 import os
@@ -33,7 +34,6 @@ from glasshouse.attacks.text.dager import Dager
 from glasshouse.attacks.text.reading import Answer
 from glasshouse.metrics.statistics.shares import proportion_interval
 from glasshouse.models.text.base import TextModel
-from glasshouse.models.text.small import small_gpt
 from glasshouse.tokens.vocabulary import Vocabulary
 
 WORDS, WIDTH, LENGTH = 4000, 192, 40
@@ -78,7 +78,10 @@ class Sentences:
 def loss_of(model: TextModel, tokens: Tensor) -> float:
     """Mean loss over sentences."""
     with torch.no_grad():
-        parts = [model.losses(part, torch.zeros(len(part)).long()) for part in tokens.split(50)]
+        parts = [
+            losses_of(model, Batch(inputs=part, labels=torch.zeros(len(part)).long()))
+            for part in tokens.split(50)
+        ]
     return float(torch.cat(parts).mean())
 
 
@@ -90,7 +93,7 @@ def optimizer_of(model: TextModel) -> torch.optim.Optimizer:
 def start(folder: Path, sentences: Sentences) -> TextModel:
     """The initial model of the federation; trained once and stored."""
     torch.manual_seed(0)
-    model = small_gpt((LENGTH,), 2, vocabulary=sentences.vocabulary, width=WIDTH, layers=2)
+    model = build(sentence_model("small_gpt", sentences.vocabulary, length=LENGTH, width=WIDTH, layers=2))
     path = folder / "start.pt"
     if not path.exists():
         optimizer = optimizer_of(model)

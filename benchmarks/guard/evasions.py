@@ -55,9 +55,7 @@ def organic(case: Case, data: Batch, classes: int, *, seed: int, folder: Path) -
         order = torch.randperm(len(data), generator=Rng.root(seed, salt="deal").torch())
         own, server = data.pick(order[:OWN]), data.pick(order[NEEDED - KNOWN :])
         shape = tuple(data.inputs.shape[1:])
-        network = build(
-            Architecture(name=case.model, input_shape=shape, classes=classes, arguments=case.arguments)
-        )
+        network = build(Architecture.of(case.model, shape, classes, case.arguments))
         ranges: HonestRanges = learn_honest_ranges(network, own.inputs, own.labels, batch=BATCH)
         first = own.inputs[:BATCH], own.labels[:BATCH]
         models = broadcasts(network, (server.inputs, server.labels), range(8000 + 2 * seed, 8002 + 2 * seed))

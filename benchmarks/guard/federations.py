@@ -131,7 +131,7 @@ class Federation:
         self.shards: list[Batch] = [train.batch(rows) for rows in dealt]
         self.test = splits["test"].batch(torch.arange(len(splits["test"])))
         shape, classes = tuple(self.shards[0].inputs.shape[1:]), int(self.test.labels.max()) + 1
-        self.architecture = Architecture(name=network, input_shape=shape, classes=classes)  # type: ignore[arg-type]
+        self.architecture = Architecture.of(network, shape, classes)
         self.model = initialise_again(NETWORKS[network](shape, classes), seed=seed)
         self.generator = torch.Generator().manual_seed(seed)
         self.seed, self.seconds = seed, 0.0

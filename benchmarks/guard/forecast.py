@@ -64,7 +64,7 @@ def images(split: str, data: str) -> Batch:
 def network(name: str, steps: int, seed: int, data: str) -> nn.Module:
     """A network, untrained or after ``steps`` steps on train images that no piece uses."""
     model, arguments = NETWORKS[name]
-    architecture = Architecture(name=model, input_shape=(3, 32, 32), classes=10, arguments=arguments)
+    architecture = Architecture.of(model, (3, 32, 32), 10, arguments)
     rng = Rng.root(seed, salt=f"{name} {steps}")
     net = build(architecture, rng=rng.child("model"))
     train, generator = images("train", data), rng.child("steps").torch()

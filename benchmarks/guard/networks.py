@@ -125,9 +125,7 @@ def mixer(shape: Shape, classes: int) -> nn.Module:
 
 def of_zoo(name: str, **arguments: object) -> Callable[[Shape, int], nn.Module]:
     """A model of the zoo."""
-    return lambda shape, classes: models.build(
-        Architecture(name=name, input_shape=shape, classes=classes, arguments=arguments)  # type: ignore[arg-type]
-    )
+    return lambda shape, classes: models.build(Architecture.of(name, shape, classes, arguments))
 
 
 NETWORKS: dict[str, Callable[[Shape, int], nn.Module]] = {

@@ -23,16 +23,18 @@ PUBLIC: Final = {
     "defenses": "glasshouse.api.defenses",
     "guard": "glasshouse.api.guard",
     "load": "glasshouse.api.run",
+    "scenario": "glasshouse.scenario.load:from_dict",
     "view": "glasshouse.api.attack",
 }
-"""The module that defines each public name; ``__init__.pyi`` declares the same for type checkers."""
+"""The module of each public name, and the name there if it differs; ``__init__.pyi`` declares the same."""
 
 __all__ = ["__version__", *PUBLIC]  # noqa: PLE0604  (every element is a text)
 
 
 def _find(name: str) -> Any:
     """The public object called ``name``."""
-    return getattr(import_module(PUBLIC[name]), name)
+    module, _, there = PUBLIC[name].partition(":")
+    return getattr(import_module(module), there or name)
 
 
 @final
@@ -60,7 +62,7 @@ def make_callable(package: str) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("audit", "guard"):  # callable packages
+    if name in ("audit", "guard", "scenario"):  # callable packages
         return import_module(f"glasshouse.{name}")
     if name in PUBLIC:
         return _find(name)

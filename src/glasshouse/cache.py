@@ -13,7 +13,6 @@ import hashlib
 import json
 import logging
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ import torch
 from filelock import FileLock, Timeout
 from torch import Tensor
 
+from glasshouse.disk import cache_folder as folder
 from glasshouse.errors import BadFile, BadValue
 from glasshouse.progress import stage
 from glasshouse.store import read_metadata, read_tensors, write_tensors
@@ -36,7 +36,6 @@ __all__ = ["LOCKS", "Checkpoint", "Key", "digest", "folder", "limit", "load_or_m
 Key = Mapping[str, Any]
 """JSON values, tensors and bytes, in mappings and sequences of any depth."""
 
-FOLDER: Final = "GLASSHOUSE_CACHE"
 """Environment variable that sets the cache folder."""
 LOCKS: Final = "locks"
 """Subfolder of the cache, and of a run: one lock file for each task that must not run twice at a time."""
@@ -177,19 +176,6 @@ def load_or_make(
             if root is None:
                 _evict(place, keep=path)
         return tensors
-
-
-def folder() -> Path:
-    """The cache folder."""
-    if named := os.environ.get(FOLDER):
-        return Path(named).expanduser()
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "glasshouse"
 
 
 def limit() -> int:

@@ -1,7 +1,8 @@
-"""Atomic file writes, with a clear error when the disk is full. Needs no torch."""
+"""Atomic file writes, with a clear error when the disk is full; and where the cache is. Needs no torch."""
 
 import errno
 import os
+import sys
 import tempfile
 from pathlib import Path
 from typing import Final
@@ -9,6 +10,8 @@ from typing import Final
 from glasshouse.errors import BadFile, DiskFull
 
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+CACHE: Final = "GLASSHOUSE_CACHE"
+"""Environment variable that names the cache folder."""
 RESUME: Final = "make room and run again with --resume; what was finished is kept"
 """The advice for a full disk while an audit runs."""
 
@@ -64,3 +67,16 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def cache_folder() -> Path:
+    """The folder of the cache: ``GLASSHOUSE_CACHE``, or ``glasshouse`` in the user's cache folder."""
+    if named := os.environ.get(CACHE):
+        return Path(named).expanduser()
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "glasshouse"

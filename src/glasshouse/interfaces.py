@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol, final, runtime_checkable
+from typing import Final, Literal, Protocol, final
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from glasshouse import registry
 from glasshouse.rng import Rng
+from glasshouse.tasks.base import Task
+from glasshouse.tasks.classification import Classification
 from glasshouse.wire import Aggregate, Batch, Broadcast, Crafted, Kind, Mechanism, Trained, Update
 
 __all__ = [
@@ -16,10 +17,7 @@ __all__ = [
     "ClientGuard",
     "Defense",
     "GradientDefense",
-    "HasLosses",
-    "HasPieces",
     "LocalDefense",
-    "Piece",
     "Recorder",
     "Start",
     "Tamper",
@@ -28,6 +26,7 @@ __all__ = [
     "UpdateDefense",
     "losses_of",
     "mean_loss",
+    "task_of",
     "traits_of",
 ]
 
@@ -54,10 +53,7 @@ class LocalDefense(Protocol):
 
 
 class GradientDefense(Protocol):
-    """Acts where gradients are computed, with access to the private batch and the model (Soteria).
-
-    Where one client's call takes more than a second, it should also be a :class:`HasPieces`.
-    """
+    """Acts where gradients are computed, with access to the private batch and the model (Soteria)."""
 
     @property
     def place(self) -> Literal["gradient"]: ...
@@ -66,32 +62,6 @@ class GradientDefense(Protocol):
 
     def gradient(self, update: Update, batch: Batch, model: nn.Module, *, rng: Rng) -> Update:
         """A new update; the one passed in is left as it was."""
-
-
-@final
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Piece:
-    """A short piece of a plug-in's work, to be timed.
-
-    Attributes:
-        run: does the work; its return value is ignored.
-        times: the whole work as a multiple of this piece.
-    """
-
-    run: Callable[[], object]
-    times: float
-
-
-@runtime_checkable
-class HasPieces(Protocol):
-    """A gradient defence of which ``glasshouse check`` times pieces instead of one client's whole call."""
-
-    def pieces(self, update: Update, batch: Batch, model: nn.Module) -> tuple[Piece, ...]:
-        """Pieces of under a second, run in order: each ``times`` over, their sum is a call of ``gradient``.
-
-        Raises:
-            Inapplicable: as ``gradient`` does.
-        """
 
 
 class UpdateDefense(Protocol):
@@ -145,29 +115,24 @@ class Recorder(Protocol):
         """Ground truth: the rows of the private pool used, what the client computed, how it behaved."""
 
 
-def losses_of(model: nn.Module, batch: Batch) -> Tensor:
-    """Per-example losses whose mean training minimises, (B,): the model's own ``losses``, else cross-entropy.
+BARE: Final = Classification(classes=2)
+"""The task of a bare module, such as a head that an attack trains: cross-entropy of whatever classes."""
 
-    An image model predicts one label per image; a sentence model may predict every token.
-    """
-    if isinstance(model, HasLosses):
-        return model.losses(batch.inputs, batch.labels)
-    return F.cross_entropy(model(batch.inputs), batch.labels, reduction="none")
+
+def task_of(model: nn.Module) -> Task:
+    """The task that ``model`` was built for; a bare module is a classifier."""
+    task = getattr(model, "task", None)
+    return task if isinstance(task, Task) else BARE
+
+
+def losses_of(model: nn.Module, batch: Batch) -> Tensor:
+    """Per-example losses whose mean training minimises, (B,), as the task of ``model`` says."""
+    return task_of(model).losses(model(batch.inputs), batch.labels, batch.inputs)
 
 
 def mean_loss(model: nn.Module, batch: Batch) -> Tensor:
     """The mean of :func:`losses_of`."""
-    if isinstance(model, HasLosses):
-        return model.losses(batch.inputs, batch.labels).mean()
-    return F.cross_entropy(model(batch.inputs), batch.labels)
-
-
-@runtime_checkable
-class HasLosses(Protocol):
-    """A model with its own training loss."""
-
-    def losses(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """The loss of every example, (B,)."""
+    return task_of(model).loss(model(batch.inputs), batch.labels, batch.inputs)
 
 
 Tamper = Callable[[int], Crafted | None]

@@ -30,12 +30,18 @@ class Listener(Protocol):
     def begin(self, label: str, total: int | None) -> Task:
         """Start work called ``label`` with ``total`` steps; None: unknown."""
 
+    def forecast(self, seconds: float) -> None:
+        """The whole run is expected to end in ``seconds``."""
+
 
 @final
 class _Silent:
     def begin(self, label: str, total: int | None) -> "_Silent":
         del label, total
         return self
+
+    def forecast(self, seconds: float) -> None:
+        del seconds
 
     def advance(self) -> None: ...
 
@@ -57,6 +63,11 @@ def listen(listener: Listener) -> Iterator[None]:
         yield
     finally:
         _listener.reset(token)
+
+
+def forecast(seconds: float) -> None:
+    """Report that the whole run is expected to end in ``seconds``."""
+    _listener.get().forecast(seconds)
 
 
 @contextmanager

@@ -25,7 +25,6 @@ __all__ = [
     "D",
     "arguments",
     "card",
-    "carded",
     "create",
     "entry",
     "flat_settings",
@@ -40,7 +39,7 @@ __all__ = [
     "takes",
 ]
 
-FROM_DATA = "vocabulary"  # argument of a sentence model's factory, taken from the data
+FROM_DATA = frozenset({"inputs", "task", "vocabulary"})  # arguments of a factory that the data give
 GROUPS = (
     "attacks",
     "defenses",
@@ -55,6 +54,8 @@ GROUPS = (
     "claims",
     "figures",
     "executors",
+    "modalities",
+    "tasks",
 )
 F = TypeVar("F", bound=Callable[..., Any])
 D = TypeVar("D")
@@ -78,8 +79,6 @@ class Card:
             ``scenario`` overrides the built-in control scenario, ``metric`` (default psnr) judges. The attack
             runs there with the audited settings; ``fits`` (path → value) replaces only those that have no
             meaning with the easy data, never the attack's effort. Empty: the attack has no control.
-        renamed: arguments of earlier versions, old path → new: ``training_steps`` → ``training.steps``. The
-            error for a scenario that uses an old path names the new one.
 
     Examples:
         >>> @Card(summary="nothing at all")
@@ -97,7 +96,6 @@ class Card:
     extra: str = ""
     details: Mapping[str, str] = field(default_factory=dict)
     control: Mapping[str, Any] = field(default_factory=dict)
-    renamed: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def control_metric(self) -> str:
@@ -108,11 +106,6 @@ class Card:
         """Attach the card to a factory that is a function."""
         factory.__dict__["card"] = self
         return factory
-
-
-def carded(card: Card) -> Card:
-    """The card itself, which is a decorator; for plug-ins of earlier versions, for one release."""
-    return card
 
 
 @functools.cache
@@ -254,7 +247,7 @@ def arguments(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """The keyword arguments that ``factory`` takes from a scenario, by name."""
     every = inspect.signature(factory).parameters.items()
     kinds = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return {name: p for name, p in every if p.kind in kinds and name != FROM_DATA}
+    return {name: p for name, p in every if p.kind in kinds and name not in FROM_DATA}
 
 
 def create(factory: Callable[..., Any], settings: Mapping[str, Any], default: Any = None) -> Any:

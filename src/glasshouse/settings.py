@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Annotated, Any, Final, Literal, Self, final
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -23,16 +23,6 @@ _WARM_UP: Final = 0.3
 _FIRST: Final = 1 / 25
 _LAST: Final = 1e-4 / 25
 _SMALLEST: Final = 1e-12
-
-
-def move_into(table: str, *keys: str) -> dict[str, str]:
-    """Entries of ``Card.renamed`` for arguments that became keys of ``table`` under their old names.
-
-    Examples:
-        >>> move_into("training", "epochs")
-        {'epochs': 'training.epochs'}
-    """
-    return {key: f"{table}.{key}" for key in keys}
 
 
 class Table(BaseModel):
@@ -123,14 +113,6 @@ PLAIN: Final = Optimizer()
 """Plain SGD."""
 
 
-def move_momentum(raw: Any) -> Any:
-    """Convert tables of earlier versions, which had the clients' ``momentum`` beside ``learning_rate``."""
-    if not isinstance(raw, Mapping) or "momentum" not in raw or "optimizer" in raw:
-        return raw
-    rest = {key: value for key, value in raw.items() if key != "momentum"}
-    return {**rest, "optimizer": {"momentum": raw["momentum"]}}
-
-
 class Recipe(Table):
     """How to train; with the data, the model and the random stream it determines the result.
 
@@ -200,12 +182,24 @@ def takes_images(factory: Callable[..., Any]) -> bool:
     return len(first) == 2 and asked
 
 
+def takes_description(factory: Callable[..., Any]) -> bool:
+    """Whether a model's factory takes the modality and the task themselves: ``inputs`` and ``task``.
+
+    Examples:
+        >>> takes_description(lambda inputs, task, width=8: None)
+        True
+    """
+    return {"inputs", "task"} <= inspect.signature(factory).parameters.keys()
+
+
 def model_arguments(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """The arguments of a model's factory besides the input shape and the classes, by name.
 
     A plain network also has ``mean`` and ``std``, with which its pixels are normalised outside the network.
     """
     takes = arguments(factory)
+    if takes_description(factory):
+        return takes
     if takes_images(factory):
         return dict(list(takes.items())[2:])
     kind = inspect.Parameter.KEYWORD_ONLY

@@ -1,6 +1,6 @@
 """The messages between server and clients, and the data types in them.
 
-Shape letters: B examples in a batch, C channels, H and W pixels, L tokens, K classes, P public examples.
+Shape letters: K classes, P public examples.
 Tensors are named as in the model's ``state_dict``. All classes here are frozen; their tensors are
 shared and never modified.
 """
@@ -11,9 +11,13 @@ from typing import Literal, final
 
 from torch import Tensor
 
-from glasshouse.errors import BadValue, Inapplicable
+from glasshouse.errors import BadValue
+from glasshouse.examples import Batch
+from glasshouse.modalities.base import Modality
+from glasshouse.modalities.image import Image
 from glasshouse.settings import PLAIN, Optimizer
-from glasshouse.tokens.vocabulary import Vocabulary
+from glasshouse.tasks.base import Task
+from glasshouse.tasks.classification import Classification
 
 __all__ = [
     "Aggregate",
@@ -48,64 +52,46 @@ class Architecture:
 
     Attributes:
         name: registered model, or ``module:factory``.
-        input_shape: (C, H, W) of images; (L,) of sentences, the longest that the model reads.
-        classes: K, of the data; the number of logits, except for a model that predicts the next token.
+        inputs: what examples look like.
+        task: the loss and the targets.
         arguments: further arguments of the factory, e.g. ``{"width": 8}``.
-        vocabulary: the tokens of a model that reads sentences; None: it reads images.
     """
 
     name: str
-    input_shape: tuple[int, ...]
-    classes: int
+    inputs: Modality
+    task: Task
     arguments: Mapping[str, Value] = field(default_factory=dict)
-    vocabulary: Vocabulary | None = None
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        inputs: Modality | tuple[int, int, int],
+        task: Task | int,
+        arguments: Mapping[str, Value] | None = None,
+    ) -> "Architecture":
+        """As the class; ``inputs`` may be the (C, H, W) of pictures in [0, 1], ``task`` a number of classes.
+
+        Examples:
+            >>> Architecture.of("mlp", (1, 8, 8), 10).input_shape
+            (1, 8, 8)
+        """
+        return cls(
+            name=name,
+            inputs=inputs if isinstance(inputs, Modality) else Image(size=inputs),
+            task=task if isinstance(task, Task) else Classification(classes=task),
+            arguments=arguments or {},
+        )
 
     @property
-    def image_shape(self) -> tuple[int, int, int]:
-        """(C, H, W); raises Inapplicable if the model reads sentences."""
-        if len(self.input_shape) != 3:
-            raise Inapplicable(
-                f"model '{self.name}'",
-                needs="a model of images", got="one that reads sentences",
-                fix="choose an attack on sentences: glasshouse list attacks",
-            )  # fmt: skip
-        channels, height, width = self.input_shape
-        return channels, height, width
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one example as it enters the model."""
+        return self.inputs.shape
 
-
-@final
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Batch:
-    """A batch of examples.
-
-    Attributes:
-        inputs: images (B, C, H, W), float32 in [0, 1]; or sentences (B, L), int64 token ids, padded at the
-            end with the vocabulary's ``pad``.
-        labels: (B,) int64 in [0, K); of sentences their class, also where the next token is predicted.
-        groups: the person in each image, or the author of each sentence, (B,) int64; None: unknown.
-    """
-
-    inputs: Tensor
-    labels: Tensor
-    groups: Tensor | None = None
-
-    def __post_init__(self) -> None:
-        dimensions = 4 if self.inputs.is_floating_point() else 2
-        if self.inputs.ndim != dimensions or self.labels.shape != self.inputs.shape[:1]:
-            raise BadValue(
-                "a batch",
-                needs="images (B, C, H, W), floats, or tokens (B, L), integers; labels (B,)",
-                got=f"inputs {tuple(self.inputs.shape)} and labels {tuple(self.labels.shape)}",
-                fix="give one label per example",
-            )
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def pick(self, index: Tensor) -> "Batch":
-        """The examples at ``index``, in that order."""
-        groups = None if self.groups is None else self.groups[index]
-        return Batch(inputs=self.inputs[index], labels=self.labels[index], groups=groups)
+    @property
+    def classes(self) -> int:
+        """K, the number of classes of a label; 0: the targets are not classes."""
+        return int(getattr(self.task, "classes", 0))
 
 
 @final
@@ -127,9 +113,8 @@ class Terms:
         secure_sum: the server sees only the sum of updates.
         weighting: ``size`` weights a client by its number of examples, ``uniform`` all equally.
         trained: prefix of the parameter names that clients train; empty for all (transfer: ``head.``).
-        image_range: smallest and largest possible pixel; declared, never measured.
         public: data that all parties have (logit protocols), or None; a label of -1: unlabelled.
-        sensitive: number of public images, the first ones, that are from the private domain.
+        sensitive: number of public examples, the first ones, that are from the private domain.
         targets: labels below this number are private classes; 0: not declared.
         options: further public settings of the protocol, e.g. ``{"temperature": 0.1}``.
     """
@@ -147,7 +132,6 @@ class Terms:
     secure_sum: bool = False
     weighting: Literal["size", "uniform"] = "size"
     trained: str = ""
-    image_range: tuple[float, float] = (0.0, 1.0)
     public: Batch | None = None
     sensitive: int = 0
     targets: int = 0

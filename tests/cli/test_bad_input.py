@@ -40,7 +40,7 @@ def setting(*assignments: str) -> Callable[[Path], list[str]]:
     def arguments(place: Path) -> list[str]:
         (place / "mine.toml").write_text(LINEAR)
         sets = [part for text in assignments for part in ("--set", text)]
-        return ["check", str(place / "mine.toml"), "--no-probe", *sets]
+        return ["check", str(place / "mine.toml"), *sets]
 
     return arguments
 
@@ -61,7 +61,7 @@ def text(content: str) -> Callable[[Path], list[str]]:
 
     def arguments(place: Path) -> list[str]:
         (place / "given.toml").write_text(content)
-        return ["check", str(place / "given.toml"), "--no-probe"]
+        return ["check", str(place / "given.toml")]
 
     return arguments
 

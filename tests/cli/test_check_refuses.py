@@ -151,12 +151,12 @@ CASES: list[Case] = [
 
 
 def checked(place: Path, sets: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
-    """Exit code and standard error of ``check --no-probe`` on the small scenario with some keys changed."""
+    """Exit code and standard error of ``check`` on the small scenario with some keys changed."""
     path = place / "small.toml"
     path.write_text(SMALL)
     options = [part for text in sets for part in ("--set", text)]
     with pytest.raises(SystemExit) as stop:
-        main(["check", str(path), "--no-probe", *options])
+        main(["check", str(path), *options])
     return int(stop.value.code or 0), capsys.readouterr().err
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from glasshouse import registry
 from glasshouse.testing.model_contract import ModelContract, TextModelContract
+from glasshouse.testing.toys import sentence_model
 from glasshouse.tokens.vocabulary import Vocabulary
 from glasshouse.wire import Architecture
 
@@ -31,9 +32,9 @@ CASES = {
 SMALL = {"width": 32, "layers": 2, "heads": 4}
 SENTENCES = {
     "small_gpt": {"width": 32},
-    "small_gpt class": {"width": 32, "task": "class", "frozen": "embeddings"},
+    "small_gpt class": {"width": 32, "frozen": "embeddings"},
     "gpt2": SMALL,
-    "gpt2 class": {**SMALL, "task": "class"},
+    "gpt2 class": SMALL,
     "bert": SMALL,
     "llama": {**SMALL, "key_heads": 2},
 }
@@ -52,7 +53,7 @@ class TestModel(ModelContract):
         if request.param in TORCHVISION and not importlib.util.find_spec("torchvision"):
             pytest.skip("needs torchvision: the extra 'vision'")
         shape, arguments = {**CASES, **TORCHVISION}[request.param]
-        return Architecture(name=request.param, input_shape=shape, classes=10, arguments=arguments)
+        return Architecture.of(request.param, shape, 10, arguments)
 
 
 class TestTextModel(TextModelContract):
@@ -61,10 +62,6 @@ class TestTextModel(TextModelContract):
         name = request.param.split()[0]
         if name != "small_gpt":
             pytest.importorskip("transformers", reason="the extra 'text'")
-        return Architecture(
-            name=name,
-            input_shape=(10,),
-            classes=3,
-            arguments=SENTENCES[request.param],
-            vocabulary=Vocabulary(size=60, pad=0, end=1, start=2 if name == "bert" else -1),
-        )
+        words = Vocabulary(size=60, pad=0, end=1, start=2 if name == "bert" else -1)
+        classes = 3 if name == "bert" or request.param.endswith("class") else 0
+        return sentence_model(name, words, length=10, classes=classes, **SENTENCES[request.param])

@@ -220,12 +220,12 @@ def frozen(nets):
 def test_check_says_what_is_missing(make, match, nets):
     raw = {"name": "x", "attacks": ["inverting_gradients"], "data": {"auxiliary": 40}}
     with pytest.raises(BadScenario, match=match):
-        gh.check(raw, model=make(nets), probe=False)
+        gh.check(raw, model=make(nets))
 
 
 def test_check_says_what_was_found(nets):
     raw = {"name": "x", "attacks": ["inverting_gradients"], "data": {"auxiliary": 40}}
-    (sentence,) = gh.check(raw, model=nets.clinic(classes=10), probe=False).networks
+    (sentence,) = gh.check(raw, model=nets.clinic(classes=10)).networks
     assert "logits from layer '8', 1 BatchNorm (with the statistics received), 1 dropout (off" in sentence
 
 

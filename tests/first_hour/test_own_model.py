@@ -67,7 +67,7 @@ def nets(tmp_path, monkeypatch):
 
 
 def architecture(name: str) -> Architecture:
-    return Architecture(name=f"nets_of_mine:{name}", input_shape=(1, 8, 8), classes=10)
+    return Architecture.of(f"nets_of_mine:{name}", (1, 8, 8), 10)
 
 
 @pytest.mark.parametrize("name", ["clinic", "vit"])

@@ -71,11 +71,12 @@ def test_importing_loads_nothing():
 def test_the_stub_names_what_there_is():
     stub = ast.parse((ROOT / "src/glasshouse/__init__.pyi").read_text())
     places = {
-        alias.name: node.module
+        alias.asname: node.module
         for node in stub.body
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
+    places["scenario"] = f"{places.pop('_from_dict')}:from_dict"  # assigned there under its public name
     assert places == gh.PUBLIC
     assert sorted([*places, "__version__"]) == sorted(gh.__all__)
     assert set(gh.__all__) <= set(dir(gh))
@@ -122,10 +123,10 @@ def test_a_run_is_loaded_shown_and_seen_in_a_notebook(run, capsys):
 
 
 def test_a_scenario_from_a_dictionary_is_checked_whole():
-    scenario = gh.Scenario.from_dict(SCENARIO)
-    assert gh.check(scenario, probe=False).costs[-1]["part"] == "total"
+    scenario = gh.scenario(SCENARIO)
+    assert gh.check(scenario).work[-1].part == "total"
     with pytest.raises(BadScenario, match="did you mean linear_input") as caught:
-        gh.Scenario.from_dict({**SCENARIO, "attacks": ["linear_inptu"], "federation": {"clients": 0}})
+        gh.scenario({**SCENARIO, "attacks": ["linear_inptu"], "federation": {"clients": 0}})
     assert len(caught.value.problems) == 2
 
 
@@ -166,10 +167,10 @@ def test_the_command_line_goes_on_with_arrays_from_memory(run, monkeypatch):
 
 def test_tensors_have_their_channels_first():
     pictures = torch.rand(90, 3, 8, 8)
-    checked = gh.check(SCENARIO, data=(pictures, LABELS), probe=False)
+    checked = gh.check(SCENARIO, data=(pictures, LABELS))
     assert checked.suite.scenarios[0].data.source.startswith("npz:")
     with pytest.raises(BadFile, match="values from"):
-        gh.check(SCENARIO, data=(pictures * 255, LABELS), probe=False)
+        gh.check(SCENARIO, data=(pictures * 255, LABELS))
 
 
 @pytest.mark.parametrize(
@@ -178,7 +179,7 @@ def test_tensors_have_their_channels_first():
 )
 def test_data_that_are_none_say_so(data, match):
     with pytest.raises(BadValue, match=match):
-        gh.check(SCENARIO, data=data, probe=False)
+        gh.check(SCENARIO, data=data)
 
 
 def test_threads_are_given_back(tmp_path):

@@ -109,12 +109,12 @@ def test_options_that_mean_nothing(options, words, capsys, tmp_path, monkeypatch
 def test_an_axis_with_a_value_twice():
     raw = {"name": "x", "attacks": ["idlg"], "axes": {"federation.clients": [2, 4, 2]}}
     with pytest.raises(BadScenario, match="different values; got 2 2 times"):
-        gh.Scenario.from_dict(raw)
+        gh.scenario(raw)
 
 
 def test_an_axis_that_stands_twice():
     with pytest.raises(BadScenario, match="every path in one axis only"):
-        gh.Scenario.from_dict(
+        gh.scenario(
             {
                 "name": "x",
                 "attacks": ["idlg"],

@@ -19,7 +19,7 @@ from glasshouse.models import build as models
 from glasshouse.rng import Rng
 from glasshouse.wire import Architecture
 
-MODEL = Architecture(name="lenet5", input_shape=(1, 8, 8), classes=10)
+MODEL = Architecture.of("lenet5", (1, 8, 8), 10)
 DIGITS = load_source("digits")
 RATE, BATCH, EXAMPLES = 0.05, 8, 16
 TERMS = {"batch_size": BATCH, "local_epochs": 1, "learning_rate": RATE}

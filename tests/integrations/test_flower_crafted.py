@@ -25,7 +25,7 @@ from glasshouse.transcript.threat import Threat
 from glasshouse.transcript.view import RoundView, View
 from glasshouse.wire import Architecture, Broadcast, Terms
 
-MODEL = Architecture(name="scale_mia_cnn", input_shape=(1, 8, 8), classes=10, arguments={"bins": 128})
+MODEL = Architecture.of("scale_mia_cnn", (1, 8, 8), 10, {"bins": 128})
 ROUNDS, CLIENTS, EACH = 4, 3, 4
 SCENARIO = """
 name = "crafted"

@@ -21,7 +21,7 @@ from glasshouse.wire import Architecture
 
 NODES = (7_001, 7_002, 7_003)
 PLAIN = {"hidden": 512, "mean": 0.0, "std": 1.0}
-MLP = Architecture(name="mlp", input_shape=(1, 8, 8), classes=10, arguments=PLAIN)
+MLP = Architecture.of("mlp", (1, 8, 8), 10, PLAIN)
 EXAMPLES = 64
 
 
@@ -159,7 +159,7 @@ def test_an_update_that_shows_examples_is_not_sent(tmp_path):
 
 
 def test_an_update_is_sent_without_what_shows_examples(tmp_path):
-    small = Architecture(name="mlp", input_shape=(1, 8, 8), classes=10, arguments={**PLAIN, "hidden": 12})
+    small = Architecture.of("mlp", (1, 8, 8), 10, {**PLAIN, "hidden": 12})
     client = message_client(small, mods=[preflight_mod(small, reports=tmp_path / "guard", mitigated=True)])
     record = run(message_server(1, small), client, tmp_path, model=small).rounds[0]
     made = [line["decision"] for line in decisions(tmp_path / "guard")]

@@ -18,9 +18,7 @@ from glasshouse.transcript.files import read_transcript
 from glasshouse.wire import Architecture
 
 NODES = (7_001, 7_002, 7_003)
-TINY = Architecture(
-    name="mlp", input_shape=(1, 8, 8), classes=10, arguments={"hidden": 4, "mean": 0.0, "std": 1.0}
-)
+TINY = Architecture.of("mlp", (1, 8, 8), 10, {"hidden": 4, "mean": 0.0, "std": 1.0})
 
 
 def run(server, client, folder, *, model=apps.MODEL, nodes=NODES, offline=None):

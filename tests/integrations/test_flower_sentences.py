@@ -16,9 +16,8 @@ from glasshouse.wire import Architecture
 SOURCE = load("sentences")
 GPT = Architecture(
     name="small_gpt",
-    input_shape=SOURCE.input_shape,
-    classes=4,
-    vocabulary=SOURCE.vocabulary,
+    inputs=SOURCE.inputs,
+    task=SOURCE.task,
     arguments={"width": 64},
 )
 

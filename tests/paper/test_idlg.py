@@ -22,7 +22,7 @@ from glasshouse.transcript.view import RoundView, View
 from glasshouse.wire import Architecture, Broadcast, Terms, Update
 
 CIFAR = Path(__file__).parents[2].parent / "shared/data/cifar10_12k.npz"
-ARCHITECTURE = Architecture(name="lenet_sigmoid", input_shape=(3, 32, 32), classes=10)
+ARCHITECTURE = Architecture.of("lenet_sigmoid", (3, 32, 32), 10)
 
 
 def seen(image: Tensor, label: Tensor, seed: int) -> View:

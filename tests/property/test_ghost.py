@@ -52,7 +52,7 @@ def model(name: str, dtype: torch.dtype) -> nn.Module:
             torch.manual_seed(0)
             normed: nn.Module = Normed()
     else:
-        architecture = Architecture(name=name, input_shape=SHAPE, classes=CLASSES, arguments=ARGUMENTS[name])
+        architecture = Architecture.of(name, SHAPE, CLASSES, ARGUMENTS[name])
         normed = build(architecture, rng=Rng.root(0))
     for module in normed.modules():
         if isinstance(module, nn.BatchNorm2d):  # as after training: gain, shift and statistics that matter

@@ -15,7 +15,7 @@ from glasshouse.wire import Architecture, Batch, Refusal, Terms
 SHAPE = (1, 8, 8)
 TERMS = Terms(
     protocol="fedsgd",
-    architecture=Architecture(name="mlp", input_shape=SHAPE, classes=4),
+    architecture=Architecture.of("mlp", SHAPE, 4),
     clients=8,
     sends="gradient",
     cohort=8,

@@ -13,7 +13,7 @@ from glasshouse.rng import Rng
 from glasshouse.settings import Recipe
 from glasshouse.wire import Architecture, Batch
 
-MODEL = Architecture(name="mlp", input_shape=(1, 8, 8), classes=3, arguments={"hidden": 16})
+MODEL = Architecture.of("mlp", (1, 8, 8), 3, {"hidden": 16})
 
 
 def batch(n=60):
@@ -40,7 +40,7 @@ def test_images_stay_near_and_the_loss_rises(method):
 def test_training_on_them_makes_the_model_robust(perturb):
     digits, result = load("digits").split("train"), {}
     data, heldout = digits.batch(torch.arange(600)), digits.batch(torch.arange(600, 800))
-    agreed = Architecture(name="mlp", input_shape=(1, 8, 8), classes=10, arguments={"hidden": 32})
+    agreed = Architecture.of("mlp", (1, 8, 8), 10, {"hidden": 32})
     attack = Ascent(method="pgd", radius=0.15, step=0.3, steps=5)
     for name, how in (("natural", None), ("robust", perturb)):
         model = build(agreed, rng=Rng.root(1))

@@ -19,7 +19,7 @@ from glasshouse.errors import Inapplicable, NotInstalled
 from glasshouse.scenario.load import load, write_resolved
 from glasshouse.wire import Architecture
 
-IMAGENET = Architecture(name="resnet18", input_shape=(3, 32, 32), classes=1000)
+IMAGENET = Architecture.of("resnet18", (3, 32, 32), 1000)
 PACKAGE = "pytorch_pretrained_biggan"
 
 
@@ -90,8 +90,8 @@ def test_without_its_weights_it_is_refused_with_their_place(package, weights):
 @pytest.mark.parametrize(
     ("architecture", "latent"),
     [
-        (Architecture(name="resnet18", input_shape=(3, 32, 32), classes=10), 128),
-        (Architecture(name="resnet18", input_shape=(1, 32, 32), classes=1000), 128),
+        (Architecture.of("resnet18", (3, 32, 32), 10), 128),
+        (Architecture.of("resnet18", (1, 32, 32), 1000), 128),
         (IMAGENET, 64),
     ],
 )

@@ -25,9 +25,7 @@ def federation(targets=4, seed=0):
     means = torch.rand(4, *SHAPE, generator=draws)
     labels = torch.arange(4).repeat_interleave(EACH)
     inputs = (means[labels] + 0.05 * torch.randn(len(labels), *SHAPE, generator=draws)).clamp(0, 1)
-    architecture = Architecture(
-        name="shallow_cnn", input_shape=SHAPE, classes=CLASSES, arguments={"width": 16}
-    )
+    architecture = Architecture.of("shallow_cnn", SHAPE, CLASSES, {"width": 16})
     setting = Setting(
         terms=Terms(
             protocol="fedavg", architecture=architecture, sends="delta", clients=2, cohort=2, batch_size=EACH,

@@ -14,25 +14,26 @@ from glasshouse.attacks.text.span import candidates, received, span_of, with_dir
 from glasshouse.audit.run import audit
 from glasshouse.errors import Inapplicable
 from glasshouse.federation.defenses.gaussian_noise import GaussianNoise
+from glasshouse.interfaces import mean_loss
 from glasshouse.models import build as models
 from glasshouse.rng import Rng
 from glasshouse.scenario.load import from_dict
 from glasshouse.scenario.suite import Member, Suite
 from glasshouse.settings import Optimizer
-from glasshouse.testing.toys import toy
+from glasshouse.tasks.classification import Classification
+from glasshouse.testing.toys import sentence_model, toy
 from glasshouse.tokens.vocabulary import Vocabulary
-from glasshouse.wire import Architecture
+from glasshouse.wire import Architecture, Batch
 
 WORDS = Vocabulary(size=60, pad=0, end=1)
 MARKED = Vocabulary(size=60, pad=0, end=1, start=2)
 LEAST = 2e-3
+CLASSES = Classification(classes=10)
 
 
-def model(name="small_gpt", words=WORDS, length=10, **arguments):
+def model(name="small_gpt", words=WORDS, length=10, classes=0, **arguments):
     arguments = {"width": 64, **arguments}
-    architecture = Architecture(
-        name=name, input_shape=(length,), classes=2, arguments=arguments, vocabulary=words
-    )
+    architecture = sentence_model(name, words, length=length, classes=classes, **arguments)
     return models.build(architecture, rng=Rng.root(3)).eval()
 
 
@@ -42,7 +43,7 @@ def batch(net, sentences, length=10):
 
 def gradient(net, tokens):
     named = {n: p for n, p in net.named_parameters() if p.requires_grad}
-    loss = net.losses(tokens, torch.arange(len(tokens)) % 2).mean()
+    loss = mean_loss(net, Batch(inputs=tokens, labels=torch.arange(len(tokens)) % 2))
     return dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
 
 
@@ -160,13 +161,13 @@ def test_kept_keys_and_values_find_what_whole_prefixes_find():
     ("name", "words", "arguments"),
     [
         ("small_gpt", WORDS, {}),
-        ("small_gpt", WORDS, {"layers": 3, "task": "class"}),
+        ("small_gpt", WORDS, {"layers": 3, "classes": 2}),
         ("small_gpt", MARKED, {"frozen": "embeddings"}),
         ("gpt2", WORDS, {"layers": 2, "heads": 4}),
         ("gpt2", WORDS, {"layers": 2, "heads": 4, "rank": 24}),
         ("llama", WORDS, {"layers": 2, "heads": 4}),
         ("llama", WORDS, {"layers": 2, "heads": 4, "key_heads": 2}),
-        ("bert", MARKED, {"layers": 3, "heads": 4, "task": "class"}),
+        ("bert", MARKED, {"layers": 3, "heads": 4, "classes": 2}),
     ],
 )
 def test_sentences_come_out_exactly(name, words, arguments):
@@ -272,9 +273,9 @@ def test_a_secure_sum_gives_the_sentences_of_all_clients_and_names_none():
 
 def test_it_says_what_it_needs():
     with pytest.raises(Inapplicable, match="a model that reads sentences"):
-        Dager().check_model(Architecture(name="mlp", input_shape=(1, 8, 8), classes=10))
+        Dager().check_model(Architecture.of("mlp", (1, 8, 8), 10))
     with pytest.raises(Inapplicable, match="gradients of the first two attention layers"):
-        claimed(protocol="transfer", trained="head.", arguments={"width": 64, "task": "class"})
+        claimed(protocol="transfer", trained="head.", arguments={"width": 64}, task=CLASSES)
     with pytest.raises(Inapplicable, match="at least 2 blocks"):
         claimed(arguments={"width": 64, "layers": 1})
     with pytest.raises(Inapplicable, match="clients that step by sgd"):

@@ -171,7 +171,7 @@ def as_parameters(transcript):
 @pytest.mark.parametrize("seed", range(3))
 def test_changes_that_parameters_round_away_are_not_taken_for_pruning(seed):
     """Four images move large weights behind sigmoids by less than float32 holds, at 2 % of the last layer."""
-    model = Architecture(name="lenet_sigmoid", input_shape=(3, 32, 32), classes=10)
+    model = Architecture.of("lenet_sigmoid", (3, 32, 32), 10)
     draw = torch.Generator().manual_seed(seed)
     images, labels = torch.rand(4, 3, 32, 32, generator=draw), torch.randint(10, (4,), generator=draw)
     data = Batch(inputs=images, labels=labels)

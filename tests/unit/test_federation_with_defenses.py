@@ -49,7 +49,7 @@ def build(architecture: Architecture) -> nn.Module:
 def play(
     defenses, *, sends="gradient", behaviours=None, batch_size=2
 ) -> tuple[Updates, dict[str, torch.Tensor]]:
-    architecture = Architecture(name="toy", input_shape=(1, 4, 4), classes=3)
+    architecture = Architecture.of("toy", (1, 4, 4), 3)
     generator = Rng.root(0).torch()
     data = Batch(
         inputs=torch.rand(20, 1, 4, 4, generator=generator),

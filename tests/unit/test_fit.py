@@ -13,7 +13,7 @@ from glasshouse.rng import Rng
 from glasshouse.settings import Recipe
 from glasshouse.wire import Architecture, Batch
 
-MLP = Architecture(name="mlp", input_shape=(1, 8, 8), classes=10, arguments={"hidden": 32})
+MLP = Architecture.of("mlp", (1, 8, 8), 10, {"hidden": 32})
 RNG = Rng.root(0)
 
 
@@ -32,7 +32,7 @@ def equal(left, right):
         (MLP, Recipe(epochs=6, learning_rate=0.1)),
         (MLP, Recipe(epochs=6, optimizer="adam", learning_rate=0.01, weight_decay=0, schedule="cosine")),
         (
-            Architecture(name="resnet18", input_shape=(1, 8, 8), classes=10, arguments={"width": 4}),
+            Architecture.of("resnet18", (1, 8, 8), 10, {"width": 4}),
             Recipe(epochs=3, batch_size=32, learning_rate=0.1, channels_last=True, precision="bfloat16"),
         ),
     ],
@@ -105,7 +105,7 @@ def test_modes_are_given_back(digits):
 
 
 def test_prediction_does_not_depend_on_the_batch_size():
-    model = build(Architecture(name="resnet18", input_shape=(1, 8, 8), classes=3, arguments={"width": 2}))
+    model = build(Architecture.of("resnet18", (1, 8, 8), 3, {"width": 2}))
     x = torch.rand(7, 1, 8, 8, generator=RNG.torch())
     torch.testing.assert_close(predict(model, x, batch_size=2), predict(model, x, batch_size=7))
 

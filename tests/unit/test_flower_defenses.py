@@ -17,7 +17,7 @@ from glasshouse.rng import Rng
 from glasshouse.transcript.record import RoundRecord, Transcript
 from glasshouse.wire import Architecture, Batch, Broadcast, Mechanism, Terms, Update
 
-LENET = Architecture(name="lenet5", input_shape=(1, 8, 8), classes=10)
+LENET = Architecture.of("lenet5", (1, 8, 8), 10)
 EXAMPLES, ROUNDS, CLIENTS = 8, 6, 2
 TERMS = Terms(
     protocol="fedavg", architecture=LENET, sends="parameters", clients=CLIENTS, cohort=CLIENTS, batch_size=4,

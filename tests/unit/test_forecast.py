@@ -12,9 +12,7 @@ from glasshouse.models.build import build
 from glasshouse.rng import Rng
 from glasshouse.wire import Architecture
 
-MODEL = build(
-    Architecture(name="lenet_sigmoid", input_shape=(1, 8, 8), classes=10), rng=Rng.root(0).child("model")
-)
+MODEL = build(Architecture.of("lenet_sigmoid", (1, 8, 8), 10), rng=Rng.root(0).child("model"))
 
 
 @pytest.fixture(scope="module")

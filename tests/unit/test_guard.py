@@ -19,9 +19,7 @@ from glasshouse.settings import Recipe
 from glasshouse.store import write_tensors
 from glasshouse.wire import Architecture
 
-AGREED = Architecture(
-    name="maui_cnn", input_shape=(3, 16, 16), classes=10, arguments={"width": 8, "hidden": 32}
-)
+AGREED = Architecture.of("maui_cnn", (3, 16, 16), 10, {"width": 8, "hidden": 32})
 
 
 @pytest.fixture
@@ -121,9 +119,7 @@ def test_rows_that_agree_in_some_entries_alone_do_not_repeat_each_other(seed):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_honest_columns_of_two_entries_agree_by_chance_and_are_no_finding(seed):
-    two = Architecture(
-        name="maui_cnn", input_shape=(3, 8, 8), classes=2, arguments={"width": 4, "hidden": 2048}
-    )
+    two = Architecture.of("maui_cnn", (3, 8, 8), 2, {"width": 4, "hidden": 2048})
     model = state(build(two, rng=Rng.root(seed)))
     assert inspect(model, agreed=model).inspection.findings == ()
     model["head.hidden.weight"][5] = 2 * model["head.hidden.weight"][7]
@@ -143,16 +139,14 @@ def test_honest_columns_of_two_entries_agree_by_chance_and_are_no_finding(seed):
     ],
 )
 def test_fresh_models_pass(name, shape, arguments):
-    fresh = Architecture(name=name, input_shape=shape, classes=10, arguments=arguments)
+    fresh = Architecture.of(name, shape, 10, arguments)
     model = state(build(fresh, rng=Rng.root(4)))
     assert inspect(model, agreed=model).inspection.findings == ()
 
 
 def test_a_trained_model_with_its_biases_passes():
     digits = load("digits").split("train").batch(torch.arange(400))
-    small = Architecture(
-        name="maui_cnn", input_shape=(1, 8, 8), classes=10, arguments={"width": 8, "hidden": 32}
-    )
+    small = Architecture.of("maui_cnn", (1, 8, 8), 10, {"width": 8, "hidden": 32})
     model = build(small, rng=Rng.root(1))
     fit(model, digits, Recipe(epochs=3, batch_size=32), rng=Rng.root(2))
     records = inspect(state(model))
@@ -190,7 +184,7 @@ def four_bits(model):
 @pytest.mark.parametrize("change", [pruned, four_bits])
 def test_an_honest_model_of_a_federation_that_compresses_is_silenced_by_the_last_one(change):
     """Another model, compressed alike: the rules alone refuse it, but not beside the reference."""
-    few = Architecture(name="lenet5", input_shape=(1, 28, 28), classes=10)
+    few = Architecture.of("lenet5", (1, 28, 28), 10)
     last, now = (change(state(build(few, rng=Rng.root(seed)))) for seed in (1, 2))
     assert inspect(now).findings
     assert inspect(now, reference=last).findings == ()
@@ -200,7 +194,7 @@ def test_a_reference_says_which_structure_is_agreed_and_one_of_another_network_i
     more = {**honest, "extra.weight": torch.ones(4, 4), "extra.bias": torch.zeros(4)}
     assert any(s.startswith("structure") for s in inspect(more, reference=honest).findings)
     assert inspect(more, agreed=more, reference=more).fits
-    other = state(build(Architecture(name="mlp", input_shape=(1, 28, 28), classes=10)))
+    other = state(build(Architecture.of("mlp", (1, 28, 28), 10)))
     for agreed in (None, honest):
         with pytest.raises(BadValue, match="honest model of the same architecture"):
             inspect(honest, agreed=agreed, reference=other)
@@ -239,7 +233,7 @@ def test_a_pruned_reference_excuses_one_row_in_eight_more_at_most():
 
 
 def test_how_well_a_model_fits_own_examples_is_told_beside_the_last_one(tmp_path, capsys):
-    few = Architecture(name="mlp", input_shape=(1, 8, 8), classes=10, arguments={"hidden": 16})
+    few = Architecture.of("mlp", (1, 8, 8), 10, {"hidden": 16})
     digits = load("digits").split("train").batch(torch.arange(256))
     last, now = build(few, rng=Rng.root(1)), build(few, rng=Rng.root(1))
     fit(last, digits, Recipe(epochs=20, batch_size=32), rng=Rng.root(2))

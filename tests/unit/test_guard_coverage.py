@@ -13,14 +13,12 @@ from glasshouse.guard.dense import dense
 from glasshouse.guard.inspect import inspect
 from glasshouse.guard.vectors import normalized_entropy
 from glasshouse.models.build import build, state
+from glasshouse.outside.weights import read_weights
 from glasshouse.rng import Rng
 from glasshouse.store import write_tensors
-from glasshouse.weights import read_weights
 from glasshouse.wire import Architecture
 
-AGREED = Architecture(
-    name="maui_cnn", input_shape=(3, 16, 16), classes=10, arguments={"width": 8, "hidden": 32}
-)
+AGREED = Architecture.of("maui_cnn", (3, 16, 16), 10, {"width": 8, "hidden": 32})
 
 
 @pytest.fixture

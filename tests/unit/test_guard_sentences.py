@@ -21,9 +21,8 @@ def model_of(**arguments):
     return build(
         Architecture(
             name="small_gpt",
-            input_shape=SOURCE.input_shape,
-            classes=4,
-            vocabulary=SOURCE.vocabulary,
+            inputs=SOURCE.inputs,
+            task=SOURCE.task,
             arguments={"width": 64, **arguments},
         )
     ).eval()

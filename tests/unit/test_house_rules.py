@@ -8,7 +8,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[2] / "src"
 FILES = sorted(SOURCE.rglob("*.py"))
-MAX_FILE, MAX_FUNCTION = 350, 60
+MAX_FILE, MAX_FUNCTION = 600, 80  # smoke alarms: what goes off is split by subject, not by size
 # Calls that draw from a global generator unless they are handed one.
 DRAWS = {"bernoulli", "multinomial", "normal", "poisson", "rand", "randint", "randn", "randperm"}
 DRAWS_IN_PLACE = {"bernoulli_", "exponential_", "normal_", "random_", "uniform_"}
@@ -45,14 +45,20 @@ def global_draws(tree: ast.AST) -> Iterator[str]:
             yield f"line {node.lineno}: {ast.unparse(node.func)}"
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
-def test_file_keeps_the_rules(path):
+def broken_rules(path: Path) -> Iterator[str]:
+    """The rules that a file breaks, in words."""
     text = path.read_text()
     tree = ast.parse(text)
-    assert len(text.splitlines()) <= MAX_FILE
-    assert long_functions(tree) == []
+    if (lines := len(text.splitlines())) > MAX_FILE:
+        yield f"{lines} lines"
+    yield from (f"function {name} is too long" for name in long_functions(tree))
     if "fork_rng" not in text and path.name not in RESTORES:  # draws in fork_rng do not leave it
-        assert list(global_draws(tree)) == []
+        yield from global_draws(tree)
+
+
+def test_every_file_keeps_the_rules():
+    broken = [f"{path.relative_to(SOURCE)}: {rule}" for path in FILES for rule in broken_rules(path)]
+    assert broken == []
 
 
 @pytest.mark.parametrize(

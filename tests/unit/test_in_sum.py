@@ -147,9 +147,8 @@ def test_sentences_hide_in_a_sum_that_fills_the_span() -> None:
     model = models.build(
         Architecture(
             name="small_gpt",
-            input_shape=source.input_shape,
-            classes=4,
-            vocabulary=source.vocabulary,
+            inputs=source.inputs,
+            task=source.task,
             arguments={"width": 64},
         )
     ).eval()

@@ -12,7 +12,7 @@ from glasshouse.models.build import build, state
 from glasshouse.rng import Rng
 from glasshouse.wire import Architecture
 
-MODEL = Architecture(name="maui_cnn", input_shape=(1, 8, 8), classes=10, arguments={"width": 8, "hidden": 16})
+MODEL = Architecture.of("maui_cnn", (1, 8, 8), 10, {"width": 8, "hidden": 16})
 
 
 @pytest.fixture(scope="module")

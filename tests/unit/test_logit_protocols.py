@@ -39,7 +39,7 @@ def run(protocol, clients=2, rounds=2, data=None, **terms):
 
 
 def learner(seed=0):
-    model = models.build(Architecture(name="mlp", input_shape=SHAPE, classes=CLASSES), rng=Rng.root(seed))
+    model = models.build(Architecture.of("mlp", SHAPE, CLASSES), rng=Rng.root(seed))
     return Learner(model, rate=1e-2, decay=0.0, batch_size=4)
 
 

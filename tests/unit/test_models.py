@@ -18,7 +18,7 @@ SMALL = {"convnet": {"width": 4}, "maui_cnn": {"width": 4, "hidden": 0}, "resnet
 
 
 def architecture(name, shape=(3, 32, 32), classes=10, **arguments):
-    return Architecture(name=name, input_shape=shape, classes=classes, arguments=arguments)
+    return Architecture.of(name, shape, classes, arguments)
 
 
 def count(model):
@@ -176,8 +176,7 @@ def test_load_says_what_does_not_fit_and_changes_nothing():
     ("wanted", "error", "words"),
     [
         (architecture("resnet81"), UnknownName, "resnet18"),
-        (architecture("mlp", (1, 4, 4)), BadValue, "at least 1 × 8 × 8"),
-        (architecture("mlp", classes=1), BadValue, "2 classes"),
+        (architecture("lenet5", (1, 4, 4)), BadValue, "at least 1 × 8 × 8"),
         (architecture("mlp", hiden=3), BadValue, "did you mean hidden"),
         (architecture("mlp", hidden="3,x"), BadValue, "whole numbers"),
         (architecture("convnet", width=0), BadValue, "width"),
@@ -186,9 +185,9 @@ def test_load_says_what_does_not_fit_and_changes_nothing():
         (architecture("no_such_module:net"), BadFile, "No module named"),
         (architecture("my_nets:none"), BadValue, "no such name"),
         (architecture("my_nets:number"), BadValue, "a int"),
-        (architecture("my_nets:plain"), BadValue, "forward pass on images (3, 32, 32)"),
-        (architecture("my_nets:five"), BadValue, "logits (B, 10)"),
-        (architecture("my_nets:grey"), BadValue, "forward pass on images (3, 32, 32)"),
+        (architecture("my_nets:plain"), BadValue, "forward pass on pictures (3, 32, 32)"),
+        (architecture("my_nets:five"), BadValue, "outputs (B, 10)"),
+        (architecture("my_nets:grey"), BadValue, "forward pass on pictures (3, 32, 32)"),
     ],
     ids=lambda x: x.name if isinstance(x, Architecture) else None,
 )

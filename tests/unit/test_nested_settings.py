@@ -21,7 +21,7 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    card: ClassVar[Card] = Card(summary="toy", renamed={"training_steps": "training.steps"})
+    card: ClassVar[Card] = Card(summary="toy")
 
     training: Training = field(default_factory=lambda: Training(schedule="cosine"))
     restarts: int = 1
@@ -79,9 +79,3 @@ def test_every_mistake_in_a_table_is_named_by_its_path(table, path, needs, hint)
     (problem,) = problems(training=table)
     assert (problem.path, problem.needs) == (path, needs)
     assert hint in problem.hint
-
-
-def test_an_argument_of_an_earlier_version_is_told_its_new_name():
-    (problem,) = problems(training_steps=5)
-    assert problem.path == "attacks[0].training_steps"
-    assert problem.hint == "it is called training.steps now"

@@ -22,7 +22,7 @@ SHAPES = {"lenet5": (3, 32, 32), "mlp": (1, 8, 8)}
 
 def terms(model="mlp", **changes) -> Terms:
     small = {"hidden": 6} if model == "mlp" else {}
-    architecture = Architecture(name=model, input_shape=SHAPES[model], classes=10, arguments=small)
+    architecture = Architecture.of(model, SHAPES[model], 10, small)
     usual = {"protocol": "fedavg", "sends": "delta", "clients": 6, "cohort": 3, "batch_size": 5}
     return Terms(architecture=architecture, **{**usual, "learning_rate": 0.1, **changes})
 

@@ -29,7 +29,7 @@ SHAPES = {"lenet5": (3, 32, 32), "lenet_dropout": (1, 28, 28), "mlp": (1, 8, 8)}
 
 
 def terms(model="mlp", **changes) -> Terms:
-    architecture = Architecture(name=model, input_shape=SHAPES[model], classes=10)
+    architecture = Architecture.of(model, SHAPES[model], 10)
     usual = {"protocol": "fedavg", "sends": "delta", "clients": 6, "cohort": 3, "batch_size": 5}
     return Terms(architecture=architecture, **{**usual, "learning_rate": 0.1, **changes})
 

@@ -181,7 +181,7 @@ def test_interrupted_training_goes_on_where_it_stopped(target, monkeypatch, tmp_
 
 @pytest.mark.parametrize("family", ["cnn", "alexnet", "vgg", "resnet", "vit"])
 def test_every_family_has_a_tail_and_a_decoder(family):
-    architecture = Architecture(name=f"scale_mia_{family}", input_shape=(3, 32, 32), classes=10)
+    architecture = Architecture.of(f"scale_mia_{family}", (3, 32, 32), 10)
     model = build(architecture).eval()
     tail = find_tail(model, (3, 32, 32), subject="test")
     assert tail.names == ("features.fc1", "features.fc2", "head")
@@ -194,7 +194,7 @@ def test_every_family_has_a_tail_and_a_decoder(family):
 
 @pytest.mark.parametrize(("side", "channels"), [(28, 1), (64, 1), (64, 3)])
 def test_the_cnn_fits_other_sizes(side, channels):
-    architecture = Architecture(name="scale_mia_cnn", input_shape=(channels, side, side), classes=4)
+    architecture = Architecture.of("scale_mia_cnn", (channels, side, side), 4)
     model = build(architecture).eval()
     tail = find_tail(model, architecture.input_shape, subject="test")
     assert decoder_for(architecture, tail.latent)(torch.rand(2, tail.latent)).shape[2:] == (side, side)
@@ -218,9 +218,7 @@ def test_bad_settings_are_refused():
 
 @pytest.mark.parametrize(("precision", "apart"), [(torch.float32, 1e-6), (torch.bfloat16, 0.02)])
 def test_the_faster_decoder_gives_the_same_images(precision, apart):
-    decoder = decoder_for(
-        Architecture(name="scale_mia_cnn", input_shape=(3, 32, 32), classes=10), 1024
-    ).eval()
+    decoder = decoder_for(Architecture.of("scale_mia_cnn", (3, 32, 32), 10), 1024).eval()
     latent = torch.rand((3, 1024), generator=RNG.torch())
     quick = Reader(deepcopy(decoder), precision=precision)
     assert [type(layer) for layer in quick.layers] != [type(layer) for layer in decoder]

@@ -18,7 +18,7 @@ RNG = Rng.root(0)
 SIDE, EXAMPLES, ROUNDS = 8, 16, 20
 CLOSE = 2.5e-3  # mean squared error; images differ by five times as much from flat ones
 SHORT = Seer(training=SecretTraining(steps=3))
-MLP = Architecture(name="mlp", input_shape=(1, SIDE, SIDE), classes=10, arguments={"hidden": "128,128"})
+MLP = Architecture.of("mlp", (1, SIDE, SIDE), 10, {"hidden": "128,128"})
 
 
 def pictures(number, *, seed):
@@ -159,7 +159,7 @@ def test_it_refuses_images_that_are_alike():
 )
 def test_it_refuses_models_that_mix_examples(model, arguments, match):
     with pytest.raises(Inapplicable, match=match):
-        last_layer(Architecture(name=model, input_shape=(3, 32, 32), classes=10, arguments=arguments))
+        last_layer(Architecture.of(model, (3, 32, 32), 10, arguments))
 
 
 def test_settings_are_checked():

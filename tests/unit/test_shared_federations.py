@@ -8,9 +8,7 @@ import pytest
 
 import glasshouse as gh
 from glasshouse.audit.captured import group as recording
-from glasshouse.audit.cost import estimate as costs
-from glasshouse.audit.cost.cached import CountedWork
-from glasshouse.audit.cost.timings import Known
+from glasshouse.audit.count import count
 from glasshouse.audit.hashes import verify_hashes
 from glasshouse.audit.plan import plan
 from glasshouse.audit.simulation.record import read_record, write_record
@@ -123,14 +121,15 @@ def test_an_audit_finds_the_same_with_and_without_sharing(tmp_path):
         assert [f.value for f in ours] == [f.value for f in alone.result.findings]
 
 
-def test_the_costs_count_a_shared_federation_once():
-    (scenario,) = load("digits-inversion", list(BOTH)).scenarios
-    (row,) = [row for row in costs.cost(scenario, Known(None), CountedWork()) if row["part"] == "simulation"]
-    assert row["calls"] == 1
+def _simulations(*changes):
+    (row,) = [row for row in count(load("digits-inversion", [*BOTH, *changes])) if row.part == "simulation"]
+    return row.calls
+
+
+def test_a_shared_federation_is_counted_once():
+    assert _simulations() == 1
 
 
 @pytest.mark.parametrize("seeds", [1, 3])
 def test_each_seed_has_a_federation_of_its_own(seeds):
-    (scenario,) = load("digits-inversion", [*BOTH, f"audit.seeds={list(range(seeds))}"]).scenarios
-    (row,) = [row for row in costs.cost(scenario, Known(None), CountedWork()) if row["part"] == "simulation"]
-    assert row["calls"] == seeds
+    assert _simulations(f"audit.seeds={list(range(seeds))}") == seeds

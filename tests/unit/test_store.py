@@ -8,7 +8,7 @@ import torch
 
 from glasshouse import store
 from glasshouse.errors import BadFile, BadValue, DiskFull
-from glasshouse.weights import read_weights
+from glasshouse.outside.weights import read_weights
 
 
 def test_tensors_come_back_as_they_were(tmp_path):

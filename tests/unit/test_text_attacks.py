@@ -11,12 +11,15 @@ from glasshouse.federation.defenses.gaussian_noise import GaussianNoise
 from glasshouse.rng import Rng
 from glasshouse.scenario.load import from_dict
 from glasshouse.scenario.suite import Member, Suite
+from glasshouse.tasks.classification import Classification
 from glasshouse.testing.toys import toy
 from glasshouse.tokens.vocabulary import Vocabulary
 from glasshouse.transcript.grants import Grants
 from glasshouse.wire import Architecture, Batch
 
 WORDS = Vocabulary(size=300, pad=0, end=1)
+
+CLASSES = Classification(classes=10)
 
 
 def played(**changes):
@@ -33,7 +36,7 @@ def words(rows):
     "changes",
     [
         {},
-        {"arguments": {"task": "class"}},
+        {"task": CLASSES},
         {"protocol": "fedavg", "local_epochs": 2, "learning_rate": 0.01},
         {"defenses": (GaussianNoise(std=1e-5),)},
     ],
@@ -55,9 +58,9 @@ def test_frozen_embeddings_have_no_rows():
         EmbeddingRows().run(played(arguments={"frozen": "embeddings"}).view(client=0), rng=Rng.root(0))
 
 
-@pytest.mark.parametrize("task", ["next", "class"])
+@pytest.mark.parametrize("task", [None, CLASSES])
 def test_a_known_sentence_is_found_at_the_client_that_has_it(task):
-    run = played(arguments={"task": task})
+    run = played(task=task)
     for owner in range(4):
         known = Batch(
             inputs=run.setting.private.inputs[2 * owner : 2 * owner + 1], labels=torch.zeros(1).long()
@@ -76,7 +79,7 @@ def test_a_full_span_says_nothing_about_anybody():
 
 
 def test_they_read_sentences_alone():
-    pictures = Architecture(name="mlp", input_shape=(1, 8, 8), classes=10)
+    pictures = Architecture.of("mlp", (1, 8, 8), 10)
     for attack in (EmbeddingRows(), ProjRes()):
         with pytest.raises(Inapplicable, match="a model that reads sentences"):
             attack.check_model(pictures)

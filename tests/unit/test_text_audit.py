@@ -196,7 +196,7 @@ def test_other_data_need_another_model():
 def test_searches_that_are_cut_short_are_called_unfinished(tmp_path, attack):
     result = run(
         tmp_path / "run",
-        model={"task": "class"},
+        data={"task": "classification"},
         federation={"clients": 2, "batch_size": 1},
         attacks=[{**attack, "search": {"iterations": 2, "restarts": 1}}],
         audit={"metrics": ["token_accuracy"], "victims": 2, "utility": False},

@@ -24,6 +24,7 @@ from glasshouse.rng import Rng
 from glasshouse.scenario.load import from_dict
 from glasshouse.scenario.suite import Member, Suite
 from glasshouse.settings import Optimizer
+from glasshouse.tasks.classification import Classification
 from glasshouse.testing.toys import toy
 from glasshouse.tokens.vocabulary import Vocabulary
 from glasshouse.transcript.grants import Grants
@@ -35,14 +36,16 @@ AUXILIARY = Batch(
     inputs=WORDS.stack([[5, 6, 7, 8], [9, 6, 10], [11, 12, 13, 14, 15]], length=8),
     labels=torch.zeros(3).long(),
 )
+CLASSES = Classification(classes=10)
 SEARCH = Descent(iterations=60, restarts=1, learning_rate=0.3)
 TAG = Tag(search=SEARCH)
 LAMP = Lamp(search=SEARCH, starts=10, every=30, moves=10, prior=0.001)
 
 
 def played(**changes):
-    arguments = {"width": 32, "task": "class", **changes.pop("arguments", {})}
-    return toy(**{"model": "small_gpt", "vocabulary": WORDS, "arguments": arguments, "clients": 2, **changes})
+    arguments = {"width": 32, **changes.pop("arguments", {})}
+    usual = {"model": "small_gpt", "vocabulary": WORDS, "task": CLASSES, "clients": 2}
+    return toy(**{**usual, "arguments": arguments, **changes})
 
 
 def view_of(run, client=0):
@@ -61,9 +64,9 @@ def in_place(claim, run):
 
 
 @pytest.mark.parametrize("attack", [TAG, LAMP])
-@pytest.mark.parametrize("task", ["class", "next"])
+@pytest.mark.parametrize("task", [CLASSES, None])
 def test_most_of_a_short_sentence_is_read(attack, task):
-    run = played(arguments={"task": task})
+    run = played(task=task)
     claim = claim_of(attack, run)
     assert claim.about == About(rounds=(0,), client=0)
     assert in_place(claim, run) >= 0.5  # a guess has 1 of 78
@@ -80,14 +83,14 @@ def test_a_change_of_parameters_is_read_like_its_gradient(attack):
 @pytest.mark.parametrize("attack", [TAG, LAMP])
 def test_they_say_what_they_need(attack):
     with pytest.raises(Inapplicable, match="a model that reads sentences"):
-        attack.check_model(Architecture(name="mlp", input_shape=(1, 8, 8), classes=10))
+        attack.check_model(Architecture.of("mlp", (1, 8, 8), 10))
     with pytest.raises(Inapplicable, match="secure_sum hides them"):
         attack.run(
             played(secure_sum=True).view(client=None, grants=Grants(auxiliary=AUXILIARY)), rng=Rng.root(0)
         )
     with pytest.raises(Inapplicable, match="clients that step by sgd"):
         claim_of(attack, played(protocol="fedavg", optimizer=Optimizer(name="adam")))
-    view = view_of(played(arguments={"task": "next"}))
+    view = view_of(played(task=None))
     (update,) = view.rounds[0].updates.values()
     for sent in ({"body.tokens.weight": update.tensors["body.tokens.weight"]},
                  {name: torch.zeros_like(t) for name, t in update.tensors.items()}):  # fmt: skip
@@ -96,10 +99,10 @@ def test_they_say_what_they_need(attack):
             attack.run(replace(view, rounds=(less,)), rng=Rng.root(0))
 
 
-@pytest.mark.parametrize("task", ["class", "next"])
+@pytest.mark.parametrize("task", [CLASSES, None])
 def test_the_longest_sentence_ends_where_positions_stop_moving(task):
     for defenses in ((), (GaussianNoise(std=1e-5),)):
-        run = played(arguments={"task": task}, examples=3, defenses=defenses)
+        run = played(task=task, examples=3, defenses=defenses)
         found = match_gradient(view_of(run), subject="test", distance="cosine", weight=0.0, rng=Rng.root(0))
         assert found.longest == int(WORDS.real(run.setting.private.inputs[:3]).sum(1).max())
         drawn = found.draw(20, auxiliary=AUXILIARY.inputs, generator=torch.Generator().manual_seed(0))
@@ -114,9 +117,9 @@ def test_frozen_positions_tell_no_length():
 
 
 @pytest.mark.parametrize("attack", [TAG, LAMP])
-@pytest.mark.parametrize("task", ["class", "next"])
+@pytest.mark.parametrize("task", [CLASSES, None])
 def test_the_truth_has_the_least_loss(attack, task):
-    run = played(arguments={"task": task}, examples=2)
+    run = played(task=task, examples=2)
     claim = claim_of(replace(attack, search=Descent(iterations=4, restarts=1)), run)
     searched = attack.objective(view_of(run), claim.about, rng=Rng.root(0))
     private = run.setting.private.pick(torch.arange(2))
@@ -134,13 +137,14 @@ def test_the_truth_has_the_least_loss(attack, task):
 
 @pytest.mark.parametrize(
     ("name", "arguments"),
-    [("gpt2", {}), ("gpt2", {"rank": 4}), ("llama", {"task": "next"}), ("bert", {})],
+    [("gpt2", {}), ("gpt2", {"rank": 4}), ("llama", {}), ("bert", {})],
 )
 def test_every_family_is_matched(name, arguments):
     pytest.importorskip("transformers")
     pytest.importorskip("peft")
     words = Vocabulary(size=80, pad=0, end=1, start=2)
-    run = played(model=name, vocabulary=words, arguments={"layers": 2, "heads": 4, **arguments})
+    task = None if name == "llama" else CLASSES
+    run = played(model=name, vocabulary=words, task=task, arguments={"layers": 2, "heads": 4, **arguments})
     attack = Tag(search=Descent(iterations=2, restarts=1))
     (claim,) = attack.run(view_of(run), rng=Rng.root(0))
     searched = attack.objective(view_of(run), claim.about, rng=Rng.root(0))
@@ -217,7 +221,7 @@ def test_classes_of_sentences_are_counted_off_the_head(examples, seed):
 
 def test_a_model_of_the_next_token_has_no_classes():
     with pytest.raises(Inapplicable, match="a linear layer with 10 outputs"):
-        LabelInference().run(view_of(played(arguments={"task": "next"})), rng=Rng.root(0))
+        LabelInference().run(view_of(played(task=None)), rng=Rng.root(0))
     with pytest.raises(Inapplicable, match="features that are not negative"):
         LabelInference(rule="minima").run(view_of(played()), rng=Rng.root(0))
 
@@ -228,8 +232,14 @@ def test_an_audit_finds_the_leak_with_its_control_and_says_whether_the_search_wa
     scenario = from_dict(
         {
             "name": "letters",
-            "data": {"source": "sentences", "auxiliary": 200, "heldout": 80, "images_are_public": False},
-            "model": {"name": "small_gpt", "width": 192, "task": "class"},
+            "data": {
+                "source": "sentences",
+                "auxiliary": 200,
+                "heldout": 80,
+                "images_are_public": False,
+                "task": "classification",
+            },
+            "model": {"name": "small_gpt", "width": 192},
             "federation": {"clients": 6, "batch_size": 1},
             "attacks": [{"name": attack, "search": {"iterations": 400, "restarts": 1, "learning_rate": 0.3}}],
             "audit": {"metrics": ["token_accuracy"], "victims": 6, "distractors": 60, "utility": False},

@@ -7,13 +7,14 @@ import torch
 from safetensors.torch import save_file
 
 from glasshouse.audit.simulation.pretraining import start_of
-from glasshouse.errors import BadValue, Inapplicable
+from glasshouse.errors import BadValue
 from glasshouse.federation.client import LocalTraining
 from glasshouse.interfaces import losses_of, mean_loss
 from glasshouse.models import build as models
 from glasshouse.models.outline import outline
 from glasshouse.rng import Rng
 from glasshouse.scenario.load import from_dict
+from glasshouse.testing.toys import sentence_model
 from glasshouse.tokens.vocabulary import Vocabulary
 from glasshouse.wire import Architecture, Batch
 
@@ -25,7 +26,7 @@ needs_extra = pytest.mark.skipif(not importlib.util.find_spec("transformers"), r
 
 
 def architecture(name="small_gpt", **arguments):
-    return Architecture(name=name, input_shape=(8,), classes=3, arguments=arguments, vocabulary=WORDS)
+    return sentence_model(name, WORDS, length=8, classes=3 if name == "bert" else 0, **arguments)
 
 
 def made(name="small_gpt", **arguments):
@@ -61,7 +62,9 @@ def test_the_loss_is_that_of_transformers_on_one_sentence():
     other = transformers.GPT2LMHeadModel(model.body.config).eval()
     other.transformer.load_state_dict(model.body.state_dict())
     one = TOKENS[:1, :4]
-    torch.testing.assert_close(model.losses(one, BATCH.labels[:1])[0], other(one, labels=one).loss)
+    torch.testing.assert_close(
+        losses_of(model, Batch(inputs=one, labels=BATCH.labels[:1]))[0], other(one, labels=one).loss
+    )
 
 
 @pytest.mark.parametrize("name", ["small_gpt", "gpt2", "llama", "bert"])
@@ -119,7 +122,7 @@ def test_adapters_alone_are_trained_and_their_first_matrix_starts_without_gradie
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"task": "other"}, {"frozen": "everything"}, {"width": 30, "heads": 4}, {"layers": 0}],
+    [{"frozen": "everything"}, {"width": 30, "heads": 4}, {"layers": 0}],
 )
 def test_arguments_that_have_no_meaning_are_refused(arguments):
     with pytest.raises(BadValue):
@@ -127,12 +130,10 @@ def test_arguments_that_have_no_meaning_are_refused(arguments):
 
 
 def test_models_and_data_must_be_of_one_kind():
-    with pytest.raises(BadValue, match="images"):
-        models.build(Architecture(name="mlp", input_shape=(8,), classes=3, vocabulary=WORDS))
+    with pytest.raises(BadValue, match="numbers a layer can take"):
+        models.build(sentence_model("mlp", WORDS, length=8, classes=3))
     with pytest.raises(BadValue, match="sentences"):
-        models.build(Architecture(name="small_gpt", input_shape=(1, 8, 8), classes=3))
-    with pytest.raises(Inapplicable, match="reads sentences"):
-        _ = architecture().image_shape
+        models.build(Architecture.of("small_gpt", (1, 8, 8), 3))
 
 
 @needs_extra
@@ -187,5 +188,5 @@ def test_the_mean_loss_is_the_mean_of_the_losses():
 
 def test_the_loss_is_that_of_a_sentence_without_padding():
     model = made()
-    alone = model.losses(TOKENS[:1, :4], BATCH.labels[:1])
-    torch.testing.assert_close(model.losses(TOKENS, BATCH.labels)[:1], alone)
+    alone = losses_of(model, Batch(inputs=TOKENS[:1, :4], labels=BATCH.labels[:1]))
+    torch.testing.assert_close(losses_of(model, BATCH)[:1], alone)

@@ -33,7 +33,7 @@ def claim(view: View, inputs: Tensor) -> tuple[Claim, ...]:
 
 
 def reads_sentences(view: View) -> bool:
-    return view.terms.architecture.vocabulary is not None
+    return view.terms.architecture.inputs.name == "sentence"
 
 
 @dataclass(frozen=True, kw_only=True)

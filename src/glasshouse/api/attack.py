@@ -15,15 +15,19 @@ from glasshouse.audit.attacking.claims import Unit
 from glasshouse.audit.attacking.needs import attack_of, find_refusal
 from glasshouse.audit.preflight.network import derivative_fault
 from glasshouse.errors import BadScenario, BadValue, Inapplicable
+from glasshouse.modalities.base import Modality
+from glasshouse.modalities.image import Image
+from glasshouse.models.base import evaluated
 from glasshouse.models.build import build, state
 from glasshouse.models.memory import keep
 from glasshouse.outside.schema import freeze
-from glasshouse.registry import load_model
 from glasshouse.rng import Rng
 from glasshouse.scenario.plugins import plugin_problems
 from glasshouse.scenario.problems import found_problems
 from glasshouse.scenario.table import Plugin
 from glasshouse.settings import PLAIN, Optimizer
+from glasshouse.tasks.base import Task
+from glasshouse.tasks.classification import Classification
 from glasshouse.transcript.grants import Grants
 from glasshouse.transcript.threat import Threat
 from glasshouse.transcript.view import RoundView, View
@@ -103,7 +107,9 @@ def view(
     model: nn.Module,
     update: Mapping[str, Any] | Sequence[Any],
     *,
-    input_shape: tuple[int, int, int],
+    input_shape: tuple[int, int, int] | None = None,
+    inputs: Modality | None = None,
+    task: Task | None = None,
     examples: int = 1,
     sends: Kind = "gradient",
     batch_size: int | None = None,
@@ -118,7 +124,9 @@ def view(
     Args:
         model: a network, with the weights that the client received.
         update: tensors by parameter name, or in the order of ``model.parameters()``.
-        input_shape: (C, H, W) of the client's images; their pixels are in [0, 1].
+        input_shape: (C, H, W) of the client's pictures; their pixels are in [0, 1].
+        inputs: what the client's examples look like, instead of ``input_shape``.
+        task: the loss and the targets; None: as many classes as the network has outputs.
         examples: number of examples behind the update.
         sends: what the update is: the ``gradient`` of the mean loss, the ``delta`` of the parameters after
             local training, or the new ``parameters``.
@@ -132,7 +140,7 @@ def view(
     Raises:
         BadValue: the network does not accept such images, or the update does not match it.
     """
-    architecture, network = _network(model, input_shape)
+    architecture, network = _network(model, inputs or input_shape, task)
     terms = Terms(
         protocol="fedsgd" if sends == "gradient" else "fedavg",
         architecture=architecture,
@@ -161,21 +169,51 @@ def view(
     return View(terms=terms, threat=SERVER, rounds=(first_round,), grants=grants)
 
 
-def _network(model: nn.Module, input_shape: tuple[int, int, int]) -> tuple[Architecture, nn.Module]:
-    """The registered architecture of the network, and a copy checked on such images (second derivatives)."""
+def _network(
+    model: nn.Module, inputs: Modality | tuple[int, int, int] | None, task: Task | None
+) -> tuple[Architecture, nn.Module]:
+    """The registered architecture of the network, and a copy checked on such examples (second derivatives)."""
+    if inputs is None:
+        raise BadValue(
+            f"network '{type(model).__name__}'",
+            needs="what its examples look like",
+            got="neither input_shape nor inputs",
+            fix="give input_shape=(C, H, W) of pictures, or inputs=glasshouse.modalities...",
+        )
+    described = inputs if isinstance(inputs, Modality) else Image(size=inputs)
     name = keep(model)
-    architecture = Architecture(name=name, input_shape=input_shape, classes=_classes(name, input_shape))
+    architecture = Architecture(name=name, inputs=described, task=task or _classes(model, described))
     network = build(architecture)
     if (fault := derivative_fault(architecture)) is not None:
         raise BadValue(f"network '{type(model).__name__}'", needs=fault[0], got=fault[1], fix=fault[2])
     return architecture, network
 
 
-def _classes(name: str, input_shape: tuple[int, int, int]) -> int:
-    """K, from the layer that computes the logits; the output itself is checked when the network is built."""
-    model = load_model(name)(input_shape, 0)
-    linear = {layer: module for layer, module in model.named_modules() if isinstance(module, nn.Linear)}
-    return linear.get(getattr(model, "head_name", ""), list(linear.values())[-1]).out_features
+def _classes(model: nn.Module, inputs: Modality) -> Classification:
+    """As many classes as the network has outputs.
+
+    Raises:
+        BadValue: it does not run on such examples, or does not have two or more outputs: not a classifier.
+    """
+    subject = f"network '{type(model).__name__}'"
+    try:
+        with evaluated(model):
+            shape = tuple(model(inputs.blank(1).to(next(model.parameters()).device)).shape)
+    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
+        raise BadValue(
+            subject,
+            needs=f"a forward pass on {inputs.nouns} {inputs.shape}",
+            got=f"{type(error).__name__}: {str(error).splitlines()[0]}",
+            fix="give the input_shape that it was built for",
+        ) from error
+    if len(shape) != 2 or shape[1] < 2:
+        raise BadValue(
+            subject,
+            needs="logits (B, K) of at least two classes, or the task that it was trained for",
+            got=f"{shape} for one {inputs.noun}",
+            fix="give task=Regression(...), Multilabel(...) or another of glasshouse.tasks",
+        )
+    return Classification(classes=shape[1])
 
 
 def _tensors(update: Mapping[str, Any] | Sequence[Any], network: nn.Module) -> dict[str, Tensor]:

@@ -1,29 +1,23 @@
-"""Validation and cost estimate of an audit before it is run."""
+"""Validation of an audit before it is run, and a count of its work."""
 
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 from torch import nn
 
 from glasshouse.api.scenario import Arrays, Asked, ask, in_memory
-from glasshouse.audit.cost.estimate import costs
-from glasshouse.audit.cost.rows import Row
+from glasshouse.audit.count import Speed, Work, count, magnitude, measure_speed
 from glasshouse.audit.preflight.data import survey_data
 from glasshouse.audit.preflight.inspect import check_suite, foreseen_refusals, problems
 from glasshouse.audit.preflight.network import describe, networks
-from glasshouse.executors.base import choose_device
-from glasshouse.executors.local import Local
 from glasshouse.scenario.axes import cells
 from glasshouse.scenario.suite import Suite
 from glasshouse.wire import Refusal
 
 __all__ = ["Checked", "check"]
-
-_UNITS = {"cpu": "CPU s", "cuda": "GPU s", "mps": "GPU s"}
 
 
 @final
@@ -34,25 +28,34 @@ class Checked:
     Attributes:
         suite: its scenarios, with all defaults filled in.
         networks: a description of each of the user's own networks.
-        costs: a row for each part of the audit, the total last.
+        work: what each part of the audit does, the total last.
+        speed: of one core of this machine.
         refusals: (scenario, refusal) of attacks that will not run in some cell; the report will say why.
     """
 
     suite: Suite
     networks: tuple[str, ...]
-    costs: tuple[Row, ...]
+    work: tuple[Work, ...]
+    speed: Speed
     refusals: tuple[tuple[str, Refusal], ...]
 
     def __str__(self) -> str:
         count = sum(len(cells(s)) for s in self.suite.scenarios)
         lines = [f"suite '{self.suite.name}' is valid: {len(self.suite.scenarios)} scenarios, {count} cells"]
         lines += [f"  network {sentence}" for sentence in self.networks]
-        lines += [f"  {row['scenario']}: {row['part']}: {row_words(row)}" for row in self.costs]
+        lines += [f"  {row.scenario}: {row.part}: {row}" for row in self.work]
+        lines += [f"  order of magnitude: {self.duration}"] if self.duration else []
         lines += [
             f"  {name}: will refuse: {r.subject} needs {r.needs}; got {r.got}; {r.fix}"
             for name, r in self.refusals
         ]
         return "\n".join(lines)
+
+    @property
+    def duration(self) -> str:
+        """How long one core takes for what was counted, to an order of magnitude; empty: nothing was."""
+        cost = self.work[-1].cost
+        return f"{magnitude(cost.seconds(self.speed))} on one core" if cost else ""
 
 
 def check(
@@ -61,10 +64,9 @@ def check(
     data: Arrays | None = None,
     model: nn.Module | None = None,
     sets: Sequence[str] = (),
-    probe: bool = True,
-    device: str = "cpu",
+    probe: bool | None = None,
 ) -> Checked:
-    """Report all errors that :func:`audit` would raise at once, and estimate the cost of the audit.
+    """Report all errors that :func:`audit` would raise at once, and count the work of the audit.
 
     The user's own network is built, and tested with one forward and backward pass.
 
@@ -73,8 +75,7 @@ def check(
         data: as for :func:`audit`.
         model: as for :func:`audit`.
         sets: as for :func:`audit`.
-        probe: time a short part of each attack; False: only count.
-        device: where attacks are timed: ``auto``, ``cpu``, ``cuda`` or ``mps``.
+        probe: has no effect and will go: nothing is timed any more.
 
     Raises:
         UnknownName: no preset of that name.
@@ -82,49 +83,21 @@ def check(
         BadScenario: all problems of the scenario.
 
     Examples:
-        >>> checked = check("digits-inversion", probe=False)
-        >>> checked.costs[-1]["part"]
+        >>> checked = check("digits-inversion")
+        >>> checked.work[-1].part
         'total'
     """
+    del probe
     with tempfile.TemporaryDirectory() as place:
         suite = ask(scenario, [*sets, *in_memory(data, model, Path(place))], inspect=problems)
         check_suite(suite)
         return Checked(
             suite=suite,
             networks=_own_networks(suite),
-            costs=tuple(costs(suite, timer=_stopwatch(device) if probe else None)),
+            work=count(suite),
+            speed=measure_speed(),
             refusals=tuple(foreseen_refusals(suite)),
         )
-
-
-def row_words(row: dict[str, Any]) -> str:
-    """Counts and seconds of one row of the costs; for the total, the seconds of each device.
-
-    Examples:
-        >>> row_words({"calls": 2, "unit": "steps", "evaluations": 1200, "seconds": 3.2, "device": "cuda"})
-        '2 calls, 1,200 steps, about 3 GPU s'
-    """
-    words = [f"{row['calls']:,} calls"]
-    if row["evaluations"] is not None:
-        words.append(f"{row['evaluations']:,} {row['unit']}")
-    if row["seconds"] is not None:
-        devices = row.get("devices", {row["device"]: row["seconds"]})
-        least = "at least " if row.get("unmeasured") else "about "
-        words.append(least + " and ".join(f"{s:,.0f} {_UNITS[d]}" for d, s in devices.items()))
-    notes = []
-    if row.get("unmeasured"):
-        notes.append(f"not timed and not in it: {', '.join(row['unmeasured'])}")
-    if isinstance(row.get("estimated"), list) and row["estimated"]:
-        names = ", ".join(row["estimated"])
-        notes.append(f"estimated from similar work, as the time for probes was over: {names}")
-    return "; ".join([", ".join(words), *notes])
-
-
-def _stopwatch(device: str) -> Any:
-    """A timer for probes; imported lazily, as only probes simulate and the import is slow."""
-    with Local().start() as workers:
-        chosen = choose_device(device, workers.devices)
-    return import_module("glasshouse.audit.cost.probe").Stopwatch(chosen)
 
 
 def _own_networks(suite: Suite) -> tuple[str, ...]:

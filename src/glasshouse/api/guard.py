@@ -18,14 +18,16 @@ from glasshouse.guard.behaviour.modes import HonestRanges, inspect_in_modes, lea
 from glasshouse.guard.inspect import Seen, inspect
 from glasshouse.guard.rules.finite import not_finite
 from glasshouse.guard.rules.structure import other_structure
+from glasshouse.modalities.image import Image
 from glasshouse.models.build import build, load, state
 from glasshouse.models.outline import outline
 from glasshouse.models.text.base import TextModel
 from glasshouse.outside import limits
-from glasshouse.outside.schema import ArchitectureFile, check_name, parse_as
+from glasshouse.outside.schema import ArchitectureFile, parse_as
+from glasshouse.outside.weights import read_weights
 from glasshouse.scenario.overrides import PathError, split_assignment
 from glasshouse.store import read_json
-from glasshouse.weights import read_weights
+from glasshouse.transcript.described import architecture_of
 from glasshouse.wire import Architecture
 
 __all__ = [
@@ -124,14 +126,14 @@ def own_examples(name: str, architecture: Architecture) -> tuple[Tensor, Tensor]
         BadFile: the data cannot be read.
         BadValue: the architecture reads sentences, or the data have more classes than it.
     """
-    if architecture.vocabulary is not None:
+    if not isinstance(architecture.inputs, Image):
         raise BadValue(
             f"data '{name}' for the guard",
             needs="an architecture that reads images",
-            got=f"'{architecture.name}', which reads sentences",
+            got=f"'{architecture.name}', which reads {architecture.inputs.nouns}",
             fix="in Python, glasshouse.guard takes tokens; or leave --data out: the weights alone are judged",
         )
-    channels, side, _ = architecture.input_shape
+    channels, side, _ = architecture.inputs.size
     source = load_data(named_source(name), resize=side, channels=channels)
     part = next(iter(source.splits.values()))
     order = torch.randperm(len(part), generator=torch.Generator().manual_seed(0))[: BATCH + OTHERS]
@@ -251,9 +253,7 @@ def architecture(text: str, *, trust_factory: bool = False) -> Architecture:
         name, shape, classes = parts[:3]
         channels, height, width = (int(side) for side in shape.split("x"))
         arguments = dict(split_assignment(part) for part in parts[3:])
-        return Architecture(
-            name=name, input_shape=(channels, height, width), classes=int(classes), arguments=arguments
-        )
+        return Architecture.of(name, (channels, height, width), int(classes), arguments)
     except (ValueError, PathError) as error:
         raise BadValue("option --agreed", needs=FORM, got=f"'{text}'", fix="write it like that") from error
 
@@ -262,10 +262,9 @@ def _read_architecture(path: Path, *, trust_factory: bool) -> Architecture:
     raw = read_json(path, most=limits.JSON_BYTES)
     raw = raw.get("architecture", raw) if isinstance(raw, dict) else raw
     subject = f"architecture in '{path}'"
-    fix = "give a transcript's terms.json (name, input_shape, classes), or the architecture in words"
+    fix = "give a transcript's terms.json (name, inputs, task), or the architecture in words"
     stated = parse_as(ArchitectureFile, raw, subject=subject, fix=fix)
-    check_name(stated.name, subject=subject, trust_factory=trust_factory)
-    return Architecture(**dict(stated))
+    return architecture_of(stated, subject=subject, trust_factory=trust_factory)
 
 
 def _tensor(value: Any, name: str) -> Tensor:

@@ -11,6 +11,7 @@ from glasshouse.report.html import render, write_html
 from glasshouse.report.tables import setting
 from glasshouse.report.terminal import summary
 from glasshouse.results.files import read_result
+from glasshouse.results.judgement import OUT
 from glasshouse.results.records import Contrast, Finding, Refused, Result, Utility, Verdict
 from glasshouse.results.rows import Rows
 
@@ -96,7 +97,7 @@ class Run:
         return write_export(self.result, self.folder, targets, show_private=show_private)
 
     def __repr__(self) -> str:
-        leaks = sum(f.verdict == "leaks" for f in self.result.findings if f.primary)
+        leaks = sum(f.verdict in OUT for f in self.result.findings if f.primary)
         primary = sum(f.primary for f in self.result.findings)
         return f"Run('{self.folder}': {leaks} of {primary} primary findings leak)"
 

@@ -123,13 +123,12 @@ class _Play:
     def __init__(
         self, case: Case, data: Batch, classes: int, ranges: dict[str, HonestRanges], *, seed: int
     ) -> None:
-        shape = tuple(data.inputs.shape[1:])
-        arguments = case.arguments
+        channels, height, width = data.inputs.shape[1:]
         self.case, self.ranges, self.rng = case, ranges, Rng.root(seed, salt=case.title)
         own, batch, others, known = torch.split(torch.arange(NEEDED), [OWN, BATCH, BATCH, KNOWN])
         self.own, self.batch, self.others = data.pick(own), data.pick(batch), data.pick(others)
         self.grants = Grants(auxiliary=data.pick(known))
-        architecture = Architecture(name=case.model, input_shape=shape, classes=classes, arguments=arguments)
+        architecture = Architecture.of(case.model, (channels, height, width), classes, case.arguments)
         self.terms = Terms(
             protocol=case.protocol,
             architecture=architecture,

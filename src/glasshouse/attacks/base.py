@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from glasshouse.attacks.budget import Budget
+from glasshouse.errors import BadValue
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.threat import Changes, Sees
@@ -30,14 +31,17 @@ __all__ = [
     "Labels",
     "ModelBound",
     "Needs",
+    "Paired",
     "PriorSamples",
     "Reconstruction",
     "Representations",
     "Scope",
+    "label_counts",
     "tensors_of",
 ]
 
 Scope = Literal["update", "round", "run"]
+Paired = Literal["examples", "classes", "clients", "defense"]
 
 
 @final
@@ -54,6 +58,9 @@ class Needs:
         scope: whether the harness calls it once per update, per round, or per run.
         protocols: names of the supported protocols; by default those that exchange parameters.
         optimizers: traits (``settings.Optimizer``) that it undoes or repeats; with others it is refused.
+        modalities: names of the kinds of examples that it can claim or search; empty: any.
+        continuous: it moves or reads the numbers of examples, and sentences have none.
+        one_label: every example has one of K classes (``Task.one_label``).
         repeats: it repeats the clients' training, and has no power where a capture shows other terms.
     """
 
@@ -65,6 +72,9 @@ class Needs:
     uses: frozenset[str] = frozenset()
     protocols: frozenset[str] = frozenset({"fedsgd", "fedavg", "transfer"})
     optimizers: frozenset[str] = frozenset({"sgd"})
+    modalities: frozenset[str] = frozenset()
+    continuous: bool = False
+    one_label: bool = False
     repeats: bool = False
 
 
@@ -86,7 +96,11 @@ class Claim:
         kind: its registered name; metrics name the kind that they score.
         grows: a claim over more rounds replaces one over fewer; the one over the longest prefix is judged.
         may_be_empty: tensors of length 0 mean "nothing could be read", and are scored.
-        guessed_from_images: null adversaries guess it from auxiliary images.
+        paired: with what a claim is compared: the ``examples`` of each round that it is about, the private
+            ``classes``, all ``clients`` of the run, or the ``defense`` that was on.
+        also: further kinds that it can be read as: a reconstruction with labels claims their counts, too.
+        ranked: with more candidates than examples announced, only the most confident count.
+        guessed: a null adversary that guesses examples makes such a claim by :meth:`guess`.
         scored: False for claims that are only shown, or used by the judge.
 
     Attributes:
@@ -97,10 +111,47 @@ class Claim:
     kind: ClassVar[str]
     grows: ClassVar[bool] = False
     may_be_empty: ClassVar[bool] = False
-    guessed_from_images: ClassVar[bool] = False
+    paired: ClassVar[Paired] = "examples"
+    also: ClassVar[frozenset[str]] = frozenset()
+    ranked: ClassVar[bool] = False
+    guessed: ClassVar[bool] = False
     scored: ClassVar[bool] = True
 
     about: About
+
+    @property
+    def says_nothing(self) -> bool:
+        """Nothing was read: the victim counts as one without a claim."""
+        tensors = tensors_of(self)
+        return bool(tensors) and not any(tensor.numel() for tensor in tensors.values())
+
+    def part(self, reads: str, count: int) -> Tensor | None:
+        """The part that a metric reads, of the ``count`` candidates that count; None: not claimed.
+
+        Raises:
+            BadValue: this kind has no such part.
+        """
+        tensors = tensors_of(self)
+        if reads not in tensors:
+            absent = reads in {f.name for f in fields(self)}
+            if absent:
+                return None
+            raise BadValue(
+                f"claims '{self.kind}'",
+                needs=f"a tensor '{reads}' in the claim, which the metric reads",
+                got=", ".join(sorted(tensors)) or "none",
+                fix="correct what the metric reads, or add the field to the claim",
+            )
+        items = tensors[reads]
+        if not self.ranked or len(items) <= count:
+            return items
+        order = torch.argsort(tensors["confidence"], descending=True, stable=True)[:count]
+        return items[order.sort().values]
+
+    @classmethod
+    def guess(cls, examples: Batch, reads: str) -> Tensor:
+        """What a null adversary that guesses these examples claims in the part that a metric reads."""
+        return label_counts(examples.labels) if reads == "counts" else examples.inputs
 
     @classmethod
     def silence(cls, about: About, terms: Terms) -> "Claim | None":
@@ -124,13 +175,24 @@ class Reconstruction(Claim):
 
     card: ClassVar[Card] = Card(summary="these were private inputs")
     kind: ClassVar[str] = "reconstruction"
-    guessed_from_images: ClassVar[bool] = True
+    also: ClassVar[frozenset[str]] = frozenset({"labels"})
+    ranked: ClassVar[bool] = True
+    guessed: ClassVar[bool] = True
     may_be_empty: ClassVar[bool] = True
 
     inputs: Tensor
     labels: Tensor | None
     confidence: Tensor
     source: Tensor | None = None
+
+    def part(self, reads: str, count: int) -> Tensor | None:
+        """As of any claim; ``counts`` are those of the labels, None where images come without labels."""
+        if reads != "counts":
+            return super().part(reads, count)
+        if self.labels is None:
+            return None if len(self.inputs) else torch.zeros(1, dtype=torch.int64)
+        labels = super().part("labels", count)
+        return None if labels is None else label_counts(labels)
 
     @classmethod
     def silence(cls, about: About, terms: Terms) -> "Reconstruction":
@@ -168,6 +230,7 @@ class ClassRepresentatives(Claim):
     card: ClassVar[Card] = Card(summary="a client's examples of these classes look like this")
     kind: ClassVar[str] = "class_representatives"
     grows: ClassVar[bool] = True
+    paired: ClassVar[Paired] = "classes"
 
     inputs: Tensor
     labels: Tensor
@@ -185,9 +248,14 @@ class Labels(Claim):
 
     card: ClassVar[Card] = Card(summary="the private batch held so many of each class")
     kind: ClassVar[str] = "labels"
-    guessed_from_images: ClassVar[bool] = True
+    guessed: ClassVar[bool] = True
 
     counts: Tensor
+
+    @property
+    def says_nothing(self) -> bool:
+        """No label is claimed."""
+        return not bool(self.counts.any())
 
     @classmethod
     def silence(cls, about: About, terms: Terms) -> "Labels":
@@ -207,9 +275,15 @@ class ClientScores(Claim):
     card: ClassVar[Card] = Card(summary="these clients have the property")
     kind: ClassVar[str] = "clients"
     grows: ClassVar[bool] = True
+    paired: ClassVar[Paired] = "clients"
 
     scores: Tensor
     decisions: Tensor
+
+    @property
+    def says_nothing(self) -> bool:
+        """All clients get the same score and the same decision."""
+        return max(len(torch.unique(self.scores)), len(torch.unique(self.decisions))) <= 1
 
     @classmethod
     def silence(cls, about: About, terms: Terms) -> "ClientScores":
@@ -229,9 +303,15 @@ class DefenseGuess(Claim):
 
     card: ClassVar[Card] = Card(summary="the client runs this defence")
     kind: ClassVar[str] = "defense"
+    paired: ClassVar[Paired] = "defense"
 
     name: str
     parameters: Mapping[str, Value] = field(default_factory=dict)
+
+    @property
+    def says_nothing(self) -> bool:
+        """The defence is said to be unknown."""
+        return self.name == "unknown"
 
     @classmethod
     def silence(cls, about: About, terms: Terms) -> "DefenseGuess":
@@ -275,6 +355,16 @@ class Appendix(Claim):
     name: str
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     numbers: Mapping[str, float] = field(default_factory=dict)
+
+
+def label_counts(labels: Tensor) -> Tensor:
+    """Number of labels of each class up to the largest, (K,) int64.
+
+    Examples:
+        >>> label_counts(torch.tensor([0, 2, 2])).tolist()
+        [1, 0, 2]
+    """
+    return torch.bincount(labels.long(), minlength=1)
 
 
 def tensors_of(claim: Claim) -> dict[str, Tensor]:

@@ -1,18 +1,13 @@
-"""The search budget of an attack, which ``glasshouse check`` reads to estimate its run time.
+"""The search budget of an attack, which ``glasshouse check`` counts."""
 
-Shape letters: B images, C channels, H and W pixels.
-"""
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final, Literal, Protocol, final
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, Literal, Protocol, final
+__all__ = ["MATCHING", "Budget", "Search", "search_budget"]
 
-from torch import Tensor
-
-from glasshouse.interfaces import Piece
-from glasshouse.wire import Architecture, Value
-
-__all__ = ["LONGER", "PROBE", "Budget", "Piece", "Pieces", "Search", "search_budget"]
+MATCHING: Final = 3.0
+"""Gradients that one step of gradient matching costs: the gradient, and its derivative by the inputs."""
 
 
 class Search(Protocol):
@@ -27,36 +22,18 @@ class Search(Protocol):
     def restarts(self) -> int: ...
 
 
-PROBE = 3
-"""Iterations of the short search that is run only for timing."""
-LONGER = 12
-"""Iterations of the longer timing run."""
-LONGEST = 48
-"""Iterations of a third timing run, used where a call's fixed cost hides the difference of the first two."""
-
-
-Pieces = Callable[[Architecture, Mapping[str, Tensor], Tensor], tuple[Piece, ...]]
-"""(agreed model, its tensors, images (B, C, H, W)) → the pieces of work on these images.
-
-Raises Inapplicable where the attack cannot run on this model.
-"""
-
-
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Budget:
-    """How long an attack searches, and how to time a short piece of it; ``glasshouse check`` reads it.
+    """How long an attack searches; ``glasshouse check`` counts it.
 
     Attributes:
         unit: the unit of work, in the plural: ``iterations``, ``evaluations``.
         amount: units in one search; 0: no search, only training beforehand.
         restarts: independent searches, of which the attack picks one by its own loss.
         images: at most this many images of one update, each costing ``amount``; 0: ``amount`` is per call.
-        probe: arguments that make one call short enough to be timed, whole tables; empty: calls are not
-            timed.
-        longer: the same for a longer call: the two together separate cost per unit from fixed cost per call.
-        longest: the same for a third call, used where fixed cost hides the units of the longer call.
-        pieces: times the work per image instead of a whole call; None: whole calls are timed.
+        gradients: of the agreed network, over the examples of an update, that one unit costs; 0: a unit does
+            not go through that network.
         training: training steps before the first call, done once and cached; 0: none.
         trained: what these steps train, in words. Attacks with the same text share it.
         every_round: it is trained anew for every round's model.
@@ -68,10 +45,7 @@ class Budget:
     amount: int
     restarts: int = 1
     images: int = 0
-    probe: Mapping[str, Value | Mapping[str, Any]] = field(default_factory=dict)
-    longer: Mapping[str, Value | Mapping[str, Any]] = field(default_factory=dict)
-    longest: Mapping[str, Value | Mapping[str, Any]] = field(default_factory=dict)
-    pieces: Pieces | None = None
+    gradients: float = 0.0
     training: int = 0
     trained: str = ""
     every_round: bool = False
@@ -84,25 +58,6 @@ class Budget:
         return self.amount * self.restarts
 
 
-def shorten(settings: Any, **most: int) -> dict[str, Any]:
-    """``settings`` as a table for a timing run: each number named is at most ``most``."""
-    return asdict(settings) | {name: min(n, getattr(settings, name)) for name, n in most.items()}
-
-
-def search_budget(search: Search, *, probes: tuple[int, int] = (PROBE, LONGER)) -> Budget:
-    """The budget of an attack whose argument ``search`` holds its number of iterations and restarts.
-
-    Args:
-        search: the full search.
-        probes: iterations of the two searches that are run only for timing.
-    """
-    lengths = (*probes, LONGEST)
-    short, longer, longest = ({"search": shorten(search, iterations=n)} for n in lengths)
-    return Budget(
-        unit="iterations",
-        amount=search.iterations,
-        restarts=search.restarts,
-        probe=short,
-        longer=longer,
-        longest=longest,
-    )
+def search_budget(search: Search) -> Budget:
+    """The budget of an attack on gradients whose ``search`` holds its number of iterations and restarts."""
+    return Budget(unit="iterations", amount=search.iterations, restarts=search.restarts, gradients=MATCHING)

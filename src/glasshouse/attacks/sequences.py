@@ -11,7 +11,7 @@ from torch import Tensor
 
 from glasshouse.attacks.base import About, Claim
 from glasshouse.registry import Card
-from glasshouse.wire import Terms
+from glasshouse.wire import Batch, Terms
 
 __all__ = ["OccurredTokens", "Sequences"]
 
@@ -31,6 +31,8 @@ class Sequences(Claim):
 
     card: ClassVar[Card] = Card(summary="these were private sentences")
     kind: ClassVar[str] = "sequences"
+    ranked: ClassVar[bool] = True
+    guessed: ClassVar[bool] = True
     may_be_empty: ClassVar[bool] = True
 
     tokens: Tensor
@@ -55,10 +57,17 @@ class OccurredTokens(Claim):
 
     card: ClassVar[Card] = Card(summary="these tokens occur in the private sentences")
     kind: ClassVar[str] = "occurred_tokens"
+    guessed: ClassVar[bool] = True
     may_be_empty: ClassVar[bool] = True
 
     ids: Tensor
     confidence: Tensor
+
+    @classmethod
+    def guess(cls, examples: Batch, reads: str) -> Tensor:
+        """The different tokens of the guessed sentences."""
+        del reads
+        return torch.unique(examples.inputs)
 
     @classmethod
     def silence(cls, about: About, terms: Terms) -> "OccurredTokens":

@@ -8,7 +8,7 @@ from typing import final
 
 from glasshouse.audit.attacking.call import AttackTask, units_of
 from glasshouse.audit.attacking.needs import attack_of, federation_of, threat_of
-from glasshouse.audit.scoring.controls.control import ControlTask
+from glasshouse.audit.scoring.control import ControlTask
 from glasshouse.audit.scoring.tasks import attack_key, control_key
 from glasshouse.audit.simulation.group import Group, federation_digest
 from glasshouse.audit.simulation.record import read_record

@@ -25,10 +25,10 @@ from glasshouse.audit.attacking.claims import Outcome, Unit, read_outcome, same_
 from glasshouse.audit.attacking.needs import attack_of, threat_of
 from glasshouse.audit.examine import examine
 from glasshouse.audit.replay_process import NO_NAMESPACE
-from glasshouse.audit.scoring.federation_judge import judge_of
+from glasshouse.audit.scoring.gains import value_of
+from glasshouse.audit.scoring.read import read_ground
 from glasshouse.audit.scoring.score import score_outcomes
 from glasshouse.audit.scoring.tasks import attack_key
-from glasshouse.audit.scoring.verdicts.finding import value_of
 from glasshouse.audit.sealed import is_foreign
 from glasshouse.audit.simulation.group import Group, simulate
 from glasshouse.audit.simulation.record import read_record
@@ -288,12 +288,14 @@ def score_swapped(group: Path, other: Path, attack: str, claims: Sequence[Outcom
     keys = (attack_key(i, spec) for i, spec in enumerate(scenario.attacks) if spec.name == attack)
     finished = (sorted((group / "claims" / key).glob("*/claims.json")) for key in keys)
     before = [read_outcome(path.parent) for path in next(filter(None, finished), [])]
-    old, new = judge_of(group, scenario), judge_of(other, scenario)
+    (old, _), (new, book) = read_ground(group, scenario), read_ground(other, scenario)
     for plugin in scenario.audit.metrics:
         metric: Metric = create(load("metrics", plugin.name), plugin.arguments)
         pairs = ((before, old), (claims, new), (claims, new.against(old.truth)))
         try:
-            scores = [score_outcomes(plugin.name, metric, outcomes, judge) for outcomes, judge in pairs]
+            scores = [
+                score_outcomes(plugin.name, metric, outcomes, ground, book) for outcomes, ground in pairs
+            ]
             values = [value_of(one, metric, rng=Rng.root(0)).value for one in scores if one is not None]
         except Undefined:
             continue

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from glasshouse.audit.hashes import verify_hashes
 from glasshouse.audit.plan import Plan
-from glasshouse.audit.scoring.controls.sources import package_digest
+from glasshouse.audit.sources import package_digest
 from glasshouse.disk import write_text
 from glasshouse.errors import BadFile
 from glasshouse.models.memory import PREFIX

@@ -16,10 +16,11 @@ from glasshouse.audit.plan import Plan, control_tasks, plan
 from glasshouse.audit.preflight.inspect import check_suite
 from glasshouse.audit.resume import lives_in_memory, prepare_folder
 from glasshouse.audit.scoring.cell import refusal_record
+from glasshouse.audit.scoring.family import with_family
+from glasshouse.audit.scoring.policy import policy_limits
 from glasshouse.audit.scoring.tasks import CellResult
-from glasshouse.audit.scoring.verdicts.family import with_family
-from glasshouse.audit.scoring.verdicts.policy import policy_limits
-from glasshouse.audit.scoring.wording import attack_cards, metric_cards, threat_card
+from glasshouse.audit.scoring.verdict import settle
+from glasshouse.audit.scoring.words import attack_cards, metric_cards, threat_card
 from glasshouse.audit.stages import Stages
 from glasshouse.cache import LOCKS
 from glasshouse.data.fetch import ensure
@@ -143,7 +144,9 @@ def _gather(
             threat_card(s, [one for p, one in parts if p.cell.scenario.name == s.name])
             for s in suite.scenarios
         ),
-        findings=with_family([f for _, one in parts for f in one.findings]),
+        findings=settle(
+            with_family([f for _, one in parts for f in one.findings]), {m.name: m for m in result.metrics}
+        ),
         refusals=tuple(r for _, one in parts for r in one.refusals),
         utility=tuple(u for _, one in parts for u in one.utility),
         contrasts=tuple(c for _, one in parts for c in one.contrasts),

@@ -13,19 +13,21 @@ from typing import Any, final
 
 from glasshouse.audit.attacking.call import pieces
 from glasshouse.audit.attacking.call import run_piece as run_calls
+from glasshouse.audit.attacking.needs import calls_of
 from glasshouse.audit.captured.group import record
 from glasshouse.audit.log import RunLog
 from glasshouse.audit.plan import Plan, attack_tasks, group_tasks
+from glasshouse.audit.remaining import Remaining
 from glasshouse.audit.scoring.cell import score_cell
 from glasshouse.audit.scoring.certificate import certificate_pieces, certify_together
-from glasshouse.audit.scoring.controls.control import ControlTask, judge_control, run_control
+from glasshouse.audit.scoring.control import ControlTask, judge_control, run_control
 from glasshouse.audit.scoring.tasks import CellResult, CellTask
 from glasshouse.audit.simulation.group import Group, has_use_for_crew
 from glasshouse.audit.simulation.record import read_record
 from glasshouse.cache import LOCKS, digest
 from glasshouse.errors import BadValue
 from glasshouse.executors.base import Answer, Piece, Workers
-from glasshouse.progress import Counters
+from glasshouse.progress import Counters, forecast
 from glasshouse.results.records import Control
 from glasshouse.results.rows import grouped
 from glasshouse.results.strength import EmpiricalEpsilon, Search
@@ -59,8 +61,12 @@ class Stages:
     peak_mb: float = 0.0
     spent: dict[str, float] = field(default_factory=dict)
     shares: dict[str, float] = field(default_factory=dict)
+    _remaining: Remaining = field(init=False)
     _bars: Counters = field(init=False, default_factory=Counters)
     _name: str = field(init=False, default="")
+
+    def __post_init__(self) -> None:
+        self._remaining = Remaining(jobs=self.workers.jobs)
 
     def run_plugins(self, plans: Sequence[Plan], controls: Sequence[ControlTask]) -> None:
         """Run all pieces with plug-ins: federations, attacks on each once recorded, controls, canaries.
@@ -70,6 +76,7 @@ class Stages:
         """
         groups = {g.folder: (p, g) for p in plans for g in p.groups}
         to_play = sum(not group.same_as for _, group in groups.values())
+        self._remaining.expect(_expected_steps(plans, len(groups), len(controls)))
         spare = max(1, min(self.workers.cores, self.workers.jobs // max(1, to_play)))
         with self._room("plug-ins"):
             for planned, group in groups.values():
@@ -194,10 +201,33 @@ class Stages:
             for table, name in ((self.spent, piece.label), (self.shares, piece.part)):
                 table[name] = table.get(name, 0.0) + answer.cpu_seconds
             self._bars.advance(piece.label)
+            self._remaining.finish(piece.label, answer.cpu_seconds, steps=_steps_of(piece))
+            if (seconds := self._remaining.seconds) is not None:
+                forecast(seconds)
             yield piece, answer
 
     def _epsilon_file(self, cell: Cell) -> Path:
         return self.run / "epsilons" / f"{cell.hash}.json"
+
+
+def _expected_steps(plans: Sequence[Plan], federations: int, controls: int) -> dict[str, float]:
+    """Steps of every kind in the whole run, before anything has run: attacks are counted in calls."""
+    calls = 0
+    for scenario in (planned.cell.scenario for planned in plans):
+        seeds = max(1, len(scenario.audit.seeds))
+        calls += seeds * sum(calls_of(scenario, attack) for attack in scenario.attacks)
+    steps = {FEDERATIONS: federations, CONTROLS: controls, ATTACKS: calls, SEARCHES: calls}
+    return {**steps, JUDGED: controls, SCORES: len(plans)}
+
+
+def _steps_of(piece: Piece) -> float:
+    """Steps in a piece: calls of an attack, or tasks that run together."""
+    if piece.label == ATTACKS:
+        return float(len(piece.task))
+    if piece.work is _run_each:
+        tasks = piece.task[1]
+        return float(sum(map(len, tasks)) if piece.label == SEARCHES else len(tasks))
+    return 1.0
 
 
 def _run_each(piece: tuple[Callable[[Any], Any], Sequence[Any]]) -> list[Any]:

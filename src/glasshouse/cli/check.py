@@ -1,6 +1,7 @@
 """``glasshouse check``."""
 
 import json
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -13,15 +14,19 @@ def check(
     name: Name,
     *,
     sets: Sets = [],  # noqa: B006 - typer needs a list; never mutated
-    probe: Annotated[bool, typer.Option(help="measure a short piece of each attack")] = True,
-    device: Annotated[str, typer.Option(help="where attacks are timed: auto, cpu, cuda or mps")] = "cpu",
+    probe: Annotated[bool, typer.Option(hidden=True, help="no effect: nothing is timed any more")] = False,
     as_json: Json = False,
 ) -> int:
-    """Validate SCENARIO, say which attacks will refuse, and what it will cost."""
-    checked = check_scenario(name, sets=sets, probe=probe, device=device)
+    """Validate SCENARIO, say which attacks will refuse, and count the work."""
+    del probe
+    checked = check_scenario(name, sets=sets)
     if as_json:
         plain = [[scenario, vars(refusal)] for scenario, refusal in checked.refusals]
-        facts = {"suite": checked.suite.name, "networks": checked.networks, "cost": checked.costs}
+        facts = {
+            "suite": checked.suite.name,
+            "networks": checked.networks,
+            "work": [asdict(row) for row in checked.work],
+        }
         print(json.dumps({**facts, "warnings": plain}, default=str))
     else:
         print(checked)

@@ -8,12 +8,13 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import EntryPoint
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from glasshouse import __version__
-from glasshouse.cli.cards import parse_module
 from glasshouse.cli.failure import FAILED, failure_message
 from glasshouse.cli.interrupts import INTERRUPTED, MESSAGE, one_interrupt
 from glasshouse.errors import GlasshouseError
@@ -102,8 +103,10 @@ def application(command_line: list[str]) -> typer.Typer:
 def help_line(place: str) -> str:
     """The first line of the docstring of the function at ``module:name``, read without importing it."""
     module, _, name = place.partition(":")
-    tree = parse_module(module)
-    for node in tree.body if tree else ():
+    spec = find_spec(module)
+    assert spec is not None  # one of our own commands
+    assert spec.origin is not None
+    for node in ast.parse(Path(spec.origin).read_bytes()).body:
         if isinstance(node, ast.FunctionDef) and node.name == name:
             return (ast.get_docstring(node) or "").partition("\n")[0]
     return ""

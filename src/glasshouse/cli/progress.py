@@ -16,7 +16,6 @@ from rich.progress import (
     TaskID,
     TextColumn,
     TimeElapsedColumn,
-    TimeRemainingColumn,
 )
 
 from glasshouse.progress import listen
@@ -44,9 +43,33 @@ class _Bar:
 class _Bars:
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
+        self.left = ""
 
     def begin(self, label: str, total: int | None) -> _Bar:
-        return _Bar(self._progress, self._progress.add_task(label, total=total))
+        return _Bar(self._progress, self._progress.add_task(label, total=total, left=""))
+
+    def forecast(self, seconds: float) -> None:
+        """Write the remaining time behind the first bar, and keep it for lines."""
+        self.left = f"{remaining_words(seconds)} left"
+        for position, task in enumerate(self._progress.tasks):
+            self._progress.update(task.id, left="" if position else self.left)
+
+
+def remaining_words(seconds: float) -> str:
+    """A remaining time in words, no finer than it is known.
+
+    Examples:
+        >>> remaining_words(8), remaining_words(50), remaining_words(400), remaining_words(8000)
+        ('less than 10 s', 'about 50 s', 'about 7 min', 'about 2 h 10 min')
+    """
+    if seconds < 10:
+        return "less than 10 s"
+    if seconds < 90:
+        return f"about {10 * round(seconds / 10):.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"about {minutes} min"
+    return f"about {minutes // 60} h {10 * (minutes % 60 // 10)} min"
 
 
 @contextmanager
@@ -61,7 +84,7 @@ def bars(console: Console, *, every: float = EVERY) -> Iterator[None]:
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TimeRemainingColumn(),
+        TextColumn("{task.fields[left]}"),
     )
     with Progress(*columns, console=console, transient=True) as progress, listen(_Bars(progress)):
         yield
@@ -71,16 +94,18 @@ def bars(console: Console, *, every: float = EVERY) -> Iterator[None]:
 def lines(stream: TextIO, *, every: float) -> Iterator[None]:
     """Within the block, print a progress line to ``stream`` every ``every`` seconds."""
     counts, ended, started = Progress(disable=True), threading.Event(), time.monotonic()
+    listener = _Bars(counts)
 
     def say() -> None:
         while not ended.wait(every):
             what = ", ".join(map(_how_far, counts.tasks)) or "preparing"
-            print(f"{(time.monotonic() - started) / 60:.0f} min: {what}", file=stream, flush=True)
+            left = f"; {listener.left}" if listener.left else ""
+            print(f"{(time.monotonic() - started) / 60:.0f} min: {what}{left}", file=stream, flush=True)
 
     thread = threading.Thread(target=say, daemon=True)
     thread.start()
     try:
-        with listen(_Bars(counts)):
+        with listen(listener):
             yield
     finally:
         ended.set()

@@ -3,6 +3,7 @@
 Shape letters: N examples, C channels, H and W pixels, L tokens, K classes.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, final
@@ -16,8 +17,11 @@ from torch.nn import functional
 from glasshouse.cache import digest
 from glasshouse.errors import BadFile, BadValue
 from glasshouse.limits import Count, Fix, check_value
+from glasshouse.modalities.base import Modality
+from glasshouse.modalities.image import Image
 from glasshouse.outside import limits
-from glasshouse.tokens.vocabulary import Vocabulary
+from glasshouse.tasks.base import Task
+from glasshouse.tasks.classification import Classification
 from glasshouse.wire import Batch
 
 _CHUNK: Final = 2048
@@ -31,8 +35,8 @@ class Examples:
     """One split, as stored. Images read as bytes stay uint8: a quarter of the memory of float32.
 
     Attributes:
-        stored: images (N, C, H, W), uint8 in 0..255 or float32 in [0, 1]; or tokens (N, L), int64.
-        labels: (N,) int64 in [0, K).
+        stored: inputs (N, ...) of the source's modality; pictures may be uint8 in 0..255.
+        labels: targets (N, ...); classes (N,) int64 in [0, K).
         groups: id of the person in each image, or the author of each sentence, (N,) int64; None: unknown.
     """
 
@@ -63,7 +67,8 @@ class DataSource:
         class_names: one per class; their number is K.
         checksum: SHA-256 over examples, labels and class names.
         public: the examples are public; the report hides those of other data sets.
-        vocabulary: vocabulary of the tokens of sentences; None: images.
+        inputs: what the examples look like.
+        task: drafted from the labels; a scenario may declare another.
     """
 
     name: str
@@ -71,12 +76,19 @@ class DataSource:
     class_names: tuple[str, ...]
     checksum: str
     public: bool
-    vocabulary: Vocabulary | None = None
+    inputs: Modality
+    task: Task
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """(C, H, W) of images, (L,) of sentences."""
-        return tuple(next(iter(self.splits.values())).stored.shape[1:])
+        """The shape of one example."""
+        return self.inputs.shape
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a declared task takes from the data: classes, numbers per target, fields of the modality."""
+        labels = next(iter(self.splits.values())).labels
+        return {"classes": self.classes, "targets": math.prod(labels.shape[1:]), **vars(self.inputs)}
 
     @property
     def classes(self) -> int:
@@ -144,7 +156,16 @@ def assemble(
         )
     content = {split: [data.stored, data.labels] for split, data in splits.items()}
     checksum = digest({"splits": content, "names": list(names)})
-    return DataSource(name=name, splits=splits, class_names=names, checksum=checksum, public=public)
+    channels, height, width = next(iter(shapes.values()))
+    return DataSource(
+        name=name,
+        splits=splits,
+        class_names=names,
+        checksum=checksum,
+        public=public,
+        inputs=Image(size=(channels, height, width)),
+        task=Classification(classes=max(2, len(names))),
+    )
 
 
 def assemble_built_in(
@@ -265,7 +286,7 @@ def with_channels(source: DataSource, channels: int | None) -> DataSource:
     Raises:
         BadValue: ``channels`` is neither 1 nor 3 nor None.
     """
-    if channels is None or channels == source.input_shape[0]:
+    if channels is None or not isinstance(source.inputs, Image) or channels == source.inputs.size[0]:
         return source
     if channels not in (1, 3):
         raise BadValue(
@@ -280,7 +301,8 @@ def with_channels(source: DataSource, channels: int | None) -> DataSource:
         return replace(images, stored=_as_stored(torch.cat(parts), images.stored.dtype))
 
     splits = {name: change(images) for name, images in source.splits.items()}
-    return replace(source, splits=splits, checksum=digest([source.checksum, channels]))
+    inputs = Image(size=(channels, *source.inputs.size[1:]))
+    return replace(source, splits=splits, inputs=inputs, checksum=digest([source.checksum, channels]))
 
 
 def _where(name: str, split: str) -> str:

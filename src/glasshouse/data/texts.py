@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from glasshouse.cache import digest
 from glasshouse.data.base import DataSource, Examples, check_count, check_labels
 from glasshouse.errors import BadFile, BadValue
+from glasshouse.modalities.sentence import Sentence
 from glasshouse.outside import limits
+from glasshouse.tasks.next_token import NextToken
 from glasshouse.tokens.tokenizers import Tokenizer
 
 _SHORTEST: Final = 4
@@ -81,5 +83,8 @@ def tokenized(texts: Texts, tokenizer: Tokenizer, *, length: int) -> DataSource:
         class_names=texts.class_names,
         checksum=digest({"splits": content, "names": list(texts.class_names)}),
         public=texts.public,
-        vocabulary=tokenizer.vocabulary,
+        inputs=Sentence(vocabulary=tokenizer.vocabulary, length=length),
+        task=NextToken(
+            vocabulary=tokenizer.vocabulary, length=length, classes=max(1, len(texts.class_names))
+        ),
     )

@@ -40,7 +40,10 @@ class ReadsSentences(Protocol):
 
     vocabulary: Vocabulary
     anatomy: Any
-    task: str
+
+    @property
+    def predicts_tokens(self) -> bool:
+        """Whether there is an output for every position."""
 
     def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Inputs of the first layer, (B, L, D)."""
@@ -115,7 +118,7 @@ def preflight_sentences(
             fix="give the sentences as they entered the model",
         )
     real = words.real(inputs)
-    if model.anatomy.causal and model.task == "next":
+    if model.anatomy.causal and model.predicts_tokens:
         real = real & real.roll(-1, 1)  # the last token of a sentence has no next one, and so no loss
         real[:, -1] = False
     with torch.no_grad():

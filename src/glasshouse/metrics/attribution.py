@@ -14,10 +14,11 @@ from torch import Tensor
 
 from glasshouse.errors import BadValue, NothingClaimed, Undefined
 from glasshouse.images import psnr
-from glasshouse.metrics.base import Hits, ScoreContext, Scores, metric_card, rate_wording
-from glasshouse.metrics.classes import ClassMetric, class_card
+from glasshouse.metrics.base import Hits, ScoreContext, Scores, rate_wording
+from glasshouse.metrics.classes import SOURCE, ClassMetric
 from glasshouse.metrics.gallery import Gallery
 from glasshouse.metrics.match import UNMATCHED, assign, mse_table, take
+from glasshouse.registry import Card
 
 THRESHOLD = 18.0
 """PSNR above which an example counts as recovered, in dB; as in ``rate_blind``."""
@@ -53,10 +54,7 @@ class Attribution(Hits):
     An attack that names no clients scores chance by definition ("privacy by shuffling").
     """
 
-    card = metric_card(
-        "share of recovered examples that are attributed to the right client",
-        chance="1 / clients of the round",
-    )
+    card = Card(summary="share of recovered examples that are attributed to the right client")
     wording = rate_wording(
         label="attribution",
         sentence="named the right client for {} of what it recovered",
@@ -64,8 +62,11 @@ class Attribution(Hits):
         " worse; guessing is right for 1 in as many as there are clients.",
         severity="other",
         order=410,
+        chance="1 / clients of the round",
     )
     reads = "source"
+    against = "owners"
+    of_recovered = True
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Scores:
         del context
@@ -77,7 +78,7 @@ class Attribution(Hits):
 class LeakedLabels(Hits):
     """Share of recovered examples whose label is right. Up is worse; chance is 1 / K for balanced classes."""
 
-    card = metric_card("share of recovered examples that come with their right label", chance="1 / classes")
+    card = Card(summary="share of recovered examples that come with their right label")
     wording = rate_wording(
         label="labels of recovered examples",
         sentence="read the right label of {} of what it recovered",
@@ -85,8 +86,11 @@ class LeakedLabels(Hits):
         "worse; guessing is right for 1 in as many as there are classes.",
         severity="labels",
         order=405,
+        chance="1 / classes",
     )
     reads = "labels"
+    against = "labels"
+    of_recovered = True
 
     def chance(self, context: ScoreContext) -> float | None:
         return None if context.classes is None else 1 / context.classes
@@ -135,7 +139,7 @@ def _share(name: str, claimed: Tensor, truth: Tensor, *, chance: float) -> Score
 class Owner(ClassMetric):
     """Whether the client claimed for a private class (-1: none) is its owner."""
 
-    card = class_card("share of private classes whose owner the attack names", chance="1/K over the clients")
+    card = Card(summary="share of private classes whose owner the attack names", source=SOURCE)
     wording = rate_wording(
         label="owner named",
         sentence="named the owner of {} of the classes",
@@ -143,6 +147,7 @@ class Owner(ClassMetric):
         "guessing is right for 1 in as many as there are clients.",
         severity="other",
         order=310,
+        chance="1/K over the clients",
     )
     reads = "source"
 

@@ -2,18 +2,19 @@
 
 A metric is a frozen dataclass whose fields are its settings. It receives the part of a claim named by
 ``reads``, the matching ground truth and a context, and returns one number per unit. Means, intervals and
-gains are computed elsewhere (``interval``), because they need all victims at once; a ``PooledMetric`` is not
-a mean.
+gains are computed elsewhere (``interval``), because they need all victims at once; a pooled
+metric is not a mean.
 
 Shape letters: B private examples, R reconstructions, C channels, H and W pixels, K classes, D features,
 N clients, M images among which one is identified.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, ClassVar, Literal, Protocol, final, runtime_checkable
+from typing import Annotated, ClassVar, Literal, final
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.errors import BadValue, NothingClaimed
+from glasshouse.examples import Batch
 from glasshouse.limits import Fix, Probability, check_value
 from glasshouse.metrics.gallery import Gallery
 from glasshouse.metrics.statistics.interval import Interval
@@ -29,21 +31,17 @@ from glasshouse.tensors import all_finite
 from glasshouse.tokens.vocabulary import Vocabulary
 
 __all__ = [
-    "BoundedMetric",
     "ClaimKind",
-    "ComparingMetric",
     "Features",
     "Hits",
     "Layers",
     "Metric",
-    "PooledMetric",
     "Reads",
     "Requirement",
     "ScoreContext",
-    "Share",
+    "Scores",
     "Wording",
     "check_images",
-    "metric_card",
     "nothing_claimed",
     "rate_wording",
 ]
@@ -57,6 +55,11 @@ Reads = str
 
 Requirement = Literal["distractors", "stand_in"]
 """What the score context must contain: other images, or a network trained on auxiliary data."""
+
+Scores = NDArray[np.float64]
+"""What a metric returns: one number per unit."""
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
 
 Features = Callable[[Tensor], Tensor]
 """Images (B, C, H, W) in [0, 1] to vectors (B, D)."""
@@ -131,6 +134,10 @@ class Wording:
         order: position among metrics of the same severity; smaller ones are quoted first.
         note: what to know when comparing the number with one in a paper.
         private: the number is about private data; where False, it is never a headline.
+        worse: the direction in which more leaks.
+        chance: what guessing reaches, in words.
+        range: smallest and largest possible number; infinite where it is unbounded.
+        unit: of the numbers.
         landmarks: example values and their meaning, for an image metric that needs no context; the report
             shows a picture of each.
     """
@@ -143,7 +150,16 @@ class Wording:
     order: int = 1000
     note: str = ""
     private: bool = True
+    worse: Literal["up", "down"] = "up"
+    chance: str = "depends on the data: see the null baseline"
+    range: tuple[float, float] = (-math.inf, math.inf)
+    unit: Literal["dB", "share", ""] = ""
     landmarks: tuple[tuple[float, str], ...] = ()
+
+    @property
+    def higher_leaks(self) -> bool:
+        """A larger number means more leakage."""
+        return self.worse == "up"
 
     def __post_init__(self) -> None:
         if self.sentence.count("{}") != 1 or not self.label or not self.explanation:
@@ -155,32 +171,8 @@ class Wording:
             )
 
 
-rate_wording = partial(Wording, display="rate")
+rate_wording = partial(Wording, display="rate", unit="share", range=(0.0, 1.0))
 """The wording of a metric that a report shows as a percentage."""
-
-
-def metric_card(
-    summary: str,
-    *,
-    chance: str = "depends on the data: see the null baseline",
-    down: bool = False,
-    source: str = "",
-    extra: str = "",
-    **details: str,
-) -> Card:
-    """The card of a metric.
-
-    Args:
-        summary: one line.
-        chance: what guessing reaches, in words.
-        down: smaller numbers leak more.
-        source: paper or origin.
-        extra: the optional dependency group that it needs.
-        **details: further facts to show, or another wording of ``direction``.
-    """
-    direction = f"{'down' if down else 'up'} is worse for privacy"
-    stated = {"direction": direction, "chance": chance, **details}
-    return Card(summary=summary, source=source, extra=extra, details=stated)
 
 
 def nothing_claimed(name: str, what: str, instead: str) -> NothingClaimed:
@@ -189,23 +181,23 @@ def nothing_claimed(name: str, what: str, instead: str) -> NothingClaimed:
     return NothingClaimed(subject, needs=f"at least one {what}", got="none", fix=fix)
 
 
-Scores = NDArray[np.float64]
-"""What a metric returns: one number per unit."""
+class Metric(ABC):
+    """A metric with one number per unit, to be averaged over units. The defaults are those for examples.
 
-
-class Metric(Protocol):
-    """A metric with one number per unit, to be averaged over units. The defaults are those for images.
+    ``score`` is required. The other methods are optional: they return None where a metric has no such thing.
+    Direction, range and unit stand in its wording.
 
     Class attributes:
-        card: summary, source, and ``details`` with ``direction`` and ``chance`` in words.
+        card: summary and source; the direction and the chance level are added from the wording.
         wording: how a report shows it.
         requires: what it needs from the context; the audit provides only that.
         claim: kind of claim that it scores.
         reads: the part of the claim that is the first argument of ``score``.
-        higher_leaks: a larger number means more leakage.
-        unit: of the numbers, ``"dB"``, ``"share"`` or ``""``.
+        against: the part of the ground truth that is the second: ``inputs``, ``labels``, ``counts`` of
+            labels, ``owners`` or ``vectors`` (features of the inputs).
+        of_recovered: the part that it reads counts only for examples that the claim also rebuilt.
         counts: numbers are 0 or 1 per unit, so that the mean is a share and its interval is exact.
-        range: smallest and largest possible number; infinite where it is unbounded.
+        null_name: its own :meth:`null` in words.
     """
 
     card: ClassVar[Card]
@@ -213,17 +205,34 @@ class Metric(Protocol):
     requires: ClassVar[frozenset[Requirement]] = frozenset()
     claim: ClassVar[ClaimKind] = "reconstruction"
     reads: ClassVar[Reads] = "inputs"
-    higher_leaks: ClassVar[bool] = True
-    unit: ClassVar[str] = ""
+    against: ClassVar[Reads] = "inputs"
+    of_recovered: ClassVar[bool] = False
     counts: ClassVar[bool] = False
-    range: ClassVar[tuple[float, float]] = (-math.inf, math.inf)
+    null_name: ClassVar[str] = "the metric's own null adversary"
 
-    def chance(self, context: ScoreContext) -> float | None:
-        """Expected score of an uninformed guess, where it is known in closed form; else None."""
-        del context
-        return None
+    def __init_subclass__(cls) -> None:
+        card, wording = cls.__dict__.get("card"), cls.__dict__.get("wording")
+        if isinstance(card, Card) and isinstance(wording, Wording):
+            words = {"direction": f"{wording.worse} is worse for privacy", "chance": wording.chance}
+            cls.card = replace(card, details={**words, **card.details})
 
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+    @property
+    def higher_leaks(self) -> bool:
+        """A larger number means more leakage."""
+        return self.wording.higher_leaks
+
+    @property
+    def unit(self) -> str:
+        """Of the numbers, ``"dB"``, ``"share"`` or ``""``."""
+        return self.wording.unit
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """Smallest and largest possible number."""
+        return self.wording.range
+
+    @abstractmethod
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Scores:
         """One number per unit of the truth, for one claim against one truth.
 
         Units are private examples for reconstructions and labels; a pooled metric returns a single number.
@@ -233,33 +242,38 @@ class Metric(Protocol):
             Undefined: the data or the context do not determine the number.
         """
 
+    def chance(self, context: ScoreContext) -> float | None:
+        """Expected score of an uninformed guess, where it is known in closed form."""
+        del context
+        return None
 
-class Share(Metric, Protocol):
-    """A metric between 0 and 1 per unit."""
+    def null(self, truth: Tensor, auxiliary: Batch | None, *, context: ScoreContext) -> Scores | None:
+        """Scores of the metric's own null adversary, who does not see the update, as :meth:`score`."""
+        del truth, auxiliary, context
+        return None
 
-    unit: ClassVar[str] = "share"
-    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    def compare(self, left: Tensor, right: Tensor, *, context: ScoreContext) -> Scores | None:
+        """One number per pair, (B,), of a metric that pairs examples and compares each pair on its own.
 
+        Scoring many claims in one batch gives the same numbers as one by one.
 
-class Hits(Share, Protocol):
-    """A metric that is 0 or 1 per unit: the mean is a share."""
+        Args:
+            left: claimed examples, (B, ...).
+            right: the original of each, (B, ...).
+            context: as for ``score``.
+        """
+        del left, right, context
+        return None
 
-    counts: ClassVar[bool] = True
-
-
-@runtime_checkable
-class PooledMetric(Protocol):
-    """A metric over all clients of all runs together, rather than an average over claims."""
+    def pairwise(self, candidates: Tensor, examples: Tensor, *, context: ScoreContext) -> Scores | None:
+        """(R, N): each of R candidates against each of N examples."""
+        del candidates, examples, context
+        return None
 
     def pool(
-        self,
-        claimed: NDArray[np.float64],
-        truth: NDArray[np.bool_],
-        *,
-        runs: NDArray[np.int64] | None = None,
-        level: float = 0.95,
-    ) -> Interval:
-        """The metric over all N clients with its interval.
+        self, claimed: Scores, truth: Bools, *, runs: Ints | None = None, level: float = 0.95
+    ) -> Interval | None:
+        """The metric over the clients of all runs together, with its interval; not an average over claims.
 
         Args:
             claimed: (N,) scores or decisions (0 or 1), as declared by ``reads``.
@@ -267,47 +281,37 @@ class PooledMetric(Protocol):
             runs: (N,), which run (seed) a client belongs to; None treats clients as independent.
             level: coverage of the interval.
         """
+        del claimed, truth, runs, level
+        return None
 
-    def values(self, claimed: NDArray[np.float64], truths: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """The metric against each of several truths, for the permutation test against guessing.
+    def values(self, claimed: Scores, truths: Bools) -> Scores | None:
+        """The pooled metric against each of several truths, (D,), for the permutation test against guessing.
 
         Args:
             claimed: (N,) scores or decisions.
             truths: (D, N), the true one or permutations of it.
 
-        Returns:
-            (D,) numbers.
-
         Raises:
             Undefined: a truth does not determine the number.
         """
+        del claimed, truths
+        return None
 
-
-@runtime_checkable
-class ComparingMetric(Protocol):
-    """A metric that pairs claimed images with originals and compares each pair on its own."""
-
-    def compare(self, left: Tensor, right: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
-        """One number per pair, (B,); scoring many claims in one batch gives the same numbers as one by one.
-
-        Args:
-            left: claimed images, (B, C, H, W).
-            right: the original of each, (B, C, H, W).
-            context: as for ``score``.
-        """
-
-
-@runtime_checkable
-class BoundedMetric(Protocol):
-    """A metric over clients whose maximum follows from a bound on the success of single guesses."""
-
-    def most(self, share: Callable[[float], float]) -> float:
-        """Upper bound for any attack.
+    def most(self, share: Callable[[float], float]) -> float | None:
+        """Upper bound of a pooled metric for any attack, from one on the success of single guesses.
 
         Args:
             share: maps a false-positive rate to the highest true-positive rate possible at it (a bound on the
                 ROC curve); concave and non-decreasing.
         """
+        del share
+        return None
+
+
+class Hits(Metric):
+    """A metric that is 0 or 1 per unit: the mean is a share."""
+
+    counts: ClassVar[bool] = True
 
 
 def check_images(name: str, claimed: Tensor, truth: Tensor) -> None:

@@ -11,23 +11,18 @@ Shape letters: B claimed images, J classes, L private ones.
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, final
+from typing import ClassVar, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from glasshouse.errors import Undefined
-from glasshouse.metrics.base import ClaimKind, Hits, ScoreContext, Scores, Wording, metric_card, rate_wording
+from glasshouse.metrics.base import ClaimKind, Hits, ScoreContext, Scores, Wording, rate_wording
 from glasshouse.metrics.gallery import Gallery
 from glasshouse.registry import Card
 
 SOURCE = "Takahashi et al. 2023, Breaching FedMD, CVPR"
-
-
-def class_card(summary: str, *, chance: str, source: str = SOURCE) -> Card:
-    """The card of a metric about the image of each private class."""
-    return metric_card(summary, source=source, chance=chance, direction="up is worse")
 
 
 def gallery_of(context: ScoreContext, name: str) -> Gallery:
@@ -46,7 +41,7 @@ def gallery_of(context: ScoreContext, name: str) -> Gallery:
     return context.gallery
 
 
-class ClassMetric(Hits, Protocol):
+class ClassMetric(Hits):
     """Base class of metrics about the image of each private class."""
 
     claim: ClassVar[ClaimKind] = "class_representatives"
@@ -74,12 +69,10 @@ class ClassMetric(Hits, Protocol):
         return np.asarray(self.measure(claimed, truth, gallery).double().numpy())
 
 
-class ClassSimilarity(ClassMetric, Protocol):
+class ClassSimilarity(ClassMetric):
     """Base class of metrics with a real number per class, rather than a hit or a miss."""
 
-    unit: ClassVar[str] = ""
     counts: ClassVar[bool] = False
-    range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
 
 
 def _own(table: Tensor, labels: Tensor) -> Tensor:
@@ -96,13 +89,17 @@ def sides(
     return _own(private, labels), others.amax(1), _own(public, labels)
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class AttackAccuracy(ClassMetric):
-    """The paper's success criterion: strictly nearer to its own private mean than to any other mean."""
+    """The paper's success criterion: strictly nearer to its own private mean than to any other mean.
 
-    card = class_card(
-        "share of private classes whose image is nearest to their own private mean",
-        chance="1/(L + J), drawn among the candidates",
+    Args:
+        whole: compare whole pictures, not only the scored rows.
+    """
+
+    card = Card(
+        summary="share of private classes whose image is nearest to their own private mean", source=SOURCE
     )
     wording = rate_wording(
         label="attack accuracy",
@@ -111,8 +108,10 @@ class AttackAccuracy(ClassMetric):
         "mean: higher is worse; guessing is right for 1 in as many as there are candidates.",
         severity="images",
         order=60,
+        chance="1/(L + J), drawn among the candidates",
     )
-    whole = False
+
+    whole: bool = False
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
         own, others, public = sides(claimed, labels, gallery, whole=self.whole)
@@ -124,9 +123,8 @@ class AttackAccuracy(ClassMetric):
 class TooClose(ClassMetric):
     """Strictly nearer to its own *public* mean than to any other: the right person, but nothing private."""
 
-    card = class_card(
-        "share of private classes whose image is nearest to their own public mean",
-        chance="as for attack_accuracy",
+    card = Card(
+        summary="share of private classes whose image is nearest to their own public mean", source=SOURCE
     )
     wording = rate_wording(
         label="own public mean shown",
@@ -135,6 +133,7 @@ class TooClose(ClassMetric):
         "nothing that was private. Higher means that less private content came out.",
         order=320,
         private=False,
+        chance="as for attack_accuracy",
     )
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
@@ -147,8 +146,8 @@ class TooClose(ClassMetric):
 class IdentityMatch(ClassMetric):
     """Strictly nearest to its own private or its own public mean: the right person in either domain."""
 
-    card = class_card(
-        "share of private classes whose image is nearest to one of their own means", chance="2/(L + J)"
+    card = Card(
+        summary="share of private classes whose image is nearest to one of their own means", source=SOURCE
     )
     wording = rate_wording(
         label="identity match",
@@ -157,6 +156,7 @@ class IdentityMatch(ClassMetric):
         "public: higher is worse; guessing is right for 2 in as many as there are candidates.",
         severity="images",
         order=120,
+        chance="2/(L + J)",
     )
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
@@ -174,15 +174,16 @@ def points_to(
     return _own(table, labels) > others
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class ClassIdentification(ClassMetric):
-    """Nearest to its own among the private-domain means of all people; public means are not candidates."""
+    """Nearest to its own among the private-domain means of all people; public means are not candidates.
 
-    card = class_card(
-        "share of private classes whose image points to them among all people",
-        chance="1/J over the people with private-domain images",
-        source="",
-    )
+    Args:
+        whole: compare whole pictures, not only the scored rows.
+    """
+
+    card = Card(summary="share of private classes whose image points to them among all people")
     wording = rate_wording(
         label="identified among all people",
         sentence="rebuilt pictures that point to the right person in {} of cases",
@@ -190,8 +191,10 @@ class ClassIdentification(ClassMetric):
         "higher is worse; guessing is right for 1 in as many as there are people.",
         severity="images",
         order=140,
+        chance="1/J over the people with private-domain images",
     )
-    whole = False
+
+    whole: bool = False
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
         return points_to(claimed, labels, gallery, len(gallery.people), whole=self.whole)
@@ -205,11 +208,7 @@ class ClassIdentification(ClassMetric):
 class TargetIdentification(ClassMetric):
     """Nearest to its own among the private means only: are private classes told apart?"""
 
-    card = class_card(
-        "share of private classes whose image points to them among the private classes",
-        chance="1/L",
-        source="",
-    )
+    card = Card(summary="share of private classes whose image points to them among the private classes")
     wording = rate_wording(
         label="identified among the private classes",
         sentence="rebuilt pictures that point to the right private class in {} of cases",
@@ -217,6 +216,7 @@ class TargetIdentification(ClassMetric):
         "worse; guessing is right for 1 in as many as there are private classes.",
         severity="images",
         order=150,
+        chance="1/L",
     )
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
@@ -231,9 +231,7 @@ class TargetIdentification(ClassMetric):
 class SsimPrivate(ClassSimilarity):
     """SSIM with the own private mean, on the scored rows."""
 
-    card = class_card(
-        "SSIM of the image of a private class with the class's private mean", chance="that of the prior image"
-    )
+    card = Card(summary="SSIM of the image of a private class with the class's private mean", source=SOURCE)
     wording = Wording(
         label="SSIM with the private mean",
         sentence="rebuilt private classes with SSIM {} (likeness; 1 is a perfect copy)",
@@ -241,6 +239,8 @@ class SsimPrivate(ClassSimilarity):
         "higher is worse. What guessing reaches depends on the images.",
         severity="images",
         order=160,
+        range=(-1.0, 1.0),
+        chance="that of the prior image",
     )
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
@@ -252,9 +252,7 @@ class SsimPrivate(ClassSimilarity):
 class SsimPublic(ClassSimilarity):
     """SSIM with the own public mean, on the scored rows."""
 
-    card = class_card(
-        "SSIM of the image of a private class with the class's public mean", chance="that of the prior image"
-    )
+    card = Card(summary="SSIM of the image of a private class with the class's public mean", source=SOURCE)
     wording = Wording(
         label="SSIM with the public mean",
         sentence="rebuilt public means with SSIM {}",
@@ -262,6 +260,8 @@ class SsimPublic(ClassSimilarity):
         " what was known before, and is no leak by itself.",
         order=330,
         private=False,
+        range=(-1.0, 1.0),
+        chance="that of the prior image",
     )
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
@@ -273,9 +273,7 @@ class SsimPublic(ClassSimilarity):
 class SsimGap(ClassSimilarity):
     """SSIM with the own private mean minus SSIM with the own public mean, on the scored rows."""
 
-    card = class_card(
-        "how much nearer to its private than to its public mean an image is", chance="that of the prior image"
-    )
+    card = Card(summary="how much nearer to its private than to its public mean an image is", source=SOURCE)
     wording = Wording(
         label="SSIM gap",
         sentence="rebuilt pictures nearer to the private than the public: {}",
@@ -283,48 +281,10 @@ class SsimGap(ClassSimilarity):
         " 0 the private one is nearer, so higher is worse.",
         severity="images",
         order=130,
+        chance="that of the prior image",
+        range=(-2.0, 2.0),
     )
-    range = (-2.0, 2.0)
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
         own, _, public = sides(claimed, labels, gallery)
         return own - public
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class AttackAccuracyWhole(AttackAccuracy):
-    """The paper's success criterion on the whole picture: nearest to its own private mean."""
-
-    card = class_card(
-        "share of private classes whose whole image is nearest to their own private mean",
-        chance="1/(L + J), drawn among the candidates",
-    )
-    wording = rate_wording(
-        label="attack accuracy, whole picture",
-        sentence="rebuilt whole pictures recognised as their target in {} of cases",
-        explanation="As attack accuracy, of whole pictures: higher is worse; guessing: 1 in all candidates.",
-        severity="images",
-        order=61,
-    )
-    whole = True
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class ClassIdentificationWhole(ClassIdentification):
-    """On the whole picture, nearest to its own among the private-domain means of all people."""
-
-    card = class_card(
-        "share of private classes whose whole image points to them among all people",
-        chance="1/J over the people with private-domain images",
-        source="",
-    )
-    wording = rate_wording(
-        label="identified among all people, whole picture",
-        sentence="rebuilt whole pictures that point to the right person in {} of cases",
-        explanation="As identified, of whole pictures: higher is worse; guessing: one in as many as people.",
-        severity="images",
-        order=141,
-    )
-    whole = True

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Protocol, final
+from typing import Annotated, ClassVar, final
 
 import numpy as np
 import scipy
@@ -12,12 +12,13 @@ from torch import Tensor
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.limits import Fix, Fraction, check_ranges
 from glasshouse.metrics import membership
-from glasshouse.metrics.base import ClaimKind, Reads, ScoreContext, Share, Wording, metric_card, rate_wording
+from glasshouse.metrics.base import ClaimKind, Metric, Reads, ScoreContext, Wording, rate_wording
 from glasshouse.metrics.membership import Bools, Floats, Ints
 from glasshouse.metrics.statistics.interval import Interval
+from glasshouse.registry import Card
 
 
-class ClientMetric(Share, Protocol):
+class ClientMetric(Metric):
     """Base class of metrics over all clients of several runs."""
 
     claim: ClassVar[ClaimKind] = "clients"
@@ -59,10 +60,7 @@ class F1(ClientMetric):
     """Harmonic mean of precision and recall over clients; calling a share s at random gets 2φs / (φ + s)."""
 
     interval = staticmethod(membership.f1)
-    card = metric_card(
-        "harmonic mean of precision and recall over clients, exact interval",
-        chance="the share of positives, or more: a coin",
-    )
+    card = Card(summary="harmonic mean of precision and recall over clients, exact interval")
     wording = Wording(
         label="F1",
         sentence="found the clients in question (F1 {}; 1 is all of them and nobody else)",
@@ -70,8 +68,9 @@ class F1(ClientMetric):
         " so higher is worse; random guessing reaches about the share of such clients.",
         severity="membership",
         order=30,
+        chance="the share of positives, or more: a coin",
+        range=(0.0, 1.0),
     )
-    unit = ""
 
     def chance(self, context: ScoreContext) -> float | None:
         """The better of two random guesses: calling the known share φ positive, or the claim's share s."""
@@ -92,9 +91,7 @@ class Precision(ClientMetric):
     """Share of the clients called positive that are positive."""
 
     interval = staticmethod(membership.precision)
-    card = metric_card(
-        "share of the clients called positive that are, exact interval", chance="the share of positives"
-    )
+    card = Card(summary="share of the clients called positive that are, exact interval")
     wording = rate_wording(
         label="precision",
         sentence="named clients of which {} were right",
@@ -102,6 +99,7 @@ class Precision(ClientMetric):
         "guessing reaches the share of such clients.",
         severity="membership",
         order=430,
+        chance="the share of positives",
     )
 
     def values(self, claimed: Floats, truths: Bools) -> Floats:
@@ -116,9 +114,7 @@ class Recall(ClientMetric):
     """Share of the positive clients that are called positive."""
 
     interval = staticmethod(membership.recall)
-    card = metric_card(
-        "share of the positive clients that are called so, exact interval", chance="the share called positive"
-    )
+    card = Card(summary="share of the positive clients that are called so, exact interval")
     wording = rate_wording(
         label="recall",
         sentence="found {} of the clients in question",
@@ -126,6 +122,7 @@ class Recall(ClientMetric):
         "finds as large a share as it accuses.",
         severity="membership",
         order=420,
+        chance="the share called positive",
     )
 
     def chance(self, context: ScoreContext) -> float | None:
@@ -144,9 +141,8 @@ class Auc(ClientMetric):
     """Probability that a positive client scores above a negative one."""
 
     interval = staticmethod(membership.auc)
-    card = metric_card(
-        "probability that a positive client scores above a negative one",
-        chance="0.5",
+    card = Card(
+        summary="probability that a positive client scores above a negative one",
         source="interval: Newcombe 2006, Statistics in Medicine 25(4)",
     )
     wording = Wording(
@@ -156,9 +152,10 @@ class Auc(ClientMetric):
         " so higher is worse; random guessing reaches 0.5.",
         severity="membership",
         order=40,
+        chance="0.5",
+        range=(0.0, 1.0),
     )
     reads = "scores"
-    unit = ""
 
     def chance(self, context: ScoreContext) -> float | None:
         del context
@@ -186,9 +183,8 @@ class TprAtFpr(ClientMetric):
     """
 
     interval = staticmethod(membership.tpr_at_fpr)
-    card = metric_card(
-        "share of positive clients found at a tolerated share of false alarms, exact interval",
-        chance="the tolerated share of false alarms",
+    card = Card(
+        summary="share of positive clients found at a tolerated share of false alarms, exact interval",
         source="Carlini et al. 2022, arXiv:2112.03570",
     )
     wording = rate_wording(
@@ -198,6 +194,7 @@ class TprAtFpr(ClientMetric):
         " higher is worse; random guessing finds as large a share as it may accuse wrongly.",
         severity="membership",
         order=50,
+        chance="the tolerated share of false alarms",
     )
     reads = "scores"
 

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from glasshouse.errors import BadValue
-from glasshouse.metrics.base import Hits, ScoreContext, Scores, metric_card, rate_wording
+from glasshouse.metrics.base import Hits, ScoreContext, Scores, rate_wording
+from glasshouse.registry import Card
 
 
 @final
@@ -21,10 +22,7 @@ class LabelAccuracy(Hits):
     claimed labels each hit counts B / R, so that claiming every class gains nothing.
     """
 
-    card = metric_card(
-        "share of a batch's labels that were inferred, as a multiset",
-        chance="depends on the labels: see the null baseline",
-    )
+    card = Card(summary="share of a batch's labels that were inferred, as a multiset")
     wording = rate_wording(
         label="labels read",
         sentence="read {} of the private labels right",
@@ -32,9 +30,11 @@ class LabelAccuracy(Hits):
         "public data reaches what the labels' frequencies give away.",
         severity="labels",
         order=400,
+        chance="depends on the labels: see the null baseline",
     )
     claim = "labels"
     reads = "counts"
+    against = "counts"
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Scores:
         """One number per private example; both arguments are counts per class, ``(K,)``."""

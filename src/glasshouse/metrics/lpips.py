@@ -1,6 +1,7 @@
 """LPIPS: a perceptual distance with weights learned from human judgements. Needs the ``vision`` extra."""
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, final
@@ -10,8 +11,9 @@ import torch
 from torch import Tensor
 
 from glasshouse.errors import NotInstalled, Undefined
-from glasshouse.metrics.base import ScoreContext, Scores, Wording, metric_card
-from glasshouse.metrics.reconstruction import Distance, pair_images
+from glasshouse.metrics.base import Metric, ScoreContext, Scores, Wording
+from glasshouse.metrics.reconstruction import pair_images
+from glasshouse.registry import Card
 
 try:
     import torchvision  # noqa: F401  (torchmetrics takes its backbones from there)
@@ -26,7 +28,7 @@ _SMALLEST = 32
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Lpips(Distance):
+class Lpips(Metric):
     """Learned perceptual distance per original; 0 for equal images. Grey images get three equal channels.
 
     Args:
@@ -37,11 +39,10 @@ class Lpips(Distance):
         NotInstalled: torchvision is missing, does not fit this build of torch, or its weights cannot be had.
     """
 
-    card = metric_card(
-        "learned perceptual distance of the paired reconstruction",
+    card = Card(
+        summary="learned perceptual distance of the paired reconstruction",
         source="Zhang et al. 2018, arXiv:1801.03924",
         extra="vision",
-        down=True,
     )
     wording = Wording(
         label="LPIPS",
@@ -50,6 +51,8 @@ class Lpips(Distance):
         "worse. What guessing reaches depends on the images.",
         severity="images",
         order=210,
+        worse="down",
+        range=(0.0, math.inf),
     )
 
     net: Literal["alex", "vgg"] = "alex"

@@ -7,7 +7,7 @@ mid-grey image (``match.take``) by the distances, and is a miss for the shares. 
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, final
+from typing import final
 
 import numpy as np
 import torch
@@ -16,9 +16,10 @@ from torch import Tensor
 
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.images import mse, psnr, ssim
-from glasshouse.metrics.base import Features, Hits, Metric, ScoreContext, Wording, check_images, metric_card
+from glasshouse.metrics.base import Features, Hits, Metric, ScoreContext, Wording, check_images
 from glasshouse.metrics.gallery import SsimTable
 from glasshouse.metrics.match import UNMATCHED, assign, mse_table, take
+from glasshouse.registry import Card
 
 ROUNDING = 1e-9
 """Tolerance for ties, relative to the images' mean square: closer distances in a table may be equal."""
@@ -42,21 +43,12 @@ def as_array(x: Tensor) -> NDArray[np.float64]:
     return np.asarray(x.detach().double().cpu().numpy(), dtype=np.float64)
 
 
-class Distance(Metric, Protocol):
-    """A metric of how far two images are apart: 0 for equal ones, so smaller numbers leak more."""
-
-    higher_leaks: ClassVar[bool] = False
-    range: ClassVar[tuple[float, float]] = (0.0, math.inf)
-
-
 @final
 @dataclass(frozen=True, kw_only=True)
-class Mse(Distance):
+class Mse(Metric):
     """Mean squared error per original, in squared pixel units; 0 is an exact copy."""
 
-    card = metric_card(
-        "mean squared error of the paired reconstruction, on the declared image range", down=True
-    )
+    card = Card(summary="mean squared error of the paired reconstruction, on the declared image range")
     wording = Wording(
         label="squared error",
         sentence="rebuilt private images with mean squared error {} (0 is a perfect copy)",
@@ -64,6 +56,8 @@ class Mse(Distance):
         "guessing reaches depends on the images.",
         severity="images",
         order=240,
+        worse="down",
+        range=(0.0, math.inf),
     )
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
@@ -85,9 +79,8 @@ class Mse(Distance):
 class Psnr(Metric):
     """Peak signal-to-noise ratio per original, dB, at most 100; the peak is the width of the image range."""
 
-    card = metric_card(
-        "peak signal-to-noise ratio of the paired reconstruction, peak 1 on [0, 1], at most 100 dB",
-        papers="peak 1 on [-1, 1] images (GGL) gives 6.02 dB less",
+    card = Card(
+        summary="peak signal-to-noise ratio of the paired reconstruction, peak 1 on [0, 1], at most 100 dB"
     )
     wording = Wording(
         label="PSNR",
@@ -106,9 +99,9 @@ class Psnr(Metric):
         ),
         note="PSNR is that of images on [0, 1] with peak 1; a paper that takes peak 1 on [-1, 1] "
         "reports 6.02 dB less for the same images.",
+        range=(0.0, 100.0),
+        unit="dB",
     )
-    unit = "dB"
-    range = (0.0, 100.0)
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         return self.compare(*pair_images("psnr", claimed, truth, context), context=context)
@@ -128,12 +121,10 @@ class Psnr(Metric):
 class Ssim(Metric):
     """Structural similarity per original; see ``images.ssim`` for the window on small images."""
 
-    card = metric_card(
-        "structural similarity of the paired reconstruction",
-        chance="about 0 for unrelated natural images",
+    card = Card(
+        summary="structural similarity of the paired reconstruction",
         source="Wang et al. 2004, IEEE TIP 13(4)",
     )
-    range = (-1.0, 1.0)
     wording = Wording(
         label="SSIM",
         sentence="rebuilt private images with SSIM {} (likeness; 1 is a perfect copy)",
@@ -143,6 +134,8 @@ class Ssim(Metric):
         severity="images",
         order=70,
         landmarks=((0.9, "nearly a copy"), (0.7, "recognisable"), (0.4, "shapes"), (0.1, "hardly anything")),
+        chance="about 0 for unrelated natural images",
+        range=(-1.0, 1.0),
     )
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
@@ -159,13 +152,12 @@ class Ssim(Metric):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class MseR(Distance):
+class MseR(Metric):
     """Mean squared error between feature vectors (the input of the last layer), paired by pixels."""
 
-    card = metric_card(
-        "mean squared error in feature space of the model under audit",
+    card = Card(
+        summary="mean squared error in feature space of the model under audit",
         source="Li et al. 2022, arXiv:2203.15696 (MSE-R)",
-        down=True,
     )
     wording = Wording(
         label="feature error",
@@ -174,6 +166,8 @@ class MseR(Distance):
         "same, so lower is worse. What guessing reaches depends on the images.",
         severity="images",
         order=230,
+        worse="down",
+        range=(0.0, math.inf),
     )
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
@@ -198,7 +192,7 @@ def _of_distinct(features: Features, images: Tensor) -> Tensor:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Perceptual(Distance):
+class Perceptual(Metric):
     """Distance between features of a separately trained public network; replaces LPIPS where it cannot run.
 
     At every position of every layer the channel vectors are scaled to length 1; the squared differences are
@@ -207,10 +201,9 @@ class Perceptual(Distance):
     and are comparable only within one network.
     """
 
-    card = metric_card(
-        "distance in features of a public network (stand-in for LPIPS, without learned weights)",
+    card = Card(
+        summary="distance in features of a public network (stand-in for LPIPS, without learned weights)",
         source="after Zhang et al. 2018, arXiv:1801.03924, Eq. 1 with w = 1",
-        down=True,
     )
     wording = Wording(
         label="perceptual distance",
@@ -219,6 +212,8 @@ class Perceptual(Distance):
         "is worse. What guessing reaches depends on the images.",
         severity="images",
         order=220,
+        worse="down",
+        range=(0.0, math.inf),
     )
     requires = frozenset({"stand_in"})
 
@@ -251,10 +246,7 @@ class Identification(Hits):
     image has no advantage here, which is why this metric complements the distances.
     """
 
-    card = metric_card(
-        "share of originals that are the nearest of M images to their own reconstruction",
-        chance="1/M, M = distractors + 1",
-    )
+    card = Card(summary="share of originals that are the nearest of M images to their own reconstruction")
     wording = Wording(
         label="identification",
         sentence="rebuilt recognisable images: for {} the right original was picked from among look-alikes",
@@ -263,6 +255,7 @@ class Identification(Hits):
         display="rate",
         severity="images",
         order=62,
+        chance="1/M, M = distractors + 1",
     )
     requires = frozenset({"distractors"})
 

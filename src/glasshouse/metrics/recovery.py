@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.images import psnr
-from glasshouse.metrics.base import Hits, ScoreContext, Scores, check_images, metric_card, rate_wording
+from glasshouse.metrics.base import Hits, ScoreContext, Scores, check_images, rate_wording
 from glasshouse.metrics.match import UNMATCHED, assign, best, mse_table, take
 from glasshouse.metrics.reconstruction import as_array
+from glasshouse.registry import Card
 
 
 @final
@@ -28,7 +29,7 @@ class RateBlind(Hits):
         threshold: PSNR above which (not at which) an image counts as recovered, dB.
     """
 
-    card = metric_card("share of originals recovered at PSNR > 18 dB, each original and each candidate once")
+    card = Card(summary="share of originals recovered at PSNR > 18 dB, each original and each candidate once")
     wording = rate_wording(
         label="examples recovered",
         sentence="recovered {} of the private examples",
@@ -60,8 +61,8 @@ class RatePaper(Hits):
         threshold: PSNR above which (not at which) an image counts as recovered, dB.
     """
 
-    card = metric_card(
-        "share of originals with some candidate at PSNR > 18 dB, candidates reused (the papers' way)",
+    card = Card(
+        summary="share of originals with some candidate at PSNR > 18 dB, candidates reused (the papers' way)",
         source="Shi et al. 2023, arXiv:2311.05808 (reconstruction rate)",
     )
     wording = rate_wording(

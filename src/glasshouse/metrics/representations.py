@@ -4,7 +4,7 @@ Shape letters: B private examples, R vectors claimed, D features.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, final
+from typing import ClassVar, final
 
 import numpy as np
 import scipy
@@ -19,10 +19,10 @@ from glasshouse.metrics.base import (
     Reads,
     ScoreContext,
     Scores,
-    metric_card,
     nothing_claimed,
     rate_wording,
 )
+from glasshouse.registry import Card
 
 SAME = 1e-2
 """Relative distance below which a claimed vector counts as that of a private example."""
@@ -58,11 +58,12 @@ def matches(
     return hits, true
 
 
-class RepresentationMetric(Hits, Protocol):
+class RepresentationMetric(Hits):
     """Base class of metrics of claimed feature vectors."""
 
     claim: ClassVar[ClaimKind] = "representations"
     reads: ClassVar[Reads] = "vectors"
+    against: ClassVar[Reads] = "vectors"
 
     def chance(self, context: ScoreContext) -> float | None:
         """0: a vector of hundreds of numbers cannot be guessed."""
@@ -80,9 +81,8 @@ class Leakage(RepresentationMetric):
             recovered up to float32 rounding, another's is hardly ever closer than 0.1.
     """
 
-    card = metric_card(
-        "share of the private examples whose features were read from the update",
-        chance="0: nobody guesses a vector of hundreds of numbers",
+    card = Card(
+        summary="share of the private examples whose features were read from the update",
         source="Dabholkar et al. 2025 (Maui), section 5.2.1 (IR leakage rate)",
     )
     wording = rate_wording(
@@ -92,6 +92,7 @@ class Leakage(RepresentationMetric):
         "exactly: higher is worse, guessing gets 0 %.",
         severity="images",
         order=20,
+        chance="0: nobody guesses a vector of hundreds of numbers",
     )
 
     tolerance: float = SAME
@@ -113,10 +114,7 @@ class LeakagePrecision(RepresentationMetric):
         NothingClaimed: no vector was claimed.
     """
 
-    card = metric_card(
-        "share of the representations that an attack claims which are a private example's",
-        chance="0: as for leakage",
-    )
+    card = Card(summary="share of the representations that an attack claims which are a private example's")
     wording = rate_wording(
         label="precision of what was read",
         sentence="read representations of which {} are real",
@@ -124,6 +122,7 @@ class LeakagePrecision(RepresentationMetric):
         " higher is worse, guessing gets 0 %.",
         severity="other",
         order=415,
+        chance="0: as for leakage",
     )
 
     tolerance: float = SAME

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.limits import Fix, check_ranges
-from glasshouse.metrics.base import Hits, ScoreContext, Scores, metric_card, rate_wording
+from glasshouse.metrics.base import Hits, ScoreContext, Scores, rate_wording
 from glasshouse.metrics.reconstruction import pair_images
+from glasshouse.registry import Card
 
 
 @final
@@ -26,7 +27,7 @@ class DefenseNamed(Hits):
         choices: number of options for an uninformed guess; 8: no defence, or one of seven registered ones.
     """
 
-    card = metric_card("share of the updates whose defence the attack named", chance="1 / choices")
+    card = Card(summary="share of the updates whose defence the attack named")
     wording = rate_wording(
         label="defence named",
         sentence="named the defence behind {} of the updates",
@@ -35,6 +36,7 @@ class DefenseNamed(Hits):
         "there are choices.",
         order=300,
         private=False,
+        chance="1 / choices",
     )
     claim = "defense"
     reads = "names"
@@ -81,9 +83,8 @@ class AttributeAgreement(Hits):
     Source: after Li et al. 2022 (GGL), arXiv:2203.15696, who compare predicted attributes of faces.
     """
 
-    card = metric_card(
-        "share of reconstructions that a public classifier gives the same class as the original",
-        chance="see the null baseline",
+    card = Card(
+        summary="share of reconstructions that a public classifier gives the same class as the original",
         source="after Li et al. 2022, arXiv:2203.15696",
     )
     wording = rate_wording(
@@ -93,6 +94,7 @@ class AttributeAgreement(Hits):
         "class: higher is worse. What guessing reaches depends on the images.",
         severity="images",
         order=110,
+        chance="see the null baseline",
     )
     requires = frozenset({"stand_in"})
 

@@ -76,6 +76,7 @@ class Display:
     text: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
 class Modality(ABC):
     """Base class: subclasses are frozen dataclasses whose fields describe an example and are public.
 
@@ -86,6 +87,7 @@ class Modality(ABC):
         nouns: its plural.
         metrics: names of the metrics that a scenario without ``audit.metrics`` gets.
         continuous: a search may move inputs by their gradient; others search in an embedding or not at all.
+        boxed: a search may stand anywhere in ``range``; others are moved by :meth:`relax`.
         same: largest :meth:`distance` between two copies of one example.
         near: largest distance between near-duplicates: too alike to say whose a claim is.
     """
@@ -96,6 +98,7 @@ class Modality(ABC):
     nouns: ClassVar[str]
     metrics: ClassVar[tuple[str, ...]] = ()
     continuous: ClassVar[bool] = True
+    boxed: ClassVar[bool] = True
     same: ClassVar[float] = 0.0
     near: ClassVar[float] = 0.0
 
@@ -108,6 +111,11 @@ class Modality(ABC):
     @abstractmethod
     def dtype(self) -> torch.dtype:
         """The type of inputs."""
+
+    @property
+    @abstractmethod
+    def range(self) -> tuple[float, float]:
+        """Smallest and largest number in a valid example, as it enters the network."""
 
     @abstractmethod
     def violation(self, inputs: Tensor) -> tuple[str, str] | None:
@@ -139,6 +147,14 @@ class Modality(ABC):
     def project(self, inputs: Tensor) -> Tensor:
         """The valid examples nearest to ``inputs`` (B, ...): clipped, rounded, or mapped to a simplex."""
 
+    def relax(self, inputs: Tensor) -> Tensor:
+        """The nearest points to ``inputs`` (B, ...) at which a search by gradients may stand: the convex hull."""
+        return inputs.clamp(*self.range)
+
+    def roughness(self, inputs: Tensor) -> Tensor:
+        """How far inputs (B, ...) are from smooth, (B,), differentiable: a prior of searches; 0: no such prior."""
+        return inputs.new_zeros(len(inputs))
+
     @abstractmethod
     def distance(self, candidates: Tensor, originals: Tensor) -> Tensor:
         """How far every candidate (R, ...) is from every original (N, ...): (R, N) float64, 0 for equal ones.
@@ -153,6 +169,11 @@ class Modality(ABC):
     def blank(self, count: int) -> Tensor:
         """``count`` examples that carry no information, (count, ...): to measure shapes with."""
         return torch.zeros(count, *self.shape, dtype=self.dtype)
+
+    def probes(self, count: int, draws: torch.Generator) -> Tensor:
+        """About ``count`` random examples without information, (count, ...): to see what a network answers."""
+        low, high = self.range
+        return self.project(torch.rand(count, *self.shape, generator=draws) * (high - low) + low)
 
     @abstractmethod
     def display(self, example: Tensor) -> Display:

@@ -35,6 +35,14 @@ def averaged(noun: str) -> tuple[Null, ...]:
     )
 
 
+def squared_distance(candidates: Tensor, originals: Tensor, *, width: float) -> Tensor:
+    """Mean squared difference of every candidate (R, ...) and original (N, ...), in units of ``width``²: (R, N)."""
+    left, right = candidates.double().flatten(1), originals.double().flatten(1).to(candidates.device)
+    # By inner products, so that thousands of examples fit in memory; the error is about 1e-14.
+    squares = left.square().sum(1)[:, None] + right.square().sum(1)[None]
+    return (squares - 2 * left @ right.T).clamp_min(0) / (left.shape[1] * width**2)
+
+
 def labels_for(auxiliary: Batch, wanted: Wanted, rng: Rng) -> Tensor:
     """The victims' labels where they are known, else labels drawn from the auxiliary data."""
     if wanted.labels is not None:

@@ -3,17 +3,21 @@
 Shape letters: B examples, R candidates, N originals, C channels, H and W pixels.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, final
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from glasshouse.errors import BadValue
 from glasshouse.examples import Batch
+from glasshouse.images import total_variation
 from glasshouse.modalities import guesses
 from glasshouse.modalities.base import Display, Modality, Null, Wanted
+from glasshouse.outside import limits
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 
@@ -47,10 +51,13 @@ class Image(Modality):
     range: tuple[float, float] = (0.0, 1.0)
 
     def __post_init__(self) -> None:
-        if min(self.size) < 1 or not self.range[0] < self.range[1]:
+        channels, height, width = self.size
+        small = channels <= limits.CHANNELS and max(height, width) <= limits.SIDE
+        small = small and math.prod(self.size) <= limits.IMAGE_VALUES
+        if min(self.size) < 1 or not small or not self.range[0] < self.range[1]:
             raise BadValue(
                 "modality 'image'",
-                needs="size (C, H, W) of at least one pixel, range (low, high) with low < high",
+                needs=f"size (C, H, W) of 1 to {limits.IMAGE_VALUES:,} numbers, range (low, high) with low < high",
                 got=f"size {self.size}, range {self.range}",
                 fix="declare the pictures as they enter the network",
             )
@@ -81,13 +88,13 @@ class Image(Modality):
         """Clipped to the range."""
         return inputs.clamp(*self.range)
 
+    def roughness(self, inputs: Tensor) -> Tensor:
+        """Total variation: the mean absolute difference of neighbouring pixels."""
+        return total_variation(inputs)
+
     def distance(self, candidates: Tensor, originals: Tensor) -> Tensor:
         """Mean squared difference of the pixels, on a range of width 1."""
-        left, right = candidates.double().flatten(1), originals.double().flatten(1).to(candidates.device)
-        # By inner products, so that thousands of pictures fit in memory; the error is about 1e-14.
-        squares = left.square().sum(1)[:, None] + right.square().sum(1)[None]
-        width = self.range[1] - self.range[0]
-        return (squares - 2 * left @ right.T).clamp_min(0) / (left.shape[1] * width**2)
+        return guesses.squared_distance(candidates, originals, width=self.range[1] - self.range[0])
 
     def nulls(self) -> Sequence[Null]:
         """Grey; mean and random auxiliary pictures, of any label and of the victim's."""
@@ -100,6 +107,13 @@ class Image(Modality):
     def _grey(self, auxiliary: Batch, wanted: Wanted, rng: Rng) -> Batch:
         inputs = torch.full((wanted.count, *self.shape), self.grey)
         return Batch(inputs=inputs, labels=guesses.labels_for(auxiliary, wanted, rng))
+
+    def probes(self, count: int, draws: torch.Generator) -> Tensor:
+        """Smooth random pictures of four resolutions; noise of single pixels says little about a network."""
+        (channels, *sides), (low, high) = self.size, self.range
+        coarse = [torch.rand(count // 4, channels, side, side, generator=draws) for side in (1, 2, 4, 8)]
+        smooth = torch.cat([F.interpolate(x, size=sides, mode="bilinear") for x in coarse])
+        return smooth * (high - low) + low
 
     def display(self, example: Tensor) -> Display:
         """The picture with its range mapped to [0, 1]; one or three channels, else the first."""

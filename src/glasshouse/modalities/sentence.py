@@ -15,6 +15,7 @@ from glasshouse.errors import BadValue
 from glasshouse.examples import Batch
 from glasshouse.modalities import guesses
 from glasshouse.modalities.base import Display, Modality, Null, Wanted
+from glasshouse.outside import limits
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.tokens.vocabulary import Vocabulary
@@ -45,11 +46,11 @@ class Sentence(Modality):
     length: int
 
     def __post_init__(self) -> None:
-        if self.length < 1:
+        if not 1 <= self.length <= limits.TOKENS or self.vocabulary.size > limits.VOCABULARY:
             raise BadValue(
                 "modality 'sentence'",
-                needs="length >= 1",
-                got=f"{self.length}",
+                needs=f"length from 1 to {limits.TOKENS:,}, at most {limits.VOCABULARY:,} tokens",
+                got=f"length {self.length}, {self.vocabulary.size:,} tokens",
                 fix="give the longest sentence that the model reads",
             )
 
@@ -62,6 +63,11 @@ class Sentence(Modality):
     def dtype(self) -> torch.dtype:
         """int64."""
         return torch.int64
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """The first and the last token."""
+        return 0.0, float(self.vocabulary.size - 1)
 
     def violation(self, inputs: Tensor) -> tuple[str, str] | None:
         """Tokens that are not in the vocabulary."""
@@ -93,9 +99,21 @@ class Sentence(Modality):
         tokens = torch.full((wanted.count, self.length), self.vocabulary.pad)
         return Batch(inputs=tokens, labels=guesses.labels_for(auxiliary, wanted, rng))
 
+    def probes(self, count: int, draws: torch.Generator) -> Tensor:
+        """Sentences of random tokens, of all lengths."""
+        words = torch.tensor([t for t in range(self.vocabulary.size) if t not in self.vocabulary.marks])
+        ends = torch.randint(1, self.length + 1, (count,), generator=draws).tolist()
+        rows = [words[torch.randint(len(words), (end,), generator=draws)].tolist() for end in ends]
+        return self.vocabulary.stack(rows, length=self.length)
+
     def display(self, example: Tensor) -> Display:
         """The token ids; a report with a tokenizer writes words instead."""
         return Display(text=" ".join(map(str, example.tolist())))
+
+
+def vocabulary_of(inputs: Modality) -> Vocabulary | None:
+    """The vocabulary of sentences; None: other examples."""
+    return inputs.vocabulary if isinstance(inputs, Sentence) else None
 
 
 def frequent_tokens(auxiliary: Batch, wanted: Wanted, rng: Rng) -> Batch:

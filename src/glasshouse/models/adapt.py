@@ -1,10 +1,11 @@
-"""Adapt any classifier for an audit, without changing its tensor names.
+"""Adapt any network for an audit, without changing its tensor names.
 
-An audit needs four things from a network: input pixels in [0, 1], output logits, the name of the layer that
-computes the logits, and access to the input of that layer (the *representation*). :func:`adapt` adds them
-without changing the network's layers or tensor names, so that its weights and updates fit unchanged.
+An audit needs inputs in their declared range and the outputs of the task. Attacks that read the last linear
+layer also need its name and its input (the *representation*); networks without one are audited by the others.
+:func:`adapt` adds them without changing the network's layers or tensor names, so that its weights and updates
+fit unchanged.
 
-Detected automatically: the last linear layer, and in-place activations, which are replaced by the ordinary
+Detected automatically: the last linear layer, if there is one, and in-place activations, which are replaced by the ordinary
 form because attacks differentiate through them; the computed function is the same. Attention is computed in
 its plain form, which has second derivatives. BatchNorm uses the statistics that it received, and dropout is
 off unless the protocol enables it.
@@ -16,7 +17,7 @@ from typing import Any, final
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from glasshouse.errors import BadValue
+from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.models.base import Normalize
 
 Logits = Callable[[Any], Tensor]
@@ -31,7 +32,7 @@ class AdaptedNetwork(nn.Module):
 
     Attributes:
         net: the network itself.
-        head_name: name of the layer that computes the logits.
+        head_name: name of the linear layer that computes the outputs; empty: there is none.
     """
 
     net: nn.Module
@@ -59,7 +60,7 @@ class AdaptedNetwork(nn.Module):
             setattr(self.net, name, value)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Pixels (B, C, H, W) in [0, 1] → logits (B, K)."""
+        """Inputs (B, ...) → outputs (B, ...), for a classifier logits (B, K)."""
         with sdpa_kernel(SDPBackend.MATH):  # fused attention cannot be differentiated twice
             output = self.net(self.normalize(x) if self._normalizes else x)
         logits: Tensor = output if self._logits is None else self._logits(output)
@@ -67,6 +68,13 @@ class AdaptedNetwork(nn.Module):
 
     def representation(self, x: Tensor) -> Tensor:
         """The input of the layer that computes the logits, (B, D)."""
+        if not self.head_name:
+            raise Inapplicable(
+                _subject(self.net),
+                needs="a linear layer that computes the outputs, whose input is the representation",
+                got="none",
+                fix="choose metrics and attacks that need no representation",
+            )
         layer_inputs: list[Tensor] = []
         layer = self.get_submodule(self.head_name)
         with layer.register_forward_pre_hook(lambda _module, inputs: layer_inputs.append(inputs[0])):
@@ -90,9 +98,9 @@ def adapt(
     """Make ``net`` a model that Glasshouse can audit. Tensor names are kept; ``net`` is changed in place.
 
     Args:
-        net: an image classifier.
+        net: a network.
         head: name of the linear layer that computes the logits; None: ``head`` if it exists, else the last
-            linear layer.
+            linear layer, if there is one.
         normalize: (mean, standard deviation) of the pixel normalisation that ``net`` expects, a number or one
             per channel; None: it takes pixels in [0, 1], or normalises them in a sub-module ``normalize``.
         logits: extracts the logits from the output of ``net`` if that is a tuple or dictionary.
@@ -101,7 +109,7 @@ def adapt(
         The module to return from ``my_file:my_factory``.
 
     Raises:
-        BadValue: there is no linear layer, ``head`` is not one, or ``normalize`` is given twice.
+        BadValue: ``head`` is no linear layer, or ``normalize`` is given twice.
 
     Examples:
         >>> import torch
@@ -131,19 +139,18 @@ def adapt(
 
 
 def _find_head(net: nn.Module, head: str | None) -> str:
-    """Name of the linear layer that computes the logits; ``head`` if given."""
+    """Name of the last linear layer; ``head`` if given; empty: there is none."""
     layers = dict(net.named_modules())
     linear = [name for name, module in layers.items() if isinstance(module, nn.Linear)]
-    if head is None and not linear:
-        kinds = sorted({type(module).__name__ for module in layers.values()})
-        needs, got = "a linear layer that computes the logits", f"layers of type {', '.join(kinds)}"
-        fix = "end the network with torch.nn.Linear"
-    elif head is not None and head not in linear:
-        needs = f"head: the name of a linear layer, one of {', '.join(linear) or 'none'}"
-        got, fix = f"'{head}'", "leave head out to take the last one"
-    else:
-        return head or ("head" if "head" in linear else linear[-1])
-    raise BadValue(_subject(net), needs=needs, got=got, fix=fix)
+    if head is not None and head not in linear:
+        raise BadValue(
+            _subject(net),
+            needs=f"head: the name of a linear layer, one of {', '.join(linear) or 'none'}",
+            got=f"'{head}'",
+            fix="leave head out to take the last one",
+        )
+    last = linear[-1] if linear else ""
+    return head or ("head" if "head" in linear else last)
 
 
 def _subject(net: nn.Module) -> str:

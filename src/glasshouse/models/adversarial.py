@@ -13,9 +13,9 @@ from typing import Annotated, Final, Literal, final
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from glasshouse.errors import Undefined
+from glasshouse.interfaces import task_of
 from glasshouse.limits import Count, Fix, Positive, Probability, check_ranges
 from glasshouse.models.base import evaluated
 from glasshouse.rng import Rng
@@ -65,7 +65,7 @@ class Ascent:
         adversarial = (inputs + self.radius * noise).clamp(0, 1)
         for _ in range(self.taken):
             adversarial = adversarial.detach().requires_grad_()
-            loss = functional.cross_entropy(model(adversarial).float(), labels, reduction="sum")
+            loss = task_of(model).loss(model(adversarial).float(), labels, adversarial, reduction="sum")
             (slope,) = torch.autograd.grad(loss, adversarial)
             adversarial = adversarial.detach() + self.share * self.radius * slope.sign()
             adversarial = (inputs + (adversarial - inputs).clamp(-self.radius, self.radius)).clamp(0, 1)

@@ -116,6 +116,13 @@ def check_shape(input_shape: Shape, classes: int, *, model: str, **widths: int) 
         BadValue: a side below ``SMALLEST_SIDE`` pixels, no channel, fewer than 2 classes, or as
             :func:`check_width`.
     """
+    if len(input_shape) != 3:
+        raise BadValue(
+            f"model '{model}'",
+            needs="pictures (C, H, W)",
+            got=f"examples of shape {tuple(input_shape)}",
+            fix="choose a model that reads these data: mlp, or your own",
+        )
     channels, height, width = input_shape
     if channels < 1 or min(height, width) < SMALLEST_SIDE or classes < 2:
         raise BadValue(
@@ -180,7 +187,7 @@ def with_head(
     return SplitModel(normalize=Normalize(mean=mean, std=std), features=features, head=head)
 
 
-def flat_size(features: nn.Module, input_shape: Shape) -> int:
+def flat_size(features: nn.Module, input_shape: tuple[int, ...]) -> int:
     """D, the number of features per image, measured with a blank image."""
     with evaluated(features):
         return int(features(torch.zeros(1, *input_shape)).shape[1])

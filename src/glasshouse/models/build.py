@@ -1,11 +1,10 @@
 """Build a module from an architecture, load weights into it, and read its tensors.
 
 A registered model comes from the zoo or a plug-in; ``module:factory`` is the user's own. Both are called as
-``factory(input_shape, classes, **arguments)`` and return an image classifier; one without ``features`` and
-``head`` is adapted (:mod:`glasshouse.models.adapt`). A plain network class that takes neither ``input_shape``
-nor ``classes`` is called with its own arguments only; additional arguments ``mean`` and ``std`` normalise the
-pixels before it. A factory that takes a ``vocabulary`` returns a language model
-(:mod:`glasshouse.models.text.base`).
+``factory(input_shape, classes, **arguments)``, ``classes`` being the number of outputs, or with the modality and
+the task, ``factory(inputs=..., task=..., **arguments)``, and return a network; one without ``features`` and
+``head`` is adapted (:mod:`glasshouse.models.adapt`). A plain network class that takes none of these is called
+with its own arguments only; additional arguments ``mean`` and ``std`` normalise the inputs before it.
 """
 
 import inspect
@@ -17,11 +16,12 @@ from torch import Tensor, nn
 
 from glasshouse import registry
 from glasshouse.errors import BadValue, GlasshouseError
+from glasshouse.modalities.base import Modality
 from glasshouse.models.adapt import adapt
 from glasshouse.models.base import RENAMINGS, SplitModel, evaluated
 from glasshouse.models.text.base import TextModel
 from glasshouse.rng import Rng
-from glasshouse.settings import NORMALISATION, model_arguments, takes_images
+from glasshouse.settings import NORMALISATION, model_arguments, takes_description, takes_images
 from glasshouse.wire import Architecture
 
 
@@ -34,23 +34,21 @@ def build(architecture: Architecture, *, rng: Rng | None = None) -> nn.Module:
 
     Raises:
         UnknownName: no model of that name.
-        BadValue: the factory does not accept an argument, or does not return a module; or the module has no
-            linear layer, or does not fit the images or classes.
+        BadValue: the factory does not accept an argument, or does not return a module; or the module does not
+            fit the examples or the task.
         BadFile: the module of ``module:factory`` cannot be imported.
     """
     factory = registry.load_model(architecture.name)
     _check_arguments(factory, architecture)
-    words = architecture.vocabulary
-    from_data = {} if words is None else {registry.FROM_DATA: words}
     positional, own, normalize = _call_of(factory, architecture)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed((rng or Rng.root(0)).seed())
         try:
-            model = factory(*positional, **from_data, **own)
+            model = factory(*positional, **own)
         except TypeError as error:
             raise BadValue(
                 f"model '{architecture.name}'",
-                needs="a factory that takes (input_shape, classes) and the arguments of the [model] table",
+                needs="a factory that takes (input_shape, classes), or inputs and task, and the arguments of the [model] table",
                 got=str(error),
                 fix="correct the factory's signature, or the arguments",
             ) from error
@@ -63,7 +61,8 @@ def build(architecture: Architecture, *, rng: Rng | None = None) -> nn.Module:
             )
         if not isinstance(model, SplitModel | TextModel):
             model = adapt(model, normalize=normalize)
-        if ":" in architecture.name and words is None:
+        model.task = architecture.task  # the loss of whoever trains it or repeats its training
+        if ":" in architecture.name:
             _check_forward(model, architecture)
     built: nn.Module = model
     return built
@@ -154,8 +153,12 @@ def _call_of(
     factory: Callable[..., Any], architecture: Architecture
 ) -> tuple[tuple[Any, ...], dict[str, Any], tuple[float, float] | None]:
     """The positional and keyword arguments of a factory, and the normalisation to add around its model."""
+    if takes_description(factory):
+        described = {"inputs": architecture.inputs, "task": architecture.task}
+        return (), {**described, **architecture.arguments}, None
     if takes_images(factory):
-        return (architecture.input_shape, architecture.classes), dict(architecture.arguments), None
+        outputs = architecture.task.outputs[0]
+        return (architecture.input_shape, outputs), dict(architecture.arguments), None
     settings, takes = architecture.arguments, registry.arguments(factory)
     own = {name: value for name, value in settings.items() if name in takes}
     if own.keys() == settings.keys():
@@ -167,12 +170,16 @@ def _call_of(
 
 
 def _check_arguments(factory: Callable[..., Any], architecture: Architecture) -> None:
-    reads = registry.FROM_DATA in inspect.signature(factory).parameters
     accepted = tuple(model_arguments(factory))
     unknown = next((name for name in architecture.arguments if name not in accepted), None)
-    if reads != (architecture.vocabulary is not None):
-        kind, got = ("sentences", "images") if reads else ("images", "sentences")
-        needs, fix = f"data of {kind}", "choose a model that reads these data: glasshouse list models"
+    # A factory that takes the modality says by its annotation which one; others take numbers of any shape.
+    described = inspect.signature(factory).parameters.get("inputs")
+    kind: Any = Modality if described is None else described.annotation
+    reads = kind if inspect.isclass(kind) and issubclass(kind, Modality) else Modality
+    numbers = architecture.inputs.continuous or described is not None
+    if not (numbers and isinstance(architecture.inputs, reads)):
+        needs = f"data of {reads.nouns}" if described is not None else "data whose numbers a layer can take"
+        got, fix = architecture.inputs.nouns, "choose a model that reads these data: glasshouse list models"
     elif unknown is not None:
         needs, got = f"arguments among {', '.join(accepted) or 'none'}", f"'{unknown}'"
         fix = registry.nearest_names(unknown, accepted)
@@ -182,25 +189,26 @@ def _check_arguments(factory: Callable[..., Any], architecture: Architecture) ->
 
 
 def _check_forward(model: nn.Module, architecture: Architecture) -> None:
-    """Check that the user's own network maps a blank image to logits."""
+    """Check that the user's own network maps a blank example to what the task asks for."""
     subject = f"model '{architecture.name}'"
     try:
         with evaluated(model):
-            shape = tuple(model(torch.zeros(1, *architecture.input_shape)).shape)
+            shape = tuple(model(architecture.inputs.blank(1)).shape)
     except GlasshouseError:
         raise
     except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
         got = f"{type(error).__name__}: {str(error).splitlines()[0]}"
         raise BadValue(
             subject,
-            needs=f"a forward pass on images {architecture.input_shape}",
+            needs=f"a forward pass on {architecture.inputs.nouns} {architecture.input_shape}",
             got=got,
-            fix="build it for the given input_shape, or resize the images (data.resize)",
+            fix="build it for the given input_shape, or change the data (data.resize)",
         ) from error
-    if shape != (1, architecture.classes):
+    if not architecture.task.accepts(shape[1:]):
+        asked = ", ".join("any" if size < 0 else str(size) for size in architecture.task.outputs)
         raise BadValue(
             subject,
-            needs=f"logits (B, {architecture.classes})",
-            got=f"{shape} for one image",
-            fix="use the 'classes' that the factory is called with",
+            needs=f"outputs (B, {asked}) for task '{architecture.task.name}'",
+            got=f"{shape} for one {architecture.inputs.noun}",
+            fix="use the 'classes' that the factory is called with, or declare the task (data.task)",
         )

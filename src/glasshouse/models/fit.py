@@ -6,7 +6,7 @@ in ``eval()`` mode while it is measured. :func:`fit` restores the original mode.
 
 import math
 from collections.abc import Callable
-from typing import Final, Protocol, runtime_checkable
+from typing import Final
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from glasshouse.cache import Checkpoint
 from glasshouse.errors import BadValue, Undefined
-from glasshouse.interfaces import HasLosses, mean_loss
+from glasshouse.interfaces import task_of
 from glasshouse.models.base import evaluated
 from glasshouse.progress import track
 from glasshouse.rng import Rng
@@ -29,8 +29,10 @@ from glasshouse.tensors import (
 )
 from glasshouse.wire import Batch
 
-_SENTENCES: Final = 16
-"""Sentences per forward pass; small, because logits may cover a large vocabulary at every position."""
+_AT_ONCE: Final = 256
+"""Largest number of examples in one forward pass."""
+_OUTPUTS: Final = 2**20
+"""Largest number of outputs of one forward pass: logits may cover a large vocabulary at every position."""
 Perturb = Callable[[nn.Module, Tensor, Tensor, torch.Generator], Tensor]
 """(model, inputs, labels, generator) → inputs to train on instead, e.g. adversarial ones."""
 
@@ -45,12 +47,12 @@ def fit(
     perturb: Perturb | None = None,
     label: str = "training",
 ) -> list[float]:
-    """Train ``model`` in place with cross-entropy, on the device of its parameters.
+    """Train ``model`` in place by the loss of its task, on the device of its parameters.
 
     Parameters that do not require a gradient are not changed.
 
     Args:
-        model: (B, C, H, W) in [0, 1] → logits (B, K).
+        model: inputs (B, ...) → outputs (B, ...).
         batch: all training examples.
         recipe: training hyperparameters.
         rng: order of the examples, augmentation, ``perturb``.
@@ -96,25 +98,19 @@ def fit(
     return losses
 
 
-@runtime_checkable
-class SaysRight(Protocol):
-    """A model that computes its own share of correct predictions per example; others predict a class."""
-
-    def right(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """Share of each example predicted correctly, (B,) in [0, 1]."""
-
-
 def share_right(model: nn.Module, batch: Batch) -> Tensor:
-    """Share of each example that the model predicts correctly, (B,) in [0, 1] on the CPU, in eval mode."""
-    if not isinstance(model, SaysRight):
-        return (predict(model, batch.inputs).argmax(1) == batch.labels.cpu()).double()
-    device = next(model.parameters()).device
-    rows = torch.split(torch.arange(len(batch)), _SENTENCES)
+    """How well the model solves each example, (B,) float64 on the CPU, in eval mode, in its task's unit.
+
+    For classes 1 where the largest logit is right, else 0; for tokens the share that is right.
+    """
+    device, task = next(model.parameters()).device, task_of(model)
+    outputs = math.prod(abs(size) for size in task.outputs)
+    size = max(1, min(_AT_ONCE, _OUTPUTS // outputs))
+    parts = [torch.zeros(0, dtype=torch.float64)]
     with evaluated(model):
-        parts = [
-            model.right(batch.inputs[index].to(device), batch.labels[index].to(device)).double().cpu()
-            for index in rows
-        ]
+        for index in torch.split(torch.arange(len(batch)), size):
+            inputs, labels = batch.inputs[index].to(device), batch.labels[index].to(device)
+            parts.append(task.scores(model(inputs), labels, inputs).double().cpu())
     return torch.cat(parts)
 
 
@@ -126,36 +122,21 @@ def predict(model: nn.Module, inputs: Tensor, *, batch_size: int = 256) -> Tenso
 
 
 def accuracy(model: nn.Module, batch: Batch, *, batch_size: int = 256) -> float:
-    """Share of ``batch`` whose label has the highest logit, in [0, 1]; higher is better; chance is about 1/K.
+    """Mean of :func:`share_right`: for classes the share that is right, in [0, 1]; higher is better.
 
     Raises:
         Undefined: no examples, or a logit is not a number.
     """
-    if isinstance(model, SaysRight) and len(batch):
-        return float(share_right(model, batch).mean())
     logits = predict(model, batch.inputs, batch_size=batch_size) if len(batch) else torch.zeros(0, 1)
     if not len(batch) or bool(logits.isnan().any()):
+        lost = int(logits.flatten(1).isnan().any(dim=1).sum())
         raise Undefined(
             "accuracy of a model",
-            needs="at least one example, and logits that are numbers",
-            got=f"{len(batch)} examples, {int(logits.isnan().any(dim=1).sum())} of them with NaN logits",
+            needs="at least one example, and outputs that are numbers",
+            got=f"{len(batch)} examples, {lost} of them with NaN outputs",
             fix="give held-out data; NaN comes from a training that diverged",
         )
-    return float((logits.argmax(dim=1) == batch.labels.cpu()).double().mean())
-
-
-def constant_accuracy(labels: Tensor) -> float:
-    """Accuracy of always predicting the most common class; a model that does no better has learnt nothing.
-
-    Args:
-        labels: ``(n,)`` class numbers, n > 0.
-
-    Examples:
-        >>> import torch
-        >>> constant_accuracy(torch.tensor([0, 0, 0, 1]))
-        0.75
-    """
-    return float(labels.bincount().max() / len(labels))
+    return float(task_of(model).scores(logits, batch.labels.cpu(), batch.inputs.cpu()).mean())
 
 
 def _epoch(
@@ -184,11 +165,8 @@ def _epoch(
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=recipe.precision == "bfloat16"):
             if perturb is not None:
                 inputs = perturb(model, inputs, labels, noise)
-            logits = None if isinstance(model, HasLosses) else model(inputs)
-        if logits is None:
-            loss = mean_loss(model, Batch(inputs=inputs, labels=labels))
-        else:
-            loss = functional.cross_entropy(logits.float(), labels)
+            outputs = model(inputs)
+        loss = task_of(model).loss(outputs.float(), labels, inputs)
         descend(optimizer, loss)
         total += loss.detach().to(total.dtype) * len(index)
     return float(total) / len(batch)

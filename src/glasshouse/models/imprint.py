@@ -10,6 +10,7 @@ Shape letters: B examples, C channels, H and W pixels, R rows, G channel groups.
 """
 
 import json
+import math
 from typing import Literal, final
 
 import torch
@@ -24,20 +25,19 @@ from glasshouse.registry import Card
 
 @final
 class Imprint(nn.Module):
-    """``back(activation(measure(spread(x))))``, reshaped to an image.
+    """``back(activation(measure(spread(x))))``, reshaped to an example.
 
     Args:
-        input_shape: (C, H, W) of the images, and of the output.
+        input_shape: of one example, and of the output; (C, H, W) where there is a convolution.
         rows: R, outputs of ``measure``.
         bounded: the activation is a ramp from 0 to 1 (sparse variant) instead of a ReLU.
         groups: G; above 1 a 3 × 3 convolution ``spread`` to G · C channels comes first.
     """
 
-    def __init__(self, input_shape: Shape, *, rows: int, bounded: bool = False, groups: Natural = 0) -> None:
+    def __init__(self, input_shape: tuple[int, ...], *, rows: int, bounded: bool = False, groups: Natural = 0) -> None:
         super().__init__()
-        channels, height, width = input_shape
         self.shape = input_shape
-        entries = channels * height * width
+        entries, channels = math.prod(input_shape), input_shape[0]
         self.spread: nn.Module = (
             nn.Conv2d(channels, groups * channels, 3, padding=1) if groups else nn.Identity()
         )
@@ -46,14 +46,14 @@ class Imprint(nn.Module):
         self.back = nn.Linear(rows, entries)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, H, W) → the same shape."""
+        """(B, ...) → the same shape."""
         rows = self.activation(self.measure(torch.flatten(self.spread(x), 1)))
         out: Tensor = self.back(rows).reshape(len(x), *self.shape)
         return out
 
 
 def _in_front(
-    module: Imprint, input_shape: Shape, classes: int, *, inner: str, inner_arguments: str
+    module: Imprint, input_shape: tuple[int, ...], classes: int, *, inner: str, inner_arguments: str
 ) -> SplitModel:
     """The agreed model behind ``module``; its parts are named ``features.inner`` and ``head``."""
     agreed = registry.load("models", inner)(input_shape, classes, **json.loads(inner_arguments))
@@ -76,7 +76,7 @@ def _in_front(
     details={"structure": "changed: an honest server never sends it"},
 )
 def imprint(
-    input_shape: Shape,
+    input_shape: tuple[int, ...],
     classes: int,
     *,
     inner: str = "convnet",
@@ -85,7 +85,7 @@ def imprint(
     variant: Literal["linear", "sparse"] = "linear",
 ) -> SplitModel:
     """``inner`` with ``inner_arguments`` (JSON) behind a module of ``bins`` rows."""
-    check_shape(input_shape, classes, model="imprint", width=bins)
+    check_width(bins, model="imprint", key="bins")
     module = Imprint(input_shape, rows=bins, bounded=variant == "sparse")
     return _in_front(module, input_shape, classes, inner=inner, inner_arguments=inner_arguments)
 

@@ -1,14 +1,16 @@
 """Validate JSON against a schema: types, ranges, and no unknown keys."""
 
+import json
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from glasshouse.errors import BadFile
+from glasshouse.errors import BadFile, BadValue
 from glasshouse.outside import limits
 from glasshouse.outside.files import shorten
-from glasshouse.registry import names, nearest_names
+from glasshouse.registry import load, names, nearest_names
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -27,42 +29,63 @@ class Described(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
-def _small(shape: tuple[int, int, int]) -> tuple[int, int, int]:
-    if shape[0] * shape[1] * shape[2] > limits.IMAGE_VALUES:
-        raise ValueError(f"images should have at most {limits.IMAGE_VALUES:,} numbers")
-    return shape
+class PluginFile(Described):
+    """A modality or a task, as stored in files: its registered name and its fields."""
 
-
-Channels = Annotated[int, Field(ge=1, le=limits.CHANNELS)]
-Side = Annotated[int, Field(ge=1, le=limits.SIDE)]
-ImageShape = Annotated[tuple[Channels, Side, Side], AfterValidator(_small)]
-TextShape = tuple[Annotated[int, Field(ge=2, le=limits.TOKENS)]]
-Mark = Annotated[int, Field(ge=-1, lt=limits.VOCABULARY)]
-
-
-class VocabularyFile(Described):
-    """The vocabulary of a language model, as stored in files."""
-
-    size: Annotated[int, Field(ge=2, le=limits.VOCABULARY)]
-    pad: Annotated[int, Field(ge=0, lt=limits.VOCABULARY)]
-    end: Mark = -1
-    start: Mark = -1
+    name: Text
+    fields: Annotated[dict[Text, Any], Field(max_length=limits.ARGUMENTS)] = {}
 
 
 class ArchitectureFile(Described):
-    """An architecture, as stored in files: for images, or for sentences with a vocabulary."""
+    """An architecture, as stored in files; :func:`plugin_of` checks what ``inputs`` and ``task`` hold."""
 
     name: Text
-    input_shape: ImageShape | TextShape
-    classes: Annotated[int, Field(ge=1, le=limits.CLASSES)]
+    inputs: PluginFile
+    task: PluginFile
     arguments: Values = {}
-    vocabulary: VocabularyFile | None = None
 
-    @model_validator(mode="after")
-    def _whole(self) -> "ArchitectureFile":
-        if (len(self.input_shape) == 1) != (self.vocabulary is not None):
-            raise ValueError("sentences have an input_shape (L,) and a vocabulary, images neither")
-        return self
+
+def plugin_of(group: str, stated: PluginFile, *, subject: str, fix: str) -> Any:
+    """The modality or task that a file describes.
+
+    Raises:
+        BadFile: not registered, another field, or a value of another type or out of its range.
+    """
+    if stated.name not in names(group):
+        raise BadFile(
+            subject,
+            needs=f"a registered name of {group}",
+            got=shorten(stated.name),
+            fix=f"{nearest_names(stated.name, names(group))}; install the plug-in that has it",
+        )
+    kind: Any = load(group, stated.name)
+    known = {field.name for field in fields(kind)} if is_dataclass(kind) else set()
+    if unknown := sorted(stated.fields.keys() - known):
+        raise BadFile(
+            subject,
+            needs=f"{stated.name} with fields among {', '.join(sorted(known)) or 'none'}",
+            got=shorten(unknown[0]),
+            fix=fix,
+        )
+    try:
+        # As JSON, in which a list is a tuple and a table a dataclass, and nothing else is converted.
+        return TypeAdapter(kind).validate_json(json.dumps(stated.fields), strict=True)
+    except (ValidationError, BadValue) as error:
+        raise _not_fitting(error, subject=subject, fix=fix) from error
+
+
+def _not_fitting(error: ValidationError | BadValue, *, subject: str, fix: str) -> BadFile:
+    """An error of a description, as one of the file."""
+    if isinstance(error, BadValue):
+        return BadFile(f"{subject}, {error.subject}", needs=error.needs, got=error.got, fix=fix)
+    first = error.errors(include_url=False, include_context=False)[0]
+    place = ".".join(str(part) for part in first["loc"])
+    return BadFile(
+        subject,
+        needs=(f"'{place}': " if place else "") + first["msg"][:1].lower() + first["msg"][1:],
+        got=shorten(first["input"]),
+        fix=fix,
+    )
 
 
 def parse_as(kind: type[M], raw: object, *, subject: str, fix: str) -> M:
@@ -77,14 +100,7 @@ def parse_as(kind: type[M], raw: object, *, subject: str, fix: str) -> M:
         got = "brackets nested too deeply"
         raise BadFile(subject, needs="plain lists and tables", got=got, fix=fix) from error
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise BadFile(
-            subject,
-            needs=(f"'{place}': " if place else "") + first["msg"][:1].lower() + first["msg"][1:],
-            got=shorten(first["input"]),
-            fix=fix,
-        ) from error
+        raise _not_fitting(error, subject=subject, fix=fix) from error
 
 
 def check_name(name: str, *, subject: str, trust_factory: bool) -> None:

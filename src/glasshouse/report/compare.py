@@ -15,6 +15,7 @@ from glasshouse.report.readings import one_per_setting
 from glasshouse.report.verdicts.answer import facts
 from glasshouse.report.verdicts.choice import choose
 from glasshouse.report.verdicts.sentences import value
+from glasshouse.results.judgement import OUT
 from glasshouse.results.records import Finding, Refused, Result, Utility
 
 WORSE: Final = "leaks now"
@@ -227,7 +228,7 @@ def _change(a: Finding, b: Finding, cards: Cards, *, decides: bool) -> Change:
     before, after = readings.read(a, cards), readings.read(b, cards)
     disjoint = _apart(a, b)
     if a.verdict != b.verdict:
-        words_of = WORSE if b.verdict == "leaks" else f"now: {b.verdict}"
+        words_of = WORSE if b.verdict in OUT else f"now: {b.verdict}"
     elif disjoint:
         words_of = "gain is higher" if b.gain > a.gain else "gain is lower"
     else:
@@ -244,7 +245,7 @@ def _change(a: Finding, b: Finding, cards: Cards, *, decides: bool) -> Change:
         gain_after=f"{after.measured_gain} {after.gain_interval}",
         explanation=cards.metric(a.metric).explanation,
         said=words_of,
-        worse=words_of == WORSE or (disjoint and b.gain > a.gain and b.verdict == "leaks"),
+        worse=words_of == WORSE or (disjoint and b.gain > a.gain and b.verdict in OUT),
         decides=decides,
     )
 

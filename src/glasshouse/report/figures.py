@@ -11,7 +11,7 @@ from glasshouse.report import numbers, readings, svg, words
 from glasshouse.report.cards import ACCURACY, Cards
 from glasshouse.report.verdicts import strength
 from glasshouse.results.cards import MetricCard
-from glasshouse.results.judgement import expected_by_luck
+from glasshouse.results.judgement import OUT, expected_by_luck
 from glasshouse.results.records import Finding, Utility, Verdict
 from glasshouse.results.rows import grouped
 
@@ -115,7 +115,7 @@ def _panel(
         common="; ".join(common),
         axis=svg.axis(scale, labels=_ticks(scale, card)),
         groups=groups,
-        leaks=sum(f.verdict == "leaks" for f in findings),
+        leaks=sum(f.verdict in OUT for f in findings),
         total=len(findings),
     )
 

@@ -218,7 +218,8 @@ def mark(kind: str) -> Markup:
     marks = {
         "leaks": tag("circle", class_="mark full", r=5.0),
         "no leak found": tag("circle", class_="mark hollow", r=4.5),
-        "inconclusive": tag("path", class_="mark hollow", d="M0 -5.5L5.5 0L0 5.5L-5.5 0Z"),
+        "label leak": tag("path", class_="mark full", d="M-5 -5H5V5H-5Z"),
+        "not shown": tag("path", class_="mark hollow", d="M0 -5.5L5.5 0L0 5.5L-5.5 0Z"),
     }
     return marks.get(kind, tag("path", class_="mark cross", d="M-4 -4L4 4M-4 4L4 -4"))
 

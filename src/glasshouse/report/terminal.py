@@ -17,6 +17,7 @@ from glasshouse.report.verdicts.choice import Choice, choose
 from glasshouse.report.verdicts.leaks import leaks
 from glasshouse.report.verdicts.policy import MARKS as LIMIT_MARKS
 from glasshouse.report.verdicts.policy import Policy, policy
+from glasshouse.results.judgement import OUT
 from glasshouse.results.records import Result
 from glasshouse.results.rows import grouped
 
@@ -25,7 +26,9 @@ LOOKS: Final = {
     "contradiction": ("‼", "bold white on red"),
     "leaks": ("●", "bold red"),
     "no power": ("×", "dim"),
-    "inconclusive": ("◇", "yellow"),
+    "label leak": ("●", "red"),
+    "too alike": ("◇", "yellow"),
+    "not shown": ("◇", "yellow"),
     "no leak found": ("○", "cyan"),
 }
 """The mark of each verdict, and the style of mark and word."""
@@ -69,7 +72,7 @@ def lines(result: Result, *, width: int = 100) -> list[str]:
 
 def heading(text: str, kind: str) -> Text:
     """A highlighted line; red if something leaks."""
-    return line(text, LOOKS[kind][1] if kind in ("contradiction", "leaks") else "bold")
+    return line(text, LOOKS[kind][1] if kind in OUT else "bold")
 
 
 def line(text: str, style: str = "") -> Text:

@@ -4,8 +4,10 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from glasshouse.results.records import Finding, Victim
+from glasshouse.results.records import Finding, Verdict, Victim
 
+OUT: Final[tuple[Verdict, ...]] = ("contradiction", "leaks", "label leak")
+"""Verdicts that mean a leak."""
 ALPHA: Final = 0.05
 """Significance level of Holm's correction, over the primary findings of a run and over a cell's victims."""
 ONE_SIDE: Final = 0.025
@@ -14,7 +16,7 @@ ONE_SIDE: Final = 0.025
 
 def expected_by_luck(finding: Finding) -> bool:
     """Whether a finding's interval lies above 0 but the finding does not survive Holm's correction."""
-    return finding.verdict == "leaks" and finding.p_adjusted is not None and finding.p_adjusted >= ALPHA
+    return finding.by_luck
 
 
 def victims_of(finding: Finding, findings: Iterable[Finding]) -> tuple[Victim, ...]:

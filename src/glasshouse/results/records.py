@@ -13,16 +13,24 @@ __all__ = [
     "Exchange",
     "Exhibit",
     "Finding",
+    "Knows",
+    "Power",
     "Reference",
     "Refused",
     "Result",
+    "Rung",
     "Settings",
+    "Share",
     "Utility",
     "Verdict",
     "Victim",
 ]
 
-Verdict = Literal["contradiction", "leaks", "no leak found", "inconclusive", "no power"]
+Verdict = Literal[
+    "contradiction", "leaks", "label leak", "too alike", "no leak found", "not shown", "no power"
+]
+Knows = Literal["nothing", "domain", "label", "twin"]
+"""What a null adversary knows: nothing, the domain, the victim's label, everything but the example."""
 Settings = Mapping[str, Any]
 ExhibitKind = Literal["pictures", "sentences", "lines", "histogram", "boxes", "table"]
 _PARTS = ("threats", "findings", "refusals", "utility", "exhibits", "epsilons", "contrasts", "limits")
@@ -105,6 +113,68 @@ class Victim:
 
 @final
 @dataclass(frozen=True, kw_only=True)
+class Rung:
+    """The gain over the null adversary of one rung of the ladder.
+
+    Attributes:
+        knows: what it knows.
+        name: of the null adversary.
+        value: its score on the same victims.
+        gain: over it, paired, signed so that positive is leakage.
+        gain_low: lower end of its 95 % interval.
+        gain_high: upper end of its 95 % interval.
+        p: one-sided p-value of "the gain is not above 0".
+        beaten: the gains over this rung and over all below it are above 0.
+    """
+
+    knows: Knows
+    name: str
+    value: float
+    gain: float
+    gain_low: float
+    gain_high: float
+    p: float
+    beaten: bool
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """How many single victims came out, and how many would.
+
+    Attributes:
+        out: victims that came out.
+        n: victims judged.
+        most: exact upper end of the share of such victims that come out, in [0, 1].
+        margin: largest share that the scenario tolerates.
+        needed: victims of whom none may come out to show that the share is below the margin.
+    """
+
+    out: int
+    n: int
+    most: float
+    margin: float
+    needed: int
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Power:
+    """How many leaks that were planted in this very cell the attack found.
+
+    Attributes:
+        planted: leaks that were planted.
+        found: of them, by this attack with these settings.
+        how: how they were planted, in words.
+    """
+
+    planted: int
+    found: int
+    how: str = ""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
 class Reference:
     """The score of the same attack with the same settings without defences: shows the power of a cell."""
 
@@ -168,6 +238,17 @@ class Finding(_InCell):
         searches: one per claim, for primary findings of attacks that declare their objective.
         unfinished: number of claims whose search was not finished; None: the attack declares no objective.
         bound: upper bound for any attack; None: no guarantee covers this number.
+        ladder: the gain over the null adversary of every rung, from the lowest up; empty: not about examples.
+        share: of victims that came out; None: single victims could not be judged.
+        power: planted leaks that were found; None: none were planted.
+        alone: no attack of another kind made such claims in this cell.
+        draws: independent draws of the network's first weights behind the number.
+        missing: why a part is not there, in words, by name: ``ladder``, ``exchange``, ``control``,
+            ``certificate``, ``bound``, ``victims``, ``power``; ``ladder.label`` for a rung.
+        reason: why the verdict is no stronger, in words; empty for leaks.
+        remedy: what would show it, in words.
+        by_luck: it would leak alone, but among as many findings as the run has, luck explains it.
+        denied_by: metric by whose pixels the same images are further from the original than a guess.
     """
 
     attack: str
@@ -206,6 +287,21 @@ class Finding(_InCell):
     searches: tuple[Search, ...] = ()
     unfinished: int | None = None
     bound: UpperBound | None = None
+    ladder: tuple[Rung, ...] = ()
+    share: Share | None = None
+    power: Power | None = None
+    alone: bool = False
+    draws: int = 1
+    missing: Mapping[str, str] = field(default_factory=dict)
+    reason: str = ""
+    remedy: str = ""
+    by_luck: bool = False
+    denied_by: str = ""
+
+    @property
+    def highest(self) -> Rung | None:
+        """The highest rung of the ladder that is beaten, with all below it."""
+        return next((rung for rung in reversed(self.ladder) if rung.beaten), None)
 
 
 @final

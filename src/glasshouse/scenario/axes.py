@@ -15,8 +15,6 @@ from glasshouse.scenario.spec import Scenario
 from glasshouse.wire import Value
 
 MAX_CELLS = 2000
-STEP = {"none": 1.25, "fgsm": 1.25, "pgd": 0.5}
-"""Default step of ``model.pretraining.adversarial`` by method; a cell's hash includes the step in use."""
 
 
 @final
@@ -97,13 +95,7 @@ def content_hash(scenario: Scenario) -> str:
     content = plain(scenario)
     for words in ("summary", "policy", "tuning"):
         content.pop(words, None)
-    if content["data"]["people"] == "groups":  # cells that do not use newer keys keep their hash
-        content["data"].pop("people")
-    if not content["audit"]["epsilon"]["claimed"]:
-        content["audit"].pop("epsilon")
     content["audit"].pop("auditor", None)
-    against = content["model"]["pretraining"]["adversarial"]
-    against.setdefault("step", STEP[against["method"]])
     text = json.dumps(content, sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

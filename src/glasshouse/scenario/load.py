@@ -97,10 +97,14 @@ def _check(
 
 
 def from_dict(raw: Mapping[str, Any], *, subject: str = "a scenario") -> Scenario:
-    """A scenario from plain data, validated like a file; :meth:`Scenario.from_dict` calls this function.
+    """A scenario from plain data, the tables of a TOML file as dictionaries; validated like a file.
 
     Raises:
         BadScenario: lists every problem.
+
+    Examples:
+        >>> from_dict({"name": "mine", "attacks": ["idlg"]}).data.source
+        'digits'
     """
     scenario, problems = check_raw(canonical(raw))
     if scenario is None:

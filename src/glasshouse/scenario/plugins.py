@@ -73,21 +73,12 @@ def _argument_problems(
         elif key in takes:
             yield from _value_problems(key_path, value, takes[key])
         elif not open_ended:
-            needs, new = f"an argument of '{plugin.name}'", _renamed_arguments(group, plugin.name).get(key)
-            hint = f"it is called {new} now" if new else registry.nearest_names(key, keys)
+            needs, hint = f"an argument of '{plugin.name}'", registry.nearest_names(key, keys)
             yield unmet(key_path, needs, got=f"'{key}'", hint=hint)
     for key, parameter in takes.items():
         if parameter.default is parameter.empty and key not in plugin.arguments and group in CHECKED:
             needs = f"a value ('{plugin.name}' has no default for it)"
             yield unmet(f"{path}.{key}", needs, got="nothing")
-
-
-def _renamed_arguments(group: str, name: str) -> Mapping[str, str]:
-    """Renamed arguments of a registered plug-in, old path → new path."""
-    try:
-        return registry.card(group, name).renamed
-    except GlasshouseError:  # a module:factory, or a plug-in without a card: its contract test reports that
-        return {}
 
 
 def _value_problems(path: str, value: Any, parameter: inspect.Parameter) -> list[Problem]:

@@ -5,10 +5,9 @@ builds objects: :mod:`glasshouse.scenario.load` reads, ``audit.build`` builds. L
 packages of this layer are repeated here, and a test keeps them equal.
 """
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal, final
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from glasshouse.interfaces import traits_of
 from glasshouse.scenario.table import (
@@ -23,7 +22,7 @@ from glasshouse.scenario.table import (
     Rounds,
     Split,
 )
-from glasshouse.settings import Count, Natural, Optimizer, Positive, Share, Table, move_momentum
+from glasshouse.settings import Count, Natural, Optimizer, Positive, Share, Table
 from glasshouse.wire import Kind
 
 
@@ -84,6 +83,7 @@ class Data(Table):
         public_classes: labels in the public part; empty: all.
         heldout_classes: labels in the held-out part; empty: all.
         images_are_public: images need no blurring; None: as the source declares.
+        task: loss and targets: a registered task with its settings; None: as the labels suggest.
         domains: roles by class and domain.
     """
 
@@ -111,6 +111,7 @@ class Data(Table):
     public_classes: tuple[Natural, ...] = ()
     heldout_classes: tuple[Natural, ...] = ()
     images_are_public: bool | None = None
+    task: Plugin | None = None
     domains: Domains = Domains()
 
 
@@ -178,8 +179,6 @@ class Federation(Table):
     client_models: tuple[Plugin, ...] = ()
     options: Arguments = Field(default_factory=dict)
 
-    _old = model_validator(mode="before")(move_momentum)
-
     @property
     def kind(self) -> Kind:
         """Kind of update: ``sends``, or the default of the protocol's class."""
@@ -243,6 +242,7 @@ class Audit(Table):
         utility: measure held-out accuracy.
         seeds: repeat the federation with each of these; empty: once, with the scenario's seed.
         contrast: attack (label or name) whose paired difference to every other attack is reported.
+        margin: share of victims that may come out before a setting counts as leaking, in (0, 1).
         epsilon: the claimed ε, and how it is tested.
         auditor: who is responsible for the audit, printed on the report; default: ``GLASSHOUSE_AUDITOR``.
     """
@@ -258,6 +258,7 @@ class Audit(Table):
     utility: bool = True
     seeds: tuple[Natural, ...] = ()
     contrast: str = ""
+    margin: Annotated[float, Field(gt=0, lt=1)] = 0.1
     epsilon: Epsilon = Epsilon()
     auditor: str = ""
 
@@ -322,21 +323,6 @@ class Scenario(Table):
     tuning: Tuning = Tuning()
     axes: dict[str, tuple[Any, ...]] = Field(default_factory=dict)
     axes_zipped: tuple[dict[str, tuple[Any, ...]], ...] = ()
-
-    @classmethod
-    def from_dict(cls, raw: Mapping[str, Any]) -> "Scenario":
-        """A scenario from plain data, the tables of a TOML file as dictionaries; validated like a file.
-
-        Raises:
-            BadScenario: lists every problem.
-
-        Examples:
-            >>> Scenario.from_dict({"name": "mine", "attacks": ["idlg"]}).data.source
-            'digits'
-        """
-        from glasshouse.scenario.load import from_dict  # noqa: PLC0415 - it imports this module
-
-        return from_dict(raw)
 
     @property
     def sees(self) -> frozenset[Message]:

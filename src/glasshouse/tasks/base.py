@@ -7,21 +7,26 @@ Shape letters: B examples, K classes or labels, T targets; the rest of a shape f
 """
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor
 
 from glasshouse.errors import BadValue
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 
-__all__ = ["Task", "Unknown"]
+__all__ = ["Reduction", "Task", "Unknown"]
 
 Unknown = Literal["inferred", "searched", "told"]
 """How an attack that matches gradients treats targets that it is not given: read off the update first,
 searched together with the inputs, or it must be told (without the grant ``labels`` it is refused)."""
 
+Reduction = Literal["mean", "sum"]
 
+
+@dataclass(frozen=True, kw_only=True)
 class Task(ABC):
     """Base class: subclasses are frozen dataclasses whose fields are public settings of the loss.
 
@@ -32,6 +37,7 @@ class Task(ABC):
         unknown: how a matching attack treats unknown targets.
         one_label: every example has exactly one of K classes, so that label read-outs apply and distractors
             of the same class exist.
+        shares: scores are shares, in [0, 1].
     """
 
     card: ClassVar[Card]
@@ -39,6 +45,12 @@ class Task(ABC):
     utility: ClassVar[str]
     unknown: ClassVar[Unknown] = "told"
     one_label: ClassVar[bool] = False
+    shares: ClassVar[bool] = True
+
+    @property
+    def separable(self) -> bool:
+        """Whether the loss of an example does not depend on which others are in its batch."""
+        return True
 
     @property
     @abstractmethod
@@ -49,6 +61,11 @@ class Task(ABC):
     @abstractmethod
     def target_shape(self) -> tuple[int, ...]:
         """The shape of one target; () for one class per example, -1 where the input decides it."""
+
+    def blank(self, count: int, outputs: tuple[int, ...]) -> Tensor:
+        """Some valid targets for a network whose output for one example has the shape ``outputs``."""
+        del outputs
+        return torch.zeros(count, *self.target_shape, dtype=torch.int64)
 
     @abstractmethod
     def violation(self, labels: Tensor) -> tuple[str, str] | None:
@@ -73,9 +90,25 @@ class Task(ABC):
             inputs: of the network, (B, ...); tasks without labels of their own (next token) predict these.
         """
 
+    def loss(
+        self, outputs: Tensor, labels: Tensor, inputs: Tensor, *, reduction: Reduction = "mean"
+    ) -> Tensor:
+        """The mean (or sum) of :meth:`losses`, a number: what training minimises."""
+        losses = self.losses(outputs, labels, inputs)
+        return losses.mean() if reduction == "mean" else losses.sum()
+
+    def accepts(self, shape: tuple[int, ...]) -> bool:
+        """Whether a network whose output for one example has this ``shape`` fits the task."""
+        asked = self.outputs
+        return len(shape) == len(asked) and all(a in (-1, s) for s, a in zip(shape, asked, strict=True))
+
     @abstractmethod
     def scores(self, outputs: Tensor, labels: Tensor, inputs: Tensor) -> Tensor:
         """How well each example is solved, (B,) float64, in the unit of ``utility``; higher is better."""
+
+    @abstractmethod
+    def constant(self, labels: Tensor, inputs: Tensor) -> float:
+        """The utility of the best answer that is the same for all examples: what a useless model reaches."""
 
     @abstractmethod
     def guess(self, labels: Tensor, count: int, *, rng: Rng) -> Tensor:

@@ -11,9 +11,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from glasshouse.errors import BadValue
+from glasshouse.outside import limits
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.tasks.base import Task, Unknown
+from glasshouse.tasks.base import Reduction, Task, Unknown
 
 
 @final
@@ -44,10 +45,10 @@ class Classification(Task):
 
     def __post_init__(self) -> None:
         weighted = len(self.weights) in (0, self.classes) and all(0 <= w < float("inf") for w in self.weights)
-        if self.classes < 2 or not weighted or not 0 <= self.smoothing < 1:
+        if not 2 <= self.classes <= limits.CLASSES or not weighted or not 0 <= self.smoothing < 1:
             raise BadValue(
                 "task 'classification'",
-                needs="classes >= 2, one finite weight >= 0 per class, smoothing in [0, 1)",
+                needs=f"2 to {limits.CLASSES:,} classes, one finite weight >= 0 per class, smoothing in [0, 1)",
                 got=f"classes = {self.classes}, {len(self.weights)} weights, smoothing = {self.smoothing}",
                 fix="correct the task: one logit per class; one logit alone is task 'multilabel'",
             )
@@ -71,22 +72,45 @@ class Classification(Task):
             return needs, f"{int(labels.min())} to {int(labels.max())}"
         return None
 
+    @property
+    def separable(self) -> bool:
+        """Not with class weights: torch divides by the sum of the weights of the batch."""
+        return not self.weights
+
     def losses(self, outputs: Tensor, labels: Tensor, inputs: Tensor) -> Tensor:
-        """Cross-entropy, (B,), scaled so that its mean is the loss of ``torch.nn.CrossEntropyLoss``."""
+        """Cross-entropy, (B,), scaled so that its mean is the loss of ``torch.nn.CrossEntropyLoss``.
+
+        ``labels`` may be class probabilities (B, K), as of an attack that searches them.
+        """
         del inputs
         weight = outputs.new_tensor(self.weights) if self.weights else None
         losses = F.cross_entropy(
             outputs, labels, weight=weight, label_smoothing=self.smoothing, reduction="none"
         )
-        if weight is None:
+        if weight is None or labels.is_floating_point():
             return losses
         # torch divides the weighted sum by the sum of the weights of the batch, not by its size.
         return losses * len(labels) / weight[labels].sum()
+
+    def loss(
+        self, outputs: Tensor, labels: Tensor, inputs: Tensor, *, reduction: Reduction = "mean"
+    ) -> Tensor:
+        """As ``torch.nn.CrossEntropyLoss``, in one operation."""
+        del inputs
+        weight = outputs.new_tensor(self.weights) if self.weights else None
+        return F.cross_entropy(
+            outputs, labels, weight=weight, label_smoothing=self.smoothing, reduction=reduction
+        )
 
     def scores(self, outputs: Tensor, labels: Tensor, inputs: Tensor) -> Tensor:
         """1 where the class of the largest logit is right, else 0."""
         del inputs
         return (outputs.argmax(1) == labels).double()
+
+    def constant(self, labels: Tensor, inputs: Tensor) -> float:
+        """Share of the most common class."""
+        del inputs
+        return float(labels.bincount().max() / len(labels))
 
     def guess(self, labels: Tensor, count: int, *, rng: Rng) -> Tensor:
         """Labels drawn from the public ones."""

@@ -66,6 +66,12 @@ class NextToken(Task):
         hits = (outputs[:, :-1].argmax(-1) == inputs[:, 1:]).double() * counts
         return hits.sum(1) / counts.sum(1).clamp_min(1)
 
+    def constant(self, labels: Tensor, inputs: Tensor) -> float:
+        """Share of the most common token after the first."""
+        del labels
+        tokens = inputs[:, 1:][self.vocabulary.real(inputs)[:, 1:]]
+        return float(tokens.bincount().max() / len(tokens))
+
     def guess(self, labels: Tensor, count: int, *, rng: Rng) -> Tensor:
         """Classes drawn from the public ones."""
         return labels[torch.randint(len(labels), (count,), generator=rng.torch())]

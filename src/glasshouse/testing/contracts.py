@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from glasshouse import registry
-from glasshouse.interfaces import Defense, HasPieces, Trainer
+from glasshouse.interfaces import Defense, Trainer
 from glasshouse.rng import Rng
 from glasshouse.testing.attack_contract import check_repeatable
 from glasshouse.testing.fixtures import to_provide
@@ -77,20 +77,6 @@ class DefenseContract:
     def test_same_rng_same_result(self, send: Send) -> None:
         """The same stream gives the same result; the global generator is neither used nor changed."""
         check_repeatable(send)
-
-    def test_pieces_of_its_work_can_be_timed(
-        self, defense: Defense, update: Update, batch: Batch, model: nn.Module
-    ) -> None:
-        """Declared pieces run, more than once, add up to some work, and leave the model as it was."""
-        if not isinstance(defense, HasPieces):
-            return
-        before = {name: t.clone() for name, t in model.state_dict().items()}
-        pieces = defense.pieces(update, batch, model)
-        assert all(piece.times > 0 for piece in pieces)
-        for piece in (*pieces, *pieces):
-            piece.run()
-        assert pieces
-        assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
 
     def test_describes_itself_completely(self, defense: Defense) -> None:
         """The description contains a registered name, the place, and every setting."""

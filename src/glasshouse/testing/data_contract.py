@@ -11,6 +11,7 @@ from glasshouse import registry
 from glasshouse.data.base import DataSource
 from glasshouse.data.sources import load
 from glasshouse.errors import GlasshouseError
+from glasshouse.modalities.sentence import vocabulary_of
 from glasshouse.testing.fixtures import to_provide
 
 __all__ = ["DataContract", "TextContract"]
@@ -73,7 +74,7 @@ class TextContract(_SourceContract):
 
     def test_tokens_and_labels_are_well_formed(self, source: DataSource) -> None:
         """Tokens within the vocabulary, at least one word per sentence; one label below K per sentence."""
-        words = source.vocabulary
+        words = vocabulary_of(source.inputs)
         assert words is not None
         assert "train" in source.splits
         for part in source.splits.values():

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from glasshouse import registry
+from glasshouse.interfaces import losses_of, mean_loss
+from glasshouse.modalities.sentence import vocabulary_of
 from glasshouse.models import build as models
 from glasshouse.models.text.base import TextModel
 from glasshouse.rng import Rng
@@ -92,7 +94,7 @@ class TextModelContract(_WeightsContract):
     @pytest.fixture
     def batch(self, architecture: Architecture) -> Batch:
         """Three sentences of different lengths, with labels."""
-        words = architecture.vocabulary
+        words = vocabulary_of(architecture.inputs)
         assert words is not None
         draws, places = torch.Generator().manual_seed(0), architecture.input_shape[0]
         inputs = random_sentences((2, 3, places - 2), words, draws, places=places)
@@ -100,11 +102,12 @@ class TextModelContract(_WeightsContract):
 
     def test_sentences_do_not_meet(self, model: TextModel, batch: Batch) -> None:
         """The loss of a sentence depends neither on other sentences nor on its padding."""
-        together = model.losses(batch.inputs, batch.labels)
+        together = losses_of(model, batch)
         assert together.shape == (3,)
         for i, real in enumerate(model.vocabulary.real(batch.inputs)):
             alone = batch.inputs[i : i + 1, : int(real.sum())]
-            torch.testing.assert_close(model.losses(alone, batch.labels[i : i + 1])[0], together[i])
+            shorter = Batch(inputs=alone, labels=batch.labels[i : i + 1])
+            torch.testing.assert_close(losses_of(model, shorter)[0], together[i])
 
     def test_the_first_layer_is_cut_where_attacks_look(self, model: TextModel, batch: Batch) -> None:
         """The first attention layer's inputs lie in the span of its gradient's rows; other tokens do not.
@@ -113,7 +116,7 @@ class TextModelContract(_WeightsContract):
         """
         model.double()
         parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
-        loss = model.losses(batch.inputs, batch.labels).mean()
+        loss = mean_loss(model, batch)
         gradients = dict(zip(parameters, torch.autograd.grad(loss, list(parameters.values())), strict=True))
         places = torch.arange(batch.inputs.shape[1]).expand(batch.inputs.shape)
         _, sizes, basis = torch.linalg.svd(model.input_rows(0, gradients), full_matrices=False)
@@ -128,7 +131,7 @@ class TextModelContract(_WeightsContract):
 
         real = model.vocabulary.real(batch.inputs)
         last = real & ~real.roll(-1, 1)  # has no next token, so no loss
-        read = real & ~last if model.task == "next" else real
+        read = real & ~last if model.predicts_tokens else real
         assert float(far(batch.inputs)[read].max()) < 1e-3
         absent = set(range(model.vocabulary.size)) - set(batch.inputs.flatten().tolist())
         assert float(far(torch.full_like(batch.inputs, max(absent))).min()) > 0.1
@@ -136,7 +139,7 @@ class TextModelContract(_WeightsContract):
     def test_only_what_requires_a_gradient_learns(self, model: TextModel, batch: Batch) -> None:
         """Every trainable parameter has a finite gradient or none, and is in the state_dict."""
         parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
-        loss = model.losses(batch.inputs, batch.labels).mean()
+        loss = mean_loss(model, batch)
         gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
         known: list[Tensor | None] = list(gradients)
         assert all(bool(g.isfinite().all()) for g in known if g is not None)

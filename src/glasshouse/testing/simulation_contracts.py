@@ -189,7 +189,7 @@ class PropertyContract:
         """Eighty auxiliary examples and a challenge; clients hold five examples each."""
         draws = ROOT.torch()
         examples = Batch(inputs=torch.rand(81, *SHAPE, generator=draws), labels=torch.arange(81) % CLASSES)
-        architecture = Architecture(name="mlp", input_shape=SHAPE, classes=CLASSES)
+        architecture = Architecture.of("mlp", SHAPE, CLASSES)
         terms = Terms(
             protocol="fedavg", architecture=architecture, sends="delta", clients=4, cohort=4, batch_size=5
         )

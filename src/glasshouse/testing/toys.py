@@ -10,9 +10,15 @@ from torch import Tensor
 from glasshouse.attacks.base import ActiveAttack
 from glasshouse.federation.setting import FederationProtocol, Setting
 from glasshouse.interfaces import Defense, Tamper
+from glasshouse.modalities.base import Modality
+from glasshouse.modalities.image import Image
+from glasshouse.modalities.sentence import Sentence
 from glasshouse.models import build as models
 from glasshouse.registry import load
 from glasshouse.rng import Rng
+from glasshouse.tasks.base import Task
+from glasshouse.tasks.classification import Classification
+from glasshouse.tasks.next_token import NextToken
 from glasshouse.tokens.vocabulary import Vocabulary
 from glasshouse.transcript.cut import cut
 from glasshouse.transcript.grants import Grants
@@ -21,9 +27,18 @@ from glasshouse.transcript.threat import Threat
 from glasshouse.transcript.view import RoundView, View
 from glasshouse.wire import Architecture, Batch, Broadcast, Crafted, Terms
 
-__all__ = ["AUXILIARY", "AttackedToy", "Recorder", "Toy", "play_attacked", "toy"]
+__all__ = ["AUXILIARY", "AttackedToy", "Recorder", "Toy", "play_attacked", "sentence_model", "toy"]
 
 SHAPE, CLASSES, PLACES = (1, 8, 8), 10, 8
+
+
+def sentence_model(
+    name: str, vocabulary: Vocabulary, *, length: int = PLACES, classes: int = 0, **arguments: Any
+) -> Architecture:
+    """A model of sentences that predicts ``classes`` classes, or (0) every next token."""
+    task = Classification(classes=classes) if classes else NextToken(vocabulary=vocabulary, length=length)
+    inputs = Sentence(vocabulary=vocabulary, length=length)
+    return Architecture(name=name, inputs=inputs, task=task, arguments=arguments)
 
 
 @final
@@ -60,6 +75,7 @@ def toy(
     *,
     model: str = "mlp",
     vocabulary: Vocabulary | None = None,
+    task: Task | None = None,
     arguments: Mapping[str, Any] | None = None,
     protocol: str = "fedsgd",
     clients: int = 3,
@@ -73,7 +89,8 @@ def toy(
 ) -> Toy:
     """Run a toy federation. ``examples``: per client; ``terms``: fields of :class:`glasshouse.wire.Terms`.
 
-    With a ``vocabulary`` the examples are sentences of random tokens.
+    With a ``vocabulary`` the examples are sentences of random tokens; ``task`` None: their next tokens, or the
+    classes of pictures.
 
     Examples:
         >>> view = toy(clients=2, examples=4).view(client=1)
@@ -83,16 +100,18 @@ def toy(
     rng = Rng.root(seed, salt="toy")
     total = clients * examples
     draws = rng.child("data").torch()
+    kind: Modality
+    usual: Task
     if vocabulary is None:
         inputs = torch.rand((total, *SHAPE), generator=draws)
+        kind, usual = Image(size=SHAPE), Classification(classes=CLASSES)
     else:
+        kind = Sentence(vocabulary=vocabulary, length=PLACES)
+        usual = NextToken(vocabulary=vocabulary, length=PLACES, classes=CLASSES)
         lengths = torch.randint(3, PLACES - 1, (total,), generator=draws).tolist()
         inputs = random_sentences(lengths, vocabulary, draws, places=PLACES)
     private = Batch(inputs=inputs, labels=torch.randint(CLASSES, (total,), generator=draws))
-    shape = tuple(inputs.shape[1:])
-    architecture = Architecture(
-        name=model, input_shape=shape, classes=CLASSES, arguments=arguments or {}, vocabulary=vocabulary
-    )
+    architecture = Architecture(name=model, inputs=kind, task=task or usual, arguments=arguments or {})
     sends = "gradient" if protocol in ("fedsgd", "transfer") else "delta"
     fields: dict[str, Any] = {"sends": sends, "cohort": clients, "batch_size": examples, **terms}
     setting = Setting(

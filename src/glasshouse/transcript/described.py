@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 
 from glasshouse import wire
-from glasshouse.errors import BadFile
+from glasshouse.errors import BadFile, BadValue
 from glasshouse.outside import limits
 from glasshouse.outside.files import check_holes, plain_file, printable
 from glasshouse.outside.schema import (
@@ -26,11 +26,12 @@ from glasshouse.outside.schema import (
     Values,
     check_name,
     parse_as,
+    plugin_of,
 )
-from glasshouse.settings import Optimizer, move_momentum
+from glasshouse.settings import Optimizer
 from glasshouse.store import read_tensors
+from glasshouse.tasks.base import Task
 from glasshouse.tensors import check_finite
-from glasshouse.tokens.vocabulary import Vocabulary
 from glasshouse.transcript.record import Message
 
 Clients = Annotated[tuple[Client, ...], Field(max_length=limits.CLIENTS)]
@@ -55,7 +56,6 @@ class TermsFile(Described):
     secure_sum: bool = False
     weighting: Literal["size", "uniform"] = "size"
     trained: Text = ""
-    image_range: tuple[float, float] = (0.0, 1.0)
     sensitive: Annotated[int, Field(ge=0, le=limits.EXAMPLES)] = 0
     targets: Annotated[int, Field(ge=0, le=limits.CLASSES)] = 0
     options: Annotated[
@@ -63,8 +63,6 @@ class TermsFile(Described):
         Field(max_length=limits.ARGUMENTS),
     ] = Field(default_factory=dict)
     has_public: bool
-
-    _old = model_validator(mode="before")(move_momentum)
 
 
 class _Message(Described):
@@ -178,8 +176,13 @@ def architecture_of(stated: ArchitectureFile, *, subject: str, trust_factory: bo
         BadFile: it is neither registered nor a trusted ``module:factory``.
     """
     check_name(stated.name, subject=subject, trust_factory=trust_factory)
-    words = stated.vocabulary and Vocabulary(**dict(stated.vocabulary))
-    return wire.Architecture(**{**dict(stated), "vocabulary": words})
+    fix = "correct the architecture: docs/transcript.md lists its keys"
+    return wire.Architecture(
+        name=stated.name,
+        inputs=plugin_of("modalities", stated.inputs, subject=subject, fix=fix),
+        task=plugin_of("tasks", stated.task, subject=subject, fix=fix),
+        arguments=stated.arguments,
+    )
 
 
 def line_of(raw: object, *, subject: str) -> Line:
@@ -244,7 +247,7 @@ def batch_of(path: Path, architecture: wire.Architecture | None = None) -> wire.
 
     Args:
         path: a regular file.
-        architecture: its input shape and classes are required; None: any within the limits.
+        architecture: its modality and task must accept them; None: any shapes within the limits.
 
     Raises:
         BadFile: other tensors, shapes, types or labels.
@@ -253,34 +256,27 @@ def batch_of(path: Path, architecture: wire.Architecture | None = None) -> wire.
     subject = f"file '{path}'"
     tensors = tensors_of(path, subject=subject)
     inputs, labels = tensors.get("inputs"), tensors.get("labels")
-    if inputs is None or labels is None or inputs.ndim not in (2, 4) or labels.shape != inputs.shape[:1]:
+    if inputs is None or labels is None or inputs.ndim < 2 or labels.shape[:1] != inputs.shape[:1]:
         shapes = ", ".join(f"'{printable(k)}' {tuple(t.shape)}" for k, t in list(tensors.items())[:4])
-        raise _no_batch(subject, "tensors inputs (B, C, H, W) and labels (B,)", shapes or "nothing")
-    tokens = inputs.ndim == 2
-    if inputs.is_floating_point() == tokens or labels.dtype != torch.int64:
-        raise _no_batch(subject, "inputs as floats and labels as int64", f"{inputs.dtype} and {labels.dtype}")
-    classes = limits.CLASSES if architecture is None else architecture.classes
-    if architecture is not None and tuple(inputs.shape[1:]) != architecture.input_shape:
-        raise _no_batch(subject, f"inputs {architecture.input_shape}", str(tuple(inputs.shape[1:])))
-    words = architecture.vocabulary if architecture else None
-    if tokens and bool(((inputs < 0) | (inputs >= (words.size if words else limits.VOCABULARY))).any()):
-        raise _no_batch(subject, "tokens of the vocabulary", f"{int(inputs.min())} to {int(inputs.max())}")
-    check_labels(labels, classes, subject=subject)
+        raise _no_batch(subject, "tensors inputs (B, ...) and labels (B, ...)", shapes or "nothing")
     check_finite(tensors, subject=subject)
+    if architecture is not None:
+        try:
+            architecture.inputs.check(inputs, subject=subject)
+        except BadValue as error:
+            raise _no_batch(subject, error.needs, error.got) from error
+        check_labels(labels, architecture.task, subject=subject)
     return wire.Batch(inputs=inputs, labels=labels)
 
 
-def check_labels(labels: Tensor, classes: int, *, subject: str) -> None:
-    """Raise unless the labels are integers from -1 (unlabelled) to ``classes`` - 1.
+def check_labels(labels: Tensor, task: Task, *, subject: str) -> None:
+    """Raise unless ``labels`` are targets of ``task``; -1 where an example has no class.
 
     Raises:
         BadFile: other labels.
     """
-    if labels.is_floating_point() or labels.ndim != 1:
-        raise _no_batch(subject, "labels (B,), whole numbers", f"{tuple(labels.shape)} of {labels.dtype}")
-    low, high = (int(labels.min()), int(labels.max())) if len(labels) else (0, 0)
-    if low < -1 or high >= classes:
-        raise _no_batch(subject, f"labels from -1 to {classes - 1}", f"labels from {low} to {high}")
+    if (wrong := task.violation(labels)) is not None:
+        raise _no_batch(subject, *wrong)
 
 
 def key_of(name: str, parts: int, *, subject: str) -> tuple[Any, ...]:

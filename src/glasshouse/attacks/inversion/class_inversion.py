@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from glasshouse.attacks.base import About, Claim, ClassRepresentatives, Needs
 from glasshouse.attacks.budget import Budget
 from glasshouse.attacks.objective import SearchedLoss, record_loss
-from glasshouse.attacks.parts.local_steps import LINEAR
+from glasshouse.attacks.parts.local_steps import LINEAR, PICTURES
 from glasshouse.attacks.parts.matching.distance import ROUNDING
 from glasshouse.attacks.parts.replica import rebuild
 from glasshouse.attacks.parts.search.adam import Descent
@@ -33,7 +33,6 @@ from glasshouse.limits import NotNegative, check_ranges
 from glasshouse.progress import track
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.settings import move_into
 from glasshouse.tensors import device_of
 from glasshouse.transcript.view import RoundView, View
 from glasshouse.wire import Update
@@ -74,9 +73,9 @@ class ClassInversion:
             "scenario": EASY,
             "metric": "owner",
         },
-        renamed=move_into("search", "iterations", "learning_rate", "patience"),
     )
     needs: ClassVar[Needs] = Needs(
+        modalities=PICTURES,
         sees=frozenset({"broadcast", "update"}),
         scope="run",
         optimizers=LINEAR - {"weight_decay"},

@@ -21,7 +21,6 @@ from glasshouse.attacks.base import Needs
 from glasshouse.attacks.parts.local_steps import LINEAR, ON_LENET, update_needs
 from glasshouse.attacks.parts.matching.exact import ExactAttack, QuasiNewton
 from glasshouse.registry import Card
-from glasshouse.settings import move_into
 
 
 @final
@@ -42,9 +41,8 @@ class DLG(ExactAttack):
         claims=("reconstruction",),
         threat="server, sees single updates",
         control=ON_LENET,
-        renamed=move_into("search", "restarts", "iterations", "goal"),
     )
-    needs: ClassVar[Needs] = update_needs(LINEAR)
+    needs: ClassVar[Needs] = update_needs(LINEAR, one_label=True)
 
     search: QuasiNewton = field(default_factory=QuasiNewton)
     adaptive: bool = False

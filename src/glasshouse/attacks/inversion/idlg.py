@@ -13,7 +13,6 @@ from glasshouse.attacks.base import Needs
 from glasshouse.attacks.parts.local_steps import LINEAR, ON_LENET, update_needs
 from glasshouse.attacks.parts.matching.exact import ExactAttack, QuasiNewton
 from glasshouse.registry import Card
-from glasshouse.settings import move_into
 
 
 @final
@@ -34,9 +33,8 @@ class IDLG(ExactAttack):
         claims=("reconstruction",),
         threat="server, sees single updates",
         control=ON_LENET,
-        renamed=move_into("search", "restarts", "iterations", "goal"),
     )
-    needs: ClassVar[Needs] = update_needs(LINEAR, "labels")
+    needs: ClassVar[Needs] = update_needs(LINEAR, "labels", one_label=True)
 
     search: QuasiNewton = field(default_factory=QuasiNewton)
     adaptive: bool = False

@@ -33,7 +33,6 @@ from glasshouse.attacks.parts.search.adam import Descent, roughness
 from glasshouse.attacks.parts.search.rows import Labelled
 from glasshouse.limits import NotNegative
 from glasshouse.registry import Card
-from glasshouse.settings import move_into
 from glasshouse.transcript.view import View
 
 
@@ -64,7 +63,6 @@ class InvertingGradients(DescentAttack):
         claims=("reconstruction",),
         threat="server, sees single updates",
         control=ON_MLP,
-        renamed=move_into("search", "restarts", "iterations", "learning_rate", "signed"),
     )
     needs: ClassVar[Needs] = update_needs(ANY, "labels")
 
@@ -83,6 +81,6 @@ class InvertingGradients(DescentAttack):
         ) -> Tensor:
             pixels = client.to_pixels(points)
             match = distance(pixels, labels, create_graph=derivative, victims=victims)
-            return match + self.tv * roughness(points)
+            return match + self.tv * roughness(client, points)
 
         return loss

@@ -5,7 +5,7 @@ Source: Zhao et al. 2020 (iDLG), arXiv:2001.02610, section 3, for one example; f
 The derivation, and where we differ, are in ``attacks.parts.labels``.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
 import torch
@@ -43,7 +43,7 @@ class LabelInference:
 
     @property
     def needs(self) -> Needs:
-        return update_needs(ANY if self.rule == "sums" else LINEAR)
+        return replace(update_needs(ANY if self.rule == "sums" else LINEAR, one_label=True), continuous=False)
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """Counts (K,) that add up to the number of examples behind the update.

@@ -54,7 +54,7 @@ class LinearInput:
 
     def check_model(self, architecture: Architecture) -> None:
         """Refuse models whose first layer is not linear with a bias."""
-        find_first_linear(build(architecture), architecture.image_shape)
+        find_first_linear(build(architecture), architecture.input_shape)
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """Recover one input; confidence is ``|d|``, in units of the gradient.
@@ -83,7 +83,9 @@ class LinearInput:
             )
         x = d @ weight / d.dot(d)  # argmin over x of |weight - d xᵀ|²: (D,)
         inputs = client.to_image(x.reshape(1, *client.shape))
-        labels = known_labels(view, client, rng=rng.child("labels"))
+        labels = None
+        if view.grants.labels or view.terms.architecture.task.one_label:
+            labels = known_labels(view, client, rng=rng.child("labels"))
         return (claim_images(client, inputs, labels, loss=-float(d.norm())),)
 
 
@@ -97,7 +99,7 @@ def first_linear(client: Replica, *, subject: str = SUBJECT) -> str:
 
 
 def find_first_linear(
-    model: nn.Module, shape: tuple[int, int, int], tensors: Set[str] | None = None, *, subject: str = SUBJECT
+    model: nn.Module, shape: tuple[int, ...], tensors: Set[str] | None = None, *, subject: str = SUBJECT
 ) -> str:
     """As :func:`first_linear`, for a model of which clients send ``tensors``; None: all parameters."""
     tensors = dict(model.named_parameters()).keys() if tensors is None else tensors

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from glasshouse.attacks.base import Claim, Needs, Reconstruction
-from glasshouse.attacks.budget import LONGER, PROBE, Budget, shorten
+from glasshouse.attacks.budget import Budget
 from glasshouse.attacks.inversion.linear_input import find_first_linear, first_linear
 from glasshouse.attacks.parts.local_steps import LINEAR, update_needs
 from glasshouse.attacks.parts.readout.sparse_columns import ColumnSearch, factorize, find_columns
@@ -76,13 +76,12 @@ class Spear:
     @property
     def budget(self) -> Budget:
         """Maximum number of sweeps; the search ends as soon as the batch is found."""
-        short, longer = ({"search": shorten(self.search, iterations=n, draws=0)} for n in (PROBE, LONGER))
-        return Budget(unit="sweeps", amount=self.search.sweeps, probe=short, longer=longer)
+        return Budget(unit="sweeps", amount=self.search.sweeps)
 
     def check_model(self, architecture: Architecture) -> None:
         """Refuse models whose first layer is not linear with a bias, or without a ReLU behind it."""
         model = build(architecture)
-        name = find_first_linear(model, architecture.image_shape, subject=SUBJECT)
+        name = find_first_linear(model, architecture.input_shape, subject=SUBJECT)
         layers = [(n, m) for n, m in model.named_modules() if not list(m.children())]
         after = next((m for (n, _), (_, m) in pairwise(layers) if n == name), None)
         if not isinstance(after, nn.ReLU):

@@ -112,7 +112,9 @@ class CuriousAbandonHonesty:
             scale, shift = view.memory[f"trapped.{one.round}"].double().cpu()
             weight, bias = (total.gradient[n].cpu() for n in names)
             weight = weight[:, : len(scale)] * scale
-            inputs, rows = read_traps(weight, bias, shift, limit=total.examples, range_=terms.image_range)
+            inputs, rows = read_traps(
+                weight, bias, shift, limit=total.examples, range_=terms.architecture.inputs.range
+            )
             claims.append(summed.claim_of_round(one, inputs, terms=terms, confidence=rows))
         return tuple(claims)
 
@@ -224,7 +226,7 @@ def _find_layer(architecture: Architecture) -> _Layer:
         linear = module if isinstance(module, nn.Linear) and module.bias is not None else None
         maps, rest = divmod(linear.in_features, height * width) if linear is not None else (0, 0)
         if maps >= channels and not rest:
-            scale, shift = (t.flatten() for t in normalization(model, channels))
+            scale, shift = (t[0, :, 0, 0] for t in normalization(model, architecture.input_shape))
             return _Layer(name=name, convolutions=tuple(convolutions), normalized=(scale, shift))
         raise Inapplicable(
             SUBJECT,

@@ -129,7 +129,7 @@ class Fishing:
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """The examples that each round isolated, at most two; the confidence of all is 1."""
         del rng  # deterministic
-        shape, (low, high) = view.terms.architecture.input_shape, view.terms.image_range
+        shape, (low, high) = view.terms.architecture.input_shape, view.terms.architecture.inputs.range
         claims: list[Claim] = []
         for one in view.rounds:
             if not {f"alone.{one.round}", f"threshold.{one.round}"} & view.memory.keys():
@@ -240,7 +240,7 @@ def _layers(architecture: Architecture) -> tuple[str, str]:
     """
     model = build(architecture)
     names = dict(model.named_parameters()).keys()
-    first = find_first_linear(model, architecture.image_shape, subject=SUBJECT)
+    first = find_first_linear(model, architecture.input_shape, subject=SUBJECT)
     linear = {n: m for n, m in model.named_modules() if isinstance(m, nn.Linear)}
     last = [n for n, m in linear.items() if m.out_features == architecture.classes]
     if not last or last[-1] == first or f"{last[-1]}.bias" not in names:

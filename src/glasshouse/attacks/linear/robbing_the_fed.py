@@ -81,8 +81,8 @@ class Imprinting(ABC):
         inner = json.dumps(dict(agreed.arguments), sort_keys=True)
         return Architecture(
             name=self.module,
-            input_shape=agreed.input_shape,
-            classes=agreed.classes,
+            inputs=agreed.inputs,
+            task=agreed.task,
             arguments={"inner": agreed.name, "inner_arguments": inner, **arguments},
         )
 
@@ -124,7 +124,7 @@ class RobbingTheFed(Imprinting):
         control=summed.crafting_control("architecture", "parameters"),
     )
 
-    needs: ClassVar[Needs] = summed.crafting_needs("architecture")
+    needs: ClassVar[Needs] = summed.crafting_needs("architecture", modalities=frozenset())
     name: ClassVar[str] = "robbing_the_fed"
     module: ClassVar[str] = "imprint"
 

@@ -88,5 +88,5 @@ def material(view: View, *, subject: str) -> Material:
         rounds=tuple(r.round for r in both),
         server=tuple(view.own[r.round]["logits"] for r in both),
         clients=tuple({c: u.tensors["logits"] for c, u in sorted(r.updates.items())} for r in both),
-        image_range=terms.image_range,
+        image_range=terms.architecture.inputs.range,
     )

@@ -16,10 +16,10 @@ from glasshouse.attacks.budget import Budget
 from glasshouse.attacks.logits.invert import InversionTraining, Task, each
 from glasshouse.attacks.logits.material import material
 from glasshouse.attacks.logits.queries import one_hot
+from glasshouse.attacks.parts.local_steps import PICTURES
 from glasshouse.limits import Positive, check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.settings import move_into
 from glasshouse.transcript.view import View
 
 
@@ -39,12 +39,12 @@ class Tbi:
         source="Yang et al. 2019, arXiv:1902.08552",
         claims=("class_representatives",),
         threat="server, sees single uploads of logits",
-        renamed=move_into(
-            "training", "epochs", "batch_size", "learning_rate", "weight_decay", "width", "bfloat16"
-        ),
     )
     needs: ClassVar[Needs] = Needs(
-        sees=frozenset({"update", "own"}), scope="run", protocols=frozenset({"fedmd", "fedgems", "dsfl"})
+        modalities=PICTURES,
+        sees=frozenset({"update", "own"}),
+        scope="run",
+        protocols=frozenset({"fedmd", "fedgems", "dsfl"}),
     )
 
     temperature: Positive = 3.0

@@ -113,7 +113,7 @@ def _several(replica: Replica, weight: Tensor, last: str, *, images: Tensor | No
     """Several examples: test for more zero columns than any group of B images leaves."""
     hidden = float((weight == 0).all(0).float().mean())
     if images is None or len(images) < PROBES:
-        low, high = replica.terms.image_range
+        low, high = replica.terms.architecture.inputs.range
         shape = (PROBES, *replica.shape)
         probes = torch.rand(shape, generator=rng.child("probes").torch()).to(replica.device)
         images = probes * (high - low) + low

@@ -20,7 +20,6 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from glasshouse.attacks.parts.replica import Replica
 from glasshouse.errors import BadValue, Inapplicable
@@ -31,8 +30,8 @@ from glasshouse.transcript.view import View
 
 Rule = Literal["sums", "minima"]
 
-PROBES = 32
-"""Random images of each of four resolutions."""
+PROBES = 128
+"""Random examples on which the received model's probabilities are estimated."""
 
 LEARNT = 0.2
 """Mutual information, in nats, between probe and predicted class above which a model counts as trained.
@@ -121,28 +120,13 @@ def expected_probabilities(replica: Replica, *, rng: Rng) -> Tensor:
     real ones; classes are then assumed equally likely, as training makes them on balanced data.
     """
     with torch.no_grad():
-        logits: Tensor = replica.model(_probes(replica, rng.torch()))
+        probes = replica.terms.architecture.inputs.probes(PROBES, rng.torch())
+        logits: Tensor = replica.model(probes.to(replica.device))
     each = widen(logits).softmax(1)
     information = _entropy(each.mean(0)) - _entropy(each).mean()
     if float(information) > LEARNT:
         return torch.full_like(each[0], 1 / replica.classes)
     return each.mean(0)
-
-
-def _probes(replica: Replica, draws: torch.Generator) -> Tensor:
-    """Smooth random images in model units, or sentences of random tokens: (N, ...)."""
-    vocabulary = replica.terms.architecture.vocabulary
-    if vocabulary is not None:
-        (length,) = replica.terms.architecture.input_shape
-        words = torch.tensor([token for token in range(vocabulary.size) if token not in vocabulary.marks])
-        ends = torch.randint(1, length + 1, (4 * PROBES,), generator=draws).tolist()
-        rows = [words[torch.randint(len(words), (end,), generator=draws)].tolist() for end in ends]
-        return vocabulary.stack(rows, length=length).to(replica.device)
-    low, high = replica.terms.image_range
-    shape = replica.shape
-    coarse = [torch.rand(PROBES, shape[0], side, side, generator=draws) for side in (1, 2, 4, 8)]
-    smooth = torch.cat([F.interpolate(x, size=shape[1:], mode="bilinear") for x in coarse]).to(replica.device)
-    return smooth * (high - low) + low
 
 
 def _entropy(probabilities: Tensor) -> Tensor:
@@ -193,7 +177,7 @@ def known_labels(view: View, replica: Replica, *, rng: Rng, rule: Rule = "sums")
     granted = view.grants.labels.get((replica.update.round, replica.update.client))
     if granted is None:
         return infer_labels(replica, rng=rng, rule=rule)
-    if granted.shape != (replica.images,):
+    if granted.shape[:1] != (replica.images,):
         raise BadValue(
             "granted labels",
             needs=f"{replica.images} for client {replica.update.client}, round {replica.update.round}",

@@ -40,13 +40,26 @@ _LEAST: Final = 1e-30
 """Added under Adam's square root, whose slope at 0 is infinite; its root is far below any ``eps`` in use."""
 
 
-def update_needs(optimizers: frozenset[str], *uses: str, repeats: bool = True) -> Needs:
-    """Needs of an attack on single updates; ``uses``: grants that it uses where given."""
+PICTURES: Final = frozenset({"image"})
+SENTENCES: Final = frozenset({"sentence"})
+
+
+def update_needs(
+    optimizers: frozenset[str],
+    *uses: str,
+    repeats: bool = True,
+    modalities: frozenset[str] = frozenset(),
+    one_label: bool = False,
+) -> Needs:
+    """Needs of an attack on single updates; ``uses``: grants that it uses where given; others as in ``Needs``."""
     return Needs(
         sees=frozenset({"broadcast", "update"}),
         scope="update",
         optimizers=optimizers,
         uses=frozenset(uses),
+        modalities=modalities,
+        continuous=not modalities,
+        one_label=one_label,
         repeats=repeats,
     )
 

@@ -7,7 +7,8 @@ their normalisation as a first layer named ``normalize``, and step sizes in the 
 images. A model without such a layer takes raw pixels.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from glasshouse.attacks.base import About
 from glasshouse.attacks.parts.local_steps import check_linear, known_decay
 from glasshouse.errors import BadValue, Inapplicable
+from glasshouse.modalities.base import Modality
 from glasshouse.models.build import build, load
 from glasshouse.models.text.base import TextModel
 from glasshouse.tensors import check_finite, device_of
@@ -38,8 +40,8 @@ class Replica:
         update: as received.
         received: the value before training of every tensor in the update, by name.
         terms: of the federation.
-        scale: pixel = model input * scale + shift, (1, C, 1, 1).
-        shift: pixel = model input * scale + shift, (1, C, 1, 1).
+        scale: pixel = model input * scale + shift, (1, *shape).
+        shift: pixel = model input * scale + shift, (1, *shape).
     """
 
     model: nn.Module
@@ -60,9 +62,14 @@ class Replica:
         return self.update.examples
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """(C, H, W) of one image."""
-        return self.terms.architecture.image_shape
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one example: (C, H, W) of a picture."""
+        return self.terms.architecture.input_shape
+
+    @property
+    def inputs(self) -> Modality:
+        """What examples look like."""
+        return self.terms.architecture.inputs
 
     @property
     def device(self) -> torch.device:
@@ -75,21 +82,33 @@ class Replica:
         return self.terms.architecture.classes
 
     def to_pixels(self, inputs: Tensor) -> Tensor:
-        """Model input (..., C, H, W) in pixel units; not clipped."""
+        """Model input (..., *shape) in the units of examples; not clipped."""
         return inputs * self.scale + self.shift
 
     def to_image(self, inputs: Tensor) -> Tensor:
-        """:meth:`to_pixels`, clipped to the declared image range."""
-        return self.to_pixels(inputs).clamp(*self.terms.image_range)
+        """:meth:`to_pixels`, the nearest valid examples."""
+        flat = self.to_pixels(inputs).reshape(-1, *self.shape)
+        return self.inputs.project(flat).reshape(inputs.shape)
 
     def to_inputs(self, pixels: Tensor) -> Tensor:
-        """Pixels (..., C, H, W) as model input: the inverse of :meth:`to_pixels`."""
+        """Numbers of examples (..., *shape) as model input: the inverse of :meth:`to_pixels`."""
         return (pixels - self.shift) / self.scale
 
     def box(self) -> tuple[Tensor, Tensor]:
-        """The declared image range as smallest and largest model input, each (1, C, 1, 1)."""
-        low, high = self.terms.image_range
+        """The declared range as smallest and largest model input, each (1, *shape)."""
+        low, high = self.inputs.range
         return (low - self.shift) / self.scale, (high - self.shift) / self.scale
+
+    def onto(self) -> Callable[[Tensor], Tensor] | None:
+        """Moves model input (..., *shape) to where a search may stand; None: anywhere in :meth:`box`."""
+        if self.inputs.boxed:
+            return None
+
+        def move(points: Tensor) -> Tensor:
+            flat = self.to_pixels(points).reshape(-1, *self.shape)
+            return self.to_inputs(self.inputs.relax(flat).reshape(points.shape))
+
+        return move
 
     def delta(self) -> dict[str, Tensor]:
         """New parameters minus received ones.
@@ -168,14 +187,15 @@ class Replica:
             Inapplicable: there is none.
         """
         if isinstance(self.model, TextModel):
-            fitting = ["head"] if self.model.task == "class" else []
+            fitting = [] if self.model.predicts_tokens else ["head"]
         else:
             linear = {name: m for name, m in self.model.named_modules() if isinstance(m, nn.Linear)}
-            fitting = [name for name, m in linear.items() if m.out_features == self.classes]
+            outputs = math.prod(self.terms.architecture.task.outputs)
+            fitting = [name for name, m in linear.items() if m.out_features == outputs]
         if not fitting:
             raise Inapplicable(
                 f"the last layer of '{self.terms.architecture.name}'",
-                needs=f"a linear layer with {self.classes} outputs",
+                needs="a linear layer that computes the outputs",
                 got="none",
                 fix="use an attack that needs no label inference, or another model",
             )
@@ -224,7 +244,7 @@ def replicas(views: Sequence[View], *, subject: str) -> list[Replica]:
                 fix="pair every update with the broadcast that it answers",
             )
         device = device_of(broadcast.tensors)
-        scale, shift = normalization(model, broadcast.architecture.input_shape[0], device=device)
+        scale, shift = normalization(model, broadcast.architecture.input_shape, device=device)
         received = {name: parameters[name].detach() for name in update.tensors}
         one = Replica(model=model, update=update, received=received, terms=terms, scale=scale, shift=shift)
         every.append((broadcast, one))
@@ -248,13 +268,13 @@ def rebuild(broadcast: Broadcast) -> nn.Module:
 
 
 def normalization(
-    model: nn.Module, channels: int, *, device: torch.device | None = None
+    model: nn.Module, shape: tuple[int, ...], *, device: torch.device | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Scale and shift (1, C, 1, 1), with pixel = model input * scale + shift, by probing the first layer."""
+    """Scale and shift (1, *shape), with pixel = model input * scale + shift, by probing the first layer."""
     layer = dict(model.named_children()).get("normalize", nn.Identity())
     with torch.no_grad():
-        zero = layer(torch.zeros(1, channels, 1, 1, device=device))
-        slope = layer(torch.ones(1, channels, 1, 1, device=device)) - zero
+        zero = layer(torch.zeros(1, *shape, device=device))
+        slope = layer(torch.ones(1, *shape, device=device)) - zero
     return 1 / slope, -zero / slope
 
 

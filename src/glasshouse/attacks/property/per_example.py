@@ -22,6 +22,7 @@ from torch.nn import functional as F
 from glasshouse.attacks.parts.matching.fixed import is_ordinary
 from glasshouse.errors import BadValue
 from glasshouse.federation.client import LocalTraining
+from glasshouse.interfaces import task_of
 from glasshouse.rng import Rng
 from glasshouse.wire import Batch, Terms
 
@@ -202,7 +203,7 @@ def _taps(
             torch.manual_seed(rng.child("dropout").seed())
         for rows in torch.split(torch.arange(len(pool)), CHUNK):
             batch = pool.pick(rows)
-            loss = F.cross_entropy(model(batch.inputs), batch.labels, reduction="sum")
+            loss = task_of(model).loss(model(batch.inputs), batch.labels, batch.inputs, reduction="sum")
             for name, d in zip(outputs, torch.autograd.grad(loss, list(outputs.values())), strict=True):
                 tape[name][1].append(d)
     return {n: (layers[n], torch.cat(a), torch.cat(d)) for n, (a, d) in tape.items()}

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from glasshouse.attacks.base import About, Appendix, Claim, ClientScores, Needs
-from glasshouse.attacks.budget import Budget, shorten
+from glasshouse.attacks.budget import Budget
 from glasshouse.attacks.data_property import AsksDataProperty, DataProperty
 from glasshouse.attacks.parts.local_steps import ANY
 from glasshouse.attacks.property.evidence import Evidence, Method
@@ -62,10 +62,6 @@ def sums_card(title: str, summary: str, *, source: str = "Kerkouche et al. 2023,
         grants=("auxiliary",),
         control=CONTROL,
     )
-
-
-PROBED_PAIRS: Final = 200
-"""Largest number of pairs of shadow clients in a probe, where every pair costs equally much."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,11 +129,9 @@ class SumReader(ABC):
     def budget(self) -> Budget:
         """The estimator's own search, and the shadow clients of every round, which estimators share."""
         unit, amount = self.search() or ("evaluations", 0)
-        most = self.method.pairs if self.method.pool else PROBED_PAIRS  # the gradients of a pool cost as much
         return Budget(
             unit=unit,
             amount=amount,
-            probe={"every": self.every, "method": shorten(self.method, pairs=most)},
             training=2 * self.method.pairs,
             trained="shadow clients",
             every_round=True,

@@ -17,11 +17,10 @@ from typing import final
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from glasshouse.attacks.property.per_example import PerExample, shares_gradients
 from glasshouse.federation.client import LocalTraining
-from glasshouse.interfaces import Behaviour, Trainer
+from glasshouse.interfaces import Behaviour, Trainer, mean_loss
 from glasshouse.rng import Rng
 from glasshouse.wire import Batch, Terms
 
@@ -130,7 +129,7 @@ def _go_on(model: nn.Module, terms: Terms, cast: Cast, sums: Tensor, *, rate: fl
             for rows in _later_steps(cast.rows[number], terms, rng=rng.child(f"later/{number}")):
                 batch = cast.pool.pick(rows)
                 nn.utils.vector_to_parameters(place, parameters.values())
-                loss = F.cross_entropy(model(batch.inputs), batch.labels)
+                loss = mean_loss(model, batch)
                 gradients = torch.autograd.grad(loss, list(parameters.values()))
                 place.add_(torch.cat([g.reshape(-1) for g in gradients]), alpha=rate)
             row.copy_(place - start)

@@ -22,6 +22,7 @@ from typing import ClassVar, final
 import torch
 
 from glasshouse.attacks.base import Claim, Needs
+from glasshouse.attacks.parts.local_steps import SENTENCES
 from glasshouse.attacks.parts.readout.summed import READING_NEEDS
 from glasshouse.attacks.sequences import Sequences
 from glasshouse.attacks.text.prefixes import Found, Limits, grow
@@ -66,7 +67,7 @@ class Dager(SentenceAttack):
         },
     )
     name: ClassVar[str] = "dager"
-    needs: ClassVar[Needs] = READING_NEEDS
+    needs: ClassVar[Needs] = replace(READING_NEEDS, modalities=SENTENCES)
     budget: ClassVar[None] = None
 
     least: Share = 2e-3

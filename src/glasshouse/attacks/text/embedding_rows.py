@@ -10,13 +10,14 @@ Breaks when: embeddings are frozen; noise is larger than a row's gradient. Gives
 nor the sentence that a token is from.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Final, final
 
 import torch
 from torch import Tensor
 
 from glasshouse.attacks.base import Claim, Needs
+from glasshouse.attacks.parts.local_steps import SENTENCES
 from glasshouse.attacks.parts.readout.summed import READING_NEEDS
 from glasshouse.attacks.sequences import OccurredTokens
 from glasshouse.attacks.text.reading import Answer, SentenceAttack, answers
@@ -55,7 +56,7 @@ class EmbeddingRows(SentenceAttack):
         },
     )
     name: ClassVar[str] = "embedding_rows"
-    needs: ClassVar[Needs] = READING_NEEDS
+    needs: ClassVar[Needs] = replace(READING_NEEDS, modalities=SENTENCES)
     budget: ClassVar[None] = None
 
     deviations: Positive = 6.0

@@ -24,9 +24,9 @@ import torch
 from torch import Tensor
 
 from glasshouse.attacks.base import About, Claim, Needs
-from glasshouse.attacks.budget import PROBE, Budget, search_budget
+from glasshouse.attacks.budget import MATCHING, Budget
 from glasshouse.attacks.objective import SearchedLoss
-from glasshouse.attacks.parts.local_steps import LINEAR, update_needs
+from glasshouse.attacks.parts.local_steps import LINEAR, SENTENCES, update_needs
 from glasshouse.attacks.parts.search.adam import Descent, Found, adam
 from glasshouse.attacks.text.matching import FREE, OPEN, Candidates, Distance, Matching, match_gradient
 from glasshouse.attacks.text.ngram import NGrams, count_ngrams
@@ -65,14 +65,16 @@ class Lamp(SentenceAttack):
         control={
             "setting": "a small GPT that tells classes, one sentence, no defence",
             "scenario": {
-                "data": {"source": "sentences", "auxiliary": 200},
-                "model": {"name": "small_gpt", "width": 64, "task": "class"},
+                "data": {"source": "sentences", "auxiliary": 200, "task": "classification"},
+                "model": {"name": "small_gpt", "width": 64},
             },
             "metric": "token_accuracy",
         },
     )
     name: ClassVar[str] = "lamp"
-    needs: ClassVar[Needs] = replace(update_needs(LINEAR, "labels"), grants=frozenset({"auxiliary"}))
+    needs: ClassVar[Needs] = replace(
+        update_needs(LINEAR, "labels", modalities=SENTENCES), grants=frozenset({"auxiliary"})
+    )
 
     search: Descent = field(default_factory=partial(Descent, restarts=1, learning_rate=0.3))
     distance: Distance = "cosine"
@@ -91,9 +93,8 @@ class Lamp(SentenceAttack):
     @property
     def budget(self) -> Budget:
         """Number of candidate gradients: of the starts, of all iterations and of all moves."""
-        probe = {**search_budget(self.search).probe, "starts": 2, "every": PROBE, "moves": PROBE}
         amount = self.starts + self.search.iterations + self.moves * self.parts
-        return Budget(unit="gradients", amount=amount, restarts=self.search.restarts, probe=probe)
+        return Budget(unit="gradients", amount=amount, restarts=self.search.restarts, gradients=MATCHING)
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """The sentences with the smallest loss (distance and prior) after any part.

@@ -180,8 +180,8 @@ class Matching:
 
     def _training_loss(self, vectors: Tensor, real: Tensor) -> Tensor:
         logits = self.model.logits(vectors, real)
-        if self.model.task == "class":
-            return F.cross_entropy(logits, self.labels)
+        if not self.model.predicts_tokens:
+            return self.model.task.loss(logits, self.labels, vectors)
         counts, likely = real[:, 1:].to(logits.dtype), self._likely(vectors[:, 1:])
         each = F.cross_entropy(logits[:, :-1].transpose(1, 2), likely.transpose(1, 2), reduction="none")
         return ((each * counts).sum(1) / counts.sum(1).clamp_min(1)).mean()
@@ -258,7 +258,7 @@ def match_gradient(view: View, *, subject: str, distance: Distance, weight: floa
         )
     for name in target:
         model.get_parameter(name).requires_grad_()
-    classes = model.task == "class"
+    classes = not model.predicts_tokens
     return Matching(
         client=client,
         model=model,
@@ -282,5 +282,5 @@ def _longest(model: TextModel, sent: Mapping[str, Tensor], length: int) -> int |
         return None
     norms = rows.double().norm(dim=1)
     moved = (norms[:length] > LOUD * norms.min()).nonzero()[:, 0]
-    unseen = model.task == "next" and model.anatomy.causal
+    unseen = model.predicts_tokens and model.anatomy.causal
     return min(length, int(moved[-1]) + 1 + unseen) if len(moved) else length

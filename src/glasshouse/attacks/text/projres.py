@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from glasshouse.attacks.base import About, Claim, ClientScores, Needs
-from glasshouse.attacks.parts.local_steps import LINEAR
+from glasshouse.attacks.parts.local_steps import LINEAR, SENTENCES
 from glasshouse.attacks.text.reading import SentenceAttack, answers, input_spans
 from glasshouse.attacks.text.span import Span
 from glasshouse.limits import Fraction, Share
@@ -59,6 +59,7 @@ class ProjRes(SentenceAttack):
     )
     name: ClassVar[str] = "projres"
     needs: ClassVar[Needs] = Needs(
+        modalities=SENTENCES,
         sees=frozenset({"broadcast", "update"}),
         scope="run",
         grants=frozenset({"challenge"}),
@@ -115,6 +116,6 @@ def _received(model: TextModel, tokens: Tensor) -> tuple[Tensor, Tensor]:
     places = torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape)
     hidden = model.embed(tokens, places)
     after = model.through(0, hidden, places, real)
-    counted = real & (real.long().cumsum(1) < real.sum(1, keepdim=True)) if model.task == "next" else real
+    counted = real & (real.long().cumsum(1) < real.sum(1, keepdim=True)) if model.predicts_tokens else real
     blocks = model.anatomy.blocks
     return blocks[0].attended(hidden)[counted], blocks[1].attended(after)[counted]

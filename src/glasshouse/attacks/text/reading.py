@@ -17,6 +17,7 @@ from glasshouse.attacks.parts.local_steps import check_linear, known_decay
 from glasshouse.attacks.text.span import SKETCH, Span, span_of, within_reach
 from glasshouse.errors import Inapplicable
 from glasshouse.limits import check_ranges
+from glasshouse.modalities.sentence import Sentence
 from glasshouse.models.build import build, load
 from glasshouse.models.text.base import ADAPTER, TextModel
 from glasshouse.rng import Rng
@@ -99,7 +100,7 @@ def text_model(broadcast: Broadcast, *, subject: str) -> TextModel:
 
 def check_sentences(architecture: Architecture, *, subject: str) -> None:
     """Refuse models of images."""
-    if architecture.vocabulary is None:
+    if not isinstance(architecture.inputs, Sentence):
         raise Inapplicable(
             subject,
             needs="a model that reads sentences",

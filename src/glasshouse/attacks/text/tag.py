@@ -17,7 +17,7 @@ from typing import ClassVar, final
 from glasshouse.attacks.base import About, Claim, Needs
 from glasshouse.attacks.budget import Budget, search_budget
 from glasshouse.attacks.objective import SearchedLoss
-from glasshouse.attacks.parts.local_steps import LINEAR, update_needs
+from glasshouse.attacks.parts.local_steps import LINEAR, SENTENCES, update_needs
 from glasshouse.attacks.parts.search.adam import Descent, adam
 from glasshouse.attacks.text.matching import OPEN, Candidates, Matching, match_gradient
 from glasshouse.attacks.text.reading import SentenceAttack
@@ -48,14 +48,14 @@ class Tag(SentenceAttack):
         control={
             "setting": "a small GPT that tells classes, one sentence, no defence",
             "scenario": {
-                "data": {"source": "sentences"},
-                "model": {"name": "small_gpt", "width": 192, "task": "class"},
+                "data": {"source": "sentences", "task": "classification"},
+                "model": {"name": "small_gpt", "width": 192},
             },
             "metric": "token_accuracy",
         },
     )
     name: ClassVar[str] = "tag"
-    needs: ClassVar[Needs] = update_needs(LINEAR, "auxiliary", "labels")
+    needs: ClassVar[Needs] = update_needs(LINEAR, "auxiliary", "labels", modalities=SENTENCES)
 
     search: Descent = field(default_factory=partial(Descent, restarts=1, learning_rate=0.3))
     weight: NotNegative = 0.01

@@ -12,14 +12,14 @@ Breaks when: units are active for many examples (large batches, ordinary heads),
 preimages.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import ClassVar, final
 
 from glasshouse.attacks.base import Claim, Needs
+from glasshouse.attacks.parts.local_steps import PICTURES
 from glasshouse.attacks.parts.readout.columns import Readout
 from glasshouse.attacks.parts.readout.head_gradient import (
-    INVERSION_MOVED,
     HeadAttack,
     Inversion,
 )
@@ -54,9 +54,8 @@ class Nex(HeadAttack):
             },
             "metric": "leakage",
         },
-        renamed=INVERSION_MOVED,
     )
-    needs: ClassVar[Needs] = READING_NEEDS
+    needs: ClassVar[Needs] = replace(READING_NEEDS, modalities=PICTURES)
 
     readout: Readout = "unexplained"
     inversion: Inversion = field(default_factory=partial(Inversion, invert="generator"))

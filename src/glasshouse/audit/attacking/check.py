@@ -10,6 +10,7 @@ from glasshouse.attacks.base import Claim, ClassRepresentatives, ClientScores, R
 from glasshouse.attacks.sequences import OccurredTokens, Sequences
 from glasshouse.audit.attacking.claims import Unit
 from glasshouse.errors import BadValue
+from glasshouse.modalities.sentence import vocabulary_of
 from glasshouse.registry import entry, names
 from glasshouse.tensors import check_finite
 from glasshouse.transcript.view import View
@@ -129,20 +130,18 @@ def _check_tensors(claim: Claim, subject: str) -> None:
 
 
 def _check_inputs(claim: Claim, view: View) -> Violations:
-    inputs, shape = tensors_of(claim).get("inputs"), view.terms.architecture.input_shape
+    inputs = tensors_of(claim).get("inputs")
     if inputs is None:
         return
-    if inputs.ndim != 4 or tuple(inputs.shape[1:]) != shape:
-        yield f"inputs (B, {', '.join(map(str, shape))})", str(tuple(inputs.shape))
-    low, high = view.terms.image_range
-    if len(inputs) and (inputs.min() < low - 1e-4 or inputs.max() > high + 1e-4):
-        got = f"[{float(inputs.min()):.3g}, {float(inputs.max()):.3g}]"
-        yield f"inputs in [{low}, {high}]", got, "clip what the attack returns to terms.image_range"
+    try:
+        view.terms.architecture.inputs.check(inputs, subject="claim")
+    except BadValue as error:
+        yield error.needs, error.got, "project what the attack returns: terms.architecture.inputs.project"
 
 
 def _check_sentences(claim: Claim, view: View) -> Violations:
     """Reject tokens that are not in the vocabulary, or in sentences that the model cannot read."""
-    words, longest = view.terms.architecture.vocabulary, view.terms.architecture.input_shape[0]
+    longest, words = view.terms.architecture.input_shape[0], vocabulary_of(view.terms.architecture.inputs)
     if isinstance(claim, Sequences):
         tokens, form = claim.tokens, f", sentences (B, L) of at most {longest} tokens"
         shaped = tokens.ndim == 2 and 1 <= tokens.shape[1] <= longest

@@ -14,7 +14,7 @@ from glasshouse.scenario.table import Plugin
 from glasshouse.settings import Optimizer
 from glasshouse.transcript.grants import Grants
 from glasshouse.transcript.threat import Threat
-from glasshouse.wire import Kind, Refusal, Terms
+from glasshouse.wire import Architecture, Kind, Refusal, Terms
 
 DATA_OF: Final = {"auxiliary": " (and data.auxiliary)", "challenge": " (and data.members)"}
 """The settings of data without which a grant is empty, in words."""
@@ -38,7 +38,7 @@ def threat_of(scenario: Scenario) -> Threat:
 
 def find_refusal(attack: Attack, name: str, threat: Threat, grants: Grants, terms: Terms) -> Refusal | None:
     """Why the threat, the grants or the terms rule this attack out; None: it can run."""
-    return first_unmet_need(
+    refusal = first_unmet_need(
         attack.needs,
         f"attack '{name}'",
         threat=threat,
@@ -46,6 +46,37 @@ def find_refusal(attack: Attack, name: str, threat: Threat, grants: Grants, term
         protocol=terms.protocol,
         stepping=stepping_of(terms.sends, terms.optimizer),
     )
+    if refusal is None:
+        refusal = unmet_by_examples(attack.needs, f"attack '{name}'", terms.architecture, grants.names())
+    return refusal
+
+
+def unmet_by_examples(
+    needs: Needs, subject: str, architecture: Architecture, granted: Collection[str]
+) -> Refusal | None:
+    """Why the kind of examples or of targets rules an attack out; None: it does not."""
+    inputs, task = architecture.inputs, architecture.task
+    other = "choose an attack on these data: glasshouse list attacks"
+    if needs.modalities and inputs.name not in needs.modalities:
+        asked = " or ".join(sorted(needs.modalities))
+        return Refusal(subject=subject, needs=f"data of modality {asked}", got=inputs.nouns, fix=other)
+    if needs.continuous and not inputs.continuous:
+        return Refusal(subject=subject, needs="examples made of numbers", got=inputs.nouns, fix=other)
+    if needs.one_label and not task.one_label:
+        return Refusal(
+            subject=subject,
+            needs="a task with one class per example",
+            got=f"task '{task.name}'",
+            fix=other,
+        )
+    if "labels" in needs.uses and task.unknown == "told" and "labels" not in granted:
+        return Refusal(
+            subject=subject,
+            needs=f"the targets, which nothing infers under task '{task.name}'",
+            got="no grant labels",
+            fix="set grants.labels = true, or choose an attack that needs no targets",
+        )
+    return None
 
 
 def federation_of(scenario: Scenario, position: int) -> int | None:

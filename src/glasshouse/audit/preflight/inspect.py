@@ -11,15 +11,22 @@ import torch
 
 from glasshouse import registry
 from glasshouse.attacks.base import Claim, ModelBound
-from glasshouse.audit.attacking.needs import attack_of, foresee_refusal, refusal_of
+from glasshouse.audit.attacking.needs import (
+    attack_of,
+    declared,
+    foresee_refusal,
+    promised_grants,
+    refusal_of,
+    unmet_by_examples,
+)
 from glasshouse.audit.captured.canary_file import read_canaries
 from glasshouse.audit.preflight.data import data_problems, survey_data
 from glasshouse.audit.preflight.network import agreed_network, fault_of, network_problems, without_memory
-from glasshouse.audit.scoring.claims.scorers import scorer_of
-from glasshouse.audit.scoring.nulls import NULLS, auxiliary_needed
+from glasshouse.audit.scoring.nulls import auxiliary_needed, null_names
+from glasshouse.audit.scoring.pair import can_score
 from glasshouse.cache import once
 from glasshouse.errors import BadFile, BadScenario, Inapplicable, Problem
-from glasshouse.metrics.base import Metric
+from glasshouse.metrics.base import Metric, Wording
 from glasshouse.scenario.axes import cells
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.suite import Suite
@@ -72,7 +79,7 @@ def _auxiliary(scenario: Scenario) -> Iterator[Problem]:
     """Report too few auxiliary images for the null adversary, without which no score is reported."""
     data, federation = scenario.data, scenario.federation
     kinds = {registry.require_declaration("metrics", m.name, "claim", str) for m in scenario.audit.metrics}
-    guesses = (registry.require_declaration("claims", kind, "guessed_from_images", bool) for kind in kinds)
+    guesses = (registry.require_declaration("claims", kind, "guessed", bool) for kind in kinds)
     if data.domains.targets or not any(guesses):
         return
     behind = federation.batch_size if federation.kind == "gradient" else data.examples
@@ -95,7 +102,7 @@ def _unscored_metrics(scenario: Scenario) -> Iterator[Problem]:
     kinds = {name: cast("type[Claim]", registry.load("claims", name)) for kinds in declared for name in kinds}
     for i, plugin in enumerate(scenario.audit.metrics):
         metric: Metric = registry.create(registry.load("metrics", plugin.name), plugin.arguments)
-        if not any(scorer_of(kind, metric) for kind in kinds.values()):
+        if not any(can_score(kind, metric) for kind in kinds.values()):
             yield Problem(
                 path=f"audit.metrics[{i}]",
                 needs=f"a metric of what the attacks claim: {', '.join(sorted(kinds))}",
@@ -110,7 +117,8 @@ def _single_victim(scenario: Scenario) -> Iterator[Problem]:
     updates = min(audit.victims, len(audit.rounds) * federation.cohort_size)
     if updates * max(1, len(audit.seeds)) > 1 or federation.secure_sum or scenario.data.domains.targets:
         return
-    ranges = [registry.require_declaration("metrics", m.name, "range", tuple) for m in audit.metrics]
+    wordings = [registry.require_declaration("metrics", m.name, "wording", Wording) for m in audit.metrics]
+    ranges = [wording.range for wording in wordings]
     if ranges and not any(math.isfinite(low) and math.isfinite(high) for low, high in ranges):
         yield Problem(
             path="audit.victims",
@@ -132,13 +140,14 @@ def _canaries(scenario: Scenario) -> Iterator[Problem]:
 
 
 def _baselines(scenario: Scenario) -> Iterator[Problem]:
+    known = null_names()
     for i, name in enumerate(scenario.audit.baselines):
-        if name not in NULLS:
+        if name not in known:
             yield Problem(
                 path=f"audit.baselines[{i}]",
-                needs=f"one of {', '.join(NULLS)}",
+                needs=f"one of {', '.join(known)}",
                 got=f"'{name}'",
-                hint=f"{registry.nearest_names(name, NULLS)}; left out, the strongest is chosen",
+                hint=f"{registry.nearest_names(name, known)}; left out, the strongest is chosen",
             )
 
 
@@ -177,6 +186,13 @@ def _refusals_in(scenario: Scenario) -> Iterator[Refusal | None]:
             refusal = foresee_refusal(one, attack)
             if refusal is None and survey is not None:
                 network = agreed_network(one, survey)
+                refusal = unmet_by_examples(
+                    declared(attack)[0],
+                    f"attack '{attack.label or attack.name}'",
+                    network,
+                    promised_grants(one),
+                )
+            if refusal is None and survey is not None:
                 key = ["attack on a model", attack.name, repr(attack.arguments), repr(network)]
                 refusal = once(key, partial(_on_model, attack, network))
             yield refusal

@@ -7,15 +7,18 @@ from functools import partial
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from glasshouse.cache import once
 from glasshouse.data.survey import Survey
 from glasshouse.errors import GlasshouseError, Problem
 from glasshouse.interfaces import traits_of
+from glasshouse.modalities.image import Image
 from glasshouse.models.build import build, shortlist
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin
+from glasshouse.tasks.base import Task
+from glasshouse.tasks.classification import Classification
+from glasshouse.tasks.declare import declared_task
 from glasshouse.wire import Architecture
 
 MOST_PARAMETERS = 2**28
@@ -37,7 +40,12 @@ def networks(scenario: Scenario, survey: Survey) -> Iterator[tuple[str, Architec
         classes = (domains.identities or classes) if labels_public else domains.targets
     models: list[tuple[str, Plugin]] = [("model", scenario.model)]
     models += [(f"federation.client_models[{i}]", m) for i, m in enumerate(scenario.federation.client_models)]
-    of_data = partial(Architecture, input_shape=survey.shape, classes=classes)
+    inputs = Image(size=survey.shape)
+    task: Task = Classification(classes=max(2, classes))
+    if (declared := scenario.data.task) is not None:
+        facts = {**vars(inputs), "classes": classes}
+        task = declared_task(declared.name, declared.arguments, facts=facts)
+    of_data = partial(Architecture, inputs=inputs, task=task)
     for path, model in models:
         yield path, of_data(name=model.name, arguments=model.arguments)
 
@@ -80,14 +88,14 @@ def _find_fault(network: Architecture) -> Fault | None:
             size = sum(p.numel() for p in model.parameters())
             if size > MOST_PARAMETERS:
                 return f"at most {MOST_PARAMETERS:,} parameters", f"{size:,}", "make it narrower"
-            model(torch.zeros(1, *network.input_shape))
+            model(network.inputs.blank(1))
     except NotImplementedError:
         return None  # its computation depends on values, which the meta device lacks
     except GlasshouseError as error:
         return error.needs, error.got, error.fix
     except (RuntimeError, ValueError, OverflowError, ZeroDivisionError, MemoryError) as error:
         got = f"'{network.name}': {(str(error).splitlines() or [type(error).__name__])[0][:160]}"
-        return f"a model for images of {shape}", got, "set data.resize, or another model"
+        return f"a model for {network.inputs.nouns} of {shape}", got, "set data.resize, or another model"
     return None
 
 
@@ -107,12 +115,18 @@ def _find_derivative_fault(network: Architecture, trained: str) -> Fault | None:
     if frozen := [name for name, p in parameters.items() if not p.requires_grad]:
         fix = "call requires_grad_(True), or keep what is not trained in buffers (register_buffer)"
         return "parameters that can be trained", f"requires_grad = False for {shortlist(frozen)}", fix
-    image = torch.full((1, *network.input_shape), 0.5, requires_grad=True)
-    logits = model(image)
+    example = network.inputs.probes(4, torch.Generator().manual_seed(0))[:1]
+    example = example.requires_grad_() if network.inputs.continuous else example
+    logits = model(example)
     if not logits.isfinite().all():
-        return "finite logits", "NaN or infinity for a grey image", "mind that pixels are in [0, 1]"
+        low, high = network.inputs.range
+        return (
+            "finite outputs",
+            "NaN or infinity for a valid example",
+            f"mind that numbers are in [{low}, {high}]",
+        )
     try:
-        loss = functional.cross_entropy(logits, torch.zeros(1, dtype=torch.int64))
+        loss = network.task.loss(logits, network.task.blank(1, logits.shape[1:]), example)
         gradients: Sequence[Tensor | None] = torch.autograd.grad(
             loss, list(parameters.values()), create_graph=True, allow_unused=True
         )

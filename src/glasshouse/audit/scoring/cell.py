@@ -1,28 +1,28 @@
-"""Turn one cell's claims into findings: cell → attack → metric (and from there, ``score``)."""
+"""Turn one cell's claims into findings: read, pair with truth, score, test, decide."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import final
 
+import torch
+
 from glasshouse.attacks.base import Claim
-from glasshouse.audit.attacking.claims import Unit, read_outcome
-from glasshouse.audit.attacking.needs import declared, federation_of, refusal_of
-from glasshouse.audit.scoring.claims.scored import ScoredMetric
-from glasshouse.audit.scoring.claims.scorers import scorer_of
-from glasshouse.audit.scoring.claims.silence import claimed_kinds
+from glasshouse.audit import guarded
+from glasshouse.audit.attacking.needs import declared, federation_of
+from glasshouse.audit.scoring.claims import claimed_kinds
+from glasshouse.audit.scoring.contrast import contrasts
 from glasshouse.audit.scoring.evidence import illustrate
-from glasshouse.audit.scoring.federation_judge import judge_of
-from glasshouse.audit.scoring.judge import Judge
-from glasshouse.audit.scoring.score import Run, score_metric
-from glasshouse.audit.scoring.tasks import CellResult, CellTask, attack_key, control_key
-from glasshouse.audit.scoring.verdicts.contrast import contrasts
-from glasshouse.audit.scoring.verdicts.family import primary_metrics
-from glasshouse.audit.scoring.verdicts.measurement import Measurement, finding_of
-from glasshouse.audit.scoring.verdicts.victims import can_judge_victims, victims_of
-from glasshouse.audit.scoring.wording import place_of
+from glasshouse.audit.scoring.family import primary_metrics
+from glasshouse.audit.scoring.finding import Measurement, finding_of
+from glasshouse.audit.scoring.pair import can_score
+from glasshouse.audit.scoring.read import Run, read_runs
+from glasshouse.audit.scoring.score import ScoredMetric, score_metric
+from glasshouse.audit.scoring.tasks import CellResult, CellTask, control_key
+from glasshouse.audit.scoring.victims import can_judge_victims, victims_of
+from glasshouse.audit.scoring.words import place_of
 from glasshouse.audit.simulation.record import GroupRecord, read_record
-from glasshouse.errors import Undefined
+from glasshouse.figures.drawing import Drawings
 from glasshouse.metrics.base import Metric
 from glasshouse.registry import create, load
 from glasshouse.results.records import Control, Finding, Refused, Utility
@@ -53,17 +53,23 @@ def score_cell(task: CellTask) -> tuple[str, CellResult]:
     """Score all attacks of a cell over all its groups (seeds); return the cell's hash and result."""
     cell, scenario = task.cell, task.cell.scenario
     records = [read_record(Path(g.folder)) for g in task.groups]
-    judges: dict[str, Judge] = {}
-    runs = {i: list(_runs(task, i, records, judges)) for i in range(len(scenario.attacks))}
+    runs = {i: list(read_runs(task, i, records)) for i in range(len(scenario.attacks))}
+    others = _kinds_beside(runs)
     scores = {
-        i: score_attack(_with_terms(task, attack, records), attack, runs[i])
+        i: score_attack(_with_terms(task, attack, records), attack, runs[i], alone=not others[i])
         for i, attack in enumerate(scenario.attacks)
     }
     numbers = {a.label or a.name: scores[i].numbers for i, a in enumerate(scenario.attacks)}
-    drawings = illustrate(task, records, runs, {i: one.findings for i, one in scores.items()})
+    # A figure that cannot be drawn takes no number with it.
+    findings = {i: one.findings for i, one in scores.items()}
+    drawings = guarded.call("figure", "of the cell", lambda: illustrate(task, records, runs, findings))
+    refusals = list(_refusals(task, records, runs, scores))
+    if isinstance(drawings, Refusal):
+        refusals.append(refusal_record(cell, drawings))
+        drawings = Drawings()
     return cell.hash, CellResult(
         findings=tuple(f for one in scores.values() for f in one.findings),
-        refusals=tuple(_refusals(task, records, runs, scores)),
+        refusals=tuple(refusals),
         utility=tuple(_utility(cell, records)),
         drawings=drawings,
         contrasts=tuple(contrasts(cell, numbers)) if scenario.audit.contrast else (),
@@ -72,43 +78,118 @@ def score_cell(task: CellTask) -> tuple[str, CellResult]:
     )
 
 
-def score_attack(task: CellTask, attack: Plugin, runs: Sequence[Run]) -> AttackScores:
+def score_attack(task: CellTask, attack: Plugin, runs: Sequence[Run], *, alone: bool = False) -> AttackScores:
     """Score one attack's claims with every metric of the scenario."""
-    plugins = task.cell.scenario.audit.metrics
-    metrics: dict[str, Metric] = {p.name: create(load("metrics", p.name), p.arguments) for p in plugins}
+    label = attack.label or attack.name
+    refusals = list(_lacking(attack, runs))
+    metrics, broken = _metrics(task.cell)
+    refusals += broken
     kinds = claimed_kinds(outcome for run in runs for outcome in run.outcomes)
     primary = primary_metrics(metrics, kinds)
-    findings, numbers, notes = [], {}, []
-    refusals = list(_lacking(attack, runs))
-    runs = [run for run in runs if run.judge.truth.used]
+    findings: list[Finding] = []
+    numbers: dict[str, ScoredMetric] = {}
+    notes: list[str] = []
+    runs = [run for run in runs if run.ground.truth.used]
     for name, metric in metrics.items():
-        try:
-            scored = score_metric(name, metric, runs)
-            if scored is None:
-                continue
-            single = name in primary.values() and can_judge_victims(metric)
-            victims = victims_of(name, metric, scored, runs) if single else ()
-            scored = scored.by_people()
-            if isinstance(victims, str):
-                notes.append(f"{attack.label or attack.name}: {victims}")
-                victims = ()
-            measured = Measurement(
-                name=name,
-                metric=metric,
-                scored=scored,
-                claim=_kind(metric, kinds),
-                primary=name in primary.values(),
-                victims=victims,
-                control=task.controls.get(control_key(attack)),
-            )
-            findings.append(finding_of(task.cell, attack, measured, runs))
-            numbers[name] = scored
-        except Undefined as error:
-            subject = f"metric '{name}' of attack '{attack.label or attack.name}'"
-            refusals.append(replace(refusal_of(error), subject=subject))
+        if not any(can_score(kind, metric) for kind in kinds):
+            continue
+
+        def work(name: str = name, metric: Metric = metric) -> tuple[Finding, ScoredMetric, str] | None:
+            return _measure(task, attack, runs, judged=Judged(
+                name=name, metric=metric, claim=_kind(metric, kinds), primary=name in primary.values(),
+                alone=alone))  # fmt: skip
+
+        answer = guarded.call("metric", name, work, about=f"of attack '{label}'")
+        if isinstance(answer, Refusal):
+            refusals.append(answer)
+        elif answer is not None:
+            finding, numbers[name], note = answer
+            findings.append(finding)
+            notes += [f"{label}: {note}"] if note else []
     return AttackScores(
         findings=tuple(findings), refusals=tuple(refusals), numbers=numbers, notes=tuple(notes)
     )
+
+
+def _metrics(cell: Cell) -> tuple[dict[str, Metric], list[Refusal]]:
+    """The metrics of the scenario by label, and refusals of those that cannot be made."""
+    metrics: dict[str, Metric] = {}
+    refusals = []
+    for plugin in cell.scenario.audit.metrics:
+        name = plugin.label or plugin.name
+
+        def work(plugin: Plugin = plugin) -> Metric:
+            metric: Metric = create(load("metrics", plugin.name), plugin.arguments)
+            return metric
+
+        made = guarded.call("metric", name, work)
+        if isinstance(made, Refusal):
+            refusals.append(made)
+        else:
+            metrics[name] = made
+    return metrics, refusals
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """A metric by which an attack is judged: its label, the kind of claims, and whether it decides.
+
+    ``alone``: no attack of another kind makes such claims.
+    """
+
+    name: str
+    metric: Metric
+    claim: str
+    primary: bool
+    alone: bool
+
+
+def _measure(
+    task: CellTask, attack: Plugin, runs: Sequence[Run], *, judged: Judged
+) -> tuple[Finding, ScoredMetric, str] | None:
+    """The finding by one metric, its scores, and a note on victims that could not be judged."""
+    name, metric = judged.name, judged.metric
+    scored = score_metric(name, metric, runs)
+    if scored is None:
+        return None
+    single = judged.primary and can_judge_victims(metric)
+    victims = victims_of(name, metric, scored, runs) if single else ()
+    note = victims if isinstance(victims, str) else ""
+    why = note or ("no single examples" if judged.primary else "single victims are judged by another metric")
+    scored = scored.by_people()
+    measured = Measurement(
+        **vars(judged),
+        scored=scored,
+        victims=() if isinstance(victims, str) else victims,
+        why_no_victims=why,
+        control=task.controls.get(control_key(attack)),
+        power=task.powers.get(control_key(attack)),
+        alike=share_alike(runs) if single else 0.0,
+    )
+    return finding_of(task.cell, attack, measured, runs), scored, note
+
+
+def share_alike(runs: Sequence[Run]) -> float:
+    """The share of the victims' examples that have a near-duplicate among the other victims of their run."""
+    alike = []
+    for run in runs:
+        near = run.book.modality.near
+        keys = sorted(run.ground.truth.used)
+        batches = [run.ground.target(*key).batch.inputs for key in keys]
+        if len(batches) < 2:
+            continue
+        owners = torch.repeat_interleave(torch.arange(len(batches)), torch.tensor([len(b) for b in batches]))
+        distances = run.book.modality.distance(torch.cat(batches), torch.cat(batches))
+        distances[owners[:, None] == owners[None]] = torch.inf
+        alike.append((distances.min(1).values <= near).double().mean())
+    return float(torch.stack(alike).mean()) if alike else 0.0
+
+
+def _kinds_beside(runs: Mapping[int, Sequence[Run]]) -> dict[int, bool]:
+    """Whether another attack makes claims of the same kind, for every attack by position."""
+    kinds = {i: set(claimed_kinds(o for run in own for o in run.outcomes)) for i, own in runs.items()}
+    return {i: any(kinds[i] & kinds[j] for j in kinds if j != i) for i in kinds}
 
 
 def _lacking(attack: Plugin, runs: Sequence[Run]) -> Iterator[Refusal]:
@@ -122,7 +203,7 @@ def _lacking(attack: Plugin, runs: Sequence[Run]) -> Iterator[Refusal]:
             got=f"nothing in {len(outcomes)} calls",
             fix="correct the attack; one that finds nothing says so by a claim without inputs",
         )
-    if claims := sum(len(o.claims) for run in runs if not run.judge.truth.used for o in run.outcomes):
+    if claims := sum(len(o.claims) for run in runs if not run.ground.truth.used for o in run.outcomes):
         yield Refusal(
             subject=f"score of {subject}",
             needs="what the clients trained on",
@@ -145,31 +226,8 @@ def _with_terms(task: CellTask, attack: Plugin, records: Sequence[GroupRecord]) 
 
 def _kind(metric: Metric, kinds: Sequence[type[Claim]]) -> str:
     """The kind of claim that the metric scored: the one that it names, or the first that it can score."""
-    scored = [kind.kind for kind in kinds if scorer_of(kind, metric)]
+    scored = [kind.kind for kind in kinds if can_score(kind, metric)]
     return metric.claim if metric.claim in scored else scored[0]
-
-
-def _runs(
-    task: CellTask, position: int, records: Sequence[GroupRecord], judges: dict[str, Judge]
-) -> Iterator[Run]:
-    """The federations in which the attack ran, each with its claims and its judge."""
-    attack = task.cell.scenario.attacks[position]
-    for group, record in zip(task.groups, records, strict=True):
-        if group.active != federation_of(task.cell.scenario, position) or record.refusal is not None:
-            continue
-        if group.folder not in judges:
-            judges[group.folder] = judge_of(Path(group.folder), task.cell.scenario)
-        folder = Path(group.folder) / "claims" / attack_key(position, attack)
-        paths = sorted(folder.glob("*/claims.json"), key=_unit_order)
-        units = [(Unit.named(path.parent.name), read_outcome(path.parent)) for path in paths]
-        judge = judges[group.folder].of(outcome for _, outcome in units)
-        searches = tuple(s for path in paths for s in task.searches.get(str(path.parent), ()))
-        guarantee = record.facts.guarantee
-        yield Run(folder=group.folder, units=units, judge=judge, searches=searches, guarantee=guarantee)
-
-
-def _unit_order(path: Path) -> tuple[int, ...]:
-    return tuple(int("".join(ch for ch in part if ch.isdigit()) or 0) for part in path.parent.name.split("-"))
 
 
 def _refusals(

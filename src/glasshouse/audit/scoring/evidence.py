@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from glasshouse.audit.attacking.call import adversary_side
 from glasshouse.audit.attacking.needs import attack_of, threat_of
-from glasshouse.audit.scoring.score import Run, score_outcomes
+from glasshouse.audit.scoring.read import Run
+from glasshouse.audit.scoring.score import score_outcomes
 from glasshouse.audit.scoring.tasks import CellTask, attack_key
 from glasshouse.audit.simulation.record import GroupRecord
 from glasshouse.figures.base import (
@@ -56,7 +57,9 @@ def illustrate(
     evidence = CellEvidence(
         place=Place(scenario=scenario.name, axes=dict(task.cell.axes), run=Path(task.run)),
         defenses=tuple(_settings("defenses", defense) for defense in scenario.defenses),
-        metrics={m.name: create(load("metrics", m.name), m.arguments) for m in scenario.audit.metrics},
+        metrics={
+            m.label or m.name: create(load("metrics", m.name), m.arguments) for m in scenario.audit.metrics
+        },
         auxiliary_given=scenario.grants.auxiliary,
         attacks=tuple(
             AttackEvidence(
@@ -97,12 +100,10 @@ def _federation(scenario: Scenario, folder: Path, record: GroupRecord) -> Federa
 
 
 def _group(scenario: Scenario, federation: Federation, run: Run) -> GroupEvidence:
-    judge = run.judge
+    ground, book = run.ground, run.book
 
     def null_scores(name: str, metric: Metric) -> tuple[NDArray[np.float64], ...] | None:
-        if name not in run.scored:  # not a metric of the audit
-            run.scored[name] = score_outcomes(name, metric, run.outcomes, judge)
-        scored = run.scored[name]
+        scored = score_outcomes(name, metric, run.outcomes, ground, book)
         return None if scored is None else scored.nulls
 
     def view(rounds: tuple[int, ...], client: int | None) -> View:
@@ -120,14 +121,14 @@ def _group(scenario: Scenario, federation: Federation, run: Run) -> GroupEvidenc
     return GroupEvidence(
         federation=federation,
         claims=tuple(claim for outcome in run.outcomes for claim in outcome.claims),
-        truth=judge.truth,
-        context=judge.context,
-        rng=judge.rng,
-        auxiliary=judge.auxiliary,
-        prior_samples=judge.draws,
+        truth=ground.truth,
+        context=ground.context,
+        rng=book.rng,
+        auxiliary=book.auxiliary,
+        prior_samples=book.draws,
         null_scores=null_scores,
         view=view,
-        decode=None if judge.context.vocabulary is None else read_tokenizer(scenario.data.tokenizer).decode,
+        decode=None if ground.context.vocabulary is None else read_tokenizer(scenario.data.tokenizer).decode,
     )
 
 

@@ -1,97 +1,355 @@
-"""Null adversaries: baselines that make claims without seeing an update.
+"""Null adversaries: baselines that make claims without seeing an update, from the modality of the examples.
 
-Each is scored like an attack, on the same victims. The quoted one is fixed before the judged data are seen:
-the one that scores best on pseudo-victims sampled from the auxiliary data (the adversary's own), with the
-rest of these data as its knowledge.
+Each is scored like an attack, on the same victims. They stand on a ladder by what they know: nothing, the
+domain, the victim's label, everything but the example. On every rung, the one that is quoted is fixed before
+the judged data are seen: the one that scores best on pseudo-victims sampled from the auxiliary data (the
+adversary's own), with the rest of these data as its knowledge.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import lru_cache
-from typing import Final, TypeVar
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final, TypeVar, cast, final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
-from glasshouse.attacks.base import PriorSamples
-from glasshouse.audit.scoring.claims.scored import cluster, means_of
-from glasshouse.audit.scoring.sentence_nulls import KEPT, SENTENCES, frequent_tokens
+from glasshouse.attacks.base import Claim
+from glasshouse.audit.scoring.pair import Pair
+from glasshouse.audit.scoring.truth import DRAWS, EXAMPLES
+from glasshouse.cache import digest, once
 from glasshouse.errors import Undefined
-from glasshouse.metrics.base import ComparingMetric, Metric, ScoreContext, check_images
+from glasshouse.examples import join
+from glasshouse.metrics.base import Metric, ScoreContext, check_images
+from glasshouse.metrics.gallery import null_images
 from glasshouse.metrics.match import pair_groups
 from glasshouse.metrics.statistics.shares import share_interval, share_p_value
+from glasshouse.metrics.statistics.units import Numbers, cluster, means_of
+from glasshouse.modalities import guesses
+from glasshouse.modalities.base import Modality, Null, Rung, Wanted
+from glasshouse.modalities.image import Image
+from glasshouse.modalities.sentence import Sentence
+from glasshouse.registry import load
 from glasshouse.rng import Rng
+from glasshouse.tokens.vocabulary import Vocabulary
 from glasshouse.wire import Batch
 
 T = TypeVar("T")
-Guess = Callable[[Batch, int, Rng], Batch]
 Parts = tuple[Batch, Batch, ScoreContext]
 """Auxiliary data split into a null's knowledge and the pool of pseudo-victims, with the scoring context."""
-OF_SENTENCES: Final = ("sequences", "occurred_tokens")
-"""Kinds of claims about tokens."""
-PSEUDO_VICTIMS = 40
-DRAWS = 10
-EXAMPLES = 1000
-"""Largest number of examples for a choice or an average: large batches get fewer pseudo-victims and draws."""
-AT_ONCE = 2**21
+PSEUDO_VICTIMS: Final = 40
+AT_ONCE: Final = 2**21
 """Image values that a metric compares at a time; in float64, with SSIM's intermediates, about 150 MB."""
-FEW_VALUES = 2**20
+FEW_VALUES: Final = 2**20
 """Image values of pseudo-victims up to which all nulls are compared with them at a time, to save memory."""
-LUCK = 0.025
+LUCK: Final = 0.025
 """A null replaces a known chance level only if its hit rate exceeds it at this level, over all nulls."""
-CHANCE = "chance"
+CHANCE: Final = "chance"
 """The metric's own chance level, where known in closed form."""
+GUESS: Final = "guess among the clients or classes"
+OWNERS: Final = "guess among the clients"
+TWIN: Final = "another private example of the same label"
+LABELS: Final = Null(name="labels drawn from auxiliary data", knows="domain", guess=guesses.draw)
 
 
-def mean_image(auxiliary: Batch, count: int, rng: Rng) -> Batch:
-    """The mean of the auxiliary images, ``count`` times; labels sampled from the auxiliary labels."""
-    inputs = _mean(auxiliary).expand(count, -1, -1, -1)
-    return Batch(inputs=inputs.contiguous(), labels=draw(auxiliary, count, rng).labels)
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Blind:
+    """What a null adversary scores on one victim.
+
+    Attributes:
+        name: of the null.
+        scores: per unit, averaged over its random draws.
+        most: upper bound on its hit rate, from auxiliary data alone; None: unknown.
+    """
+
+    name: str
+    scores: Numbers
+    most: float | None = None
 
 
-def draw(examples: Batch, count: int, rng: Rng) -> Batch:
-    """``count`` random examples with their labels, with replacement."""
-    return examples.pick(torch.randint(len(examples), (count,), generator=rng.torch()))
+def generator(draws: Batch) -> Null:
+    """The null of an attack that returned samples of its prior: one of these, independent of the update."""
+
+    def draw(_: Batch, wanted: Wanted, rng: Rng) -> Batch:
+        return guesses.draw(draws, wanted, rng)
+
+    return Null(name="random draw of the attack's generator", knows="domain", guess=draw)
 
 
-def class_means(auxiliary: Batch, count: int, rng: Rng) -> Batch:
-    """For ``count`` labels sampled from the auxiliary labels, the mean auxiliary image of each."""
-    labels, means = draw(auxiliary, count, rng).labels, _means_by_class(auxiliary)
-    return Batch(inputs=torch.stack([means[label] for label in labels.tolist()]), labels=labels)
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class NullBook:
+    """The null adversaries of one federation; it owns the choices drawn so far.
+
+    Attributes:
+        modality: of the examples, which says who guesses.
+        auxiliary: the data that null adversaries know; None: none.
+        context: for the metrics.
+        rng: for their random draws; unrelated to the attacks' streams.
+        among: names of the null adversaries to choose from; empty: all that fit.
+        draws: samples of the judged attack's prior, if it returned any.
+        networks: digest of the networks of the context; empty: unknown.
+    """
+
+    modality: Modality
+    auxiliary: Batch | None
+    context: ScoreContext
+    rng: Rng
+    among: tuple[str, ...] = ()
+    draws: Batch | None = None
+    networks: str = ""
+    _chosen: dict[tuple[str, int, str], str] = field(default_factory=dict, init=False)
+    _digests: dict[str, str] = field(default_factory=dict, init=False)
+
+    def quote(self, name: str, metric: Metric, pair: Pair, units: int) -> Blind:
+        """The quoted null's scores on one victim, ``units`` of them.
+
+        Raises:
+            Undefined: neither a null adversary nor a chance level is known.
+        """
+        assert pair.own is not None or pair.examples is not None
+        if pair.blind is not None:
+            scores = metric.score(pair.blind.claimed, pair.blind.truth, context=self.context)
+            return Blind(name=GUESS, scores=scores)
+        own = pair.own
+        if own is not None and own.context is not None:
+            return self._of_classes(metric, pair, units)
+        if own is not None:
+            own_null = metric.null(own.truth, self.auxiliary, context=self.context)
+            if own_null is not None:
+                return Blind(name=metric.null_name, scores=own_null)
+        if pair.examples is None or not claim_of(metric).guessed:
+            return Blind(name=CHANCE, scores=np.full(units, self._chance(name, metric)))
+        return self._guessed(name, metric, pair, "domain", units)
+
+    def silent(self, name: str, metric: Metric, pair: Pair) -> Numbers:
+        """Scores of a guess about a victim without a claim, of a kind that has no empty claim.
+
+        Raises:
+            Undefined: neither a null adversary nor a chance level is known.
+        """
+        assert pair.examples is not None
+        own_null = metric.null(pair.examples.inputs, self.auxiliary, context=self.context)
+        if own_null is not None:
+            return own_null
+        return np.full(len(pair.examples), self._chance(name, metric))
+
+    def rungs(self, name: str, metric: Metric, pair: Pair, units: int) -> dict[Rung, Blind]:
+        """Null adversaries on one victim beside the quoted one: who know nothing, its label, its twins.
+
+        Empty for what is no claim about examples, and without auxiliary data.
+        """
+        if self.auxiliary is None or pair.own is None or pair.examples is None or pair.blind is not None:
+            return {}
+        if metric.against != "inputs" or not claim_of(metric).guessed:
+            return {}
+        known: dict[Rung, Blind] = {}
+        if any(null.knows == "nothing" for null in self._nulls(metric)):
+            known["nothing"] = self._guessed(name, metric, pair, "nothing", units)
+        if any(null.knows == "label" for null in self._nulls(metric)):
+            known["label"] = self._guessed(name, metric, pair, "label", units)
+        if pair.twins is not None:
+            known["twin"] = Blind(name=TWIN, scores=self._of_twins(metric, pair, units))
+        return known
+
+    def _chance(self, name: str, metric: Metric) -> float:
+        chance = metric.chance(self.context)
+        if chance is None:
+            raise Undefined(
+                f"null baseline of metric '{name}'",
+                needs="a chance level, or a method 'null' of the metric",
+                got="neither",
+                fix="say what somebody without the update would get",
+            )
+        return chance
+
+    def _of_classes(self, metric: Metric, pair: Pair, units: int) -> Blind:
+        """The best of the images that null adversaries claim for the private classes.
+
+        All are scored on the judged classes, which can only make the gain smaller (decision 0040).
+        """
+        assert pair.own is not None
+        if metric.reads == "source":
+            chance = metric.chance(self.context)
+            return Blind(name=OWNERS, scores=np.full(units, np.nan if chance is None else chance))
+        gallery, labels = self.context.gallery, pair.own.truth
+        assert gallery is not None  # otherwise the claim could not be paired
+        sign = 1 if metric.higher_leaks else -1
+        images = null_images(gallery, labels, None if self.draws is None else self.draws.inputs)
+        scored = [(n, metric.score(image, labels, context=self.context)) for n, image in images.items()]
+        name, scores = max(scored, key=lambda row: sign * float(row[1].mean()))
+        return Blind(name=name, scores=scores)
+
+    def _of_twins(self, metric: Metric, pair: Pair, units: int) -> Numbers:
+        """Mean scores of guesses that are other private examples of each victim's label."""
+        assert pair.twins is not None
+        assert pair.examples is not None
+        count, times = len(pair.examples), len(pair.twins) // len(pair.examples)
+        victims = pair.examples.pick(torch.arange(count).repeat(times))
+        scores = score_drawn(metric, pair.twins, victims, count=count, context=self.context)
+        return _averaged(scores, units)
+
+    def _guessed(self, name: str, metric: Metric, pair: Pair, rung: Rung, units: int) -> Blind:
+        """The scores of the null that is quoted on a rung, for batches of this size."""
+        assert pair.examples is not None
+        count = len(pair.examples)
+        quoted = self._choice(name, metric, count, rung)
+        most = None
+        if rung == "domain":
+            most = self._once("most", partial(self._most, metric, quoted, count), metric,
+                              f"null/{name}/{count}", count, quoted)  # fmt: skip
+        inputs, labels = pair.examples.inputs, pair.examples.labels
+        work = partial(self._average, metric, quoted, pair.examples)
+        stream = f"victim/{name}/{pair.number}/{pair.client}"
+        scores = self._once("scores", work, metric, stream, quoted, inputs, labels)
+        # Scores per claim have as many units as claims, and a null may make another number of claims.
+        return Blind(name=quoted, scores=_averaged([scores], units), most=most)
+
+    def _choice(self, name: str, metric: Metric, count: int, rung: Rung) -> str:
+        """Name of the null that is quoted for this metric, batch size and rung.
+
+        Raises:
+            Undefined: there are no auxiliary data to choose it on.
+        """
+        if self.auxiliary is None:
+            raise Undefined(
+                f"null baseline of metric '{name}'",
+                needs="auxiliary data",
+                got="none",
+                fix="set data.auxiliary: a number without a null adversary beside it proves nothing",
+            )
+        key = name, count, rung
+        if key not in self._chosen:
+            work = partial(self._choose, metric, count, rung)
+            what = "choice" if rung == "domain" else f"choice of {rung}"
+            self._chosen[key] = self._once(what, work, metric, f"null/{name}/{count}", count)
+        return self._chosen[key]
+
+    def _nulls(self, metric: Metric) -> tuple[Null, ...]:
+        """The nulls that guess what the metric scores, from the lowest rung up."""
+        if metric.against == "counts":
+            return (LABELS,)
+        further = () if self.draws is None else (generator(self.draws),)
+        known = (*self.modality.nulls(), *further)
+        return tuple(null for null in known if not self.among or null.name in self.among)
+
+    def _candidates(self, metric: Metric, rung: Rung) -> tuple[Null, ...]:
+        """The nulls to choose from on a rung: up to the domain, whoever knows no more than that."""
+        wanted = ("domain", "nothing") if rung == "domain" else (rung,)  # of equals, the one who knows more
+        return tuple(null for knows in wanted for null in self._nulls(metric) if null.knows == knows)
+
+    def _null(self, metric: Metric, name: str) -> Null:
+        return next(null for null in self._nulls(metric) if null.name == name)
+
+    def _choose(self, metric: Metric, count: int, rung: Rung, rng: Rng) -> str:
+        """Name of the null that scores best on pseudo-victims of ``count`` examples each.
+
+        Raises:
+            Undefined: too few auxiliary examples to hold any out.
+        """
+        assert self.auxiliary is not None  # _choice has checked
+        if len(self.auxiliary) < auxiliary_needed(count):
+            raise Undefined(
+                f"null baseline for metric '{metric.card.summary}'",
+                needs=f"at least {auxiliary_needed(count)} auxiliary examples",
+                got=f"{len(self.auxiliary)}",
+                fix="raise data.auxiliary: it is also what the null adversary knows",
+            )
+        parts = examples, heldout, context = split_auxiliary(self.auxiliary, self.context, rng)
+        sign = 1 if metric.higher_leaks else -1
+        level = metric.chance(self.context)
+        uses_chance = level is not None and not self.among and rung in ("nothing", "domain")
+        best, best_score = (CHANCE, sign * cast("float", level)) if uses_chance else ("", -np.inf)
+        nulls = self._candidates(metric, rung)
+        # A rate: only a null that beats a known chance level beyond luck takes its place.
+        if best and level is not None and metric.counts:
+            chance = level if metric.higher_leaks else 1 - level
+            hits = {null.name: _pseudo_hits(null, metric, parts, count=count, rng=rng) for null in nulls}
+            nulls = tuple(null for null in nulls if _chance_p(hits[null.name], chance) < LUCK / len(hits))
+        if not nulls or (len(nulls) == 1 and not best):
+            return best or nulls[0].name  # nothing to choose
+        number, stream = _enough(PSEUDO_VICTIMS, count), rng.child("pseudo")
+        victims = guesses.draw(heldout, Wanted(count=number * count), stream.child("victim"))
+        wanted = Wanted(count=len(victims), labels=victims.labels if rung == "label" else None)
+        together = len(nulls) if victims.inputs.numel() <= FEW_VALUES else 1  # as they meet the same victims
+        scores = []
+        for some in batched(nulls, together):
+            guessed = [null.guess(examples, wanted, stream.child("guess")) for null in some]
+            drawn = join(guessed), join([victims] * len(some))
+            scores += score_drawn(metric, *drawn, count=count, context=context)
+        for null, own in zip(nulls, batched(scores, number), strict=True):
+            value = float(np.mean(means_of(own))) * sign
+            if value > best_score:
+                best, best_score = null.name, value
+        return best
+
+    def _most(self, metric: Metric, quoted: str, count: int, rng: Rng) -> float | None:
+        """Upper bound on the hit rate of a null: upper end of its interval on pseudo-victims.
+
+        If a low rate is the leak, misses are counted. No two pseudo-victims share an example. None for
+        metrics that are not rates, or with fewer than two pseudo-victims.
+        """
+        if not metric.counts or quoted == CHANCE or self.auxiliary is None:
+            return None
+        parts = split_auxiliary(self.auxiliary, self.context, rng)
+        hits = _pseudo_hits(self._null(metric, quoted), metric, parts, count=count, rng=rng)
+        return share_interval(*cluster(hits)).high if len(hits) > 1 else None
+
+    def _average(self, metric: Metric, quoted: str, truth: Batch, rng: Rng) -> Numbers:
+        """Scores of a null on one victim, per unit, averaged over its random draws.
+
+        Without averaging, the randomness of a single draw would widen, or fake, the gain over the null.
+        """
+        if quoted == CHANCE:
+            level = metric.chance(self.context)
+            return np.full(len(truth), np.nan if level is None else level)
+        assert self.auxiliary is not None  # _choice has checked
+        null = self._null(metric, quoted)
+        number = 1 if null.steady and metric.against != "counts" else _enough(DRAWS, len(truth))
+        labels = truth.labels.repeat(number) if null.knows == "label" else None
+        guessed = null.guess(self.auxiliary, Wanted(count=number * len(truth), labels=labels), rng)
+        same = truth.pick(torch.arange(len(truth)).repeat(number))
+        scores = score_drawn(metric, guessed, same, count=len(truth), context=self.context)
+        if len({len(one) for one in scores}) > 1:  # scores per claim, and guesses differ in number
+            return np.array([np.concatenate(scores).mean()])
+        return np.asarray(np.mean(scores, axis=0), dtype=np.float64)
+
+    def _once(self, what: str, work: Callable[..., T], metric: Metric, stream: str, *more: object) -> T:
+        """What ``work`` returns; cached if everything that a null's score depends on can be listed."""
+        kind: type[object] = type(metric)
+        rng = self.rng.child(stream)
+        call = partial(work, rng=rng)
+        known = self._known()
+        if known is None or not dataclasses.is_dataclass(kind):
+            return call()
+        of_metric = kind.__module__, kind.__qualname__, repr(metric)
+        return once([what, known, *of_metric, rng.key, *more], call)
+
+    def _known(self) -> str | None:
+        """Digest of the null adversaries' knowledge and of the context in which they are scored."""
+        context = self.context
+        if not self.networks or self.auxiliary is None or context.gallery is not None:
+            return None
+        if "known" not in self._digests:
+            batches = [(b.inputs, b.labels) for b in (self.auxiliary, self.draws) if b is not None]
+            settings = [context.classes, context.prior, context.called, context.image_range]
+            words = [self.among, self.networks, repr(context.vocabulary)]
+            self._digests["known"] = digest([batches, words, settings, context.distractors])
+        return self._digests["known"]
 
 
-@lru_cache(maxsize=KEPT)
-def _mean(auxiliary: Batch) -> Tensor:
-    return auxiliary.inputs.mean(0, keepdim=True)
+def null_names() -> tuple[str, ...]:
+    """Names of all null adversaries of pictures and sentences, which ``audit.baselines`` may list."""
+    words = Vocabulary(size=2, pad=0)
+    kinds: tuple[Modality, ...] = (Image(size=(1, 1, 1)), Sentence(vocabulary=words, length=1))
+    return tuple(dict.fromkeys([*(null.name for kind in kinds for null in kind.nulls()), LABELS.name]))
 
 
-@lru_cache(maxsize=KEPT)
-def _means_by_class(auxiliary: Batch) -> dict[int, Tensor]:
-    classes = torch.unique(auxiliary.labels).tolist()
-    return {label: auxiliary.inputs[auxiliary.labels == label].mean(0) for label in classes}
-
-
-def grey(auxiliary: Batch, count: int, rng: Rng) -> Batch:
-    """A mid-grey image; labels sampled from the auxiliary labels."""
-    batch = draw(auxiliary, count, rng)
-    return Batch(inputs=torch.full_like(batch.inputs, 0.5), labels=batch.labels)
-
-
-GENERATOR = "random draw of the attack's generator"
-"""For attacks that return samples of their prior: one of these, independent of the update."""
-LABELS = "labels drawn from auxiliary data"
-NULLS: Mapping[str, Guess] = {
-    "mean auxiliary image": mean_image,
-    "random auxiliary image": draw,
-    "mean image of a guessed class": class_means,
-    "grey image": grey,
-    LABELS: draw,
-    **SENTENCES,
-}
-STEADY: Final = frozenset({mean_image, grey, frequent_tokens})
-"""Deterministic nulls."""
+def claim_of(metric: Metric) -> type[Claim]:
+    """The kind of claim that the metric scores."""
+    return cast("type[Claim]", load("claims", metric.claim))
 
 
 def auxiliary_needed(count: int) -> int:
@@ -99,114 +357,52 @@ def auxiliary_needed(count: int) -> int:
     return 2 * count + 6
 
 
-def choose_null(
-    metric: Metric,
-    auxiliary: Batch,
-    *,
-    count: int,
-    context: ScoreContext,
-    rng: Rng,
-    among: tuple[str, ...] = (),
-    draws: Batch | None = None,
-) -> str:
-    """Name of the null that scores best on pseudo-victims of ``count`` examples each.
-
-    ``draws``: samples of the attack's own generator, if it has one; they add a null.
-
-    Raises:
-        Undefined: too few auxiliary examples to hold any out.
-    """
-    if len(auxiliary) < auxiliary_needed(count):
-        raise Undefined(
-            f"null baseline for metric '{metric.card.summary}'",
-            needs=f"at least {auxiliary_needed(count)} auxiliary examples",
-            got=f"{len(auxiliary)}",
-            fix="raise data.auxiliary: it is also what the null adversary knows",
-        )
-    parts = examples, heldout, context = _parts(auxiliary, context, rng)
-    sign = 1 if metric.higher_leaks else -1
-    level = metric.chance(context)
-    best, best_score = (CHANCE, sign * level) if level is not None and not among else ("", -np.inf)
-    further = (GENERATOR,) if draws is not None and metric.claim != "labels" else ()
-    names = among or (*_fitting(metric), *further)
-    if best and level is not None and metric.counts:
-        chance = level if metric.higher_leaks else 1 - level
-        every = {name: _pseudo_hits(name, metric, parts, draws, count=count, rng=rng) for name in names}
-        names = tuple(name for name in names if _chance_p(every[name], chance) < LUCK / len(every))
-    if not names or (len(names) == 1 and not best):
-        return best or names[0]  # nothing to choose
-    number, stream = _enough(PSEUDO_VICTIMS, count), rng.child("pseudo")
-    victims = draw(heldout, number * count, stream.child("victim"))
-    together = len(names) if victims.inputs.numel() <= FEW_VALUES else 1  # as they meet the same victims
-    scores = []
-    for some in batched(names, together):
-        guesses = [_guess(name, examples, draws, number * count, stream.child("guess")) for name in some]
-        drawn = join_batches(guesses), join_batches([victims] * len(some))
-        scores += score_drawn(metric, *drawn, count=count, context=context)
-    for name, own in zip(names, batched(scores, number), strict=True):
-        value = float(np.mean(means_of(own))) * sign
-        if value > best_score:
-            best, best_score = name, value
-    return best
-
-
-def largest_share(
-    name: str,
-    metric: Metric,
-    auxiliary: Batch,
-    *,
-    count: int,
-    context: ScoreContext,
-    rng: Rng,
-    draws: Batch | None = None,
-) -> float | None:
-    """Upper bound on the hit rate of the null ``name``: upper end of its interval on pseudo-victims.
-
-    If a low rate is the leak, misses are counted. No two pseudo-victims share an example.
-
-    Returns:
-        None for metrics that are not rates, or with fewer than two pseudo-victims.
-    """
-    if not metric.counts or name == CHANCE:
-        return None
-    parts = _parts(auxiliary, context, rng)
-    hits = _pseudo_hits(name, metric, parts, draws, count=count, rng=rng)
-    return share_interval(*cluster(hits)).high if len(hits) > 1 else None
-
-
-def score(metric: Metric, claimed: Batch, truth: Batch, *, context: ScoreContext) -> NDArray[np.float64]:
-    """Score a guessed batch as a reconstruction, or by its labels."""
-    if metric.claim == "labels":
-        classes = context.classes or int(max(claimed.labels.max(), truth.labels.max())) + 1
-        return metric.score(counts(claimed.labels, classes), counts(truth.labels, classes), context=context)
-    guess = torch.unique(claimed.inputs) if metric.claim == "occurred_tokens" else claimed.inputs
-    return metric.score(guess, truth.inputs, context=context)
+def score_guess(metric: Metric, guessed: Batch, truth: Batch, *, context: ScoreContext) -> Numbers:
+    """Score a guessed batch as the claim that the metric scores."""
+    claimed = claim_of(metric).guess(guessed, metric.reads)
+    if metric.against != "counts":
+        return metric.score(claimed, truth.inputs, context=context)
+    counts = torch.bincount(truth.labels.long(), minlength=1)
+    classes = context.classes or max(len(claimed), len(counts))
+    padded = (torch.nn.functional.pad(x, (0, max(0, classes - len(x)))) for x in (claimed, counts))
+    return metric.score(*padded, context=context)
 
 
 def score_drawn(
-    metric: Metric, guesses: Batch, victims: Batch, *, count: int, context: ScoreContext
-) -> list[NDArray[np.float64]]:
-    """Score each guess on its victim like :func:`score`; many in one operation if the metric supports it.
+    metric: Metric, guessed: Batch, victims: Batch, *, count: int, context: ScoreContext
+) -> list[Numbers]:
+    """Score each guess on its victim; many in one operation if the metric compares pairs.
 
     Args:
-        metric: of images, sentences or labels.
-        guesses: concatenated guesses of ``count`` examples each.
+        metric: of examples, or of their labels.
+        guessed: concatenated guesses of ``count`` examples each.
         victims: as many concatenated victims, likewise.
         count: examples per victim.
         context: for the metric.
     """
-    if metric.claim == "labels" or not isinstance(metric, ComparingMetric):
-        pairs = zip(_split_batches(guesses, count), _split_batches(victims, count), strict=True)
-        return [score(metric, guess, victim, context=context) for guess, victim in pairs]
-    check_images("null adversary", guesses.inputs, victims.inputs)
     size = max(1, AT_ONCE // victims.inputs[:count].numel()) * count
-    each = []
-    for claimed, true in zip(
-        torch.split(guesses.inputs, size), torch.split(victims.inputs, size), strict=True
-    ):
-        left, right = claimed.double(), true.double()
-        each.append(metric.compare(pair_groups(right, left, count=count), right, context=context))
-    return list(np.concatenate(each).reshape(-1, count))
+    if metric.reads == "inputs" and metric.against == "inputs":
+        each = []
+        for start in range(0, len(victims), size):
+            claimed, true = (part.inputs[start : start + size] for part in (guessed, victims))
+            values = compare(metric, pair_groups(true.double(), claimed.double(), count=count), true, context)
+            if values is None:
+                break
+            each.append(values)
+        else:
+            return list(np.concatenate(each).reshape(-1, count))
+    parts = zip(_split_batches(guessed, count), _split_batches(victims, count), strict=True)
+    return [score_guess(metric, guess, victim, context=context) for guess, victim in parts]
+
+
+def compare(
+    metric: Metric, claimed: torch.Tensor, truth: torch.Tensor, context: ScoreContext
+) -> Numbers | None:
+    """One score per pair of examples (B, ...), in one operation; None: the metric cannot."""
+    if type(metric).compare is Metric.compare:
+        return None
+    check_images(metric.wording.label, claimed, truth)
+    return metric.compare(claimed.double(), truth.double(), context=context)
 
 
 def batched(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
@@ -219,39 +415,7 @@ def batched(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     return (items[i : i + size] for i in range(0, len(items), size))
 
 
-def average_score(
-    name: str,
-    metric: Metric,
-    auxiliary: Batch,
-    truth: Batch,
-    *,
-    context: ScoreContext,
-    rng: Rng,
-    draws: Batch | None = None,
-) -> NDArray[np.float64]:
-    """Scores of the null ``name`` on one victim, per unit, averaged over its random draws.
-
-    Without averaging, the randomness of a single draw would widen, or fake, the gain over the null.
-    """
-    if name == CHANCE:
-        level = metric.chance(context)
-        return np.full(len(truth), np.nan if level is None else level)
-    is_random = metric.claim == "labels" or name == GENERATOR or NULLS[name] not in STEADY
-    number = _enough(DRAWS, len(truth)) if is_random else 1
-    guesses = _guess(name, auxiliary, draws, number * len(truth), rng)
-    same = truth.pick(torch.arange(len(truth)).repeat(number))
-    scores = score_drawn(metric, guesses, same, count=len(truth), context=context)
-    if len({len(one) for one in scores}) > 1:  # scores per claim, and guesses differ in number
-        return np.array([np.concatenate(scores).mean()])
-    return np.asarray(np.mean(scores, axis=0), dtype=np.float64)
-
-
-def counts(labels: Tensor, classes: int) -> Tensor:
-    """Number of labels of each class, (K,)."""
-    return torch.bincount(labels.long(), minlength=classes)
-
-
-def _parts(auxiliary: Batch, context: ScoreContext, rng: Rng) -> Parts:
+def split_auxiliary(auxiliary: Batch, context: ScoreContext, rng: Rng) -> Parts:
     """A null's knowledge, pseudo-victims, and the context with distractors that are in neither."""
     order = torch.randperm(len(auxiliary), generator=rng.child("split").torch())
     half = len(auxiliary) // 2
@@ -262,21 +426,20 @@ def _parts(auxiliary: Batch, context: ScoreContext, rng: Rng) -> Parts:
     return first, heldout, context
 
 
-def _pseudo_hits(
-    name: str, metric: Metric, parts: Parts, draws: Batch | None, *, count: int, rng: Rng
-) -> list[NDArray[np.float64]]:
+def _pseudo_hits(null: Null, metric: Metric, parts: Parts, *, count: int, rng: Rng) -> list[Numbers]:
     """A null's outcomes on disjoint pseudo-victims of ``count`` examples each."""
     examples, heldout, context = parts
-    every = min(len(heldout) // count, max(2, EXAMPLES // count)) * count
-    if not every:
+    total = min(len(heldout) // count, max(2, EXAMPLES // count)) * count
+    if not total:
         return []
-    victims = heldout.pick(torch.arange(every))
-    guesses = _guess(name, examples, draws, every, rng.child(f"apart/{name}"))
-    outcomes = score_drawn(metric, guesses, victims, count=count, context=context)
+    victims = heldout.pick(torch.arange(total))
+    wanted = Wanted(count=total, labels=victims.labels if null.knows == "label" else None)
+    guessed = null.guess(examples, wanted, rng.child(f"apart/{null.name}"))
+    outcomes = score_drawn(metric, guessed, victims, count=count, context=context)
     return outcomes if metric.higher_leaks else [1 - one for one in outcomes]
 
 
-def _chance_p(hits: list[NDArray[np.float64]], level: float) -> float:
+def _chance_p(hits: list[Numbers], level: float) -> float:
     """p-value of "the null's hit rate is not above chance"; 1 with too few pseudo-victims."""
     if len(hits) < 2:
         return 1.0
@@ -284,33 +447,18 @@ def _chance_p(hits: list[NDArray[np.float64]], level: float) -> float:
     return share_p_value(outcomes, level, clusters)
 
 
+def _averaged(scores: Sequence[Numbers], units: int) -> Numbers:
+    """The mean over guesses, one per unit; the overall mean where guesses have another number of units."""
+    if any(len(one) != units for one in scores):
+        return np.full(units, np.concatenate(list(scores)).mean())
+    return np.asarray(np.mean(scores, axis=0), dtype=np.float64)
+
+
 def _enough(most: int, count: int) -> int:
     return max(2, min(most, EXAMPLES // count))
-
-
-def _guess(name: str, examples: Batch, draws: Batch | None, count: int, rng: Rng) -> Batch:
-    if name == GENERATOR:
-        assert draws is not None  # this null exists only if the attack returned samples
-        return draw(draws, count, rng)
-    return NULLS[name](examples, count, rng)
-
-
-def join_batches(parts: Sequence[Batch | PriorSamples]) -> Batch:
-    """All examples in one batch."""
-    columns = zip(*((part.inputs, part.labels) for part in parts), strict=True)
-    inputs, labels = map(torch.cat, columns)
-    return Batch(inputs=inputs, labels=labels)
 
 
 def _split_batches(batch: Batch, count: int) -> list[Batch]:
     """Split the examples into batches of ``count``, one per victim."""
     columns = torch.split(batch.inputs, count), torch.split(batch.labels, count)
     return [Batch(inputs=x, labels=y) for x, y in zip(*columns, strict=True)]
-
-
-def _fitting(metric: Metric) -> tuple[str, ...]:
-    """Names of the nulls that guess what the metric scores: labels, images, or sentences."""
-    if metric.claim == "labels":
-        return (LABELS,)
-    about_text = metric.claim in OF_SENTENCES
-    return tuple(n for n in NULLS if n != LABELS and (n in SENTENCES) == about_text)

@@ -1,48 +1,183 @@
-"""Score an attack's claims: attack → metric → claim (the table in ``scorers``)."""
+"""Scores per victim: one metric on the pairs of one attack, before they become a finding."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import partial
-from typing import final
+from dataclasses import dataclass, field, replace
+from typing import Final, final
 
-from glasshouse.attacks.base import Claim
-from glasshouse.audit.attacking.claims import Outcome, Unit
-from glasshouse.audit.scoring.claims.scored import ScoredMetric, join_parts
-from glasshouse.audit.scoring.claims.scorers import compare_together, scorer_of
-from glasshouse.audit.scoring.claims.silence import claimed_kinds, score_silence, silences
-from glasshouse.audit.scoring.judge import Judge
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from glasshouse.audit.attacking.claims import Outcome
+from glasshouse.audit.scoring.claims import claimed_kinds, longest_prefix, silences
+from glasshouse.audit.scoring.nulls import AT_ONCE, Blind, NullBook, batched, compare
+from glasshouse.audit.scoring.pair import Pair, Sides, can_score, pair, pair_silence
+from glasshouse.audit.scoring.read import Run
+from glasshouse.audit.scoring.truth import GroundTruth
 from glasshouse.errors import NothingClaimed
-from glasshouse.federation.defenses.guarantee import Guarantee
-from glasshouse.metrics.base import Metric
-from glasshouse.results.strength import Search
+from glasshouse.metrics.base import Metric, ScoreContext
+from glasshouse.metrics.statistics.units import Numbers
+from glasshouse.modalities.base import Rung
+
+SILENT: Final = "nothing was claimed: scored like a guess"
+COIN: Final = "coin that knows the prior and how many were called"
 
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Run:
-    """The claims of one attack in one federation, with their judge.
+class ClientSample:
+    """Scores of the clients of one federation.
 
     Attributes:
-        folder: of the group.
-        units: the units that it was called for, with their outcomes.
-        judge: of the group, with the attack's own prior as an additional null.
-        searches: certificates of its claims, if the attack declares its loss.
-        guarantee: of the federation's defences; None: they prove nothing.
-        scored: results of :func:`score_metric`, by metric; None: the metric scores none of the claims.
+        run: names the federation.
+        scores: (N,), the mean over the claims about it.
+        truth: (N,), whether each client has the property.
+        claims: number of claims averaged.
     """
 
-    folder: str
-    units: Sequence[tuple[Unit, Outcome]]
-    judge: Judge
-    searches: tuple[Search, ...] = ()
-    guarantee: Guarantee | None = None
-    scored: dict[str, ScoredMetric | None] = field(default_factory=dict)
+    run: str
+    scores: NDArray[np.float64]
+    truth: NDArray[np.bool_]
+    claims: int = 1
 
-    @property
-    def outcomes(self) -> list[Outcome]:
-        """The outcomes of all units, in order."""
-        return [outcome for _, outcome in self.units]
+    def merge(self, other: "ClientSample") -> "ClientSample":
+        """Average both samples: a client is one unit however often it was scored."""
+        claims = self.claims + other.claims
+        scores = (self.scores * self.claims + other.scores * other.claims) / claims
+        return replace(self, scores=scores, claims=claims)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ScoredMetric:
+    """One metric of one attack: scores per victim, and those of the null adversary on the same victims.
+
+    Attributes:
+        values: one array per victim.
+        nulls: of the null adversary, shaped like ``values``.
+        exchanged: of the same claims against some other victims, (others, images); None: no other victim.
+        victims: unique ids of the private data of each of ``values``; used to pair two attacks.
+        people: the people in the images of a victim, by its id; several images of a person are one unit.
+        baseline: name of the null.
+        null_most: upper bound on the null's hit rate, from auxiliary data alone; None: unknown.
+        rungs: further null adversaries on the ladder, with the scores of each, shaped like ``values``.
+        clients: for pooled metrics, one per federation; values are then empty.
+        claimed: victims with at least one claim.
+        runs: federations in the sample.
+    """
+
+    values: tuple[Numbers, ...] = ()
+    nulls: tuple[Numbers, ...] = ()
+    exchanged: tuple[Numbers | None, ...] = ()
+    victims: tuple[str, ...] = ()
+    people: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    baseline: str = ""
+    null_most: float | None = None
+    rungs: Mapping[Rung, tuple[str, tuple[Numbers, ...]]] = field(default_factory=dict)
+    clients: tuple[ClientSample, ...] = ()
+    claimed: frozenset[str] = frozenset()
+    runs: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        if not self.exchanged:
+            object.__setattr__(self, "exchanged", (None,) * len(self.values))
+
+    def by_people(self) -> "ScoredMetric":
+        """Merge victims that share a person, so that an interval counts people."""
+        if not self.people:
+            return self
+        units: list[tuple[frozenset[int], list[int]]] = []
+        for i, victim in enumerate(self.victims):
+            who, rows = self.people.get(victim, frozenset()), [i]
+            for unit in [u for u in units if u[0] & who]:
+                units.remove(unit)
+                who, rows = who | unit[0], unit[1] + rows
+            units.append((who, rows))
+        if len(units) == len(self.victims):
+            return self
+        names = {self.victims[i]: self.victims[min(rows)] for _, rows in units for i in rows}
+        victims = tuple(names[victim] for victim in self.victims)
+        claimed = frozenset(names.get(victim, victim) for victim in self.claimed)
+        return join_parts([replace(self, victims=victims, claimed=claimed, people={})])
+
+    def against(self, rung: Rung) -> "ScoredMetric":
+        """The same scores beside the null adversary of a further rung of the ladder."""
+        name, nulls = self.rungs[rung]
+        return replace(self, nulls=nulls, baseline=name, null_most=None, rungs={})
+
+    def pool_clients(
+        self, *, decisions: bool
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.int64]]:
+        """Scores, ground truth and run index of every client.
+
+        Args:
+            decisions: scores are 0 or 1; a client counts as positive if most claims call it positive.
+        """
+        runs = {run: number for number, run in enumerate(dict.fromkeys(c.run for c in self.clients))}
+        scores = np.concatenate([c.scores for c in self.clients])
+        return (
+            (scores > 0.5).astype(np.float64) if decisions else scores,
+            np.concatenate([c.truth for c in self.clients]),
+            np.concatenate([np.full(len(c.truth), runs[c.run], dtype=np.int64) for c in self.clients]),
+        )
+
+    def with_exchange(self) -> "ScoredMetric | None":
+        """The victims that could be exchanged, with the exchanged scores instead of the null's."""
+        rows = [i for i, one in enumerate(self.exchanged) if one is not None]
+        if not rows:
+            return None
+        return replace(
+            self,
+            values=tuple(self.values[i] for i in rows),
+            nulls=tuple(one.mean(0) for one in self.exchanged if one is not None),
+            exchanged=(),
+            rungs={},
+            victims=tuple(self.victims[i] for i in rows),
+            baseline="other victims",
+        )
+
+
+def join_parts(parts: Sequence[ScoredMetric]) -> ScoredMetric:
+    """Join several claims, rounds or seeds: equal private data count as one victim (decision 0007)."""
+    places: dict[str, list[tuple[ScoredMetric, int]]] = {}
+    clients: dict[tuple[str, bytes], ClientSample] = {}
+    for part in parts:
+        for i, victim in enumerate(part.victims):
+            places.setdefault(victim, []).append((part, i))
+        for sample in part.clients:
+            key = sample.run, sample.truth.tobytes()
+            clients[key] = clients[key].merge(sample) if key in clients else sample
+    columns = places.values()
+    # A rung counts only where every victim has it: others were left out where something is not known.
+    scored = [part for part in parts if part.values]
+    common = [r for r in scored[0].rungs if all(r in part.rungs for part in scored)] if scored else []
+    return ScoredMetric(
+        values=tuple(np.concatenate([part.values[i] for part, i in column]) for column in columns),
+        nulls=tuple(np.concatenate([part.nulls[i] for part, i in column]) for column in columns),
+        exchanged=tuple(_join_numbers([part.exchanged[i] for part, i in column]) for column in columns),
+        victims=tuple(places),
+        people={victim: who for part in parts for victim, who in part.people.items()},
+        baseline=next((part.baseline for part in parts if part.baseline), ""),
+        null_most=max((part.null_most for part in parts if part.null_most is not None), default=None),
+        rungs={rung: (scored[0].rungs[rung][0], _of_rung(rung, columns)) for rung in common},
+        clients=tuple(clients.values()),
+        claimed=frozenset().union(*(part.claimed for part in parts)),
+        runs=frozenset().union(*(part.runs for part in parts)),
+    )
+
+
+def _of_rung(rung: Rung, columns: Iterable[Sequence[tuple[ScoredMetric, int]]]) -> tuple[Numbers, ...]:
+    return tuple(np.concatenate([part.rungs[rung][1][i] for part, i in column]) for column in columns)
+
+
+def _join_numbers(parts: Sequence[Numbers | None]) -> Numbers | None:
+    """Concatenate images of several claims, on as many others as all of them have; None: one has none."""
+    present = [part for part in parts if part is not None]
+    if len(present) < len(parts):
+        return None
+    fewest = min(map(len, present))
+    return np.concatenate([part[:fewest] for part in present], axis=1)
 
 
 def score_metric(name: str, metric: Metric, runs: Sequence[Run]) -> ScoredMetric | None:
@@ -53,21 +188,22 @@ def score_metric(name: str, metric: Metric, runs: Sequence[Run]) -> ScoredMetric
     Raises:
         Undefined: the data do not determine the metric or its null.
     """
-
-    def score_run(run: Run) -> ScoredMetric | None:
-        run.scored[name] = score_outcomes(name, metric, run.outcomes, run.judge)
-        return run.scored[name]
-
-    parts = _some_scores(partial(score_run, run) for run in runs)
+    parts = [
+        part for run in runs if (part := score_outcomes(name, metric, run.outcomes, run.ground, run.book))
+    ]
     if not parts:
         return None
     kinds = claimed_kinds(outcome for run in runs for outcome in run.outcomes)
-    unclaimed = [one for run in runs for one in _score_silences(name, metric, run, kinds)]
-    return join_parts([*parts, *unclaimed])
+    for run in runs:
+        for kind, about in silences(run.units, [k for k in kinds if can_score(k, metric)], run.ground):
+            with suppress(NothingClaimed):  # metrics of the claims leave out victims without one
+                pairs = pair_silence(kind, about, metric, run.ground)
+                parts += score_pairs(name, metric, pairs, run.ground.context, run.book)
+    return join_parts(parts)
 
 
 def score_outcomes(
-    name: str, metric: Metric, outcomes: Iterable[Outcome], judge: Judge
+    name: str, metric: Metric, outcomes: Iterable[Outcome], ground: GroundTruth, book: NullBook
 ) -> ScoredMetric | None:
     """Score all claims of one attack in one federation that ``metric`` can score; None if there are none.
 
@@ -75,44 +211,109 @@ def score_outcomes(
 
     Raises:
         Undefined: the data do not determine the metric or its null.
+        NothingClaimed: no claim determines the metric.
     """
     claims = [claim for outcome in outcomes for claim in longest_prefix(outcome.claims)]
-    compare_together(metric, claims, judge)
-    able = ((scorer_of(type(claim), metric), claim) for claim in claims)
-    parts = _some_scores(partial(scorer, name, metric, claim, judge) for scorer, claim in able if scorer)
+    pairs = [p for c in claims if can_score(type(c), metric) for p in pair(c, metric, ground)]
+    parts = score_pairs(name, metric, pairs, ground.context, book)
     return join_parts(parts) if parts else None
 
 
-def _some_scores(works: Iterable[Callable[[], ScoredMetric | None]]) -> list[ScoredMetric]:
-    """All scores that there are.
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Measured:
+    """A claim's scores on its own victim, and on others."""
+
+    own: Numbers
+    others: Sequence[Numbers]
+
+
+def score_pairs(
+    name: str, metric: Metric, pairs: Sequence[Pair], context: ScoreContext, book: NullBook
+) -> list[ScoredMetric]:
+    """The scores of every pair beside its null adversaries and the same claims on other victims.
 
     Raises:
-        NothingClaimed: there is none, and this is a reason.
+        NothingClaimed: there are pairs, and none determines the metric.
     """
-    scores, nothing = [], None
-    for work in works:
-        try:
-            scores.append(work())
-        except NothingClaimed as error:
-            nothing = error
-    found = [one for one in scores if one]
-    if nothing and not found:
+    own = measure(metric, [p.own for p in pairs if p.own is not None and p.clients is None], context)
+    others = measure(metric, [side for pair in pairs for side in pair.others], context)
+    values, exchanged = iter(own), iter(others)
+    parts: list[ScoredMetric] = []
+    nothing: NothingClaimed | None = None
+    for one in pairs:
+        if one.clients is not None:
+            parts.append(_of_clients(one))
+            continue
+        value = book.silent(name, metric, one) if one.own is None else next(values)
+        turned = [next(exchanged) for _ in one.others]
+        if isinstance(value, NothingClaimed):
+            nothing = value
+            continue
+        levels = [level for level in turned if not isinstance(level, NothingClaimed)]
+        parts.append(_scored(name, metric, one, Measured(own=value, others=levels), book))
+    if nothing is not None and not parts:
         raise nothing
-    return found
+    return parts
 
 
-def longest_prefix(claims: Sequence[Claim]) -> list[Claim]:
-    """Keep only the claims after the most rounds: earlier ones are drawn as a curve, not judged."""
-    longest: dict[str, int] = {}
-    for claim in claims:
-        longest[claim.kind] = max(longest.get(claim.kind, 0), len(claim.about.rounds))
-    return [c for c in claims if not c.grows or len(c.about.rounds) == longest[c.kind]]
+def _scored(name: str, metric: Metric, pair: Pair, measured: Measured, book: NullBook) -> ScoredMetric:
+    value, levels = measured.own, measured.others
+    if pair.own is None:
+        blind, rungs = Blind(name=SILENT, scores=value), {}
+    else:
+        blind = book.quote(name, metric, pair, len(value))
+        rungs = book.rungs(name, metric, pair, len(value))
+    several = pair.examples is None and len(pair.victim) > 1
+    exchanged: tuple[Numbers | None, ...] = (None,)
+    if levels and several:  # every unit is a victim, with levels of its own
+        exchanged = tuple(np.stack(list(levels)).T[..., None])
+    elif levels:
+        exchanged = (np.outer([level.mean() for level in levels], np.ones(len(value))),)
+
+    def split(numbers: Numbers) -> tuple[Numbers, ...]:
+        return tuple(numbers[:, None]) if several else (numbers,)
+
+    return ScoredMetric(
+        values=split(value),
+        nulls=split(blind.scores),
+        exchanged=exchanged if len(exchanged) == len(split(value)) else (None,) * len(value),
+        victims=pair.victim,
+        people={pair.victim[0]: pair.people} if pair.people else {},
+        baseline=blind.name,
+        null_most=blind.most,
+        rungs={rung: (one.name, split(one.scores)) for rung, one in rungs.items()},
+        claimed=frozenset(pair.victim if pair.answered else ()),
+        runs=frozenset({pair.run}),
+    )
 
 
-def _score_silences(
-    name: str, metric: Metric, run: Run, kinds: Sequence[type[Claim]]
-) -> Iterator[ScoredMetric]:
-    for kind, about in silences(run.units, kinds, run.judge):
-        with suppress(NothingClaimed):  # metrics of the claims leave out victims without one
-            if one := score_silence(name, metric, kind, about, run.judge):
-                yield one
+def _of_clients(pair: Pair) -> ScoredMetric:
+    assert pair.own is not None
+    assert pair.clients is not None
+    sample = ClientSample(run=pair.run, scores=pair.own.claimed.double().numpy(), truth=pair.clients)
+    claimed = frozenset(pair.victim if pair.answered else ())
+    return ScoredMetric(clients=(sample,), baseline=COIN, claimed=claimed, runs=frozenset({pair.run}))
+
+
+def measure(metric: Metric, sides: Sequence[Sides], context: ScoreContext) -> list[Numbers | NothingClaimed]:
+    """The metric's scores of every claim on every truth; single examples are compared in few operations."""
+    values: list[Numbers | NothingClaimed | None] = [None] * len(sides)
+    if metric.reads == "inputs" and metric.against == "inputs":
+        single = [i for i, side in enumerate(sides) if len(side.claimed) == len(side.truth) == 1
+                  and side.claimed.shape == side.truth.shape]  # fmt: skip
+        size = max(1, AT_ONCE // max(1, sides[single[0]].truth.numel())) if single else 1
+        for part in batched(single, size):
+            claimed, truth = (torch.cat([getattr(sides[i], n) for i in part]) for n in ("claimed", "truth"))
+            compared = compare(metric, claimed, truth, context)
+            if compared is None:
+                break
+            for place, i in enumerate(part):
+                values[i] = compared[place : place + 1]
+    for i, side in enumerate(sides):
+        if values[i] is None:
+            try:
+                values[i] = metric.score(side.claimed, side.truth, context=side.context or context)
+            except NothingClaimed as error:
+                values[i] = error
+    return [value for value in values if value is not None]

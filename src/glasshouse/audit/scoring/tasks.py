@@ -8,7 +8,7 @@ from typing import final
 from glasshouse.audit.simulation.group import Group
 from glasshouse.audit.simulation.record import Facts
 from glasshouse.figures.drawing import Drawings
-from glasshouse.results.records import Contrast, Control, Finding, Refused, Utility
+from glasshouse.results.records import Contrast, Control, Finding, Power, Refused, Utility
 from glasshouse.results.strength import Search
 from glasshouse.scenario.axes import Cell
 from glasshouse.scenario.table import Plugin
@@ -25,6 +25,7 @@ class CellTask:
         run: the run's folder.
         controls: by attack with its settings as JSON.
         searches: certificates by the folder of a unit's claims.
+        powers: planted leaks that were found in this cell, by attack with its settings as JSON.
     """
 
     cell: Cell
@@ -32,6 +33,7 @@ class CellTask:
     run: str
     controls: Mapping[str, Control | None]
     searches: Mapping[str, tuple[Search, ...]] = field(default_factory=dict)
+    powers: Mapping[str, Power] = field(default_factory=dict)
 
 
 @final

@@ -16,6 +16,7 @@ from glasshouse.audit.simulation.deal import (
     deal_data,
     gallery_tensors,
     require_part,
+    task_for,
 )
 from glasshouse.audit.simulation.pretraining import measure_accuracy, start_of, train_publicly
 from glasshouse.audit.simulation.property import holders, with_members
@@ -116,10 +117,9 @@ def architecture_of(scenario: Scenario, dealt: DealtData) -> Architecture:
     source = dealt.source
     return Architecture(
         name=scenario.model.name,
-        input_shape=source.input_shape,
-        classes=classes_of(scenario, source, dealt.classes),
+        inputs=source.inputs,
+        task=task_for(scenario, source, classes_of(scenario, source, dealt.classes)),
         arguments=scenario.model.arguments,
-        vocabulary=source.vocabulary,
     )
 
 
@@ -267,7 +267,7 @@ def scoring_of(scenario: Scenario, roles: Roles, architecture: Architecture, rng
     if count := distractors(scenario):
         references["distractors"] = require_part(roles.heldout, "heldout").inputs[:count]
     if metrics_requiring(scenario, "stand_in") and roles.auxiliary is not None:
-        stand_in = network(architecture.image_shape, architecture.classes)
+        stand_in = network(architecture)
         stream = rng.child("perceptual")
         model = models.build(stand_in, rng=stream)
         weights = train_publicly(model, stand_in, roles.auxiliary, PERCEPTUAL, rng=stream)

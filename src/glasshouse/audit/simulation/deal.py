@@ -1,15 +1,8 @@
-"""Load a scenario's data and deal them to the roles, by class and domain under ``[data.domains]``.
-
-A probe of the cost deals the same data only once.
-"""
+"""Load a scenario's data and deal them to the roles, by class and domain under ``[data.domains]``."""
 
 import math
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeVar, cast, final
+from dataclasses import dataclass, replace
+from typing import Final, cast, final
 
 import torch
 from torch import Tensor
@@ -22,20 +15,20 @@ from glasshouse.data.splits import Role, RoleRequest, Roles, check_disjoint, dea
 from glasshouse.errors import BadValue
 from glasshouse.interfaces import traits_of
 from glasshouse.metrics.statistics.rank import comparisons_for
+from glasshouse.modalities.image import Image
 from glasshouse.registry import create, load
 from glasshouse.rng import Rng
 from glasshouse.scenario.requirements import role_requests
 from glasshouse.scenario.spec import Data, Scenario
+from glasshouse.tasks.base import Task
+from glasshouse.tasks.classification import Classification
+from glasshouse.tasks.declare import declared_task
 from glasshouse.tensors import class_means
 from glasshouse.wire import Batch
-
-T = TypeVar("T")
 
 UNKNOWN = -1
 SPARE_NUMBERS: Final = 2**24
 """Largest number of pixel values of the spare held-out images that are stored (64 MiB)."""
-REMEMBERED: Final = 2
-"""Number of data sets, and of deals of them, that a probe remembers; each may fill much of the memory."""
 
 
 def class_roles(scenario: Scenario, source: DataSource, *, rng: Rng) -> ClassRoles | None:
@@ -82,6 +75,14 @@ def classes_of(scenario: Scenario, source: DataSource, domain_roles: ClassRoles 
     return len(domain_roles.classes) if labels_public else domain_roles.targets
 
 
+def task_for(scenario: Scenario, source: DataSource, classes: int) -> Task:
+    """The task of the federation: as the scenario declares, else as the data suggest."""
+    if (declared := scenario.data.task) is not None:
+        facts = {**source.facts, "classes": classes}
+        return declared_task(declared.name, declared.arguments, facts=facts)
+    return replace(source.task, classes=classes) if isinstance(source.task, Classification) else source.task
+
+
 def gallery_tensors(scenario: Scenario, domain_roles: ClassRoles) -> dict[str, Tensor]:
     """Mean images that class metrics compare with, and the image rows that count.
 
@@ -122,74 +123,12 @@ class DealtData:
     classes: ClassRoles | None
 
 
-@final
-@dataclass(kw_only=True, eq=False)
-class _Memory:
-    """Data read and dealt in a probe.
-
-    Attributes:
-        deals: data by settings, with the CPU seconds that they took.
-        sources: data sets read, with the CPU seconds that they took.
-        saved: CPU seconds that reading and dealing the same data again would have taken.
-    """
-
-    deals: dict[str, tuple[DealtData, float]] = field(default_factory=dict)
-    sources: dict[str, tuple[DataSource, float]] = field(default_factory=dict)
-    saved: float = 0.0
-
-    def once(self, known: dict[str, tuple[T, float]], key: str, make: Callable[[], T]) -> T:
-        """What is known by this key, or else made now; if too much is known, forget what is made fastest."""
-        if key in known:
-            self.saved += known[key][1]
-            return known[key][0]
-        if len(known) >= REMEMBERED:
-            del known[min(known, key=lambda other: known[other][1])]
-        started = seconds_spent()
-        made = make()
-        known[key] = made, seconds_spent() - started
-        return made
-
-
-_MEMORY: ContextVar[_Memory | None] = ContextVar("memory", default=None)
-
-
-@contextmanager
-def remember_data() -> Iterator[None]:
-    """Deal the same data only once within the block."""
-    token = _MEMORY.set(_Memory())
-    try:
-        yield
-    finally:
-        _MEMORY.reset(token)
-
-
-def forget_data() -> None:
-    """Forget the data, so that they are read and dealt anew: the first time may decode them."""
-    if memory := _MEMORY.get():
-        memory.deals.clear()
-        memory.sources.clear()
-
-
-def seconds_spent() -> float:
-    """CPU seconds of this process, and those that remembering data has saved."""
-    memory = _MEMORY.get()
-    return time.process_time() + (memory.saved if memory else 0.0)
-
-
 def deal_data(scenario: Scenario, *, seed: int) -> DealtData:
     """The data of a scenario, by role.
 
     Raises:
         GlasshouseError: the data cannot be read, or are too few.
     """
-    memory = _MEMORY.get()
-    if memory is None:
-        return _deal_data(scenario, seed)
-    key = repr((scenario.data, wants_of(scenario), _most_spare(scenario), seed))
-    return memory.once(memory.deals, key, lambda: _deal_data(scenario, seed))
-
-
-def _deal_data(scenario: Scenario, seed: int) -> DealtData:
     source = load_data(scenario.data, scenario.data.source)
     rng = Rng.root(seed, salt=source.checksum)
     classes = class_roles(scenario, source, rng=rng.child("roles"))
@@ -199,19 +138,12 @@ def _deal_data(scenario: Scenario, seed: int) -> DealtData:
 
 def load_data(data: Data, name: str, *, like: DataSource | None = None) -> DataSource:
     """Load the dataset ``name`` with the scenario's settings; images are resized to those of ``like``."""
-    if like is not None and like.vocabulary is None:
-        channels, side, _ = like.input_shape
-        return _read_data(name, resize=side, channels=channels)
-    return _read_data(
+    if like is not None and isinstance(like.inputs, Image):
+        channels, side, _ = like.inputs.size
+        return load_source(name, resize=side, channels=channels)
+    return load_source(
         name, resize=data.resize, channels=data.channels, tokenizer=data.tokenizer, length=data.length
     )
-
-
-def _read_data(name: str, **settings: Any) -> DataSource:
-    memory = _MEMORY.get()
-    if memory is None:
-        return load_source(name, **settings)
-    return memory.once(memory.sources, repr((name, settings)), lambda: load_source(name, **settings))
 
 
 def _deal_roles(scenario: Scenario, source: DataSource, rng: Rng) -> Roles:

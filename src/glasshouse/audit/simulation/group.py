@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from glasshouse.attacks.base import ActiveAttack, Attack
 from glasshouse.audit.attacking.call import declared_grants
@@ -29,9 +29,9 @@ from glasshouse.cache import digest
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.federation.crew import WORTH, ProcessCrew
 from glasshouse.federation.setting import FederationProtocol, Setting
+from glasshouse.interfaces import task_of
 from glasshouse.metrics.statistics.shares import share_interval
 from glasshouse.models.fit import share_right
-from glasshouse.models.text.base import TextModel
 from glasshouse.process import processor_time
 from glasshouse.registry import load
 from glasshouse.rng import Rng
@@ -50,7 +50,7 @@ from glasshouse.transcript.grants import Grants
 from glasshouse.transcript.record import Log
 from glasshouse.transcript.view import RoundView, View
 from glasshouse.truth.record import Truth, write_truth
-from glasshouse.wire import Batch, Crafted, Refusal
+from glasshouse.wire import Crafted, Refusal
 
 
 @final
@@ -284,14 +284,8 @@ def utility_of(built: Built, final: Mapping[str, Tensor]) -> dict[str, float] | 
     model = built.setting.build(built.setting.terms.architecture)
     model.load_state_dict(dict(final))
     right = share_right(model, built.heldout).numpy()
-    return utility_row(right, built.heldout, _answers(model, built.heldout))
-
-
-def _answers(model: nn.Module, heldout: Batch) -> Tensor:
-    """The correct predictions: the class of every example, or every token after the first."""
-    if not isinstance(model, TextModel) or model.task == "class":
-        return heldout.labels
-    return heldout.inputs[:, 1:][model.vocabulary.real(heldout.inputs)[:, 1:]]
+    chance = task_of(model).constant(built.heldout.labels, built.heldout.inputs)
+    return utility_row(right, built.heldout, chance)
 
 
 def _as_sent(built: Built, log: Log) -> dict[str, float] | None:

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from glasshouse.federation.setting import Setting
 from glasshouse.metrics.statistics.shares import share_interval
-from glasshouse.models.fit import constant_accuracy, predict, share_right
+from glasshouse.models.fit import predict, share_right
 from glasshouse.tensors import take_prefix
 from glasshouse.transcript.record import Log
 from glasshouse.truth.record import Used
@@ -63,12 +63,12 @@ class Accuracies:
 
 
 def utility_row(
-    right: NDArray[np.float64], heldout: Batch, answers: Tensor, images: NDArray[np.int64] | None = None
+    right: NDArray[np.float64], heldout: Batch, chance: float, images: NDArray[np.int64] | None = None
 ) -> dict[str, float]:
-    """Accuracy with its interval, and that of the most common answer; ``images`` are the units."""
+    """Utility with its interval, and ``chance``, that of the best constant answer; ``images``: the units."""
     interval = share_interval(right, images)
     ends = {"value": interval.value, "low": interval.low, "high": interval.high}
-    return {**ends, "n": len(heldout), "chance": constant_accuracy(answers)}
+    return {**ends, "n": len(heldout), "chance": chance}
 
 
 @final
@@ -135,7 +135,8 @@ class ModelMonitor:
         last = max(number for number, _, _ in self.right)
         looks = [v for (r, p, n), v in self.right.items() if r == last and p != SERVER and n == "held-out"]
         images = np.tile(np.arange(len(self.heldout)), len(looks))
-        return utility_row(np.concatenate(looks), self.heldout, self.heldout.labels, images)
+        chance = self.setting.terms.architecture.task.constant(self.heldout.labels, self.heldout.inputs)
+        return utility_row(np.concatenate(looks), self.heldout, chance, images)
 
     def histograms(self) -> dict[str, list[float]]:
         """Entropies in nats by "party on dataset", at most ``SHOWN`` of each."""

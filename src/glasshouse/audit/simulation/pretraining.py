@@ -24,13 +24,13 @@ from glasshouse.models.adversarial import Ascent, robust_accuracy
 from glasshouse.models.base import Normalize, SplitModel, flat_size
 from glasshouse.models.fit import accuracy, fit
 from glasshouse.models.text.base import TextModel
+from glasshouse.outside.weights import read_weights
 from glasshouse.rng import Rng
 from glasshouse.scenario.requirements import HEAD_IMAGES
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Pretraining
 from glasshouse.settings import Recipe
 from glasshouse.tensors import descend
-from glasshouse.weights import read_weights
 from glasshouse.wire import Architecture, Batch
 
 HEAD = "head."
@@ -157,7 +157,7 @@ def _probe(model: nn.Module, architecture: Architecture, *, rng: Rng) -> SplitMo
     normalize = parts.get("normalize")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(rng.child("probe").seed())
-        head = nn.Linear(flat_size(parts["features"], architecture.image_shape), architecture.classes)
+        head = nn.Linear(flat_size(parts["features"], architecture.input_shape), architecture.classes)
     return SplitModel(
         normalize=normalize if isinstance(normalize, Normalize) else Normalize(mean=0.0, std=1.0),
         features=parts["features"],

@@ -22,7 +22,6 @@ of the received model, since a client has to compute them beforehand.
 import copy
 import dataclasses
 import logging
-import math
 from collections import Counter
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, final
@@ -34,7 +33,6 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from glasshouse.errors import Inapplicable
 from glasshouse.federation.defenses.base import CHANGES, NamedDefense, accept, smallest
-from glasshouse.interfaces import Piece
 from glasshouse.limits import Fix
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
@@ -90,27 +88,6 @@ class Soteria(NamedDefense):
         hidden = smallest(feature_scores(model, name, batch.inputs), self.share)
         masked = update.tensors[key].masked_fill(hidden, 0.0)  # (out, F), columns
         return dataclasses.replace(update, tensors={**update.tensors, key: masked})
-
-    def pieces(self, update: Update, batch: Batch, model: nn.Module) -> tuple[Piece, ...]:
-        """The model's preparation, the forward pass of one example, and one of its backward passes, in order.
-
-        Raises:
-            Inapplicable: the model has no such linear layer; of the forward pass: the model does not use it.
-        """
-        del update  # its size is not what takes time
-        name, examples, x = defended_layer(model, self.layer), len(batch), batch.inputs[0]
-        work = _prepared(model)
-        layer, features = work.get_submodule(name), model.get_parameter(f"{name}.weight").shape[1]
-        graph: list[tuple[Tensor, Tensor]] = []  # of the forward pass, for the backward pass that follows
-
-        def run_forward() -> None:
-            graph[:] = [_forward(work, layer, x)]
-
-        return (
-            Piece(run=lambda: _prepared(model), times=1),
-            Piece(run=run_forward, times=examples),
-            Piece(run=lambda: _norms(*graph[0], 0), times=examples * math.ceil(features / _ROWS)),
-        )
 
 
 def defended_layer(model: nn.Module, name: str = "") -> str:

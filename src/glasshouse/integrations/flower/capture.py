@@ -20,8 +20,10 @@ from torch import nn
 
 from glasshouse.errors import BadFile, BadValue
 from glasshouse.integrations.flower.recording import Recording
+from glasshouse.modalities.base import Modality
 from glasshouse.models import build as models
 from glasshouse.settings import NORMALISATION, Optimizer
+from glasshouse.tasks.base import Task
 from glasshouse.transcript.record import Keep
 from glasshouse.wire import Architecture, Terms
 
@@ -31,13 +33,15 @@ _CONFIG: Final = ("batch-size", "local-epochs", "learning-rate")
 """Settings of a run that are terms, under the names used in the apps that ``flwr new`` generates."""
 
 Pixels = tuple[float | Sequence[float], float | Sequence[float]]
+Described = tuple[str | Callable[..., nn.Module], tuple[int, int, int] | Modality, int | Task]
+"""The network, the shape (C, H, W) of its pictures or another modality, the number of classes or another task."""
 
 
 def capture(
     app: ServerApp,
     folder: str | Path,
     *,
-    model: Architecture | tuple[str | Callable[..., nn.Module], tuple[int, int, int], int],
+    model: Architecture | Described,
     normalize: Pixels | None = None,
     terms: Mapping[str, Any] | None = None,
     keep: Keep | None = None,
@@ -49,7 +53,8 @@ def capture(
         app: of the Message API, with ``server_fn``, or with a workflow (secure sums need :func:`watch` too).
         folder: new or empty; receives ``transcript/`` and ``nodes.json``, which maps nodes to clients.
         model: the network that the clients train: its class (or a function that builds it, or the name of a
-            registered one), the shape (C, H, W) of its images, and the number of classes.
+            registered one), the shape (C, H, W) of its pictures (or another modality), and the number of
+            classes (or another task).
         normalize: mean and standard deviation with which the clients normalise pixels in [0, 1] before they
             enter the network; None: they do not, or the network does it itself.
         terms: fields of :class:`glasshouse.wire.Terms` about the clients' local training: at least
@@ -203,7 +208,7 @@ def _record(parameters: Parameters) -> ArrayRecord:
 
 
 def _architecture(
-    model: Architecture | tuple[str | Callable[..., nn.Module], tuple[int, int, int], int],
+    model: Architecture | Described,
     normalize: Pixels | None,
 ) -> Architecture:
     """The architecture from which an audit builds the network in another process.
@@ -213,7 +218,7 @@ def _architecture(
     """
     if isinstance(model, tuple):
         name = model[0] if isinstance(model[0], str) else _name_of(model[0])
-        model = Architecture(name=name, input_shape=model[1], classes=model[2])
+        model = Architecture.of(name, model[1], model[2])
     if normalize is None:
         return model
     numbers = [set(one) if isinstance(one, Sequence) else {one} for one in normalize]

@@ -8,13 +8,13 @@ is 1 for equal sentences, else 0.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 from torch import Tensor
 
 from glasshouse.errors import not_installed
-from glasshouse.metrics.base import ScoreContext, Scores, Wording, metric_card
+from glasshouse.metrics.base import ScoreContext, Scores, Wording
 from glasshouse.metrics.text.sentences import SentenceMetric, read_pairs
 from glasshouse.registry import Card
 
@@ -26,10 +26,6 @@ except ImportError as error:
 SOURCE = "Lin 2004, ROUGE: A Package for Automatic Evaluation of Summaries"
 
 
-def _card(summary: str) -> Card:
-    return metric_card(summary, source=SOURCE, extra="text")
-
-
 @final
 class _Spaces:
     """Tokenizer for the package: token ids separated by spaces count as its words."""
@@ -38,7 +34,7 @@ class _Spaces:
         return text.split()
 
 
-class RougeMetric(SentenceMetric, Protocol):
+class RougeMetric(SentenceMetric):
     """The F-measure of one kind of ROUGE."""
 
     kind: ClassVar[str]
@@ -65,6 +61,8 @@ def _wording(label: str, what: str, order: int) -> Wording:
         "the same, higher is worse. Guessing reaches what common words give away.",
         severity="images",
         order=order,
+        unit="share",
+        range=(0.0, 1.0),
     )
 
 
@@ -73,8 +71,14 @@ def _wording(label: str, what: str, order: int) -> Wording:
 class Rouge1(RougeMetric):
     """ROUGE-1: tokens in common, at any position."""
 
-    card = _card("ROUGE-1 of the paired claim: tokens in common, F-measure")
-    wording = _wording("ROUGE-1", "single tokens", 72)
+    card = Card(
+        summary="ROUGE-1 of the paired claim: tokens in common, F-measure", source=SOURCE, extra="text"
+    )
+    wording = _wording(
+        "ROUGE-1",
+        "single tokens",
+        72,
+    )
     kind = "rouge1"
 
 
@@ -83,8 +87,16 @@ class Rouge1(RougeMetric):
 class Rouge2(RougeMetric):
     """ROUGE-2: common pairs of neighbouring tokens."""
 
-    card = _card("ROUGE-2 of the paired claim: pairs of tokens in common, F-measure")
-    wording = _wording("ROUGE-2", "pairs of neighbouring tokens", 71)
+    card = Card(
+        summary="ROUGE-2 of the paired claim: pairs of tokens in common, F-measure",
+        source=SOURCE,
+        extra="text",
+    )
+    wording = _wording(
+        "ROUGE-2",
+        "pairs of neighbouring tokens",
+        71,
+    )
     kind = "rouge2"
 
 
@@ -93,6 +105,14 @@ class Rouge2(RougeMetric):
 class RougeL(RougeMetric):
     """ROUGE-L: the longest common subsequence."""
 
-    card = _card("ROUGE-L of the paired claim: longest common subsequence, F-measure")
-    wording = _wording("ROUGE-L", "tokens in the same order", 73)
+    card = Card(
+        summary="ROUGE-L of the paired claim: longest common subsequence, F-measure",
+        source=SOURCE,
+        extra="text",
+    )
+    wording = _wording(
+        "ROUGE-L",
+        "tokens in the same order",
+        73,
+    )
     kind = "rougeL"

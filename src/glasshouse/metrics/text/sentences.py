@@ -7,7 +7,7 @@ among which one is identified.
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, final
+from typing import ClassVar, final
 
 import numpy as np
 from torch import Tensor
@@ -16,27 +16,27 @@ from glasshouse.errors import BadValue, NothingClaimed, Undefined
 from glasshouse.metrics.base import (
     ClaimKind,
     Hits,
+    Metric,
     Reads,
     ScoreContext,
     Scores,
-    Share,
-    metric_card,
     nothing_claimed,
     rate_wording,
 )
 from glasshouse.metrics.match import UNMATCHED, assign
+from glasshouse.registry import Card
 
 Sentence = tuple[int, ...]
 
 
-class SentenceMetric(Share, Protocol):
+class SentenceMetric(Metric):
     """Base class of metrics of claimed sentences."""
 
     claim: ClassVar[ClaimKind] = "sequences"
     reads: ClassVar[Reads] = "tokens"
 
 
-class SentenceHits(SentenceMetric, Hits, Protocol):
+class SentenceHits(SentenceMetric, Hits):
     """Base class of those that are 0 or 1 per sentence."""
 
 
@@ -111,8 +111,8 @@ def _exact(name: str, wanted: Tensor, candidates: Tensor, context: ScoreContext)
 class ExactSentences(SentenceHits):
     """1 for every private sentence that is claimed word for word, else 0; each claim counts once."""
 
-    card = metric_card(
-        "share of the private sentences that are claimed word for word",
+    card = Card(
+        summary="share of the private sentences that are claimed word for word",
         source="Petrov et al. 2024, arXiv:2405.15586",
     )
     wording = rate_wording(
@@ -137,7 +137,7 @@ class ExactClaims(SentenceHits):
         NothingClaimed: no sentence was claimed.
     """
 
-    card = metric_card("share of the claimed sentences that are private ones, word for word")
+    card = Card(summary="share of the claimed sentences that are private ones, word for word")
     wording = rate_wording(
         label="claimed sentences that are right",
         sentence="claimed sentences of which {} are private ones, word for word",
@@ -158,7 +158,7 @@ class ExactClaims(SentenceHits):
 class TokenAccuracy(SentenceMetric):
     """Share of a private sentence's tokens that the paired claim has at the same position, per sentence."""
 
-    card = metric_card("share of the private tokens that are claimed at their place, after pairing")
+    card = Card(summary="share of the private tokens that are claimed at their place, after pairing")
     wording = rate_wording(
         label="tokens read in place",
         sentence="read {} of the private words (tokens) at their place",
@@ -189,9 +189,8 @@ class SentenceIdentification(SentenceHits):
         others: M - 1.
     """
 
-    card = metric_card(
-        "share of private sentences that their claim is most like, among M of the same length",
-        chance="1/M, M = others + 1",
+    card = Card(
+        summary="share of private sentences that their claim is most like, among M of the same length"
     )
     wording = rate_wording(
         label="sentence identification",
@@ -200,6 +199,7 @@ class SentenceIdentification(SentenceHits):
         "attack wrote down: higher is worse; guessing finds 1 in as many as there are candidates.",
         severity="images",
         order=66,
+        chance="1/M, M = others + 1",
     )
     requires = frozenset({"distractors"})
 
@@ -234,7 +234,7 @@ class SentenceIdentification(SentenceHits):
 class TokensNamed(SentenceMetric):
     """Share of a private sentence's distinct tokens that were named, per sentence."""
 
-    card = metric_card("share of the tokens of the private sentences that an attack names, places aside")
+    card = Card(summary="share of the tokens of the private sentences that an attack names, places aside")
     wording = rate_wording(
         label="words named",
         sentence="named {} of the words (tokens) that occur in private sentences",
@@ -261,7 +261,7 @@ class TokensNamedRight(Hits):
         NothingClaimed: no token was named.
     """
 
-    card = metric_card("share of the tokens that an attack names which occur in the private sentences")
+    card = Card(summary="share of the tokens that an attack names which occur in the private sentences")
     wording = rate_wording(
         label="named words that occur",
         sentence="named words (tokens) of which {} occur in private sentences",

@@ -13,13 +13,11 @@ from typing import Any, Final, Literal, Protocol, final
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from glasshouse.errors import BadValue
+from glasshouse.tasks.base import Task
 from glasshouse.tokens.vocabulary import Vocabulary
 
-Task = Literal["next", "class"]
-TASKS: Final = ("next", "class")
 Part = Literal["query", "key", "value"]
 PARTS: Final[tuple[Part, ...]] = ("query", "key", "value")
 Projections = Mapping[Part, tuple[nn.Module, slice]]
@@ -120,7 +118,7 @@ class TextModel(nn.Module):
         body: the network; its tensors are named ``body.…``.
         anatomy: the parts of ``body``.
         head: (…, D) → logits; a :class:`TiedHead` or a linear layer.
-        task: training objective: the ``next`` token, or the ``class`` of each sentence.
+        task: the next token of every position, or one class (or number) per sentence.
         vocabulary: vocabulary of its tokens.
         frozen: ``embeddings``: these are not trained; empty: all parameters that require a gradient are.
     """
@@ -136,11 +134,11 @@ class TextModel(nn.Module):
         frozen: str = "",
     ) -> None:
         super().__init__()
-        if task not in TASKS or frozen not in ("", EMBEDDINGS):
+        if frozen not in ("", EMBEDDINGS):
             raise BadValue(
                 "model of sentences",
-                needs=f"task: {' or '.join(TASKS)}; frozen: {EMBEDDINGS}, or nothing",
-                got=f"task = {task!r}, frozen = {frozen!r}",
+                needs=f"frozen: {EMBEDDINGS}, or nothing",
+                got=f"frozen = {frozen!r}",
                 fix="correct the [model] table",
             )
         self.body = body
@@ -154,6 +152,11 @@ class TextModel(nn.Module):
                     table.requires_grad_(False)
 
     @property
+    def predicts_tokens(self) -> bool:
+        """Whether there is an output for every position; else one for the whole sentence."""
+        return len(self.task.outputs) > 1
+
+    @property
     def width(self) -> int:
         """D."""
         return self.anatomy.tokens.embedding_dim
@@ -161,28 +164,6 @@ class TextModel(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Logits of the next token (B, L, V), or of a class (B, K)."""
         return self.logits(self.anatomy.tokens(inputs), self.vocabulary.real(inputs))
-
-    def losses(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """Cross-entropy of each sentence, (B,): of its class, or the mean over its tokens."""
-        logits = self(inputs)
-        if self.task == "class":
-            return F.cross_entropy(logits, labels, reduction="none")
-        return self.losses_at(logits, inputs)
-
-    def losses_at(self, logits: Tensor, inputs: Tensor) -> Tensor:
-        """The mean token loss of each sentence (B,) from next-token logits (B, L, V)."""
-        counts = self.vocabulary.real(inputs)[:, 1:].to(logits.dtype)
-        each = F.cross_entropy(logits[:, :-1].transpose(1, 2), inputs[:, 1:], reduction="none")
-        return (each * counts).sum(1) / counts.sum(1).clamp_min(1)
-
-    def right(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """Accuracy of each sentence, (B,) in [0, 1]: of its class, or the mean over its tokens."""
-        guesses: Tensor = self(inputs).argmax(-1)
-        if self.task == "class":
-            return (guesses == labels).double()
-        counts = self.vocabulary.real(inputs)[:, 1:].double()
-        hits = (guesses[:, :-1] == inputs[:, 1:]).double() * counts
-        return hits.sum(1) / counts.sum(1).clamp_min(1)
 
     def logits(self, vectors: Tensor, real: Tensor) -> Tensor:
         """Logits from arbitrary input vectors (B, L, D), which need not be token embeddings.
@@ -192,7 +173,7 @@ class TextModel(nn.Module):
             real: which positions belong to their sentence, (B, L) bool; padding comes last.
         """
         hidden = self._hidden(vectors, real)
-        if self.task == "class":
+        if not self.predicts_tokens:
             hidden = self.anatomy.pool(hidden, (real.long().sum(1) - 1).clamp_min(0))
         logits: Tensor = self.head(hidden)
         return logits

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from glasshouse.errors import BadValue, not_installed
+from glasshouse.modalities.sentence import Sentence
 from glasshouse.models.base import published
-from glasshouse.models.text.base import Anatomy, Projections, Task, TextModel, whole_layers
+from glasshouse.models.text.base import Anatomy, Projections, TextModel, whole_layers
 from glasshouse.models.text.parts import heads_fit, renamed, text_model, with_adapters
 from glasshouse.registry import Card
-from glasshouse.tokens.vocabulary import Vocabulary
+from glasshouse.tasks.base import Task
 
 try:
     from transformers import BertConfig, BertModel
@@ -78,11 +79,9 @@ class BertAnatomy(Anatomy):
     extra="text",
 )
 def bert(
-    input_shape: tuple[int],
-    classes: int,
+    inputs: Sentence,
+    task: Task,
     *,
-    vocabulary: Vocabulary,
-    task: Task = "class",
     width: int = 768,
     layers: int = 12,
     heads: int = 12,
@@ -93,10 +92,8 @@ def bert(
     """BERT; the defaults are BERT-base's.
 
     Args:
-        input_shape: (L,), the longest sentence.
-        classes: K.
-        vocabulary: vocabulary of the tokenizer.
-        task: only ``class``: an encoder sees the next token and cannot be trained to predict it.
+        inputs: vocabulary and longest sentence.
+        task: next token, or one output per sentence; an encoder sees the next token and cannot predict it.
         width: D.
         layers: number of blocks.
         heads: number of attention heads.
@@ -108,13 +105,16 @@ def bert(
     Raises:
         BadValue: the sizes do not fit each other, or another task.
     """
-    heads_fit("bert", width=width, heads=heads, layers=layers, length=input_shape[0], positions=positions)
-    if task != "class":
+    heads_fit("bert", width=width, heads=heads, layers=layers, length=inputs.length, positions=positions)
+    if len(task.outputs) > 1:
         raise BadValue(
-            "model 'bert'", needs="task = class", got=f"task = {task}", fix="choose gpt2, llama or small_gpt"
+            "model 'bert'",
+            needs="a task with one output per sentence",
+            got=f"task '{task.name}'",
+            fix='set data.task = "classification", or choose gpt2, llama or small_gpt',
         )
     config = BertConfig(
-        vocab_size=vocabulary.size,
+        vocab_size=inputs.vocabulary.size,
         hidden_size=width,
         num_hidden_layers=layers,
         num_attention_heads=heads,
@@ -122,7 +122,7 @@ def bert(
         max_position_embeddings=positions,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
-        pad_token_id=vocabulary.pad,
+        pad_token_id=inputs.vocabulary.pad,
     )
     body = with_adapters(BertModel(config), rank=rank, beside=("query", "value"))
     anatomy = BertAnatomy(
@@ -132,4 +132,4 @@ def bert(
         causal=False,
         body=body,
     )
-    return text_model(body, anatomy, classes=classes, task=task, vocabulary=vocabulary, frozen=frozen)
+    return text_model(body, anatomy, task=task, vocabulary=inputs.vocabulary, frozen=frozen)

@@ -9,11 +9,12 @@ from typing import Any, final
 from torch import Tensor
 
 from glasshouse.errors import not_installed
+from glasshouse.modalities.sentence import Sentence
 from glasshouse.models.base import published
-from glasshouse.models.text.base import Anatomy, Projections, Task, TextModel, fused_layer
+from glasshouse.models.text.base import Anatomy, Projections, TextModel, fused_layer
 from glasshouse.models.text.parts import heads_fit, renamed, text_model, with_adapters
 from glasshouse.registry import Card
-from glasshouse.tokens.vocabulary import Vocabulary
+from glasshouse.tasks.base import Task
 
 try:
     from transformers import GPT2Config, GPT2Model
@@ -54,11 +55,9 @@ class Gpt2Block:
     extra="text",
 )
 def gpt2(
-    input_shape: tuple[int],
-    classes: int,
+    inputs: Sentence,
+    task: Task,
     *,
-    vocabulary: Vocabulary,
-    task: Task = "next",
     width: int = 768,
     layers: int = 12,
     heads: int = 12,
@@ -69,10 +68,8 @@ def gpt2(
     """GPT-2; the defaults are the small published model (124 million parameters with its own tokenizer).
 
     Args:
-        input_shape: (L,), the longest sentence.
-        classes: K; for ``task = "class"``.
-        vocabulary: vocabulary of the tokenizer.
-        task: ``next`` or ``class`` (read from the last token).
+        inputs: vocabulary and longest sentence.
+        task: next token, or one output per sentence (read from the last token).
         width: D.
         layers: number of blocks.
         heads: number of attention heads.
@@ -84,9 +81,9 @@ def gpt2(
     Raises:
         BadValue: the sizes do not fit each other.
     """
-    heads_fit("gpt2", width=width, heads=heads, layers=layers, length=input_shape[0], positions=positions)
+    heads_fit("gpt2", width=width, heads=heads, layers=layers, length=inputs.length, positions=positions)
     config = GPT2Config(
-        vocab_size=vocabulary.size,
+        vocab_size=inputs.vocabulary.size,
         n_positions=positions,
         n_embd=width,
         n_layer=layers,
@@ -94,11 +91,11 @@ def gpt2(
         resid_pdrop=0.0,
         embd_pdrop=0.0,
         attn_pdrop=0.0,
-        bos_token_id=vocabulary.pad,
-        eos_token_id=vocabulary.pad,
+        bos_token_id=inputs.vocabulary.pad,
+        eos_token_id=inputs.vocabulary.pad,
     )
     body = with_adapters(GPT2Model(config), rank=rank, beside=("c_attn",))
     anatomy = Anatomy(
         tokens=body.wte, positions=body.wpe, blocks=[Gpt2Block(layer) for layer in body.h], last=body.ln_f
     )
-    return text_model(body, anatomy, classes=classes, task=task, vocabulary=vocabulary, frozen=frozen)
+    return text_model(body, anatomy, task=task, vocabulary=inputs.vocabulary, frozen=frozen)

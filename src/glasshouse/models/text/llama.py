@@ -9,11 +9,12 @@ from typing import Any, final
 from torch import Tensor, nn
 
 from glasshouse.errors import not_installed
+from glasshouse.modalities.sentence import Sentence
 from glasshouse.models.base import published
-from glasshouse.models.text.base import Anatomy, Projections, Task, TextModel, whole_layers
+from glasshouse.models.text.base import Anatomy, Projections, TextModel, whole_layers
 from glasshouse.models.text.parts import heads_fit, renamed, text_model, with_adapters
 from glasshouse.registry import Card
-from glasshouse.tokens.vocabulary import Vocabulary
+from glasshouse.tasks.base import Task
 
 try:
     from transformers import LlamaConfig, LlamaModel
@@ -65,11 +66,9 @@ class LlamaBlock:
     extra="text",
 )
 def llama(
-    input_shape: tuple[int],
-    classes: int,
+    inputs: Sentence,
+    task: Task,
     *,
-    vocabulary: Vocabulary,
-    task: Task = "next",
     width: int = 512,
     layers: int = 4,
     heads: int = 8,
@@ -80,10 +79,8 @@ def llama(
     """A decoder with rotary positions; the defaults are a small one.
 
     Args:
-        input_shape: (L,), the longest sentence.
-        classes: K; for ``task = "class"``.
-        vocabulary: vocabulary of the tokenizer.
-        task: ``next`` (with an untied head) or ``class`` (read from the last token).
+        inputs: vocabulary and longest sentence.
+        task: next token, or one output per sentence (read from the last token; a next-token head is not tied).
         width: D.
         layers: number of blocks.
         heads: number of attention heads.
@@ -95,19 +92,19 @@ def llama(
     Raises:
         BadValue: the sizes do not fit each other.
     """
-    heads_fit("llama", width=width, heads=heads, layers=layers, length=input_shape[0], positions=FAR)
+    heads_fit("llama", width=width, heads=heads, layers=layers, length=inputs.length, positions=FAR)
     config = LlamaConfig(
-        vocab_size=vocabulary.size,
+        vocab_size=inputs.vocabulary.size,
         hidden_size=width,
         intermediate_size=width * 8 // 3,
         num_hidden_layers=layers,
         num_attention_heads=heads,
         num_key_value_heads=key_heads or heads,
         max_position_embeddings=FAR,
-        pad_token_id=vocabulary.pad,
+        pad_token_id=inputs.vocabulary.pad,
     )
     body = with_adapters(LlamaModel(config), rank=rank, beside=("q_proj", "v_proj"))
-    head = nn.Linear(width, vocabulary.size, bias=False)
+    head = nn.Linear(width, inputs.vocabulary.size, bias=False)
     if rank:
         head.requires_grad_(False)
     anatomy = Anatomy(
@@ -116,6 +113,4 @@ def llama(
         blocks=[LlamaBlock(layer, body.rotary_emb) for layer in body.layers],
         last=body.norm,
     )
-    return text_model(
-        body, anatomy, head=head, classes=classes, task=task, vocabulary=vocabulary, frozen=frozen
-    )
+    return text_model(body, anatomy, head=head, task=task, vocabulary=inputs.vocabulary, frozen=frozen)

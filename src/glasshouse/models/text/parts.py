@@ -6,7 +6,8 @@ from typing import Any, Final
 from torch import Tensor, nn
 
 from glasshouse.errors import BadValue, not_installed
-from glasshouse.models.text.base import Anatomy, Task, TextModel, TiedHead
+from glasshouse.models.text.base import Anatomy, TextModel, TiedHead
+from glasshouse.tasks.base import Task
 from glasshouse.tokens.vocabulary import Vocabulary
 
 try:
@@ -64,14 +65,16 @@ def text_model(
     anatomy: Anatomy,
     *,
     head: nn.Module | None = None,
-    classes: int,
     task: Task,
     vocabulary: Vocabulary,
     frozen: str,
 ) -> TextModel:
     """``body`` with the head for its task; ``head`` None: tied to the embedding."""
     width = anatomy.tokens.embedding_dim
-    last = nn.Linear(width, classes) if task == "class" else head or TiedHead(anatomy.tokens)
+    if len(task.outputs) > 1:
+        last = head or TiedHead(anatomy.tokens)
+    else:
+        last = nn.Linear(width, task.outputs[0])
     return TextModel(body, anatomy, last, task=task, vocabulary=vocabulary, frozen=frozen)
 
 

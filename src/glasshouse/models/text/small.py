@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glasshouse.errors import BadValue
-from glasshouse.models.text.base import Anatomy, Projections, Task, TextModel, TiedHead, fused_layer
+from glasshouse.modalities.sentence import Sentence
+from glasshouse.models.text.base import Anatomy, Projections, TextModel, TiedHead, fused_layer
 from glasshouse.registry import Card
-from glasshouse.tokens.vocabulary import Vocabulary
+from glasshouse.tasks.base import Task
 
 _SPREAD = 0.02
 """Standard deviation of the initial embeddings, as in GPT-2."""
@@ -74,11 +75,9 @@ class SmallBody(nn.Module):
     source="Radford et al. 2019, Language Models are Unsupervised Multitask Learners",
 )
 def small_gpt(
-    input_shape: tuple[int],
-    classes: int,
+    inputs: Sentence,
+    task: Task,
     *,
-    vocabulary: Vocabulary,
-    task: Task = "next",
     width: int = 64,
     layers: int = 2,
     heads: int = 4,
@@ -87,10 +86,8 @@ def small_gpt(
     """Pre-norm layers, learned positions, output tied to the embedding.
 
     Args:
-        input_shape: (L,), the longest sentence.
-        classes: K; for ``task = "class"``.
-        vocabulary: vocabulary of the tokenizer.
-        task: ``next`` or ``class``.
+        inputs: vocabulary and longest sentence.
+        task: next token, or one output per sentence.
         width: D, a multiple of ``heads``.
         layers: number of blocks.
         heads: number of attention heads.
@@ -100,7 +97,11 @@ def small_gpt(
         BadValue: a size is below 1, or ``width`` is not a multiple of ``heads``.
 
     Examples:
-        >>> model = small_gpt((6,), 2, vocabulary=Vocabulary(size=50, pad=0, end=1), width=16)
+        >>> from glasshouse.tasks.next_token import NextToken
+        >>> from glasshouse.tokens.vocabulary import Vocabulary
+        >>> words = Vocabulary(size=50, pad=0, end=1)
+        >>> task = NextToken(vocabulary=words, length=6)
+        >>> model = small_gpt(Sentence(vocabulary=words, length=6), task, width=16)
         >>> tuple(model(torch.tensor([[5, 6, 1, 0, 0, 0]])).shape)
         (1, 6, 50)
     """
@@ -112,9 +113,9 @@ def small_gpt(
             fix="correct the [model] table",
         )
     body = SmallBody(
-        vocabulary=vocabulary.size, length=input_shape[0], width=width, layers=layers, heads=heads
+        vocabulary=inputs.vocabulary.size, length=inputs.length, width=width, layers=layers, heads=heads
     )
-    head = TiedHead(body.tokens) if task == "next" else nn.Linear(width, classes)
+    head = TiedHead(body.tokens) if len(task.outputs) > 1 else nn.Linear(width, task.outputs[0])
     blocks: Any = body.layers  # a ModuleList loses the element type
     anatomy = Anatomy(tokens=body.tokens, positions=body.positions, blocks=blocks, last=body.last)
-    return TextModel(body, anatomy, head, task=task, vocabulary=vocabulary, frozen=frozen)
+    return TextModel(body, anatomy, head, task=task, vocabulary=inputs.vocabulary, frozen=frozen)

@@ -5,13 +5,13 @@ import math
 from torch import nn
 
 from glasshouse.errors import BadValue
-from glasshouse.models.base import Shape, SplitModel, chain, check_shape, with_head
+from glasshouse.models.base import SplitModel, chain, with_head
 from glasshouse.registry import Card
 
 
-@Card(summary="Linear layers with ReLUs; the first one sees the pixels")
+@Card(summary="Linear layers with ReLUs; the first one sees the inputs")
 def mlp(
-    input_shape: Shape,
+    input_shape: tuple[int, ...],
     classes: int,
     *,
     hidden: int | str = "128,64",
@@ -21,17 +21,16 @@ def mlp(
     """Linear layers with ReLUs in between.
 
     Args:
-        input_shape: (C, H, W).
-        classes: K.
+        input_shape: of one example: (C, H, W) of pictures, (F,) of rows, ...
+        classes: K, the number of outputs.
         hidden: units of the hidden layers, first to last: ``64`` or ``"128,64"``.
-        mean: mean of the fixed pixel normalisation.
-        std: standard deviation of the fixed pixel normalisation.
+        mean: mean of the fixed normalisation.
+        std: standard deviation of the fixed normalisation.
 
     Examples:
         >>> [name for name, _ in mlp((1, 8, 8), 10, hidden=16).named_parameters()]
         ['features.fc1.weight', 'features.fc1.bias', 'head.weight', 'head.bias']
     """
-    check_shape(input_shape, classes, model="mlp")
     words = str(hidden).split(",")
     if not all(word.strip().isdecimal() and int(word) >= 1 for word in words):
         raise BadValue(

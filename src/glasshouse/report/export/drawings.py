@@ -25,11 +25,17 @@ from glasshouse.results.records import Result
 WIDTH, LABEL, TEXT = 960.0, 230.0, 330.0
 """Widths in pixels: the figure, its labels on the left, its numbers on the right."""
 CHART: Final = 640.0
-MARKS: Final = "disc: leaks; ring: no leak found; diamond: inconclusive; cross: no power; dashed: guessing"
+MARKS: Final = (
+    "disc: leaks; square: label leak; ring: no leak found; diamond: not shown; cross: no power or too alike; "
+    "dashed: guessing"
+)
 PICTURE: Final = 96
 """Target side of enlarged images in pixels; they are scaled by integer factors."""
 
-_TONES: Final = {"leaks": "leak", "no-leak-found": "quiet", "inconclusive": "open", "no-power": "mute"}
+_TONES: Final = {
+    "leaks": "leak", "label-leak": "leak", "too-alike": "open", "no-leak-found": "quiet", "not-shown": "open",
+    "no-power": "mute",
+}  # fmt: skip
 _CAMEL: Final = {"viewbox": "viewBox", "preserveaspectratio": "preserveAspectRatio"}
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 from glasshouse.disk import write_text
 from glasshouse.report import numbers, words
 from glasshouse.report.markdown import contrast_key, finding_key, pivot, setting_words
+from glasshouse.results.judgement import OUT
 from glasshouse.results.records import Contrast, Finding, Result, Utility
 from glasshouse.results.rows import flat
 
@@ -77,7 +78,7 @@ def _cell(f: Finding) -> str:
     if f.verdict == "no power":
         return "no power"
     text = latex(_interval(f.value, f.low, f.high))
-    return rf"\textbf{{{text}}}" if f.verdict == "leaks" else text
+    return rf"\textbf{{{text}}}" if f.verdict in OUT else text
 
 
 def _contrasts(pairs: Sequence[Contrast]) -> str:

@@ -8,9 +8,9 @@ from typing import final
 from glasshouse.report import words
 from glasshouse.report.cards import KINDS, SEVERITIES, Cards
 from glasshouse.report.verdicts import strength
-from glasshouse.report.verdicts.choice import ORDER, Choice
+from glasshouse.report.verdicts.choice import ORDER, Choice, kind_of
 from glasshouse.report.verdicts.sentences import NOT_SAFE, where
-from glasshouse.results.judgement import ONE_SIDE, expected_by_luck
+from glasshouse.results.judgement import ONE_SIDE, OUT, expected_by_luck
 from glasshouse.results.records import Finding, Result, Verdict
 
 
@@ -81,9 +81,10 @@ def _answer(result: Result, choice: Choice, standings: Sequence[Verdict], attemp
     if total == 0:
         lead = f"{words.count(len(result.refusals), 'refusal')} below say why. " if result.refusals else ""
         return "Nothing was measured", f"No attack produced a finding about private data. {lead}{NOT_SAFE}"
-    leaking = [f for f, s in zip(choice.findings, standings, strict=True) if s == "leaks"]
+    leaking = [f for f, s in zip(choice.findings, standings, strict=True) if s in OUT]
     if leaking:
-        return "Private data came out", f"{_leak_sentence(leaking, total, result, choice)}; {attempts} ran."
+        what = "Private data" if any(choice.standing(f) != "label leak" for f in leaking) else "Labels"
+        return f"{what} came out", f"{_leak_sentence(leaking, total, result, choice)}; {attempts} ran."
     if out := choice.with_victims_out():
         return "Single victims' data came out", _single(out, choice)
     if standings.count("no leak found") == total:
@@ -93,7 +94,11 @@ def _answer(result: Result, choice: Choice, standings: Sequence[Verdict], attemp
         return "No leak was found", f"{ran} That bounds these attacks, not every attack."
     parts = words.join_words([f"{standings.count(k)} {k}" for k in ORDER if k in standings])
     rest = "What could not be measured may still leak."
-    return "This audit cannot tell", f"Of {words.count(total, 'measurements')}: {parts}. {rest}"
+    if "too alike" in standings:
+        return "Victims are too alike to say whose", (
+            "What came out fits several victims, which are near-duplicates of each other. " + NOT_SAFE
+        )
+    return "Nothing is shown either way", f"Of {words.count(total, 'measurements')}: {parts}. {rest}"
 
 
 def contradictions(result: Result) -> list[str]:
@@ -107,7 +112,7 @@ def contradictions(result: Result) -> list[str]:
 
 
 def _single(out: Sequence[Finding], choice: Choice) -> str:
-    """Whose data leaked when the average over victims is inconclusive."""
+    """Whose data leaked when the average over victims shows nothing."""
     verdicts = choice.victims(out[0])
     who = f"{sum(v.leaks for v in verdicts)} of {words.count(len(verdicts), 'victims')}"
     candidates = [f for f in choice.findings if f.verdict != "no power" and choice.victims(f)]
@@ -121,7 +126,7 @@ def _single(out: Sequence[Finding], choice: Choice) -> str:
 def _leak_sentence(leaking: Sequence[Finding], total: int, result: Result, choice: Choice) -> str:
     names = {t.scenario for t in result.threats} | {f.scenario for f in result.findings}
     several = f", in {len({f.scenario for f in leaking})} of {len(names)} scenarios" if len(names) > 1 else ""
-    severities = [choice.cards.metric(f.metric).severity for f in leaking]
+    severities = [kind_of(f, choice.cards.metric(f.metric)) for f in leaking]
     kinds = words.join_words([f"{KINDS[s]} ({severities.count(s)})" for s in SEVERITIES if s in severities])
     noun = words.count(total, "measurements")
     described = all(f.metric in choice.cards.metrics for f in leaking)

@@ -1,8 +1,7 @@
 """Which findings decide a run's verdict, how each is rated, and how they are ordered.
 
-Fixed before the run: only primary findings about private data count, after Holm's correction. Which defence
-is used is not private data. An image metric above guessing does not count as a reconstruction if the pixels
-are further from the original than a guess.
+Fixed before the run: only primary findings about private data count. Which defence is used is not private
+data. What a finding means is decided in the audit (``Finding.verdict``); here it is only ordered and worded.
 """
 
 from collections.abc import Iterable
@@ -11,10 +10,12 @@ from typing import Final, final
 
 from glasshouse.report.cards import SEVERITIES, Cards
 from glasshouse.results.cards import MetricCard
-from glasshouse.results.judgement import expected_by_luck, victims_of, with_somebody_out
+from glasshouse.results.judgement import victims_of, with_somebody_out
 from glasshouse.results.records import Finding, Result, Verdict, Victim
 
-ORDER: Final[tuple[Verdict, ...]] = ("contradiction", "leaks", "no power", "inconclusive", "no leak found")
+ORDER: Final[tuple[Verdict, ...]] = (
+    "contradiction", "leaks", "label leak", "too alike", "no power", "not shown", "no leak found",
+)  # fmt: skip
 
 
 @final
@@ -33,20 +34,12 @@ class Choice:
     cards: Cards
 
     def standing(self, finding: Finding) -> Verdict:
-        """A finding's verdict; inconclusive if luck may explain it or its pixels contradict it."""
-        doubtful = expected_by_luck(finding) or self.contradiction(finding) is not None
-        return "inconclusive" if doubtful else finding.verdict
+        """A finding's verdict, as the audit decided it."""
+        return finding.verdict
 
-    def contradiction(self, finding: Finding) -> Finding | None:
-        """For a leaking image metric: a pixel metric (dB) of the same images that is worse than a guess.
-
-        Recognition rates are never contradicted: they stand on their own.
-        """
-        card = self.cards.metric(finding.metric)
-        if finding.verdict != "leaks" or card.severity != "images" or card.display != "plain":
-            return None
-        worse = (f for f in self.siblings(finding) if f.gain < 0)
-        return next((f for f in worse if self.cards.metric(f.metric).display == "level"), None)
+    def denial(self, finding: Finding) -> Finding | None:
+        """The finding by whose pixels the same images are worse than a guess; None: there is none."""
+        return next((f for f in self.siblings(finding) if f.metric == finding.denied_by), None)
 
     def siblings(self, finding: Finding) -> list[Finding]:
         """Other findings of the same attack in the same cell about the same kind of private data."""
@@ -81,7 +74,7 @@ class Choice:
         return Choice(findings=findings, every=every, cards=self.cards)
 
     def worst_first(self, findings: Iterable[Finding]) -> list[Finding]:
-        """Order by verdict: contradiction, leaks, no power, inconclusive, no leak found.
+        """Order by verdict, as in ``ORDER``.
 
         Within a verdict: private examples, then membership, labels, the rest; then the most complete leak.
         """
@@ -93,7 +86,7 @@ class Choice:
             return len(ORDER), 0, 0.0
         card = self.cards.metric(finding.metric)
         standing = ORDER.index(self.standing(finding))
-        return standing, SEVERITIES.index(card.severity), -severity(finding, card)
+        return standing, SEVERITIES.index(kind_of(finding, card)), -severity(finding, card)
 
     def worst(self, findings: Iterable[Finding] | None = None) -> Finding | None:
         """The worst finding; None if there is none."""
@@ -113,6 +106,11 @@ def choose(result: Result) -> Choice:
     else:
         selection = _first_of_each(private, cards)
     return Choice(findings=tuple(selection), every=tuple(result.findings), cards=cards)
+
+
+def kind_of(finding: Finding, card: MetricCard) -> str:
+    """The kind of private data that came out: the label where an example is claimed and not shown."""
+    return "labels" if finding.verdict == "label leak" else card.severity
 
 
 def severity(finding: Finding, card: MetricCard) -> float:

@@ -6,10 +6,11 @@ from typing import Final, final
 
 from glasshouse.report import numbers, readings, words
 from glasshouse.report.cards import ACCURACY, KINDS, SEVERITIES
-from glasshouse.report.verdicts.choice import Choice, severity
+from glasshouse.report.verdicts.choice import Choice, kind_of, severity
 from glasshouse.report.verdicts.sentences import place, where
 from glasshouse.report.verdicts.stories import Story
 from glasshouse.results.cards import ThreatCard
+from glasshouse.results.judgement import OUT
 from glasshouse.results.records import Finding, Result, Utility, Verdict
 from glasshouse.results.rows import grouped
 
@@ -22,7 +23,9 @@ QUIET: Final[Mapping[Verdict | None, str]] = {
     "leaks": "",
     "contradiction": "More came out than the guarantee allows. Next, check that the clients really run it.",
     "no leak found": "No leak was found. Next, audit with stronger attacks and more victims.",
-    "inconclusive": "This audit cannot tell: its ranges are too wide. Next, audit more victims.",
+    "label leak": "",
+    "too alike": "Victims are too alike to say whose data came out. Next, audit victims that differ.",
+    "not shown": "No leak is shown, nor its absence. Next, do what the reason below asks for.",
     "no power": "Nothing can be said: the attack failed where it must succeed. Next, give it more effort.",
     None: "Nothing about private data was measured. Next, choose an attack that fits.",
 }
@@ -91,9 +94,9 @@ def leaks(result: Result, choice: Choice) -> list[Leak]:
     out = choice.with_victims_out()
 
     def kind(f: Finding) -> tuple[int, str]:
-        return SEVERITIES.index(choice.cards.metric(f.metric).severity), f.scenario
+        return SEVERITIES.index(kind_of(f, choice.cards.metric(f.metric))), f.scenario
 
-    leaking = [f for f in choice.findings if choice.standing(f) == "leaks" or f in out]
+    leaking = [f for f in choice.findings if choice.standing(f) in ("leaks", "label leak") or f in out]
     groups = grouped(sorted(leaking, key=kind), kind).values()
     worst = [choice.worst_first([f for f in group if not f.defenses] or group)[0] for group in groups]
     ranked = sorted(worst, key=lambda f: (kind(f)[0], -severity(f, choice.cards.metric(f.metric))))
@@ -120,8 +123,8 @@ def explain(result: Result, leak_list: Sequence[Leak]) -> list[tuple[str, str]]:
 
 def _leak(f: Finding, result: Result, choice: Choice) -> Leak:
     card = next((t for t in result.threats if t.scenario == f.scenario), None)
-    kind = choice.cards.metric(f.metric).severity
-    single = choice.standing(f) != "leaks"
+    kind = kind_of(f, choice.cards.metric(f.metric))
+    single = choice.standing(f) not in OUT
     action, advice = _remedy(f, list(_settings(f, result, choice)), result, card)
     title = f"{KINDS[kind]} came out"
     return Leak(
@@ -171,8 +174,8 @@ def _settings(f: Finding, result: Result, choice: Choice) -> Iterator[Setting]:
     for cell, in_cell in grouped(beside, lambda g: g.cell).items():
         same = [g for g in in_cell if (g.attack, g.metric) == (f.attack, f.metric)]
         standings = {choice.standing(g) for g in in_cell if g.verdict != "no power"}
-        state: Verdict = "inconclusive"
-        if "leaks" in standings or any(g in out for g in in_cell):
+        state: Verdict = "not shown"
+        if standings & set(OUT) or any(g in out for g in in_cell):
             state = "leaks"
         elif standings == {"no leak found"} and any(g.verdict != "no power" for g in same):
             state = "no leak found"
@@ -207,7 +210,7 @@ def _remedy(
     outcome = f"None of the {words.count(len(settings), 'defences')} tried closed it"
     if len(settings) == 1:
         outcome = "The one defence tried did not close it"
-    if unsure := by_state.get("inconclusive"):
+    if unsure := by_state.get("not shown"):
         best = max(unsure, key=_kept)
         return f"{outcome} for certain.", f"Next, audit {_name(best)} with more victims: it may."
     nearest = min(settings, key=lambda s: s.left)

@@ -10,7 +10,7 @@ from glasshouse.results.records import Result
 
 STATES: Final = {
     "broken": ("leaks", "is broken", "are broken"),
-    "undecided": ("inconclusive", "is undecided", "are undecided"),
+    "undecided": ("not shown", "is undecided", "are undecided"),
     "unmeasured": ("no power", "was not measured", "were not measured"),
     "holds": ("no leak found", "holds", "hold"),
 }

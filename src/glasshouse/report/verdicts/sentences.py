@@ -4,15 +4,23 @@ A sentence always states the interval, the null baseline (guessing without the u
 how the number was selected. "No power" never reads as "safe".
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from glasshouse.report import numbers, readings, words
 from glasshouse.report.cards import Cards
 from glasshouse.report.verdicts import strength
 from glasshouse.report.verdicts.choice import Choice
-from glasshouse.results.judgement import expected_by_luck
+from glasshouse.results.judgement import OUT, expected_by_luck
 from glasshouse.results.records import Control, Finding, Refused, Utility, Victim
 
+KNOWS: Final[Mapping[str, str]] = {
+    "nothing": "nothing",
+    "domain": "similar public data",
+    "label": "the label",
+    "twin": "all but the example itself",
+}
+"""What the null adversary of a rung knows, after "whoever knows"."""
 FEW_RUNS = 4
 FEW_NAMES = 3
 PLAIN_GUESS = "random guessing"
@@ -34,6 +42,7 @@ def additions(finding: Finding, choice: Choice) -> list[str]:
     knowledge = words.grants(finding.given)
     parts = [
         victims(choice.victims(finding)),
+        ladder(finding),
         _sample(finding),
         strength.search(finding),
         strength.bound(finding, choice.cards.metric(finding.metric)),
@@ -78,7 +87,7 @@ def power(finding: Finding, cards: Cards) -> str:
         )
     text = f"With the same settings this attack reaches {before} without a defence and {after} here"
     text += f" ({card.label})."
-    if reference.verdict != "leaks":
+    if reference.verdict not in OUT:
         text += " Even without a defence it shows no leak, so its silence here proves little."
     return text
 
@@ -134,7 +143,7 @@ def _core(f: Finding, choice: Choice) -> str:
         why = _failure(f.control, f.unit, cards) if f.control and failed else "the attack had no power here"
         return f"{where(f)}, nothing can be said about {attack}: {why}. {NOT_SAFE}"
     score, gain = value(f, cards), over_guessing(f, cards)
-    if other := choice.contradiction(f):
+    if other := choice.denial(f):
         return (
             f"{where(f)}, {attack} is above guessing by {cards.metric(f.metric).label}, but not by "
             f"{cards.metric(other.metric).label}. {score}: {_lower(gain)}. But "
@@ -144,15 +153,46 @@ def _core(f: Finding, choice: Choice) -> str:
     if expected_by_luck(f):
         return (
             f"{where(f)}, {attack} seems to gain: {score}. {gain}. Among this many findings that would be "
-            "expected by luck, so this audit cannot tell."
+            "expected by luck, so no leak is shown."
         )
     if f.verdict in ("leaks", "contradiction"):
         return f"{where(f)}, {attack} {deed(f, cards)}. {gain}."
+    if f.verdict == "label leak":
+        return (
+            f"{where(f)}, {attack} got the labels of {f.unit}, and no example is shown to have come out: "
+            f"{score}. {gain}. But {f.reason}."
+        )
+    if f.verdict == "too alike":
+        return f"{where(f)}, {attack} {deed(f, cards)}, but of whom cannot be said: {f.reason}. {gain}."
     if f.verdict == "no leak found":
-        return f"{where(f)}, {attack} found no leak: {score}. {gain}."
-    return f"{where(f)}, this audit cannot tell whether {attack} finds a leak: {score}. {gain}." + (
-        "" if f.unfinished else f" More {f.unit} would narrow this."
-    )
+        return f"{where(f)}, {attack} found no leak: {score}. {gain}. {earned(f)}"
+    more = f" {f.remedy[0].upper()}{f.remedy[1:]} would show it." if f.remedy else ""
+    why = f", because {f.reason}" if f.reason else ""
+    return f"{where(f)}, it is not shown whether {attack} finds a leak{why}: {score}. {gain}.{more}"
+
+
+def earned(finding: Finding) -> str:
+    """What "no leak found" rests on: the share of victims that could come out, and planted leaks found."""
+    share, planted = finding.share, finding.power
+    if share is None:
+        return ""
+    text = f"At most {100 * share.most:.0f} % of such {finding.unit} would come out ({share.out} of {share.n}"
+    if planted is not None:
+        text += f"; {planted.found} of {planted.planted} planted leaks were found"
+    return text + (")." if not finding.alone else "). Only one attack of this kind ran.")
+
+
+def ladder(finding: Finding) -> str:
+    """Which null adversaries a leak beats, and for how many draws of the first weights; else empty."""
+    if finding.verdict not in ("leaks", "label leak"):
+        return ""
+    parts = []
+    if (top := finding.highest) is not None:
+        parts.append(f"It does better than whoever knows {KNOWS[top.knows]}")
+    if finding.draws == 1:
+        parts.append("one draw of the network's first weights was tried, and the number is for these weights")
+    text = "; ".join(parts)
+    return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
 def _lower(text: str) -> str:
@@ -184,7 +224,7 @@ def _sample(f: Finding) -> str:
     """What the sample leaves open: gains on exchanged victims, missing claims, few runs."""
     parts = []
     if f.exchange is not None and f.exchange.gain_low <= 0 < f.gain_low:
-        parts.append("It gains as much about victims whose update it did not see, so this is no leak.")
+        parts.append("It is not shown to gain more about its victims than about others.")
     if f.claimed is not None and f.claimed < f.n:
         parts.append(f"It claimed something about {f.claimed} of {f.n} {f.unit}; the others count as misses.")
     if f.unit == "clients" and f.runs is not None and f.runs < FEW_RUNS:

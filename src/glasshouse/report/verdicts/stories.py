@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, final
+from typing import NamedTuple, final
 
 from glasshouse.report import numbers, readings, words
 from glasshouse.report.cards import ACCURACY
@@ -21,11 +21,9 @@ from glasshouse.report.verdicts.sentences import (
     victims,
     where,
 )
+from glasshouse.results.judgement import OUT
 from glasshouse.results.records import Finding, Result, Utility, Verdict
 from glasshouse.results.rows import grouped
-
-OUT: Final = ("contradiction", "leaks")
-"""Verdicts that mean a leak."""
 
 
 class Sentence(NamedTuple):
@@ -81,8 +79,8 @@ def _told(result: Result, choice: Choice, top: Finding | None) -> Iterator[Sente
 
 
 def _single_victims(choice: Choice, named: set[int]) -> Iterator[Sentence]:
-    """Leaks of single victims in inconclusive findings that no earlier sentence covered."""
-    rest = [f for f in choice.with_victims_out() if id(f) not in named and choice.standing(f) != "leaks"]
+    """Single victims that came out where the mean shows nothing, and that no earlier sentence covered."""
+    rest = [f for f in choice.with_victims_out() if id(f) not in named and choice.standing(f) not in OUT]
     if not rest:
         return
     worst, more = rest[0], len(rest) - 1
@@ -112,10 +110,10 @@ def _tell_defences(choice: Choice, utility: Sequence[Utility], first: Finding) -
         )
         yield Sentence("leaks", " ".join([text, *additions(worst, choice)]))
     if any(f is not first for fs in still_open.values() for f in fs):
-        unsure = [f for fs in still_open.values() for f in fs if standing(f) == "inconclusive"]
-        why = f"the interval of {few([cards.attack(f.attack) for f in unsure])} is too wide"
-        why += ", or the search was not finished" if any(f.unfinished for f in unsure) else ""
-        yield Sentence("inconclusive", f"Under {few(list(still_open))} this audit cannot tell: {why}.")
+        unsure = [f for fs in still_open.values() for f in fs if standing(f) == "not shown"]
+        why = few([f"{cards.attack(f.attack)}: {f.reason}" for f in unsure if f.reason])
+        told = f" ({why})" if why else ""
+        yield Sentence("not shown", f"Under {few(list(still_open))} no leak is shown, nor its absence{told}.")
     silent = [f for name in quiet for f in powered[name]]
     if any(f is not first for f in silent):
         yield Sentence("no leak found", _quiet(quiet, silent, utility, choice))
@@ -162,7 +160,7 @@ def _tell_distances(choice: Choice) -> Iterator[Sentence]:
     cards, selection = choice.cards, {id(f) for f in choice.findings}
     distances: dict[str, dict[str, list[str]]] = {}
     for f in choice.findings:
-        if cards.metric(f.metric).severity != "images" or choice.standing(f) in ("leaks", "no power"):
+        if cards.metric(f.metric).severity != "images" or choice.standing(f) in (*OUT, "no power"):
             continue
         for other in choice.siblings(f):
             card = cards.metric(other.metric)

@@ -24,14 +24,14 @@ Shape letters: R candidates, B images of one candidate, D latent entries, C chan
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import ClassVar, final
 
 import torch
 from torch import Tensor
 
 from glasshouse.attacks.base import About, Claim, DefenseGuess, Needs, PriorSamples
-from glasshouse.attacks.budget import PROBE, Budget, shorten
+from glasshouse.attacks.budget import Budget
 from glasshouse.attacks.inversion.ggl import generators
 from glasshouse.attacks.inversion.ggl.generators import Prior
 from glasshouse.attacks.inversion.ggl.mean import mean_images
@@ -43,7 +43,7 @@ from glasshouse.attacks.inversion.ggl.wgan import GeneratorTraining
 from glasshouse.attacks.objective import SearchedLoss, SearchingTogether
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.labels import labels_of_each
-from glasshouse.attacks.parts.local_steps import ANY
+from glasshouse.attacks.parts.local_steps import ANY, PICTURES
 from glasshouse.attacks.parts.matching.distance import (
     ROUNDING,
     Distance,
@@ -61,7 +61,6 @@ from glasshouse.errors import BadValue
 from glasshouse.limits import Count, NotNegative, check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.settings import move_into
 from glasshouse.tensors import norm
 from glasshouse.transcript.view import View
 from glasshouse.wire import Batch, Terms
@@ -108,14 +107,6 @@ class GGL(SearchingTogether):
             # another generator knows other images, and that of digits has one stage
             "fits": {"generator": generators.WGAN, "refinement.stage": 0},
         },
-        renamed={
-            "regulariser": "regularizer",
-            "training_steps": "training.steps",
-            "training_batch": "training.batch_size",
-            "training_rate": "training.learning_rate",
-            **move_into("training", "width", "conditional", "mirror", "critic_steps"),
-            **move_into("search", *(one.name for one in fields(LatentSearch))),
-        },
     )
 
     generator: str = generators.WGAN
@@ -146,6 +137,7 @@ class GGL(SearchingTogether):
     def needs(self) -> Needs:
         auxiliary = frozenset({"auxiliary"}) if generators.needs_data(self.generator) else frozenset[str]()
         return Needs(
+            modalities=PICTURES,
             sees=frozenset({"broadcast", "update"}),
             scope="update",
             optimizers=ANY,
@@ -161,16 +153,12 @@ class GGL(SearchingTogether):
 
     @property
     def budget(self) -> Budget:
-        """Candidates of every trial; the short probe evaluates one population once, the longer three."""
-        one, most = max(PROBE, self.search.population), {"processes": 1, "restarts": 2}
-        short, longer = (shorten(self.search, evaluations=n, **most) for n in (one, 3 * one))
-        training = shorten(self.training, steps=PROBE)
+        """Candidates of every trial, each by its gradient, and the generator's training."""
         return Budget(
             unit="evaluations",
             amount=self.search.evaluations,
             restarts=self.search.restarts,
-            probe={"search": short, "training": training},
-            longer={"search": longer, "training": training},
+            gradients=1.0,
             training=self.training.steps if generators.needs_data(self.generator) else 0,
             trained="the generator",
             recipe={"latent": self.latent, **asdict(self.training)},
@@ -266,7 +254,7 @@ class GGL(SearchingTogether):
             scale=self._unit(clients[0], distance),
             regularizer=self.regularizer,
             strength=self.strength,
-            image_range=clients[0].terms.image_range,
+            image_range=clients[0].terms.architecture.inputs.range,
         )
 
     def _chosen(

@@ -30,7 +30,7 @@ from glasshouse.attacks.base import Claim, Needs
 from glasshouse.attacks.inversion.gradinversion.consensus import Group
 from glasshouse.attacks.inversion.gradinversion.statistics import Statistics
 from glasshouse.attacks.parts.labels import Rule
-from glasshouse.attacks.parts.local_steps import ANY, ON_MLP, update_needs
+from glasshouse.attacks.parts.local_steps import ANY, ON_MLP, PICTURES, update_needs
 from glasshouse.attacks.parts.matching.distance import Distance, Objective, Steps
 from glasshouse.attacks.parts.matching.exact import DescentAttack
 from glasshouse.attacks.parts.replica import Replica
@@ -39,7 +39,6 @@ from glasshouse.attacks.parts.search.rows import Labelled
 from glasshouse.limits import NotNegative
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.settings import move_into
 from glasshouse.transcript.view import View
 
 
@@ -69,9 +68,8 @@ class GradInversion(DescentAttack):
         threat="server, sees single updates",
         control=ON_MLP,
         details={"uses, if granted": "batch_norm, labels"},
-        renamed=move_into("search", "restarts", "iterations", "learning_rate", "noise"),
     )
-    needs: ClassVar[Needs] = update_needs(ANY, "labels", "batch_norm")
+    needs: ClassVar[Needs] = update_needs(ANY, "labels", "batch_norm", modalities=PICTURES)
 
     search: Descent = field(default_factory=partial(Descent, schedule="warm_cosine", noise=0.2))
     tv: NotNegative = 0.01
@@ -103,7 +101,7 @@ class GradInversion(DescentAttack):
         ) -> Tensor:
             pixels = client.to_pixels(points)
             total = distance(pixels, labels, create_graph=derivative, victims=victims, share=True)
-            total = total + self.tv * roughness(points) + self.l2 * points.square().flatten(1).mean(1)
+            total = total + self.tv * roughness(client, points) + self.l2 * points.square().flatten(1).mean(1)
             return total if statistics is None else total + self.batch_norm * statistics(pixels)
 
         return loss

@@ -19,7 +19,7 @@ from typing import ClassVar, Literal, final
 import torch
 
 from glasshouse.attacks.base import About, Claim, Needs, Reconstruction
-from glasshouse.attacks.budget import LONGER, PROBE, Budget, shorten
+from glasshouse.attacks.budget import Budget
 from glasshouse.attacks.linear.scale_mia.autoencoder import (
     AutoencoderTraining,
     restore_decoder,
@@ -34,7 +34,6 @@ from glasshouse.limits import Natural, NotNegative, check_ranges
 from glasshouse.models.build import build, state
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.settings import move_into
 from glasshouse.tensors import take_prefix, with_prefix
 from glasshouse.transcript.view import View
 from glasshouse.wire import Architecture, Broadcast, Crafted, Terms
@@ -69,12 +68,6 @@ class ScaleMia:
         control=crafting_control(  # the images and the model of quickstart-secure-sum: one autoencoder
             "parameters", auxiliary=800, examples=240, model={"name": "scale_mia_cnn", "bins": 256}
         ),
-        renamed={
-            "training_steps": "training.steps",
-            "training_batch": "training.batch_size",
-            "training_rate": "training.learning_rate",
-            **move_into("training", "mirror", "variational", "bfloat16"),
-        },
     )
 
     training: AutoencoderTraining = field(default_factory=AutoencoderTraining)
@@ -138,12 +131,9 @@ class ScaleMia:
     @property
     def budget(self) -> Budget:
         """Training of the autoencoder, once per model; the read-out is in closed form."""
-        short, longer = (shorten(self.training, steps=n) for n in (PROBE, LONGER))
         return Budget(
             unit="steps",
             amount=0,
-            probe={"training": short},
-            longer={"training": longer},
             training=self.training.steps,
             trained="the autoencoder",
             recipe=asdict(self.training),
@@ -190,4 +180,4 @@ def _share_of_first(terms: Terms, round: int) -> float:
 
 
 def _tail_of(architecture: Architecture) -> LinearTail:
-    return find_tail(build(architecture), architecture.image_shape, subject="attack 'scale_mia'")
+    return find_tail(build(architecture), architecture.input_shape, subject="attack 'scale_mia'")

@@ -89,7 +89,7 @@ class Seer:
         del rng  # one training serves all rounds, whatever the seed
         auxiliary, one, terms = view.grants.auxiliary, view.rounds[-1], view.terms
         assert auxiliary is not None  # needs.grants
-        low, high = terms.image_range
+        low, high = terms.architecture.inputs.range
         secret, floor = train_secret(
             terms.architecture,
             (auxiliary.inputs - low) / (high - low),
@@ -108,7 +108,7 @@ class Seer:
         """At most one image per crafted round; confidence is the agreement with the image's own code."""
         del rng  # deterministic
         memory = view.memory
-        low, high = view.terms.image_range
+        low, high = view.terms.architecture.inputs.range
         claims: list[Claim] = []
         for one in view.rounds:
             if f"floor.{one.round}" not in memory:

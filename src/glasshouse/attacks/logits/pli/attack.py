@@ -23,11 +23,11 @@ from glasshouse.attacks.logits.linear import RidgeInversion, invert_by_ridge
 from glasshouse.attacks.logits.material import Material, material
 from glasshouse.attacks.logits.pli.prior import Prior, TranslatorTraining, prior_images
 from glasshouse.attacks.logits.queries import choose_smooth, choose_surest, one_hot, unsure_server
+from glasshouse.attacks.parts.local_steps import PICTURES
 from glasshouse.errors import BadValue
 from glasshouse.limits import Count, NotNegative, Positive, Share, check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.settings import move_into
 from glasshouse.transcript.view import View
 
 Reads = Literal["paired", "client", "none"]
@@ -92,15 +92,12 @@ class Pli:
             "fits": {"training.learning_rate": 1e-3},
             "metric": "ssim_private",
         },
-        renamed={
-            **move_into(
-                "training", "epochs", "batch_size", "learning_rate", "weight_decay", "width", "bfloat16"
-            ),
-            "translator_epochs": "translator.epochs",
-        },
     )
     needs: ClassVar[Needs] = Needs(
-        sees=frozenset({"update", "own"}), scope="run", protocols=frozenset({"fedmd", "fedgems", "dsfl"})
+        modalities=PICTURES,
+        sees=frozenset({"update", "own"}),
+        scope="run",
+        protocols=frozenset({"fedmd", "fedgems", "dsfl"}),
     )
 
     temperature: Positive = 3.0

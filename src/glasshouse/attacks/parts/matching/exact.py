@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from glasshouse.attacks.base import Claim, Reconstruction
-from glasshouse.attacks.budget import PROBE, Budget, search_budget
+from glasshouse.attacks.budget import MATCHING, Budget
 from glasshouse.attacks.objective import SearchedLoss, SearchingTogether
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.labels import Rule, labels_of_each
@@ -70,8 +70,13 @@ class ExactAttack(SearchAttack, SearchingTogether, Protocol):
 
     @property
     def budget(self) -> Budget:
-        """Outer steps and restarts; an outer step is 20 iterations, so few are timed."""
-        return search_budget(self.search, probes=(1, PROBE))
+        """Outer steps of 20 iterations each, and restarts."""
+        return Budget(
+            unit="iterations",
+            amount=self.search.iterations,
+            restarts=self.search.restarts,
+            gradients=MATCHING * INNER,
+        )
 
     def run_together(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[tuple[Claim, ...], ...]:
         """The claims of :meth:`run` for each view, from one search; see ``TogetherAttack``.
@@ -183,7 +188,8 @@ class DescentAttack(SearchAttack, SearchingTogether, Protocol):
             )
             return (best_claim(first, minima, orders[minima.best()]),)
         every = with_labels(loss, torch.stack(labels).repeat_interleave(search.restarts, 0))
-        minima = adam(every, start, search, box=first.box(), rngs=rngs, pulls=self.pulls(clients))
+        pulls = self.pulls(clients)
+        minima = adam(every, start, search, box=first.box(), onto=first.onto(), rngs=rngs, pulls=pulls)
         results = zip(clients, minima.by_victim(len(clients)), labels, strict=True)
         return tuple(best_claim(client, one, y) for client, one, y in results)
 
@@ -210,7 +216,7 @@ def _loss_of_pixels(client: Replica, loss: Labelled) -> SearchedLoss:
     )
 
 
-def claim_images(replica: Replica, inputs: Tensor, labels: Tensor, *, loss: float) -> Reconstruction:
+def claim_images(replica: Replica, inputs: Tensor, labels: Tensor | None, *, loss: float) -> Reconstruction:
     """The claim about one client's update; the confidence of every image is minus the attack's loss."""
     return Reconstruction(
         about=replica.about,

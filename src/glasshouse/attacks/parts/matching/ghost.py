@@ -27,13 +27,13 @@ from typing import final
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from glasshouse.attacks.parts.matching import ghost_layers
 from glasshouse.attacks.parts.matching.fixed import FixedConv2d, fix_convolutions
 from glasshouse.attacks.parts.matching.folding import fold_norms
 from glasshouse.attacks.parts.matching.ghost_layers import Form, Triple
 from glasshouse.attacks.parts.matching.targets import Chosen, Moments, Targets, chosen_victims
+from glasshouse.interfaces import task_of
 
 
 def supports(model: nn.Module, target: Container[str], shape: tuple[int, ...]) -> str | None:
@@ -117,7 +117,7 @@ class Ghost:
         shape: tuple[int, ...] = (),
         apart: bool = True,
     ) -> None:
-        self._form, self._bf16 = form, bf16
+        self._form, self._bf16, self._task = form, bf16, task_of(model)
         self._targets = Targets(targets, masks, apart=apart)
         self._model, self._folded = fold_norms(model, shape, self._targets)
         self._model.requires_grad_(False)
@@ -193,7 +193,7 @@ class Ghost:
             tape = dict(self._tape)
             self._tape.clear()
             logits = logits.to(self._targets.precision)
-            loss = F.cross_entropy(logits, targets.flatten(0, 1), reduction="sum") / images
+            loss = self._task.loss(logits, targets.flatten(0, 1), flat, reduction="sum") / images
             outputs = [tape[name][1] for name, _ in self._layers]
             slopes = torch.autograd.grad(loss, [*outputs, *weights.values()], create_graph=create_graph)
             deltas, known = slopes[: len(outputs)], dict(zip(weights, slopes[len(outputs) :], strict=True))

@@ -12,11 +12,11 @@ from typing import final
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn import functional as F
 
 from glasshouse.attacks.parts.local_steps import LocalSteps, clamp_softly
 from glasshouse.attacks.parts.matching.ghost_layers import explicit
 from glasshouse.attacks.parts.matching.targets import Moments, moments
+from glasshouse.interfaces import task_of
 
 
 @final
@@ -46,6 +46,7 @@ class Plain:
         known: Mapping[str, Tensor] | None = None,
     ) -> None:
         wide = {name: masks[name].expand_as(t) for name, t in target.items() if masks and name in masks}
+        self._task = task_of(model)
         self._model, self._against = model, {name: (t[None], wide.get(name)) for name, t in target.items()}
         self._start = {name: received[name].detach().clone().requires_grad_() for name in target}
         self._steps, self._levels, self._known = steps, levels, dict(known or {})
@@ -91,6 +92,7 @@ class Plain:
         self, parameters: Mapping[str, Tensor], inputs: Tensor, targets: Tensor, create_graph: bool
     ) -> dict[str, Tensor]:
         with torch.enable_grad():
-            loss = F.cross_entropy(functional_call(self._model, dict(parameters), (inputs,)), targets)
+            outputs = functional_call(self._model, dict(parameters), (inputs,))
+            loss = self._task.loss(outputs, targets, inputs)
             gradients = torch.autograd.grad(loss, list(parameters.values()), create_graph=create_graph)
         return dict(zip(parameters, gradients, strict=True))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from glasshouse.attacks.base import About, Claim, Reconstruction, Representations
-from glasshouse.attacks.budget import PROBE, Budget, Piece
+from glasshouse.attacks.budget import MATCHING, Budget
 from glasshouse.attacks.objective import SearchedLoss
 from glasshouse.attacks.parts.matching.distance import ROUNDING
 from glasshouse.attacks.parts.readout.columns import Read, Readout, read_columns
@@ -27,7 +27,6 @@ from glasshouse.attacks.parts.search.features import (
 )
 from glasshouse.limits import Count, Natural, Positive, check_ranges
 from glasshouse.rng import Rng
-from glasshouse.settings import move_into
 from glasshouse.tensors import device_of
 from glasshouse.transcript.view import RoundView, View
 from glasshouse.wire import Architecture, Terms
@@ -35,12 +34,6 @@ from glasshouse.wire import Architecture, Terms
 Invert = Literal["pixels", "generator", "pixels+generator", "none"]
 PIXEL_STEPS, GENERATOR_STEPS, REFINING_STEPS = 500, 600, 300
 _PROBES = 16
-INVERSION_MOVED = {
-    **move_into("inversion", "invert", "iterations", "images", "step"),
-    **move_into("inversion.distance", "alpha", "tv"),
-    "bf16": "inversion.distance.bfloat16",
-}
-"""Arguments of ``maui`` and ``nex`` that :class:`Inversion` replaced."""
 
 
 @final
@@ -79,34 +72,16 @@ class Inversion:
 
     @property
     def budget(self) -> Budget:
-        """Steps per image, and how a few of them are timed."""
+        """Steps per image."""
         steps = sum(number for _, number in self.phases)
-        images, pieces = (self.images, self.rehearse) if steps else (0, None)
-        return Budget(unit="steps", amount=steps, images=images, pieces=pieces)
-
-    def rehearse(
-        self, architecture: Architecture, tensors: Mapping[str, Tensor], images: Tensor
-    ) -> tuple[Piece, ...]:
-        """A few steps of every phase on ``images``, to be timed.
-
-        Raises:
-            Inapplicable: the model does not end in two linear layers.
-        """
-        model = freeze_features(architecture, tensors, subject="a probe of the inversion")
-        vectors, shape = model.of(images[: self.images]), architecture.image_shape
-        pieces = []
-        for invert, steps in self.phases:
-            short = replace(self, invert=invert, iterations=min(PROBE, steps))
-            run = partial(short.each, model, [vectors], shape=shape, rngs=[Rng.root(0)])
-            pieces.append(Piece(run=run, times=steps / short.iterations))
-        return tuple(pieces)
+        return Budget(unit="steps", amount=steps, images=self.images if steps else 0, gradients=MATCHING)
 
     def each(
         self,
         model: FrozenFeatures,
         vectors: Sequence[Tensor],
         *,
-        shape: tuple[int, int, int],
+        shape: tuple[int, ...],
         rngs: Sequence[Rng],
     ) -> list[InvertedImages]:
         """Images of the vectors (R, D) of several updates, a stream each; the pixel search batches them.
@@ -162,7 +137,7 @@ class HeadAttack(Protocol):
         model, positive = self._features(one, terms)
         reads = {client: self._read(model, part, terms, positive) for client, part in _parts(one)}
         images: dict[int | None, InvertedImages] = {}
-        shape, most = terms.architecture.image_shape, self.inversion.images
+        shape, most = terms.architecture.input_shape, self.inversion.images
         if self.inversion.phases:
             empty = InvertedImages(images=torch.zeros(0, *shape), losses=torch.zeros(0))
             vectors = {c: read.vectors[:most].float() for c, read in reads.items() if len(read.vectors)}
@@ -175,7 +150,10 @@ class HeadAttack(Protocol):
             about = About(rounds=(one.round,), client=client)
             claims.append(Representations(about=about, vectors=read.vectors.float()))
             if found := images.get(client):
-                inputs, sure = found.images.clamp(*terms.image_range).float(), -found.losses.cpu().double()
+                inputs, sure = (
+                    found.images.clamp(*terms.architecture.inputs.range).float(),
+                    -found.losses.cpu().double(),
+                )
                 claims.append(Reconstruction(about=about, inputs=inputs, labels=None, confidence=sure))
         return tuple(claims)
 

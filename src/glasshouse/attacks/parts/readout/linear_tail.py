@@ -47,7 +47,7 @@ class _LayerInput(Exception):
 
 
 def find_tail(
-    model: nn.Module, input_shape: tuple[int, int, int], *, subject: str, fix: str = BEYOND
+    model: nn.Module, input_shape: tuple[int, ...], *, subject: str, fix: str = BEYOND
 ) -> LinearTail:
     """Find the tail by passing one blank image through ``model``; works for any module tree.
 
@@ -151,7 +151,7 @@ def freeze_features(
     model = build(architecture)
     load(model, tensors)
     model.eval().requires_grad_(False)
-    tail = find_tail(model, architecture.image_shape, subject=subject, fix=TWO_LAYERS)
+    tail = find_tail(model, architecture.input_shape, subject=subject, fix=TWO_LAYERS)
     return FrozenFeatures(model=model.to(device_of(tensors)), tail=tail, tensors=dict(tensors))
 
 
@@ -161,4 +161,4 @@ def check_tail(architecture: Architecture, *, subject: str) -> None:
     Raises:
         Inapplicable: it does not end in two consecutive linear layers with biases.
     """
-    find_tail(build(architecture), architecture.image_shape, subject=subject, fix=TWO_LAYERS)
+    find_tail(build(architecture), architecture.input_shape, subject=subject, fix=TWO_LAYERS)

@@ -10,7 +10,7 @@ from typing import Any, Final, final
 from torch import Tensor
 
 from glasshouse.attacks.base import About, Needs, Reconstruction
-from glasshouse.attacks.parts.local_steps import LINEAR, check_linear, known_decay
+from glasshouse.attacks.parts.local_steps import LINEAR, PICTURES, check_linear, known_decay
 from glasshouse.errors import Inapplicable
 from glasshouse.tensors import map_tensors, weighted_sum
 from glasshouse.transcript.threat import Changes
@@ -26,9 +26,15 @@ READING_NEEDS: Final = Needs(
 """Needs of an attack that reads a round's updates or, if they are hidden, their sum."""
 
 
-def crafting_needs(*changes: Changes) -> Needs:
-    """Needs of an attack that crafts the broadcast from auxiliary images, and reads the sum of updates."""
-    return replace(READING_NEEDS, changes=frozenset(changes), grants=frozenset({"auxiliary"}))
+def crafting_needs(*changes: Changes, modalities: frozenset[str] = PICTURES) -> Needs:
+    """Needs of an attack that crafts the broadcast from auxiliary examples, and reads the sum of updates."""
+    return replace(
+        READING_NEEDS,
+        changes=frozenset(changes),
+        grants=frozenset({"auxiliary"}),
+        modalities=modalities,
+        continuous=not modalities,
+    )
 
 
 def crafting_control(
@@ -131,7 +137,8 @@ def sum_of_round(view: RoundView, *, terms: Terms, names: tuple[str, ...], subje
 def claim_of_round(
     one: RoundView, inputs: Tensor, *, terms: Terms, confidence: Tensor, source: Tensor | None = None
 ) -> Reconstruction:
-    """The claim that ``inputs`` (L, D) were images behind a round's sum, clipped to the declared range."""
-    images = inputs.clamp(*terms.image_range).float().reshape(-1, *terms.architecture.input_shape)
+    """The claim that ``inputs`` (L, D) were behind a round's sum: the nearest valid examples."""
+    described = terms.architecture.inputs
+    examples = described.project(inputs.reshape(-1, *described.shape)).float()
     about = About(rounds=(one.round,))
-    return Reconstruction(about=about, inputs=images, labels=None, confidence=confidence, source=source)
+    return Reconstruction(about=about, inputs=examples, labels=None, confidence=confidence, source=source)

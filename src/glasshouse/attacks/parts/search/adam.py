@@ -18,7 +18,6 @@ from glasshouse.attacks.objective import record_loss
 from glasshouse.attacks.parts.replica import Replica
 from glasshouse.attacks.parts.search.rows import LOOKS, Evaluation, RowLoss, Rows
 from glasshouse.errors import Undefined
-from glasshouse.images import total_variation
 from glasshouse.limits import Count, NotNegative, Positive, check_ranges
 from glasshouse.progress import track
 from glasshouse.rng import Rng
@@ -170,6 +169,7 @@ def adam(
     search: Descent,
     *,
     box: tuple[Tensor, Tensor],
+    onto: Callable[[Tensor], Tensor] | None = None,
     rngs: Sequence[Rng],
     pulls: Sequence[Loss] = (),
     before: int = 0,
@@ -182,7 +182,8 @@ def adam(
         loss: the loss to minimise, by which iterates are compared.
         start: R restarts for every victim, victim after victim.
         search: of every victim; victims share a batch and nothing else.
-        box: smallest and largest value, each (1, C, 1, 1).
+        box: smallest and largest value, each broadcast to an example.
+        onto: moves candidates to the nearest ones that a search may visit; None: all inside ``box``.
         rngs: a stream for every victim.
         pulls: for every victim an additional loss over all its rows together, which is minimised but ignored
             when iterates are compared.
@@ -218,7 +219,7 @@ def adam(
                 break
             stale = stale if settled else stale.clamp_max(search.patience - 1)
             search.step(optimizer, slope, iteration=i, noise=noise)
-            iterate.clamp_(low, high)
+            iterate.copy_(onto(iterate)) if onto is not None else iterate.clamp_(low, high)
         if i + 1 in cuts and len(rows) > len(rngs):
             ahead = _better_half(rows.pick(losses), victims=len(rngs))
             rows, optimizer = rows.keep(ahead), _narrowed(optimizer, ahead)
@@ -252,6 +253,6 @@ def _slope_of(pulls: Sequence[Loss], candidates: Tensor) -> Tensor:
     return slope
 
 
-def roughness(points: Tensor) -> Tensor:
-    """(R,) total variation of candidates (R, B, C, H, W), averaged over their B images."""
-    return total_variation(points.flatten(0, 1)).reshape(points.shape[:2]).mean(1)
+def roughness(client: Replica, points: Tensor) -> Tensor:
+    """(R,) roughness of candidates (R, B, ...) as their modality measures it, averaged over their B examples."""
+    return client.inputs.roughness(points.flatten(0, 1)).reshape(points.shape[:2]).mean(1)

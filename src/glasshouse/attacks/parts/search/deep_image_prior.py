@@ -93,7 +93,7 @@ class Search:
 def by_generator(
     features: Features,
     targets: Tensor,
-    shape: tuple[int, int, int],
+    shape: tuple[int, ...],
     *,
     distance: Distance,
     how: Search,

@@ -83,7 +83,7 @@ def cosine_pace(progress: float) -> float:
     return (1 + math.cos(math.pi * progress)) / 2
 
 
-def draw_starts(count: int, shape: tuple[int, int, int], *, rng: Rng) -> Tensor:
+def draw_starts(count: int, shape: tuple[int, ...], *, rng: Rng) -> Tensor:
     """Grey with a little noise, (count, C, H, W)."""
     sizes = [min(CHUNK, count - first) for first in range(0, count, CHUNK)]
     noise = [torch.randn((n, *shape), generator=rng.child(f"start/{i}").torch()) for i, n in enumerate(sizes)]

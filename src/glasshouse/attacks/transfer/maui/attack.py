@@ -21,10 +21,9 @@ from typing import ClassVar, final
 import torch
 
 from glasshouse.attacks.base import About, Appendix, Claim, Needs
-from glasshouse.attacks.budget import PROBE, Budget, shorten
+from glasshouse.attacks.budget import Budget
 from glasshouse.attacks.parts.readout.columns import Readout
 from glasshouse.attacks.parts.readout.head_gradient import (
-    INVERSION_MOVED,
     HeadAttack,
     Inversion,
 )
@@ -38,13 +37,9 @@ from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.limits import Natural, check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.settings import move_into
 from glasshouse.tensors import map_tensors, with_prefix
 from glasshouse.transcript.view import View
 from glasshouse.wire import Broadcast, Crafted
-
-_LONGER = 100
-"""Batches in the longer timing run of a head's training: each takes a millisecond."""
 
 
 @final
@@ -79,15 +74,6 @@ class Maui(HeadAttack):
             },
             "metric": "leakage",
         },
-        renamed={
-            **move_into(
-                "head", "mode", "shares", "epochs", "batches", "batch_size", "rate", "beta1", "beta2"
-            ),
-            **move_into("head", "noise", "wrong_labels", "output_epochs"),
-            "loudness": "head.update_norm",
-            "head.loudness": "head.update_norm",
-            **INVERSION_MOVED,
-        },
     )
     needs: ClassVar[Needs] = replace(crafting_needs("parameters"), protocols=frozenset({"transfer"}))
 
@@ -111,11 +97,8 @@ class Maui(HeadAttack):
         """Steps of the inversion, and of the head's training, which is done once for all rounds."""
         if "trained" not in self.head.mode:
             return self.inversion.budget
-        short, longer = (shorten(self.head, epochs=1, batches=n) for n in (PROBE, _LONGER))
         return replace(
             self.inversion.budget,
-            probe={"head": short},
-            longer={"head": longer},
             training=self.head.epochs * self.head.batches,
             trained="the head",
         )

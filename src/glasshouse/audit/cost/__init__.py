@@ -1,1 +1,0 @@
-"""Estimate the cost of an audit: counts of its work, times timings of short probes."""

@@ -1,0 +1,227 @@
+"""Positive and negative controls of attacks.
+
+The positive control is an easy setting named by the attack's card (no defence, a model that leaks). The
+attack runs there with exactly its settings in the audit: if they are too weak for the easy case, the control
+fails and the audit reports "no power". The negative control scores the same claims against another victim's
+examples: an update unrelated to the victim. Both are small, run on the built-in digits unless the card names
+other data, and are cached (decision 0086).
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final, final
+
+from filelock import FileLock
+
+from glasshouse.audit.attacking.call import AttackTask, pieces, run_piece, units_of
+from glasshouse.audit.attacking.claims import Outcome, read_outcome
+from glasshouse.audit.attacking.needs import attack_of, threat_of
+from glasshouse.audit.scoring.gains import gain_of
+from glasshouse.audit.scoring.nulls import claim_of
+from glasshouse.audit.scoring.read import read_ground
+from glasshouse.audit.scoring.score import score_outcomes
+from glasshouse.audit.scoring.truth import exchange_classes, rotate_victims
+from glasshouse.audit.simulation.group import Group, federation_digest, simulate
+from glasshouse.audit.simulation.record import has_record
+from glasshouse.audit.sources import sources_digest
+from glasshouse.cache import digest
+from glasshouse.cache import folder as cache_folder
+from glasshouse.errors import BadScenario, BadValue, Inapplicable, Undefined
+from glasshouse.metrics.base import Metric
+from glasshouse.registry import card, load
+from glasshouse.results.records import Control
+from glasshouse.rng import Rng
+from glasshouse.scenario.load import from_dict, write_resolved
+from glasshouse.scenario.overrides import assign
+from glasshouse.scenario.spec import Scenario
+from glasshouse.scenario.table import Plugin
+from glasshouse.store import read_json, write_json
+
+VICTIMS = 6
+EASY: Mapping[str, Any] = {
+    "name": "control",
+    "data": {"source": "digits", "auxiliary": 200, "heldout": 60, "examples": 1, "images_are_public": True},
+    "model": {"name": "lenet_sigmoid"},
+    "federation": {"protocol": "fedsgd", "clients": VICTIMS, "rounds": 1, "batch_size": 1},
+    "audit": {"victims": VICTIMS, "distractors": 49, "utility": False, "controls": False},
+}
+KEYS = frozenset({"setting", "scenario", "fits", "metric"})
+_FOUND: Final = "control.json"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ControlTask:
+    """The control of one attack, as plain data.
+
+    Attributes:
+        key: names the attack with its settings.
+        attack: registered name.
+        arguments: its settings in the audit, as JSON.
+        folder: where the easy setting is simulated and attacked; may be deleted afterwards.
+        device: where the attack runs.
+        shared: folder of federations shared by several controls; empty: this control simulates its own.
+    """
+
+    key: str
+    attack: str
+    arguments: str
+    folder: str
+    device: str = "cpu"
+    shared: str = ""
+
+
+def run_control(task: ControlTask) -> str:
+    """Simulate the easy setting and attack it, in a process that runs plug-ins; return the task's key.
+
+    Nothing runs if the card names no easy setting. A cached control is copied to the task's folder, because
+    it may be judged on a machine with another cache.
+    """
+    easy, outcome_file = _easy_setting(task), Path(task.folder) / _FOUND
+    if not easy or outcome_file.is_file():
+        return task.key
+    if (cached := _cached_at(task, easy)).is_file():
+        write_json(outcome_file, read_json(cached))
+        return task.key
+    try:
+        scenario = from_dict(_easy_scenario(task, easy))
+    except (BadScenario, BadValue):
+        return task.key  # the settings are invalid in the easy setting: no claims, so no power
+    attack = attack_of(task.attack, scenario.attacks[0].arguments)
+    place = _federation_folder(task, scenario)
+    place.mkdir(parents=True, exist_ok=True)
+    with FileLock(place.with_suffix(".lock")):
+        if not has_record(place):
+            write_resolved(scenario, place / "scenario.toml")
+        active = 0 if attack.needs.changes else None
+        simulate(Group(folder=str(place), seed=scenario.seed, active=active, device=task.device))
+    if read_json(place / "group.json")["refusal"] is not None:
+        return task.key
+    rounds = frozenset(r % scenario.federation.rounds for r in scenario.audit.rounds)
+    calls = [
+        AttackTask(
+            folder=str(place),
+            out=str(Path(task.folder) / "claims" / unit.name),
+            attack=task.attack,
+            arguments=json.dumps(scenario.attacks[0].arguments),
+            threat=threat_of(scenario),
+            attack_seed=scenario.attack_seed,
+            unit=unit,
+            device=task.device,
+        )
+        for unit in units_of(attack, place, victims=scenario.audit.victims, attacked=rounds)
+    ]
+    for piece in pieces(calls):
+        run_piece(piece)
+    return task.key
+
+
+def judge_control(task: ControlTask) -> tuple[str, Control | None]:
+    """Score the claims of :func:`run_control` in a process that ran no plug-in; None: no easy setting.
+
+    Returns:
+        Key of the task, and its control.
+    """
+    easy = _easy_setting(task)
+    if not easy:
+        return task.key, None
+    path = _cached_at(task, easy)
+    for known in (Path(task.folder) / _FOUND, path):
+        if known.is_file():
+            return task.key, Control(**read_json(known))
+    claims = sorted(Path(task.folder).glob("claims/*/claims.json"))
+    outcomes = [read_outcome(p.parent) for p in claims]
+    failed = Control(passed=False, setting=easy.get("setting", ""), n=0, metric=easy["metric"])
+    result = _judge(task, easy, outcomes, failed) if outcomes else failed
+    write_json(path, asdict(result))
+    return task.key, result
+
+
+def _federation_folder(task: ControlTask, scenario: Scenario) -> Path:
+    """The folder of the easy setting's federation, which passive attacks with the same setting share."""
+    if not task.shared or attack_of(task.attack, scenario.attacks[0].arguments).needs.changes:
+        return Path(task.folder)
+    return Path(task.shared) / federation_digest(scenario)[:24]
+
+
+def _judge(task: ControlTask, easy: Mapping[str, Any], outcomes: list[Outcome], failed: Control) -> Control:
+    """The control of an attack from its claims; ``failed``: none of them is scored."""
+    metric: Metric = load("metrics", easy["metric"])()
+    scenario = from_dict(_easy_scenario(task, easy))
+    ground, book = read_ground(_federation_folder(task, scenario), scenario)
+    stream = Rng.root(scenario.seed).child("control")
+    try:
+        by_class = claim_of(metric).paired == "classes"
+        turned = ground.against(exchange_classes(ground.truth) if by_class else rotate_victims(ground.truth))
+        honest = score_outcomes(easy["metric"], metric, outcomes, ground, book)
+        other = score_outcomes(easy["metric"], metric, outcomes, turned, book)
+        if honest is None or other is None:
+            return failed
+        positive, negative = (gain_of(one, metric, rng=stream) for one in (honest, other))
+    except (Undefined, Inapplicable):
+        return failed
+    return replace(
+        failed,
+        positive=positive.value,
+        positive_low=positive.low,
+        negative=negative.value,
+        negative_low=negative.low,
+        passed=positive.low > 0 and not negative.low > 0,
+        n=len(honest.values) or sum(len(c.truth) for c in honest.clients),
+    )
+
+
+def _easy_setting(task: ControlTask) -> Mapping[str, Any]:
+    """The control as declared by the attack's card.
+
+    Raises:
+        BadValue: it has unknown keys, such as settings that would replace the audit's.
+    """
+    own = card("attacks", task.attack)
+    easy = own.control
+    if unknown := sorted(set(easy) - KEYS):
+        raise BadValue(
+            f"control of attack '{task.attack}'",
+            needs=f"keys among {', '.join(sorted(KEYS))}",
+            got=", ".join(unknown),
+            fix="a control runs with the audited settings; 'fits' is only for what depends on the easy data",
+        )
+    return {**easy, "metric": own.control_metric} if easy else {}
+
+
+def easy_scenario(attack: Plugin) -> Scenario | None:
+    """The scenario of an attack's control; None: it has no control, or its settings are invalid there."""
+    task = ControlTask(key="", attack=attack.name, arguments=json.dumps(attack.arguments), folder="")
+    try:
+        return from_dict(_easy_scenario(task, easy)) if (easy := _easy_setting(task)) else None
+    except (BadScenario, BadValue):
+        return None
+
+
+def _easy_scenario(task: ControlTask, easy: Mapping[str, Any]) -> dict[str, Any]:
+    """The easy setting with the audited settings; ``fits`` replaces those without a meaning for its data."""
+    scenario = _merge(EASY, easy.get("scenario", {}))
+    scenario["attacks"] = [{"name": task.attack, **json.loads(task.arguments)}]
+    for path, value in easy.get("fits", {}).items():
+        assign(scenario, f"attacks.0.{path}", value)
+    return scenario
+
+
+def _cached_at(task: ControlTask, easy: Mapping[str, Any]) -> Path:
+    """The control's file in the cache, named by a digest of everything that it depends on."""
+    key = {
+        "scenario": _easy_scenario(task, easy),
+        "metric": easy["metric"],
+        "setting": easy.get("setting", ""),
+        "sources": sources_digest("attacks", task.attack),
+        "metric_sources": sources_digest("metrics", easy["metric"]),
+        "device": task.device,
+    }
+    return cache_folder() / "controls" / f"{digest(key)[:24]}.json"
+
+
+def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    new = {k: _merge(base.get(k, {}), v) if isinstance(v, Mapping) else v for k, v in over.items()}
+    return {**base, **new}

@@ -1,0 +1,88 @@
+"""Exchange control: score claims against other victims' ground truth, as if the update were ignored."""
+
+from dataclasses import dataclass, replace
+from typing import final
+
+import numpy as np
+
+from glasshouse.audit.scoring.gains import gain_of, is_constant, null_of, p_of, value_of
+from glasshouse.audit.scoring.nulls import CHANCE
+from glasshouse.audit.scoring.score import ScoredMetric
+from glasshouse.errors import Undefined
+from glasshouse.metrics.base import Metric
+from glasshouse.metrics.statistics.interval import Interval
+from glasshouse.metrics.statistics.pairing import compare_with_others
+from glasshouse.metrics.statistics.permutation import GuessTest, exchange_truth
+from glasshouse.results.records import Exchange
+from glasshouse.rng import Rng
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ExchangeGain:
+    """The gain of claims over the same claims on exchanged victims.
+
+    Attributes:
+        level: the metric on exchanged victims.
+        gain: of the true pairing over the exchanged one, signed so that positive is leakage.
+        p: one-sided p-value of "that gain is not above 0".
+    """
+
+    level: float
+    gain: Interval
+    p: float
+
+    def record(self) -> Exchange:
+        """The record for the result."""
+        gain = self.gain
+        return Exchange(value=self.level, gain=gain.value, gain_low=gain.low, gain_high=gain.high, n=gain.n)
+
+
+def exchange(scored: ScoredMetric, metric: Metric, *, rng: Rng) -> ExchangeGain | None:
+    """The gain of the true pairing over exchanged ones, paired by victim; None: nothing can be exchanged."""
+    if scored.clients:
+        return _exchange_clients(scored, metric, rng)
+    other = scored.with_exchange()
+    if other is None:
+        return None
+    if metric.counts and is_constant(scored):
+        # Each claim is compared with equally many others: for a constant claim, the mean is its hit rate.
+        level = float(np.concatenate(other.nulls).mean())
+        other = replace(other, nulls=tuple(np.full(len(v), level) for v in other.values), baseline=CHANCE)
+    try:
+        stream = rng.child("exchange")
+        gain, p = gain_of(other, metric, rng=stream), p_of(other, metric, rng=stream)
+    except Undefined:  # fewer than two victims could be exchanged
+        return None
+    tested = None if metric.counts else _compare_pairs(scored, metric, stream)
+    if tested is not None:
+        gain, p = replace(gain, low=min(tested.low, gain.value)), tested.p
+    return ExchangeGain(level=null_of(other, metric), gain=gain, p=p)
+
+
+def _compare_pairs(scored: ScoredMetric, metric: Metric, rng: Rng) -> GuessTest | None:
+    """The exact test of real-valued scores over victims; None if there are too few victims."""
+    sign = 1 if metric.higher_leaks else -1
+    pairs = [(v, e) for v, e in zip(scored.values, scored.exchanged, strict=True) if e is not None]
+    own, others = [sign * v.mean() for v, _ in pairs], [sign * e.mean(1) for _, e in pairs]
+    return compare_with_others(own, others, rng=rng.child("pairs"))
+
+
+def _exchange_clients(scored: ScoredMetric, metric: Metric, rng: Rng) -> ExchangeGain | None:
+    """The gain over the mean over exchanges of the clients of each run.
+
+    The gain over the null already tests whether the score exceeds exchanged ones, so its lower end is used.
+    """
+    claimed, truth, runs = scored.pool_clients(decisions=metric.reads == "decisions")
+    truths, weights = exchange_truth(claimed, truth, runs, rng=rng.child("exchange"))
+    try:
+        numbers = metric.values(claimed, truths)
+    except Undefined:  # e.g. no client is called positive
+        return None
+    if numbers is None:
+        return None
+    level = float(numbers @ weights)
+    value = value_of(scored, metric, rng=rng).minus(level)
+    gain = value if metric.higher_leaks else value.negated()
+    tested = gain_of(scored, metric, rng=rng)
+    return ExchangeGain(level=level, gain=replace(gain, low=min(tested.low, gain.value)), p=0.0)

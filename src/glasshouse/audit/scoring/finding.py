@@ -1,0 +1,358 @@
+"""Build a finding from the scores of one metric of one attack: interval, null, exchange, verdict and bound.
+
+The bound holds for any attack, by the proven guarantees of the cell's defences. It protects one unit: claims
+about something else (labels of a batch, where single examples are protected) have none, nor have metrics
+without a finite range.
+"""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, final
+
+import numpy as np
+
+from glasshouse.attacks.base import Reconstruction, Representations
+from glasshouse.audit.scoring.certificate import SEARCHED
+from glasshouse.audit.scoring.exchange import exchange
+from glasshouse.audit.scoring.gains import gain_of, middle, null_of, p_of, value_of, with_chance
+from glasshouse.audit.scoring.read import Run
+from glasshouse.audit.scoring.score import ScoredMetric
+from glasshouse.audit.scoring.verdict import Evidence, decide
+from glasshouse.audit.scoring.words import chosen_words, given_words, place_of
+from glasshouse.errors import Undefined
+from glasshouse.federation.defenses.guarantee import Guarantee
+from glasshouse.metrics.base import Metric
+from glasshouse.metrics.statistics.interval import Interval
+from glasshouse.metrics.statistics.ladder import best_guess
+from glasshouse.metrics.statistics.share_out import equivalence
+from glasshouse.metrics.statistics.units import Numbers, means_of
+from glasshouse.modalities.base import RUNGS
+from glasshouse.results.records import Control, Finding, Knows, Power, Rung, Share, Victim
+from glasshouse.results.strength import Search, UpperBound
+from glasshouse.rng import Rng
+from glasshouse.scenario.axes import Cell
+from glasshouse.scenario.table import Plugin
+
+if TYPE_CHECKING:
+    from glasshouse.privacy.bound import Ceiling
+
+MEMBERSHIP: Final = "membership"
+EXAMPLES: Final = (Reconstruction.kind, Representations.kind)
+"""Kinds of claims whose metrics are means over single private examples."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Measurement:
+    """One metric of one attack, scored.
+
+    Attributes:
+        name: of the metric, as registered.
+        metric: with its settings.
+        scored: the scores.
+        claim: kind of the claims scored.
+        primary: the attack is judged by this metric.
+        victims: verdicts on single victims.
+        why_no_victims: why there are none, in words.
+        control: of the attack; None where it has none or it was not run.
+        power: planted leaks that the attack found in this cell; None: none were planted.
+        alike: share of the victims with a near-duplicate among the others.
+        alone: no attack of another kind makes such claims in this cell.
+    """
+
+    name: str
+    metric: Metric
+    scored: ScoredMetric
+    claim: str
+    primary: bool
+    victims: tuple[Victim, ...]
+    control: Control | None
+    why_no_victims: str = "the metric does not compare single examples"
+    power: Power | None = None
+    alike: float = 0.0
+    alone: bool = False
+
+
+def finding_of(cell: Cell, attack: Plugin, measured: Measurement, runs: Sequence[Run]) -> Finding:
+    """The finding: its parts, each there or with the reason why it is not, and the verdict on them.
+
+    Raises:
+        Undefined: too few victims, or the data do not determine the metric.
+    """
+    scenario, metric, control = cell.scenario, measured.metric, measured.control
+    chance = metric.chance(runs[0].ground.context)
+    scored = with_chance(measured.scored, metric, chance)
+    stream = Rng.root(scenario.seed, salt="intervals").child(f"{attack.name}/{measured.name}")
+    value, gain = value_of(scored, metric, rng=stream), gain_of(scored, metric, rng=stream)
+    null, other = null_of(scored, metric), exchange(scored, metric, rng=stream)
+    p = p_of(scored, metric, rng=stream)
+    ladder = _ladder(scored, metric, _rung("domain", scored, null, gain, p), stream)
+    bound = None
+    if (guarantee := _weakest(runs)) is not None:
+        bounds = Rng.root(scenario.seed, salt="bounds").child(f"{attack.name}/{measured.name}")
+        marked = frozenset(name for run in runs for name in run.ground.truth.marked)
+        bound = bound_of(value, measured, guarantee, chance=chance, marked=marked, rng=bounds)
+        if bound is not None and other is not None and not other.gain.above_zero:
+            # As good about victims whose update was not seen: a good guess, no broken guarantee.
+            bound = replace(bound, contradicted=False)
+    searches = _searches(measured, runs)
+    share = _share(measured.victims, scenario.audit.margin)
+    decision = decide(
+        Evidence(
+            metric=metric,
+            gain=gain,
+            null=null,
+            exchange=other.gain if other else None,
+            ladder=ladder,
+            control=control,
+            contradicted=bound is not None and bound.contradicted,
+            certificates=len(searches) or None,
+            unfinished=sum(not s.finished for s in searches),
+            falling=sum(s.falling for s in searches),
+            share=share,
+            why_no_share=measured.why_no_victims,
+            power=measured.power,
+            alike=measured.alike,
+        )
+    )
+    finding = Finding(
+        **place_of(cell),
+        attack=attack.label or attack.name,
+        protocol=scenario.federation.protocol,
+        metric=measured.name,
+        unit_of_value=metric.unit,
+        higher_leaks=metric.higher_leaks,
+        value=value.value,
+        low=value.low,
+        high=value.high,
+        n=value.n,
+        unit="clients" if scored.clients else "victims",
+        baseline=scored.baseline,
+        baseline_value=null,
+        gain=gain.value,
+        gain_low=gain.low,
+        gain_high=gain.high,
+        control=control,
+        verdict=decision.verdict,
+        reason=decision.reason,
+        remedy=decision.remedy,
+        chosen=chosen_words(attack),
+        given=given_words(scenario, attack),
+        seconds=sum(outcome.seconds for run in runs for outcome in run.outcomes),
+        about=_about(scored, runs),
+        median=None if scored.clients or metric.counts else middle(scored),
+        chance=None if scored.clients else chance,
+        claim=measured.claim,
+        primary=measured.primary,
+        p=max(p, other.p if other else 0.0),
+        exchange=other.record() if other else None,
+        claimed=len(scored.claimed),
+        runs=len(scored.runs),
+        victims=measured.victims,
+        searches=searches if measured.primary else (),
+        unfinished=sum(not s.finished for s in searches) if searches else None,
+        bound=bound,
+        ladder=ladder,
+        share=share,
+        power=measured.power,
+        alone=measured.alone,
+        draws=len(scored.runs),
+    )
+    return replace(finding, missing=_absent(measured, finding, runs))
+
+
+def _rung(knows: Knows, scored: ScoredMetric, value: float, gain: Interval, p: float) -> Rung:
+    return Rung(
+        knows=knows, name=scored.baseline, value=value, gain=gain.value, gain_low=gain.low,
+        gain_high=gain.high, p=p, beaten=gain.above_zero,
+    )  # fmt: skip
+
+
+def _ladder(scored: ScoredMetric, metric: Metric, domain: Rung, rng: Rng) -> tuple[Rung, ...]:
+    """The gains over the null adversaries of all rungs, from the lowest up; none is beaten above a lost one.
+
+    A fixed sequence of tests needs no correction for their number (Maurer, Hothorn & Lehmacher 1995).
+    """
+    if not scored.rungs:
+        return ()
+    rungs: list[Rung] = []
+    reached = True
+    for knows in RUNGS:
+        if knows == "domain":
+            one = domain
+        elif knows in scored.rungs:
+            other = scored.against(knows)
+            try:
+                gain, p = gain_of(other, metric, rng=rng), p_of(other, metric, rng=rng)
+            except Undefined:  # too few victims for a pair of rates
+                continue
+            one = _rung(knows, other, null_of(other, metric), gain, p)
+        else:
+            continue
+        reached = reached and one.beaten
+        rungs.append(replace(one, beaten=reached))
+    return tuple(rungs)
+
+
+def _share(victims: Sequence[Victim], margin: float) -> Share | None:
+    """How many single victims came out, and how many would; None: they could not be judged."""
+    if not victims:
+        return None
+    result = equivalence(sum(v.leaks for v in victims), len(victims), margin=margin)
+    return Share(
+        out=sum(v.leaks for v in victims),
+        n=len(victims),
+        most=result.high,
+        margin=margin,
+        needed=result.needed,
+    )
+
+
+def _absent(measured: Measurement, there: Finding, runs: Sequence[Run]) -> dict[str, str]:
+    """Why a part of the finding is not there, by the part's name."""
+    absent: dict[str, str] = {}
+    if not there.ladder:
+        absent["ladder"] = "the claim is not about examples, or there are no auxiliary data to guess from"
+    else:
+        known = {rung.knows for rung in there.ladder}
+        if "label" not in known:
+            absent["ladder.label"] = "nobody guesses by the label here"
+        if "twin" not in known:
+            absent["ladder.twin"] = "some victim is the only private example of its label"
+    if there.exchange is None:
+        absent["exchange"] = "the claim is the same for all victims, or there is one victim"
+    if measured.control is None:
+        absent["control"] = "the attack has none, or it was not run"
+    if there.unfinished is None:
+        absent["certificate"] = "the attack declares no loss, or its search could not be checked"
+    if there.bound is None:
+        proven = all(run.guarantee is not None for run in runs)
+        absent["bound"] = "no guarantee covers this number" if proven else "no defence proves any"
+    if not measured.victims:
+        absent["victims"] = measured.why_no_victims
+    if measured.power is None:
+        absent["power"] = "no leaks were planted in this cell"
+    return absent
+
+
+def _weakest(runs: Sequence[Run]) -> Guarantee | None:
+    """The guarantee that holds in every federation; None if one of them has none."""
+    guarantees = [run.guarantee for run in runs if run.guarantee is not None]
+    return max(guarantees, key=lambda g: g.epsilon) if len(guarantees) == len(runs) else None
+
+
+def _searches(measurement: Measurement, runs: Sequence[Run]) -> tuple[Search, ...]:
+    """Certificates of the claims that were scored, from all federations."""
+    if measurement.claim not in SEARCHED:
+        return ()
+    several = len(runs) > 1
+    return tuple(
+        replace(s, name=f"run {position}, {s.name}") if several else s
+        for position, run in enumerate(runs, start=1)
+        for s in run.searches
+    )
+
+
+def _about(scored: ScoredMetric, runs: Sequence[Run]) -> str:
+    rounds = sorted({r for run in runs for o in run.outcomes for c in o.claims for r in c.about.rounds})
+    images = sum(len(v) for v in scored.values)
+    what = f"round {rounds[0]}" if len(rounds) == 1 else f"{len(rounds)} rounds"
+    return f"{what}, {images} images" if images > len(scored.values) else what
+
+
+def bound_of(
+    value: Interval,
+    measured: Measurement,
+    guarantee: Guarantee,
+    *,
+    chance: float | None,
+    marked: frozenset[str],
+    rng: Rng,
+) -> UpperBound | None:
+    """The upper bound for any attack; None if the guarantee does not cover the metric.
+
+    A number beyond it is a contradiction only if it also lies beyond the bound that starts from the most that
+    the best guess can score: all null adversaries of the ladder, and the same claims on other victims.
+
+    Args:
+        value: of the finding.
+        measured: its metric and scores.
+        guarantee: of the cell's defences over the whole federation.
+        chance: score of random guessing, where known.
+        marked: properties of clients under audit.
+        rng: for the null's interval.
+    """
+    metric, scored = measured.metric, measured.scored
+    private = metric.wording.private
+    if not private or not _covers(guarantee, metric, marked, clients=bool(scored.clients)):
+        return None
+    ceiling = _ceiling(guarantee.noise_multiplier, guarantee.steps, guarantee.rate, guarantee.neighbours)
+    if scored.clients:
+        chance = None
+        # "In" and "out" are both neighbours of a federation without the client: apply the bound twice.
+        reached = metric.most(lambda rate: ceiling.share(ceiling.share(rate).value).value)
+        if reached is None:
+            return None
+        most = limit = reached
+    else:
+        low, high = metric.range
+        best = _best_guess(metric, scored, chance, rng)
+        if best is None:
+            return None
+        chance, top = best
+        most, limit = (
+            ceiling.mean(start, low=low, high=high, higher_leaks=metric.higher_leaks).value
+            for start in (chance, top)
+        )
+    beyond = value.low > limit if metric.higher_leaks else value.high < limit
+    return UpperBound(
+        value=most,
+        chance=chance,
+        unit=guarantee.neighbours,
+        epsilon=guarantee.epsilon,
+        delta=guarantee.delta,
+        steps=guarantee.steps,
+        contradicted=bool(beyond),
+    )
+
+
+def _covers(guarantee: Guarantee, metric: Metric, clients_marked: frozenset[str], *, clients: bool) -> bool:
+    if guarantee.neighbours == "update":
+        return True
+    return clients_marked == {MEMBERSHIP} if clients else metric.claim in EXAMPLES
+
+
+def _best_guess(
+    metric: Metric, scored: ScoredMetric, chance: float | None, rng: Rng
+) -> tuple[float, float] | None:
+    """The best score without the update, and the most that the best guess can score; None: no range.
+
+    All null adversaries of the ladder below the twins count, and the claims themselves on other victims.
+    """
+    low, high = metric.range
+    if not np.isfinite([low, high]).all():
+        return None
+    rows: dict[str, dict[str, Numbers]] = {"domain": {scored.baseline or "null": means_of(scored.nulls)}}
+    for knows, (name, nulls) in scored.rungs.items():
+        if knows != "twin":  # private examples are no guess of an adversary without the data
+            rows.setdefault(knows, {})[name] = means_of(nulls)
+    levels = [one.mean() for one in scored.exchanged if one is not None]
+    if len(levels) == len(scored.values):
+        rows["exchange"] = {"the same claims on other victims": np.array(levels)}
+    if chance is not None:
+        rows["nothing"] = {**rows.get("nothing", {}), "chance": np.full(len(scored.values), chance)}
+    try:
+        kappa = best_guess(rows, low=low, high=high, rng=rng, higher_leaks=metric.higher_leaks)
+    except Undefined:
+        return None if chance is None else (chance, chance)
+    return kappa.value, kappa.limit
+
+
+@functools.cache
+def _ceiling(noise_multiplier: float, steps: int, rate: float, unit: str) -> "Ceiling":
+    # Imported here: a defence with a guarantee implies that the extra is installed.
+    from glasshouse.privacy.bound import Release, attack_ceiling  # noqa: PLC0415
+
+    release = Release(noise_multiplier=noise_multiplier, steps=steps, rate=rate)
+    return attack_ceiling([release], unit="update" if unit == "update" else "example")

@@ -1,0 +1,244 @@
+"""Pair claims with the truth: what was claimed about each victim, beside the victim's own and others' truth.
+
+A kind of claim says how it is paired (``Claim.paired``), a metric which part it reads and what it compares
+that with. Everything afterwards sees pairs alone. A kind of another package needs no entry here.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from glasshouse.attacks.base import (
+    About,
+    Claim,
+    ClassRepresentatives,
+    DefenseGuess,
+    Reconstruction,
+    label_counts,
+)
+from glasshouse.audit.scoring.truth import EXAMPLES, SHIFTS, GroundTruth, Target
+from glasshouse.metrics.attribution import said_of_recovered
+from glasshouse.metrics.base import Metric, ScoreContext
+from glasshouse.wire import Batch
+
+TURNS: Final = 20
+"""Number of exchanges of owners and labels; more would only reduce the variance of the mean."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Sides:
+    """A claim's part and the part of a truth that it is compared with; ``context`` None: the usual one."""
+
+    claimed: Tensor
+    truth: Tensor
+    context: ScoreContext | None = None
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Pair:
+    """One claim beside the truth of its victim.
+
+    Attributes:
+        victim: unique id of the victim's private data, by which two attacks are paired; several if the units
+            of the score are victims themselves (classes).
+        own: the claim and its victim's truth; None: nothing was claimed, and the victim scores as a guess.
+        others: the same claim and other victims' truth.
+        blind: the claim without what is judged, which the null adversary scores; None: it guesses examples.
+        examples: the victim's private examples; None: it has none of its own.
+        twins: other private examples of the victims' labels, for a null who knows all but the victims.
+        number: the round; with the client it names the null adversary's random stream.
+        client: whose update; None: the whole round.
+        people: the people behind the examples.
+        answered: the claim says something.
+        run: the federation.
+        clients: who has the property, (N,), for claims about all clients.
+    """
+
+    victim: tuple[str, ...]
+    own: Sides | None
+    others: tuple[Sides, ...] = ()
+    blind: Sides | None = None
+    examples: Batch | None = None
+    twins: Batch | None = None
+    number: int = 0
+    client: int | None = None
+    people: frozenset[int] = frozenset()
+    answered: bool = True
+    run: str = ""
+    clients: NDArray[np.bool_] | None = None
+
+
+def can_score(kind: type[Claim], metric: Metric) -> bool:
+    """Whether the metric scores claims of this kind."""
+    return kind.scored and metric.claim in {kind.kind, *kind.also}
+
+
+def pair(claim: Claim, metric: Metric, ground: GroundTruth) -> list[Pair]:
+    """The claim beside the truth of each of its victims; empty: it lacks the part that the metric reads."""
+    paired = "recovered" if metric.of_recovered and claim.paired == "examples" else claim.paired
+    return _WAYS[paired](claim, metric, ground)
+
+
+def pair_silence(kind: type[Claim], about: About, metric: Metric, ground: GroundTruth) -> list[Pair]:
+    """Pairs of a victim without a claim: with the kind's empty claim, else scored like a guess."""
+    if ground.terms is not None and (empty := kind.silence(about, ground.terms)) is not None:
+        return pair(empty, metric, ground)
+    if kind.grows:  # its victims are classes or clients, which only a claim names
+        return []
+    return [replace(_victim(about, number, ground), answered=False) for number in about.rounds]
+
+
+def _victim(about: About, number: int, ground: GroundTruth) -> Pair:
+    """The victim of a claim in one of its rounds, with nothing claimed about it."""
+    return Pair(
+        victim=(ground.truth.identity(number, about.client),),
+        own=None,
+        examples=ground.target(number, about.client).batch,
+        number=number,
+        client=about.client,
+        people=ground.truth.people(number, about.client),
+        run=ground.run,
+    )
+
+
+def _with_examples(claim: Claim, metric: Metric, ground: GroundTruth) -> list[Pair]:
+    """One pair per round of the claim."""
+    most, pairs = ground.allowed(claim.about), []
+    whole = metric.against == "inputs" and claim.guessed  # a claim about examples, which have twins
+    for number in claim.about.rounds:
+        target = ground.target(number, claim.about.client)
+
+        def sides(other: Target, size: int = len(target.batch)) -> Sides | None:
+            # As many candidates as announced, in proportion for a victim of another size.
+            return _sides(claim, metric, other, ground, count=max(1, most * len(other.batch) // size))
+
+        own = sides(target)
+        if own is None:
+            return []
+        others = [sides(other) for other in ground.others(claim.about, number)]
+        pairs.append(
+            replace(
+                _victim(claim.about, number, ground),
+                own=own,
+                others=tuple(side for side in others if side is not None),
+                twins=ground.twins(number, claim.about.client) if whole else None,
+                answered=not claim.says_nothing,
+            )
+        )
+    return pairs
+
+
+def _sides(claim: Claim, metric: Metric, target: Target, ground: GroundTruth, *, count: int) -> Sides | None:
+    """What is claimed and what is true; None: the claim lacks the part that the metric reads."""
+    claimed = claim.part(metric.reads, count)
+    if claimed is None:
+        return None
+    truth = truth_part(metric, target, ground.context)
+    if metric.against == "counts":  # both sides over the same classes
+        classes = max(ground.context.classes or 0, len(claimed), len(truth))
+        claimed, truth = (torch.nn.functional.pad(x, (0, classes - len(x))) for x in (claimed, truth))
+    return Sides(claimed=claimed, truth=truth)
+
+
+def truth_part(metric: Metric, target: Target, context: ScoreContext) -> Tensor:
+    """The part of the ground truth that the metric compares with."""
+    if metric.against == "vectors":
+        assert context.features is not None  # every ground truth has the broadcast model
+        return context.features(target.batch.inputs)
+    if metric.against == "counts":
+        return label_counts(target.batch.labels)
+    parts = {"inputs": target.batch.inputs, "labels": target.batch.labels, "owners": target.owners}
+    return parts[metric.against]
+
+
+def _with_recovered(claim: Claim, metric: Metric, ground: GroundTruth) -> list[Pair]:
+    """What is said of the examples that the claim also rebuilt; others keep them, with moved truths."""
+    assert isinstance(claim, Reconstruction)
+    most, pairs = ground.allowed(claim.about), []
+    inputs, said = claim.part("inputs", most), claim.part(metric.reads, most)
+    assert inputs is not None
+    pool = torch.cat([truth_part(metric, ground.target(r, None), ground.context) for r in ground.rounds])
+    step = max(1, len(pool) // TURNS)
+    for number in claim.about.rounds:
+        target = ground.target(number, claim.about.client)
+        originals, true = target.batch.inputs, truth_part(metric, target, ground.context)
+        claimed = said_of_recovered(inputs, said, originals, context=ground.context)
+        unsaid = said_of_recovered(inputs, None, originals, context=ground.context)
+        shifted = [pool.roll(shift)[: len(true)] for shift in range(step, len(pool), step)]
+        pairs.append(
+            replace(
+                _victim(claim.about, number, ground),
+                own=Sides(claimed=claimed, truth=true),
+                others=tuple(Sides(claimed=claimed, truth=other) for other in shifted),
+                blind=Sides(claimed=unsaid, truth=true),
+                answered=not claim.says_nothing,
+            )
+        )
+    return pairs
+
+
+def _with_classes(claim: Claim, metric: Metric, ground: GroundTruth) -> list[Pair]:
+    """One pair with one unit per private class; others are the same images under moved class names."""
+    assert isinstance(claim, ClassRepresentatives)
+    gallery = ground.context.gallery
+    if gallery is None:
+        metric.score(claim.inputs, claim.labels, context=ground.context)  # raises, and says what is missing
+        return []
+    claimed = claim.source if metric.reads == "source" else claim.inputs
+    # Owners cost nothing to compare, so they are exchanged with all other classes.
+    most = max(1, min(SHIFTS, EXAMPLES // (2 * gallery.targets)))
+    shifts = range(1, gallery.targets if metric.reads == "source" else min(gallery.targets, 1 + most))
+    others = [
+        Sides(claimed=claimed, truth=claim.labels, context=ground.with_classes_moved(by)) for by in shifts
+    ]
+    return [
+        Pair(
+            victim=tuple(f"class {gallery.classes[j]}" for j in claim.labels.tolist()),
+            own=Sides(claimed=claimed, truth=claim.labels, context=ground.context),
+            others=tuple(others),
+            run=ground.run,
+        )
+    ]
+
+
+def _with_clients(claim: Claim, metric: Metric, ground: GroundTruth) -> list[Pair]:
+    """All clients of the federation in one pair."""
+    claimed = claim.part(metric.reads, 0)
+    assert claimed is not None
+    truth = ground.truth.with_property(len(claimed))
+    return [
+        Pair(
+            victim=tuple(f"{ground.run} client {i}" for i in range(len(claimed))),
+            own=Sides(claimed=claimed, truth=torch.from_numpy(truth)),
+            answered=not claim.says_nothing,
+            run=ground.run,
+            clients=truth,
+        )
+    ]
+
+
+def _with_defense(claim: Claim, metric: Metric, ground: GroundTruth) -> list[Pair]:
+    """The claimed defences and the real ones; the same for all victims, so without others."""
+    del metric
+    assert isinstance(claim, DefenseGuess)
+    guess = torch.tensor([0 if claim.name == ground.defense else -1])
+    behind = " ".join(ground.truth.identity(number, claim.about.client) for number in claim.about.rounds)
+    own = Sides(claimed=guess, truth=torch.zeros_like(guess))
+    return [Pair(victim=(behind,), own=own, answered=not claim.says_nothing, run=ground.run)]
+
+
+_WAYS: Final[Mapping[str, Callable[[Claim, Metric, GroundTruth], list[Pair]]]] = {
+    "examples": _with_examples,
+    "recovered": _with_recovered,
+    "classes": _with_classes,
+    "clients": _with_clients,
+    "defense": _with_defense,
+}
+"""By what a kind of claim declares, or a metric of recovered examples."""

@@ -1,0 +1,208 @@
+"""Decide what a finding means. The verdict is decided here and nowhere else; the report words it.
+
+A leak needs a gain over the null adversaries and over the same claims on other victims. "No leak found" is
+earned, never a default: whatever is missing for it makes the verdict "not shown", with the reason.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, final
+
+from glasshouse.metrics.base import Metric
+from glasshouse.metrics.statistics.interval import Interval
+from glasshouse.results.cards import MetricCard
+from glasshouse.results.judgement import ALPHA
+from glasshouse.results.records import Control, Finding, Power, Rung, Share, Verdict
+
+# | number | what it trades                        | which measurement set it | where repeated   |
+# |--------|---------------------------------------|--------------------------|------------------|
+# | SMALL  | gains that are called negligible      | docs/result.md           | tests of scoring |
+# | POWER  | leaks missed against victims needed   | docs/result.md           | tests/verdicts   |
+# | ALIKE  | cells where "whose" has no meaning    | tests/verdicts           | tests/verdicts   |
+SMALL: Final = {"dB": 1.0, "share": 0.1, "": 0.05}
+"""Largest negligible gain, by unit; for unbounded metrics, as a fraction of the null's value."""
+POWER: Final = 0.8
+"""Smallest share of planted leaks that must be found before an attack that found nothing shows anything."""
+ALIKE: Final = 0.5
+"""Share of victims with a near-duplicate among other victims from which "whose" is no question."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """Everything that a verdict rests on.
+
+    Attributes:
+        metric: of the scores.
+        gain: over the quoted null adversary.
+        null: that null's value.
+        exchange: gain over the same claims on other victims; None: the metric has no such control.
+        ladder: gains over the null adversaries of every rung; empty: not a claim about examples.
+        control: of the attack; None: it has none, or it was not run.
+        contradicted: the number lies beyond what a guarantee allows.
+        certificates: searches with a certificate; None: the attack declares no loss.
+        unfinished: of them, how many stopped above the loss of the truth.
+        falling: of them, how many still improved in the last half of their budget.
+        share: of victims that came out; None: single victims could not be judged.
+        why_no_share: why not.
+        power: planted leaks that were found; None: none were planted.
+        alike: share of the victims with a near-duplicate among the others.
+        silent: victims about whom nothing was claimed.
+    """
+
+    metric: Metric
+    gain: Interval
+    null: float
+    exchange: Interval | None = None
+    ladder: Sequence[Rung] = ()
+    control: Control | None = None
+    contradicted: bool = False
+    certificates: int | None = None
+    unfinished: int = 0
+    falling: int = 0
+    share: Share | None = None
+    why_no_share: str = ""
+    power: Power | None = None
+    alike: float = 0.0
+    silent: int = 0
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """A verdict, why it is no stronger, and what would show it; both in words, empty for leaks."""
+
+    verdict: Verdict
+    reason: str = ""
+    remedy: str = ""
+
+
+def decide(evidence: Evidence) -> Decision:
+    """The verdict on one finding.
+
+    Returns:
+        ``contradiction`` if more came out than a guarantee allows. ``no power`` if the control failed.
+        ``leaks`` if the gains over the null adversaries and over the exchange are above 0, on the rung of the
+        label, too, where there is one; else ``label leak``. ``too alike`` if claims are better than any
+        guess, but as good for other victims, which are near-duplicates. ``no leak found`` if nothing of what
+        that needs is missing; else ``not shown``.
+    """
+    if evidence.contradicted:
+        return Decision(verdict="contradiction")
+    if evidence.control is not None and not evidence.control.passed:
+        return Decision(
+            verdict="no power",
+            reason="its control failed",
+            remedy="repair the attack, or give it the effort that it needs in the easy setting",
+        )
+    beyond_null = evidence.gain.above_zero
+    if beyond_null and (evidence.exchange is None or evidence.exchange.above_zero):
+        return _leak(evidence.ladder)
+    if beyond_null and evidence.alike >= ALIKE:
+        return Decision(
+            verdict="too alike",
+            reason="other victims are near-duplicates, so a claim fits several of them",
+            remedy="audit with victims that differ, or count near-duplicates as one",
+        )
+    missing = next(_missing(evidence), None)
+    if missing is None:
+        return Decision(verdict="no leak found")
+    return Decision(verdict="not shown", reason=missing[0], remedy=missing[1])
+
+
+def _leak(ladder: Sequence[Rung]) -> Decision:
+    """``leaks``, or ``label leak`` where a null adversary who knows the victim's label does as well."""
+    above = [rung for rung in ladder if rung.knows == "label" and not rung.beaten]
+    if not above:
+        return Decision(verdict="leaks")
+    return Decision(
+        verdict="label leak",
+        reason=f"{above[0].name} does as well: the label came out, and no example is shown to",
+        remedy="more victims, or an attack that rebuilds more than the class",
+    )
+
+
+def _missing(evidence: Evidence) -> Iterator[tuple[str, str]]:
+    """What "no leak found" lacks, the most important first: (reason, what would show it)."""
+    if evidence.control is None:
+        yield (
+            "no control shows that this attack works where it must",
+            "run its control: ",
+        )
+    if evidence.share is not None and evidence.share.out:
+        out = f"{evidence.share.out} of {evidence.share.n}"
+        yield f"the mean shows no leak, but {out} victims came out", "look at the single victims"
+    gains = [evidence.gain] if evidence.exchange is None else [evidence.gain, evidence.exchange]
+    if min(gain.high for gain in gains) > small_gain(evidence.metric, evidence.null):
+        yield "the interval of the gain reaches beyond what is negligible", "more victims or seeds"
+    if evidence.unfinished:
+        yield f"the search was not finished for {evidence.unfinished} victims", "more iterations or restarts"
+    if evidence.falling:
+        yield f"{evidence.falling} searches still improved at the end", "more iterations"
+    if evidence.share is None:
+        yield f"single victims could not be judged ({evidence.why_no_share})", "more held-out examples"
+    elif evidence.share.most > evidence.share.margin:
+        most, margin = (f"{100 * x:.0f} %" for x in (evidence.share.most, evidence.share.margin))
+        yield (
+            f"up to {most} of such victims could come out, {margin} are tolerated",
+            f"{evidence.share.needed} victims of whom none comes out",
+        )
+    if evidence.power is None:
+        yield "no leak was planted here to show that it would be found", "plant known leaks in this cell"
+    elif evidence.power.found < POWER * evidence.power.planted:
+        found = f"{evidence.power.found} of {evidence.power.planted}"
+        yield f"only {found} planted leaks were found", "a stronger attack, or more effort"
+
+
+def small_gain(metric: Metric, null: float) -> float:
+    """The largest negligible gain, in the metric's unit; see ``SMALL``."""
+    size = SMALL.get(metric.unit, SMALL[""])
+    relative = metric.unit == "" and not all(math.isfinite(end) for end in metric.range)
+    return size * abs(null) if relative else size
+
+
+BY_LUCK: Final = "among this many findings it would be expected by luck"
+
+
+def settle(findings: Sequence[Finding], cards: Mapping[str, MetricCard]) -> tuple[Finding, ...]:
+    """The findings of a run with their last word: what luck or the pixels explain is not shown to leak.
+
+    Args:
+        findings: of the whole run, with adjusted p-values (:func:`with_family`).
+        cards: of their metrics, by name.
+    """
+    return tuple(_settled(finding, findings, cards) for finding in findings)
+
+
+def _settled(finding: Finding, findings: Sequence[Finding], cards: Mapping[str, MetricCard]) -> Finding:
+    if finding.verdict not in ("leaks", "label leak", "too alike"):
+        return finding
+    if finding.p_adjusted is not None and finding.p_adjusted >= ALPHA:
+        return replace(
+            finding, verdict="not shown", by_luck=True, reason=BY_LUCK, remedy="more victims or seeds"
+        )
+    denial = _denial(finding, findings, cards)
+    if denial is None:
+        return finding
+    reason = f"by {cards[denial.metric].label} the same images are further from the original than a guess"
+    return replace(
+        finding, verdict="not shown", denied_by=denial.metric, reason=reason,
+        remedy="more effort, until the pixels agree",
+    )  # fmt: skip
+
+
+def _denial(finding: Finding, findings: Sequence[Finding], cards: Mapping[str, MetricCard]) -> Finding | None:
+    """For an image metric: a pixel metric (dB) of the same images that is worse than a guess.
+
+    Recognition rates are never denied: they stand on their own.
+    """
+    card = cards.get(finding.metric)
+    if card is None or card.severity != "images" or card.display != "plain":
+        return None
+    for other in findings:
+        same = (other.scenario, other.cell, other.attack) == (finding.scenario, finding.cell, finding.attack)
+        beside = cards.get(other.metric) if same and other.gain < 0 else None
+        if beside is not None and beside.severity == "images" and beside.display == "level":
+            return other
+    return None

@@ -1,0 +1,81 @@
+"""What ``check`` counts: the same plan as the run, torch's own counters, and an order of magnitude."""
+
+import pytest
+import torch
+
+from glasshouse.audit.count import GRADIENT, Cost, Speed, count, magnitude, measure_speed
+from glasshouse.audit.plan import plan
+from glasshouse.audit.remaining import UNSEEN, Remaining
+from glasshouse.scenario.load import load
+
+
+def rows(*changes):
+    return {row.part: row for row in count(load("digits-inversion", list(changes)))}
+
+
+def test_every_call_of_the_plan_is_counted(tmp_path):
+    """The run makes one claim folder per call: clients seen in attacked rounds, by cell and seed."""
+    suite = load("digits-inversion", ["audit.seeds=[0, 1, 2]"])
+    (scenario,) = suite.scenarios
+    victims = min(scenario.audit.victims, scenario.federation.cohort_size)
+    plans = plan(suite, tmp_path)
+    assert rows("audit.seeds=[0, 1, 2]")["inverting_gradients"].calls == 3 * victims * len(plans)
+
+
+def test_iterations_are_those_of_the_search():
+    few = rows("attacks=[{name='inverting_gradients', search={iterations=7, restarts=2}}]")
+    row = few["inverting_gradients"]
+    assert (row.unit, row.amount) == ("iterations", 14 * row.calls)
+
+
+def test_a_control_is_counted_once_for_all_scenarios():
+    parts = [row for row in count(load("quickstart", [])) if row.part == "control: inverting_gradients"]
+    assert [row.calls for row in parts] == [1]
+
+
+def test_operations_of_a_linear_network_are_known(tmp_path, monkeypatch):
+    """One linear layer D -> K: 2 D K operations a pass, three passes a gradient."""
+    (tmp_path / "own_linear.py").write_text(
+        "from torch import nn\n\ndef net(input_shape, classes):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    changes = ["model.name='own_linear:net'", "attacks=[{name='label_inference'}]", "audit.controls=false"]
+    row = {r.part: r for r in count(load("digits-inversion", changes))}["simulation"]
+    assert row.cost.operations == GRADIENT * 2 * 64 * 10 * row.amount
+
+
+def test_a_batch_costs_operations_and_shares_operators():
+    one = Cost(operations=10, operators=4)
+    assert one.times(3, examples=5) == Cost(operations=150, operators=12)
+    assert one.seconds(Speed(operations=5, operators=2)) == pytest.approx(4)
+
+
+def test_speed_is_measured_and_leaves_threads_alone():
+    before = torch.get_num_threads()
+    speed = measure_speed(0.05)
+    assert speed.operations > 1e7
+    assert speed.operators > 100
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(29, "some seconds"), (31, "about a minute"), (7200, "some 2 hours"), (1e9, "some 11574 days")],
+)
+def test_no_finer_than_an_order_of_magnitude(seconds, words):
+    assert magnitude(seconds) == words
+
+
+def test_remaining_time_corrects_itself():
+    run = Remaining(jobs=1, expected={"attacks": 4, "scores": 2})
+    run.finish("attacks", 10)
+    assert run.seconds == pytest.approx(30 + UNSEEN * 40)
+    run.finish("attacks", 2)  # faster than the first
+    assert run.seconds == pytest.approx(12 + UNSEEN * 24)
+    run.finish("attacks", 6, steps=2)
+    run.finish("scores", 1)
+    assert run.seconds == pytest.approx(1)
+    run.finish("scores", 1)
+    assert run.seconds == 0
