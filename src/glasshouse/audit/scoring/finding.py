@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, final
 import numpy as np
 
 from glasshouse.attacks.base import Reconstruction, Representations
-from glasshouse.audit.scoring.certificate import SEARCHED
+from glasshouse.audit.scoring.certificate import SEARCHED, certificate_of
 from glasshouse.audit.scoring.exchange import exchange
 from glasshouse.audit.scoring.gains import gain_of, middle, null_of, p_of, value_of, with_chance
 from glasshouse.audit.scoring.read import Run
@@ -107,13 +107,12 @@ def finding_of(cell: Cell, attack: Plugin, measured: Measurement, runs: Sequence
             ladder=ladder,
             control=control,
             contradicted=bound is not None and bound.contradicted,
-            certificates=len(searches) or None,
-            unfinished=sum(not s.finished for s in searches),
-            falling=sum(s.falling for s in searches),
+            certificate=certificate_of(searches),
             share=share,
             why_no_share=measured.why_no_victims,
             power=measured.power,
             alike=measured.alike,
+            claimed=bool(scored.claimed or scored.clients),
         )
     )
     finding = Finding(
