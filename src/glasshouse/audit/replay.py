@@ -31,6 +31,7 @@ from glasshouse.audit.scoring.score import score_outcomes
 from glasshouse.audit.scoring.tasks import attack_key
 from glasshouse.audit.sealed import is_foreign
 from glasshouse.audit.simulation.group import Group, simulate
+from glasshouse.audit.simulation.planted import OTHER_DATA
 from glasshouse.audit.simulation.record import read_record
 from glasshouse.cache import folder as cache_folder
 from glasshouse.errors import BadFile, Inapplicable, Undefined
@@ -44,8 +45,6 @@ from glasshouse.store import read_json, write_json
 
 SIDE = ("transcript", "own", "grants", "adversary")
 PROCESSES: Final = 2
-OTHER_DATA: Final = 7919
-"""Added to a seed where other private data are wanted: far from the seeds that an audit repeats with."""
 _NOTE: Final = "truth-moved-aside.json"
 
 

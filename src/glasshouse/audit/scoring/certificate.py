@@ -89,7 +89,7 @@ def certify_together(piece: Piece) -> list[tuple[str, tuple[Search, ...]]]:
     # The sealed process sees the adversary's part of this group, and the cache if nobody else wrote its code.
     show, hide = (
         [group / part for part in _SIDE],
-        [group.parents[1] if group.parent.name == "cells" else group],
+        [group.parents[1] if group.parent.name in ("cells", "planted") else group],
     )
     (hide if foreign else show).append(cache_folder())
     try:

@@ -102,7 +102,7 @@ def decide(evidence: Evidence) -> Decision:
         )
     beyond_null = evidence.gain.above_zero
     if beyond_null and (evidence.exchange is None or evidence.exchange.above_zero):
-        return _leak(evidence.ladder)
+        return _leak(evidence.ladder, evidence.share)
     if beyond_null and evidence.alike >= ALIKE:
         return Decision(
             verdict="too alike",
@@ -115,10 +115,13 @@ def decide(evidence: Evidence) -> Decision:
     return Decision(verdict="not shown", reason=missing[0], remedy=missing[1])
 
 
-def _leak(ladder: Sequence[Rung]) -> Decision:
-    """``leaks``, or ``label leak`` where a null adversary who knows the victim's label does as well."""
+def _leak(ladder: Sequence[Rung], share: Share | None) -> Decision:
+    """``leaks``, or ``label leak`` where a null adversary who knows the victim's label does as well.
+
+    Single victims are named within their label, so that one of them beats that null, too.
+    """
     above = [rung for rung in ladder if rung.knows == "label" and not rung.beaten]
-    if not above:
+    if not above or (share is not None and share.out):
         return Decision(verdict="leaks")
     return Decision(
         verdict="label leak",
@@ -140,7 +143,7 @@ def _missing(evidence: Evidence) -> Iterator[tuple[str, str]]:
     gains = [evidence.gain] if evidence.exchange is None else [evidence.gain, evidence.exchange]
     if min(gain.high for gain in gains) > small_gain(evidence.metric, evidence.null):
         yield "the interval of the gain reaches beyond what is negligible", "more victims or seeds"
-    if evidence.certificate is not None and (missing := evidence.certificate.missing):
+    if evidence.certificate is not None and (missing := _with_canaries(evidence).missing):
         yield missing, "more iterations or restarts, or a loss that tells private examples from others"
     if evidence.share is None:
         yield f"single victims could not be judged ({evidence.why_no_share})", "more held-out examples"
@@ -155,6 +158,18 @@ def _missing(evidence: Evidence) -> Iterator[tuple[str, str]]:
     elif evidence.power.found < POWER * evidence.power.planted:
         found = f"{evidence.power.found} of {evidence.power.planted}"
         yield f"only {found} planted leaks were found", "a stronger attack, or more effort"
+
+
+def _with_canaries(evidence: Evidence) -> Certificate:
+    """The certificate; a loss that tells the canaries of this cell from others tells examples.
+
+    Behind a defence the loss may not be able to: then no search can, and that is the defence's merit.
+    """
+    certificate, power = evidence.certificate, evidence.power
+    assert certificate is not None
+    return (
+        certificate if power is None else replace(certificate, told_p=min(certificate.told_p, power.told_p))
+    )
 
 
 def small_gain(metric: Metric, null: float) -> float:
