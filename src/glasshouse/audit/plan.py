@@ -67,10 +67,10 @@ def _groups(
 
 
 def planted_plans(plans: Sequence[Plan], out: Path, *, device: str = "cpu") -> dict[str, Plan]:
-    """The cells that show what an attack finds where nothing is defended, by the hash of the cell they stand for.
+    """The cells that show what attacks find where nothing is defended, by the hash of whom they stand for.
 
-    An undefended cell stands for itself, and for those of the run that differ from it by their defences alone;
-    for other cells canaries are planned, once for all that would have the same ones.
+    An undefended cell stands for itself, and for those of the run that differ from it by defences alone; for
+    other cells canaries are planned, once for all that would have the same ones.
     """
     own = {
         digest(p.cell.scenario.model_dump(mode="json")): p for p in plans if is_undefended(p.cell.scenario)

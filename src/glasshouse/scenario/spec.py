@@ -243,8 +243,8 @@ class Audit(Table):
         seeds: repeat the federation with each of these; empty: once, with the scenario's seed.
         contrast: attack (label or name) whose paired difference to every other attack is reported.
         margin: share of victims that may come out before a setting counts as leaking, in (0, 1).
-        planted: canaries whose updates are sent undefended, to see whether the attacks find them: the power behind
-            a silence; 0: none.
+        planted: canaries whose updates are sent undefended, to see whether the attacks find them: the power
+            behind a silence; 0: none.
         epsilon: the claimed ε, and how it is tested.
         auditor: who is responsible for the audit, printed on the report; default: ``GLASSHOUSE_AUDITOR``.
     """

@@ -143,8 +143,8 @@ def _metrics(cell: Cell) -> tuple[dict[str, Metric], list[Refusal]]:
 class Judged:
     """A metric by which an attack is judged: its label, the kind of claims, and whether it decides.
 
-    ``alone``: no attack of another kind makes such claims; ``singles``: verdicts on single victims, by the metric
-    that judges them.
+    ``alone``: no attack of another kind makes such claims; ``singles``: verdicts on single victims, by the
+    metric that judges them.
     """
 
     name: str

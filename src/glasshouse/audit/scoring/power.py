@@ -12,7 +12,7 @@ __all__ = ["powers_of"]
 
 
 def powers_of(attacks: Iterable[Plugin], findings: Iterable[Finding], *, how: str) -> Mapping[str, Power]:
-    """How many canaries each attack found, by :func:`control_key`; without those that judge no single example.
+    """How many canaries each attack found, by :func:`control_key`; only of those that judge single examples.
 
     A canary is found as a victim is said to come out: its claim knows it, at the level of one victim.
 

@@ -91,7 +91,7 @@ def decide(evidence: Evidence) -> Decision:
     if evidence.control is not None and not evidence.control.passed:
         return Decision(
             verdict="no power",
-            reason="its control failed",
+            reason=evidence.control.reason or "its control failed",
             remedy="repair the attack, or give it the effort that it needs in the easy setting",
         )
     if not evidence.claimed:

@@ -37,8 +37,8 @@ def victims_of(
 ) -> tuple[Victim, ...] | str:
     """A verdict for every private example with a claim about it, or why there is none.
 
-    The same private data in another run are not counted again. If the metric is binary, examples are ranked by
-    their squared error, and the value is the metric's. Which victims came out is corrected for how many there
+    The same private data in another run are not counted again. If the metric is binary, examples are ranked
+    by their squared error, and the value is the metric's. Which victims came out is corrected for how many there
     are (Benjamini and Hochberg).
 
     Args:
