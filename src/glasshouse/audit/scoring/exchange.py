@@ -70,12 +70,21 @@ def exchange(
         return None
     if metric.counts:
         return ExchangeGain(level=null_of(other, metric), gain=gain, p=p)
-    if (all_pairs := _compare_all(tables, stream)) is not None:
+    if _all_alike(tables):
+        # Whose a claim is has no answer: all that can be told apart is how near near-duplicates are.
+        gain, p = replace(gain, low=min(gain.low, 0.0)), 1.0
+    elif (all_pairs := _compare_all(tables, stream)) is not None:
         low, high = min(all_pairs.low, gain.value), max(all_pairs.high, gain.value)
         gain, p = replace(gain, low=low, high=high), all_pairs.p
     elif (tested := _compare_pairs(scored, metric, stream)) is not None:
         gain, p = replace(gain, low=min(tested.low, gain.value)), tested.p
     return ExchangeGain(level=null_of(other, metric), gain=gain, p=p)
+
+
+def _all_alike(tables: Sequence[Table | None]) -> bool:
+    """Whether in no run there are two victims that can be told apart, though there are several."""
+    groups = [table.alike_updates() for table in tables if table is not None and len(table.matches) > 1]
+    return bool(groups) and all(len(np.unique(group)) == 1 for group in groups)
 
 
 def _compare_all(tables: Sequence[Table | None], rng: Rng) -> ExchangeTest | None:

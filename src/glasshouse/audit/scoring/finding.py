@@ -28,7 +28,6 @@ from glasshouse.metrics.statistics.interval import Interval
 from glasshouse.metrics.statistics.ladder import best_guess
 from glasshouse.metrics.statistics.share_out import equivalence
 from glasshouse.metrics.statistics.units import Numbers, means_of
-from glasshouse.metrics.statistics.victims import ALPHA
 from glasshouse.modalities.base import RUNGS
 from glasshouse.results.records import Control, Finding, Knows, Power, Rung, Share, Victim
 from glasshouse.results.strength import Search, UpperBound
@@ -205,7 +204,7 @@ def _share(victims: Sequence[Victim], margin: float) -> Share | None:
     if not victims:
         return None
     # Who counts as come out is not corrected for how many victims there are: that would hide some of them.
-    result = equivalence(sum(v.p <= ALPHA for v in victims), len(victims), margin=margin)
+    result = equivalence(sum(v.out for v in victims), len(victims), margin=margin)
     return Share(
         out=sum(v.leaks for v in victims),
         n=len(victims),

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Literal, TypeVar
 
+from glasshouse.audit.scoring.verdict import BEYOND_SMALL, POWER
 from glasshouse.audit.scoring.words import defense_labels
 from glasshouse.results.cards import Limit, MetricCard
 from glasshouse.results.judgement import expected_by_luck, victims_of
@@ -43,6 +44,9 @@ def state_of_gain(
     """
     single = victims or finding.victims
     control = finding.control
+    if finding.chance is not None and finding.higher_leaks and limit >= 1 - finding.chance:
+        reach = f"{100 * (1 - finding.chance):.0f} points"
+        return "undecided", f"no attack could break it: the metric gains at most {reach} over chance"
     if finding.verdict == "no power" or (control is not None and not control.passed):
         return "undecided", "its control failed, so the number says nothing"
     if finding.gain_low > limit:
@@ -57,6 +61,15 @@ def state_of_gain(
         return "undecided", "no control shows that this attack works where it must"
     if finding.unfinished:
         return "undecided", f"the search was not finished for {finding.unfinished} victims"
+    about_examples = bool(finding.ladder)
+    if about_examples and finding.verdict == "not shown" and finding.reason not in ("", BEYOND_SMALL):
+        # The interval alone is no evidence: whatever keeps a silence from meaning something keeps a limit open.
+        return "undecided", finding.reason
+    if finding.share is not None and finding.share.most > finding.share.margin:
+        most, margin = (f"{100 * x:.0f} %" for x in (finding.share.most, finding.share.margin))
+        return "undecided", f"up to {most} of such victims could come out whole, {margin} are tolerated"
+    if about_examples and (finding.power is None or finding.power.found < POWER * finding.power.planted):
+        return "undecided", "planted leaks were not found, or none was planted"
     if refused and finding.claimed is not None and finding.claimed < finding.n:
         return "undecided", f"the attack could not run on some victims and claimed {finding.claimed}"
     if count := sum(victim.leaks for victim in single):

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping
 
 from glasshouse.audit.scoring.certificate import certificate_of
 from glasshouse.audit.scoring.tasks import control_key
-from glasshouse.metrics.statistics.victims import ALPHA
 from glasshouse.results.records import Finding, Power
 from glasshouse.scenario.table import Plugin
 
@@ -28,11 +27,11 @@ def powers_of(attacks: Iterable[Plugin], findings: Iterable[Finding], *, how: st
         if not own:
             continue
         # The kind of claim that shows most decides: an attack may claim labels beside examples.
-        best = max(own, key=lambda f: sum(v.p <= ALPHA for v in f.victims) / len(f.victims))
+        best = max(own, key=lambda f: sum(v.out for v in f.victims) / len(f.victims))
         certificate = certificate_of(best.searches)
         powers[control_key(attack)] = Power(
             planted=len(best.victims),
-            found=sum(victim.p <= ALPHA for victim in best.victims),
+            found=sum(victim.out for victim in best.victims),
             how=how,
             told_p=1.0 if certificate is None else certificate.told_p,
         )

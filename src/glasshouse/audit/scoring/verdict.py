@@ -28,6 +28,8 @@ POWER: Final = 0.8
 ALIKE: Final = 0.5
 """Share of victims with a near-duplicate among other victims from which "whose" is no question."""
 
+BEYOND_SMALL: Final = "the interval of the gain reaches beyond what is negligible"
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -142,12 +144,12 @@ def _missing(evidence: Evidence) -> Iterator[tuple[str, str]]:
         yield f"the mean shows no leak, but {out} victims came out", "look at the single victims"
     gains = [evidence.gain] if evidence.exchange is None else [evidence.gain, evidence.exchange]
     if min(gain.high for gain in gains) > small_gain(evidence.metric, evidence.null):
-        yield "the interval of the gain reaches beyond what is negligible", "more victims or seeds"
+        yield BEYOND_SMALL, "more victims or seeds"
     if evidence.certificate is not None and (missing := _with_canaries(evidence).missing):
         yield missing, "more iterations or restarts, or a loss that tells private examples from others"
-    if evidence.share is None:
+    if evidence.share is None and evidence.ladder:
         yield f"single victims could not be judged ({evidence.why_no_share})", "more held-out examples"
-    elif evidence.share.most > evidence.share.margin:
+    elif evidence.share is not None and evidence.share.most > evidence.share.margin:
         most, margin = (f"{100 * x:.0f} %" for x in (evidence.share.most, evidence.share.margin))
         yield (
             f"up to {most} of such victims could come out, {margin} are tolerated",

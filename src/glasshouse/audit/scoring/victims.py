@@ -19,7 +19,7 @@ from glasshouse.metrics.base import Metric
 from glasshouse.metrics.reconstruction import Mse
 from glasshouse.metrics.statistics.multiplicity import benjamini_hochberg
 from glasshouse.metrics.statistics.rank import FEWEST
-from glasshouse.metrics.statistics.victims import NAMED, NamedVictims, name_victims
+from glasshouse.metrics.statistics.victims import ALPHA, NAMED, NamedVictims, name_victims
 from glasshouse.results.records import Victim
 
 __all__ = ["best_of", "can_judge_victims", "victims_of"]
@@ -78,6 +78,7 @@ def victims_of(
                         p=float(judged.p[i]),
                         p_adjusted=float(judged.p[i]),
                         leaks=False,
+                        out=bool(judged.best[i] and judged.p[i] <= ALPHA),
                     )
                 )
                 best.append(bool(judged.best[i]))
