@@ -10,9 +10,9 @@ import numpy as np
 
 from benchmarks.false_leaks import PASSED, metric_of, resample_less, scored_of
 from benchmarks.false_leaks_families import FAMILIES, Family
-from glasshouse.audit.scoring.verdicts.exchange import exchange
-from glasshouse.audit.scoring.verdicts.family import with_family
-from glasshouse.audit.scoring.verdicts.finding import gain_of, null_of, p_of, verdict_of
+from glasshouse.audit.scoring.exchange import exchange
+from glasshouse.audit.scoring.family import with_family
+from glasshouse.audit.scoring.gains import gain_of, null_of, p_of, verdict_of
 from glasshouse.metrics.statistics.multiplicity import holm
 from glasshouse.metrics.statistics.rank import rank_p_value
 from glasshouse.report.verdicts.answer import overall

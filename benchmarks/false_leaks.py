@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.false_leaks_families import FAMILIES, Family, Sample
-from glasshouse.audit.scoring.claims.scored import ClientSample, ScoredMetric, join_parts
+from glasshouse.audit.scoring.exchange import exchange
+from glasshouse.audit.scoring.gains import gain_of, null_of, verdict_of
 from glasshouse.audit.scoring.nulls import CHANCE
-from glasshouse.audit.scoring.verdicts.exchange import exchange
-from glasshouse.audit.scoring.verdicts.finding import gain_of, null_of, verdict_of
+from glasshouse.audit.scoring.score import ClientSample, ScoredMetric, join_parts
 from glasshouse.metrics.base import Metric
 from glasshouse.metrics.statistics import interval, pairing, permutation
 from glasshouse.registry import load

@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 import torch
+from glasshouse.audit.scoring.judge import Judge
 from torch import Tensor
 
 from glasshouse.attacks.base import About, Reconstruction
 from glasshouse.audit.attacking.claims import Outcome, Unit
-from glasshouse.audit.scoring.claims.scored import ScoredMetric
-from glasshouse.audit.scoring.judge import Judge
-from glasshouse.audit.scoring.score import Run, score_metric
-from glasshouse.audit.scoring.verdicts.victims import victims_of
+from glasshouse.audit.scoring.read import Run
+from glasshouse.audit.scoring.score import ScoredMetric, score_metric
+from glasshouse.audit.scoring.victims import victims_of
 from glasshouse.data.sources import load
 from glasshouse.metrics.base import ScoreContext
 from glasshouse.metrics.reconstruction import Psnr

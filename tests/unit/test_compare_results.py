@@ -88,7 +88,7 @@ def test_what_nothing_declares_fails(tmp_path, changes):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"verdict": "inconclusive"},
+        {"verdict": "not shown"},
         {"gain_low": 6.0, "gain_high": 12.0},
         {"chosen": "a single run"},
         {"baseline": "chance", "baseline_value": 12.0, "gain": 8.0},

@@ -28,7 +28,7 @@ SILENT = {"gain": 0.0, "half": 0.02}
         (["leaks", "no leak found"], "Private data came out"),
         (["no leak found", "no leak found"], "No leak was found"),
         (["no leak found", "no power"], "This audit cannot tell"),
-        (["no leak found", "inconclusive"], "This audit cannot tell"),
+        (["no leak found", "not shown"], "This audit cannot tell"),
         (["no power"], "This audit cannot tell"),
     ],
 )

@@ -129,7 +129,7 @@ def test_few_federations_are_said_where_clients_are_units(runs, words):
 
 def test_what_ignores_the_update_is_no_leak():
     exchange = Exchange(value=0.6, gain=0.01, gain_low=-0.02, gain_high=0.04, n=20)
-    result = specimen.finding(verdict="inconclusive", exchange=exchange)
+    result = specimen.finding(verdict="not shown", exchange=exchange)
     assert "It gains as much about victims whose update it did not see" in said(result)
 
 
@@ -153,7 +153,7 @@ def test_images_that_moved_in_ssim_alone_do_not_count_as_rebuilt():
     pixels = specimen.finding(metric="psnr", unit="dB", base=11.2, gain=-2.0, half=1.0)
     alike = specimen.finding(primary=True)
     choice = chosen(alike, pixels)
-    assert choice.standing(alike) == "inconclusive"
+    assert choice.standing(alike) == "not shown"
     text = sentence(alike, choice)
     assert "Inverting Gradients is above guessing by SSIM, but not by PSNR" in text
     assert text.endswith("This does not count as rebuilt images.")
@@ -169,11 +169,11 @@ def test_a_distance_that_moved_while_the_deciding_one_did_not_is_a_note():
 
 
 def test_worst_first():
-    kinds = ["no leak found", "inconclusive", "no power", "leaks"]
+    kinds = ["no leak found", "not shown", "no power", "leaks"]
     findings = [specimen.finding(verdict=kind) for kind in kinds]
     mild = specimen.finding(gain=0.1, verdict="leaks")
     order = chosen(*findings, mild).worst_first([*findings, mild])
-    assert [f.verdict for f in order] == ["leaks", "leaks", "no power", "inconclusive", "no leak found"]
+    assert [f.verdict for f in order] == ["leaks", "leaks", "no power", "not shown", "no leak found"]
     assert order[1] is mild
 
 
