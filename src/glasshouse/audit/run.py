@@ -13,15 +13,17 @@ from glasshouse.audit.attacking.claims import read_outcome
 from glasshouse.audit.hashes import NOTES, part_hashes
 from glasshouse.audit.log import RunLog
 from glasshouse.audit.manifest import manifest
-from glasshouse.audit.plan import Plan, control_tasks, plan
+from glasshouse.audit.plan import PLANTED, Plan, control_tasks, plan, planted_plans
 from glasshouse.audit.preflight.inspect import check_suite
-from glasshouse.audit.resume import lives_in_memory, prepare_folder
+from glasshouse.audit.resume import lives_in_memory, prepare_folder, write_scenarios
 from glasshouse.audit.scoring.cell import refusal_record
 from glasshouse.audit.scoring.family import with_family
 from glasshouse.audit.scoring.policy import policy_limits
+from glasshouse.audit.scoring.power import powers_of
 from glasshouse.audit.scoring.tasks import CellResult
 from glasshouse.audit.scoring.verdict import settle
 from glasshouse.audit.scoring.words import attack_cards, metric_cards, threat_card
+from glasshouse.audit.simulation.planted import HOW, OWN
 from glasshouse.audit.stages import Stages
 from glasshouse.cache import LOCKS
 from glasshouse.data.fetch import ensure
@@ -125,9 +127,26 @@ def _run(
 ) -> tuple[list[tuple[Plan, CellResult]], list[EmpiricalEpsilon | Refused]]:
     """Run all pieces, room by room; return every cell's results, and the empirical ε from canaries."""
     controls = control_tasks(plans, stages.run / _CONTROLS, stages.device)
-    stages.run_plugins(plans, controls)
-    scored = stages.score(plans, controls, stages.certify(plans))
-    for part in (_CONTROLS, LOCKS, NEAREST):
+    shown = planted_plans(plans, stages.run, device=stages.device)
+    own = {one.cell.hash for one in plans}
+    canaries = {one.cell.hash: one for one in shown.values() if one.cell.hash not in own}
+    write_scenarios(canaries.values())
+    every = (*plans, *canaries.values())
+    stages.run_plugins(every, controls)
+    searches = stages.certify(every)
+    # What an attack finds where nothing is defended comes first: the power behind its silence elsewhere.
+    first = list({one.cell.hash: one for one in shown.values()}.values())
+    scored = stages.score(first, controls, searches)
+    powers = {
+        cell: powers_of(
+            one.cell.scenario.attacks,
+            scored[one.cell.hash].findings,
+            how=HOW if one.cell.hash in canaries else OWN,
+        )
+        for cell, one in shown.items()
+    }
+    scored |= stages.score([one for one in plans if one.cell.hash not in scored], controls, searches, powers)
+    for part in (_CONTROLS, PLANTED, LOCKS, NEAREST):
         shutil.rmtree(stages.run / part, ignore_errors=True)
     measured = stages.epsilons(plans)
     epsilons = [refusal_record(cell, one) if isinstance(one, Refusal) else one for cell, one in measured]

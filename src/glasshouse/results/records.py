@@ -166,11 +166,13 @@ class Power:
         planted: leaks that were planted.
         found: of them, by this attack with these settings.
         how: how they were planted, in words.
+        told_p: of the attack's loss telling the canaries' examples from held-out ones; 1: it declares no loss.
     """
 
     planted: int
     found: int
     how: str = ""
+    told_p: float = 1.0
 
 
 @final
