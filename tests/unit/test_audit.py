@@ -85,8 +85,8 @@ def test_a_unit_without_its_claims_file_is_unfinished(tmp_path):
     ("made", "words"),
     [
         (claim(torch.full((1, 1, 8, 8), float("nan"))), "not finite"),
-        (claim(torch.rand(1, 1, 7, 8)), "inputs (B, 1, 8, 8)"),
-        (claim(torch.rand(1, 1, 8, 8) + 1), "image_range"),
+        (claim(torch.rand(1, 1, 7, 8)), "pictures (B, 1, 8, 8)"),
+        (claim(torch.rand(1, 1, 8, 8) + 1), "inputs.project"),
         (claim(confidence=torch.ones(3)), "one label, confidence and source per input"),
         (claim(about=About(rounds=(0,), client=2)), "claims about client 1"),
         (claim(about=About(rounds=(1,), client=1)), "claims about rounds of [0]"),

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from glasshouse.audit.scoring.nulls import NullBook
 from glasshouse.audit.scoring.gains import gain_of, p_of, value_of
+from glasshouse.audit.scoring.nulls import NullBook
 from glasshouse.audit.scoring.score import ScoredMetric
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import ScoreContext

@@ -48,7 +48,9 @@ def bounded(metric, scored, guarantee, *, marked=(), **changes):
     measured = Measurement(
         name="m", metric=metric, scored=scored, claim=one.claim, primary=True, victims=(), control=None
     )
-    value = Interval(value=min(max(one.value, one.low), one.high), low=one.low, high=one.high, n=one.n, level=0.95)
+    value = Interval(
+        value=min(max(one.value, one.low), one.high), low=one.low, high=one.high, n=one.n, level=0.95
+    )
     bound = bound_of(value, measured, guarantee, chance=one.chance, marked=frozenset(marked), rng=RNG)
     return replace(one, bound=bound)
 

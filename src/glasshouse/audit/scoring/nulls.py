@@ -27,8 +27,10 @@ from glasshouse.metrics.match import pair_groups
 from glasshouse.metrics.statistics.shares import share_interval, share_p_value
 from glasshouse.metrics.statistics.units import Numbers, cluster, means_of
 from glasshouse.modalities import guesses
+from glasshouse.modalities.array import Array
 from glasshouse.modalities.base import Modality, Null, Rung, Wanted
 from glasshouse.modalities.image import Image
+from glasshouse.modalities.row import Column, Row
 from glasshouse.modalities.sentence import Sentence
 from glasshouse.registry import load
 from glasshouse.rng import Rng
@@ -342,9 +344,14 @@ class NullBook:
 
 
 def null_names() -> tuple[str, ...]:
-    """Names of all null adversaries of pictures and sentences, which ``audit.baselines`` may list."""
+    """Names of the null adversaries of our own modalities, which ``audit.baselines`` may list."""
     words = Vocabulary(size=2, pad=0)
-    kinds: tuple[Modality, ...] = (Image(size=(1, 1, 1)), Sentence(vocabulary=words, length=1))
+    kinds: tuple[Modality, ...] = (
+        Image(size=(1, 1, 1)),
+        Sentence(vocabulary=words, length=1),
+        Array(size=(1,)),
+        Row(columns=(Column(name="a", kind="integer"),)),
+    )
     return tuple(dict.fromkeys([*(null.name for kind in kinds for null in kind.nulls()), LABELS.name]))
 
 
