@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Literal, TypeVar
 
+from glasshouse.audit.scoring.verdict import POWER
 from glasshouse.audit.scoring.words import defense_labels
 from glasshouse.results.cards import Limit, MetricCard
 from glasshouse.results.judgement import expected_by_luck, victims_of
@@ -59,6 +60,14 @@ def state_of_gain(
         return "undecided", f"the search was not finished for {finding.unfinished} victims"
     if refused and finding.claimed is not None and finding.claimed < finding.n:
         return "undecided", f"the attack could not run on some victims and claimed {finding.claimed}"
+    if finding.share is not None and finding.share.most > finding.share.margin and not finding.share.out:
+        most, needed = 100 * finding.share.most, finding.share.needed
+        return (
+            "undecided",
+            f"up to {most:.0f} % of such victims could come out; {needed} victims show less",
+        )
+    if (planted := finding.power) is not None and planted.found < POWER * planted.planted:
+        return "undecided", f"only {planted.found} of {planted.planted} planted leaks were found"
     if count := sum(victim.leaks for victim in single):
         return "undecided", f"the mean is within the limit, but {count} of {len(single)} came out"
     return "holds", ""
