@@ -1,6 +1,7 @@
 """Adam on all restarts at once: against torch's, inside the box, the best iterate, and when it ends."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -9,10 +10,11 @@ from torch import Tensor
 from glasshouse.attacks.parts.search.adam import Descent, Found, adam, roughness, stepwise
 from glasshouse.attacks.parts.search.rows import Rows
 from glasshouse.errors import Undefined
+from glasshouse.modalities.image import Image
 from glasshouse.rng import Rng
 
 RNG = Rng.root(0)
-BOX = (torch.tensor(-1.0), torch.tensor(1.0))
+BOX = partial(torch.clamp, min=-1.0, max=1.0)
 START = torch.rand((3, 1, 1, 4, 4), generator=torch.Generator().manual_seed(0))
 
 
@@ -22,9 +24,9 @@ def bowl(points: Tensor, rows: Rows | None = None) -> Tensor:
 
 def test_each_restart_goes_as_if_alone():
     how = Descent(iterations=20, learning_rate=0.1, schedule="constant")
-    whole = adam(bowl, START, how, box=BOX, rngs=(RNG,))
+    whole = adam(bowl, START, how, onto=BOX, rngs=(RNG,))
     for r in range(3):
-        alone = adam(bowl, START[r : r + 1], how, box=BOX, rngs=(RNG,))
+        alone = adam(bowl, START[r : r + 1], how, onto=BOX, rngs=(RNG,))
         torch.testing.assert_close(whole.points[r : r + 1], alone.points)
 
 
@@ -39,7 +41,7 @@ def test_same_path_as_torch_on_signs():
         x.grad = x.grad.sign()
         optimizer.step()
     how = Descent(iterations=6, learning_rate=0.1, schedule="constant", signed=True)
-    result = adam(bowl, START[:1], how, box=BOX, rngs=(RNG,))
+    result = adam(bowl, START[:1], how, onto=BOX, rngs=(RNG,))
     expected = min(best, key=lambda entry: entry[0])
     assert result.losses.item() == pytest.approx(expected[0], rel=1e-5)
     torch.testing.assert_close(result.points, expected[1])
@@ -47,7 +49,7 @@ def test_same_path_as_torch_on_signs():
 
 def test_stays_in_the_box():
     how = Descent(iterations=30, learning_rate=0.5, noise=1.0)
-    result = adam(lambda p, _: -p.flatten(1).sum(1), START * 10, how, box=BOX, rngs=(RNG,))
+    result = adam(lambda p, _: -p.flatten(1).sum(1), START * 10, how, onto=BOX, rngs=(RNG,))
     assert float(result.points.max()) == 1.0
 
 
@@ -60,14 +62,14 @@ def test_keeps_the_best_iterate_not_the_last():
         k = len(calls)
         return bowl(points) * 0 + (abs(k - 4) if k < 8 else torch.nan)
 
-    result = adam(turning, START, Descent(iterations=10, learning_rate=0.1), box=BOX, rngs=(RNG,))
+    result = adam(turning, START, Descent(iterations=10, learning_rate=0.1), onto=BOX, rngs=(RNG,))
     assert result.losses.tolist() == [0.0] * 3
     torch.testing.assert_close(result.points, calls[3])
 
 
 def test_a_pull_moves_but_does_not_decide():
     how = Descent(iterations=1, learning_rate=0.1)
-    pulled = adam(bowl, START, how, box=BOX, rngs=(RNG,), pulls=[lambda p: p.flatten(1).sum(1) * 100])
+    pulled = adam(bowl, START, how, onto=BOX, rngs=(RNG,), pulls=[lambda p: p.flatten(1).sum(1) * 100])
     torch.testing.assert_close(pulled.losses, bowl(START).double())
 
 
@@ -78,7 +80,7 @@ def test_ends_when_settled():
         items.append(1)
         return bowl(points) + 1
 
-    adam(counted, START, Descent(iterations=2000, learning_rate=0.1), box=BOX, rngs=(RNG,))
+    adam(counted, START, Descent(iterations=2000, learning_rate=0.1), onto=BOX, rngs=(RNG,))
     assert 2000 * 5 / 8 < len(items) < 1400  # not before the rate has fallen to a hundredth
 
 
@@ -93,9 +95,9 @@ def test_a_race_goes_on_with_the_better_half_as_if_the_others_had_never_been():
 
     how = Descent(iterations=16, learning_rate=0.05, schedule="constant")
     rngs = (RNG, RNG)
-    whole = adam(weighed, start, how, box=BOX, rngs=rngs)
+    whole = adam(weighed, start, how, onto=BOX, rngs=rngs)
     sizes.clear()
-    raced = adam(weighed, start, replace(how, race=True), box=BOX, rngs=rngs)
+    raced = adam(weighed, start, replace(how, race=True), onto=BOX, rngs=rngs)
     assert [size for size, _ in sizes] == [8] * 6 + [4] * 4 + [2] * 6
     assert sizes[-1][1] == (0, 1)
     for one, other in zip(raced.by_victim(2), whole.by_victim(2), strict=True):
@@ -109,7 +111,7 @@ def test_no_finite_loss_is_not_a_reconstruction():
         lambda p, _: bowl(p) * torch.nan,
         START,
         Descent(iterations=2, learning_rate=0.1),
-        box=BOX,
+        onto=BOX,
         rngs=(RNG,),
     )
     with pytest.raises(Undefined, match="finite loss"):
@@ -121,4 +123,4 @@ def test_decays_and_roughness():
     assert [stepwise(x) for x in (0, 3 / 8, 5 / 8, 7 / 8)] == [1.0, 0.1, 0.01, 0.001]
     points = torch.zeros(2, 2, 1, 2, 2)
     points[0, 1, 0, 0, 1] = 1.0  # one of two images, half of its neighbours, both ways
-    assert roughness(points).tolist() == [0.5, 0.0]
+    assert roughness(Image(size=(1, 2, 2)), points).tolist() == [0.5, 0.0]

@@ -183,7 +183,7 @@ def test_refusals_by_their_words(digits):
         accuracy(frozen, nothing)
     broken = build(MLP)
     nn.init.constant_(broken.head.bias, math.nan)
-    with pytest.raises(Undefined, match="NaN logits"):
+    with pytest.raises(Undefined, match="NaN outputs"):
         accuracy(broken, digits["test"])
 
 

@@ -276,8 +276,8 @@ TEXT = "maui_cnn 3x16x16 10 width=8 hidden=32"
     "content",
     [
         '{"architecture": {"name": "mlp", "classes": 2}}',
-        '{"name": "mlp", "classes": 2, "input_shape": [8, 8]}',
-        '{"name": "mlp", "input_shape": [1, 8, 8], "classes": null}',
+        '{"name": "mlp", "inputs": {"name": "image", "fields": {"size": [8, 8]}}}',
+        '{"name": "mlp", "inputs": [8, 8], "task": null}',
         "[3]",
         "{}",
     ],
@@ -286,10 +286,10 @@ def test_a_file_without_an_architecture_is_said_so(content, tmp_path, honest, ca
     terms, model = tmp_path / "terms.json", tmp_path / "model.safetensors"
     terms.write_text(content)
     write_tensors(model, honest)
-    with pytest.raises(BadFile, match="input_shape"):
+    with pytest.raises(BadFile, match="inputs, task"):
         architecture(str(terms))
     assert run(model, "--agreed", terms) == 2
-    assert "name, input_shape" in capsys.readouterr().err
+    assert "name, inputs" in capsys.readouterr().err
 
 
 def test_the_architecture_in_words():

@@ -19,7 +19,7 @@ from glasshouse.settings import Optimizer
 from glasshouse.wire import Architecture, Terms
 
 RNG = Rng.root(0)
-SMALL = {"name": "scale_mia_cnn", "input_shape": (1, 8, 8), "classes": 10, "arguments": {"bins": 64}}
+SMALL = {"name": "scale_mia_cnn", "inputs": (1, 8, 8), "task": 10, "arguments": {"bins": 64}}
 QUICK = {"training": AutoencoderTraining(steps=200, batch_size=32, mirror=False)}
 
 
@@ -30,7 +30,7 @@ def _cache(tmp_path_factory, monkeypatch):
 
 @pytest.fixture
 def target():
-    architecture = Architecture(**SMALL)
+    architecture = Architecture.of(**SMALL)
     model = build(architecture).eval()
     return model, find_tail(model, (1, 8, 8), subject="test")
 
@@ -138,7 +138,7 @@ def test_two_linear_layers_are_enough():
 
 def test_the_order_of_auxiliary_images_does_not_matter_and_training_is_cached(target, monkeypatch):
     _, tail = target
-    architecture, recipe = Architecture(**SMALL), AutoencoderTraining(steps=3, learning_rate=4e-3)
+    architecture, recipe = Architecture.of(**SMALL), AutoencoderTraining(steps=3, learning_rate=4e-3)
     first = train_autoencoder(architecture, AUXILIARY.inputs, tail=tail, recipe=recipe)
     monkeypatch.setattr("glasshouse.attacks.linear.scale_mia.autoencoder._train", None)
     again = train_autoencoder(architecture, AUXILIARY.inputs.flip(0), tail=tail, recipe=recipe)
@@ -149,7 +149,7 @@ def test_the_order_of_auxiliary_images_does_not_matter_and_training_is_cached(ta
 def test_interrupted_training_goes_on_where_it_stopped(target, monkeypatch, tmp_path):
     _, tail = target
     architecture, recipe = (
-        Architecture(**SMALL),
+        Architecture.of(**SMALL),
         AutoencoderTraining(steps=6, learning_rate=4e-3, variational=1e-4),
     )
     module = "glasshouse.attacks.linear.scale_mia.autoencoder"
@@ -202,7 +202,7 @@ def test_the_cnn_fits_other_sizes(side, channels):
 
 def test_strength_grows_gentler_with_local_steps():
     sizes = {"clients": 1, "cohort": 1, "batch_size": 8}
-    terms = Terms(protocol="fedavg", architecture=Architecture(**SMALL), sends="delta", **sizes)
+    terms = Terms(protocol="fedavg", architecture=Architecture.of(**SMALL), sends="delta", **sizes)
     one = strength(terms, 0, design="ladder", steps=1, span=0)
     three = strength(terms, 0, design="ladder", steps=3, span=0)
     assert three.contrast / three.gain**2 < one.contrast / one.gain**2

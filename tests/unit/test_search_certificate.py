@@ -20,12 +20,9 @@ from glasshouse.audit.attacking.needs import threat_of
 from glasshouse.audit.scoring import certificate
 from glasshouse.audit.scoring.certificate import certificate_of, certify_together
 from glasshouse.audit.scoring.decoys import DECOYS, decoys_for, true_orders
-from glasshouse.audit.scoring.verdicts.finding import verdict_of
-from glasshouse.audit.scoring.verdicts.policy import state_of_gain
+from glasshouse.audit.scoring.policy import state_of_gain
 from glasshouse.audit.simulation.group import Group, simulate
 from glasshouse.figures.searches import Searches
-from glasshouse.metrics.reconstruction import Psnr
-from glasshouse.metrics.statistics.interval import Interval
 from glasshouse.results.records import Control
 from glasshouse.results.strength import Search
 from glasshouse.rng import Rng
@@ -384,18 +381,6 @@ def test_a_tolerance_never_reaches_from_the_truth_to_a_decoy():
     assert row(noise=1e9, decoys=(2.5,) * DECOYS).tolerance == pytest.approx(0.1)
     assert row(noise=1e9, decoys=(0.4,) * DECOYS).tolerance == 0
     assert row(noise=1e-3, decoys=(2.5,) * DECOYS).tolerance == 1e-3
-
-
-def test_no_leak_found_needs_a_finished_search():
-    passed = Control(
-        positive=9.0, positive_low=8.0, negative=0.0, negative_low=-1.0, passed=True, setting="", n=8
-    )
-    given = {"metric": Psnr(), "null": 9.0, "control": passed}
-    silent = Interval(value=0.0, low=-0.5, high=0.5, n=8, level=0.95)
-    assert verdict_of(gain=silent, **given) == "no leak found"
-    assert verdict_of(gain=silent, **given, finished=False) == "inconclusive"
-    leaking = replace(silent, value=5.0, low=4.0, high=6.0)
-    assert verdict_of(gain=leaking, **given, finished=False) == "leaks"
 
 
 def test_a_limit_is_undecided_while_a_search_is_unfinished():

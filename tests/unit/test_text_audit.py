@@ -188,7 +188,7 @@ def test_only_adapters_travel_and_the_base_is_known(tmp_path):
 
 
 def test_other_data_need_another_model():
-    with pytest.raises(Exception, match="images"):
+    with pytest.raises(Exception, match="whose numbers a layer can take"):
         build(from_dict(merged(RAW, model={"name": "convnet"})), seed=0)
 
 

@@ -25,7 +25,7 @@ from glasshouse.rng import Rng
 from glasshouse.scenario.plugins import plugin_problems
 from glasshouse.scenario.problems import found_problems
 from glasshouse.scenario.table import Plugin
-from glasshouse.settings import PLAIN, Optimizer
+from glasshouse.settings import PLAIN, Optimizer, Training
 from glasshouse.tasks.base import Task
 from glasshouse.tasks.classification import Classification
 from glasshouse.transcript.grants import Grants
@@ -116,6 +116,7 @@ def view(
     local_epochs: int = 1,
     learning_rate: float = 0.1,
     optimizer: Optimizer = PLAIN,
+    training: Training | None = None,
     auxiliary: tuple[Tensor, Tensor] | None = None,
     labels: Sequence[int] | None = None,
 ) -> View:
@@ -134,6 +135,8 @@ def view(
         local_epochs: passes of local training.
         learning_rate: of local training.
         optimizer: the client's optimizer (:class:`glasshouse.settings.Optimizer`).
+        training: what else the client does in a step (:class:`glasshouse.settings.Training`); None: an
+            ordinary step in the mode of ``model``: in training mode with statistics of the batch.
         auxiliary: images (N, C, H, W) in [0, 1] and labels (N,) that the adversary has; grant ``auxiliary``.
         labels: the classes behind the update, where the adversary knows them; grant ``labels``.
 
@@ -141,6 +144,8 @@ def view(
         BadValue: the network does not accept such images, or the update does not match it.
     """
     architecture, network = _network(model, inputs or input_shape, task)
+    if training is None:
+        training = Training(mode="training" if model.training else "evaluation")
     terms = Terms(
         protocol="fedsgd" if sends == "gradient" else "fedavg",
         architecture=architecture,
@@ -151,6 +156,7 @@ def view(
         local_epochs=local_epochs,
         learning_rate=learning_rate,
         optimizer=optimizer,
+        training=training,
     )
     update_message = Update(
         round=0,
@@ -172,7 +178,7 @@ def view(
 def _network(
     model: nn.Module, inputs: Modality | tuple[int, int, int] | None, task: Task | None
 ) -> tuple[Architecture, nn.Module]:
-    """The registered architecture of the network, and a copy checked on such examples (second derivatives)."""
+    """The registered architecture of the network, and a copy that was differentiated twice on an example."""
     if inputs is None:
         raise BadValue(
             f"network '{type(model).__name__}'",

@@ -4,8 +4,7 @@ from html import escape
 from pathlib import Path
 from typing import final
 
-from rich.console import Console
-
+from glasshouse.outside.screen import Screen
 from glasshouse.report.export import write_export
 from glasshouse.report.html import render, write_html
 from glasshouse.report.tables import setting
@@ -57,7 +56,7 @@ class Run:
 
     def show(self) -> None:
         """Print the summary, as the command line does, and the path of the report."""
-        console = Console()
+        console = Screen()
         console.print(summary(self.result))
         console.print(f"report: {self.folder / 'report.html'}", soft_wrap=True)
 

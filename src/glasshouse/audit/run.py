@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from glasshouse.audit import guarded
 from glasshouse.audit.attacking.claims import read_outcome
 from glasshouse.audit.hashes import NOTES, part_hashes
 from glasshouse.audit.log import RunLog
@@ -28,7 +29,7 @@ from glasshouse.cache import LOCKS
 from glasshouse.data.fetch import ensure
 from glasshouse.executors.base import choose_device, peak_memory
 from glasshouse.executors.local import HERE, choose_executor
-from glasshouse.figures.drawing import Drawings, draw_run
+from glasshouse.figures.drawing import draw_run
 from glasshouse.models.nearest import FOLDER as NEAREST
 from glasshouse.results.files import write_result
 from glasshouse.results.records import Refused, Result
@@ -96,7 +97,7 @@ def audit(
         facts = manifest(suite, device=device, jobs=workers.jobs, executor=executor)
         stages = Stages(workers=workers, run=out.resolve(), device=device, log=log)
         parts, epsilons = _run(plans, stages)
-    drawings = draw_run([one.drawings for _, one in parts])
+    drawings = draw_run([one.drawings for _, one in parts], guarded.call)
     facts |= {
         "cells": {Path(g.folder).name: part_hashes(Path(g.folder)) for p in plans for g in p.groups},
         "seconds": {**_rounded(stages.shares), "wall clock": round(time.perf_counter() - started, 2)},
@@ -106,7 +107,9 @@ def audit(
     }
     result = Result(suite=suite.name, exhibits=drawings.exhibits, metrics=cards, manifest=facts)
     result = _gather(result, suite, parts, epsilons)
-    _write_notes(suite, parts, drawings, log)
+    undrawn = [refusal_record(parts[0][0].cell, refusal) for refusal in drawings.refusals]
+    result = replace(result, refusals=(*result.refusals, *undrawn))
+    _write_notes(suite, parts, log)
     log.write("end")
     write_result(result, out / "result.json")
     write_json(out / "manifest.json", dict(result.manifest))
@@ -179,7 +182,7 @@ def _gather(
     )
 
 
-def _write_notes(suite: Suite, parts: list[tuple[Plan, CellResult]], drawings: Drawings, log: RunLog) -> None:
+def _write_notes(suite: Suite, parts: list[tuple[Plan, CellResult]], log: RunLog) -> None:
     """Log the notes of attacks (e.g. on a fallback), each once per attack and cell; then other notes."""
     if lives_in_memory(suite):
         log.write("note", note="the network is in memory: attacks ran in the process that scored them")
@@ -194,8 +197,6 @@ def _write_notes(suite: Suite, parts: list[tuple[Plan, CellResult]], drawings: D
     for planned, one in parts:
         for note in one.notes:
             log.write("note", cell=planned.cell.hash, note=note)
-    for note in (*(n for _, one in parts for n in one.drawings.notes), *drawings.notes):
-        log.write("note", note=note)
 
 
 def _rounded(seconds: Mapping[str, float]) -> dict[str, float]:

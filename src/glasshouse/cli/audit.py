@@ -1,16 +1,18 @@
 """``glasshouse audit``."""
 
+import json
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from glasshouse.api.audit import audit as run_audit
 from glasshouse.api.audit import run_folder
 from glasshouse.cli.failure import failure_report
 from glasshouse.cli.options import Json, Name, Sets
+from glasshouse.cli.output import say_json
 from glasshouse.cli.progress import bars
 from glasshouse.executors.local import HERE
+from glasshouse.outside.screen import Screen
 from glasshouse.report.terminal import summary
 from glasshouse.results.judgement import primaries
 from glasshouse.results.records import Result
@@ -37,7 +39,7 @@ def audit(
 ) -> int:
     """Simulate, attack, score and report what SCENARIO asks for."""
     place = run_folder(name, sets, out, captured=captured)
-    console = Console(stderr=as_json)
+    console = Screen(stderr=as_json)
     with failure_report(place), bars(console):
         run = run_audit(
             name,
@@ -52,7 +54,7 @@ def audit(
             address=address,
         )
     if as_json:
-        print((place / "result.json").read_text(encoding="utf-8"))
+        say_json(json.loads((place / "result.json").read_text(encoding="utf-8")), indent=1)
     else:
         console.print(summary(run.result))
         console.print(shares(run.result), soft_wrap=True)

@@ -2,7 +2,6 @@
 
 import ast
 import gc
-import json
 import logging
 import sys
 from collections.abc import Callable
@@ -17,11 +16,13 @@ import typer
 from glasshouse import __version__
 from glasshouse.cli.failure import FAILED, failure_message
 from glasshouse.cli.interrupts import INTERRUPTED, MESSAGE, one_interrupt
+from glasshouse.cli.output import say, say_json
 from glasshouse.errors import GlasshouseError
 
 COMMANDS = {
     "audit": "glasshouse.cli.audit:audit",
     "collect": "glasshouse.cli.collect:collect",
+    "schema": "glasshouse.cli.schema:schema",
     "check": "glasshouse.cli.check:check",
     "list": "glasshouse.cli.listing:list_plugins",
     "show": "glasshouse.cli.listing:show",
@@ -31,6 +32,7 @@ COMMANDS = {
     "compare": "glasshouse.cli.runs:compare",
     "defenses": "glasshouse.cli.defenses:defenses",
     "guard": "glasshouse.cli.guard:guard",
+    "gate": "glasshouse.cli.gate:gate",
 }
 
 ClickException: Any = next(kind for kind in typer.BadParameter.mro() if kind.__name__ == "ClickException")
@@ -67,16 +69,19 @@ def _run(command_line: list[str]) -> object:
         error.show()
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
-        print(MESSAGE, file=sys.stderr)
+        say(MESSAGE, error=True)
         return INTERRUPTED
     except GlasshouseError as error:
         parts = {"subject": error.subject, "needs": error.needs, "got": error.got, "fix": error.fix}
-        print(json.dumps({"error": parts}) if "--json" in command_line else error, file=sys.stderr)
+        if "--json" in command_line:
+            say_json({"error": parts}, error=True)
+        else:
+            say(error, error=True)
         return error.exit_code
     except Exception as error:  # outermost handler: nothing above could report it
         if debug:
             raise
-        print(failure_message(error), file=sys.stderr)
+        say(failure_message(error), error=True)
         return FAILED
 
 
@@ -138,5 +143,5 @@ def _options(
 ) -> None:
     del debug  # handled before the command line is parsed
     if version:
-        print(f"glasshouse {__version__}")
+        say(f"glasshouse {__version__}")
         raise typer.Exit

@@ -15,13 +15,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from glasshouse.cache import digest
+from glasshouse.data.targets import check_targets, suggested_task
 from glasshouse.errors import BadFile, BadValue
 from glasshouse.limits import Count, Fix, check_value
 from glasshouse.modalities.base import Modality
 from glasshouse.modalities.image import Image
 from glasshouse.outside import limits
 from glasshouse.tasks.base import Task
-from glasshouse.tasks.classification import Classification
 from glasshouse.wire import Batch
 
 _CHUNK: Final = 2048
@@ -124,7 +124,7 @@ def assemble(
     Args:
         name: name of the source, also used in errors.
         arrays: per split the images, (N, H, W), (N, H, W, 1) or (N, H, W, 3), uint8 or floats in
-            [0, 1], and the labels, (N,) or (N, 1), integers.
+            [0, 1], and the targets: classes (N,) or (N, 1), integers; others as in ``targets``.
         class_names: one per class; None: classes are named by their numbers, up to the highest label.
         public: see :class:`DataSource`.
         resize: side of the square that images are resized to (bilinear, antialiased); None: unchanged.
@@ -135,7 +135,9 @@ def assemble(
     splits = {}
     for split, (images, labels) in arrays.items():
         pixels = resize_images(check_pixels(images, subject=_where(name, split)), resize)
-        splits[split] = Examples(stored=pixels, labels=check_labels(labels, len(pixels), _where(name, split)))
+        splits[split] = Examples(
+            stored=pixels, labels=check_targets(labels, len(pixels), _where(name, split))
+        )
     shapes = {split: tuple(data.stored.shape[1:]) for split, data in splits.items()}
     if len(set(shapes.values())) != 1:
         raise BadFile(
@@ -144,16 +146,8 @@ def assemble(
             got=", ".join(f"{split} {shape}" for split, shape in shapes.items()) or "no splits",
             fix="convert them, or set data.resize",
         )
-    highest = max(int(data.labels.max()) for data in splits.values())
-    check_count(highest + 1, limits.CLASSES, "classes", name=name)
-    names = tuple(map(str, range(highest + 1))) if class_names is None else tuple(class_names)
-    if highest >= len(names):
-        raise BadFile(
-            f"data '{name}'",
-            needs=f"labels from 0 to {len(names) - 1}: there are {len(names)} class names",
-            got=f"a label {highest}",
-            fix="correct the labels, or name every class",
-        )
+    first = next(iter(splits.values())).labels
+    names = _class_names(name, splits, class_names)
     content = {split: [data.stored, data.labels] for split, data in splits.items()}
     checksum = digest({"splits": content, "names": list(names)})
     channels, height, width = next(iter(shapes.values()))
@@ -164,8 +158,28 @@ def assemble(
         checksum=checksum,
         public=public,
         inputs=Image(size=(channels, height, width)),
-        task=Classification(classes=max(2, len(names))),
+        task=suggested_task(first, len(names)),
     )
+
+
+def _class_names(
+    name: str, splits: Mapping[str, Examples], class_names: Sequence[str] | None
+) -> tuple[str, ...]:
+    """One name per class; none where the targets are no classes."""
+    first = next(iter(splits.values())).labels
+    if first.ndim > 1 or first.is_floating_point():
+        return ()
+    highest = max(int(data.labels.max()) for data in splits.values())
+    check_count(highest + 1, limits.CLASSES, "classes", name=name)
+    names = tuple(map(str, range(highest + 1))) if class_names is None else tuple(class_names)
+    if highest >= len(names):
+        raise BadFile(
+            f"data '{name}'",
+            needs=f"labels from 0 to {len(names) - 1}: there are {len(names)} class names",
+            got=f"a label {highest}",
+            fix="correct the labels, or name every class",
+        )
+    return names
 
 
 def assemble_built_in(

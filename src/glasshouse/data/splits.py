@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from glasshouse.data.base import DataSource, Examples
+from glasshouse.data.targets import class_codes
 from glasshouse.errors import BadValue
 from glasshouse.limits import Count, Fix, check_value
 from glasshouse.rng import Rng
@@ -209,7 +210,7 @@ def _pool(source: DataSource, wants: Mapping[Role, RoleRequest]) -> _Pool:
         names=names,
         split=torch.cat([torch.full((len(part),), i) for i, part in enumerate(parts)]),
         row=torch.cat([torch.arange(len(part)) for part in parts]),
-        label=torch.cat([part.labels for part in parts]),
+        label=torch.cat([class_codes(part.labels) for part in parts]),
         content=torch.tensor(content),
     )
 

@@ -26,6 +26,7 @@ from glasshouse.examples import Batch
 from glasshouse.limits import Fix, Probability, check_value
 from glasshouse.metrics.gallery import Gallery
 from glasshouse.metrics.statistics.interval import Interval
+from glasshouse.modalities.base import Modality
 from glasshouse.registry import Card
 from glasshouse.tensors import all_finite
 from glasshouse.tokens.vocabulary import Vocabulary
@@ -80,6 +81,7 @@ class ScoreContext:
         classes: K.
         prior: share of positives that random guessing assumes, in (0, 1).
         called: share of the clients that the claim calls positive, in [0, 1]; a guess may call as many.
+        inputs: what examples look like; None: not known.
         image_range: declared smallest and largest pixel value.
         gallery: mean images of classes.
         classify: images to classes (B,), by a network that no attack has used.
@@ -92,6 +94,7 @@ class ScoreContext:
     classes: int | None = None
     prior: float | None = None
     called: float | None = None
+    inputs: Modality | None = None
     image_range: tuple[float, float] = (0.0, 1.0)
     gallery: Gallery | None = None
     classify: Features | None = None
@@ -315,17 +318,17 @@ class Hits(Metric):
 
 
 def check_images(name: str, claimed: Tensor, truth: Tensor) -> None:
-    """Raise unless both are finite batches of images of one size (the batch sizes may differ).
+    """Raise unless both are finite batches of examples of one shape (the batch sizes may differ).
 
     Raises:
         BadValue: names the invalid one of the two, and why.
     """
     for word, x in (("claimed", claimed), ("true", truth)):
-        if x.ndim != 4 or x.shape[1:].numel() == 0 or not all_finite(x):
+        if x.ndim < 2 or x.shape[1:].numel() == 0 or not all_finite(x):
             bad = int((~torch.isfinite(x)).sum())
             raise BadValue(
                 f"metric '{name}'",
-                needs="images (B, C, H, W) of finite numbers",
+                needs="examples (B, ...) of finite numbers",
                 got=f"{word} images of shape {tuple(x.shape)}, {bad} values not finite",
                 fix="refuse the claim before scoring it: a NaN is no image",
             )

@@ -18,15 +18,16 @@ from glasshouse.errors import BadValue
 UNMATCHED = -1
 
 
-def mse_table(originals: Tensor, candidates: Tensor) -> NDArray[np.float64]:
+def mse_table(originals: Tensor, candidates: Tensor, *, grouped: bool = False) -> NDArray[np.float64]:
     """Mean squared difference of every original and every candidate, ``(B, R)``, in float64.
 
-    Groups (N, B, C, H, W) and (N, R, C, H, W) give one table each, (N, B, R).
+    Groups (N, B, ...) and (N, R, ...), if ``grouped``, give one table each, (N, B, R).
 
     Computed from inner products, so that 1,024 × 1,024 images fit in memory; the error is about 1e-14 of the
     mean square of the images, too small to affect the pairing. Scores are computed from the images.
     """
-    left, right = originals.double().flatten(-3), candidates.double().flatten(-3)
+    first = 2 if grouped else 1
+    left, right = originals.double().flatten(first), candidates.double().flatten(first)
     own = left.square().sum(-1)[..., :, None] + right.square().sum(-1)[..., None, :]
     table: NDArray[np.float64] = ((own - 2 * left @ right.mT).clamp_min(0) / left.shape[-1]).cpu().numpy()
     return table
@@ -103,7 +104,7 @@ def pair_groups(originals: Tensor, candidates: Tensor, *, count: int) -> Tensor:
     """
     if count == 1:
         return candidates
-    tables = mse_table(*(x.reshape(-1, count, *x.shape[1:]) for x in (originals, candidates)))
+    tables = mse_table(*(x.reshape(-1, count, *x.shape[1:]) for x in (originals, candidates)), grouped=True)
     places = np.stack([assign(table) + i * count for i, table in enumerate(tables)])
     return candidates[torch.from_numpy(places.reshape(-1)).to(candidates.device)]
 

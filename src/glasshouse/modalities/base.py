@@ -108,6 +108,11 @@ class Modality(ABC):
         """The shape of one example: (C, H, W), (L,), (F,), ..."""
 
     @property
+    def size_words(self) -> str:
+        """The size of one example, in words: "28×28", "32 tokens"."""
+        return "×".join(map(str, self.shape))
+
+    @property
     @abstractmethod
     def dtype(self) -> torch.dtype:
         """The type of inputs."""
@@ -148,11 +153,11 @@ class Modality(ABC):
         """The valid examples nearest to ``inputs`` (B, ...): clipped, rounded, or mapped to a simplex."""
 
     def relax(self, inputs: Tensor) -> Tensor:
-        """The nearest points to ``inputs`` (B, ...) at which a search by gradients may stand: the convex hull."""
+        """The nearest points to ``inputs`` (B, ...) at which a search may stand, e.g. on a simplex."""
         return inputs.clamp(*self.range)
 
     def roughness(self, inputs: Tensor) -> Tensor:
-        """How far inputs (B, ...) are from smooth, (B,), differentiable: a prior of searches; 0: no such prior."""
+        """How far inputs (B, ...) are from smooth, (B,), differentiable: a prior; 0: there is none."""
         return inputs.new_zeros(len(inputs))
 
     @abstractmethod
@@ -171,7 +176,7 @@ class Modality(ABC):
         return torch.zeros(count, *self.shape, dtype=self.dtype)
 
     def probes(self, count: int, draws: torch.Generator) -> Tensor:
-        """About ``count`` random examples without information, (count, ...): to see what a network answers."""
+        """About ``count`` random examples without information, (count, ...), to learn a network's answers."""
         low, high = self.range
         return self.project(torch.rand(count, *self.shape, generator=draws) * (high - low) + low)
 

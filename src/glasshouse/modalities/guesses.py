@@ -36,7 +36,7 @@ def averaged(noun: str) -> tuple[Null, ...]:
 
 
 def squared_distance(candidates: Tensor, originals: Tensor, *, width: float) -> Tensor:
-    """Mean squared difference of every candidate (R, ...) and original (N, ...), in units of ``width``²: (R, N)."""
+    """Mean squared difference of candidates (R, ...) and originals (N, ...), over ``width``²: (R, N)."""
     left, right = candidates.double().flatten(1), originals.double().flatten(1).to(candidates.device)
     # By inner products, so that thousands of examples fit in memory; the error is about 1e-14.
     squares = left.square().sum(1)[:, None] + right.square().sum(1)[None]

@@ -57,7 +57,7 @@ class Image(Modality):
         if min(self.size) < 1 or not small or not self.range[0] < self.range[1]:
             raise BadValue(
                 "modality 'image'",
-                needs=f"size (C, H, W) of 1 to {limits.IMAGE_VALUES:,} numbers, range (low, high) with low < high",
+                needs=f"size (C, H, W) of 1 to {limits.IMAGE_VALUES:,} numbers, range low < high",
                 got=f"size {self.size}, range {self.range}",
                 fix="declare the pictures as they enter the network",
             )
@@ -71,6 +71,11 @@ class Image(Modality):
     def dtype(self) -> torch.dtype:
         """float32."""
         return torch.float32
+
+    @property
+    def size_words(self) -> str:
+        """Height and width."""
+        return "×".join(map(str, self.size[1:]))
 
     @property
     def grey(self) -> float:

@@ -1,8 +1,8 @@
 """Rows of a table: typed columns, encoded as the vector that enters a network.
 
-A number is mapped from its declared range to [0, 1]; a category is one-hot; a binary column is 0 or 1; a column
-that may be missing has one more entry, 1 where the value is missing. Ranges and levels come from a schema, never
-from private rows.
+A number is mapped from its declared range to [0, 1]; a category is one-hot; a binary column is 0 or 1; a
+column that may be missing has one more entry, 1 where the value is missing. Ranges and levels come from a
+schema, never from private rows.
 
 Shape letters: B rows, R candidates, N originals, F entries of an encoded row, C columns.
 """
@@ -40,8 +40,8 @@ class Column:
 
     Args:
         name: as in the file's header.
-        kind: ``continuous`` or ``integer`` (both with a range), ``categorical`` (with levels), ``binary`` (with
-            two levels).
+        kind: ``continuous`` or ``integer`` (both with a range), ``categorical`` (with levels), ``binary``
+            (with two levels).
         low: smallest possible number.
         high: largest possible number.
         levels: the possible values, as written in the file.
@@ -67,7 +67,7 @@ class Column:
         if self.kind not in KINDS or not fits:
             raise BadValue(
                 f"column '{self.name}'",
-                needs="continuous or integer with low < high; categorical with distinct levels, binary with two",
+                needs="numbers with low < high, categories with distinct levels, binary ones with two",
                 got=f"{self.kind}, low = {self.low}, high = {self.high}, {count} levels",
                 fix="correct the schema: glasshouse schema drafts one",
             )
@@ -161,7 +161,7 @@ class Row(Modality):
     name: ClassVar[str] = "row"
     noun: ClassVar[str] = "row"
     nouns: ClassVar[str] = "rows"
-    metrics: ClassVar[tuple[str, ...]] = ("rows_exact", "cells")
+    metrics: ClassVar[tuple[str, ...]] = ("rows_exact", "row_cells")
     boxed: ClassVar[bool] = False
     near: ClassVar[float] = 0.05  # one column of twenty differs
 
@@ -195,6 +195,11 @@ class Row(Modality):
     def range(self) -> tuple[float, float]:
         """Every entry is in [0, 1]."""
         return 0.0, 1.0
+
+    @property
+    def size_words(self) -> str:
+        """The number of columns."""
+        return f"{len(self.columns)} columns"
 
     def encode(self, values: Tensor) -> Tensor:
         """Values (B, C) float64, NaN where missing, as inputs of the network (B, F) float32."""
@@ -233,7 +238,7 @@ class Row(Modality):
     def distance(self, candidates: Tensor, originals: Tensor) -> Tensor:
         """Mean over the columns (Gower): the difference of numbers on their range, 0 or 1 for others.
 
-        Source: Gower 1971, "A general coefficient of similarity", Biometrics 27(4), equation 1, without weights;
+        Source: Gower 1971, "A general coefficient of similarity", Biometrics 27(4), without weights;
         differences within a column's tolerance are 0, and a missing value is at distance 1 from any other.
         """
         left, right = self.decode(candidates), self.decode(originals.to(candidates.device))
@@ -249,7 +254,7 @@ class Row(Modality):
         return torch.stack(same, 1)
 
     def nulls(self) -> Sequence[Null]:
-        """Middle and modal rows, columns drawn one by one, random public rows, and those of the same label."""
+        """Middle and modal rows, columns drawn apart, random public rows, and those of the same label."""
         return (
             Null(name="middle row of the schema", knows="nothing", guess=self._middle, steady=True),
             Null(name="modal row", knows="domain", guess=self._modal, steady=True),

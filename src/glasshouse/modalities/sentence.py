@@ -65,6 +65,11 @@ class Sentence(Modality):
         return torch.int64
 
     @property
+    def size_words(self) -> str:
+        """The longest sentence."""
+        return f"{self.length} tokens"
+
+    @property
     def range(self) -> tuple[float, float]:
         """The first and the last token."""
         return 0.0, float(self.vocabulary.size - 1)

@@ -5,10 +5,10 @@ layer also need its name and its input (the *representation*); networks without 
 :func:`adapt` adds them without changing the network's layers or tensor names, so that its weights and updates
 fit unchanged.
 
-Detected automatically: the last linear layer, if there is one, and in-place activations, which are replaced by the ordinary
-form because attacks differentiate through them; the computed function is the same. Attention is computed in
-its plain form, which has second derivatives. BatchNorm uses the statistics that it received, and dropout is
-off unless the protocol enables it.
+Detected automatically: the last linear layer, if there is one, and in-place activations, which are replaced
+by the ordinary form because attacks differentiate through them; the computed function is the same. Attention
+is computed in its plain form, which has second derivatives. BatchNorm uses the statistics that it received,
+and dropout is off unless the protocol enables it.
 """
 
 from collections.abc import Callable, Sequence

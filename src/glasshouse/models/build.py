@@ -1,10 +1,10 @@
 """Build a module from an architecture, load weights into it, and read its tensors.
 
 A registered model comes from the zoo or a plug-in; ``module:factory`` is the user's own. Both are called as
-``factory(input_shape, classes, **arguments)``, ``classes`` being the number of outputs, or with the modality and
-the task, ``factory(inputs=..., task=..., **arguments)``, and return a network; one without ``features`` and
-``head`` is adapted (:mod:`glasshouse.models.adapt`). A plain network class that takes none of these is called
-with its own arguments only; additional arguments ``mean`` and ``std`` normalise the inputs before it.
+``factory(input_shape, classes, **arguments)``, ``classes`` being the number of outputs, or with the modality
+and the task, ``factory(inputs=..., task=..., **arguments)``, and return a network; one without ``features``
+and ``head`` is adapted (:mod:`glasshouse.models.adapt`). A plain network class that takes none of these is
+called with its own arguments only; additional arguments ``mean`` and ``std`` normalise the inputs before it.
 """
 
 import inspect
@@ -48,7 +48,7 @@ def build(architecture: Architecture, *, rng: Rng | None = None) -> nn.Module:
         except TypeError as error:
             raise BadValue(
                 f"model '{architecture.name}'",
-                needs="a factory that takes (input_shape, classes), or inputs and task, and the arguments of the [model] table",
+                needs="a factory that takes (input_shape, classes) and the arguments of the [model] table",
                 got=str(error),
                 fix="correct the factory's signature, or the arguments",
             ) from error

@@ -34,7 +34,9 @@ class Imprint(nn.Module):
         groups: G; above 1 a 3 × 3 convolution ``spread`` to G · C channels comes first.
     """
 
-    def __init__(self, input_shape: tuple[int, ...], *, rows: int, bounded: bool = False, groups: Natural = 0) -> None:
+    def __init__(
+        self, input_shape: tuple[int, ...], *, rows: int, bounded: bool = False, groups: Natural = 0
+    ) -> None:
         super().__init__()
         self.shape = input_shape
         entries, channels = math.prod(input_shape), input_shape[0]

@@ -25,7 +25,7 @@ class Search:
         name: of the victim, e.g. ``round 0, client 3``.
         loss: at the claim; the larger value, where it was asked twice.
         truth: at the private examples in the order of the claim, with the claim's labels or with their own,
-            whichever is smaller (decision 0233).
+            whichever is smaller (decision 0137).
         noise: tolerance that the attack declares: losses that differ by at most this count as equal.
         projected: for attacks with a generator, the loss at the generator's images nearest to the ground
             truth; None: the attack searches over all images.

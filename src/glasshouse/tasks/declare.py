@@ -15,8 +15,8 @@ def declared_task(name: str, arguments: Mapping[str, Any], *, facts: Mapping[str
     Args:
         name: as in ``glasshouse list tasks``.
         arguments: its fields that a scenario sets.
-        facts: what the data say: ``classes``, ``targets`` (numbers per example), and the fields of the modality;
-            taken for fields that ``arguments`` leave out.
+        facts: what the data say: ``classes``, ``targets`` (numbers per example), and the fields of the
+            modality; taken for fields that ``arguments`` leave out.
 
     Raises:
         UnknownName: no such task.

@@ -23,7 +23,8 @@ class Multilabel(Task):
 
     Args:
         targets: K; 1: one logit decides between two classes.
-        weights: of the positive examples of each label, ``pos_weight`` of ``torch.nn.BCEWithLogitsLoss``; empty: 1.
+        weights: of the positive examples of each label, as ``pos_weight`` of ``torch.nn.BCEWithLogitsLoss``;
+            empty: 1.
 
     Examples:
         >>> task = Multilabel(targets=2)

@@ -93,7 +93,7 @@ class Regression(Task):
         return each.mean(1)
 
     def scores(self, outputs: Tensor, labels: Tensor, inputs: Tensor) -> Tensor:
-        """1 minus the squared error in units of ``spread``, (B,): its mean is R2 where ``spread`` is theirs."""
+        """1 minus the squared error in units of ``spread``, (B,); the mean is R2 for their own deviation."""
         del inputs
         error = outputs.reshape(len(labels), -1).double() - self._wide(labels).double()
         return 1 - (error / self.spread).square().mean(1)

@@ -101,7 +101,7 @@ class Segmentation(Task):
 
 
 def dice(masks: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """Dice of masks (B, ...) against labels (B, ...), mean over the classes from 1 that occur in either, (B,).
+    """Dice of masks (B, ...) and labels (B, ...), mean over the classes from 1 that occur in either, (B,).
 
     Examples:
         >>> dice(torch.tensor([[1, 1, 0]]), torch.tensor([[1, 0, 0]]), 2).tolist()

@@ -89,8 +89,8 @@ def toy(
 ) -> Toy:
     """Run a toy federation. ``examples``: per client; ``terms``: fields of :class:`glasshouse.wire.Terms`.
 
-    With a ``vocabulary`` the examples are sentences of random tokens; ``task`` None: their next tokens, or the
-    classes of pictures.
+    With a ``vocabulary`` the examples are sentences of random tokens. ``task`` None: their next tokens, or
+    the classes of pictures.
 
     Examples:
         >>> view = toy(clients=2, examples=4).view(client=1)

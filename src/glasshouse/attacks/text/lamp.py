@@ -28,7 +28,7 @@ from glasshouse.attacks.budget import MATCHING, Budget
 from glasshouse.attacks.objective import SearchedLoss
 from glasshouse.attacks.parts.local_steps import LINEAR, SENTENCES, update_needs
 from glasshouse.attacks.parts.search.adam import Descent, Found, adam
-from glasshouse.attacks.text.matching import FREE, OPEN, Candidates, Distance, Matching, match_gradient
+from glasshouse.attacks.text.matching import FREE, Candidates, Distance, Matching, anywhere, match_gradient
 from glasshouse.attacks.text.ngram import NGrams, count_ngrams
 from glasshouse.attacks.text.reading import SentenceAttack
 from glasshouse.limits import Count, NotNegative
@@ -113,7 +113,7 @@ class Lamp(SentenceAttack):
                 matching.loss(now.marks),
                 now.points,
                 replace(self.search, iterations=share, learning_rate=rate, schedule="constant"),
-                box=OPEN,
+                onto=anywhere,
                 rngs=[rng.child(f"part {part}")],
                 pulls=[partial(self._pull, matching)],
                 before=part * share,

@@ -40,14 +40,17 @@ Distance = Literal["cosine", "l2_l1"]
 """``cosine``: 1 - cos, the mean over tensors; ``l2_l1``: the L2 norm plus the weighted L1 norm of the
 difference, summed over tensors, as a share of the value for a zero gradient."""
 
-OPEN: Final = (torch.tensor(-torch.inf), torch.tensor(torch.inf))
-"""Vectors are unbounded."""
 FREE: Final = -1
 """Marks the position of an unknown token."""
 LOUD: Final = 1.5
 """A position's row this many times longer than the shortest one has changed by more than noise."""
 SHARP: Final = 20.0
 """Sharpness of the soft assignment to tokens: nats between a vector's token and one at typical distance."""
+
+
+def anywhere(points: Tensor) -> Tensor:
+    """Vectors are unbounded: a search may stand where it is."""
+    return points
 
 
 @final

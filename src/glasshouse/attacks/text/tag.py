@@ -19,7 +19,7 @@ from glasshouse.attacks.budget import Budget, search_budget
 from glasshouse.attacks.objective import SearchedLoss
 from glasshouse.attacks.parts.local_steps import LINEAR, SENTENCES, update_needs
 from glasshouse.attacks.parts.search.adam import Descent, adam
-from glasshouse.attacks.text.matching import OPEN, Candidates, Matching, match_gradient
+from glasshouse.attacks.text.matching import Candidates, Matching, anywhere, match_gradient
 from glasshouse.attacks.text.reading import SentenceAttack
 from glasshouse.limits import NotNegative
 from glasshouse.registry import Card
@@ -78,7 +78,7 @@ class Tag(SentenceAttack):
             auxiliary=None if auxiliary is None else auxiliary.inputs,
             generator=rng.child("starts").torch(),
         )
-        searched = adam(matching.loss(start.marks), start.points, self.search, box=OPEN, rngs=[rng])
+        searched = adam(matching.loss(start.marks), start.points, self.search, onto=anywhere, rngs=[rng])
         best = searched.best()
         tokens = matching.tokens(Candidates(points=searched.points, marks=start.marks))
         return (matching.claim(tokens[best], loss=float(searched.losses[best])),)

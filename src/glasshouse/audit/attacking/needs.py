@@ -11,7 +11,7 @@ from glasshouse.errors import GlasshouseError
 from glasshouse.registry import create, load
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin
-from glasshouse.settings import Optimizer
+from glasshouse.settings import Optimizer, Training
 from glasshouse.transcript.grants import Grants
 from glasshouse.transcript.threat import Threat
 from glasshouse.wire import Architecture, Kind, Refusal, Terms
@@ -44,7 +44,7 @@ def find_refusal(attack: Attack, name: str, threat: Threat, grants: Grants, term
         threat=threat,
         granted=grants.names(),
         protocol=terms.protocol,
-        stepping=stepping_of(terms.sends, terms.optimizer),
+        stepping=stepping_of(terms.sends, terms.optimizer, terms.training),
     )
     if refusal is None:
         refusal = unmet_by_examples(attack.needs, f"attack '{name}'", terms.architecture, grants.names())
@@ -99,9 +99,11 @@ def _declared(factory: Callable[..., Attack], arguments: str) -> tuple[Needs, Bu
     return attack.needs, attack.budget
 
 
-def stepping_of(sends: Kind, optimizer: Optimizer) -> frozenset[str]:
-    """Traits of the optimizer that produced an update; empty where clients take no optimizer steps."""
-    return optimizer.traits if sends in ("delta", "parameters") else frozenset()
+def stepping_of(sends: Kind, optimizer: Optimizer, training: Training) -> frozenset[str]:
+    """Traits of the steps that produced an update; a gradient is one step without an optimizer."""
+    if sends in ("delta", "parameters"):
+        return optimizer.traits | training.traits
+    return training.traits & {"clip_norm"} if sends == "gradient" else frozenset()
 
 
 def foresee_refusal(scenario: Scenario, attack: Plugin) -> Refusal | None:
@@ -112,7 +114,9 @@ def foresee_refusal(scenario: Scenario, attack: Plugin) -> Refusal | None:
         threat=threat_of(scenario),
         granted=promised_grants(scenario),
         protocol=scenario.federation.protocol,
-        stepping=stepping_of(scenario.federation.kind, scenario.federation.optimizer),
+        stepping=stepping_of(
+            scenario.federation.kind, scenario.federation.optimizer, scenario.federation.training
+        ),
     )
 
 

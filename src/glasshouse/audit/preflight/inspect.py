@@ -184,15 +184,12 @@ def _refusals_in(scenario: Scenario) -> Iterator[Refusal | None]:
         survey = survey_data(one)[0]
         for attack in one.attacks:
             refusal = foresee_refusal(one, attack)
-            if refusal is None and survey is not None:
-                network = agreed_network(one, survey)
-                refusal = unmet_by_examples(
-                    declared(attack)[0],
-                    f"attack '{attack.label or attack.name}'",
-                    network,
-                    promised_grants(one),
-                )
-            if refusal is None and survey is not None:
+            if refusal is not None or survey is None:
+                yield refusal
+                continue
+            network, subject = agreed_network(one, survey), f"attack '{attack.label or attack.name}'"
+            refusal = unmet_by_examples(declared(attack)[0], subject, network, promised_grants(one))
+            if refusal is None:
                 key = ["attack on a model", attack.name, repr(attack.arguments), repr(network)]
                 refusal = once(key, partial(_on_model, attack, network))
             yield refusal

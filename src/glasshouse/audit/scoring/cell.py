@@ -23,7 +23,6 @@ from glasshouse.audit.scoring.tasks import CellResult, CellTask, control_key
 from glasshouse.audit.scoring.victims import can_judge_victims, victims_of
 from glasshouse.audit.scoring.words import place_of
 from glasshouse.audit.simulation.record import GroupRecord, read_record
-from glasshouse.figures.drawing import Drawings
 from glasshouse.metrics.base import Metric
 from glasshouse.registry import create, load
 from glasshouse.results.records import Control, Finding, Refused, Utility, Victim
@@ -61,13 +60,10 @@ def score_cell(task: CellTask) -> tuple[str, CellResult]:
         for i, attack in enumerate(scenario.attacks)
     }
     numbers = {a.label or a.name: scores[i].numbers for i, a in enumerate(scenario.attacks)}
-    # A figure that cannot be drawn takes no number with it.
     findings = {i: one.findings for i, one in scores.items()}
-    drawings = guarded.call("figure", "of the cell", lambda: illustrate(task, records, runs, findings))
+    drawings = illustrate(task, records, runs, findings)
     refusals = list(_refusals(task, records, runs, scores))
-    if isinstance(drawings, Refusal):
-        refusals.append(refusal_record(cell, drawings))
-        drawings = Drawings()
+    refusals += [refusal_record(cell, refusal) for refusal in drawings.refusals]
     return cell.hash, CellResult(
         findings=tuple(f for one in scores.values() for f in one.findings),
         refusals=tuple(refusals),

@@ -201,8 +201,8 @@ def _easy_setting(task: ControlTask) -> Mapping[str, Any]:
 def raised_effort(attack: str, audited: Mapping[str, Any], eased: Mapping[str, Any]) -> str:
     """Which setting of a control asks for more effort than the audit does, in words; empty: none.
 
-    More effort is a larger budget, or any larger whole number: iterations, restarts, candidates. Settings under
-    which the attack cannot be built are refused elsewhere.
+    More effort is a larger budget, or any larger whole number: iterations, restarts, candidates. Settings
+    under which the attack cannot be built are refused elsewhere.
 
     Args:
         attack: registered name.

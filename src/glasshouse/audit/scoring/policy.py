@@ -44,37 +44,45 @@ def state_of_gain(
     """
     single = victims or finding.victims
     control = finding.control
-    if finding.chance is not None and finding.higher_leaks and limit >= 1 - finding.chance:
-        reach = f"{100 * (1 - finding.chance):.0f} points"
-        return "undecided", f"no attack could break it: the metric gains at most {reach} over chance"
     if finding.verdict == "no power" or (control is not None and not control.passed):
         return "undecided", "its control failed, so the number says nothing"
     if finding.gain_low > limit:
         if expected_by_luck(finding):
             return "undecided", "among this many findings it would be expected by luck"
         if finding.exchange is not None and finding.exchange.gain_low <= 0:
-            return "undecided", "the attack gains as much about victims whose update it did not see"
+            return "undecided", "that it gains less about victims whose update it did not see is not shown"
         return "broken", ""
+    if finding.chance is not None and finding.higher_leaks and limit >= 1 - finding.chance:
+        reach = f"{100 * (1 - finding.chance):.0f} points"
+        return "undecided", f"no attack could break it: the metric gains at most {reach} over chance"
     if finding.gain_high > limit:
         return "undecided", "the interval reaches beyond the limit"
     if control is None:
         return "undecided", "no control shows that this attack works where it must"
     if finding.unfinished:
         return "undecided", f"the search was not finished for {finding.unfinished} victims"
-    about_examples = bool(finding.ladder)
-    if about_examples and finding.verdict == "not shown" and finding.reason not in ("", BEYOND_SMALL):
-        # The interval alone is no evidence: whatever keeps a silence from meaning something keeps a limit open.
-        return "undecided", finding.reason
-    if finding.share is not None and finding.share.most > finding.share.margin:
-        most, margin = (f"{100 * x:.0f} %" for x in (finding.share.most, finding.share.margin))
-        return "undecided", f"up to {most} of such victims could come out whole, {margin} are tolerated"
-    if about_examples and (finding.power is None or finding.power.found < POWER * finding.power.planted):
-        return "undecided", "planted leaks were not found, or none was planted"
     if refused and finding.claimed is not None and finding.claimed < finding.n:
         return "undecided", f"the attack could not run on some victims and claimed {finding.claimed}"
+    if reason := _unearned(finding):
+        return "undecided", reason
     if count := sum(victim.leaks for victim in single):
         return "undecided", f"the mean is within the limit, but {count} of {len(single)} came out"
     return "holds", ""
+
+
+def _unearned(finding: Finding) -> str:
+    """Why a silence about examples means nothing although the interval is narrow; empty: it means something.
+
+    Few victims who come out whole, or an attack that could not have found them, hardly move an interval.
+    """
+    if finding.ladder and finding.verdict == "not shown" and finding.reason not in ("", BEYOND_SMALL):
+        return finding.reason
+    if finding.share is not None and finding.share.most > finding.share.margin and not finding.share.out:
+        most, needed = 100 * finding.share.most, finding.share.needed
+        return f"up to {most:.0f} % of such victims could come out; {needed} victims show less"
+    if (planted := finding.power) is not None and planted.found < POWER * planted.planted:
+        return f"only {planted.found} of {planted.planted} planted leaks were found"
+    return ""
 
 
 def state_of_accuracy(utility: Utility, least: float) -> tuple[State, str]:

@@ -112,6 +112,7 @@ def read_ground(folder: Path, scenario: Scenario) -> tuple[GroundTruth, NullBook
         perceptual=None if public is None else lambda images: activations(public, images),
         classify=None if public is None else lambda images: public(images).argmax(1),
         classes=transcript.terms.architecture.classes,
+        inputs=transcript.terms.architecture.inputs,
         image_range=transcript.terms.architecture.inputs.range,
         gallery=gallery_of(tensors, truth),
         vocabulary=vocabulary_of(transcript.terms.architecture.inputs),

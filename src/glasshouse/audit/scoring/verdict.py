@@ -135,10 +135,7 @@ def _leak(ladder: Sequence[Rung], share: Share | None) -> Decision:
 def _missing(evidence: Evidence) -> Iterator[tuple[str, str]]:
     """What "no leak found" lacks, the most important first: (reason, what would show it)."""
     if evidence.control is None:
-        yield (
-            "no control shows that this attack works where it must",
-            "run its control: ",
-        )
+        yield "no control shows that this attack works where it must", "run its control"
     if evidence.share is not None and evidence.share.out:
         out = f"{evidence.share.out} of {evidence.share.n}"
         yield f"the mean shows no leak, but {out} victims came out", "look at the single victims"

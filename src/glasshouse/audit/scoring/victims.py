@@ -38,8 +38,8 @@ def victims_of(
     """A verdict for every private example with a claim about it, or why there is none.
 
     The same private data in another run are not counted again. If the metric is binary, examples are ranked
-    by their squared error, and the value is the metric's. Which victims came out is corrected for how many there
-    are (Benjamini and Hochberg).
+    by their squared error, and the value is the metric's. Who is named is corrected for how many there are
+    (Benjamini and Hochberg).
 
     Args:
         name: of the metric.

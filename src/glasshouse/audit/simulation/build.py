@@ -25,6 +25,7 @@ from glasshouse.data.base import DataSource
 from glasshouse.data.partition import partition
 from glasshouse.data.private_domain import ClassRoles
 from glasshouse.data.splits import Roles
+from glasshouse.data.targets import class_codes
 from glasshouse.federation.defenses.guarantee import Exposure, Guarantee, guarantee
 from glasshouse.federation.setting import FederationProtocol, Setting
 from glasshouse.interfaces import Behaviour, Defense, traits_of
@@ -159,7 +160,7 @@ def _setting(
     if data.people == "label":
         private = replace(private, groups=private.labels)
     shards = partition(
-        private.labels,
+        class_codes(private.labels),
         federation.clients,
         kind=data.partition if classes is None else "classes",
         alpha=data.alpha,
@@ -214,6 +215,7 @@ def _terms(scenario: Scenario, architecture: Architecture, domain_roles: ClassRo
         local_epochs=federation.local_epochs,
         learning_rate=federation.learning_rate,
         optimizer=federation.optimizer,
+        training=federation.training,
         server_rate=federation.server_rate,
         secure_sum=federation.secure_sum,
         weighting=federation.weighting,
@@ -277,6 +279,7 @@ def scoring_of(scenario: Scenario, roles: Roles, architecture: Architecture, rng
 
 def data_words(source: DataSource, roles: Roles) -> str:
     """The dataset and the number of examples of each role, in words."""
-    shape = "×".join(map(str, source.input_shape[1:])) or f"{source.input_shape[0]} tokens"
+    shape = source.inputs.size_words
     parts = ", ".join(f"{len(batch)} {role}" for role, batch in roles.parts().items())
-    return f"{source.name}, {shape}, {source.classes} classes: {parts} (checksum {source.checksum[:12]})"
+    targets = f"{source.classes} classes" if source.classes else source.task.name
+    return f"{source.name}, {shape}, {targets}: {parts} (checksum {source.checksum[:12]})"

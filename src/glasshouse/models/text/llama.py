@@ -80,7 +80,7 @@ def llama(
 
     Args:
         inputs: vocabulary and longest sentence.
-        task: next token, or one output per sentence (read from the last token; a next-token head is not tied).
+        task: next token, or one output per sentence (read from the last token); the head is untied.
         width: D.
         layers: number of blocks.
         heads: number of attention heads.

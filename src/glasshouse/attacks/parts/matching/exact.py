@@ -189,7 +189,7 @@ class DescentAttack(SearchAttack, SearchingTogether, Protocol):
             return (best_claim(first, minima, orders[minima.best()]),)
         every = with_labels(loss, torch.stack(labels).repeat_interleave(search.restarts, 0))
         pulls = self.pulls(clients)
-        minima = adam(every, start, search, box=first.box(), onto=first.onto(), rngs=rngs, pulls=pulls)
+        minima = adam(every, start, search, onto=first.onto(), rngs=rngs, pulls=pulls)
         results = zip(clients, minima.by_victim(len(clients)), labels, strict=True)
         return tuple(best_claim(client, one, y) for client, one, y in results)
 

@@ -54,9 +54,7 @@ def match(
     warm = max(1, round(WARM * search.iterations))
     paired = labels.expand(len(start), *labels.shape).clone()
     first, stream = replace(search, iterations=warm), rng.child("warm")
-    descent = adam(
-        with_labels(as_one, paired), start, first, box=client.box(), onto=client.onto(), rngs=(stream,)
-    )
+    descent = adam(with_labels(as_one, paired), start, first, onto=client.onto(), rngs=(stream,))
     steps = step_of(client)
     for turn in range(TURNS):
         stream = rng.child(f"turn/{turn}")
@@ -64,7 +62,7 @@ def match(
         left, rate = max(1, (search.iterations - warm) // TURNS), search.learning_rate * SLOWER ** (turn + 1)
         slower = replace(search, iterations=left, learning_rate=rate)
         loss = with_labels(simulated, paired)
-        descent = adam(loss, points, slower, box=client.box(), onto=client.onto(), rngs=(stream,))
+        descent = adam(loss, points, slower, onto=client.onto(), rngs=(stream,))
     return descent, paired
 
 

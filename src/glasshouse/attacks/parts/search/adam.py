@@ -1,8 +1,8 @@
-"""The first-order search that image attacks share: Adam on all restarts at once, inside the image range.
+"""The first-order search that attacks share: Adam on all restarts at once, among the valid examples.
 
 Shape letters: V victims, R restarts of each, N = V * R rows, B images, C channels, H and W pixels.
 
-Candidates are in model input units (see ``replica``); the box is the declared image range in these units.
+Candidates are in model input units (see ``replica``).
 Restarts are independent: they share a batch, not a gradient.
 """
 
@@ -168,13 +168,12 @@ def adam(
     start: Tensor,
     search: Descent,
     *,
-    box: tuple[Tensor, Tensor],
-    onto: Callable[[Tensor], Tensor] | None = None,
+    onto: Callable[[Tensor], Tensor],
     rngs: Sequence[Rng],
     pulls: Sequence[Loss] = (),
     before: int = 0,
 ) -> Found:
-    """Descend from ``start`` (N, B, C, H, W) inside ``box`` and keep the best iterate of every row.
+    """Descend from ``start`` (N, B, C, H, W) and keep the best iterate of every row.
 
     Candidates may have other axes behind N: those of sentences are (N, B, L, D).
 
@@ -182,16 +181,14 @@ def adam(
         loss: the loss to minimise, by which iterates are compared.
         start: R restarts for every victim, victim after victim.
         search: of every victim; victims share a batch and nothing else.
-        box: smallest and largest value, each broadcast to an example.
-        onto: moves candidates to the nearest ones that a search may visit; None: all inside ``box``.
+        onto: moves candidates to the nearest ones that a search may visit: into a box, onto a simplex.
         rngs: a stream for every victim.
         pulls: for every victim an additional loss over all its rows together, which is minimised but ignored
             when iterates are compared.
         before: iterations of an earlier part of the same search, to offset its loss curve.
     """
-    low, high = box
     rows, evaluate = Rows.of(start, victims=len(rngs)), Evaluation(loss)
-    iterate = start.detach().clamp(low, high).requires_grad_()
+    iterate = onto(start.detach()).clone().requires_grad_()
     points = iterate.detach().clone()
     losses = iterate.new_full((len(start),), torch.inf, dtype=wide_type(iterate.device))
     optimizer = torch.optim.Adam([iterate], lr=search.learning_rate)
@@ -219,7 +216,7 @@ def adam(
                 break
             stale = stale if settled else stale.clamp_max(search.patience - 1)
             search.step(optimizer, slope, iteration=i, noise=noise)
-            iterate.copy_(onto(iterate)) if onto is not None else iterate.clamp_(low, high)
+            iterate.copy_(onto(iterate))
         if i + 1 in cuts and len(rows) > len(rngs):
             ahead = _better_half(rows.pick(losses), victims=len(rngs))
             rows, optimizer = rows.keep(ahead), _narrowed(optimizer, ahead)
@@ -245,6 +242,10 @@ def _narrowed(optimizer: torch.optim.Adam, places: Tensor) -> torch.optim.Adam:
     return result
 
 
+FLAT: Final = 1e-3
+"""Smallest deviation of a candidate's numbers by which its roughness is divided."""
+
+
 def _slope_of(pulls: Sequence[Loss], candidates: Tensor) -> Tensor:
     """The gradient of losses that depend on all rows of one victim together."""
     points = candidates.detach().requires_grad_()
@@ -254,5 +255,12 @@ def _slope_of(pulls: Sequence[Loss], candidates: Tensor) -> Tensor:
 
 
 def roughness(client: Replica, points: Tensor) -> Tensor:
-    """(R,) roughness of candidates (R, B, ...) as their modality measures it, averaged over their B examples."""
-    return client.inputs.roughness(points.flatten(0, 1)).reshape(points.shape[:2]).mean(1)
+    """(R,) roughness of candidates (R, B, ...) as their modality measures it, averaged over their examples.
+
+    Where batch norm uses the statistics of the batch, the update hardly depends on the contrast of the
+    examples, and a smoothness prior alone would pull it to zero: roughness is then relative to the contrast.
+    """
+    rough = client.inputs.roughness(points.flatten(0, 1)).reshape(points.shape[:2]).mean(1)
+    if client.terms.training.mode == "evaluation":
+        return rough
+    return rough / points.flatten(1).std(1).clamp_min(FLAT)

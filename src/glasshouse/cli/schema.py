@@ -1,0 +1,21 @@
+"""``glasshouse schema``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from glasshouse.data.paths import require_existing
+from glasshouse.data.tables.schema import draft
+from glasshouse.data.tables.table import drafted, read_frame
+
+
+def schema(
+    table: Annotated[Path, typer.Argument(help="a .csv or .parquet file")],
+    target: Annotated[str, typer.Option(help="the column that is predicted; the last one otherwise")] = "",
+) -> int:
+    """Draft the schema of TABLE: print it, to be read, corrected and confirmed by the owner of the data."""
+    path = require_existing(str(table), name=str(table))
+    columns = drafted(read_frame(path, name=str(table)))
+    print(draft(columns, target=target or columns[-1].name))
+    return 0

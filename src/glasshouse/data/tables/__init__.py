@@ -1,0 +1,1 @@
+"""Tables: the schema that an owner writes, and the reader of CSV and Parquet files."""

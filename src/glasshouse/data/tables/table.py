@@ -1,0 +1,167 @@
+"""``table:PATH``: rows of a CSV or Parquet file, with the schema that its owner wrote beside it."""
+
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from glasshouse.data.base import DataSource
+from glasshouse.data.paths import require_existing
+from glasshouse.data.shaped.arrays import assemble_examples
+from glasshouse.data.tables.schema import Schema, read_schema
+from glasshouse.errors import BadFile, not_installed
+from glasshouse.modalities.row import Column
+from glasshouse.outside import limits
+from glasshouse.outside.files import shorten
+from glasshouse.registry import Card
+
+try:
+    import pandas as pd
+except ImportError as error:
+    raise not_installed("data kind 'table'", "pandas", error, extra="tables") from error
+
+MISSING: Final = ("", "NA", "N/A", "NaN", "nan", "?", "null", "None")
+"""Texts that stand for a missing value, without spaces around them."""
+FIX: Final = "correct the schema or the table; docs/data.md explains both"
+
+
+@Card(
+    summary="table:PATH, rows of a .csv or .parquet file, with its schema beside it; or the schema's path",
+    extra="tables",
+)
+def table(where: str, *, resize: int | None = None) -> DataSource:
+    """Read the rows of ``where``: every fourth one is in the test split.
+
+    ``where`` is the table, whose schema stands beside it (``people.csv``: ``people.schema.toml``), or a
+    schema that names the table (``file = "people.csv"``).
+
+    Raises:
+        BadFile: no such table or schema, a missing column, or a value that the schema does not allow.
+        NotInstalled: pandas, or pyarrow for Parquet, is missing.
+    """
+    del resize  # for pictures only
+    name = f"table:{where}"
+    path, schema = _find(where, name)
+    frame = read_frame(path, name=name)
+    asked = [column.name for column in schema.columns] + ([schema.group] if schema.group else [])
+    if missing := [column for column in asked if column not in frame.columns]:
+        raise _bad(name, f"the columns of its schema: {', '.join(asked[:8])}", f"no column '{missing[0]}'")
+    features = [column for column in schema.columns if column.name != schema.target]
+    values = np.stack([values_of(frame[column.name], column, name=name) for column in features], 1)
+    targets = _targets(frame, schema.target_column, name)
+    inputs = schema.features.encode(torch.from_numpy(values)).numpy()
+    test = np.arange(len(inputs)) % 4 == 3
+    rows = {"train": ~test, "test": test}
+    groups = None if not schema.group else frame[schema.group].astype("category").cat.codes.to_numpy()
+    return assemble_examples(
+        name,
+        {split: (inputs[own], targets[own]) for split, own in rows.items()},
+        inputs=schema.features,
+        class_names=None if schema.target_column.numeric else schema.target_column.levels,
+        groups={} if groups is None else {s: groups[own].astype(np.int64) for s, own in rows.items()},
+    )
+
+
+def _find(where: str, name: str) -> tuple[Path, Schema]:
+    """The table and its schema."""
+    path = require_existing(where, name=name)
+    if path.suffix != ".toml":
+        return path, read_schema(path.with_suffix(".schema.toml"), subject=f"data '{name}'")
+    schema = read_schema(path, subject=f"data '{name}'")
+    if not schema.file:
+        raise _bad(name, "file: the table, in the schema", "no such key")
+    return require_existing(str(path.parent / schema.file), name=name), schema
+
+
+def read_frame(path: Path, *, name: str) -> Any:
+    """The table as a frame of texts (CSV) or typed columns (Parquet).
+
+    Raises:
+        BadFile: too large, not readable, of another kind, or without rows.
+    """
+    if path.stat().st_size > limits.FILE_BYTES:
+        raise _bad(name, f"at most {limits.FILE_BYTES:,} bytes", f"{path.stat().st_size:,}")
+    try:
+        if path.suffix == ".parquet":
+            frame = pd.read_parquet(path)
+        elif path.suffix == ".csv":
+            frame = pd.read_csv(path, dtype=str, keep_default_na=False, skipinitialspace=True)
+        else:
+            raise _bad(name, "a .csv or .parquet file", f"'{path.suffix}'")
+    except ImportError as error:
+        raise not_installed("reading Parquet", "pyarrow", error, extra="tables") from error
+    except (ValueError, OSError, pd.errors.ParserError) as error:
+        raise _bad(name, "a table that can be read", f"{type(error).__name__}: {error}") from error
+    if not len(frame):
+        raise _bad(name, "at least one row", "none")
+    return frame
+
+
+def values_of(series: Any, column: Column, *, name: str) -> NDArray[np.float64]:
+    """The values of a column: numbers, or positions among the levels; NaN where missing. (N,).
+
+    Raises:
+        BadFile: a value that the schema does not allow. Its place is said, never the value.
+    """
+    texts = series.astype(str).str.strip()
+    absent = (series.isna() | texts.isin(MISSING)).to_numpy()
+    if column.numeric:
+        numbers = pd.to_numeric(texts.where(~absent, "nan"), errors="coerce").to_numpy(dtype=np.float64)
+        wrong = ~absent & ~((numbers >= column.low) & (numbers <= column.high))
+        if column.kind == "integer":
+            wrong = wrong | (~absent & (numbers != np.round(numbers)))
+        needs = f"'{column.name}': a number ({column.kind}) from {column.low:g} to {column.high:g}"
+    else:
+        known = {level: float(i) for i, level in enumerate(column.levels)}
+        numbers = texts.map(known).to_numpy(dtype=np.float64)
+        absent = absent & np.isnan(numbers)  # a level may be written like a missing value
+        wrong = ~absent & np.isnan(numbers)
+        needs = f"'{column.name}': one of its {len(known)} levels"
+    numbers = np.where(absent, np.nan, numbers)
+    if not column.missing:
+        wrong = wrong | absent
+        needs += ", not missing"
+    if wrong.any():
+        first = int(np.flatnonzero(wrong)[0])
+        raise _bad(name, needs, f"{int(wrong.sum()):,} other values, the first in row {first + 1}")
+    return numbers
+
+
+def _targets(frame: Any, column: Column, name: str) -> NDArray[Any]:
+    values = values_of(frame[column.name], column, name=name)
+    if np.isnan(values).any():
+        raise _bad(name, f"a target '{column.name}' in every row", f"{int(np.isnan(values).sum()):,} missing")
+    return values.astype(np.float32 if column.numeric else np.int64)
+
+
+def drafted(frame: Any) -> list[Column]:
+    """A column of the schema for every column of a table, from its own values."""
+    columns = []
+    for label in frame.columns:
+        texts = frame[label].astype(str).str.strip()
+        absent = frame[label].isna() | texts.isin(MISSING)
+        present = texts[~absent]
+        numbers = pd.to_numeric(present, errors="coerce")
+        levels = tuple(sorted(present.unique()))
+        missing = bool(absent.any())
+        if len(numbers) and not numbers.isna().any() and numbers.max() > numbers.min() and len(levels) > 2:
+            kind: Any = "integer" if bool((numbers == numbers.round()).all()) else "continuous"
+            column = Column(
+                name=str(label),
+                kind=kind,
+                low=float(numbers.min()),
+                high=float(numbers.max()),
+                missing=missing,
+            )
+        else:
+            every = levels if len(levels) > 1 else (*levels, "other")
+            kind = "binary" if len(every) == 2 else "categorical"
+            column = Column(name=str(label), kind=kind, levels=tuple(every), missing=missing)
+        columns.append(column)
+    return columns
+
+
+def _bad(name: str, needs: str, got: str) -> BadFile:
+    return BadFile(f"data '{name}'", needs=needs, got=shorten(got), fix=FIX)
