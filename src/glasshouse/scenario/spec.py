@@ -245,6 +245,8 @@ class Audit(Table):
         seeds: repeat the federation with each of these; empty: once, with the scenario's seed.
         contrast: attack (label or name) whose paired difference to every other attack is reported.
         margin: share of victims that may come out before a setting counts as leaking, in (0, 1).
+        planted: canaries whose updates are sent undefended, to see whether the attacks find them: the power
+            behind a silence; 0: none.
         epsilon: the claimed ε, and how it is tested.
         auditor: who is responsible for the audit, printed on the report; default: ``GLASSHOUSE_AUDITOR``.
     """
@@ -261,6 +263,7 @@ class Audit(Table):
     seeds: tuple[Natural, ...] = ()
     contrast: str = ""
     margin: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    planted: Natural = 8
     epsilon: Epsilon = Epsilon()
     auditor: str = ""
 

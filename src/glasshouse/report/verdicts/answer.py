@@ -98,7 +98,7 @@ def _answer(result: Result, choice: Choice, standings: Sequence[Verdict], attemp
         return "Victims are too alike to say whose", (
             "What came out fits several victims, which are near-duplicates of each other. " + NOT_SAFE
         )
-    return "Nothing is shown either way", f"Of {words.count(total, 'measurements')}: {parts}. {rest}"
+    return "This audit cannot tell", f"Of {words.count(total, 'measurements')}: {parts}. {rest}"
 
 
 def contradictions(result: Result) -> list[str]:
