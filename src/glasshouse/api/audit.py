@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from torch import nn
@@ -13,6 +13,7 @@ from glasshouse.api.run import Run
 from glasshouse.api.scenario import Arrays, Asked, ask, in_memory
 from glasshouse.audit.run import audit as audit_suite
 from glasshouse.errors import BadValue
+from glasshouse.evidence.register import default_path
 from glasshouse.executors.local import HERE
 from glasshouse.limits import Fix, Natural, check_value
 from glasshouse.process import prepare_process
@@ -39,6 +40,7 @@ def audit(
     captured: Path | str | None = None,
     executor: str = HERE,
     address: str = "",
+    register: Path | str | bool = True,
 ) -> Run:
     """Simulate, attack, score and report as specified by ``scenario``.
 
@@ -58,6 +60,7 @@ def audit(
         captured: folder of a captured federation to audit; ``scenario`` then has no federation and no model.
         executor: where the tasks run (``glasshouse list executors``).
         address: of the executor's cluster.
+        register: file that lists every audit begun (docs/evidence.md); True: the default; False: none.
 
     Returns:
         The run: its folder and results.
@@ -78,12 +81,24 @@ def audit(
     if memory:  # the given scenario lacks data and model from memory: the run records the resolved one
         toml_text = "\n".join(resolved_toml(one) for one in suite.scenarios)
         suite = suite.model_copy(update={"given": toml_text})
+    options: dict[str, Any] = {
+        "jobs": jobs,
+        "resume": resume,
+        "device": device,
+        "executor": executor,
+        "address": address,
+    }
     with _one_thread():
-        result = audit_suite(
-            suite, out=folder, jobs=jobs, resume=resume, device=device, executor=executor, address=address
-        )
+        result = audit_suite(suite, out=folder, register=register_file(register), **options)
     write_html(folder, show_private=show_private)
     return Run(folder, result)
+
+
+def register_file(register: Path | str | bool) -> Path | None:
+    """The file of the register: the one that is named, the default one for True, None for False."""
+    if isinstance(register, bool):
+        return default_path() if register else None
+    return Path(register)
 
 
 def run_folder(
