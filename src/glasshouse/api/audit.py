@@ -69,7 +69,7 @@ def audit(
         UnknownName: no preset or executor of that name.
         BadFile: a file cannot be read, or ``out`` contains another run.
         BadScenario: the scenario cannot be audited; lists all its problems.
-        BadValue: an argument is out of range, or the device is not available.
+        BadValue: an argument is out of range, or no such device.
 
     Example: ``audit("digits-inversion", out="runs/first").findings.where(metric="psnr")``; ``docs/python.md``
     has more, tested ones.
@@ -81,15 +81,10 @@ def audit(
     if memory:  # the given scenario lacks data and model from memory: the run records the resolved one
         toml_text = "\n".join(resolved_toml(one) for one in suite.scenarios)
         suite = suite.model_copy(update={"given": toml_text})
-    options: dict[str, Any] = {
-        "jobs": jobs,
-        "resume": resume,
-        "device": device,
-        "executor": executor,
-        "address": address,
-    }
+    options: dict[str, Any] = {"jobs": jobs, "resume": resume, "device": device}
+    options |= {"executor": executor, "address": address, "register": register_file(register)}
     with _one_thread():
-        result = audit_suite(suite, out=folder, register=register_file(register), **options)
+        result = audit_suite(suite, out=folder, **options)
     write_html(folder, show_private=show_private)
     return Run(folder, result)
 
