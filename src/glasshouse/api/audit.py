@@ -19,6 +19,7 @@ from glasshouse.limits import Fix, Natural, check_value
 from glasshouse.process import prepare_process
 from glasshouse.report import write_html
 from glasshouse.scenario.axes import cells
+from glasshouse.scenario.suite import Suite
 from glasshouse.scenario.write import resolved_toml
 
 __all__ = ["audit"]
@@ -77,16 +78,19 @@ def audit(
     check_value("worker processes", "jobs", jobs, Jobs)
     folder = run_folder(scenario, sets, out, captured=captured)
     memory = in_memory(data, model, folder)
-    suite = ask(scenario, [*sets, *memory], captured=captured)
-    if memory:  # the given scenario lacks data and model from memory: the run records the resolved one
-        toml_text = "\n".join(resolved_toml(one) for one in suite.scenarios)
-        suite = suite.model_copy(update={"given": toml_text})
+    suite = _with_given(ask(scenario, [*sets, *memory], captured=captured), memory)
     options: dict[str, Any] = {"jobs": jobs, "resume": resume, "device": device}
     options |= {"executor": executor, "address": address, "register": register_file(register)}
     with _one_thread():
         result = audit_suite(suite, out=folder, **options)
     write_html(folder, show_private=show_private)
     return Run(folder, result)
+
+
+def _with_given(suite: Suite, memory: Sequence[str]) -> Suite:
+    """The suite; its given text lacks data and model from memory: then the run records the resolved one."""
+    text = "\n".join(resolved_toml(one) for one in suite.scenarios)
+    return suite.model_copy(update={"given": text}) if memory else suite
 
 
 def register_file(register: Path | str | bool) -> Path | None:

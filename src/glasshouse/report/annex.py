@@ -175,7 +175,7 @@ def _row(
     threat: str, findings: Sequence[Finding], threats: Mapping[str, str], cards: Cards
 ) -> Sequence[Cell]:
     mine = [f for f in findings if threats.get(f.scenario) == threat]
-    by_kind = grouped(mine, lambda f: cards.metric(f.metric).severity)
+    by_kind = grouped(mine, lambda f: str(cards.metric(f.metric).severity))
     return [_cell(by_kind.get(kind, []), cards) for kind in KINDS]
 
 
