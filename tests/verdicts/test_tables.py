@@ -101,7 +101,7 @@ def null_audit(n: int, null: str, data: str, seed: int) -> Finding:
 
 
 def whole_audit(n: int, share: float, seed: int) -> Finding:
-    """An audit in which a share of the victims comes out whole, each by its own luck, and the rest not at all."""
+    """An audit in which a share of the victims comes out whole, each by its own luck, the rest not at all."""
     random = np.random.default_rng([seed, n, int(100 * share)])
     one = bench(n, random)
     claims = textured(n, random)
@@ -169,7 +169,7 @@ def main(audits: int) -> None:
     for share in SHARES:
         for n in VICTIMS:
             rows = [whole_audit(n, share, seed) for seed in range(audits)]
-            covers = rate(rows, lambda f: f.share is None or f.share.most >= share)
+            covers = rate(rows, lambda f, share=share: f.share is None or f.share.most >= share)
             counts = " | ".join(f"{rate(rows, what):.3f}" for what in (silent, leaks, names))
             print(f"| {share:.2f} | {n} | {counts} | {covers:.3f} |", flush=True)
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from glasshouse.cache import once
 from glasshouse.models.build import build
@@ -68,13 +68,3 @@ def _differentiate_again(gradients: Sequence[Tensor | None]) -> None:
     size = torch.stack([g.square().sum() for g in gradients if g is not None]).sum()
     if size.requires_grad:  # not where the gradient does not depend on anything, as of a linear loss
         torch.autograd.backward(size)
-
-
-def unused_parameters(model: nn.Module, architecture: Architecture) -> list[str]:
-    """Names of parameters on which the loss of an example does not depend: heads that forward leaves out."""
-    task, example = architecture.task, architecture.inputs.probes(4, torch.Generator().manual_seed(0))[:1]
-    outputs = model(example)
-    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    loss = task.loss(outputs, task.blank(1, outputs.shape[1:]), example)
-    gradients = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
-    return [name for name, g in zip(named, gradients, strict=True) if g is None]
