@@ -218,12 +218,12 @@ def raised_effort(attack: str, audited: Mapping[str, Any], eased: Mapping[str, A
         if after > before:
             return f"its easy setting raises the effort: {name} {after} for {before}"
     for path, value in _leaves(eased):
-        before: Any = ours
+        setting: Any = ours
         for key in path:
-            before = getattr(before, key, None)
-        whole = isinstance(value, int) and isinstance(before, int) and not isinstance(value, bool)
-        if whole and value > before:
-            return f"its easy setting raises the effort: {'.'.join(path)} {value} for {before}"
+            setting = getattr(setting, key, None)
+        whole = isinstance(value, int) and isinstance(setting, int) and not isinstance(value, bool)
+        if whole and value > setting:
+            return f"its easy setting raises the effort: {'.'.join(path)} {value} for {setting}"
     return ""
 
 
