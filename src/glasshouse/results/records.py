@@ -100,8 +100,8 @@ class Victim:
         p: (1 + rank) / (1 + M).
         p_adjusted: corrected for how many victims of the cell are judged (Benjamini and Hochberg).
         leaks: the victim is named: ``p_adjusted`` is at most .05, and no other claim matches it as well.
-        out: it counts as come out where the share of such victims is bounded: as ``leaks``, with p at most .025
-            and no correction, which would hide some.
+        out: it counts as come out where the share of such victims is bounded: as ``leaks``, with p at most
+            .025 and no correction, which would hide some.
     """
 
     name: str
@@ -169,7 +169,7 @@ class Power:
         planted: leaks that were planted.
         found: of them, by this attack with these settings.
         how: how they were planted, in words.
-        told_p: of the attack's loss telling the canaries' examples from held-out ones; 1: it declares no loss.
+        told_p: of the attack's loss telling the canaries' examples from held-out ones; 1: it declares none.
     """
 
     planted: int
