@@ -53,7 +53,10 @@ def test_no_leak_found_is_earned_by_all_of_its_parts():
         ({"gain": interval(-0.2, 0.5)}, "negligible"),
         ({"certificate": replace(FINISHED, unfinished=3)}, "3 of 40 searches stopped above"),
         ({"certificate": replace(FINISHED, falling=2)}, "lowered the loss of 2 of 40"),
-        ({"share": None, "why_no_share": "too few held-out examples"}, "too few held-out"),
+        (
+            {"share": None, "why_no_share": "too few held-out", "ladder": (rung("label", beaten=False),)},
+            "too few held-out",
+        ),
         ({"share": replace(NOTHING_OUT, n=8, most=0.37)}, "up to 37 %"),
         ({"share": replace(NOTHING_OUT, out=1)}, "1 of 40 victims came out"),
         ({"power": None}, "no leak was planted"),

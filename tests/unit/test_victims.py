@@ -61,7 +61,9 @@ def test_exchanged_claims_name_a_victim_in_at_most_five_of_a_hundred_cells():
         one = bench(private, heldout=0)
         ground = dataclasses.replace(one.ground, heldout=batch(200, 5000 + seed))
         one = dataclasses.replace(one, ground=ground)
-        named += any(v.leaks for v in victims_of("psnr", Psnr(), [run_of(one, claims)]))
+        verdicts = victims_of("psnr", Psnr(), [run_of(one, claims)])
+        # In one cell of twenty private and held-out examples differ by luck, and nobody is judged.
+        named += not isinstance(verdicts, str) and any(v.leaks for v in verdicts)
     assert named <= 8  # P(more than 8 of 100) at .05 is 6 %; the seeds are fixed
 
 
@@ -76,14 +78,11 @@ def test_without_fair_company_there_is_no_verdict_and_it_says_why(changes, words
     assert words in skipped
 
 
-def test_where_nobody_could_be_named_there_is_no_verdict():
-    """Eleven perfect copies among 219 would be "0 of 11 came out": each has p = .05 after the correction."""
+def test_eleven_perfect_copies_are_all_named():
+    """Holm's correction would name nobody among 219: p = .05 each. Which of them came out is another question."""
     private = images(11)
     claims = {c: (claim(c, private[c : c + 1]),) for c in range(11)}
-    few = victims_of("psnr", Psnr(), [run_of(bench(private, heldout=219), claims)])
-    assert isinstance(few, str)
-    assert "for 11 of them it needs 220 held-out examples, got 219" in few
-    assert all(v.leaks for v in victims_of("psnr", Psnr(), [run_of(bench(private, heldout=220), claims)]))
+    assert all(v.leaks for v in victims_of("psnr", Psnr(), [run_of(bench(private, heldout=219), claims)]))
 
 
 def test_the_same_data_again_are_no_further_victims():
