@@ -23,7 +23,11 @@ LISTS := cyclonedx-bom==7.5.0 pip-licenses==5.5.5
 SINGLE := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .DELETE_ON_ERROR:
+<<<<<<< HEAD
 .PHONY: audit test slow lint format bench results docs dist vulnerable install freeze clean
+=======
+.PHONY: audit test slow mutants lint format bench results docs dist install freeze clean
+>>>>>>> verdict
 
 audit: .venv/.core
 	$(BIN)/glasshouse audit quickstart $(if $(OUT),--out $(OUT)) $(ARGS)
@@ -33,6 +37,11 @@ test: .venv/.all
 
 slow: .venv/.all
 	$(SINGLE) $(BIN)/python -m pytest -q -n $(JOBS) -m slow $(ARGS)
+
+# Hours: only files that changed since the last run are mutated again. Survivors: `mutmut results`.
+mutants: .venv/.all
+	$(SINGLE) $(BIN)/mutmut run --max-children $(JOBS) $(ARGS)
+	$(BIN)/mutmut results
 
 lint: .venv/.all
 	$(BIN)/ruff check .

@@ -10,6 +10,7 @@ from glasshouse.audit.scoring.verdict import Evidence, decide, settle, small_gai
 from glasshouse.metrics.reconstruction import Identification, Mse, Psnr
 from glasshouse.metrics.statistics.interval import Interval
 from glasshouse.results.records import Power, Rung, Share
+from glasshouse.results.strength import Certificate
 
 CARDS = {card.name: card for card in METRICS}
 
@@ -27,12 +28,13 @@ def rung(knows: str, *, beaten: bool) -> Rung:
 
 NOTHING_OUT = Share(out=0, n=40, most=0.088, margin=0.1, needed=36)
 FOUND = Power(planted=10, found=9)
+FINISHED = Certificate(searches=40, unfinished=0, told_p=0.01, drawn=40, falling=0)
 QUIET = Evidence(
     metric=Identification(),
     gain=interval(-0.2, 0.05),
     null=0.1,
     control=control(True),
-    certificates=40,
+    certificate=FINISHED,
     share=NOTHING_OUT,
     power=FOUND,
 )
@@ -49,9 +51,12 @@ def test_no_leak_found_is_earned_by_all_of_its_parts():
     [
         ({"control": None}, "no control"),
         ({"gain": interval(-0.2, 0.5)}, "negligible"),
-        ({"unfinished": 3}, "not finished for 3"),
-        ({"falling": 2}, "2 searches still improved"),
-        ({"share": None, "why_no_share": "too few held-out examples"}, "too few held-out"),
+        ({"certificate": replace(FINISHED, unfinished=3)}, "3 of 40 searches stopped above"),
+        ({"certificate": replace(FINISHED, falling=2)}, "lowered the loss of 2 of 40"),
+        (
+            {"share": None, "why_no_share": "too few held-out", "ladder": (rung("label", beaten=False),)},
+            "too few held-out",
+        ),
         ({"share": replace(NOTHING_OUT, n=8, most=0.37)}, "up to 37 %"),
         ({"share": replace(NOTHING_OUT, out=1)}, "1 of 40 victims came out"),
         ({"power": None}, "no leak was planted"),
@@ -70,7 +75,7 @@ def test_a_leak_needs_the_null_the_exchange_and_the_label():
     assert decide(LEAKS).verdict == "leaks"
     assert decide(replace(LEAKS, exchange=interval(0.1, 0.5))).verdict == "leaks"
     assert decide(replace(LEAKS, exchange=interval(-0.1, 0.05))).verdict == "no leak found"
-    assert decide(replace(LEAKS, control=None, unfinished=9, power=None)).verdict == "leaks"
+    assert decide(replace(LEAKS, control=None, certificate=None, power=None)).verdict == "leaks"
     whole = [rung(knows, beaten=True) for knows in ("nothing", "domain", "label")]
     assert decide(replace(LEAKS, ladder=[*whole, rung("twin", beaten=False)])).verdict == "leaks"
     short = decide(replace(LEAKS, ladder=[*whole[:2], rung("label", beaten=False)]))

@@ -1,4 +1,8 @@
+<<<<<<< HEAD
 """An audit without a federation: private, held-out and auxiliary examples, and claims, scored as usual."""
+=======
+"""An audit without a federation: private, held-out and auxiliary examples, and claims, scored as real."""
+>>>>>>> verdict
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,8 @@
+<<<<<<< HEAD
 """Certificates and controls fail closed; what a loss learns of the truth reaches no claim: whole audits."""
+=======
+"""Certificates and controls fail closed, and what a loss learns of the truth reaches no claim."""
+>>>>>>> verdict
 
 import os
 import sys

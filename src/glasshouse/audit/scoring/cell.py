@@ -18,7 +18,7 @@ from glasshouse.audit.scoring.finding import Measurement, finding_of
 from glasshouse.audit.scoring.pair import can_score
 from glasshouse.audit.scoring.read import Run, read_runs
 from glasshouse.audit.scoring.score import ScoredMetric, score_metric
-from glasshouse.audit.scoring.table import tables
+from glasshouse.audit.scoring.table import MOST_VICTIMS, tables
 from glasshouse.audit.scoring.tasks import CellResult, CellTask, control_key
 from glasshouse.audit.scoring.victims import can_judge_victims, victims_of
 from glasshouse.audit.scoring.words import place_of
@@ -160,8 +160,9 @@ def _measure(
     if scored is None:
         return None
     single = judged.primary and can_judge_victims(metric)
-    compared = tuple(tables(metric, runs)) if can_judge_victims(metric) and not metric.counts else ()
-    victims = victims_of(name, metric, scored, runs) if single else ()
+    compares = can_judge_victims(metric) and not metric.counts
+    compared = tuple(tables(metric, runs, singles=single)) if compares else ()
+    victims = victims_of(name, metric, scored, runs, compared=compared) if single else ()
     note = victims if isinstance(victims, str) else ""
     why = note or ("no single examples" if judged.primary else "single victims are judged by another metric")
     scored = scored.by_people()
@@ -184,7 +185,7 @@ def share_alike(runs: Sequence[Run]) -> float:
     for run in runs:
         near = run.book.modality.near
         keys = sorted(run.ground.truth.used)
-        batches = [run.ground.target(*key).batch.inputs for key in keys]
+        batches = [run.ground.target(*key).batch.inputs for key in keys[:MOST_VICTIMS]]
         if len(batches) < 2:
             continue
         owners = torch.repeat_interleave(torch.arange(len(batches)), torch.tensor([len(b) for b in batches]))

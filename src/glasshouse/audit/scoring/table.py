@@ -79,22 +79,25 @@ class Table:
         return group_alike(1 - np.maximum(linked, np.eye(len(linked))), near=0.5)
 
 
-def tables(metric: Metric, runs: Sequence[Run]) -> Iterator[Table | None]:
+def tables(metric: Metric, runs: Sequence[Run], *, singles: bool = True) -> Iterator[Table | None]:
     """The table of every run that has held-out examples and claims about examples; else None.
 
     Args:
         metric: compares examples (``pairwise`` or ``score``).
         runs: of one attack.
+        singles: also compare with held-out examples, which only verdicts on single victims need.
     """
     for run in runs:
-        yield _table(metric, run)
+        yield _table(metric, run, singles=singles)
 
 
-def _table(metric: Metric, run: Run) -> Table | None:
+def _table(metric: Metric, run: Run, *, singles: bool) -> Table | None:
     claims = list(_claims(run))
     heldout = run.ground.heldout
     if not claims or heldout is None or not len(heldout):
         return None
+    if not singles:
+        heldout = heldout.pick(torch.arange(0))
     sign = 1.0 if metric.higher_leaks else -1.0
     batches = [run.ground.target(number, about.client).batch for about, number, _ in claims]
     examples = torch.cat([batch.inputs for batch in batches])
@@ -118,8 +121,8 @@ def _table(metric: Metric, run: Run) -> Table | None:
         strata=labels.long().numpy(),
         heldout_strata=others.long().numpy(),
         alike=group_alike(modality.distance(examples, examples).numpy(), near=modality.near),
-        baseline=_baseline(metric, run, labels, everyone) if known else None,
-        shift_p=_shift_p(run, examples, heldout.inputs[:SHIFT_HELDOUT]),
+        baseline=_baseline(metric, run, labels, everyone) if known and singles else None,
+        shift_p=_shift_p(run, examples, heldout.inputs[:SHIFT_HELDOUT]) if singles else 1.0,
     )
 
 

@@ -33,7 +33,12 @@ def can_judge_victims(metric: Metric) -> bool:
 
 
 def victims_of(
-    name: str, metric: Metric, scored: ScoredMetric, runs: Sequence[Run]
+    name: str,
+    metric: Metric,
+    scored: ScoredMetric,
+    runs: Sequence[Run],
+    *,
+    compared: Sequence[Table | None] = (),
 ) -> tuple[Victim, ...] | str:
     """A verdict for every private example with a claim about it, or why there is none.
 
@@ -46,6 +51,7 @@ def victims_of(
         metric: compares examples.
         scored: its scores on the same runs.
         runs: the attack's federations.
+        compared: the tables of :func:`tables`, where the caller has them.
     """
     ranked = Mse() if metric.counts else metric
     for run in runs:
@@ -56,7 +62,7 @@ def victims_of(
     best: list[bool] = []
     seen: set[str] = set()
     try:
-        for position, table in enumerate(tables(ranked, runs)):
+        for position, table in enumerate(compared or tables(ranked, runs)):
             where = f"run {position + 1}, " if len(runs) > 1 else ""
             if table is None:
                 continue
