@@ -23,11 +23,7 @@ LISTS := cyclonedx-bom==7.5.0 pip-licenses==5.5.5
 SINGLE := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .DELETE_ON_ERROR:
-<<<<<<< HEAD
-.PHONY: audit test slow lint format bench results docs dist vulnerable install freeze clean
-=======
-.PHONY: audit test slow mutants lint format bench results docs dist install freeze clean
->>>>>>> verdict
+.PHONY: audit test slow mutants lint format bench results docs dist vulnerable install freeze clean
 
 audit: .venv/.core
 	$(BIN)/glasshouse audit quickstart $(if $(OUT),--out $(OUT)) $(ARGS)
