@@ -21,7 +21,7 @@ BUILD := build==1.6.1 hatchling==1.33.0
 SINGLE := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .DELETE_ON_ERROR:
-.PHONY: audit test slow lint format bench results docs dist install freeze clean
+.PHONY: audit test slow mutants lint format bench results docs dist install freeze clean
 
 audit: .venv/.core
 	$(BIN)/glasshouse audit quickstart $(if $(OUT),--out $(OUT)) $(ARGS)
@@ -31,6 +31,11 @@ test: .venv/.all
 
 slow: .venv/.all
 	$(SINGLE) $(BIN)/python -m pytest -q -n $(JOBS) -m slow $(ARGS)
+
+# Hours: only files that changed since the last run are mutated again. Survivors: `mutmut results`.
+mutants: .venv/.all
+	$(SINGLE) $(BIN)/mutmut run --max-children $(JOBS) $(ARGS)
+	$(BIN)/mutmut results
 
 lint: .venv/.all
 	$(BIN)/ruff check .

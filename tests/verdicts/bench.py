@@ -1,4 +1,4 @@
-"""An audit without a federation: private, held-out and auxiliary examples, and claims; scored as in a real one."""
+"""An audit without a federation: private, held-out and auxiliary examples, and claims, scored as real."""
 
 from dataclasses import dataclass, field
 

@@ -30,8 +30,10 @@ NULLS: Mapping[str, Callable[[Bench, int, Random], torch.Tensor]] = {
     "other examples": lambda one, n, random: textured(n, random),
     "a mean": lambda one, n, random: mean_of(one),
     "a mean, noise": lambda one, n, random: mean_of(one) + normal(n, random, 0.1),
-    "heavy noise": lambda one, n, random: mean_of(one)
-    + torch.from_numpy(random.standard_t(1.5, size=(n, 1, 1, 1))).float() * normal(n, random, 0.05),
+    "heavy noise": lambda one, n, random: (
+        mean_of(one)
+        + torch.from_numpy(random.standard_t(1.5, size=(n, 1, 1, 1))).float() * normal(n, random, 0.05)
+    ),
     "rare failures": lambda one, n, random: torch.where(
         torch.from_numpy(random.random((n, 1, 1, 1))) < 0.2, torch.ones(()), mean_of(one)
     ).float(),
@@ -78,7 +80,9 @@ def clustered(one: Bench, random: Random) -> None:
     centres = textured(4, random, spread=0.25)
 
     def of(count: int) -> torch.Tensor:
-        return (centres[torch.from_numpy(random.integers(0, 4, count))] + normal(count, random, 0.05)).clamp(0, 1)
+        return (centres[torch.from_numpy(random.integers(0, 4, count))] + normal(count, random, 0.05)).clamp(
+            0, 1
+        )
 
     one.private, one.heldout, one.auxiliary = batch(of(len(one.private))), batch(of(800)), batch(of(120))
 
@@ -97,7 +101,7 @@ def null_audit(n: int, null: str, data: str, seed: int) -> Finding:
 
 
 def whole_audit(n: int, share: float, seed: int) -> Finding:
-    """An audit in which a share of the victims comes out whole, each by its own luck, and the rest not at all."""
+    """An audit in which a share of the victims comes out whole, each by its own luck."""
     random = np.random.default_rng([seed, n, int(100 * share)])
     one = bench(n, random)
     claims = textured(n, random)
@@ -149,14 +153,23 @@ def main(audits: int) -> None:
     print("| data | n | false leaks | false names | verdicts on single victims |\n|---|---|---|---|---|")
     for data in DATA:
         for n in VICTIMS:
-            rows = [null_audit(n, null, data, seed) for null in NULLS for seed in range(max(1, audits // len(NULLS)))]
+            rows = [
+                null_audit(n, null, data, seed)
+                for null in NULLS
+                for seed in range(max(1, audits // len(NULLS)))
+            ]
             judged = rate(rows, lambda f: bool(f.victims))
-            print(f"| {data} | {n} | {rate(rows, leaks):.3f} | {rate(rows, names):.3f} | {judged:.2f} |", flush=True)
-    print("| whole | n | no leak found | leaks | somebody named | upper end covers |\n|---|---|---|---|---|---|")
+            print(
+                f"| {data} | {n} | {rate(rows, leaks):.3f} | {rate(rows, names):.3f} | {judged:.2f} |",
+                flush=True,
+            )
+    print(
+        "| whole | n | no leak found | leaks | somebody named | upper end covers |\n|---|---|---|---|---|---|"
+    )
     for share in SHARES:
         for n in VICTIMS:
             rows = [whole_audit(n, share, seed) for seed in range(audits)]
-            covers = rate(rows, lambda f: f.share is None or f.share.most >= share)
+            covers = rate(rows, lambda f, share=share: f.share is None or f.share.most >= share)
             counts = " | ".join(f"{rate(rows, what):.3f}" for what in (silent, leaks, names))
             print(f"| {share:.2f} | {n} | {counts} | {covers:.3f} |", flush=True)
 

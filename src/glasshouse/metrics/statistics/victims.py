@@ -329,7 +329,7 @@ class _Given:
         """
         leads = []
         for k in np.flatnonzero(self.strata == stratum):
-            others = np.intersect1d(self.strangers(k), self.claim_of[self.strata == stratum])
+            others = np.intersect1d(self.strangers(int(k)), self.claim_of[self.strata == stratum])
             if len(others) < 2:
                 continue
             scores = self.matches[others, k]
