@@ -7,6 +7,8 @@ import gate_world
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays, typing
+from flwr.compat.common.recorddict_compat import fitres_to_recorddict, recorddict_to_fitres
 from gate_world import NODE, RUN, deeds, play, world
 
 from glasshouse.gate.judge import REPLACED
@@ -258,6 +260,45 @@ def test_secure_sums_leave_only_where_the_policy_says_so(tmp_path):
             if allowed == "allowed":
                 assert made.link.answer().content[names.SECURE_RECORD]["masked_params"] == [b"masked"]
                 assert "norm" in made.entries("out")[0]["unjudged"]
+
+
+LEGACY = ["fitres.parameters", "fitres.num_examples", "fitres.metrics", "fitres.status"]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "rule"), [({"accuracy": 0.8765}, "metric_rounded"), ({"row": "text"}, "unlisted")]
+)
+def test_a_numpy_client_sends_its_update_and_none_of_its_texts(tmp_path, metrics, rule):
+    out = {"records": LEGACY, "fields": ("accuracy",), "metrics": "round"}
+    with world(tmp_path, {"out": out}) as made:
+        arrays = {str(n): array for n, array in enumerate(made.model.values())}
+        made.model = arrays
+
+        async def push():
+            made.link.ask(arrays)
+            await made.node.call("activate-node", public_key=b"the node's public key")
+            asked = await made.node.receive()
+            answer = typing.FitRes(
+                status=typing.Status(code=typing.Code.OK, message="a row of data"),
+                parameters=ndarrays_to_parameters(
+                    [a + 1e-3 if a.dtype.kind == "f" else a for a in arrays.values()]
+                ),
+                num_examples=70,
+                metrics=metrics,
+            )
+            await made.node.push(Message(fitres_to_recorddict(answer, keep_input=True), reply_to=asked))
+
+        play(push())
+        assert b"a row of data" not in made.link.sent()
+        assert rule in made.entries("out")[0]["rules"]
+        if rule == "unlisted":
+            assert made.link.answer().has_error()
+            return
+        arrived = recorddict_to_fitres(made.link.answer().content, keep_input=True)
+        assert (arrived.num_examples, arrived.status.message, arrived.status.code) == (64, "", typing.Code.OK)
+        assert {k: round(v, 9) for k, v in arrived.metrics.items()} == {"accuracy": 0.9}
+        for sent, base in zip(parameters_to_ndarrays(arrived.parameters), arrays.values(), strict=True):
+            np.testing.assert_allclose(sent, base + 1e-3 if base.dtype.kind == "f" else base, atol=1e-6)
 
 
 # Attacks on the gate itself.

@@ -1,4 +1,4 @@
-"""An audit without a federation: private, held-out and auxiliary examples, and claims, scored as real."""
+"""An audit without a federation: private, held-out and auxiliary examples, and claims, scored as usual."""
 
 from dataclasses import dataclass, field
 

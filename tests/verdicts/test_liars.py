@@ -1,4 +1,4 @@
-"""Certificates and controls fail closed, and what a loss learns of the truth reaches no claim."""
+"""Certificates and controls fail closed; what a loss learns of the truth reaches no claim: whole audits."""
 
 import os
 import sys

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from glasshouse.audit import guarded
 from glasshouse.audit.attacking.claims import read_outcome
@@ -25,6 +25,7 @@ from glasshouse.audit.scoring.verdict import settle
 from glasshouse.audit.scoring.words import attack_cards, metric_cards, threat_card
 from glasshouse.audit.simulation.planted import HOW, OWN
 from glasshouse.audit.stages import Stages
+from glasshouse.audit.stamp import stamp
 from glasshouse.cache import LOCKS
 from glasshouse.data.fetch import ensure
 from glasshouse.executors.base import choose_device, peak_memory
@@ -55,7 +56,7 @@ def fetch_data(suite: Suite) -> None:
         ensure(source)
 
 
-def audit(
+def audit(  # noqa: PLR0913 - the options of an audit
     suite: Suite,
     *,
     out: Path,
@@ -64,6 +65,7 @@ def audit(
     device: str = "cpu",
     executor: str = HERE,
     address: str = "",
+    register: Path | None = None,
 ) -> Result:
     """Run the audit of ``suite`` in the folder ``out``; pieces that exist already are kept.
 
@@ -75,6 +77,7 @@ def audit(
         device: of attacks.
         executor: registered name of the executor that runs the pieces.
         address: of the executor's cluster.
+        register: file that gets a line for every audit begun; None: none is kept, which the report says.
 
     Raises:
         BadScenario: some cell cannot be audited; the problems that ``check`` reports.
@@ -92,19 +95,14 @@ def audit(
         device = choose_device(device, workers.devices)
         plans = plan(suite, out.resolve(), device=device)
         prepare_folder(suite, plans, out, resume=resume)
+        stamped = stamp(suite, out, register)  # before the simulation makes any truth
         log = RunLog(out)
         log.write("start", suite=suite.name, resume=resume)
         facts = manifest(suite, device=device, jobs=workers.jobs, executor=executor)
         stages = Stages(workers=workers, run=out.resolve(), device=device, log=log)
         parts, epsilons = _run(plans, stages)
     drawings = draw_run([one.drawings for _, one in parts], guarded.call)
-    facts |= {
-        "cells": {Path(g.folder).name: part_hashes(Path(g.folder)) for p in plans for g in p.groups},
-        "seconds": {**_rounded(stages.shares), "wall clock": round(time.perf_counter() - started, 2)},
-        "cpu_seconds": _rounded(stages.spent),
-        "peak_mb": round(max(stages.peak_mb, peak_memory())),
-        "disk_mb": round(_bytes_on_disk(out) / 1e6, 1),
-    }
+    facts |= _measured(plans, stages, out, time.perf_counter() - started) | {"register": stamped.facts()}
     result = Result(suite=suite.name, exhibits=drawings.exhibits, metrics=cards, manifest=facts)
     result = _gather(result, suite, parts, epsilons)
     undrawn = [refusal_record(parts[0][0].cell, refusal) for refusal in drawings.refusals]
@@ -113,7 +111,19 @@ def audit(
     log.write("end")
     write_result(result, out / "result.json")
     write_json(out / "manifest.json", dict(result.manifest))
+    stamped.close(out)
     return result
+
+
+def _measured(plans: tuple[Plan, ...], stages: Stages, out: Path, clock: float) -> dict[str, Any]:
+    """What is known at the end: hashes of what was recorded, time, memory and disk."""
+    return {
+        "cells": {Path(g.folder).name: part_hashes(Path(g.folder)) for p in plans for g in p.groups},
+        "seconds": {**_rounded(stages.shares), "wall clock": round(clock, 2)},
+        "cpu_seconds": _rounded(stages.spent),
+        "peak_mb": round(max(stages.peak_mb, peak_memory())),
+        "disk_mb": round(_bytes_on_disk(out) / 1e6, 1),
+    }
 
 
 def _bytes_on_disk(folder: Path) -> int:

@@ -18,6 +18,7 @@ from glasshouse.api.self_test import HONEST, MISS, Trial, examples, run_cases
 from glasshouse.api.self_test_cases import CASES
 from glasshouse.cli.options import Json
 from glasshouse.cli.output import say, say_json
+from glasshouse.disk import write_text
 from glasshouse.errors import BadValue
 from glasshouse.guard.behaviour.fit import Fit
 from glasshouse.guard.behaviour.inspect import FEWEST, OTHERS
@@ -25,12 +26,14 @@ from glasshouse.guard.evasions import EVASIONS
 from glasshouse.guard.inspect import Seen
 from glasshouse.guard.vectors import SMALLEST
 from glasshouse.models.build import build
+from glasshouse.outside import text
 from glasshouse.outside.files import printable
 from glasshouse.outside.screen import Screen
 from glasshouse.progress import track
 from glasshouse.report import words
 from glasshouse.report.html import Verdict, write_page
 from glasshouse.report.numbers import plain
+from glasshouse.report.sarif import sarif as sarif_log
 from glasshouse.results.exhibits import Place, boxes, table
 from glasshouse.results.records import Exhibit
 from glasshouse.results.rows import grouped
@@ -86,6 +89,7 @@ def guard(
         str, typer.Option(help="your own examples (a folder, npz file or name): the model is tried on them")
     ] = "",
     page: Annotated[Path | None, typer.Option("--report", help="write a page with a box plot")] = None,
+    sarif: Annotated[Path | None, typer.Option(help="write the findings as SARIF 2.1.0")] = None,
     trust_factory: Annotated[
         bool,
         typer.Option("--trust-factory", help="run the code of a module:factory that --agreed's file names"),
@@ -112,6 +116,11 @@ def guard(
     if reference and honest is not None:
         inspected[f"{reference.stem} (reference)"] = inspect_model(honest)
     own = dict(list(inspected.items())[: len(models)])
+    if sarif is not None:
+        files = zip(models, own.values(), strict=True)
+        write_text(
+            sarif, text.as_json(sarif_log({path: one.inspection.findings for path, one in files}), indent=1)
+        )
     judged = _verdict(own, compared=bool(agreed or reference), tried=bool(data))
     if page is not None:
         write_page(

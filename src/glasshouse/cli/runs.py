@@ -45,10 +45,12 @@ def export(
     csv: Annotated[Path | None, typer.Option(help="folder for findings, contrasts and utility")] = None,
     latex: Annotated[Path | None, typer.Option(help="folder for the same as LaTeX tables")] = None,
     figures: Annotated[Path | None, typer.Option(help="folder for charts (SVG) and pictures (PNG)")] = None,
+    annex: Annotated[bool, typer.Option("--annex", help="annex.html and annex.md, for a DPIA")] = False,
     show_private: ShowPrivate = False,
 ) -> int:
     """Write tables and figures of RUN as files of their own."""
-    for path in load(run).export(csv=csv, latex=latex, figures=figures, show_private=show_private):
+    folders = {"csv": csv, "latex": latex, "figures": figures}
+    for path in load(run).export(**folders, annex=annex, show_private=show_private):
         say(path)
     return 0
 

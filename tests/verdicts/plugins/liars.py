@@ -23,7 +23,7 @@ def grey(claims):
 
 @dataclass(frozen=True, kw_only=True)
 class OnlyInItsControl:
-    """Works where it is controlled, gives up elsewhere, and declares a loss by which that is its best."""
+    """Works where it is controlled, gives up elsewhere, and declares a loss by which that is the best."""
 
     card: ClassVar[Card] = replace(LinearInput.card, summary="works in its control alone")
     needs: ClassVar[Needs] = LinearInput.needs
@@ -79,7 +79,7 @@ class NothingAboutAnybody(OnlyInItsControl):
 
 @dataclass(frozen=True, kw_only=True)
 class RemembersTheTruth:
-    """Claims the best point that its loss was ever asked about for this update, wherever it could keep it."""
+    """Claims the best point that its loss was ever asked about for the same update, if it could keep it."""
 
     card: ClassVar[Card] = replace(InvertingGradients.card, summary="remembers the truth")
     needs: ClassVar[Needs] = InvertingGradients.needs

@@ -7,7 +7,6 @@ examples: an update unrelated to the victim. Both are small, run on the built-in
 other data, and are cached (decision 0086).
 """
 
-import functools
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -219,10 +218,12 @@ def raised_effort(attack: str, audited: Mapping[str, Any], eased: Mapping[str, A
         if after > before:
             return f"its easy setting raises the effort: {name} {after} for {before}"
     for path, value in _leaves(eased):
-        before = functools.reduce(lambda one, key: getattr(one, key, None), path, ours)
-        whole = isinstance(value, int) and isinstance(before, int) and not isinstance(value, bool)
-        if whole and value > before:
-            return f"its easy setting raises the effort: {'.'.join(path)} {value} for {before}"
+        setting: Any = ours
+        for key in path:
+            setting = getattr(setting, key, None)
+        whole = isinstance(value, int) and isinstance(setting, int) and not isinstance(value, bool)
+        if whole and value > setting:
+            return f"its easy setting raises the effort: {'.'.join(path)} {value} for {setting}"
     return ""
 
 

@@ -130,7 +130,9 @@ def true_orders(claim: Searched, truth: Truth) -> Iterator[tuple[Tensor, Tensor]
         return
     cost = mse_table(batch.inputs, claim.inputs)
     if claim.labels is not None:
-        cost = cost + OTHER_LABEL * (batch.labels[:, None] != labels[None]).numpy()
+        # A target may have several parts (labels, masks): one other part makes it another target.
+        other = (batch.labels[:, None] != labels[None]).reshape(len(batch), len(labels), -1).any(2)
+        cost = cost + OTHER_LABEL * other.numpy()
     placed = _placed(claim.inputs.float(), batch.inputs, assign(cost))
     yield placed, labels
     comparable = claim.labels is not None and len(labels) == len(batch)

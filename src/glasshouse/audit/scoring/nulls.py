@@ -311,7 +311,7 @@ class NullBook:
         assert self.auxiliary is not None  # _choice has checked
         null = self._null(metric, quoted)
         number = 1 if null.steady and metric.against != "counts" else _enough(DRAWS, len(truth))
-        labels = truth.labels.repeat(number) if null.knows == "label" else None
+        labels = torch.cat([truth.labels] * number) if null.knows == "label" else None
         guessed = null.guess(self.auxiliary, Wanted(count=number * len(truth), labels=labels), rng)
         same = truth.pick(torch.arange(len(truth)).repeat(number))
         scores = score_drawn(metric, guessed, same, count=len(truth), context=self.context)

@@ -193,7 +193,7 @@ def chosen_words(attack: Plugin) -> str:
     restarts = 1 if budget is None else budget.restarts
     if restarts > 1:
         return f"best of {restarts} restarts, chosen by the attack's own loss"
-    return "a single run; nothing was selected afterwards"
+    return "a single run"
 
 
 def given_words(scenario: Scenario, attack: Plugin) -> tuple[str, ...]:

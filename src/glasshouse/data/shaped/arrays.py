@@ -38,7 +38,12 @@ def arrays(where: str, *, resize: int | None = None) -> DataSource:
     """
     del resize  # for pictures only
     name = f"arrays:{where}"
-    contents = read_arrays(require_existing(where, name=name), subject=f"data '{name}'", fix=FIX)
+    path = require_existing(where, name=name)
+    return source_of(name, read_arrays(path, subject=f"data '{name}'", fix=FIX))
+
+
+def source_of(name: str, contents: dict[str, NDArray[Any]]) -> DataSource:
+    """The data set in arrays by their names; raises as :func:`arrays`."""
     splits = [split for split in SPLITS if f"{split}_inputs" in contents]
     missing = [f"{split}_labels" for split in splits if f"{split}_labels" not in contents]
     if "train" not in splits or missing:

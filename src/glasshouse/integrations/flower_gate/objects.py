@@ -245,7 +245,10 @@ def _join_chunks(chunks: list[str], contents: dict[str, bytes], uses: dict[str, 
 
 
 def _read_npy(data: bytearray, table: Mapping[str, Any]) -> NDArray[Any]:
-    """A writable array on ``data``; its header must say what the table says, and nothing may follow it."""
+    """A writable array on ``data``; its header must say what the table says, and nothing may follow it.
+
+    The older ``NumPyClient`` leaves the table's shape and type empty.
+    """
     if not data.startswith(_NPY) or table.get("stype") != names.STYPE:
         raise Malformed("format of an array")
     (length,) = struct.unpack_from("<H", data, len(_NPY))
@@ -258,7 +261,7 @@ def _read_npy(data: bytearray, table: Mapping[str, Any]) -> NDArray[Any]:
     if len(shape) > DIMENSIONS:
         raise Malformed("shape of an array")
     dtype = np.dtype(descr)
-    if list(shape) != table.get("shape") or str(dtype) != table.get("dtype"):
+    if (table.get("shape"), table.get("dtype")) not in ((list(shape), str(dtype)), ([], "")):
         raise Malformed("two shapes or types")
     if math.prod(shape) * dtype.itemsize != len(data) - start:
         raise Malformed("length of an array")
@@ -360,7 +363,7 @@ def _encode_records(parts: Parts, encoded: Encoded) -> Any:
         elif name in parts.fields:
             record = names.RECORDS["MetricRecord"]()
             for key, value in parts.fields[name].items():
-                record.items.add(key=key, value=_number(value))
+                record.items.add(key=key, value=_value(names.ProtoMetricValue, value))
             content = join("MetricRecord", (), record.SerializeToString(deterministic=True))
             trees[name] = names.ProtoTree(object_id=_add(encoded, content))
         elif name in parts.configs:
@@ -409,12 +412,22 @@ def _npy_header(array: NDArray[Any]) -> bytes:
     return _NPY + struct.pack("<H", len(line)) + line
 
 
-def _number(value: object) -> Any:
-    """A number as MetricRecords hold it."""
+def config_record(values: Mapping[str, object]) -> Any:
+    """A ConfigRecord of numbers and texts, as protobuf."""
+    record = names.RECORDS["ConfigRecord"]()
+    for key, value in values.items():
+        record.items.add(key=key, value=_value(names.ProtoConfigValue, value))
+    return record
+
+
+def _value(kind: Any, value: object) -> Any:
+    """A number or text as records hold it."""
+    if isinstance(value, str):
+        return kind(string=value)
     if isinstance(value, float):
-        return names.ProtoMetricValue(double=value)
+        return kind(double=value)
     whole = cast(int, value)
-    return names.ProtoMetricValue(**{"sint64" if -(2**63) <= whole < 2**63 else "uint64": whole})
+    return kind(**{"sint64" if -(2**63) <= whole < 2**63 else "uint64": whole})
 
 
 def tree_ids(tree: Any, *, most: int, deepest: int) -> set[str]:

@@ -41,7 +41,7 @@ def serve(ends: FlowerGate, policy: Policy, *, observe: bool) -> None:
     if not ends.insecure and ends.certificate is None:
         fix = "--certificate FILE; glasshouse gate keys makes one"
         raise BadValue("the gate", needs="a certificate for its nodes", got="none", fix=fix)
-    egress = check_egress(policy, far_host, far_port)
+    egress = check_egress(policy, (far_host, far_port), (host, port))
     log = Log(policy.folder / policy.log.file, policy.folder / policy.log.key)
     try:
         desk = Desk(policy, log, observe=observe)
