@@ -73,7 +73,7 @@ class Table:
         return np.asarray(self.matches @ (member / member.sum(0)))
 
     def alike_updates(self) -> NDArray[np.int64]:
-        """Groups of updates, (k,): of alike ones, half of one's examples have near-duplicates in the other."""
+        """Groups of updates, (k,): of alike ones half of one's examples have near-duplicates in the other."""
         count = len(self.matches)
         member = self.claim_of[:, None] == np.arange(count)[None]  # (n, k)
         same = self.alike[:, None] == self.alike[None]  # (n, n)
