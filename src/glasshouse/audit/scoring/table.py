@@ -30,6 +30,8 @@ __all__ = ["MOST_VICTIMS", "Table", "best_of", "tables"]
 # | MOST         | candidates of a claim without pairwise   | what a batch of victims needs | -              |
 MOST_VICTIMS: Final = 300
 MOST: Final = 64
+HALF: Final = 0.5
+"""Share of an update's examples with near-duplicates in another from which the two cannot be told apart."""
 SHIFT_HELDOUT: Final = 400
 """Held-out examples at most among which private ones are tested for being exchangeable."""
 
@@ -71,12 +73,14 @@ class Table:
         return np.asarray(self.matches @ (member / member.sum(0)))
 
     def alike_updates(self) -> NDArray[np.int64]:
-        """Groups of updates of which some examples are near-duplicates, (k,)."""
-        linked = np.zeros((len(self.matches),) * 2)
-        for group in np.unique(self.alike):
-            claims = np.unique(self.claim_of[self.alike == group])
-            linked[np.ix_(claims, claims)] = 1
-        return group_alike(1 - np.maximum(linked, np.eye(len(linked))), near=0.5)
+        """Groups of updates, (k,): of alike ones half of one's examples have near-duplicates in the other."""
+        count = len(self.matches)
+        member = self.claim_of[:, None] == np.arange(count)[None]  # (n, k)
+        same = self.alike[:, None] == self.alike[None]  # (n, n)
+        # Share of the examples of one update (row) that have a near-duplicate in another (column).
+        beside = same.astype(np.float64) @ member > 0  # (n, k)
+        shares = member.T.astype(np.float64) @ beside / member.sum(0)[:, None]
+        return group_alike(1 - np.maximum(shares, shares.T), near=1 - HALF)
 
 
 def tables(metric: Metric, runs: Sequence[Run], *, singles: bool = True) -> Iterator[Table | None]:
