@@ -49,12 +49,7 @@ def measure(case: str, out: Path) -> tuple[float, float, float]:
     tasks = [task for one in plans for task in attack_tasks(one, "cpu")]
     attacks = sum(read_outcome(Path(task.out)).seconds for task in tasks)
     started = time.process_time()
-<<<<<<< HEAD
-    rows = dict(row for piece in certificate_pieces(tasks) for row in certify_together(piece))
-    searches = dict(rows)
-=======
     searches = dict(row for piece in certificate_pieces(tasks) for row in certify_together(piece))
->>>>>>> verdict
     certified = time.process_time()
     for one in plans:
         score_cell(cell_task(one, out, searches))

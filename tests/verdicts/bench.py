@@ -1,12 +1,4 @@
-<<<<<<< HEAD
-<<<<<<< HEAD
-"""An audit without a federation: private, held-out and auxiliary examples, and claims, scored as usual."""
-=======
 """An audit without a federation: private, held-out and auxiliary examples, and claims, scored as real."""
->>>>>>> verdict
-=======
-"""An audit without a federation: private, held-out and auxiliary examples, and claims, scored as usual."""
->>>>>>> score
 
 from dataclasses import dataclass, field
 

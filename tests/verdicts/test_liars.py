@@ -1,12 +1,4 @@
-<<<<<<< HEAD
-<<<<<<< HEAD
-"""Certificates and controls fail closed; what a loss learns of the truth reaches no claim: whole audits."""
-=======
 """Certificates and controls fail closed, and what a loss learns of the truth reaches no claim."""
->>>>>>> verdict
-=======
-"""Certificates and controls fail closed; what a loss learns of the truth reaches no claim: whole audits."""
->>>>>>> score
 
 import os
 import sys

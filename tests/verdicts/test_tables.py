@@ -101,15 +101,7 @@ def null_audit(n: int, null: str, data: str, seed: int) -> Finding:
 
 
 def whole_audit(n: int, share: float, seed: int) -> Finding:
-<<<<<<< HEAD
-<<<<<<< HEAD
-    """An audit in which a share of the victims comes out whole, each by its own luck, the rest not at all."""
-=======
     """An audit in which a share of the victims comes out whole, each by its own luck."""
->>>>>>> verdict
-=======
-    """An audit in which a share of the victims comes out whole, each by its own luck, the rest not at all."""
->>>>>>> score
     random = np.random.default_rng([seed, n, int(100 * share)])
     one = bench(n, random)
     claims = textured(n, random)

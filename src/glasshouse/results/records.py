@@ -169,15 +169,7 @@ class Power:
         planted: leaks that were planted.
         found: of them, by this attack with these settings.
         how: how they were planted, in words.
-<<<<<<< HEAD
-<<<<<<< HEAD
-        told_p: of the attack's loss telling the canaries' examples from held-out ones; 1: it has no loss.
-=======
         told_p: of the attack's loss telling the canaries' examples from held-out ones; 1: it has none.
->>>>>>> verdict
-=======
-        told_p: of the attack's loss telling the canaries' examples from held-out ones; 1: it has no loss.
->>>>>>> score
     """
 
     planted: int

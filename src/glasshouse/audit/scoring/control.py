@@ -218,21 +218,12 @@ def raised_effort(attack: str, audited: Mapping[str, Any], eased: Mapping[str, A
         if most > least:
             return f"its easy setting raises the effort: {name} {most} for {least}"
     for path, value in _leaves(eased):
-<<<<<<< HEAD
-        setting: Any = ours
-        for key in path:
-            setting = getattr(setting, key, None)
-        whole = isinstance(value, int) and isinstance(setting, int) and not isinstance(value, bool)
-        if whole and value > setting:
-            return f"its easy setting raises the effort: {'.'.join(path)} {value} for {setting}"
-=======
         before: Any = ours
         for key in path:
             before = getattr(before, key, None)
         whole = isinstance(value, int) and isinstance(before, int) and not isinstance(value, bool)
         if whole and value > before:
             return f"its easy setting raises the effort: {'.'.join(path)} {value} for {before}"
->>>>>>> verdict
     return ""
 
 

@@ -328,18 +328,8 @@ class _Given:
         The victim's own claim is left out of the others, so that a true match makes no wrong one look worse.
         """
         leads = []
-<<<<<<< HEAD
-<<<<<<< HEAD
-        for k in np.flatnonzero(self.strata == stratum).tolist():
-            others = np.intersect1d(self.strangers(k), self.claim_of[self.strata == stratum])
-=======
         for k in np.flatnonzero(self.strata == stratum):
             others = np.intersect1d(self.strangers(int(k)), self.claim_of[self.strata == stratum])
->>>>>>> verdict
-=======
-        for k in np.flatnonzero(self.strata == stratum).tolist():
-            others = np.intersect1d(self.strangers(k), self.claim_of[self.strata == stratum])
->>>>>>> score
             if len(others) < 2:
                 continue
             scores = self.matches[others, k]
