@@ -8,7 +8,7 @@ import report_specimen as specimen
 
 from glasshouse.api.run import load
 from glasshouse.cli import main
-from glasshouse.report.annex import (
+from glasshouse.report.export.annex import (
     ACTS,
     BYSTANDER,
     CLIENT,

@@ -1,6 +1,10 @@
 """What is released beside the code: pipelines, lists, the paper. Each names commands and files that exist."""
 
+import os
 import re
+import shlex
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -8,6 +12,7 @@ import pytest
 from click import Option
 from typer.main import get_command
 
+import glasshouse
 from glasshouse.cli.main import COMMANDS, application
 
 yaml = pytest.importorskip("yaml")
@@ -80,3 +85,26 @@ def test_the_paper_is_short_and_cites_what_it_lists():
     assert 750 <= len(re.findall(r"\w[\w'-]*", body)) <= 1100
     cited = set(re.findall(r"@(\w+)", body))
     assert cited == set(re.findall(r"^@\w+\{(\w+),", (ROOT / "paper.bib").read_text(), re.MULTILINE))
+
+
+def test_the_package_runs_as_a_module():
+    done = subprocess.run(
+        [sys.executable, "-m", "glasshouse", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"glasshouse {glasshouse.__version__}\n"
+
+
+def test_hooks_end_with_the_code_of_the_first_file_that_fails(tmp_path):
+    hooks = {hook["id"]: hook for hook in yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())}
+    for name in ("good", "bad", "other"):
+        (tmp_path / f"{name}.toml").write_text(
+            f'name = "{name}"\nattacks = ["idlg"]\n' + ("nonsense = 1\n" if name == "bad" else "")
+        )
+    place = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    command = [*shlex.split(hooks["glasshouse-check"]["entry"]), "good.toml", "bad.toml", "other.toml"]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "PATH": place}, check=False
+    )
+    assert done.returncode == 2
+    assert "nonsense" in done.stderr
+    assert "other" not in done.stdout

@@ -36,9 +36,9 @@ def tag(name: str, *children: str, **attributes: str | float) -> Markup:
     return Markup("<{0}{1}>{2}</{0}>").format(name, Markup("").join(pairs), inside)
 
 
-def _readable(value: str | float) -> str | float:
+def _readable(text: str) -> str:
     """Plain text without characters that XML forbids; markup was made here and stays."""
-    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    return text if isinstance(text, Markup) else visible(text)
 
 
 TOP, BOTTOM = 10.0, 262.0  # the plotting area of a chart, pixels

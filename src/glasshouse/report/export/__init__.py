@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from glasshouse.errors import BadValue
-from glasshouse.report.annex import write_annex
+from glasshouse.report.export.annex import write_annex
 from glasshouse.report.export.drawings import figure_files
 from glasshouse.report.export.tables import csv_files, latex_files
 from glasshouse.results.records import Result

@@ -183,7 +183,7 @@ def _cell(findings: Sequence[Finding], cards: Cards) -> Cell:
     """The worst verdict of a combination, its number beside guessing, and how many have which word."""
     if not findings:
         return Cell(UNTESTED, "")
-    worst = min(findings, key=lambda f: (ORDER.index(f.verdict), -f.gain_low))
+    worst = min(findings, key=lambda f: (ORDER.index(f.verdict), cards.rank(f.metric), -f.gain_low))
     counts = Counter(f.verdict for f in findings)
     split = words.join_words([f"{counts[v]} {v}" for v in sorted(counts, key=ORDER.index)])
     return Cell(worst.verdict, f"{_number(worst, cards)}; {words.count(len(findings), 'findings')}: {split}")
