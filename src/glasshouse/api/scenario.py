@@ -34,8 +34,8 @@ Asked = str | Path | Mapping[str, Any] | Scenario
 """A preset's name, the path of a TOML file, its tables as dictionaries, or a checked scenario."""
 
 Arrays = tuple[Any, Any] | Mapping[str, Any]
-"""(images, labels), or arrays by their names in an ``npz`` file: ``train_images``, ``test_labels``, ...; examples
-of another modality as ``train_inputs``, ``test_inputs``, with ``range`` or ``modality``."""
+"""(images, labels), or arrays by their names in an ``npz`` file: ``train_images``, ``test_labels``, ...;
+other examples as ``train_inputs``, ``test_inputs``, with ``range`` or ``modality``."""
 
 _PAIR: Final = ("train_images", "train_labels")
 _IMAGES: Final = re.compile(r"\w+_images")
