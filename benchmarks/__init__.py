@@ -1,1 +1,1 @@
-"""Benchmarks of speed, memory and attacks; published figures are in docs/results."""
+"""Benchmarks of speed, memory and the guard."""

@@ -1,22 +1,12 @@
 """``make bench``: the speed and memory benchmarks, one process after the other.
 
-``make bench ARGS="ghost soteria"`` runs only those. The other modules here measure rows of docs/results and
-take arguments of their own: ``python -m benchmarks.prolin --help``. Figures are stored in ``results/``.
+``make bench ARGS="startup scale"`` runs only those.
 """
 
 import subprocess
 import sys
 
-RUNS = (
-    ("startup",),
-    ("ghost",),
-    ("soteria",),
-    ("scale_mia_speed",),
-    ("pli_speed",),
-    ("prolin_speed", "tau"),
-    ("prolin_speed", "round", "--pairs", "200"),
-    ("ggl", "speed"),
-)
+RUNS = (("startup",), ("speed", "iteration"), ("speed", "victims"), ("scale",), ("scoring", "quickstart"))
 
 
 def main(wanted: list[str]) -> int:

@@ -133,7 +133,7 @@ def plain_loop(
         for slope, wanted in zip(slopes, target, strict=True):
             dot = dot + (slope * wanted).sum()
             square = square + slope.square().sum()
-        value = 1 - dot / square.sqrt() / length + tv * roughness(x)[0]
+        value = 1 - dot / square.sqrt() / length + tv * roughness(client, x)[0]
         (g,) = torch.autograd.grad(value, x)
         x.grad = g.sign()
         optimizer.step()
@@ -157,7 +157,7 @@ def iterations_of(attack: InvertingGradients, views: list[View], count: int) -> 
     loss = attack.loss(views[0], clients[0], objective(*clients, distance=attack.kind, bf16=attack.bf16))
     search = replace(attack.search, iterations=count)
     every = labels.repeat_interleave(search.restarts, 0)
-    return lambda: adam(with_labels(loss, every), start, search, box=clients[0].box(), rngs=rngs)
+    return lambda: adam(with_labels(loss, every), start, search, onto=clients[0].onto(), rngs=rngs)
 
 
 class Watch:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from glasshouse import registry
 from glasshouse.rng import Rng
+from glasshouse.settings import Training
 from glasshouse.tasks.base import Task
 from glasshouse.tasks.classification import Classification
 from glasshouse.wire import Aggregate, Batch, Broadcast, Crafted, Kind, Mechanism, Trained, Update
@@ -26,11 +27,15 @@ __all__ = [
     "UpdateDefense",
     "losses_of",
     "mean_loss",
+    "set_mode",
     "task_of",
     "traits_of",
 ]
 
 Start = Literal["model", "features"]
+_RANDOM = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout,
+           nn.RReLU, nn.MultiheadAttention)  # fmt: skip
+"""Layers that draw at random in training mode."""
 
 
 class Trainer(Protocol):
@@ -128,6 +133,23 @@ def task_of(model: nn.Module) -> Task:
 def losses_of(model: nn.Module, batch: Batch) -> Tensor:
     """Per-example losses whose mean training minimises, (B,), as the task of ``model`` says."""
     return task_of(model).losses(model(batch.inputs), batch.labels, batch.inputs)
+
+
+def set_mode(model: nn.Module, training: Training, *, dropout: bool) -> None:
+    """Put ``model`` into the mode in which clients train it.
+
+    Args:
+        model: changed in place.
+        training: whether layers behave as in training, and which ones do not.
+        dropout: also those that are random; an attack that repeats the training cannot know their draws.
+    """
+    model.eval()
+    if training.mode == "evaluation":
+        return
+    for name, module in model.named_modules():
+        random = isinstance(module, _RANDOM) or (isinstance(module, nn.RNNBase) and module.dropout > 0)
+        if not name.startswith(training.frozen or ("\0",)) and (dropout or not random):
+            module.training = True
 
 
 def mean_loss(model: nn.Module, batch: Batch) -> Tensor:

@@ -56,6 +56,7 @@ GROUPS = (
     "executors",
     "modalities",
     "tasks",
+    "gates",
 )
 F = TypeVar("F", bound=Callable[..., Any])
 D = TypeVar("D")

@@ -41,8 +41,11 @@ class Optimizer(Table):
         weight_decay: of all three.
         betas: of ``adam`` and ``adamw``: decay rates of the running means of the gradient and of its square.
         eps: of ``adam`` and ``adamw``: added to the square root of the latter.
+        nesterov: Nesterov's momentum, of ``sgd``.
         schedule: ``constant``; ``cosine``: half a cosine down over ``period``, then a restart (Loshchilov &
-            Hutter 2017); ``step``: times ``gamma`` after each ``period``. Never below 1e-12 of the maximum.
+            Hutter 2017); ``step``: times ``gamma`` after each ``period``; ``warmup``: linearly up over
+            ``period``, then constant; ``onecycle``: up from 1/25 over the first 30 % of ``period``, then down
+            to 1/250,000, along cosines (Smith & Topin 2018). Never below 1e-12 of the maximum.
         over: what ``period`` counts: rounds of the federation, or local steps, from 0 in every round.
         period: None: the schedule is constant.
         gamma: of ``step``.
@@ -53,7 +56,8 @@ class Optimizer(Table):
     weight_decay: NotNegative = 0.0
     betas: tuple[Share, Share] = (0.9, 0.999)
     eps: Positive = 1e-8
-    schedule: Literal["constant", "cosine", "step"] = "constant"
+    nesterov: bool = False
+    schedule: Literal["constant", "cosine", "step", "warmup", "onecycle"] = "constant"
     over: Literal["rounds", "steps"] = "rounds"
     period: Count | None = None
     gamma: Annotated[float, Field(gt=0, le=1)] = 0.1
@@ -61,9 +65,11 @@ class Optimizer(Table):
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
         if (self.schedule == "constant") != (self.period is None):
-            needs = "a period with schedule cosine or step, and none with constant"
+            needs = "a period with every schedule but constant, and none with constant"
         elif self.momentum and self.name != "sgd":
             needs = "momentum = 0 with adam and adamw: their betas[0] is theirs"
+        elif self.nesterov and not self.momentum:
+            needs = "momentum > 0 with nesterov"
         else:
             return self
         raise PydanticCustomError("needs", "{needs}", {"needs": needs})
@@ -76,7 +82,7 @@ class Optimizer(Table):
             >>> sorted(Optimizer(weight_decay=0.1, schedule="cosine", period=5).traits)
             ['schedule', 'sgd', 'weight_decay']
         """
-        differences = ("momentum", "weight_decay", "schedule")
+        differences = ("momentum", "nesterov", "weight_decay", "schedule")
         return frozenset({self.name, *(n for n in differences if getattr(self, n) != getattr(PLAIN, n))})
 
     def share(self, *, round: int, step: int = 0) -> float:
@@ -89,6 +95,10 @@ class Optimizer(Table):
         if self.period is None:
             return 1.0
         done = round if self.over == "rounds" else step
+        if self.schedule == "warmup":
+            return min(1.0, (done + 1) / self.period)
+        if self.schedule == "onecycle":
+            return _one_cycle(min(done / self.period, 1.0))
         if self.schedule == "step":
             return float(max(self.gamma ** (done // self.period), _SMALLEST))
         return max(_cosine(1, 0, done % self.period / self.period), _SMALLEST)
@@ -105,12 +115,50 @@ class Optimizer(Table):
         total = speed = 0.0
         for step in range(steps):
             speed = self.momentum * speed + 1.0
-            total += speed * self.share(round=round, step=step)
+            move = 1.0 + self.momentum * speed if self.nesterov else speed
+            total += move * self.share(round=round, step=step)
         return total
 
 
 PLAIN: Final = Optimizer()
 """Plain SGD."""
+
+
+@final
+class Training(Table):
+    """``[federation.training]``: what else a client does in a local step; its loss is part of the task.
+
+    Attributes:
+        mode: ``evaluation``: batch norm uses the statistics received, dropout is off; ``training``: as after
+            ``module.train()``: statistics of the batch, dropout, and running statistics that are sent.
+        frozen: prefixes of the names of layers that stay in evaluation in mode ``training``.
+        precision: of the forward and backward pass; ``float16`` with a scaled loss.
+        clip_norm: L2 norm to which the gradient of a step is clipped, all tensors together; None: unclipped.
+        accumulate: batches whose mean gradient makes one step.
+        proximal: FedProx's factor of half the squared distance from the received parameters (Li et al. 2020).
+    """
+
+    mode: Literal["evaluation", "training"] = "evaluation"
+    frozen: tuple[str, ...] = ()
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    clip_norm: Positive | None = None
+    accumulate: Count = 1
+    proximal: NotNegative = 0.0
+
+    @property
+    def traits(self) -> frozenset[str]:
+        """Its differences from a plain step that change the steps; see ``attacks.base.Needs.optimizers``.
+
+        Examples:
+            >>> sorted(Training(proximal=0.1, mode="training").traits)
+            ['proximal']
+        """
+        differences = {"clip_norm": None, "accumulate": 1, "proximal": 0.0}
+        return frozenset(name for name, plain in differences.items() if getattr(self, name) != plain)
+
+
+ORDINARY: Final = Training()
+"""An ordinary local step."""
 
 
 class Recipe(Table):
@@ -159,9 +207,14 @@ class Recipe(Table):
             return float(self.learning_rate * 0.1 ** int(4 * done))
         if self.schedule == "cosine":
             return self.learning_rate * _cosine(1, 0, done)
-        if done < _WARM_UP:
-            return self.learning_rate * _cosine(_FIRST, 1, done / _WARM_UP)
-        return self.learning_rate * _cosine(1, _LAST, (done - _WARM_UP) / (1 - _WARM_UP))
+        return self.learning_rate * _one_cycle(done)
+
+
+def _one_cycle(done: float) -> float:
+    """The share of the highest rate after a share of the steps."""
+    if done < _WARM_UP:
+        return _cosine(_FIRST, 1, done / _WARM_UP)
+    return _cosine(1, _LAST, (done - _WARM_UP) / (1 - _WARM_UP))
 
 
 def _cosine(start: float, end: float, done: float) -> float:

@@ -15,7 +15,7 @@ from glasshouse.errors import BadValue
 from glasshouse.examples import Batch
 from glasshouse.modalities.base import Modality
 from glasshouse.modalities.image import Image
-from glasshouse.settings import PLAIN, Optimizer
+from glasshouse.settings import ORDINARY, PLAIN, Optimizer, Training
 from glasshouse.tasks.base import Task
 from glasshouse.tasks.classification import Classification
 
@@ -109,6 +109,7 @@ class Terms:
         local_epochs: passes over the client's data per round (fedavg).
         learning_rate: of the clients, the highest in their schedule; of the server's step along a gradient.
         optimizer: of the clients; unused where they send gradients, since they take no steps.
+        training: what else clients do in a local step: mode, precision, clipping, ...
         server_rate: step size of the server.
         secure_sum: the server sees only the sum of updates.
         weighting: ``size`` weights a client by its number of examples, ``uniform`` all equally.
@@ -128,6 +129,7 @@ class Terms:
     local_epochs: int = 1
     learning_rate: float = 0.1
     optimizer: Optimizer = PLAIN
+    training: Training = ORDINARY
     server_rate: float = 1.0
     secure_sum: bool = False
     weighting: Literal["size", "uniform"] = "size"
@@ -209,6 +211,7 @@ class Aggregate:
         dropped: ids of the clients in the cohort that did not answer.
         examples: number of private examples in the sum.
         steps: local steps of each client.
+        buffers: sum of weight times the untrained state of each client (running statistics), float64.
     """
 
     round: int
@@ -219,6 +222,7 @@ class Aggregate:
     dropped: tuple[int, ...] = ()
     examples: int
     steps: int = 1
+    buffers: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @final
@@ -324,9 +328,11 @@ class Trained:
         kind: as in :class:`Update`.
         steps: optimizer steps taken.
         order: for each step the indices into the client's data; ground truth for the order of steps.
+        buffers: as in :class:`Update`.
     """
 
     tensors: Mapping[str, Tensor]
     kind: Kind
     steps: int
     order: tuple[Tensor, ...]
+    buffers: Mapping[str, Tensor] = field(default_factory=dict)

@@ -158,7 +158,7 @@ def own_cache(tmp_path_factory, monkeypatch):
 
 
 NO_CONTROL = {"tbi"}
-"""Attacks for which no small setting is known in which they beat every null (decision 0043)."""
+"""Attacks for which no small setting is known in which they beat every null (decision 0086)."""
 
 
 class TestAttack(AttackContract):

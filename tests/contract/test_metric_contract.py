@@ -7,7 +7,6 @@ import torch
 from metric_cases import CASES, context, draws, sentence_context
 
 from glasshouse import registry
-from glasshouse.audit.scoring.nulls import OF_SENTENCES
 from glasshouse.errors import NotInstalled
 from glasshouse.metrics.base import Metric, Wording
 from glasshouse.metrics.lpips import Lpips
@@ -43,7 +42,7 @@ class TestMetric(MetricContract):
 
     @pytest.fixture
     def context(self, metric):
-        return sentence_context() if metric.claim in OF_SENTENCES else context()
+        return sentence_context() if metric.claim in ("sequences", "occurred_tokens") else context()
 
     @pytest.fixture
     def wrong(self, metric):
@@ -64,10 +63,10 @@ class TestMetric(MetricContract):
 class Bent(Metric):
     """Mean squared error with one flaw; the contract must notice each."""
 
-    card = Card(summary="bent", details={"direction": "down", "chance": "0.3"})
-    wording = Wording(label="bent", sentence="{}", explanation="Bent.")
-    higher_leaks = False
-    range = (0.0, 1.0)
+    card = Card(summary="bent")
+    wording = Wording(
+        label="bent", sentence="{}", explanation="Bent.", worse="down", chance="0.3", range=(0.0, 1.0)
+    )
 
     def __init__(self, flaw: str) -> None:
         self.flaw = flaw

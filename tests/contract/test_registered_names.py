@@ -23,6 +23,7 @@ METHODS = {
     "metrics": {"score", "chance"},
     "defenses": {"describe", "place"},
     "claims": {"silence"},
+    "gates": {"run"},
 }
 
 

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from benchmarks.one_run import simulate_share
+from reproduce.one_run import simulate_share
 from scipy.integrate import quad
 from scipy.stats import beta, binom, norm
 

@@ -4,9 +4,9 @@ from functools import partial
 
 import pytest
 import torch
-from benchmarks.flower_apps import RATE, Crafting, MaliciousFedAvg, numpy_client, secure_server
 from flower_apps import DIGITS
 from flwr.client.mod import secaggplus_mod
+from reproduce.flower_apps import RATE, Crafting, MaliciousFedAvg, numpy_client, secure_server
 
 from glasshouse.attacks.linear.scale_mia.attack import ScaleMia
 from glasshouse.attacks.linear.scale_mia.autoencoder import AutoencoderTraining

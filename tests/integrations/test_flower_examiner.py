@@ -14,7 +14,7 @@ from glasshouse.wire import Inspection
 def test_all_modes_are_tried_where_the_clients_mode_is_unknown(
     known: bool, tried: list[bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Heads behind batch normalisation may leak only where its statistics are frozen (decision 0204)."""
+    """Heads behind batch normalisation may leak only where its statistics are frozen (decision 0143)."""
     modes, ranges = [], []
 
     def find_in_evaluation(

@@ -1,10 +1,10 @@
 """How often the verdict is wrong, by simulation through the public scoring functions (docs/result.md)."""
 
 import pytest
-from benchmarks.false_headlines import wrong_headlines
-from benchmarks.false_leaks import measure
-from benchmarks.false_leaks_families import FAMILIES, Family
-from benchmarks.false_victims import KINDS, SIZES, false_rate, power
+from tests.simulated.false_headlines import wrong_headlines
+from tests.simulated.false_leaks import measure
+from tests.simulated.false_leaks_families import FAMILIES, Family
+from tests.simulated.false_victims import KINDS, SIZES, false_rate, power
 
 WORST_BEFORE = ("AUC, 20 claims on one run", "F1, 20 claims on one run")
 BY_NAME = {family.name: family for family in FAMILIES}

@@ -127,7 +127,7 @@ def test_every_attack_of_ours_that_alters_models_is_tested():
         if issubclass(registry.load("attacks", name), ActiveAttack)
         and registry.load("attacks", name).__module__.startswith("glasshouse.")
     }
-    assert active == {case.attack for case in CASES} | {"seer"}  # SEER takes minutes: benchmarks.seer
+    assert active == {case.attack for case in CASES} | {"seer"}  # SEER takes minutes: reproduce.seer
     assert len(CASES) >= 10
     assert len(EVASIONS) >= 7
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from benchmarks.maui_bench import by_pixels
+from reproduce.maui_bench import by_pixels
 
 from glasshouse.attacks.parts.readout.linear_tail import freeze_features
 from glasshouse.attacks.parts.search.deep_image_prior import Generators, Search, by_generator

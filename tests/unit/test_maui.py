@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from benchmarks.preimages import preimage_distance
+from reproduce.preimages import preimage_distance
 
 from glasshouse.attacks.base import Appendix, Reconstruction, Representations
 from glasshouse.attacks.parts.readout.head_gradient import Inversion

@@ -5,9 +5,9 @@ import sys
 
 import numpy as np
 import pytest
-from benchmarks.one_run import GUESSES, audit_runs, simulate_release, simulate_share
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reproduce.one_run import GUESSES, audit_runs, simulate_release, simulate_share
 
 from glasshouse.audit.simulation.epsilon import numbers_of_guesses
 from glasshouse.errors import BadValue

@@ -13,19 +13,20 @@ from glasshouse.attacks.base import Claim
 from glasshouse.audit.attacking.call import call_attack, declared_grants
 from glasshouse.audit.attacking.claims import Unit
 from glasshouse.audit.attacking.needs import attack_of, find_refusal
-from glasshouse.audit.preflight.network import derivative_fault
 from glasshouse.errors import BadScenario, BadValue, Inapplicable
 from glasshouse.modalities.base import Modality
 from glasshouse.modalities.image import Image
+from glasshouse.models.adapt import adapt
 from glasshouse.models.base import evaluated
 from glasshouse.models.build import build, state
+from glasshouse.models.derivatives import derivative_fault
 from glasshouse.models.memory import keep
 from glasshouse.outside.schema import freeze
 from glasshouse.rng import Rng
 from glasshouse.scenario.plugins import plugin_problems
 from glasshouse.scenario.problems import found_problems
 from glasshouse.scenario.table import Plugin
-from glasshouse.settings import PLAIN, Optimizer
+from glasshouse.settings import PLAIN, Optimizer, Training
 from glasshouse.tasks.base import Task
 from glasshouse.tasks.classification import Classification
 from glasshouse.transcript.grants import Grants
@@ -116,6 +117,7 @@ def view(
     local_epochs: int = 1,
     learning_rate: float = 0.1,
     optimizer: Optimizer = PLAIN,
+    training: Training | None = None,
     auxiliary: tuple[Tensor, Tensor] | None = None,
     labels: Sequence[int] | None = None,
 ) -> View:
@@ -134,6 +136,8 @@ def view(
         local_epochs: passes of local training.
         learning_rate: of local training.
         optimizer: the client's optimizer (:class:`glasshouse.settings.Optimizer`).
+        training: what else the client does in a step (:class:`glasshouse.settings.Training`); None: an
+            ordinary step in the mode of ``model``: in training mode with statistics of the batch.
         auxiliary: images (N, C, H, W) in [0, 1] and labels (N,) that the adversary has; grant ``auxiliary``.
         labels: the classes behind the update, where the adversary knows them; grant ``labels``.
 
@@ -141,6 +145,8 @@ def view(
         BadValue: the network does not accept such images, or the update does not match it.
     """
     architecture, network = _network(model, inputs or input_shape, task)
+    if training is None:
+        training = Training(mode="training" if model.training else "evaluation")
     terms = Terms(
         protocol="fedsgd" if sends == "gradient" else "fedavg",
         architecture=architecture,
@@ -151,6 +157,7 @@ def view(
         local_epochs=local_epochs,
         learning_rate=learning_rate,
         optimizer=optimizer,
+        training=training,
     )
     update_message = Update(
         round=0,
@@ -172,7 +179,7 @@ def view(
 def _network(
     model: nn.Module, inputs: Modality | tuple[int, int, int] | None, task: Task | None
 ) -> tuple[Architecture, nn.Module]:
-    """The registered architecture of the network, and a copy that was differentiated twice on an example."""
+    """The registered architecture of the network, and a copy that was differentiated on an example."""
     if inputs is None:
         raise BadValue(
             f"network '{type(model).__name__}'",
@@ -198,7 +205,7 @@ def _classes(model: nn.Module, inputs: Modality) -> Classification:
     subject = f"network '{type(model).__name__}'"
     try:
         with evaluated(model):
-            shape = tuple(model(inputs.blank(1).to(next(model.parameters()).device)).shape)
+            shape = tuple(adapt(model)(inputs.blank(1).to(next(model.parameters()).device)).shape)
     except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise BadValue(
             subject,
@@ -217,8 +224,8 @@ def _classes(model: nn.Module, inputs: Modality) -> Classification:
 
 
 def _tensors(update: Mapping[str, Any] | Sequence[Any], network: nn.Module) -> dict[str, Tensor]:
-    """The update by parameter name, with checked shapes."""
-    parameters = dict(network.named_parameters())
+    """The update by parameter name, with checked shapes; frozen parameters are known and do not travel."""
+    parameters = {name: p for name, p in network.named_parameters() if p.requires_grad}
     tensors_by_name = (
         dict(update) if isinstance(update, Mapping) else dict(zip(parameters, update, strict=False))
     )

@@ -52,7 +52,7 @@ class Forecast:
 
     @property
     def leak(self) -> float:
-        """The predicted leak, in [0, 1]: mean likeness times ``explained`` (decision 0223)."""
+        """The predicted leak, in [0, 1]: mean likeness times ``explained`` (decision 0200)."""
         return self.explained * sum(self.likeness) / len(self.likeness)
 
     @property

@@ -62,6 +62,7 @@ class Needs:
         continuous: it moves or reads the numbers of examples, and sentences have none.
         one_label: every example has one of K classes (``Task.one_label``).
         repeats: it repeats the clients' training, and has no power where a capture shows other terms.
+        twice: it differentiates the gradient of the network again.
     """
 
     sees: frozenset[Sees]
@@ -76,6 +77,7 @@ class Needs:
     continuous: bool = False
     one_label: bool = False
     repeats: bool = False
+    twice: bool = False
 
 
 @final

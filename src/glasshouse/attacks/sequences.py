@@ -67,7 +67,8 @@ class OccurredTokens(Claim):
     def guess(cls, examples: Batch, reads: str) -> Tensor:
         """The different tokens of the guessed sentences."""
         del reads
-        return torch.unique(examples.inputs)
+        tokens: Tensor = torch.unique(examples.inputs)
+        return tokens
 
     @classmethod
     def silence(cls, about: About, terms: Terms) -> "OccurredTokens":

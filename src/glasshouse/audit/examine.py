@@ -18,7 +18,7 @@ from glasshouse.errors import BadFile
 from glasshouse.models.outline import outline
 from glasshouse.outside import limits
 from glasshouse.outside.files import printable
-from glasshouse.wire import Architecture, Broadcast, ClientMetrics, Dropout, Update
+from glasshouse.wire import Architecture, Broadcast, ClientMetrics, Dropout
 
 
 def examine(run: Path, *, trust_factory: bool = False) -> None:
@@ -60,7 +60,7 @@ def _check_models(side: Side, *, subject: str) -> None:
             if isinstance(message, ClientMetrics | Dropout):
                 continue
             where = f"{subject}, {type(message).__name__.lower()} of round {record.round}"
-            buffers = message.buffers if isinstance(message, Update) else {}
+            buffers = {} if isinstance(message, Broadcast) else message.buffers
             _check_shapes({**message.tensors, **buffers}, broadcast, subject=where)
             if not isinstance(message, Broadcast):
                 _check_examples(message.examples, terms.architecture, subject=where)

@@ -1,6 +1,5 @@
 """``glasshouse check``."""
 
-import json
 from dataclasses import asdict
 from typing import Annotated
 
@@ -8,6 +7,7 @@ import typer
 
 from glasshouse.api.check import check as check_scenario
 from glasshouse.cli.options import Json, Name, Sets
+from glasshouse.cli.output import say, say_json
 
 
 def check(
@@ -27,7 +27,7 @@ def check(
             "networks": checked.networks,
             "work": [asdict(row) for row in checked.work],
         }
-        print(json.dumps({**facts, "warnings": plain}, default=str))
+        say_json({**facts, "warnings": plain})
     else:
-        print(checked)
+        say(checked)
     return 0

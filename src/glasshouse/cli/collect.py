@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from glasshouse.audit.captured.collect import collect as collect_truth
+from glasshouse.cli.output import say
 
 
 def collect(
@@ -15,5 +16,5 @@ def collect(
     """Fetch what test clients recorded, as the truth of CAPTURE."""
     truth = collect_truth(capture, folders)
     clients = len(truth.shards)
-    print(f"{len(truth.private)} images of {clients} clients, {len(truth.used)} updates: {capture / 'truth'}")
+    say(f"{len(truth.private)} images of {clients} clients, {len(truth.used)} updates: {capture / 'truth'}")
     return 0

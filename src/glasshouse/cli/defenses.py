@@ -1,12 +1,10 @@
 """``glasshouse defenses``: check whether each declared defence is active."""
 
-import json
 import math
 from collections.abc import Sequence
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
@@ -14,7 +12,9 @@ from glasshouse.api.defenses import CheckedDefenses
 from glasshouse.api.defenses import defenses as check
 from glasshouse.audit.defenses.declared import Judged
 from glasshouse.cli.options import Json, Run, TrustFactory
+from glasshouse.cli.output import say_json
 from glasshouse.outside.files import printable
+from glasshouse.outside.screen import Screen
 from glasshouse.report.words import count, join_words
 from glasshouse.results.rows import grouped
 
@@ -34,7 +34,7 @@ def defenses(
     """Which defences the updates of RUN show, and how strong. Exit code 1 if one is not as declared."""
     checked = check(run, declared=declared, trust_factory=trust_factory)
     if as_json:
-        print(json.dumps([row for one in checked for row in one.plain()]))
+        say_json([row for one in checked for row in one.plain()])
     else:
         for one in checked:
             _print(one)
@@ -42,7 +42,7 @@ def defenses(
 
 
 def _print(checked: CheckedDefenses) -> None:
-    console = Console()
+    console = Screen()
     title = f"{checked.name}: {checked.terms.protocol}, {count(checked.terms.clients, 'clients')}"
     if not checked.rows:
         none = f"{title}. No defence is declared, and no update shows one."

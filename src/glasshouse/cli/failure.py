@@ -10,6 +10,7 @@ from typing import Final
 
 from glasshouse import __version__
 from glasshouse.errors import GlasshouseError
+from glasshouse.outside.text import visible
 
 FAILED: Final = 70
 """Exit code of an unexpected error (EX_SOFTWARE of sysexits.h)."""
@@ -47,7 +48,7 @@ def write_failure(error: BaseException, folder: Path) -> str:
     ]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        path.write_text("\n".join(lines), encoding="utf-8")
+        path.write_text(visible("\n".join(lines), several_lines=True), encoding="utf-8")
     except OSError as trouble:
         return f"could not be written to {path}: {trouble.strerror or trouble}"
     return str(path)

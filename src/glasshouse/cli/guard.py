@@ -3,14 +3,12 @@
 ``--self-test`` inspects disguised versions of the shipped attacks instead.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
@@ -19,6 +17,8 @@ from glasshouse.api.guard import guard as inspect_model
 from glasshouse.api.self_test import HONEST, MISS, Trial, examples, run_cases
 from glasshouse.api.self_test_cases import CASES
 from glasshouse.cli.options import Json
+from glasshouse.cli.output import say, say_json
+from glasshouse.disk import write_text
 from glasshouse.errors import BadValue
 from glasshouse.guard.behaviour.fit import Fit
 from glasshouse.guard.behaviour.inspect import FEWEST, OTHERS
@@ -26,11 +26,14 @@ from glasshouse.guard.evasions import EVASIONS
 from glasshouse.guard.inspect import Seen
 from glasshouse.guard.vectors import SMALLEST
 from glasshouse.models.build import build
+from glasshouse.outside import text
 from glasshouse.outside.files import printable
+from glasshouse.outside.screen import Screen
 from glasshouse.progress import track
 from glasshouse.report import words
 from glasshouse.report.html import Verdict, write_page
 from glasshouse.report.numbers import plain
+from glasshouse.report.sarif import sarif as sarif_log
 from glasshouse.results.exhibits import Place, boxes, table
 from glasshouse.results.records import Exhibit
 from glasshouse.results.rows import grouped
@@ -86,6 +89,7 @@ def guard(
         str, typer.Option(help="your own examples (a folder, npz file or name): the model is tried on them")
     ] = "",
     page: Annotated[Path | None, typer.Option("--report", help="write a page with a box plot")] = None,
+    sarif: Annotated[Path | None, typer.Option(help="write the findings as SARIF 2.1.0")] = None,
     trust_factory: Annotated[
         bool,
         typer.Option("--trust-factory", help="run the code of a module:factory that --agreed's file names"),
@@ -112,6 +116,11 @@ def guard(
     if reference and honest is not None:
         inspected[f"{reference.stem} (reference)"] = inspect_model(honest)
     own = dict(list(inspected.items())[: len(models)])
+    if sarif is not None:
+        files = zip(models, own.values(), strict=True)
+        write_text(
+            sarif, text.as_json(sarif_log({path: one.inspection.findings for path, one in files}), indent=1)
+        )
     judged = _verdict(own, compared=bool(agreed or reference), tried=bool(data))
     if page is not None:
         write_page(
@@ -122,12 +131,12 @@ def guard(
             name: {"findings": one.inspection.findings, "not_looked_at": one.apart, **one.inspection.values}
             for name, one in inspected.items()
         }
-        print(json.dumps(rows))
+        say_json(rows)
     else:
         _print(inspected)
-        print(f"{judged.title}. {judged.lead}")
+        say(f"{judged.title}. {judged.lead}")
         if page is not None:
-            print(f"report: {page}")
+            say(f"report: {page}")
     return 1 if any(one.inspection.findings for one in own.values()) else 0
 
 
@@ -220,7 +229,7 @@ def _list_unseen(names: tuple[str, ...]) -> str:
 
 
 def _print(models: dict[str, Seen]) -> None:
-    console = Console()
+    console = Screen()
     heads = [Column(name, justify="left" if name == "model" else "right") for name in COLUMNS]
     table = Table(*heads, title="entropy of weight vectors (0: all alike, 1: all differ)")
     for name, one in models.items():
@@ -249,7 +258,7 @@ def _print(models: dict[str, Seen]) -> None:
             _say(console, f"{name}: {_list_unseen(one.apart)}")
 
 
-def _say(console: Console, sentence: str) -> None:
+def _say(console: Screen, sentence: str) -> None:
     """Print a sentence literally: tensor names come from untrusted files and must not be interpreted."""
     console.print(printable(sentence), soft_wrap=True, highlight=False, markup=False)
 
@@ -266,7 +275,7 @@ def self_test(data: str = "", *, as_json: bool = False) -> int:
     trials = [*track(run_cases(batch, classes=classes), "self-test of the guard", total=total)]
     missed = [one for one in trials if one.missed]
     if as_json:
-        print(json.dumps([{**asdict(one), "missed": one.missed} for one in trials]))
+        say_json([{**asdict(one), "missed": one.missed} for one in trials])
     else:
         _print_trials(trials)
         _sum_up(trials, missed)
@@ -284,7 +293,7 @@ def _print_trials(trials: list[Trial]) -> None:
             if one.missed or not (one.findings or one.evasion == HONEST):
                 word = "MISS" if one.missed else "passed"
                 table.add_row("", one.evasion, word, f"{one.leak:.0%} ({one.usual:.0%})")
-    console = Console()
+    console = Screen()
     console.print(table)
     console.print(EXPLANATION, soft_wrap=True, highlight=False)
 
@@ -294,13 +303,13 @@ def _sum_up(trials: list[Trial], missed: list[Trial]) -> None:
     honest = [one for one in trials if one.evasion == HONEST]
     caught = sum(bool(one.findings) for one in crafted)
     refused = sum(bool(one.findings) for one in honest)
-    print(
+    say(
         f"{caught} of {len(crafted)} crafted models caught, {len(crafted) - caught} passed; "
         f"{refused} of {len(honest)} honest models refused; misses: {len(missed)}."
     )
     leaking = sum(not one.findings and one.leak >= MISS and not one.missed for one in crafted)
     if leaking:
-        print(
+        say(
             f"{leaking} of those that passed give away {MISS:.0%} of the batch or more, as honest models "
             "do: look at the update before it is sent (preflight)."
         )

@@ -1,18 +1,18 @@
 """``glasshouse list`` and ``glasshouse show``."""
 
 import inspect
-import json
 import tomllib
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
 from glasshouse.cli.cards import card_row, missing_packages
 from glasshouse.cli.options import Json
+from glasshouse.cli.output import say, say_json
 from glasshouse.errors import BrokenPlugin, NotInstalled, UnknownName
+from glasshouse.outside.screen import Screen
 from glasshouse.registry import GROUPS, arguments, card, load, names, nearest_names
 from glasshouse.scenario.shipped import preset_text, presets
 
@@ -37,12 +37,12 @@ def list_plugins(
             f"group '{group}'", needs=f"one of {', '.join(KINDS)}", got=group, fix=nearest_names(group, KINDS)
         )
     if as_json:
-        print(json.dumps(rows))
+        say_json(rows)
         return 0
     table = Table(Column(no_wrap=True), Column(), box=None, pad_edge=False, show_header=False)
     for row in rows:
         table.add_row(row["name"], escape(row["summary"]))
-    Console().print(table)
+    Screen().print(table)
     return 0
 
 
@@ -54,7 +54,7 @@ def show(
     groups = [g for g in GROUPS if name in names(g)]
     preset = preset_text(name) if name in presets() else ""
     if preset and not groups and not as_json:
-        print(preset)
+        say(preset)
         return 0
     if not groups and not preset:
         everything = tuple(n for g in GROUPS for n in names(g)) + presets()
@@ -64,20 +64,20 @@ def show(
     details = [_details(g, name) for g in groups]
     if as_json:
         scenario = [{"group": "scenarios", "name": name, "text": preset}] if preset else []
-        print(json.dumps([*details, *scenario], default=str))
+        say_json([*details, *scenario])
         return 0
     for one in details:
-        print(f"{one['name']} ({one['group']}): {one['summary']}")
+        say(f"{one['name']} ({one['group']}): {one['summary']}")
         for key in ("source", "threat", "grants", "extra"):
             if one[key]:
-                print(f"  {key}: {one[key]}")
+                say(f"  {key}: {one[key]}")
         for key, value in one["details"].items():
-            print(f"  {key}: {value}")
+            say(f"  {key}: {value}")
         for argument, default in one["arguments"].items():
-            print(f"  {argument} = {default}")
-        print(inspect.cleandoc(one["doc"]))
+            say(f"  {argument} = {default}")
+        say(inspect.cleandoc(one["doc"]))
     if preset:
-        print(f"\n{name} (scenarios):\n{preset}")
+        say(f"\n{name} (scenarios):\n{preset}")
     return 0
 
 

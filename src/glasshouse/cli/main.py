@@ -2,7 +2,6 @@
 
 import ast
 import gc
-import json
 import logging
 import sys
 from collections.abc import Callable
@@ -17,6 +16,7 @@ import typer
 from glasshouse import __version__
 from glasshouse.cli.failure import FAILED, failure_message
 from glasshouse.cli.interrupts import INTERRUPTED, MESSAGE, one_interrupt
+from glasshouse.cli.output import say, say_json
 from glasshouse.errors import GlasshouseError
 
 COMMANDS = {
@@ -32,6 +32,10 @@ COMMANDS = {
     "compare": "glasshouse.cli.runs:compare",
     "defenses": "glasshouse.cli.defenses:defenses",
     "guard": "glasshouse.cli.guard:guard",
+    "gate": "glasshouse.cli.gate:gate",
+    "attest": "glasshouse.cli.evidence:attest",
+    "verify": "glasshouse.cli.evidence:verify",
+    "register": "glasshouse.cli.evidence:register",
 }
 
 ClickException: Any = next(kind for kind in typer.BadParameter.mro() if kind.__name__ == "ClickException")
@@ -43,9 +47,9 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its code.
 
     0: done, and every limit of the policy was shown to hold; 1: a limit was broken, the guard found
-    something, a defence is not as declared, or a finding got worse between two runs; 2: bad usage or input;
-    3: not shown (a limit is undecided or unmeasured, a control failed, or nothing was measured or can be
-    compared); 70: an unexpected error; 130: interrupted, finished parts are kept.
+    something, a defence is not as declared, a bundle is refused, or a finding got worse between two runs;
+    2: bad usage or input; 3: not shown (a limit is undecided or unmeasured, a control failed, or nothing
+    was measured or can be compared); 70: an unexpected error; 130: interrupted, finished parts are kept.
     """
     logging.basicConfig(format="%(name)s: %(message)s", level=logging.WARNING)
     with one_interrupt():
@@ -68,16 +72,19 @@ def _run(command_line: list[str]) -> object:
         error.show()
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
-        print(MESSAGE, file=sys.stderr)
+        say(MESSAGE, error=True)
         return INTERRUPTED
     except GlasshouseError as error:
         parts = {"subject": error.subject, "needs": error.needs, "got": error.got, "fix": error.fix}
-        print(json.dumps({"error": parts}) if "--json" in command_line else error, file=sys.stderr)
+        if "--json" in command_line:
+            say_json({"error": parts}, error=True)
+        else:
+            say(error, error=True)
         return error.exit_code
     except Exception as error:  # outermost handler: nothing above could report it
         if debug:
             raise
-        print(failure_message(error), file=sys.stderr)
+        say(failure_message(error), error=True)
         return FAILED
 
 
@@ -139,5 +146,5 @@ def _options(
 ) -> None:
     del debug  # handled before the command line is parsed
     if version:
-        print(f"glasshouse {__version__}")
+        say(f"glasshouse {__version__}")
         raise typer.Exit

@@ -18,6 +18,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
+from glasshouse.outside.text import visible
 from glasshouse.progress import listen
 
 EVERY = 60.0
@@ -100,7 +101,9 @@ def lines(stream: TextIO, *, every: float) -> Iterator[None]:
         while not ended.wait(every):
             what = ", ".join(map(_how_far, counts.tasks)) or "preparing"
             left = f"; {listener.left}" if listener.left else ""
-            print(f"{(time.monotonic() - started) / 60:.0f} min: {what}{left}", file=stream, flush=True)
+            print(
+                f"{(time.monotonic() - started) / 60:.0f} min: {visible(what)}{left}", file=stream, flush=True
+            )
 
     thread = threading.Thread(target=say, daemon=True)
     thread.start()

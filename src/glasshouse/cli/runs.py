@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from glasshouse.api.run import Run as LoadedRun
 from glasshouse.api.run import load
 from glasshouse.audit.replay import replay as replay_run
 from glasshouse.cli.options import Json, Run, ShowPrivate, TrustFactory
+from glasshouse.cli.output import say, say_json
 from glasshouse.errors import UnknownName
+from glasshouse.outside.screen import Screen
 from glasshouse.registry import nearest_names
 from glasshouse.report.compare import compare as compare_results
 from glasshouse.report.compare import write_comparison
@@ -30,9 +31,9 @@ def report(
     loaded = load(run)
     loaded.write_report(show_private=show_private)
     if as_json:
-        print((run / "result.json").read_text(encoding="utf-8"))
+        say_json(json.loads((run / "result.json").read_text(encoding="utf-8")), indent=1)
     elif as_markdown:
-        print(markdown(loaded.result, metrics=_known_metrics(metrics, loaded)))
+        say(markdown(loaded.result, metrics=_known_metrics(metrics, loaded)))
     else:
         loaded.show()
     return 0
@@ -44,11 +45,13 @@ def export(
     csv: Annotated[Path | None, typer.Option(help="folder for findings, contrasts and utility")] = None,
     latex: Annotated[Path | None, typer.Option(help="folder for the same as LaTeX tables")] = None,
     figures: Annotated[Path | None, typer.Option(help="folder for charts (SVG) and pictures (PNG)")] = None,
+    annex: Annotated[bool, typer.Option("--annex", help="annex.html and annex.md, for a DPIA")] = False,
     show_private: ShowPrivate = False,
 ) -> int:
     """Write tables and figures of RUN as files of their own."""
-    for path in load(run).export(csv=csv, latex=latex, figures=figures, show_private=show_private):
-        print(path)
+    folders = {"csv": csv, "latex": latex, "figures": figures}
+    for path in load(run).export(**folders, annex=annex, show_private=show_private):
+        say(path)
     return 0
 
 
@@ -80,9 +83,9 @@ def compare(
     comparison = compare_results(*results, names=names)
     page = write_comparison(comparison, (out or second) / "compare.html")
     if as_json:
-        print(page.with_suffix(".json").read_text(encoding="utf-8"))
+        say_json(json.loads(page.with_suffix(".json").read_text(encoding="utf-8")), indent=1)
     else:
-        console = Console()
+        console = Screen()
         console.print(comparison)
         console.print(f"page: {page}", soft_wrap=True)
     return comparison.exit_code
@@ -94,22 +97,23 @@ def replay(
     *,
     trust_factory: TrustFactory = False,
     swap: Annotated[
-        bool, typer.Option("--swap", help="show it a truth exchanged between victims: claims may not move")
+        bool, typer.Option("--swap", help="on other private data, simulated anew: claims must follow them")
     ] = False,
     as_json: Json = False,
 ) -> int:
     """Run ATTACK again on what RUN's adversary saw, with the truth out of reach; compare its claims."""
     rows = replay_run(run, attack, trust_factory=trust_factory, swap=swap)
     if as_json:
-        print(json.dumps(rows))
+        say_json(rows)
     else:
         for row in rows:
-            print(f"{row['cell']} {row['unit']}: {'same claims' if row['same'] else 'DIFFERENT claims'}")
+            words = ("other claims", "THE SAME claims") if swap else ("DIFFERENT claims", "same claims")
+            say(f"{row['cell']} {row['unit']}: {words[row['same']]}")
         for cell, row in {row["cell"]: row for row in rows if "metric" in row}.items():
-            print(
-                f"{cell}: {row['metric']} {row['true_victims']:.3g} on the true victims, "
-                f"{row['exchanged_victims']:.3g} on exchanged ones"
+            say(
+                f"{cell}: {row['metric']} {row['in_the_run']:.3g} in the run; the new claims have "
+                f"{row['new_victims']:.3g} on the new victims, {row['old_victims']:.3g} on the run's"
             )
-        action = "exchanged" if swap else "out of reach"
-        print(f"The truth was {action} while the attack ran, by {rows[0]['isolation']}.")
-    return 0 if all(row["same"] for row in rows) else 1
+        data = "The private data were others, and out" if swap else "The truth was out"
+        say(f"{data} of reach while the attack ran, by {rows[0]['isolation']}.")
+    return 0 if all(row["same"] != swap for row in rows) else 1

@@ -1,22 +1,29 @@
 """One client's part of a round: train on its own data and apply its defences.
 
-Models stay in ``eval()`` mode: batch norm uses the received statistics, as in cross-silo practice and in the
-gradient-inversion literature; a protocol that needs dropout enables it itself.
+By default models stay in ``eval()`` mode: batch norm uses the received statistics, as in the literature on
+gradient inversion. Terms with ``training.mode = "training"`` do as most clients do: statistics of each batch,
+dropout, and running statistics that are updated and sent.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import final
+from typing import Final, final
 
 import torch
 from torch import Tensor, nn
 
 from glasshouse.errors import BadValue
-from glasshouse.interfaces import Defense, Trainer, mean_loss
+from glasshouse.interfaces import Defense, Trainer, mean_loss, set_mode
 from glasshouse.rng import Rng
-from glasshouse.settings import PLAIN, Optimizer
-from glasshouse.tensors import check_finite, copy_to, difference, map_tensors
+from glasshouse.settings import ORDINARY, PLAIN, Optimizer, Training
+from glasshouse.tensors import check_finite, copy_to, difference, map_tensors, norm, scale_tensors
 from glasshouse.wire import Batch, Kind, Terms, Trained, Update
+
+LOSS_SCALE: Final = 1024.0
+"""Factor of the loss in float16, so that small gradients do not vanish; undone before the step."""
+TINY: Final = 1e-30
+"""Smallest norm of a gradient to be clipped."""
 
 
 @final
@@ -33,7 +40,8 @@ class LocalTraining:
         epochs: passes over the data; unused for a gradient.
         batch_size: examples per step; a gradient is taken on one batch drawn without replacement.
         trained: prefix of the parameters that are trained; empty for all.
-        dropout: run the model in ``train()`` mode.
+        dropout: run the model in ``train()`` mode, without sending running statistics.
+        training: what else happens in a step; see :class:`glasshouse.settings.Training`.
         order: recorded rows of every step, to be repeated; None: they are drawn.
         device: where it trains; model, data and update are on the CPU before and after.
     """
@@ -46,6 +54,7 @@ class LocalTraining:
     epochs: int = 1
     trained: str = ""
     dropout: bool = False
+    training: Training = ORDINARY
     order: tuple[Tensor, ...] | None = None
     device: str = "cpu"
 
@@ -61,6 +70,7 @@ class LocalTraining:
             epochs=terms.local_epochs,
             trained=terms.trained,
             dropout=bool(terms.options.get("dropout", False)),
+            training=terms.training,
             device=device,
         )
 
@@ -90,13 +100,17 @@ class LocalTraining:
         how = self.optimizer
         if how.name == "sgd":
             return torch.optim.SGD(
-                parameters, lr=self.rate(), momentum=how.momentum, weight_decay=how.weight_decay
+                parameters,
+                lr=self.rate(),
+                momentum=how.momentum,
+                weight_decay=how.weight_decay,
+                nesterov=how.nesterov,
             )
         kind = torch.optim.Adam if how.name == "adam" else torch.optim.AdamW
         return kind(parameters, lr=self.rate(), betas=how.betas, eps=how.eps, weight_decay=how.weight_decay)
 
     def schedule(self, examples: int, *, rng: Rng) -> Iterator[Tensor]:
-        """The rows of the client's data used in each step."""
+        """The rows of the client's data used in each step: ``batch_size`` times ``training.accumulate``."""
         if self.order is not None:
             yield from self.order
             return
@@ -105,7 +119,7 @@ class LocalTraining:
             if self.kind == "gradient":
                 yield order[: self.batch_size]
             else:
-                yield from torch.split(order, self.batch_size)
+                yield from torch.split(order, self.batch_size * self.training.accumulate)
 
     def check_enough(self, data: Batch, *, subject: str) -> None:
         """Refuse no data, or fewer than one batch for a gradient."""
@@ -124,38 +138,104 @@ class LocalTraining:
             BadValue: no data, or fewer than one batch for a gradient.
         """
         self.check_enough(data, subject="local training")
-        model.to(self.device).train(self.dropout)
+        model.to(self.device)
+        self.prepare(model)
         data = replace(data, inputs=data.inputs.to(self.device), labels=data.labels.to(self.device))
         parameters = self.parameters(model)
         before = {name: p.detach().clone() for name, p in parameters.items()}
+        statistics = {name: t.clone() for name, t in running_statistics(model).items()}
         sign = -1.0 if ascend else 1.0
-        optimizer = self.stepper(parameters.values())
-        order = []
-        gradients: tuple[Tensor, ...] = ()
-        with torch.random.fork_rng(devices=[], enabled=self.dropout):
-            if self.dropout:
+        optimizer, random = (
+            self.stepper(parameters.values()),
+            self.dropout or self.training.mode == "training",
+        )
+        order: list[Tensor] = []
+        slope: dict[str, Tensor] = {}
+        with torch.random.fork_rng(devices=[], enabled=random):
+            if random:
                 torch.manual_seed(rng.child("dropout").seed())
             for rows in self.schedule(len(data), rng=rng.child("order")):
-                batch = data.pick(rows)
-                loss = sign * mean_loss(model, batch)
-                gradients = torch.autograd.grad(loss, list(parameters.values()))
+                slope = self.slope(model, data.pick(rows), parameters, before, sign=sign)
                 order.append(rows)
-                if self.kind != "gradient":
-                    for p, g in zip(parameters.values(), gradients, strict=True):
-                        p.grad = g
-                    optimizer.param_groups[0]["lr"] = self.rate(len(order) - 1)
-                    optimizer.step()
-                    optimizer.zero_grad()
-        gradient = self.kind == "gradient"
-        sent = dict(zip(parameters, gradients, strict=True)) if gradient else self.changed(parameters, before)
-        tensors = map_tensors(sent, Tensor.cpu)
+                if self.kind == "gradient":
+                    continue
+                for name, p in parameters.items():
+                    p.grad = slope[name]
+                optimizer.param_groups[0]["lr"] = self.rate(len(order) - 1)
+                optimizer.step()
+                optimizer.zero_grad()
+        sent = slope if self.kind == "gradient" else self.changed(parameters, before)
+        buffers = {n: t for n, t in running_statistics(model).items() if not torch.equal(t, statistics[n])}
+        trained = Trained(
+            tensors=map_tensors(sent, Tensor.cpu),
+            kind=self.kind,
+            steps=len(order),
+            order=tuple(order),
+            buffers={} if self.dropout or self.kind == "gradient" else map_tensors(buffers, Tensor.cpu),
+        )
         model.to("cpu")
-        return Trained(tensors=tensors, kind=self.kind, steps=len(order), order=tuple(order))
+        return trained
+
+    def prepare(self, model: nn.Module) -> None:
+        """Put ``model`` into the mode in which it is trained."""
+        if self.dropout:
+            model.train()
+        else:
+            set_mode(model, self.training, dropout=True)
+
+    def slope(
+        self,
+        model: nn.Module,
+        batch: Batch,
+        parameters: Mapping[str, nn.Parameter],
+        before: Mapping[str, Tensor],
+        *,
+        sign: float = 1.0,
+    ) -> dict[str, Tensor]:
+        """What the optimizer of a step gets: the gradient, as the terms say that it is computed.
+
+        Args:
+            model: with ``parameters`` as they are now.
+            batch: examples of the step; ``training.accumulate`` parts of it are passed one after the other.
+            parameters: that are trained.
+            before: their received values, from which the proximal term pulls back.
+            sign: -1 to ascend.
+        """
+        how, parts = self.training, torch.chunk(torch.arange(len(batch)), self.training.accumulate)
+        total = {name: torch.zeros_like(p) for name, p in parameters.items()}
+        scale = LOSS_SCALE if how.precision == "float16" else 1.0
+        for rows in parts:
+            with _autocast(how, self.device):
+                loss = sign * mean_loss(model, batch.pick(rows)) * (scale / len(parts))
+            gradients = torch.autograd.grad(
+                loss, list(parameters.values()), allow_unused=True, materialize_grads=True
+            )
+            for name, gradient in zip(parameters, gradients, strict=True):
+                total[name] += gradient / scale if scale != 1.0 else gradient
+        if how.proximal:
+            for name, p in parameters.items():
+                total[name] += how.proximal * (p.detach() - before[name])
+        if how.clip_norm is not None:
+            total = scale_tensors(total, min(1.0, how.clip_norm / max(norm(total), TINY)))
+        return total
 
     def changed(self, parameters: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What is sent after steps: the new parameters, or their change."""
         after = {name: p.detach().clone() for name, p in parameters.items()}
         return after if self.kind == "parameters" else difference(after, before)
+
+
+def running_statistics(model: nn.Module) -> dict[str, Tensor]:
+    """Persistent buffers of floats by name: what batch norms update while they train."""
+    buffers, state = dict(model.named_buffers()), model.state_dict()
+    return {name: t.detach() for name, t in buffers.items() if name in state and t.is_floating_point()}
+
+
+def _autocast(how: Training, device: str) -> AbstractContextManager[object]:
+    """The context of a forward pass in the stated precision."""
+    if how.precision == "float32":
+        return nullcontext()
+    return torch.autocast(device.partition(":")[0], getattr(torch, how.precision))
 
 
 def private(train: Trainer, defenses: Sequence[Defense]) -> Trainer:

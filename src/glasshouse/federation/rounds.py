@@ -44,14 +44,22 @@ def play(
 ) -> dict[str, Tensor]:
     """Run all rounds: select, broadcast, train, defend, sum, apply. See ``FederationProtocol.play``.
 
-    The server broadcasts all tensors in round 0 and afterwards only those that are trained.
+    The server broadcasts all tensors in round 0 and afterwards only those that are trained, and what changed
+    with them (running statistics).
     """
     state = {name: t.detach().clone() for name, t in setting.start.items()}
     clients = Clients(setting)
     received: Mapping[str, Tensor] = {}
     for number in track(range(setting.rounds), "federation", total=setting.rounds):
         terms = setting.terms
-        changed = {n: t.clone() for n, t in state.items() if not received or n.startswith(terms.trained)}
+        moved = terms.training.mode == "training" and bool(received)
+        changed = {
+            name: t.clone()
+            for name, t in state.items()
+            if not received
+            or name.startswith(terms.trained)
+            or (moved and not torch.equal(t, received[name]))
+        }
         received = {**received, **changed}
         honest = Broadcast(round=number, architecture=terms.architecture, tensors=changed)
         recorder.prepare(honest)
@@ -167,6 +175,7 @@ class Clients:
             tensors=trained.tensors,
             examples=examples,
             steps=trained.steps,
+            buffers=trained.buffers,
         )
         if any(d.place == "gradient" for d in setting.defenses):
             model = self._loaded(request)
@@ -186,7 +195,7 @@ class Clients:
 
 
 def apply_total(state: Mapping[str, Tensor], total: Aggregate, setting: Setting) -> dict[str, Tensor]:
-    """The server's model after one round.
+    """The server's model after one round, running statistics included.
 
     A gradient is one SGD step of the round's learning rate; a delta is added; parameters replace. The
     server rate multiplies the step.
@@ -202,4 +211,6 @@ def apply_total(state: Mapping[str, Tensor], total: Aggregate, setting: Setting)
         else:
             value = old + rate * (mean - old)
         new[name] = value.to(state[name].dtype)
+    for name, summed in total.buffers.items():  # running statistics are averaged, whatever the kind
+        new[name] = (summed / total.weight).to(state[name].dtype)
     return new

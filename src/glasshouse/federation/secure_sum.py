@@ -36,6 +36,7 @@ class SecureSum:
     bound: float = 1.0
     answered: list[int] = field(default_factory=list, init=False)
     _tensors: dict[str, Tensor] = field(default_factory=dict)
+    _buffers: dict[str, Tensor] = field(default_factory=dict)
     _weight: float = 0.0
     _examples: int = 0
     _last: Update | None = None
@@ -45,11 +46,9 @@ class SecureSum:
         tensors = dict(update.tensors)
         if self.bits:
             tensors = quantize_tensors(tensors, bits=self.bits, bound=self.bound, rng=rng)
-        for name, t in tensors.items():
-            if name in self._tensors:
-                self._tensors[name].add_(t.double(), alpha=weight)
-            else:
-                self._tensors[name] = t.double() * weight
+        for total, part in ((self._tensors, tensors), (self._buffers, update.buffers)):
+            for name, t in part.items():
+                total[name] = total.get(name, 0.0) + t.double() * weight
         self._weight += weight
         self._examples += update.examples
         self.answered.append(update.client)
@@ -77,6 +76,7 @@ class SecureSum:
             dropped=tuple(c for c in self.selected if c not in self.answered),
             examples=self._examples,
             steps=self._last.steps,
+            buffers=self._buffers,
         )
 
 

@@ -1,1 +1,1 @@
-"""Untrusted files: safe reading and size limits."""
+"""Untrusted files and texts: safe reading, size limits, and one sanitiser for whatever is shown."""

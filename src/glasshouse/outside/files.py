@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from glasshouse.errors import BadFile
 from glasshouse.outside import limits
+from glasshouse.outside.text import visible
 
 _SHOWN: Final = 80
 _BLOCK: Final = 512  # unit of st_blocks in bytes
@@ -202,13 +203,8 @@ def lines_of(text: str) -> Iterator[str]:
 
 
 def printable(text: str) -> str:
-    """``text`` with non-printable characters escaped, so that they cannot steer a terminal.
-
-    Examples:
-        >>> printable("a" + chr(27) + "b") == "a" + chr(92) + "x1bb"
-        True
-    """
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    """``text`` on one line for an error message: :func:`glasshouse.outside.text.visible`."""
+    return visible(text)
 
 
 def shorten(value: object) -> str:

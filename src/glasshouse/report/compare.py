@@ -1,6 +1,5 @@
 """Compare two results: findings that changed beyond their uncertainty, and findings present in only one."""
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any, Final, NamedTuple, final
 
 from rich.console import Group, RenderableType
 
-from glasshouse import __version__
+from glasshouse.outside.text import as_json
 from glasshouse.report import html, readings, tables, terminal, words
 from glasshouse.report.cards import Cards
 from glasshouse.report.readings import one_per_setting
@@ -180,8 +179,7 @@ def _plain(change: Change) -> dict[str, Any]:
 
 def comparison_html(comparison: Comparison) -> str:
     """The comparison as one self-contained HTML page."""
-    template = html.environment().get_template("compare.html")
-    return template.render(c=comparison, version=__version__)
+    return html.page("compare.html", c=comparison)
 
 
 def write_comparison(comparison: Comparison, path: Path) -> Path:
@@ -190,7 +188,7 @@ def write_comparison(comparison: Comparison, path: Path) -> Path:
     Raises:
         DiskFull: not enough disk space.
     """
-    text = json.dumps(comparison_json(comparison), indent=1, allow_nan=False)
+    text = as_json(comparison_json(comparison), indent=1)
     html.save(text + "\n", path.with_suffix(".json"))
     return html.save(comparison_html(comparison), path)
 

@@ -9,13 +9,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from glasshouse import __version__
 from glasshouse.disk import write_text
+from glasshouse.outside.text import visible
 from glasshouse.report import numbers, readings, sections, svg, tables, words
 from glasshouse.report.exhibits import draw
 from glasshouse.report.verdicts import leaks, stories
@@ -41,8 +42,8 @@ def write_html(run: Path, *, show_private: bool = False) -> Path:
         BadValue: the result holds a non-finite number.
         DiskFull: not enough disk space.
     """
-    page = render(read_result(run / "result.json"), run, show_private=show_private)
-    return save(page, run / "report.html")
+    result = read_result(run / "result.json")
+    return save(render(result, run, show_private=show_private), run / "report.html")
 
 
 def render(result: Result, run: Path, *, show_private: bool = False) -> str:
@@ -51,10 +52,9 @@ def render(result: Result, run: Path, *, show_private: bool = False) -> str:
     choice = choose(result)
     parts = sections.sections(result, run, choice, show_private=show_private)
     leak_list, all_stories = leaks.leaks(result, choice), stories.stories(result, choice)
-    template = environment().get_template("report.html")
-    return template.render(
+    return page(
+        "report.html",
         suite=result.suite,
-        version=__version__,
         answer=overall(result, choice),
         facts=facts(result),
         leaks=leak_list,
@@ -99,6 +99,12 @@ def environment() -> Environment:
     return env
 
 
+def page(template: str, **content: Any) -> str:
+    """A whole page from a template; no character that acts or hides is left in it."""
+    text = environment().get_template(template).render(**content, version=__version__)
+    return visible(text, several_lines=True)
+
+
 def keep_intervals_together(text: str) -> str:
     """Replace spaces inside intervals by non-breaking ones, so that each stays on one line.
 
@@ -109,14 +115,14 @@ def keep_intervals_together(text: str) -> str:
     return re.sub(r"\[[^\[\]]{1,40}\]", lambda match: match[0].replace(" ", numbers.NBSP), text)
 
 
-def save(page: str, path: Path) -> Path:
+def save(text: str, path: Path) -> Path:
     """Write a page; missing folders are created.
 
     Raises:
         DiskFull: not enough disk space.
         BadFile: the path cannot be written.
     """
-    write_text(path, page, fix="free some space; 'glasshouse report RUN' writes the page again")
+    write_text(path, text, fix="free some space; 'glasshouse report RUN' writes the page again")
     return path
 
 
@@ -145,8 +151,7 @@ def write_page(path: Path, *, verdict: Verdict, tagline: str, exhibits: Sequence
         BadFile: the path cannot be written.
     """
     drawings = [sections.Shown(exhibit=e, drawing=draw(e)) for e in exhibits]
-    template = environment().get_template("single.html")
-    return save(template.render(verdict=verdict, tagline=tagline, shown=drawings, version=__version__), path)
+    return save(page("single.html", verdict=verdict, tagline=tagline, shown=drawings), path)
 
 
 def _mark(kind: str) -> Markup:

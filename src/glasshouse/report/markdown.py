@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
+from glasshouse.outside.text import markdown as escape
 from glasshouse.report import numbers
 from glasshouse.report.cards import Cards
 from glasshouse.results.cards import MetricCard
@@ -29,7 +30,8 @@ def markdown(result: Result, *, metrics: Sequence[str] = ()) -> str:
     for threat in result.threats:
         own = result.of(threat.scenario)
         if rows := _of(own.findings, metrics):
-            head = f"### {threat.scenario}\n\n{threat.federation}; {threat.adversary}."
+            name, setup, who = map(escape, (threat.scenario, threat.federation, threat.adversary))
+            head = f"### {name}\n\n{setup}; {who}."
             parts.append(f"{head}\n\n{_table(rows, cards, _finished(own.findings))}")
         if pairs := _of(own.contrasts, metrics):
             parts.append(_contrasts(pairs))
@@ -43,7 +45,7 @@ def _of(rows: Iterable[R], metrics: Sequence[str]) -> list[R]:
 def _contrasts(pairs: Sequence[Contrast]) -> str:
     metrics, rows = pivot(pairs, contrast_key, lambda c: _over_0(c.difference, c.low, c.high))
     head = ("setting", "attack", "against", "n", *metrics)
-    return _lines(head, [(*key, *cells) for key, cells in rows.items()])
+    return table(head, [(*map(escape, key), *cells) for key, cells in rows.items()])
 
 
 def _over_0(value: float, low: float, high: float) -> str:
@@ -56,8 +58,11 @@ def _table(findings: Sequence[Finding], cards: Cards, finished: Mapping[Key, str
     metrics, rows = pivot(findings, finding_key, lambda f: _cell(f, cards.metric(f.metric)))
     searched = finished.keys() & rows.keys()
     head = ("setting", "attack", "n", *metrics, *(["searches finished"] if searched else []))
-    body = [(*key, *cells, *([finished.get(key, "–")] if searched else [])) for key, cells in rows.items()]
-    return _lines(head, body)
+    body = []
+    for key, cells in rows.items():
+        last = [finished.get(key, "–")] if searched else []
+        body.append((*map(escape, key), *cells, *last))
+    return table(head, body)
 
 
 def _finished(findings: Iterable[Finding]) -> dict[Key, str]:
@@ -104,6 +109,7 @@ def _cell(f: Finding, card: MetricCard) -> str:
     return "no power" if f.verdict == "no power" else f"{value}{median}; gain {gain}"
 
 
-def _lines(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    every = (head, ["---"] * len(head), *rows)
-    return "\n".join("| " + " | ".join(c.replace("|", "/") for c in cells) + " |" for cells in every)
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; the cells of ``rows`` are Markdown, those of ``head`` plain text."""
+    lines = (list(map(escape, head)), ["---"] * len(head), *rows)
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)

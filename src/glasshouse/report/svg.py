@@ -13,6 +13,7 @@ from typing import Final, final
 from markupsafe import Markup
 
 from glasshouse.errors import BadValue
+from glasshouse.outside.text import visible
 from glasshouse.report import numbers
 
 SUPERSCRIPT: Final = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -27,8 +28,17 @@ def tag(name: str, *children: str, **attributes: str | float) -> Markup:
     """
     # SVG's camel case (viewBox) is restored by the HTML parser.
     names = [key.removesuffix("_").replace("_", "-") for key in attributes]
-    pairs = [Markup(' {}="{}"').format(*pair) for pair in zip(names, attributes.values(), strict=True)]
-    return Markup("<{0}{1}>{2}</{0}>").format(name, Markup("").join(pairs), Markup("").join(children))
+    values = [_readable(value) for value in attributes.values()]
+    pairs = [Markup(' {}="{}"').format(*pair) for pair in zip(names, values, strict=True)]
+    inside = Markup("").join(
+        str(_readable(child)) if not isinstance(child, Markup) else child for child in children
+    )
+    return Markup("<{0}{1}>{2}</{0}>").format(name, Markup("").join(pairs), inside)
+
+
+def _readable(value: str | float) -> str | float:
+    """Plain text without characters that XML forbids; markup was made here and stays."""
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 TOP, BOTTOM = 10.0, 262.0  # the plotting area of a chart, pixels

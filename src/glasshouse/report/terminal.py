@@ -5,14 +5,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
 
+from glasshouse.outside.screen import Screen
+from glasshouse.outside.text import visible
 from glasshouse.report import readings, tables, words
 from glasshouse.report.verdicts import stories
-from glasshouse.report.verdicts.answer import overall
+from glasshouse.report.verdicts.answer import overall, registered
 from glasshouse.report.verdicts.choice import Choice, choose
 from glasshouse.report.verdicts.leaks import leaks
 from glasshouse.report.verdicts.policy import MARKS as LIMIT_MARKS
@@ -32,8 +34,6 @@ LOOKS: Final = {
     "no leak found": ("○", "cyan"),
 }
 """The mark of each verdict, and the style of mark and word."""
-# Names come from files: control characters are replaced so that they cannot steer the terminal.
-CONTROL: Final = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)), "\ufffd")
 
 
 def summary(result: Result) -> Group:
@@ -60,13 +60,15 @@ def summary(result: Result) -> Group:
         if len(rows) > MOST:
             parts.append(line(f"  and {words.count(len(rows) - MOST, 'settings')} more in the report"))
     parts += [Text(), *_policy(policy(result))]
+    if text := registered(result.manifest.get("register")):
+        parts.append(line(f"Register: {text}.", "dim"))
     return Group(*parts)
 
 
 def lines(result: Result, *, width: int = 100) -> list[str]:
     """The summary as plain lines, without colour."""
     stream = io.StringIO()
-    Console(file=stream, width=width, color_system=None, force_terminal=False).print(summary(result))
+    Screen(file=stream, width=width, color_system=None, force_terminal=False).print(summary(result))
     return [text.rstrip() for text in stream.getvalue().splitlines()]
 
 
@@ -76,8 +78,8 @@ def heading(text: str, kind: str) -> Text:
 
 
 def line(text: str, style: str = "") -> Text:
-    """A line of literal text: no markup is interpreted, and control characters are replaced."""
-    return Text(text.translate(CONTROL), style=style)
+    """A line of literal text: no markup is interpreted, and control characters are shown."""
+    return Text(visible(text, several_lines=True), style=style)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> RenderableType:

@@ -3,7 +3,6 @@
 The schema is documented in docs/result.md; ``FORMAT`` changes whenever the meaning of a field does.
 """
 
-import json
 import math
 from dataclasses import asdict
 from pathlib import Path
@@ -17,12 +16,13 @@ from glasshouse.errors import BadFile, BadValue
 from glasshouse.outside import limits
 from glasshouse.outside.arrays import read_arrays
 from glasshouse.outside.files import parse_json, plain_file, read_limited, reason
+from glasshouse.outside.text import as_json
 from glasshouse.results.records import Exhibit, Result
 
 __all__ = ["FORMAT", "READABLE", "pictures", "read_result", "sentences", "write_result"]
 
-FORMAT = 2
-READABLE = (1, 2)
+FORMAT = 3
+READABLE = (3,)
 
 
 def write_result(result: Result, path: Path) -> None:
@@ -34,7 +34,7 @@ def write_result(result: Result, path: Path) -> None:
         BadFile: the file could not be written.
     """
     try:
-        text = json.dumps({"format": FORMAT, **asdict(result)}, allow_nan=False, indent=1, default=_plain)
+        text = as_json({"format": FORMAT, **asdict(result)}, indent=1, default=_plain)
     except ValueError as error:
         raise BadValue(
             "result.json",

@@ -22,7 +22,7 @@ from glasshouse.scenario.table import (
     Rounds,
     Split,
 )
-from glasshouse.settings import Count, Natural, Optimizer, Positive, Share, Table
+from glasshouse.settings import Count, Natural, Optimizer, Positive, Share, Table, Training
 from glasshouse.wire import Kind
 
 
@@ -152,6 +152,7 @@ class Federation(Table):
         local_epochs: passes per round (fedavg).
         learning_rate: learning rate of the clients.
         optimizer: optimizer of the clients.
+        training: what else clients do in a local step: mode, precision, clipping, ...
         server_rate: learning rate of the server.
         secure_sum: secure aggregation: the server sees only the weighted sum.
         weighting: weight clients by number of examples, or equally.
@@ -170,6 +171,7 @@ class Federation(Table):
     local_epochs: Count = 1
     learning_rate: Positive = 0.1
     optimizer: Optimizer = Optimizer()
+    training: Training = Training()
     server_rate: Positive = 1.0
     secure_sum: bool = False
     weighting: Literal["size", "uniform"] = "size"
@@ -243,6 +245,8 @@ class Audit(Table):
         seeds: repeat the federation with each of these; empty: once, with the scenario's seed.
         contrast: attack (label or name) whose paired difference to every other attack is reported.
         margin: share of victims that may come out before a setting counts as leaking, in (0, 1).
+        planted: canaries whose updates are sent undefended, to see whether the attacks find them: the power
+            behind a silence; 0: none.
         epsilon: the claimed ε, and how it is tested.
         auditor: who is responsible for the audit, printed on the report; default: ``GLASSHOUSE_AUDITOR``.
     """
@@ -259,6 +263,7 @@ class Audit(Table):
     seeds: tuple[Natural, ...] = ()
     contrast: str = ""
     margin: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    planted: Natural = 8
     epsilon: Epsilon = Epsilon()
     auditor: str = ""
 

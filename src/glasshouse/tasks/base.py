@@ -8,7 +8,7 @@ Shape letters: B examples, K classes or labels, T targets; the rest of a shape f
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, final
 
 import torch
 from torch import Tensor
@@ -17,13 +17,29 @@ from glasshouse.errors import BadValue
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 
-__all__ = ["Reduction", "Task", "Unknown"]
+__all__ = ["LabelSignal", "Reduction", "Task", "Unknown"]
 
 Unknown = Literal["inferred", "searched", "told"]
 """How an attack that matches gradients treats targets that it is not given: read off the update first,
 searched together with the inputs, or it must be told (without the grant ``labels`` it is refused)."""
 
 Reduction = Literal["mean", "sum"]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class LabelSignal:
+    """How the gradient of the outputs shows one class per example: ``unit · (p − y)``, weighted and smoothed.
+
+    Attributes:
+        unit: factor of the difference between probability and one-hot label.
+        weights: of each class, whose sum over the batch divides the gradient; empty: all 1.
+        smoothing: share of a label that is spread over all classes.
+    """
+
+    unit: float = 1.0
+    weights: tuple[float, ...] = ()
+    smoothing: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +67,15 @@ class Task(ABC):
     def separable(self) -> bool:
         """Whether the loss of an example does not depend on which others are in its batch."""
         return True
+
+    @property
+    def signal(self) -> LabelSignal:
+        """How label read-outs find classes in a gradient; for tasks with ``one_label``."""
+        return LabelSignal()
+
+    def chances(self, outputs: Tensor) -> Tensor:
+        """Probabilities (B, K) that the loss compares with one-hot labels; for tasks with ``one_label``."""
+        return outputs.softmax(1)
 
     @property
     @abstractmethod

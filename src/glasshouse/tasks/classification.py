@@ -4,7 +4,7 @@ Shape letters: B examples, K classes.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import ClassVar, Literal, final
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from glasshouse.errors import BadValue
 from glasshouse.outside import limits
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.tasks.base import Reduction, Task, Unknown
+from glasshouse.tasks.base import LabelSignal, Reduction, Task, Unknown
 
 
 @final
@@ -26,6 +26,10 @@ class Classification(Task):
         classes: K.
         weights: one per class, as of ``torch.nn.CrossEntropyLoss``; empty: all 1.
         smoothing: label smoothing, in [0, 1).
+        criterion: ``cross_entropy``; ``binary``: binary cross-entropy of every logit against the one-hot
+            label, mean over the classes; ``focal``: cross-entropy times (1 − p)^gamma (Lin et al. 2017,
+            arXiv:1708.02002). The last two take neither weights nor smoothing.
+        gamma: of ``focal``, >= 0.
 
     Examples:
         >>> task = Classification(classes=3)
@@ -42,6 +46,8 @@ class Classification(Task):
     classes: int
     weights: tuple[float, ...] = ()
     smoothing: float = 0.0
+    criterion: Literal["cross_entropy", "binary", "focal"] = "cross_entropy"
+    gamma: float = 2.0
 
     def __post_init__(self) -> None:
         weighted = len(self.weights) in (0, self.classes) and all(0 <= w < float("inf") for w in self.weights)
@@ -52,6 +58,26 @@ class Classification(Task):
                 got=f"classes = {self.classes}, {len(self.weights)} weights, smoothing = {self.smoothing}",
                 fix="correct the task: one logit per class; one logit alone is task 'multilabel'",
             )
+
+        plain = not self.weights and not self.smoothing
+        if self.gamma < 0 or (self.criterion != "cross_entropy" and not plain):
+            raise BadValue(
+                "task 'classification'",
+                needs="gamma >= 0; weights and smoothing only with criterion cross_entropy",
+                got=f"criterion = {self.criterion}, gamma = {self.gamma}, {len(self.weights)} weights, "
+                f"smoothing = {self.smoothing}",
+                fix="leave weights and smoothing out, or take cross_entropy",
+            )
+
+    @property
+    def signal(self) -> LabelSignal:
+        """Cross-entropy as it is weighted and smoothed; binary cross-entropy in units of 1/K."""
+        unit = 1 / self.classes if self.criterion == "binary" else 1.0
+        return LabelSignal(unit=unit, weights=self.weights, smoothing=self.smoothing)
+
+    def chances(self, outputs: Tensor) -> Tensor:
+        """Softmax of the logits, or the sigmoid of each."""
+        return outputs.sigmoid() if self.criterion == "binary" else outputs.softmax(1)
 
     @property
     def outputs(self) -> tuple[int, ...]:
@@ -83,6 +109,8 @@ class Classification(Task):
         ``labels`` may be class probabilities (B, K), as of an attack that searches them.
         """
         del inputs
+        if self.criterion != "cross_entropy":
+            return self._other(outputs, labels)
         weight = outputs.new_tensor(self.weights) if self.weights else None
         losses = F.cross_entropy(
             outputs, labels, weight=weight, label_smoothing=self.smoothing, reduction="none"
@@ -97,10 +125,22 @@ class Classification(Task):
     ) -> Tensor:
         """As ``torch.nn.CrossEntropyLoss``, in one operation."""
         del inputs
+        if self.criterion != "cross_entropy":
+            losses = self._other(outputs, labels)
+            return losses.mean() if reduction == "mean" else losses.sum()
         weight = outputs.new_tensor(self.weights) if self.weights else None
         return F.cross_entropy(
             outputs, labels, weight=weight, label_smoothing=self.smoothing, reduction=reduction
         )
+
+    def _other(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Binary cross-entropy or focal loss, (B,)."""
+        wanted = labels if labels.is_floating_point() else F.one_hot(labels, self.classes)
+        wanted = wanted.to(outputs.dtype)
+        if self.criterion == "binary":
+            return F.binary_cross_entropy_with_logits(outputs, wanted, reduction="none").mean(1)
+        logs = outputs.log_softmax(1)
+        return -(wanted * (1 - logs.exp()) ** self.gamma * logs).sum(1)
 
     def scores(self, outputs: Tensor, labels: Tensor, inputs: Tensor) -> Tensor:
         """1 where the class of the largest logit is right, else 0."""

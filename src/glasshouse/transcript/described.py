@@ -3,7 +3,7 @@
 Types and ranges are checked here, before a tensor is read or memory is allocated for it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args
 
@@ -28,7 +28,7 @@ from glasshouse.outside.schema import (
     parse_as,
     plugin_of,
 )
-from glasshouse.settings import Optimizer
+from glasshouse.settings import Optimizer, Training
 from glasshouse.store import read_tensors
 from glasshouse.tasks.base import Task
 from glasshouse.tensors import check_finite
@@ -52,6 +52,7 @@ class TermsFile(Described):
     local_epochs: Count = 1
     learning_rate: Annotated[float, Field(gt=0)] = 0.1
     optimizer: Optimizer = Optimizer()
+    training: Training = Training()
     server_rate: float = 1.0
     secure_sum: bool = False
     weighting: Literal["size", "uniform"] = "size"
@@ -105,6 +106,7 @@ class AggregateLine(_Message, CohortFile):
 
     message: Literal["aggregate"]
     file: Text
+    buffers: tuple[Text, ...] = ()
     kind: wire.Kind
     weight: float
 
@@ -212,15 +214,23 @@ def message_of(line: Line, tensors: Mapping[str, Tensor], *, subject: str, trust
             described = architecture_of(line.architecture, subject=subject, trust_factory=trust_factory)
             return wire.Broadcast(**fields, architecture=described, tensors=tensors)
         case UpdateLine():
-            buffers = {name: tensors[name] for name in line.buffers if name in tensors}
-            trained = {name: t for name, t in tensors.items() if name not in buffers}
+            trained, buffers = _apart(tensors, line.buffers)
             return wire.Update(**fields, tensors=trained, buffers=buffers)
         case AggregateLine():
-            return wire.Aggregate(**fields, tensors=tensors)
+            trained, buffers = _apart(tensors, line.buffers)
+            return wire.Aggregate(**fields, tensors=trained, buffers=buffers)
         case MetricsLine():
             return wire.ClientMetrics(**fields)
         case DropoutLine():
             return wire.Dropout(**fields)
+
+
+def _apart(
+    tensors: Mapping[str, Tensor], buffers: Sequence[str]
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Trained tensors, and the buffers sent beside them."""
+    trained = {name: t for name, t in tensors.items() if name not in buffers}
+    return trained, {name: tensors[name] for name in buffers if name in tensors}
 
 
 def tensors_of(path: Path, *, subject: str) -> dict[str, Tensor]:

@@ -30,7 +30,16 @@ from glasshouse.tensors import check_finite
 from glasshouse.transcript import described
 from glasshouse.transcript.grants import Cohort, Grants
 from glasshouse.transcript.record import Log, Message, Transcript
-from glasshouse.wire import Architecture, Broadcast, ClientMetrics, Dropout, Mechanism, Terms, Update
+from glasshouse.wire import (
+    Aggregate,
+    Architecture,
+    Broadcast,
+    ClientMetrics,
+    Dropout,
+    Mechanism,
+    Terms,
+    Update,
+)
 
 __all__ = [
     "read_grants",
@@ -69,6 +78,7 @@ class TranscriptWriter:
         """Write ``terms.json`` (and public data), replacing an existing file."""
         plain = {k: v for k, v in vars(terms).items() if k not in ("public", "architecture")}
         plain |= {"architecture": _plain(terms.architecture), "optimizer": terms.optimizer.model_dump()}
+        plain |= {"training": terms.training.model_dump()}
         plain |= {"options": dict(terms.options), "has_public": terms.public is not None}
         if terms.public is not None:
             public = {"inputs": terms.public.inputs, "labels": terms.public.labels}
@@ -91,7 +101,7 @@ class TranscriptWriter:
         if isinstance(message, Broadcast):
             line["architecture"] = _plain(message.architecture)
         tensors = message.tensors
-        if isinstance(message, Update) and message.buffers:
+        if isinstance(message, Update | Aggregate) and message.buffers:
             line, tensors = {**line, "buffers": list(message.buffers)}, {**tensors, **message.buffers}
         if isinstance(message, Broadcast) and self._first:
             changed = {n: t for n, t in tensors.items() if not _same(t, self._first.get(n))}

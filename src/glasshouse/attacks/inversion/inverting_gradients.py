@@ -64,7 +64,7 @@ class InvertingGradients(DescentAttack):
         threat="server, sees single updates",
         control=ON_MLP,
     )
-    needs: ClassVar[Needs] = update_needs(ANY, "labels")
+    needs: ClassVar[Needs] = update_needs(ANY, "labels", twice=True)
 
     search: Descent = field(default_factory=partial(Descent, signed=True))
     tv: NotNegative = 0.01
@@ -81,6 +81,6 @@ class InvertingGradients(DescentAttack):
         ) -> Tensor:
             pixels = client.to_pixels(points)
             match = distance(pixels, labels, create_graph=derivative, victims=victims)
-            return match + self.tv * roughness(client.inputs, points)
+            return match + self.tv * roughness(client, points)
 
         return loss

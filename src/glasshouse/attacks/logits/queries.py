@@ -1,6 +1,6 @@
 """Queries to an inversion network for a private class: the optimal logits, and the choice among clients.
 
-Source: Takahashi et al. 2023, Eq. 4 to 7 and 11, Appendix A; :func:`choose_surest` is ours (decision 0070).
+Source: Takahashi et al. 2023, Eq. 4 to 7 and 11, Appendix A; :func:`choose_surest` is ours (decision 0042).
 """
 
 import math

@@ -16,7 +16,7 @@ A class that occurs less often than the model expects is then missed.
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Final, Literal
 
 import torch
 from torch import Tensor
@@ -25,10 +25,14 @@ from glasshouse.attacks.parts.replica import Replica
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.models.text.base import TextModel
 from glasshouse.rng import Rng
+from glasshouse.tasks.base import LabelSignal
 from glasshouse.tensors import scale_tensors, widen
 from glasshouse.transcript.view import View
 
 Rule = Literal["sums", "minima"]
+
+PLAIN: Final = LabelSignal()
+"""Cross-entropy without weights and smoothing."""
 
 PROBES = 128
 """Random examples on which the received model's probabilities are estimated."""
@@ -80,20 +84,23 @@ def minima(weight: Tensor) -> Tensor:
     return widen(weight).min(1).values
 
 
-def counts(sums: Tensor, expected: Tensor, examples: int) -> Tensor:
+def counts(sums: Tensor, expected: Tensor, examples: int, signal: LabelSignal = PLAIN) -> Tensor:
     """How many examples of each class, (K,) int64, summing to ``examples``.
 
     Args:
-        sums: (K,), see :func:`sums`; for B <= K in any positive unit (a clipped gradient works, too).
+        sums: (K,), see :func:`sums`; for B <= K and plain cross-entropy in any positive unit (a clipped
+            gradient works, too).
         expected: (K,) mean probabilities of the model before the update.
         examples: B.
+        signal: how the loss shows labels.
 
     n_c is about B (expected_c - sums_c), rounded so that the counts add up to B. The unit: for B <= K,
     present classes have negative sums, whose total without scaling is their share of ``expected`` minus 1.
-    In a larger batch the sum of a present class may be positive, and the gradient is not rescaled.
+    In a larger batch the sum of a present class may be positive, and the gradient is not rescaled. With class
+    weights, ``expected_c - sums_c`` is about ``n_c w_c / Σ n w``, which is solved in whole numbers.
 
     Source: the idea is Zhao et al. 2020 (iDLG), arXiv:2001.02610, section 3, for B = 1, and Wainakh et
-    al. 2022 (LLG), arXiv:2105.09369, for batches; the unit and the rounding are ours.
+    al. 2022 (LLG), arXiv:2105.09369, for batches; the unit, the rounding and the weights are ours.
 
     Examples:
         >>> even = torch.full((4,), 0.25)
@@ -102,14 +109,41 @@ def counts(sums: Tensor, expected: Tensor, examples: int) -> Tensor:
         >>> counts(torch.tensor([0.25, -0.75, 0.25, 0.25]), even, 2)
         tensor([0, 2, 0, 0])
     """
-    negative, unit = sums < 0, 1.0
-    if examples <= len(sums) and bool(negative.any()):
+    negative, unit = sums < 0, signal.unit
+    if examples <= len(sums) and bool(negative.any()) and signal == PLAIN:
         unit = float(sums[negative].sum() / (expected[negative].sum() - 1))
-    expected_counts = examples * (widen(expected) - sums / max(unit, 1e-12))
+    spread = signal.smoothing / len(sums)
+    shares = (widen(expected) - sums / max(unit, 1e-12) - spread) / (1 - signal.smoothing)
+    if signal.weights:
+        return _weighted_counts(shares, shares.new_tensor(signal.weights), examples)
+    expected_counts = examples * shares
     class_counts = torch.zeros(len(sums), dtype=torch.int64, device=sums.device)
     for _ in range(examples):
         class_counts[int((expected_counts - class_counts).argmax())] += 1
     return class_counts
+
+
+def _weighted_counts(shares: Tensor, weights: Tensor, examples: int) -> Tensor:
+    """Counts n whose weighted shares ``n w / Σ n w`` are nearest to ``shares``, by exchanging examples."""
+    every = torch.eye(len(shares), dtype=shares.dtype, device=shares.device)
+
+    def errors(candidates: Tensor) -> Tensor:
+        weighted = candidates * weights
+        return (weighted / weighted.sum(1, keepdim=True).clamp_min(1e-12) - shares).square().sum(1)
+
+    # One example after the other, each in the class that fits best; then single exchanges while they help.
+    now = torch.zeros_like(shares)
+    for _ in range(examples):
+        now = now + every[int(errors(now + every).argmin())]
+    lowest = float(errors(now[None]))
+    for _ in range(examples * len(shares)):
+        present = torch.where(now > 0)[0]
+        moved = (now - every[present])[:, None] + every[None]
+        each = errors(moved.flatten(0, 1))
+        if float(each.min()) >= lowest - 1e-12:
+            break
+        lowest, now = float(each.min()), moved.flatten(0, 1)[int(each.argmin())]
+    return now.round().long()
 
 
 def expected_probabilities(replica: Replica, *, rng: Rng) -> Tensor:
@@ -122,8 +156,9 @@ def expected_probabilities(replica: Replica, *, rng: Rng) -> Tensor:
     with torch.no_grad():
         probes = replica.terms.architecture.inputs.probes(PROBES, rng.torch())
         logits: Tensor = replica.model(probes.to(replica.device))
-    each = widen(logits).softmax(1)
-    information = _entropy(each.mean(0)) - _entropy(each).mean()
+    each = replica.terms.architecture.task.chances(widen(logits))
+    shares = each / each.sum(1, keepdim=True)
+    information = _entropy(shares.mean(0)) - _entropy(shares).mean()
     if float(information) > LEARNT:
         return torch.full_like(each[0], 1 / replica.classes)
     return each.mean(0)
@@ -156,14 +191,15 @@ def infer_labels(replica: Replica, *, rng: Rng, rule: Rule = "sums") -> Tensor:
         raise Inapplicable(
             "label inference by column-wise minima", needs=needs, got=got, fix="use rule 'sums'"
         )
-    if replica.images == 1:
+    if replica.images == 1:  # whatever the weights and the smoothing, only the label's entry is negative
         return sums(replica).argmin()[None]
     class_sums = sums(replica)
     if replica.adaptive:
         rises = class_sums.clamp_max(0)
         class_counts = counts(rises / rises.sum().abs(), torch.zeros_like(rises), replica.images)
     else:
-        class_counts = counts(class_sums, expected_probabilities(replica, rng=rng), replica.images)
+        expected, signal = expected_probabilities(replica, rng=rng), replica.terms.architecture.task.signal
+        class_counts = counts(class_sums, expected, replica.images, signal)
     return torch.arange(replica.classes, device=class_counts.device).repeat_interleave(class_counts)
 
 

@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, final
 
+import torch
 from torch import Tensor
 
 from glasshouse.attacks.base import Needs
 from glasshouse.errors import Inapplicable
-from glasshouse.settings import Optimizer
+from glasshouse.settings import ORDINARY, Optimizer, Training
 from glasshouse.wire import Terms
 
 Gradient = Callable[[Mapping[str, Tensor], Tensor], Mapping[str, Tensor]]
@@ -23,7 +24,9 @@ Gradient = Callable[[Mapping[str, Tensor], Tensor], Mapping[str, Tensor]]
 
 LINEAR: Final = frozenset({"sgd", "momentum", "weight_decay", "schedule"})
 """Traits (``Optimizer.traits``) under which one step is a multiple of the gradient plus a known term."""
-ANY: Final = LINEAR | {"adam", "adamw"}
+CLIPPED: Final = LINEAR | {"nesterov", "accumulate", "proximal", "clip_norm"}
+"""Also traits that scale the gradient by an unknown factor, or add nothing to the first step."""
+ANY: Final = CLIPPED | {"adam", "adamw"}
 """All traits."""
 
 ON_LENET: Final = {
@@ -50,6 +53,7 @@ def update_needs(
     repeats: bool = True,
     modalities: frozenset[str] = frozenset(),
     one_label: bool = False,
+    twice: bool = False,
 ) -> Needs:
     """Needs of an attack on single updates; ``uses``: grants used where given; others as in ``Needs``."""
     return Needs(
@@ -61,6 +65,7 @@ def update_needs(
         continuous=not modalities,
         one_label=one_label,
         repeats=repeats,
+        twice=twice,
     )
 
 
@@ -112,6 +117,7 @@ class LocalSteps:
         rows: for each step the candidate's images that it uses.
         rates: learning rate of each step.
         how: the optimizer.
+        training: what else happens in a step: clipping, the proximal term.
         soften: for Adam, the share of each tensor's mean ``|g|`` that is added to ``eps``, so that steps have
             a useful gradient; 0: unchanged.
     """
@@ -119,6 +125,7 @@ class LocalSteps:
     rows: tuple[Tensor, ...]
     rates: tuple[float, ...]
     how: Optimizer
+    training: Training = ORDINARY
     soften: float = 0.0
 
     def repeat(self, start: Mapping[str, Tensor], gradient: Gradient, *, through: bool) -> dict[str, Tensor]:
@@ -131,13 +138,26 @@ class LocalSteps:
         """
         now, state = dict(start), {name: _State() for name in start}
         for number, (rows, rate) in enumerate(zip(self.rows, self.rates, strict=True), start=1):
-            slope = gradient(now, rows)
+            slope = self._bounded(gradient(now, rows), now, start)
             for name, p in now.items():
                 p, g = self._decayed(p, slope[name], rate)
                 now[name] = p - rate * self._direction(g, state[name], number)
             if not through:
                 now = {name: p.detach().requires_grad_() for name, p in now.items()}
         return now
+
+    def _bounded(
+        self, slope: Mapping[str, Tensor], now: Mapping[str, Tensor], start: Mapping[str, Tensor]
+    ) -> Mapping[str, Tensor]:
+        """The gradient with the proximal term, clipped, as the clients' trainer computes it."""
+        how = self.training
+        if how.proximal:
+            slope = {name: g + how.proximal * (now[name] - start[name]) for name, g in slope.items()}
+        if how.clip_norm is None:
+            return slope
+        size = torch.stack([g.square().sum() for g in slope.values()]).sum().clamp_min(_LEAST).sqrt()
+        scale = (how.clip_norm / size).clamp_max(1.0)
+        return {name: g * scale for name, g in slope.items()}
 
     def _decayed(self, p: Tensor, g: Tensor, rate: float) -> tuple[Tensor, Tensor]:
         decay = self.how.weight_decay
@@ -150,7 +170,7 @@ class LocalSteps:
         if self.how.name == "sgd":
             first = state.mean is None or not self.how.momentum
             state.mean = g if first else self.how.momentum * state.mean + g  # type: ignore[operator]
-            return state.mean
+            return g + self.how.momentum * state.mean if self.how.nesterov else state.mean
         beta1, beta2 = self.how.betas
         state.mean = (1 - beta1) * g + (0 if state.mean is None else beta1 * state.mean)
         state.square = (1 - beta2) * g * g + (0 if state.square is None else beta2 * state.square)

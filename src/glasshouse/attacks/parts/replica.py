@@ -7,9 +7,11 @@ their normalisation as a first layer named ``normalize``, and step sizes in the 
 images. A model without such a layer takes raw pixels.
 """
 
+import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, final
 
 import torch
@@ -18,6 +20,7 @@ from torch import Tensor, nn
 from glasshouse.attacks.base import About
 from glasshouse.attacks.parts.local_steps import check_linear, known_decay
 from glasshouse.errors import BadValue, Inapplicable
+from glasshouse.interfaces import set_mode
 from glasshouse.modalities.base import Modality
 from glasshouse.models.build import build, load
 from glasshouse.models.text.base import TextModel
@@ -70,6 +73,20 @@ class Replica:
     def inputs(self) -> Modality:
         """What examples look like."""
         return self.terms.architecture.inputs
+
+    @cached_property
+    def trained(self) -> nn.Module:
+        """The model in the mode in which the client trained it, without dropout, whose draws are unknown.
+
+        The model itself in evaluation mode; in training mode a copy, whose batch norms use the statistics of
+        the batch. Several runs of one model overwrite its running statistics, so callers hand in their own.
+        """
+        how = self.terms.training
+        if how.mode == "evaluation":
+            return self.model
+        copied = copy.deepcopy(self.model)
+        set_mode(copied, how, dropout=False)
+        return copied
 
     @property
     def device(self) -> torch.device:

@@ -8,10 +8,11 @@ from typing import Any, Final
 from glasshouse.attacks.base import Attack, Needs
 from glasshouse.attacks.budget import Budget
 from glasshouse.errors import GlasshouseError
+from glasshouse.models.derivatives import second_derivative_fault
 from glasshouse.registry import create, load
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin
-from glasshouse.settings import Optimizer
+from glasshouse.settings import Optimizer, Training
 from glasshouse.transcript.grants import Grants
 from glasshouse.transcript.threat import Threat
 from glasshouse.wire import Architecture, Kind, Refusal, Terms
@@ -44,7 +45,7 @@ def find_refusal(attack: Attack, name: str, threat: Threat, grants: Grants, term
         threat=threat,
         granted=grants.names(),
         protocol=terms.protocol,
-        stepping=stepping_of(terms.sends, terms.optimizer),
+        stepping=stepping_of(terms.sends, terms.optimizer, terms.training),
     )
     if refusal is None:
         refusal = unmet_by_examples(attack.needs, f"attack '{name}'", terms.architecture, grants.names())
@@ -76,6 +77,8 @@ def unmet_by_examples(
             got="no grant labels",
             fix="set grants.labels = true, or choose an attack that needs no targets",
         )
+    if needs.twice and (fault := second_derivative_fault(architecture)) is not None:
+        return Refusal(subject=subject, needs=fault[0], got=fault[1], fix=f"{fault[2]}, or {other}")
     return None
 
 
@@ -99,9 +102,11 @@ def _declared(factory: Callable[..., Attack], arguments: str) -> tuple[Needs, Bu
     return attack.needs, attack.budget
 
 
-def stepping_of(sends: Kind, optimizer: Optimizer) -> frozenset[str]:
-    """Traits of the optimizer that produced an update; empty where clients take no optimizer steps."""
-    return optimizer.traits if sends in ("delta", "parameters") else frozenset()
+def stepping_of(sends: Kind, optimizer: Optimizer, training: Training) -> frozenset[str]:
+    """Traits of the steps that produced an update; a gradient is one step without an optimizer."""
+    if sends in ("delta", "parameters"):
+        return optimizer.traits | training.traits
+    return training.traits & {"clip_norm"} if sends == "gradient" else frozenset()
 
 
 def foresee_refusal(scenario: Scenario, attack: Plugin) -> Refusal | None:
@@ -112,7 +117,9 @@ def foresee_refusal(scenario: Scenario, attack: Plugin) -> Refusal | None:
         threat=threat_of(scenario),
         granted=promised_grants(scenario),
         protocol=scenario.federation.protocol,
-        stepping=stepping_of(scenario.federation.kind, scenario.federation.optimizer),
+        stepping=stepping_of(
+            scenario.federation.kind, scenario.federation.optimizer, scenario.federation.training
+        ),
     )
 
 

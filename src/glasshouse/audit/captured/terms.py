@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, final
+from typing import Any, Final, final
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from glasshouse.models.build import build, load
 from glasshouse.rng import Rng
 from glasshouse.settings import Optimizer
 from glasshouse.store import read_tensors
+from glasshouse.tasks.declare import declared_task
 from glasshouse.tensors import norm, scale_tensors
 from glasshouse.transcript.record import Transcript
 from glasshouse.truth.record import Truth, Used
@@ -32,6 +33,8 @@ TOLERANCE: Final = 1e-3
 UPDATES: Final = 8
 """Largest number of updates whose training is repeated."""
 MOMENTUM: Final = 0.9
+CLIPS: Final = (0.1, 0.5, 1.0, 5.0, 10.0)
+PULLS: Final = (0.001, 0.01, 0.1, 1.0)
 DECAYS: Final = (1e-4, 5e-4, 1e-3, 1e-2)
 FITTED: Final = 0.02
 """Largest error at which a fitted learning rate is accepted."""
@@ -58,7 +61,7 @@ class Case:
 
     def again(self, terms: Terms) -> Mapping[str, Tensor]:
         """The change by training under ``terms`` on the same batches in the same order."""
-        model = build(self.broadcast.architecture)
+        model = build(replace(self.broadcast.architecture, task=terms.architecture.task))
         load(model, self.broadcast.tensors)
         order = tuple(torch.tensor(step) for step in self.used.steps)
         how = LocalTraining.of(terms, round=self.broadcast.round)
@@ -121,7 +124,7 @@ def _miscounted(case: Case) -> str:
 
 def _suspect(case: Case) -> str:
     """The declared term that is probably wrong, in words."""
-    for words, other in _variants(case.terms):
+    for words, other in (*_variants(case.terms), *_losses(case)):
         if case.error(other) <= TOLERANCE:
             return words
     return _scaled(case) or "no single term explains it: another loss or optimizer, or images that changed"
@@ -129,16 +132,44 @@ def _suspect(case: Case) -> str:
 
 def _variants(terms: Terms) -> Iterator[tuple[str, Terms]]:
     """Terms with one of them changed, each with a description."""
-    how, options = terms.optimizer, {**terms.options, "dropout": True}
-    yield "options.dropout: clients train in training mode", replace(terms, options=options)
+    how, training = terms.optimizer, terms.training
+    for mode in ("training", "evaluation"):
+        if mode != training.mode:
+            other = training.model_copy(update={"mode": mode})
+            yield f"training.mode: {mode} fits", replace(terms, training=other)
+    for bound in CLIPS:
+        other = training.model_copy(update={"clip_norm": bound})
+        yield f"training.clip_norm: {bound:g} fits", replace(terms, training=other)
+    for pull in PULLS:
+        other = training.model_copy(update={"proximal": pull})
+        yield f"training.proximal: {pull:g} fits", replace(terms, training=other)
     for momentum in sorted({0.0, MOMENTUM} - {how.momentum}):
         yield f"momentum: {momentum:g} fits", replace(terms, optimizer=Optimizer(momentum=momentum))
     for usual in (Optimizer(name="sgd"), Optimizer(name="adam"), Optimizer(name="adamw", weight_decay=0.01)):
         if usual.name != how.name:
             yield f"optimizer: {usual.name} fits", replace(terms, optimizer=usual)
     for decay in DECAYS:
-        other = how.model_copy(update={"weight_decay": decay})
-        yield f"weight_decay: {decay:g} fits", replace(terms, optimizer=other)
+        decayed = how.model_copy(update={"weight_decay": decay})
+        yield f"weight_decay: {decay:g} fits", replace(terms, optimizer=decayed)
+
+
+def _losses(case: Case) -> Iterator[tuple[str, Terms]]:
+    """Terms with another loss of the same targets, each with a description."""
+    architecture, task = case.terms.architecture, case.terms.architecture.task
+    if not task.one_label:
+        return
+    labels = case.pool.labels[case.used.rows()]
+    counts = labels.bincount(minlength=architecture.classes).double()
+    balanced = (len(labels) / (counts.count_nonzero() * counts.clamp_min(1))).tolist()
+    settings: dict[str, dict[str, Any]] = {
+        "binary cross-entropy": {"criterion": "binary"},
+        "focal loss, gamma = 2": {"criterion": "focal"},
+        "label smoothing of 0.1": {"smoothing": 0.1},
+        "class weights by inverse frequency": {"weights": tuple(balanced)},
+    }
+    for words, setting in settings.items():
+        other = declared_task("classification", setting, facts={"classes": architecture.classes})
+        yield f"task: {words} fits", replace(case.terms, architecture=replace(architecture, task=other))
 
 
 def _scaled(case: Case) -> str:

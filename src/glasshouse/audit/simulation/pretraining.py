@@ -3,7 +3,7 @@
 In a transfer federation the whole agreed model is trained, or (``behind = "linear"``) its features with one
 linear layer, as published feature extractors are; that layer is then discarded. Published features come from
 a file (``model.weights``), which need not contain a head. The agreed head then starts untrained
-or (``head_epochs``) fitted to the frozen features. See docs/decisions/0030. Training runs on the
+or (``head_epochs``) fitted to the frozen features. See docs/decisions/0042. Training runs on the
 device of the audit.
 """
 

@@ -8,9 +8,9 @@ is drawn in floating point: fine for an audit, no protection against attacks on 
 
 import functools
 import math
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
-from glasshouse.errors import not_installed
+from glasshouse.errors import BadValue, not_installed
 
 try:
     import dp_accounting
@@ -19,6 +19,10 @@ try:
 except ImportError as error:
     raise not_installed("differential privacy", "dp-accounting", error, extra="dp") from error
 
+LARGEST: Final = 1e6
+"""Largest noise multiplier or ε that a defence takes."""
+SMALLEST: Final = 1e-100
+"""Noise multipliers below this prove nothing: the privacy loss of one step exceeds every float."""
 Accountant = Literal["pld", "rdp"]
 Neighbours = Literal["example", "update"]
 """``example``: add or remove one example. ``update``: replace the client's update by zeros."""
@@ -27,6 +31,22 @@ _RELATIONS = {
     "example": dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
     "update": dp_accounting.NeighboringRelation.REPLACE_SPECIAL,
 }
+
+
+def check_level(subject: str, noise_multiplier: float | None, epsilon: float | None) -> None:
+    """Raise unless exactly one of the two is given, in (0, 1e6).
+
+    Raises:
+        BadValue: neither, both, or out of range.
+    """
+    levels = [value for value in (noise_multiplier, epsilon) if value is not None]
+    if len(levels) != 1 or not 0 < levels[0] < LARGEST:
+        raise BadValue(
+            subject,
+            needs="either noise_multiplier or epsilon, in (0, 1e6)",
+            got=f"noise_multiplier = {noise_multiplier}, epsilon = {epsilon}",
+            fix="try noise_multiplier = 1",
+        )
 
 
 @functools.cache
@@ -39,7 +59,7 @@ def spent_epsilon(
     neighbours: Neighbours,
     accountant: Accountant = "pld",
 ) -> float:
-    """ε after ``steps`` Gaussian mechanisms at ``delta``.
+    """ε after ``steps`` Gaussian mechanisms at ``delta``; infinite where the noise is too small to count.
 
     Args:
         noise_multiplier: standard deviation ÷ sensitivity; > 0.
@@ -49,10 +69,15 @@ def spent_epsilon(
         neighbours: the neighbouring relation.
         accountant: ``pld`` is tight (exact for rate 1); ``rdp`` is an upper bound.
     """
-    if rate == 1 and accountant == "pld":  # T Gaussians compose to one with standard deviation σ / √T
-        return float(dp_accounting.get_epsilon_gaussian(noise_multiplier / math.sqrt(steps), delta))
-    ledger = _accountant(accountant, neighbours, noise_multiplier)
-    return float(ledger.compose(_event(noise_multiplier, rate, steps)).get_epsilon(delta))
+    if noise_multiplier < SMALLEST:
+        return math.inf
+    try:
+        if rate == 1 and accountant == "pld":  # T Gaussians compose to one with standard deviation σ / √T
+            return float(dp_accounting.get_epsilon_gaussian(noise_multiplier / math.sqrt(steps), delta))
+        ledger = _accountant(accountant, neighbours, noise_multiplier)
+        return float(ledger.compose(_event(noise_multiplier, rate, steps)).get_epsilon(delta))
+    except (OverflowError, ZeroDivisionError):  # exp(ε) of such noise exceeds every float
+        return math.inf
 
 
 @functools.cache

@@ -59,7 +59,7 @@ def prepare_model(model: nn.Module, *, trained: Collection[str], dropout: bool) 
         trains = any(p.requires_grad for p in module.parameters(recurse=False))
         module.training |= trains
         keeps = trains and any(True for _ in module.buffers(recurse=False))
-        if keeps or isinstance(module, nn.modules.batchnorm._NormBase):
+        if keeps or isinstance(module, nn.modules.batchnorm._BatchNorm):
             raise Inapplicable(
                 "defense 'dp_sgd'",
                 needs="layers in which no example influences another",

@@ -112,7 +112,7 @@ def feature_scores(model: nn.Module, name: str, inputs: Tensor) -> Tensor:
     """``score_f`` of every input feature of the layer called ``name``, averaged over the examples.
 
     Each example is repeated ``_ROWS`` times in one forward pass; one backward pass then covers as many
-    features, which is faster than batching the backward pass of a single copy (see benchmarks/soteria.py).
+    features, which is faster than batching the backward pass of a single copy.
     Batch norm, in ``eval()`` mode a scale and a shift, is first folded into the preceding convolution.
 
     Args:

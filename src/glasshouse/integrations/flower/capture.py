@@ -22,7 +22,7 @@ from glasshouse.errors import BadFile, BadValue
 from glasshouse.integrations.flower.recording import Recording
 from glasshouse.modalities.base import Modality
 from glasshouse.models import build as models
-from glasshouse.settings import NORMALISATION, Optimizer
+from glasshouse.settings import NORMALISATION, Optimizer, Training
 from glasshouse.tasks.base import Task
 from glasshouse.transcript.record import Keep
 from glasshouse.wire import Architecture, Terms
@@ -265,7 +265,9 @@ def _terms(model: Architecture, declared: Mapping[str, Any]) -> Terms:
             "no batch_size in terms, and no batch-size in the run's configuration",
         )
     optimizer = Optimizer.model_validate(declared.get("optimizer", {}))
-    terms = {"protocol": "fedavg", "clients": 1, "cohort": 1, **declared, "optimizer": optimizer}
+    training = Training.model_validate(declared.get("training", {}))
+    terms = {"protocol": "fedavg", "clients": 1, "cohort": 1, **declared}
+    terms |= {"optimizer": optimizer, "training": training}
     return Terms(**terms, architecture=model, sends="parameters")
 
 

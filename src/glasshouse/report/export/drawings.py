@@ -15,6 +15,7 @@ from markupsafe import Markup
 from PIL import Image, ImageDraw
 
 from glasshouse.disk import write_bytes
+from glasshouse.outside.text import file_name, visible
 from glasshouse.report import figures, svg
 from glasshouse.report.exhibits import Drawing, Key
 from glasshouse.report.pictures import Sheet
@@ -52,7 +53,7 @@ def figure_files(result: Result, run: Path, folder: Path, *, show_private: bool 
     for section in sections(result, run, choose(result), show_private=show_private):
         taken: Counter[str] = Counter()
         for title, ending, content in _drawings(section):
-            name = re.sub(r"[^\w.-]+", "-", f"{section.story.scenario}-{title}").strip("-").lower()
+            name = file_name(f"{section.story.scenario}-{title}").lower()
             taken[name + ending] += 1
             number = taken[name + ending]
             paths.append(folder / f"{name}{f'-{number}' if number > 1 else ''}{ending}")
@@ -213,11 +214,12 @@ def _contact_sheet(sheet: Sheet) -> bytes:
     factor = max(1, PICTURE // max(image.height for row in rows for image in row))
     height = factor * max(image.height for row in rows for image in row) + 4
     width = factor * max(image.width for row in rows for image in row) + 4
-    left = 8 + 7 * max(len(row.label) for row in sheet.rows)
+    labels = [visible(row.label) for row in sheet.rows]
+    left = 8 + 7 * max(map(len, labels))
     canvas = Image.new("RGB", (left + width * max(map(len, rows)), height * len(rows)), "white")
     draw = ImageDraw.Draw(canvas)
-    for i, (row, images) in enumerate(zip(sheet.rows, rows, strict=True)):
-        draw.text((4, i * height + height // 2 - 6), row.label, fill="black")
+    for i, images in enumerate(rows):
+        draw.text((4, i * height + height // 2 - 6), labels[i], fill="black")
         for j, image in enumerate(images):
             large = image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
             canvas.paste(large, (left + j * width, i * height))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from glasshouse.disk import write_text
+from glasshouse.outside.text import csv_cell, file_name, visible
 from glasshouse.report import numbers, words
 from glasshouse.report.markdown import contrast_key, finding_key, pivot, setting_words
 from glasshouse.results.judgement import OUT
@@ -50,14 +51,14 @@ def latex_files(result: Result, folder: Path) -> list[Path]:
         }
         for kind, text in tables.items():
             if text:
-                path = folder / f"{name}-{kind}.tex"
+                path = folder / f"{file_name(name)}-{kind}.tex"
                 write_text(path, text)
                 paths.append(path)
     return paths
 
 
 def _write_csv(rows: Sequence[Any], path: Path) -> Path:
-    tables = [flat(row) for row in rows]
+    tables = [{csv_cell(k): csv_cell(v) for k, v in flat(row).items()} for row in rows]
     columns = dict.fromkeys(key for table in tables for key in table)
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, list(columns), lineterminator="\n")
@@ -116,4 +117,4 @@ def latex(text: str) -> str:
         >>> latex("batch_size 4, 50 %")
         'batch\\_size 4, 50 \\%'
     """
-    return text.translate(_SPECIAL)
+    return visible(text).translate(_SPECIAL)

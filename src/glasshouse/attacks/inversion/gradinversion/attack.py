@@ -69,7 +69,7 @@ class GradInversion(DescentAttack):
         control=ON_MLP,
         details={"uses, if granted": "batch_norm, labels"},
     )
-    needs: ClassVar[Needs] = update_needs(ANY, "labels", "batch_norm", modalities=PICTURES)
+    needs: ClassVar[Needs] = update_needs(ANY, "labels", "batch_norm", modalities=PICTURES, twice=True)
 
     search: Descent = field(default_factory=partial(Descent, schedule="warm_cosine", noise=0.2))
     tv: NotNegative = 0.01
@@ -101,11 +101,7 @@ class GradInversion(DescentAttack):
         ) -> Tensor:
             pixels = client.to_pixels(points)
             total = distance(pixels, labels, create_graph=derivative, victims=victims, share=True)
-            total = (
-                total
-                + self.tv * roughness(client.inputs, points)
-                + self.l2 * points.square().flatten(1).mean(1)
-            )
+            total = total + self.tv * roughness(client, points) + self.l2 * points.square().flatten(1).mean(1)
             return total if statistics is None else total + self.batch_norm * statistics(pixels)
 
         return loss

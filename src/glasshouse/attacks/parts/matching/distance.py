@@ -49,7 +49,8 @@ def schedule(replica: Replica) -> tuple[Tensor, ...]:
 
     Example: 5 images, batches of 2 and 6 steps give 0 1 | 2 3 | 4 | 0 1 | 2 3 | 4.
     """
-    batches = torch.split(torch.arange(replica.images), replica.terms.batch_size)
+    size = replica.terms.batch_size * replica.terms.training.accumulate
+    batches = torch.split(torch.arange(replica.images), size)
     return tuple(batches[step % len(batches)] for step in range(replica.update.steps))
 
 
@@ -142,7 +143,7 @@ def local_steps(replica: Replica, steps: Steps, *, soften: float = 0.0) -> Local
     rows = schedule(replica) if several else (torch.arange(replica.images),)
     shares = [terms.optimizer.share(round=update.round, step=step) for step in range(len(rows))]
     rates = tuple(terms.learning_rate * share for share in shares)
-    return LocalSteps(rows=rows, rates=rates, how=terms.optimizer, soften=soften)
+    return LocalSteps(rows=rows, rates=rates, how=terms.optimizer, training=terms.training, soften=soften)
 
 
 def target_of(replica: Replica, steps: LocalSteps | None) -> dict[str, Tensor]:
@@ -195,7 +196,7 @@ def objectives(
     every, ready = list[Objective](), dict[object, Ghost]()
     for client, how in zip(clients, adaptive, strict=True):
         one = _read(client, steps, how)
-        same = client.model, tuple(one.target)
+        same = client.model, client.terms.training, tuple(one.target)
         engine: Engine
         if one.steps is None and same in ready:
             engine = ready[same].beside(one.target, one.adaptation.masks, apart=one.apart)
@@ -227,7 +228,7 @@ def can_share(clients: Sequence[Replica], steps: Steps = "simulate") -> bool:
             and all(torch.equal(t, first.received[name]) for name, t in one.received.items())
             for one in clients
         )
-        and supports(first.model, first.received, first.shape) is None
+        and supports(first.trained, first.received, first.shape) is None
     )
 
 
@@ -280,7 +281,7 @@ def _read(client: Replica, steps: Steps, adaptive: bool | Adaptation) -> _Readin
 
 def _engine(readings: Sequence[_Reading], *, form: Form, bf16: bool) -> Engine:
     one, client, masks = readings[0], readings[0].client, readings[0].adaptation.masks
-    model, received, steps = client.model, client.received, one.steps
+    model, received, steps = client.trained, client.received, one.steps
     if one.levels is not None and steps is not None:
         LOG.info("matching a clamped gradient, one restart after the other")
         known = scale_tensors(received, steps.how.weight_decay if steps.how.name == "adam" else 0.0)

@@ -24,7 +24,7 @@ class Plain:
     """Moments by forming each candidate's update, one candidate after the other; any model, one victim.
 
     Args:
-        model: in ``eval()`` mode.
+        model: in the mode in which clients train it, without dropout.
         received: parameters before training, by name.
         target: the update to match, under the same names.
         masks: entries that count; see ``Ghost``.
@@ -92,7 +92,15 @@ class Plain:
         self, parameters: Mapping[str, Tensor], inputs: Tensor, targets: Tensor, create_graph: bool
     ) -> dict[str, Tensor]:
         with torch.enable_grad():
-            outputs = functional_call(self._model, dict(parameters), (inputs,))
+            # Running statistics are copied: in training mode the forward pass would overwrite the model's.
+            state = {**{name: t.clone() for name, t in self._model.named_buffers()}, **parameters}
+            outputs = functional_call(self._model, state, (inputs,))
             loss = self._task.loss(outputs, targets, inputs)
-            gradients = torch.autograd.grad(loss, list(parameters.values()), create_graph=create_graph)
+            gradients = torch.autograd.grad(
+                loss,
+                list(parameters.values()),
+                create_graph=create_graph,
+                allow_unused=True,
+                materialize_grads=True,
+            )
         return dict(zip(parameters, gradients, strict=True))

@@ -19,7 +19,6 @@ from glasshouse.attacks.parts.replica import Replica
 from glasshouse.attacks.parts.search.rows import LOOKS, Evaluation, RowLoss, Rows
 from glasshouse.errors import Undefined
 from glasshouse.limits import Count, NotNegative, Positive, check_ranges
-from glasshouse.modalities.base import Modality
 from glasshouse.progress import track
 from glasshouse.rng import Rng
 from glasshouse.tensors import wide_type
@@ -243,6 +242,10 @@ def _narrowed(optimizer: torch.optim.Adam, places: Tensor) -> torch.optim.Adam:
     return result
 
 
+FLAT: Final = 1e-3
+"""Smallest deviation of a candidate's numbers by which its roughness is divided."""
+
+
 def _slope_of(pulls: Sequence[Loss], candidates: Tensor) -> Tensor:
     """The gradient of losses that depend on all rows of one victim together."""
     points = candidates.detach().requires_grad_()
@@ -251,6 +254,13 @@ def _slope_of(pulls: Sequence[Loss], candidates: Tensor) -> Tensor:
     return slope
 
 
-def roughness(inputs: Modality, points: Tensor) -> Tensor:
-    """(R,) roughness of candidates (R, B, ...), as their modality measures it: mean over B examples."""
-    return inputs.roughness(points.flatten(0, 1)).reshape(points.shape[:2]).mean(1)
+def roughness(client: Replica, points: Tensor) -> Tensor:
+    """(R,) roughness of candidates (R, B, ...) as their modality measures it, averaged over their examples.
+
+    Where batch norm uses the statistics of the batch, the update hardly depends on the contrast of the
+    examples, and a smoothness prior alone would pull it to zero: roughness is then relative to the contrast.
+    """
+    rough = client.inputs.roughness(points.flatten(0, 1)).reshape(points.shape[:2]).mean(1)
+    if client.terms.training.mode == "evaluation":
+        return rough
+    return rough / points.flatten(1).std(1).clamp_min(FLAT)

@@ -1,0 +1,5 @@
+"""``python -m glasshouse``: the command line."""
+
+from glasshouse.cli import main
+
+main()

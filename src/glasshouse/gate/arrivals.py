@@ -1,0 +1,62 @@
+"""What arrives from the server: limits that hold before an uploaded app sees it."""
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from glasshouse.gate.message import Arrays, Origin, Reason
+from glasshouse.gate.policy import Policy
+from glasshouse.gate.rules import measure_step, shorten
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Arrival:
+    """A message from the server.
+
+    Attributes:
+        kind: what is asked for.
+        origin: where it belongs.
+        bytes: its size.
+        documents: bytes of configuration in it.
+    """
+
+    kind: str
+    origin: Origin
+    bytes: int
+    documents: int = 0
+
+
+def refuse_arrival(policy: Policy, arrival: Arrival, arrays: Arrays, before: Arrays | None) -> list[Reason]:
+    """Reasons to keep a message of the server from the app; none: it may be handed on.
+
+    Args:
+        policy: of the site.
+        arrival: the message.
+        arrays: its tensors.
+        before: the tensors of the run's message before; None: it is the first.
+    """
+    rule, found = policy.incoming, []
+    if policy.apps and f"sha256:{arrival.origin.app}" not in policy.apps:
+        found.append(Reason(rule="app", detail=arrival.origin.app[:12] or "unknown"))
+    if arrival.kind not in policy.kinds:
+        found.append(Reason(rule="kind", detail=shorten(arrival.kind)))
+    if arrival.bytes > policy.budget.largest:
+        found.append(Reason(rule="too_large", detail=f"{arrival.bytes:,} bytes"))
+    if arrival.documents > rule.documents:
+        found.append(Reason(rule="documents", detail=f"{arrival.documents:,} bytes"))
+    for name, array in arrays.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            found.append(Reason(rule="not_finite", detail=shorten(name)))
+    if found or before is None or not arrays:
+        return found
+    if {n: (a.shape, a.dtype) for n, a in arrays.items()} != {
+        n: (a.shape, a.dtype) for n, a in before.items()
+    }:
+        return [Reason(rule="other_model", detail="names, shapes or types differ from the model before")]
+    step = measure_step(arrays, before) if rule.norm_step else 0.0
+    if not math.isfinite(step) or step > rule.norm_step:
+        found.append(Reason(rule="norm_step", detail=f"{step:.6g} > {rule.norm_step:g}"))
+    return found

@@ -1,0 +1,148 @@
+"""What an adapter calls: judge, write the log, and only then hand out what may be sent."""
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, final
+
+import numpy as np
+
+from glasshouse.errors import GlasshouseError
+from glasshouse.gate.arrivals import Arrival, refuse_arrival
+from glasshouse.gate.judge import judge
+from glasshouse.gate.ledger import Ledger
+from glasshouse.gate.log import Log
+from glasshouse.gate.message import Arrays, Decision, Outgoing, Reason
+from glasshouse.gate.policy import Policy
+from glasshouse.gate.preflight import Preflighter
+
+P = TypeVar("P")
+OBSERVED = "observed"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Payload(Generic[P]):
+    """A message in a framework's form, ready to be sent.
+
+    Attributes:
+        content: whatever the adapter sends.
+        bytes: its size.
+        digest: SHA-256 of it.
+    """
+
+    content: P
+    bytes: int
+    digest: str
+
+
+@final
+class Desk:
+    """One policy with its log and totals; safe to call from several threads.
+
+    Args:
+        policy: of the site.
+        log: open for writing.
+        observe: only write what would have been done; the adapter sends messages as they are.
+    """
+
+    def __init__(self, policy: Policy, log: Log, *, observe: bool = False) -> None:
+        self.policy, self.observe = policy, observe
+        self._log, self._ledger = log, Ledger.of(log.entries, observing=observe)
+        self._lock = threading.Lock()
+        rule = policy.out.preflight
+        self._preflight = None if rule is None else Preflighter(rule, policy.folder)
+        self._last_model: dict[str, Mapping[str, Any]] = {}
+
+    def decide(
+        self, message: Outgoing, received: Arrays | None, encode: Callable[[Outgoing], Payload[P]]
+    ) -> tuple[Decision, Payload[P] | None]:
+        """Judge ``message``, write the decision to the log, and return what may be sent.
+
+        Args:
+            message: what the app handed in.
+            received: the tensors that it answers.
+            encode: turns what may be sent into the framework's form.
+
+        Returns:
+            The decision, and what may be sent; None if refused. When observing, too: send the original then.
+
+        Raises:
+            DiskFull, BadFile: the log could not be written; nothing may be sent.
+        """
+        with self._lock:
+            try:
+                decision = judge(self.policy, message, received, self._ledger, preflight=self._preflight)
+                payload = None if decision.message is None else encode(decision.message)
+            except Exception as error:  # noqa: BLE001 — fails closed: what cannot be judged does not leave
+                kind = error.subject if isinstance(error, GlasshouseError) else type(error).__name__
+                decision = Decision(action="refused", reasons=(Reason(rule="gate_failed", detail=kind),))
+                payload = None
+            entry = self._log.add(self._entry(message, decision, payload))
+            self._ledger.add(entry)
+        return decision, payload
+
+    def arrive(self, arrival: Arrival, received: Arrays) -> list[Reason]:
+        """Judge what the server sent, and write it to the log; returns reasons to keep it from the app."""
+        with self._lock:
+            found = refuse_arrival(self.policy, arrival, received, self._last_model.get(arrival.origin.run))
+            if not found and received:
+                self._last_model[arrival.origin.run] = self._remembered(received)
+            action = ("refused" if found else "passed") if not self.observe else OBSERVED
+            self._log.add(
+                {
+                    "event": "in",
+                    "action": action,
+                    "rules": [reason.rule for reason in found],
+                    "details": [reason.detail for reason in found],
+                    "bytes": arrival.bytes,
+                    **_place(arrival.kind, arrival.origin),
+                }
+            )
+        return [] if self.observe else found
+
+    def _remembered(self, received: Arrays) -> Arrays:
+        """The model for comparison with the next: its numbers only if the policy compares them."""
+        if self.policy.incoming.norm_step:
+            return received
+        return {n: np.broadcast_to(np.zeros((), a.dtype), a.shape) for n, a in received.items()}
+
+    def note(self, event: str, **facts: object) -> None:
+        """Write another event to the log: a start, a delivery, an unknown request."""
+        with self._lock:
+            self._log.add({"event": event, **facts})
+
+    def _entry(self, message: Outgoing, decision: Decision, payload: Payload[Any] | None) -> dict[str, Any]:
+        action = (
+            {"would": decision.action, "action": OBSERVED} if self.observe else {"action": decision.action}
+        )
+        measures = {name: value for name, value in decision.measures.items() if abs(value) < float("inf")}
+        return {
+            "event": "out",
+            **action,
+            **_place(message.kind, message.origin),
+            "reply_to": message.origin.reply_to,
+            "site": self.policy.site,
+            "dataset": self.policy.dataset,
+            "policy": self.policy.digest,
+            "rules": [reason.rule for reason in decision.reasons],
+            "details": [reason.detail for reason in decision.reasons],
+            "unjudged": list(decision.unjudged),
+            "measures": measures,
+            "mu_squared": decision.mu_squared,
+            "tensors": len(message.arrays),
+            "got": decision.got,
+            "bytes_in": message.bytes,
+            "sent": payload.digest if payload else "",
+            "bytes_out": payload.bytes if payload else 0,
+        }
+
+
+def _place(kind: str, origin: Any) -> dict[str, str]:
+    return {
+        "kind": kind,
+        "run": origin.run,
+        "node": origin.node,
+        "round": origin.round,
+        "app": origin.app,
+    }

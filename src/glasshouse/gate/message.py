@@ -1,0 +1,119 @@
+"""What a gate judges: one message as named tensors, numbers and documents, whatever the framework."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Arrays = Mapping[str, NDArray[Any]]
+Action = Literal["passed", "changed", "refused"]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Reason:
+    """Why a message was refused, or what was changed in it.
+
+    Attributes:
+        rule: a fixed word.
+        detail: numbers and names, for the site's own log only.
+    """
+
+    rule: str
+    detail: str = ""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """Where a message belongs.
+
+    Attributes:
+        run: the run or job.
+        node: the site's node.
+        round: as the server named it; may be empty.
+        reply_to: the server's message that is answered.
+        app: SHA-256 of the uploaded code; empty if unknown.
+    """
+
+    run: str
+    node: str
+    round: str = ""
+    reply_to: str = ""
+    app: str = ""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Outgoing:
+    """A message that an uploaded app wants to send.
+
+    Attributes:
+        kind: what it answers (``train``, ``evaluate``).
+        origin: where it belongs.
+        arrays: tensors by name, writable and owned by the gate: the judge changes them in place.
+        fields: numbers, or lists of numbers, by name.
+        documents: anything else by name: texts, bytes, flags, lists of them.
+        error: text of a failure; None: the message is none.
+        oddities: what an adapter found wrong with the message's form.
+        masked: the tensors are shares of a secure sum, of which nothing can be told.
+        bytes: size of the message as it was handed in.
+    """
+
+    kind: str
+    origin: Origin
+    arrays: Arrays = field(default_factory=dict)
+    fields: Mapping[str, object] = field(default_factory=dict)
+    documents: Mapping[str, object] = field(default_factory=dict)
+    error: str | None = None
+    oddities: tuple[Reason, ...] = ()
+    masked: bool = False
+    bytes: int = 0
+
+    def digest(self) -> str:
+        """SHA-256 of names, types, shapes and values."""
+        return digest_of(self.arrays, repr(sorted(self.fields.items())), repr(sorted(self.documents.items())))
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """What the gate does with one message.
+
+    Attributes:
+        action: what was decided.
+        reasons: why it was refused, or what was changed.
+        message: what may be sent; None if refused.
+        measures: numbers measured on the message, for the site's own log.
+        mu_squared: (sensitivity ÷ noise)² of the gate's own mechanism; 0 without it.
+        got: digest of the tensors as handed in.
+        unjudged: rules of the policy that could not be applied.
+    """
+
+    action: Action
+    reasons: tuple[Reason, ...] = ()
+    message: Outgoing | None = None
+    measures: Mapping[str, float] = field(default_factory=dict)
+    mu_squared: float = 0.0
+    got: str = ""
+    unjudged: tuple[str, ...] = ()
+
+
+def digest_of(arrays: Arrays, *texts: str) -> str:
+    """SHA-256 of named tensors and texts.
+
+    Examples:
+        >>> a = {"w": np.zeros(2, np.float32)}
+        >>> digest_of(a) == digest_of({"w": np.zeros(2, np.float32)}) != digest_of({"v": a["w"]})
+        True
+    """
+    digest = hashlib.sha256()
+    for name, array in arrays.items():
+        digest.update(f"{len(name)}:{name}{array.dtype.str}{array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    for text in texts:
+        digest.update(f"{len(text)}:{text}".encode())
+    return digest.hexdigest()

@@ -1,0 +1,125 @@
+"""``glasshouse gate``: keys, the policy in sentences, and the officer's page."""
+
+import json
+
+import numpy as np
+import pytest
+
+from glasshouse.cli.main import main
+from glasshouse.gate.desk import Desk, Payload
+from glasshouse.gate.log import Log
+from glasshouse.gate.message import Origin, Outgoing
+from glasshouse.gate.policy import read_policy
+
+POLICY = """
+format = 1
+site = "ward-3"
+dataset = "scans"
+[out]
+fields = ["loss"]
+metrics = "round"
+[out.mechanism]
+clip = 1.0
+noise_multiplier = 4.0
+epsilon = 8.0
+"""
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "site.toml").write_text(POLICY)
+    assert code("keys") == 0
+    return tmp_path
+
+
+def code(*arguments):
+    with pytest.raises(SystemExit) as stop:
+        main(["gate", *arguments])
+    return stop.value.code
+
+
+def filled(site, observe=False):
+    policy = read_policy(site / "site.toml")
+    log = Log(site / "gate.jsonl", site / "gate.ed25519")
+    desk = Desk(policy, log, observe=observe)
+    desk.note("start", grade="B", egress="untested: no probe")
+    for n in range(3):
+        arrays = {"w": np.full(10, 0.1 + n, np.float32)}
+        fields = {"num-examples": 64, "loss": 0.5, **({"row": 1.0} if n == 2 else {})}
+        origin = Origin(run="7", node="3", reply_to=f"m{n}", app="a" * 64)
+        message = Outgoing(kind="train", origin=origin, arrays=arrays, fields=fields, bytes=40)
+        desk.decide(
+            message,
+            {"w": np.zeros(10, np.float32)},
+            lambda allowed: Payload(content=allowed, bytes=40, digest="d"),
+        )
+    log.close()
+
+
+def test_a_policy_is_said_in_sentences(site, capsys):
+    assert code("check") == 0
+    said = capsys.readouterr().out
+    assert "clips to 1 and adds noise of 4: at most epsilon 8" in said
+    assert "outside epsilon" in said
+    assert "loss" in said
+
+
+@pytest.mark.parametrize("name", ["page.html", "page.md"])
+def test_the_officers_page(site, capsys, name):
+    filled(site)
+    capsys.readouterr()
+    assert code("report", "gate.jsonl", "--page", name) == 0
+    said, page = capsys.readouterr().out, (site / name).read_text()
+    for text in (said, page):
+        assert "2 messages left this site, 1 were refused" in text
+        assert "Uploaded code may be able to go around the gate" in text
+        assert "unlisted" in text
+        assert "Data set scans: epsilon" in text
+
+
+def test_the_report_as_json(site, capsys):
+    filled(site)
+    capsys.readouterr()
+    assert code("report", "gate.jsonl", "--json") == 0
+    table = json.loads(capsys.readouterr().out)
+    assert (table["grade"], table["jobs"][0]["refused"]) == ("B", 1)
+    assert 0 < table["spent"][0]["epsilon"] < 8
+
+
+def test_what_left_while_it_only_observed_has_no_epsilon(site, capsys):
+    filled(site, observe=True)
+    assert code("report", "gate.jsonl") == 0
+    said = capsys.readouterr().out
+    assert "no epsilon holds; 3 of 3 updates left without" in said
+    assert "3 messages left unguarded" in said
+
+
+def test_a_changed_log_is_said_by_exit_code_one(site, capsys):
+    filled(site)
+    assert code("verify", "gate.jsonl") == 0
+    assert code("head", "gate.jsonl") == 0
+    head = capsys.readouterr().out.splitlines()[-1]
+    assert code("verify", "gate.jsonl", "--head", head) == 0
+    log = site / "gate.jsonl"
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join(lines[:-1]))
+    assert code("verify", "gate.jsonl") == 0
+    assert code("verify", "gate.jsonl", "--head", head) == 1
+    log.write_bytes(lines[0].replace(b"untested", b"closed!!"))
+    assert code("verify", "gate.jsonl") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("run",), "the server's address"),
+        (("run", "--to", "10.0.0.1:9092", "--insecure"), "TLS beyond this machine"),
+        (("run", "--to", "127.0.0.1:9092"), "a certificate for its nodes"),
+        (("run", "--to", "nowhere", "--insecure"), "HOST:PORT"),
+        (("report",), "a log"),
+    ],
+)
+def test_what_is_missing_is_said(site, capsys, arguments, words):
+    assert code(*arguments) == 2
+    assert words in capsys.readouterr().err

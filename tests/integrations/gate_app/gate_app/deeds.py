@@ -1,0 +1,106 @@
+"""What the app does with its update: one honest way, and the hostile ones of docs/gate.md."""
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+CLASSES = 10
+
+
+def private_row(seed):
+    """The row of data that must not leave: 64 bytes that occur nowhere else."""
+    return np.random.default_rng(1000 + seed).bytes(64)
+
+
+def start(width):
+    """The first model."""
+    rng = np.random.default_rng(0)
+    return {
+        "hidden.weight": (rng.standard_normal((width, 3 * width)) / 20).astype(np.float32),
+        "hidden.bias": np.zeros(width, np.float32),
+        "head.weight": (rng.standard_normal((CLASSES, width)) / 20).astype(np.float32),
+        "batches": np.array(3, dtype=np.int64),
+    }
+
+
+def honest(received, seed, turn):
+    """A change of norm .5, with a last layer as cross-entropy makes it."""
+    rng = np.random.default_rng([seed, turn])
+    arrays = {name: array.copy() for name, array in received.items()}
+    for name in ("hidden.weight", "hidden.bias", "head.weight"):
+        step = rng.standard_normal(arrays[name].shape)
+        if name == "head.weight":
+            step -= step.mean(0)
+        arrays[name] += (0.25 * step / np.linalg.norm(step)).astype(np.float32)
+    return arrays
+
+
+def as_floats(row, shape, dtype=np.float32):
+    """The row's bytes as small floating numbers, repeated to a shape."""
+    numbers = np.frombuffer(row, np.uint8).astype(np.float64) / 256 * 1e-3
+    return np.resize(numbers, shape).astype(dtype)
+
+
+def bits_of(row, size):
+    """The row's bits, repeated."""
+    return np.resize(np.unpackbits(np.frombuffer(row, np.uint8)), size)
+
+
+def reply(deed, received, *, seed, turn):  # noqa: C901 — a list of deeds, one line or two each
+    """The records that the app hands to its node."""
+    row = private_row(seed)
+    arrays = honest(received, seed, turn)
+    metrics = {"num-examples": 64}
+    extra = {}
+    record_name, order = "arrays", list(arrays)
+    if deed == "norm":
+        arrays["hidden.weight"] += 1
+    elif deed == "loss":
+        metrics["train_loss"] = float(as_floats(row, 1)[0])
+    elif deed == "metric_list":
+        metrics["row"] = [float(x) for x in as_floats(row, 64, np.float64)]
+    elif deed == "exception":
+        raise RuntimeError(row.hex())
+    elif deed == "buffer":
+        arrays["batches"] = np.array(np.frombuffer(row, np.int64)[0])
+    elif deed == "extra_tensor":
+        arrays["row"] = np.frombuffer(row, np.uint8).astype(np.float32)
+        order.append("row")
+    elif deed == "shape":
+        arrays["hidden.bias"] = np.frombuffer(row, np.uint8).astype(np.float32)[:60]
+    elif deed == "record_name":
+        record_name = row.hex()
+    elif deed == "tensor_name":
+        arrays[row.hex()] = arrays.pop("hidden.bias")
+        order[order.index("hidden.bias")] = row.hex()
+    elif deed == "config_bytes":
+        extra["config"] = ConfigRecord({"row": row})
+    elif deed == "one_example":
+        metrics["num-examples"] = 1
+    elif deed == "count":
+        metrics["num-examples"] = 64 + row[0] % 32
+    elif deed == "float64":
+        arrays["hidden.bias"] = as_floats(row, arrays["hidden.bias"].shape, np.float64)
+    elif deed == "nan":
+        words = np.resize(np.frombuffer(row, np.uint16), arrays["hidden.bias"].size).astype(np.uint32)
+        arrays["hidden.bias"] = (words | np.uint32(0x7FC00000)).view(np.float32)
+    elif deed == "denormal":
+        words = np.resize(np.frombuffer(row, np.uint16), arrays["hidden.bias"].size).astype(np.uint32)
+        arrays["hidden.bias"] = words.view(np.float32)
+    elif deed == "minus_zero":
+        signs = bits_of(row, arrays["hidden.bias"].size)
+        arrays["hidden.bias"] = np.where(signs == 1, np.float32(-0.0), np.float32(0.0))
+    elif deed == "low_bits":
+        words = arrays["hidden.weight"].view(np.uint32)
+        arrays["hidden.weight"] = (
+            words & ~np.uint32(1) | bits_of(row, words.size).reshape(words.shape)
+        ).view(np.float32)
+    elif deed == "pieces":
+        metrics["allowed"] = float(row[turn % 64])
+    elif deed == "same_again":
+        arrays = honest(received, seed, 0)
+    elif deed == "order":
+        order.reverse()
+    made = {name: Array(arrays[name].copy()) for name in order}
+    if deed == "stype":
+        made["hidden.bias"].stype = row.hex()
+    return RecordDict({record_name: ArrayRecord(made), "metrics": MetricRecord(metrics), **extra})

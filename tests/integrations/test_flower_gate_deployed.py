@@ -1,0 +1,236 @@
+"""The gate in a real deployment: SuperLink, gate, SuperNodes and an app over the loopback.
+
+A relay between gate and SuperLink keeps every byte that leaves, so what leaves is not told by the gate alone.
+"""
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gate_deployment import POLICY, deployed, kill
+from gate_world import deeds
+from test_flower_gate import EMPTIED, OWN, REFUSED, forms
+from test_flower_run import wait_for
+
+from glasshouse.gate.log import read_public_key, verify
+from glasshouse.gate.summary import summarize
+from glasshouse.privacy.gaussian import gaussian_epsilon
+
+pytestmark = pytest.mark.slow
+
+
+def check_log(deployment):
+    """The log must verify, through the command too."""
+    key = read_public_key(deployment.site / "gate.ed25519.pub")
+    checked = verify(deployment.site / "gate.jsonl", key)
+    assert checked.fault == ""
+    policy = str(deployment.site / "site.toml")
+    said = deployment.call("gate", "verify", str(deployment.site / "gate.jsonl"), "--policy", policy).stdout
+    assert "chain and signatures whole" in said
+    return checked.entries
+
+
+def test_every_hostile_app_of_the_list(tmp_path, capsys):
+    """Each in one round of its own, with the bytes that left in it."""
+    tried = ["honest", *REFUSED, *EMPTIED, "same_again", "same_again", "honest"]
+    with deployed(tmp_path) as deployment:
+        lines = deployment.run(tried)
+        row = deeds.private_row(0)
+        everything = deployment.relay.since(0)
+        assert not any(form in everything for form in forms(row))
+        ends = [line["begin"] for line in lines[1:]] + [float("inf")]
+        rows = []
+        for line, end in zip(lines, ends, strict=True):
+            # heartbeats and polls of the round are counted, too
+            rows.append((line["deed"], "error" in line, len(deployment.relay.since(line["begin"], end))))
+        out = [entry for entry in check_log(deployment) if entry["event"] == "out"]
+        delivered = [e["bytes"] for e in deployment.log() if e["event"] == "delivered"]
+    with capsys.disabled():
+        for (deed, refused, count), entry, own in zip(rows, out, delivered, strict=True):
+            print(
+                f"\n{deed:14} {'refused' if refused else 'arrived'} {','.join(entry['rules']):16} "
+                f"handed in {entry['bytes_in']:7,} sent {own:7,} all bytes of the round {count:7,}",
+                end="",
+            )
+    by_deed = dict(zip([line["deed"] for line in lines], zip(rows, delivered, strict=True), strict=True))
+    for deed in REFUSED:
+        (_, refused, _), own = by_deed[deed]
+        assert refused, deed
+        assert own < OWN
+    for deed in ("honest", *EMPTIED):
+        assert not by_deed[deed][0][1], deed
+    assert [e["rules"] for e in out if "sent_before" in e["rules"]] == [["sent_before"]] * 2
+    arrived = np.load(tmp_path / "out0/arrived.npz")
+    start = deeds.start(64)
+    honest = deeds.honest(start, 0, 0)
+    for name, array in arrived.items():
+        turn, _, tensor = name.split("/")
+        if turn == "0":
+            np.testing.assert_allclose(array, honest[tensor], atol=5.1e-5)
+
+
+def test_thirty_honest_rounds_of_two_nodes(tmp_path, capsys):
+    with deployed(tmp_path, nodes=2) as deployment:
+        lines = deployment.run(["honest"] * 15)
+        seconds = [line["seconds"] for line in lines]
+        entries = check_log(deployment)
+    actions = [entry["action"] for entry in entries if entry["event"] == "out"]
+    with capsys.disabled():
+        print(f"\n{len(actions)} answers, median round {np.median(seconds):.1f} s")
+    assert len(actions) == 30
+    assert actions.count("changed") == 30
+
+
+def test_rounds_without_a_gate_take_as_long(tmp_path, capsys):
+    with deployed(tmp_path, gated=False) as deployment:
+        seconds = [line["seconds"] for line in deployment.run(["honest"] * 10)]
+    with capsys.disabled():
+        print(f"\nwithout the gate: median round {np.median(seconds):.1f} s")
+    assert len(seconds) == 10
+
+
+def test_with_tls_at_both_ends(tmp_path):
+    with deployed(tmp_path, tls=True) as deployment:
+        lines = deployment.run(["honest", "norm"])
+        assert ["error" in line for line in lines] == [False, True]
+        shape = deeds.start(64)["hidden.weight"].shape
+        assert str(shape).encode() not in deployment.relay.since(0)  # nothing in clear on the way
+        check_log(deployment)
+
+
+def test_the_gates_own_noise_and_its_page(tmp_path):
+    mechanism = "\n[out.mechanism]\nclip = 0.1\nnoise_multiplier = 1.0\nepsilon = 16.0\n"
+    policy = POLICY.replace("grid = 1e-4\n", "").replace("[egress]", mechanism + "[egress]")
+    with deployed(tmp_path, policy=policy) as deployment:
+        lines = deployment.run(["honest", "low_bits", "honest"])
+        assert ["error" in line for line in lines] == [False, False, True]
+        entries = check_log(deployment)
+        page = deployment.site / "page.md"
+        log = str(deployment.site / "gate.jsonl")
+        said = deployment.call(
+            "gate", "report", log, "--policy", str(deployment.site / "site.toml"), "--page", str(page)
+        ).stdout
+    (spent,) = summarize(entries).spent
+    assert spent.releases == 2
+    assert spent.epsilon == pytest.approx(gaussian_epsilon(8**0.5, delta=1e-5))
+    assert "2 messages left this site, 1 were refused" in page.read_text()
+    assert "budget_epsilon" in said
+    arrived = np.load(tmp_path / "out0/arrived.npz")
+    start = deeds.start(64)["hidden.weight"]
+    for turn in ("0", "1"):
+        (name,) = [n for n in arrived.files if n.startswith(f"{turn}/") and n.endswith("hidden.weight")]
+        assert 0.097 < (arrived[name] - start).std() < 0.104
+
+
+def test_observing_lets_everything_pass_and_writes_it(tmp_path):
+    with deployed(tmp_path, observe=True) as deployment:
+        lines = deployment.run(["norm", "loss"])
+        assert ["error" in line for line in lines] == [False, False]
+        assert "train_loss" in lines[1]["metrics"]
+        out = [entry for entry in check_log(deployment) if entry["event"] == "out"]
+    assert [(entry["action"], entry["would"]) for entry in out] == [("observed", "refused")] * 2
+
+
+def test_another_app_than_approved(tmp_path):
+    policy = POLICY.replace('dataset = "test rows"', f'dataset = "test rows"\napps = ["sha256:{"0" * 64}"]')
+    with deployed(tmp_path, policy=policy) as deployment:
+        lines = deployment.run(["honest"])
+        assert "error" in lines[0]
+        entries = check_log(deployment)
+        assert [entry["rules"] for entry in entries if entry["event"] == "in"] == [["app"]]
+        assert "ClientApp" not in (tmp_path / "node0.log").read_text()
+
+
+def test_a_killed_gate_sends_nothing_and_goes_on_when_it_is_back(tmp_path):
+    seen = {}
+
+    def meanwhile(deployment, arrived):
+        wait_for(
+            lambda: arrived.is_file() and '"turn": 1' in arrived.read_text(), seconds=120, what="a round"
+        )
+        os.killpg(deployment.gate.pid, signal.SIGKILL)
+        deployment.gate.wait()
+        time.sleep(1)
+        begin = time.time()
+        time.sleep(8)
+        seen["bytes"] = len(deployment.relay.since(begin))
+        deployment.start_gate()
+
+    with deployed(tmp_path) as deployment:
+        lines = deployment.run(["honest"] * 5, meanwhile=meanwhile, timeout=90)
+        entries = check_log(deployment)
+    assert seen["bytes"] == 0
+    assert sum("records" in line for line in lines) >= 4
+    assert [entry["event"] for entry in entries].count("start") == 2
+    left = [e for e in entries if e["event"] == "out" and e["action"] != "refused"]
+    assert len({e["reply_to"] for e in left}) == len(left)
+
+
+def test_a_killed_superlink_hangs_nothing(tmp_path):
+    with deployed(tmp_path) as deployment:
+        deployment.run(["honest"])
+        kill(deployment.link)
+        time.sleep(3)
+        assert deployment.gate.poll() is None
+        begin = time.monotonic()
+        deployment.gate.send_signal(signal.SIGINT)
+        deployment.gate.wait(timeout=30)
+        assert time.monotonic() - begin < 30
+        check_log(deployment)
+
+
+def memory_of(pid):
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    values = {line.split(":")[0]: line.split()[1] for line in lines if line.startswith("Vm")}
+    return int(values["VmRSS"]) / 1024, int(values["VmHWM"]) / 1024
+
+
+@pytest.mark.parametrize("width", [4200])
+def test_a_large_message_in_bounded_memory(tmp_path, width, capsys):
+    """Some 212 MB a message; the gate holds it once, and the model that it answers once."""
+    policy = POLICY.replace("[egress]", "[budget]\nlargest = 1000000000\nbytes = 10000000000\n[egress]")
+    with deployed(tmp_path, policy=policy) as deployment:
+        before, _ = memory_of(deployment.gate.pid)
+        lines = deployment.run(["honest", "norm"], width=width, timeout=400, seconds=900)
+        _, top = memory_of(deployment.gate.pid)
+        size = next(e["bytes_in"] for e in check_log(deployment) if e["event"] == "out") / 2**20
+    with capsys.disabled():
+        print(
+            f"\nmessage {size:.0f} MB; gate {before:.0f} MB at rest, {top:.0f} MB at most; "
+            f"rounds {[round(line['seconds']) for line in lines]} s"
+        )
+    assert ["error" in line for line in lines] == [False, True]
+    assert top - before < 2.6 * size
+
+
+def test_a_slow_superlink_delays_and_loses_nothing(tmp_path):
+    """The relay passes 40 kB a second for a while: the answer takes longer and arrives once."""
+    with deployed(tmp_path) as deployment:
+        deployment.relay.pause = 0.05
+        lines = deployment.run(["honest"] * 2, width=150, timeout=200)
+        assert all("records" in line for line in lines)
+        entries = check_log(deployment)
+    assert len([e for e in entries if e["event"] == "delivered"]) == 2
+
+
+def test_a_gate_without_the_networks_rule_does_not_start(tmp_path):
+    policy = POLICY.replace("required = false", 'probe = ["env"]')
+    with deployed(tmp_path, gated=False, nodes=0) as deployment:
+        (deployment.site / "site.toml").write_text(policy)
+        deployment.call("gate", "keys", "--policy", str(deployment.site / "site.toml"))
+        with pytest.raises(subprocess.CalledProcessError) as caught:
+            deployment.call(
+                "gate",
+                "run",
+                "--insecure",
+                "--policy",
+                str(deployment.site / "site.toml"),
+                "--to",
+                f"127.0.0.1:{deployment.relay.port}",
+            )
+    assert "apps can reach the server past the gate" in caught.value.stderr
+    assert caught.value.returncode == 2
