@@ -21,6 +21,8 @@ OF_ONE_KIND = {
     "figures/sentences.py": "a figure of sentences",
     "testing/": "contracts of one kind",
     # Readers and public functions whose subject is pictures.
+    "data/kinds/hf.py": "columns of another library",
+    "figures/gallery.py": "a figure of pictures",
     "data/base.py": "resizing and colours of pictures",
     "audit/simulation/deal.py": "a second set of pictures is resized like the first",
     "api/guard.py": "the guard's own pictures",
