@@ -57,7 +57,7 @@ def census(tmp_path_factory):
     folder, draws = tmp_path_factory.mktemp("census"), np.random.default_rng(0)
     works = ("office", "shop", "farm", "none")
     rows = [
-        f"{draws.integers(18, 90)},{draws.integers(0, 90_000)},{works[draws.integers(4)]},"
+        f"{draws.integers(18, 90)},{draws.integers(0, 90_000)},{works[max(0, draws.integers(8) - 4)]},"
         f"{('no', 'yes')[draws.integers(2)]}"
         for _ in range(600)
     ]
@@ -96,7 +96,7 @@ def test_rows_are_read_cell_by_cell_from_a_gradient(tmp_path, census):
     assert values["linear_input", "row_cells"] == 1
     assert values["label_inference", "label_accuracy"] == 1
     gains = {f.metric: f.value - f.gain for f in result.findings if f.attack == "linear_input"}
-    assert gains["rows_exact"] < 0.2 < gains["row_cells"]
+    assert gains["rows_exact"] == 0 < gains["row_cells"] < 0.5
     (refusal,) = (r for r in result.refusals if "ggl" in r.subject)
     assert (refusal.needs, refusal.got) == ("data of modality image", "rows")
 

@@ -12,7 +12,18 @@ from glasshouse import registry
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs" / "plugins").glob("*.md"))
-KINDS = {"attack", "active-attack", "defence", "metric", "data", "model", "figure", "executor"}
+KINDS = {
+    "attack",
+    "active-attack",
+    "defence",
+    "metric",
+    "data",
+    "model",
+    "figure",
+    "executor",
+    "modality",
+    "task",
+}
 FILE = re.compile(r"^\*\*`([\w./-]+)`\*\*\n\n```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
