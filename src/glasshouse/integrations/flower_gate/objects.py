@@ -25,6 +25,8 @@ BODY_BYTES: Final = 2**22
 NAME: Final = 256
 ARRAYS: Final = 20_000
 DIMENSIONS: Final = 16
+NPY_HEAD: Final = 2**10
+"""Bytes in which the header of an array must stand."""
 _ID: Final = re.compile(r"[0-9a-f]{64}")
 _NPY: Final = b"\x93NUMPY\x01\x00"
 _HEADER: Final = re.compile(
@@ -225,17 +227,17 @@ def _decode_arrays(
         decoded.arrays[key] = _read_npy(data, table)
 
 
-def _join_chunks(chunks: list[str], contents: dict[str, bytes], uses: dict[str, int]) -> bytearray:
+def _join_chunks(chunks: list[str], contents: dict[str, bytes], uses: dict[str, int]) -> NDArray[np.uint8]:
     """The chunks' bodies in one buffer; with ``uses``, a chunk is dropped after its last use."""
     bodies = [_known(chunk, contents, names.ARRAY_CHUNK) for chunk in chunks]
     if any(head.children for head, _ in bodies):
         raise Malformed("children of a chunk")
     sizes = [len(body) for _, body in bodies]
-    data = bytearray(sum(sizes))
+    data = np.empty(sum(sizes), np.uint8)  # pages are taken as they are filled, while chunks are given back
     del bodies
     place = 0
     for chunk, size in zip(chunks, sizes, strict=True):
-        data[place : place + size] = split(contents[chunk])[1]
+        data[place : place + size] = np.frombuffer(split(contents[chunk])[1], np.uint8)
         place += size
         if uses:
             uses[chunk] -= 1
@@ -244,16 +246,17 @@ def _join_chunks(chunks: list[str], contents: dict[str, bytes], uses: dict[str, 
     return data
 
 
-def _read_npy(data: bytearray, table: Mapping[str, Any]) -> NDArray[Any]:
+def _read_npy(data: NDArray[np.uint8], table: Mapping[str, Any]) -> NDArray[Any]:
     """A writable array on ``data``; its header must say what the table says, and nothing may follow it.
 
     The older ``NumPyClient`` leaves the table's shape and type empty.
     """
-    if not data.startswith(_NPY) or table.get("stype") != names.STYPE:
+    first = data[:NPY_HEAD].tobytes()
+    if not first.startswith(_NPY) or len(first) < len(_NPY) + 2 or table.get("stype") != names.STYPE:
         raise Malformed("format of an array")
-    (length,) = struct.unpack_from("<H", data, len(_NPY))
+    (length,) = struct.unpack_from("<H", first, len(_NPY))
     start = len(_NPY) + 2 + length
-    header = _HEADER.fullmatch(data[len(_NPY) + 2 : start])
+    header = _HEADER.fullmatch(first[len(_NPY) + 2 : start])
     if header is None:
         raise Malformed("header of an array")
     descr, order, sizes = (part.decode("ascii") for part in header.groups())
