@@ -80,8 +80,8 @@ def serve(ends: FlowerGate, policy: Policy, *, observe: bool) -> None:
 def _return_freed_memory() -> None:
     """Let the C library return every large block when it is freed.
 
-    By default glibc raises its limit to the size of the blocks that it sees, and keeps freed chunks in its heap.
-    Elsewhere nothing is done.
+    By default glibc raises its limit to the size of the blocks that it sees, and keeps freed chunks in its
+    heap. Elsewhere nothing is done.
     """
     library = ctypes.CDLL(None)
     if sys.platform == "linux" and hasattr(library, "mallopt"):
