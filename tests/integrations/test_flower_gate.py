@@ -13,15 +13,9 @@ from gate_world import NODE, RUN, deeds, play, world
 
 from glasshouse.gate.judge import REPLACED
 from glasshouse.integrations.flower_gate import names, proxy
-from glasshouse.integrations.flower_gate.objects import (
-    Malformed,
-    Parts,
-    decode,
-    encode,
-    join,
-    object_id,
-    split,
-)
+from glasshouse.integrations.flower_gate.decoding import decode
+from glasshouse.integrations.flower_gate.encoding import Parts, encode
+from glasshouse.integrations.flower_gate.objects import Malformed, join, object_id, split
 
 REFUSED = {
     "norm": "norm",
