@@ -203,6 +203,8 @@ class Proxy:
             return reply
         if await asyncio.to_thread(object_id, reply.object_content) != identity:
             raise Refused(502, "an object is not what its id says")
+        if identity == pulled.root:
+            pulled.kept_root = reply.object_content
         if pulled.state == "open" and identity not in pulled.contents:
             pulled.bytes += len(reply.object_content)
             # beyond the limit nothing more is kept; the message is refused when its root is asked for
@@ -215,7 +217,6 @@ class Proxy:
             reply = await self._fetch(node, pulled, identity)
             if not reply.object_available:
                 return reply
-        pulled.kept_root = pulled.contents[pulled.root]
         found = await asyncio.to_thread(self._look_at_arrival, pulled)
         pulled.contents.clear()
         pulled.state = "refused" if found else "passed"

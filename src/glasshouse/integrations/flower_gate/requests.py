@@ -58,8 +58,8 @@ class Nodes:
 
     @property
     def pending(self) -> int:
-        """Answers that are collected, or were lately."""
-        return sum(len(node.gathers) for node in self._nodes.values())
+        """Answers that are collected, decided on or being sent."""
+        return sum(not gather.done for node in self._nodes.values() for gather in node.gathers.values())
 
     def identify(self, request: Request, message: Any) -> Node:
         """The node that asks, told by its key; its number may not change.

@@ -57,7 +57,7 @@ class Upstream:
         request.message_object_trees.append(encoded.tree)
         request.clientapp_runtime_list.append(0.0)  # how long the app took is not told
         reply = await self.ask(node, "push-messages", request)
-        total = request.ByteSize()
+        total = int(request.ByteSize())
         for identity in reply.objects_to_push:
             if identity not in encoded.small and identity not in encoded.chunks:
                 raise Refused(502, "an object is wanted that was not announced")
