@@ -28,11 +28,9 @@ def tag(name: str, *children: str, **attributes: str | float) -> Markup:
     """
     # SVG's camel case (viewBox) is restored by the HTML parser.
     names = [key.removesuffix("_").replace("_", "-") for key in attributes]
-    values = [_readable(value) for value in attributes.values()]
+    values = [_readable(v) if isinstance(v, str) else v for v in attributes.values()]
     pairs = [Markup(' {}="{}"').format(*pair) for pair in zip(names, values, strict=True)]
-    inside = Markup("").join(
-        str(_readable(child)) if not isinstance(child, Markup) else child for child in children
-    )
+    inside = Markup("").join(map(_readable, children))
     return Markup("<{0}{1}>{2}</{0}>").format(name, Markup("").join(pairs), inside)
 
 
