@@ -16,8 +16,8 @@ from glasshouse.api.guard import BATCH, FORM, agreed_tensors, architecture, own_
 from glasshouse.api.guard import guard as inspect_model
 from glasshouse.api.self_test import HONEST, MISS, Trial, examples, run_cases
 from glasshouse.api.self_test_cases import CASES
-from glasshouse.cli.options import Json
-from glasshouse.cli.output import say, say_json
+from glasshouse.cli.parts.options import Json
+from glasshouse.cli.parts.output import say, say_json
 from glasshouse.disk import write_text
 from glasshouse.errors import BadValue
 from glasshouse.guard.behaviour.fit import Fit
