@@ -20,7 +20,7 @@ from glasshouse.guard.behaviour.inspect import (
 )
 from glasshouse.guard.behaviour.measures import alike, concentration, isolated, narrowness, paired
 from glasshouse.guard.behaviour.observe import LayerBehaviour, observe
-from glasshouse.guard.behaviour.trace import LayerTrace, trace
+from glasshouse.guard.trace import LayerTrace, trace
 from glasshouse.guard.preflight import preflight
 
 BATCH = 48

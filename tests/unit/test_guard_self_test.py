@@ -9,14 +9,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glasshouse import registry
-from glasshouse.api import self_test
-from glasshouse.api.self_test import CASES, HONEST, NEEDED, Trial, examples, run_cases
+from benchmarks.guard.disguised import play as self_test
+from benchmarks.guard.disguised.play import CASES, HONEST, NEEDED, Trial, examples, run_cases
 from glasshouse.attacks.base import ActiveAttack
 from glasshouse.cli.main import main
 from glasshouse.errors import BadValue
 from glasshouse.guard import evasions
 from glasshouse.guard.behaviour.modes import inspect_in_modes, learn_honest_ranges, modes_of
-from glasshouse.guard.evasions import EVASIONS, Evaded, Material
+from benchmarks.guard.disguised.evasions import EVASIONS, Evaded, Material
 from glasshouse.wire import Batch
 
 ROWS, ENTRIES, CLASSES = 64, 30, 5

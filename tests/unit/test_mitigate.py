@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from glasshouse.guard import remedies
-from glasshouse.guard.behaviour.trace import LayerTrace
+from glasshouse.guard.trace import LayerTrace
 from glasshouse.guard.contributions import OWN, Contributions
 from glasshouse.guard.mitigate import mitigate
 from glasshouse.guard.preflight import preflight

@@ -5,7 +5,8 @@ add rotated copies, or add noise; if one is not sufficient, exposing rows are dr
 helps, or the update would change too much, the client is advised not to send it. All this happens on the
 client and no data leave it; the decision may be written to a file of the client's own.
 
-Leaks that preflight does not check (gradient inversion, weights of convolutions, labels) are not mitigated.
+A mitigated update is believed only after everything, the pursuit of fixed combinations included, was run anew
+on it. Leaks that preflight does not check (gradient inversion, labels) are not mitigated.
 """
 
 from collections.abc import Mapping
@@ -81,6 +82,7 @@ def mitigate(
     kind: Kind = "delta",
     train: Train | None = None,
     more: tuple[Tensor, Tensor] | None = None,
+    others: tuple[Tensor, Tensor] | None = None,
     log: Path | None = None,
 ) -> Mitigation:
     """Change an update as little as possible so that none of the client's examples is exposed in it.
@@ -95,6 +97,7 @@ def mitigate(
         kind: ``gradient`` or ``delta``.
         train: computes the update of other examples, for remedies that need it; has a default for gradients.
         more: further examples of the client and their classes, to grow the batch with.
+        others: as in :func:`~glasshouse.guard.preflight.preflight`.
         log: a file of the client's own, to which the decision is appended as a line of JSON.
 
     Raises:
@@ -115,7 +118,7 @@ def mitigate(
             return {n: g for n, g in gradient_of(model, inputs, labels).items() if n in update}
 
     inputs, labels, watched = batch if len(batch) == 3 else (*batch, None)
-    examples = Examples.behind(update, model, inputs, labels, kind=kind, watched=watched)
+    examples = Examples.behind(update, model, inputs, labels, kind=kind, watched=watched, others=others)
     case = Case(
         update=update,
         model=model,
@@ -124,6 +127,7 @@ def mitigate(
         kind=kind,
         train=train,
         more=more,
+        others=others,
         behind=examples,
     )
     mitigation = _find_remedy(case, examples.find_in(update))

@@ -8,7 +8,9 @@ than ``RECOGNISED`` of its contrast missing, and would not match without the exa
 
 - a row of the weight;
 - the sum of the rows that this example dominates, where noise averages out;
-- the difference of two rows to which most other examples contribute equally.
+- the difference of two rows to which most other examples contribute equally;
+- a fixed combination of few rows, of all tensors that read the same input, that was found on other examples
+  (:mod:`glasshouse.guard.pursued`).
 
 The contribution of each example is known from the training itself, if it was recorded
 (:mod:`glasshouse.guard.watch`), or from a pass of the examples through the received model (and, after several
@@ -32,11 +34,14 @@ import torch
 from torch import Tensor, nn
 
 from glasshouse.errors import BadValue
-from glasshouse.guard.behaviour.trace import LayerTrace, trace
 from glasshouse.guard.contributions import Contributions, What, largest
+from glasshouse.guard.pursued import Pursued, pursue
+from glasshouse.guard.pursuit.examples import Own
+from glasshouse.guard.pursuit.inspect import EVALUATION, TRAINING, in_mode
 from glasshouse.guard.rules.finite import not_finite
 from glasshouse.guard.sentences import ReadsSentences, SentencePreflight, preflight_sentences
 from glasshouse.guard.standing import RECOGNISED, Leak, find_examples
+from glasshouse.guard.trace import LayerTrace, trace
 from glasshouse.guard.watch import Watched
 from glasshouse.wire import Kind
 
@@ -61,7 +66,7 @@ class Preflight:
             present or indicated, as the signs then reveal nothing.
         wrong_classes: number of classes that the signs indicate and no example has.
         controlled: the control passed: in an update of a single example, that one was found and no other.
-        unseen: weights that were not checked, as they are not of linear layers on vectors.
+        unseen: trainable tensors that were not checked, as they could not be differentiated.
         sentences: the result for a model of sentences; None for other models.
     """
 
@@ -75,7 +80,7 @@ class Preflight:
 
     def standing(self, what: What) -> tuple[int, ...]:
         """Indices of the examples whose inputs, or features, are exposed in the update."""
-        return tuple(leak.example for leak in self.leaks if leak.what == what)
+        return tuple(dict.fromkeys(leak.example for leak in self.leaks if leak.what == what))
 
     @property
     def summary(self) -> str:
@@ -103,6 +108,7 @@ def preflight(
     kind: Kind = "delta",
     recognised: float = RECOGNISED,
     watched: Watched | None = None,
+    others: tuple[Tensor, Tensor] | None = None,
 ) -> Preflight:
     """Look for a client's examples in the update that it is about to send.
 
@@ -115,7 +121,9 @@ def preflight(
         kind: ``gradient`` or ``delta``.
         recognised: share of an exposed example's contrast that may be missing.
         watched: the recorded training (:func:`~glasshouse.guard.watch.watch`): no extra pass is then needed,
-            and the contribution of each example in each step is known.
+            and the contribution of each example in each step is known. Fixed combinations need a pass anyway.
+        others: further own examples and their classes, on which fixed combinations are searched; None: they
+            are searched on each half of the examples for the other.
 
     Raises:
         BadValue: another kind, no weight of ``model`` in the update, or inputs that do not match it.
@@ -129,9 +137,8 @@ def preflight(
         >>> seen.standing("input"), seen.standing("features"), seen.labels
         ((0,), (), (0,))
     """
-    return Examples.behind(update, model, inputs, labels, kind=kind, watched=watched).find_in(
-        update, recognised=recognised
-    )
+    examples = Examples.behind(update, model, inputs, labels, kind=kind, watched=watched, others=others)
+    return examples.find_in(update, recognised=recognised)
 
 
 @final
@@ -144,7 +151,7 @@ class Examples:
         kind: of the update.
         layers: contributions to each layer that can be checked.
         head: the last layer, before the output.
-        weights: names of the parameters with several dimensions.
+        pursued: what the examples add along rows that a server may combine; None for a model of sentences.
         controlled: the control passed: in an update of one of them only that one is found.
         sentences: the model and its tokens, for a model of sentences; all else is then empty.
     """
@@ -153,7 +160,7 @@ class Examples:
     kind: Kind
     layers: tuple[Contributions, ...] = ()
     head: LayerTrace | None = None
-    weights: tuple[str, ...] = ()
+    pursued: Pursued | None = None
     controlled: bool = True
     sentences: tuple[nn.Module, Tensor] | None = None
 
@@ -167,6 +174,7 @@ class Examples:
         *,
         kind: Kind,
         watched: Watched | None = None,
+        others: tuple[Tensor, Tensor] | None = None,
         copies: int = 1,
     ) -> "Examples":
         """The examples behind ``update``: see :func:`preflight`; ``copies``: rotated versions of each."""
@@ -196,7 +204,11 @@ class Examples:
                 if one.is_flat
             ),
             head=traces[-1],
-            weights=tuple(name for name, p in parameters.items() if p.ndim > 1),
+            pursued=pursue(
+                in_mode(model, TRAINING if model.training else EVALUATION),
+                Own(inputs=inputs, targets=labels),
+                None if others is None else Own(inputs=others[0], targets=others[1]),
+            ),
             controlled=_control(inputs),
         )
 
@@ -215,22 +227,23 @@ class Examples:
             )
         if self.sentences is not None:
             return _of_sentences(update, *self.sentences)
-        assert self.head is not None
+        assert self.head is not None and self.pursued is not None
         leaks: dict[tuple[int, What], Leak] = {}
         for one in self.layers:
             rows, bias = (update.get(one.trace.named(part)) for part in ("weight", "bias"))
             for leak in () if rows is None else find_examples(rows, one, bias=bias, recognised=recognised):
                 key = leak.example, one.what
                 leaks[key] = min(leaks.get(key, leak), leak, key=lambda known: known.missing)
+        named = {leak.example for leak in leaks.values() if leak.what == "input"}
+        fixed = [x for x in self.pursued.find_in(update) if x.example not in named]
         classes = _named_classes(update, self.head, self.labels, self.kind)
-        looked_at = {one.trace.named("weight") for one in self.layers}
         return Preflight(
             examples=len(self.labels),
-            leaks=tuple(sorted(leaks.values(), key=lambda leak: (leak.example, leak.what))),
+            leaks=tuple(sorted([*leaks.values(), *fixed], key=lambda leak: (leak.example, leak.what))),
             labels=tuple(i for i, label in enumerate(self.labels.tolist()) if label in classes),
             wrong_classes=len(classes - set(self.labels.tolist())),
             controlled=self.controlled,
-            unseen=tuple(name for name in self.weights if name in update and name not in looked_at),
+            unseen=tuple(name for name in self.pursued.pulls.unseen if name in update),
         )
 
 

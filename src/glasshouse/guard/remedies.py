@@ -12,8 +12,9 @@ from typing import Final, final
 import torch
 from torch import Tensor, nn
 
-from glasshouse.guard.behaviour.trace import trace
 from glasshouse.guard.preflight import Examples, Preflight
+from glasshouse.guard.standing import Leak
+from glasshouse.guard.trace import trace
 from glasshouse.interfaces import losses_of
 from glasshouse.tensors import norm
 from glasshouse.wire import Batch, Kind
@@ -45,6 +46,7 @@ class Case:
         train: computes the update of other examples; None: it cannot be recomputed.
         more: further examples of the client, and their classes.
         behind: the examples' contributions to the update; None: they are computed by a pass.
+        others: further own examples, on which fixed combinations of rows are searched.
         copies: versions of each image among the examples; 1: no rotated copies.
     """
 
@@ -56,6 +58,7 @@ class Case:
     train: Train | None = None
     more: tuple[Tensor, Tensor] | None = None
     behind: Examples | None = None
+    others: tuple[Tensor, Tensor] | None = None
     copies: int = 1
 
     def check(self) -> Preflight:
@@ -77,6 +80,7 @@ class Case:
             self.inputs,
             self.labels,
             kind=self.kind,
+            others=self.others,
             copies=self.copies,
         )
 
@@ -118,10 +122,17 @@ def drop_rows(case: Case) -> Case | None:
         if not leaks:
             break
         for leak in leaks:
-            for part in ("weight", "bias"):
-                if (t := update.get(f"{leak.layer}.{part}".removeprefix("."))) is not None:
-                    t[list(leak.rows)] = 0
+            for t in tensors_of(leak, update):
+                (t.T if leak.transposed and t.ndim == 2 else t)[list(leak.rows)] = 0
     return case
+
+
+def tensors_of(leak: Leak, update: Mapping[str, Tensor]) -> list[Tensor]:
+    """The tensors of an update in which a leak shows: the weight, and a bias of as many rows."""
+    names = [leak.tensor, *(f"{leak.layer}.{part}".removeprefix(".") for part in ("weight", "bias"))]
+    if leak.transposed:
+        names = [leak.tensor]
+    return [update[name] for name in dict.fromkeys(names) if name in update]
 
 
 def clip_examples(case: Case) -> Case | None:
@@ -167,8 +178,8 @@ def add_noise(case: Case) -> Case | None:
     leaks = case.check().leaks
     if not leaks:
         return case
-    parts = [f"{leak.layer}.{part}".removeprefix(".") for leak in leaks for part in ("weight", "bias")]
-    names = [name for name in dict.fromkeys(parts) if name in case.update]
+    shown = [id(t) for leak in leaks for t in tensors_of(leak, case.update)]
+    names = [name for name, t in case.update.items() if id(t) in shown]
     averaged = math.sqrt(max(len(leak.rows) for leak in leaks))
     generator = torch.Generator()
     generator.seed()

@@ -17,7 +17,7 @@ from glasshouse.guard.watch import Watched, watch
 from glasshouse.integrations.flower.examiner import Examples
 from glasshouse.integrations.flower.lookout import Lookout
 from glasshouse.integrations.flower.records import Mod, Next, arrays_of, put_tensors, stage_of, tensors_of
-from glasshouse.integrations.flower.reports import Report, Settings
+from glasshouse.integrations.flower.reports import OnFinding, Report, Settings
 from glasshouse.integrations.flower.watching import current, watching
 from glasshouse.models import build as models
 from glasshouse.tensors import difference
@@ -35,6 +35,7 @@ def preflight_mod(
     most: int = 0,
     mitigated: bool = False,
     unchecked: bool = False,
+    on_finding: OnFinding = "refuse",
 ) -> Mod:
     """A client mod that refuses to send an update that exposes examples of the client.
 
@@ -48,8 +49,11 @@ def preflight_mod(
         mitigated: if more are exposed, send it without the exposing rows, or with noise on them, if that
             hides all and changes at most half of the update (:func:`glasshouse.guard.mitigate.mitigate`).
         unchecked: as in :func:`guard_mod`.
+        on_finding: as there.
     """
-    settings = Settings(reports=reports, most=most, mitigated=mitigated, unchecked=unchecked)
+    settings = Settings(
+        reports=reports, most=most, mitigated=mitigated, unchecked=unchecked, on_finding=on_finding
+    )
     return _Preflight(network=build_network(model), data=data, settings=settings)
 
 
@@ -104,8 +108,12 @@ class _Preflight:
             outcome = preflight(update, network, *examples, watched=layers)
         except BadValue as error:  # an update that overflows cannot be checked
             return report.refuse("the update cannot be checked", [str(error)])
+        if outcome.unseen and not (settings.unchecked or settings.reports_only):
+            why = f"not looked at: {', '.join(outcome.unseen[:3])}"
+            return report.refuse("part of the update could not be checked", [outcome.summary, why])
+        unseen = [f"not looked at: {', '.join(outcome.unseen)}"] if outcome.unseen else []
         standing = {leak.example for leak in outcome.leaks}
-        also = [lookout.summary] if lookout.tried else []
+        also = [*unseen, *([lookout.summary] if lookout.tried else [])]
         if len(standing) <= settings.most and outcome.controlled:
             report.add("sent", [outcome.summary, *also])
             return reply
@@ -114,6 +122,9 @@ class _Preflight:
             changed = {**trained, **{n: received[n] + t for n, t in closed.update.items()}}
             put_tensors(sent, list(changed.values()))
             report.add("sent", [closed.summary, *also])
+            return reply
+        if settings.reports_only:
+            report.add("reported", [outcome.summary, *also])
             return reply
         where = [f"example {one.example}: {one.what}, {one.by} of {one.layer}" for one in outcome.leaks]
         return report.refuse("the update would show examples", [outcome.summary, *where])

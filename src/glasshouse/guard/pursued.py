@@ -1,0 +1,167 @@
+"""What fixed combinations of few rows read of a client's own examples in the update that it is about to send.
+
+A server chose its read-outs before it saw the batch, so they must show on other examples of the client: they
+are searched on ``others``, or on one half of the examples for the other half. An example is exposed if it
+dominates a read-out, and if what the read-out gives in this very update (after noise, pruning, clipping)
+resembles it, also once a picture common to all is taken off.
+
+Shape letters: B examples behind the update, R rows of a group, n columns, C read-outs.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from glasshouse.guard.pursuit.examples import Own
+from glasshouse.guard.pursuit.judge import dominance, rounding
+from glasshouse.guard.pursuit.limits import FEWEST, SEARCHED, VISIBLE
+from glasshouse.guard.pursuit.pulls import Group, Pulls, groups_of, pulls_of
+from glasshouse.guard.pursuit.search import ReadOuts, search
+from glasshouse.guard.standing import CLEAR, Leak
+
+__all__ = ["Pursued", "pursue"]
+
+_TINY: Final = 1e-300
+_AT_A_TIME: Final = 2**22  # numbers of vectors that are read at a time
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Pursued:
+    """What the client's examples add to a model's update, along rows that a server may combine.
+
+    Attributes:
+        pulls: of the B examples behind the update, and then of the others.
+        count: B.
+    """
+
+    pulls: Pulls
+    count: int
+
+    def find_in(self, update: Mapping[str, Tensor], *, missing: float = CLEAR) -> list[Leak]:
+        """The examples that fixed read-outs expose in ``update``, one leak per example and tensor.
+
+        The search is made anew for every update: where rows were dropped, others may take their place.
+        """
+        sent = {name: t for name, t in update.items() if bool(t.any())}
+        leaks: dict[tuple[int, str, bool], Leak] = {}
+        for group in groups_of(side for side in self.pulls.sides if side.name in sent):
+            for leak in self._in_group(_without_empty_rows(group, sent), sent, missing):
+                key = leak.example, leak.tensor, leak.transposed
+                known = leaks.get(key, leak)
+                rows = tuple(sorted({*known.rows, *leak.rows}))
+                leaks[key] = replace(min(known, leak, key=lambda one: one.missing), rows=rows)
+        return list(leaks.values())
+
+    def _in_group(self, group: Group, sent: Mapping[str, Tensor], missing: float) -> Iterator[Leak]:
+        directions = group.sides[0].directions
+        if directions is None or group.pulls.shape[1] < 2:
+            return
+        mine = directions[: self.count].double()
+        rows = torch.cat([_rows(sent[s.name], transposed=s.transposed)[s.numbers] for s in group.sides])
+        for read_outs, judged in self._searched(group.pulls):
+            both = ReadOuts.single(group.pulls.shape[1]) + read_outs
+            pulls = group.pulls[: self.count].double()
+            pulls = pulls / pulls.abs().max().clamp_min(_TINY)
+            d = dominance(both.of(pulls), rounding(both, pulls))
+            top, who = d.max(0)
+            chosen = ((top > VISIBLE) & judged[who]).nonzero()[:, 0]
+            for some in torch.split(chosen, max(1, _AT_A_TIME // rows.shape[1])):
+                used = ReadOuts(rows=both.rows[some], weights=both.weights[some])
+                vectors = used.of(rows.double().T).T
+                lacking = _missing(vectors, mine, who[some])
+                for place in (lacking < missing).nonzero()[:, 0].tolist():
+                    yield from self._leaks(group, used, place, int(who[some][place]), float(lacking[place]))
+
+    def _searched(self, pulls: Tensor) -> Iterator[tuple[ReadOuts, Tensor]]:
+        """Read-outs, and which of the B examples they may be judged on: none on which they were searched."""
+        everybody = torch.ones(self.count, dtype=torch.bool)
+        others = pulls[self.count :]
+        if len(others) >= FEWEST // 2:
+            yield search(others[:SEARCHED]), everybody
+        elif self.count < FEWEST:
+            yield search(pulls[:0]), everybody
+        else:
+            for turn in range(2):
+                other = torch.arange(self.count) % 2 == turn
+                yield search(pulls[: self.count][~other][:SEARCHED]), other
+
+    def _leaks(
+        self, group: Group, used: ReadOuts, place: int, example: int, missing: float
+    ) -> Iterator[Leak]:
+        taken = used.rows[place][used.weights[place] != 0]
+        first = 0
+        for side in group.sides:
+            own = taken[(taken >= first) & (taken < first + side.pulls.shape[1])] - first
+            first += side.pulls.shape[1]
+            if len(own):
+                yield Leak(
+                    example=example,
+                    what="input",
+                    layer=side.name.removesuffix("weight").removesuffix(".") or side.name,
+                    by="fixed rows",
+                    missing=missing,
+                    rows=tuple(side.numbers[own].tolist()),
+                    tensor=side.name,
+                    transposed=side.transposed,
+                )
+
+
+def pursue(model: nn.Module, own: Own, others: Own | None = None) -> Pursued:
+    """What ``own`` examples add to the update of ``model`` in its mode; the search is on ``others``.
+
+    Raises:
+        BadValue: the model does not run on the examples.
+    """
+    if others is not None and len(others):
+        both = (
+            torch.cat(pair)
+            for pair in ((own.inputs, others.inputs[:SEARCHED]), (own.targets, others.targets[:SEARCHED]))
+        )
+        inputs, targets = both
+        return Pursued(pulls=pulls_of(model, Own(inputs=inputs, targets=targets)), count=len(own))
+    return Pursued(pulls=pulls_of(model, own), count=len(own))
+
+
+def _rows(tensor: Tensor, *, transposed: bool) -> Tensor:
+    matrix = tensor.detach().flatten(1)
+    return matrix.T if transposed else matrix
+
+
+def _without_empty_rows(group: Group, sent: Mapping[str, Tensor]) -> Group:
+    sides = []
+    for side in group.sides:
+        kept = _rows(sent[side.name], transposed=side.transposed)[side.numbers].any(1)
+        sides.append(
+            replace(
+                side, pulls=side.pulls[:, kept], sizes=side.sizes[:, kept], numbers=side.numbers[kept.cpu()]
+            )
+        )
+    return Group(sides=tuple(sides))
+
+
+def _missing(vectors: Tensor, inputs: Tensor, who: Tensor) -> Tensor:
+    """Share of the contrast of examples ``who`` (C,) that is missing from vectors (C, n) at the best scale.
+
+    The mean of all examples is taken off first where that helps, as a server does that knows it.
+    """
+    aims = inputs[who]
+    mean = F.normalize(inputs.mean(0), dim=0, eps=_TINY)
+    flat = torch.full_like(mean, mean.numel() ** -0.5)
+    missing = torch.full((len(who),), torch.inf, dtype=vectors.dtype)
+    for background in (torch.zeros_like(mean), mean):
+        seen = vectors - (vectors @ background)[:, None] * background
+        rest = aims - (aims @ background)[:, None] * background
+        # What is alike in all examples, or constant, is no contrast of one of them.
+        contrast = torch.minimum(
+            *(torch.linalg.vector_norm(aims - (aims @ t)[:, None] * t, dim=1) for t in (mean, flat))
+        ).clamp_min(1e-6)
+        length = torch.linalg.vector_norm(seen, dim=1).clamp_min(_TINY)
+        along = (seen * rest).sum(1) / length
+        apart = (rest.square().sum(1) - along.square()).clamp_min(0).sqrt()
+        missing = torch.minimum(missing, torch.where(length > _TINY, apart / contrast, torch.inf))
+    return missing
