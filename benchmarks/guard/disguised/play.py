@@ -1,7 +1,7 @@
 """``glasshouse guard --self-test``: every built-in attack that alters models, disguised, against the guard.
 
 One client with a batch of 64 examples answers with one gradient. The server crafts a model with the attack's
-own ``craft``, disguises it (:mod:`benchmarks.guard.disguised.evasions`), and reads the answer with the attack's own
+own ``craft``, disguises it (``evasions``), and reads the answer with the attack's own
 ``run``. The leak is the share of the batch that it matches, minus that of examples that were not used.
 """
 

@@ -1,7 +1,7 @@
 """``glasshouse guard``: inspect received models before training on them.
 
-Exit codes: 0 nothing found, 1 a finding, 2 bad usage or an unreadable file, 3 not judged: too few examples, or too
-little of the model could be looked at.
+Exit codes: 0 nothing found, 1 a finding, 2 bad usage or an unreadable file, 3 not judged: too few examples,
+or too little of the model could be looked at.
 """
 
 import json
@@ -14,13 +14,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from glasshouse.api.guard import FORM, TRIED, agreed_tensors, architecture, own_examples, tensors_of
+from glasshouse.api.guard import FORM, agreed_tensors, architecture, own_examples, tensors_of
 from glasshouse.api.guard import guard as inspect_model
 from glasshouse.cli.options import Json
 from glasshouse.errors import BadValue
 from glasshouse.guard.fit import Fit
 from glasshouse.guard.inspect import Seen
-from glasshouse.guard.pursuit.limits import FEWEST, OTHERS
+from glasshouse.guard.pursuit.limits import FEWEST, JUDGED, OTHERS, SEARCHED
 from glasshouse.guard.vectors import SMALLEST
 from glasshouse.models.build import build
 from glasshouse.outside.files import printable
@@ -42,8 +42,8 @@ TERMS = (
 )
 TRIED = (
     "Not covered: what honest models of this architecture give away as well (rarely firing units, labels, "
-    "small batches), a leak of a few examples more than theirs, layers that are neither linear nor "
-    "convolutions, and what gradient inversion would find. Check your update before you send it (preflight)."
+    "small batches), a leak of a few examples more than theirs, read-outs of many rows or that "
+    "depend on the batch, and what gradient inversion would find. Check your update before you send it (preflight)."
 )
 TOO_FEW = (
     "Not covered: what the model does to your data. "
@@ -59,7 +59,7 @@ UNREACHED = (
     "reach.{more} Check your update (preflight)."
 )
 MORE = (
-    f" There were no more to try (up to {TRIED + OTHERS} are): what 1 example in 100 reaches is dead for "
+    f" There were no more to try (up to {JUDGED + SEARCHED + OTHERS} are): what 1 example in 100 reaches is dead for "
     "64 of them in every second case."
 )
 NOT_JUDGED = 3
@@ -228,7 +228,7 @@ def _print(models: dict[str, Seen]) -> None:
             _say(console, f"{name}: {_fit(one.inspection.values)}")
         if number := int(one.inspection.values.get("unreached", 0)):
             tried = int(one.inspection.values["tried"])
-            more = MORE if tried < TRIED + OTHERS else ""
+            more = MORE if tried < JUDGED + SEARCHED + OTHERS else ""
             layers = words.count(number, "layers")
             _say(console, f"{name}: {layers} {UNREACHED.format(tried=tried, more=more)}")
     if any(one.inspection.values["skipped"] for one in models.values()):

@@ -17,6 +17,8 @@ from typing import Final, final
 from torch import Tensor, nn
 
 from glasshouse.guard.preflight import Examples, Preflight
+from glasshouse.guard.pursued import Memory
+from glasshouse.guard.pursuit.examples import Own
 from glasshouse.guard.remedies import MOST, REMEDIES, Case, Train, distance, drop_rows, gradient_of
 from glasshouse.guard.watch import Watched
 from glasshouse.store import append_jsonl
@@ -81,8 +83,7 @@ def mitigate(
     *,
     kind: Kind = "delta",
     train: Train | None = None,
-    more: tuple[Tensor, Tensor] | None = None,
-    others: tuple[Tensor, Tensor] | None = None,
+    memory: Memory | None = None,
     log: Path | None = None,
 ) -> Mitigation:
     """Change an update as little as possible so that none of the client's examples is exposed in it.
@@ -96,8 +97,7 @@ def mitigate(
             training.
         kind: ``gradient`` or ``delta``.
         train: computes the update of other examples, for remedies that need it; has a default for gradients.
-        more: further examples of the client and their classes, to grow the batch with.
-        others: as in :func:`~glasshouse.guard.preflight.preflight`.
+        memory: as in :func:`~glasshouse.guard.preflight.preflight`; the batch may grow with its examples.
         log: a file of the client's own, to which the decision is appended as a line of JSON.
 
     Raises:
@@ -118,7 +118,9 @@ def mitigate(
             return {n: g for n, g in gradient_of(model, inputs, labels).items() if n in update}
 
     inputs, labels, watched = batch if len(batch) == 3 else (*batch, None)
-    examples = Examples.behind(update, model, inputs, labels, kind=kind, watched=watched, others=others)
+    examples = Examples.behind(
+        update, model, Own(inputs=inputs, targets=labels), kind=kind, watched=watched, memory=memory
+    )
     case = Case(
         update=update,
         model=model,
@@ -126,8 +128,7 @@ def mitigate(
         labels=labels,
         kind=kind,
         train=train,
-        more=more,
-        others=others,
+        memory=memory,
         behind=examples,
     )
     mitigation = _find_remedy(case, examples.find_in(update))

@@ -35,7 +35,7 @@ from torch import Tensor, nn
 
 from glasshouse.errors import BadValue
 from glasshouse.guard.contributions import Contributions, What, largest
-from glasshouse.guard.pursued import Pursued, pursue
+from glasshouse.guard.pursued import Memory, Pursued, pursue
 from glasshouse.guard.pursuit.examples import Own
 from glasshouse.guard.pursuit.inspect import EVALUATION, TRAINING, in_mode
 from glasshouse.guard.rules.finite import not_finite
@@ -45,7 +45,7 @@ from glasshouse.guard.trace import LayerTrace, trace
 from glasshouse.guard.watch import Watched
 from glasshouse.wire import Kind
 
-__all__ = ["RECOGNISED", "Examples", "Leak", "Preflight", "preflight"]
+__all__ = ["RECOGNISED", "Examples", "Leak", "Memory", "Preflight", "preflight"]
 
 _SAME_AS_INPUT: Final = 0.999
 """Correlation from which on a layer's input counts as the model's input, normalised or not."""
@@ -106,9 +106,8 @@ def preflight(
     labels: Tensor,
     *,
     kind: Kind = "delta",
-    recognised: float = RECOGNISED,
     watched: Watched | None = None,
-    others: tuple[Tensor, Tensor] | None = None,
+    memory: Memory | None = None,
 ) -> Preflight:
     """Look for a client's examples in the update that it is about to send.
 
@@ -119,11 +118,10 @@ def preflight(
             of sentences their tokens, (B, L).
         labels: their classes, (B,).
         kind: ``gradient`` or ``delta``.
-        recognised: share of an exposed example's contrast that may be missing.
         watched: the recorded training (:func:`~glasshouse.guard.watch.watch`): no extra pass is then needed,
             and the contribution of each example in each step is known. Fixed combinations need a pass anyway.
-        others: further own examples and their classes, on which fixed combinations are searched; None: they
-            are searched on each half of the examples for the other.
+        memory: further own examples, on which fixed combinations are searched (without any, they are searched
+            on each half of the examples for the other), and what was sent a round ago.
 
     Raises:
         BadValue: another kind, no weight of ``model`` in the update, or inputs that do not match it.
@@ -137,8 +135,8 @@ def preflight(
         >>> seen.standing("input"), seen.standing("features"), seen.labels
         ((0,), (), (0,))
     """
-    examples = Examples.behind(update, model, inputs, labels, kind=kind, watched=watched, others=others)
-    return examples.find_in(update, recognised=recognised)
+    own = Own(inputs=inputs, targets=labels)
+    return Examples.behind(update, model, own, kind=kind, watched=watched, memory=memory).find_in(update)
 
 
 @final
@@ -151,7 +149,7 @@ class Examples:
         kind: of the update.
         layers: contributions to each layer that can be checked.
         head: the last layer, before the output.
-        pursued: what the examples add along rows that a server may combine; None for a model of sentences.
+        pursued: what the examples add along rows that a server may combine; None for sentences, and in sums.
         controlled: the control passed: in an update of one of them only that one is found.
         sentences: the model and its tokens, for a model of sentences; all else is then empty.
     """
@@ -169,16 +167,16 @@ class Examples:
         cls,
         update: Mapping[str, Tensor],
         model: nn.Module,
-        inputs: Tensor,
-        labels: Tensor,
+        own: Own,
         *,
         kind: Kind,
         watched: Watched | None = None,
-        others: tuple[Tensor, Tensor] | None = None,
+        memory: Memory | None = None,
         copies: int = 1,
     ) -> "Examples":
         """The examples behind ``update``: see :func:`preflight`; ``copies``: rotated versions of each."""
         parameters = dict(model.named_parameters())
+        inputs, labels = own.inputs, own.targets
         if kind not in ("gradient", "delta") or not any(name in update for name in parameters):
             raise BadValue(
                 "check of an update before it is sent",
@@ -206,8 +204,8 @@ class Examples:
             head=traces[-1],
             pursued=pursue(
                 in_mode(model, TRAINING if model.training else EVALUATION),
-                Own(inputs=inputs, targets=labels),
-                None if others is None else Own(inputs=others[0], targets=others[1]),
+                own,
+                memory,
             ),
             controlled=_control(inputs),
         )
@@ -227,7 +225,7 @@ class Examples:
             )
         if self.sentences is not None:
             return _of_sentences(update, *self.sentences)
-        assert self.head is not None and self.pursued is not None
+        assert self.head is not None
         leaks: dict[tuple[int, What], Leak] = {}
         for one in self.layers:
             rows, bias = (update.get(one.trace.named(part)) for part in ("weight", "bias"))
@@ -235,7 +233,8 @@ class Examples:
                 key = leak.example, one.what
                 leaks[key] = min(leaks.get(key, leak), leak, key=lambda known: known.missing)
         named = {leak.example for leak in leaks.values() if leak.what == "input"}
-        fixed = [x for x in self.pursued.find_in(update) if x.example not in named]
+        pursued = [] if self.pursued is None else self.pursued.find_in(update)
+        fixed = [leak for leak in pursued if leak.example not in named]
         classes = _named_classes(update, self.head, self.labels, self.kind)
         return Preflight(
             examples=len(self.labels),
@@ -243,7 +242,7 @@ class Examples:
             labels=tuple(i for i, label in enumerate(self.labels.tolist()) if label in classes),
             wrong_classes=len(classes - set(self.labels.tolist())),
             controlled=self.controlled,
-            unseen=tuple(name for name in self.pursued.pulls.unseen if name in update),
+            unseen=() if self.pursued is None else self.pursued.unseen(update),
         )
 
 

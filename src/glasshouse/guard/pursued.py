@@ -9,7 +9,7 @@ Shape letters: B examples behind the update, R rows of a group, n columns, C rea
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, final
 
 import torch
@@ -19,14 +19,30 @@ from torch.nn import functional as F
 from glasshouse.guard.pursuit.examples import Own
 from glasshouse.guard.pursuit.judge import dominance, rounding
 from glasshouse.guard.pursuit.limits import FEWEST, SEARCHED, VISIBLE
-from glasshouse.guard.pursuit.pulls import Group, Pulls, groups_of, pulls_of
+from glasshouse.guard.pursuit.pulls import AGO, Group, Pulls, groups_of, pulls_of
 from glasshouse.guard.pursuit.search import ReadOuts, search
 from glasshouse.guard.standing import CLEAR, Leak
 
-__all__ = ["Pursued", "pursue"]
+__all__ = ["Memory", "Pursued", "pursue"]
 
 _TINY: Final = 1e-300
 _AT_A_TIME: Final = 2**22  # numbers of vectors that are read at a time
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Memory:
+    """What a client remembers when it checks an update. Nothing of it is ever sent.
+
+    Attributes:
+        others: further own examples that are not behind the update, and their classes.
+        model: the model of the last round, in its mode; None: this is the first.
+        sent: the update that was sent then: a server may combine rows of both where examples repeat.
+    """
+
+    others: tuple[Tensor, Tensor] | None = None
+    model: nn.Module | None = None
+    sent: Mapping[str, Tensor] | None = None
 
 
 @final
@@ -37,19 +53,31 @@ class Pursued:
     Attributes:
         pulls: of the B examples behind the update, and then of the others.
         count: B.
+        before: the same for the model of the last round; None: it is not known.
+        sent: the update of the last round, by name.
     """
 
     pulls: Pulls
     count: int
+    before: Pulls | None = None
+    sent: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def unseen(self, update: Mapping[str, Tensor]) -> tuple[str, ...]:
+        """The tensors of ``update`` that could not be looked at."""
+        return tuple(name for name in self.pulls.unseen if name in update)
 
     def find_in(self, update: Mapping[str, Tensor], *, missing: float = CLEAR) -> list[Leak]:
         """The examples that fixed read-outs expose in ``update``, one leak per example and tensor.
 
         The search is made anew for every update: where rows were dropped, others may take their place.
         """
-        sent = {name: t for name, t in update.items() if bool(t.any())}
+        past = {f"{name}{AGO}": t for name, t in self.sent.items()}
+        sent = {name: t for name, t in {**update, **past}.items() if bool(t.any())}
+        sides = list(self.pulls.sides)
+        if self.before is not None:
+            sides += [replace(side, name=f"{side.name}{AGO}") for side in self.before.sides]
         leaks: dict[tuple[int, str, bool], Leak] = {}
-        for group in groups_of(side for side in self.pulls.sides if side.name in sent):
+        for group in groups_of(side for side in sides if side.name in sent):
             for leak in self._in_group(_without_empty_rows(group, sent), sent, missing):
                 key = leak.example, leak.tensor, leak.transposed
                 known = leaks.get(key, leak)
@@ -98,7 +126,7 @@ class Pursued:
         for side in group.sides:
             own = taken[(taken >= first) & (taken < first + side.pulls.shape[1])] - first
             first += side.pulls.shape[1]
-            if len(own):
+            if len(own) and not side.name.endswith(AGO):  # what was sent cannot be changed
                 yield Leak(
                     example=example,
                     what="input",
@@ -111,20 +139,24 @@ class Pursued:
                 )
 
 
-def pursue(model: nn.Module, own: Own, others: Own | None = None) -> Pursued:
-    """What ``own`` examples add to the update of ``model`` in its mode; the search is on ``others``.
+def pursue(model: nn.Module, own: Own, memory: Memory | None = None) -> Pursued:
+    """What ``own`` examples add to the update of ``model`` in its mode, and what they added a round ago.
 
     Raises:
         BadValue: the model does not run on the examples.
     """
-    if others is not None and len(others):
-        both = (
-            torch.cat(pair)
-            for pair in ((own.inputs, others.inputs[:SEARCHED]), (own.targets, others.targets[:SEARCHED]))
-        )
-        inputs, targets = both
-        return Pursued(pulls=pulls_of(model, Own(inputs=inputs, targets=targets)), count=len(own))
-    return Pursued(pulls=pulls_of(model, own), count=len(own))
+    memory, everybody = memory or Memory(), own
+    if memory.others is not None and len(memory.others[1]):
+        pairs = zip((own.inputs, own.targets), memory.others, strict=True)
+        inputs, targets = (torch.cat([mine, more[:SEARCHED]]) for mine, more in pairs)
+        everybody = Own(inputs=inputs, targets=targets)
+    is_second = memory.model is not None and memory.sent is not None
+    return Pursued(
+        pulls=pulls_of(model, everybody),
+        count=len(own),
+        before=pulls_of(memory.model, everybody) if is_second and memory.model is not None else None,
+        sent=memory.sent or {},
+    )
 
 
 def _rows(tensor: Tensor, *, transposed: bool) -> Tensor:

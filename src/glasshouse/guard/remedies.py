@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from glasshouse.guard.preflight import Examples, Preflight
+from glasshouse.guard.pursued import Memory
+from glasshouse.guard.pursuit.examples import Own
 from glasshouse.guard.standing import Leak
 from glasshouse.guard.trace import trace
 from glasshouse.interfaces import losses_of
@@ -44,9 +46,8 @@ class Case:
         labels: their classes, (B,).
         kind: ``gradient`` or ``delta``.
         train: computes the update of other examples; None: it cannot be recomputed.
-        more: further examples of the client, and their classes.
+        memory: further own examples, and what was sent a round ago.
         behind: the examples' contributions to the update; None: they are computed by a pass.
-        others: further own examples, on which fixed combinations of rows are searched.
         copies: versions of each image among the examples; 1: no rotated copies.
     """
 
@@ -56,9 +57,8 @@ class Case:
     labels: Tensor
     kind: Kind
     train: Train | None = None
-    more: tuple[Tensor, Tensor] | None = None
+    memory: Memory | None = None
     behind: Examples | None = None
-    others: tuple[Tensor, Tensor] | None = None
     copies: int = 1
 
     def check(self) -> Preflight:
@@ -77,10 +77,9 @@ class Case:
         return Examples.behind(
             self.update,
             self.model,
-            self.inputs,
-            self.labels,
+            Own(inputs=self.inputs, targets=self.labels),
             kind=self.kind,
-            others=self.others,
+            memory=self.memory,
             copies=self.copies,
         )
 
@@ -161,9 +160,10 @@ def add_copies(case: Case) -> Case | None:
 
 def grow_batch(case: Case) -> Case | None:
     """Also train on further examples of the client."""
-    if case.more is None:
+    if case.memory is None or case.memory.others is None:
         return None
-    inputs, labels = case.more
+    inputs, labels = case.memory.others
+    case = replace(case, memory=replace(case.memory, others=None))  # they are in the batch now
     return case._again(torch.cat([case.inputs, inputs]), torch.cat([case.labels, labels]))
 
 

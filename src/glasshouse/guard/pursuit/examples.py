@@ -1,4 +1,4 @@
-"""The adapter between a client's examples and the pursuit: the only file here that knows what an example is."""
+"""The adapter between a client's examples and the pursuit: the only file that knows what an example is."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -53,9 +53,9 @@ def train_loss(model: nn.Module, some: Own) -> Tensor:
 def goals(model: nn.Module, some: Own, *, balanced: bool = True) -> Tensor:
     """A number per example whose gradient is what that example adds to the update, (B,).
 
-    Where the output is one row of logits per example, the gradient there has norm 1 for every example, however
-    well the model fits it (towards the label if it vanished), so that unevenness is due to the model. A model
-    with its own losses keeps them.
+    Where the output is one row of logits per example, the gradient there has norm 1 for every example,
+    however well the model fits it (towards the label if it vanished), so that unevenness is due to the model.
+    A model with its own losses keeps them.
     """
     if isinstance(model, HasLosses):
         return model.losses(some.inputs, some.targets)
@@ -77,11 +77,10 @@ def unit_force(logits: Tensor, targets: Tensor) -> Tensor:
 def _check(logits: object, some: Own) -> None:
     if isinstance(logits, Tensor) and logits.ndim == 2 and len(logits) == len(some):
         return
+    shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits)
     raise BadValue(
         "inspection of a model's behaviour",
         needs="for each example one row of logits, or a model with its own losses",
-        got=f"{tuple(logits.shape)} of {len(some)} examples"
-        if isinstance(logits, Tensor)
-        else str(type(logits)),
+        got=f"{shape} of {len(some)} examples",
         fix="give examples in the form that the model takes",
     )

@@ -213,10 +213,11 @@ def _few(model: nn.Module, pulls: Pulls, own: Own, ranges: Ranges) -> list[str]:
     if not few:
         return []
     worst = min(few, key=lambda name: shares[name] / ranges.used[name])
-    return [
+    sentence = (
         f"the update of {worst} would be as if only {shares[worst]:.0%} of your examples had been used "
         f"(honest models: at least {ranges.used[worst]:.0%})"
-    ]
+    )
+    return [sentence]
 
 
 def _values(found: Sequence[Found], ranges: Ranges, pulls: Pulls) -> dict[str, float]:

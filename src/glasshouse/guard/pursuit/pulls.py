@@ -31,6 +31,8 @@ from glasshouse.guard.trace import LayerTrace, trace
 
 TOGETHER: Final = 64
 """Examples in one pass: statistics of batch normalisation are those of a batch."""
+AGO: Final = " a round ago"
+"""What is added to the name of a tensor of the last round."""
 _NUMBERS: Final = 2**24  # of per-example gradients in memory at a time
 _SKETCH: Final = 8  # numbers by which directions are compared
 _SAME: Final = 1e-3
@@ -172,8 +174,8 @@ def groups_of(sides: Iterable[Side]) -> list[Group]:
 
 
 def stacked(before: Pulls, now: Pulls) -> list[Group]:
-    """Groups of two rounds on the same examples that read the same input in both: the model's input, mostly."""
-    earlier = [replace(side, name=f"{side.name} a round ago") for side in before.sides]
+    """Groups of two rounds on the same examples that read the same input in both: mostly the model's own."""
+    earlier = [replace(side, name=f"{side.name}{AGO}") for side in before.sides]
     groups = groups_of([*now.sides, *earlier])
     marked = {side.name for side in earlier}
     return [g for g in groups if marked & set(g.names) and set(g.names) - marked]
@@ -297,7 +299,7 @@ def _one_by_one(goal: _Goal, some: Own, names: Sequence[str]) -> dict[str, Tenso
 
 
 def _with_batch_statistics(model: nn.Module, own: Own) -> nn.Module:
-    """A copy in which one example passes as in its mode: batch normalisation with a batch's own statistics."""
+    """A copy in which one example passes as in its mode: normalised with a batch's own statistics."""
     work = copy.deepcopy(model)
     norms = [part for part in work.modules() if isinstance(part, _NormBase) and part.training]
     if norms:
@@ -313,7 +315,7 @@ def _with_batch_statistics(model: nn.Module, own: Own) -> nn.Module:
 
 
 def _project(gradients: Tensor) -> tuple[Tensor, ...]:
-    """Lengths (b,), and for each side pulls (b, R), sizes (b, R) and directions (b, n); no side of a vector."""
+    """Lengths (b,), and of each side pulls (b, R), sizes (b, R), directions (b, n); vectors have none."""
     lengths = torch.linalg.vector_norm(gradients.flatten(1), dim=1)
     if gradients.ndim < 3:
         return (lengths,)

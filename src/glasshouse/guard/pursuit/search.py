@@ -41,7 +41,7 @@ class ReadOuts:
         return cls(rows=torch.arange(count)[:, None], weights=torch.ones(count, 1, dtype=torch.double))
 
     def of(self, pulls: Tensor) -> Tensor:
-        """Responses (N, C) to pulls (N, R); of the transposed rows of an update (n, R), what is read (n, C)."""
+        """Responses (N, C) to pulls (N, R); of transposed rows of an update (n, R), what is read (n, C)."""
         responses = pulls.new_zeros(len(pulls), len(self.rows))
         for rows, weights in zip(self.rows.T, self.weights.T.to(pulls), strict=True):
             some = weights.nonzero()[:, 0]
@@ -88,20 +88,17 @@ def _in_block(scaled: Tensor) -> ReadOuts:
     count = scaled.shape[1]
     columns = scaled.T.contiguous()
     correlation = (columns @ scaled / len(scaled)).fill_diagonal_(0)
-    found = []
     # a. Most correlated rows, fitted, and the nearest with the sign of the correlation as it is.
     near = correlation.abs().topk(min(LIKELY, count - 1), dim=1).indices
-    for k in range(1, near.shape[1] + 1):
-        found.append(_fit(columns, near[:, :k]))
-    found.append(_fixed(near[:, :1], correlation.gather(1, near[:, :1]).sign()))
+    supports = [near[:, : k + 1] for k in range(near.shape[1])]
     # b. Matching pursuit, which takes a second and third row for what the first leaves.
-    for support in _matching(columns, correlation, most=min(3, count - 1)):
-        found.append(_fit(columns, support))
+    supports += _matching(columns, correlation, most=min(3, count - 1))
     # c. Rows that fire for the same examples, whatever the sign and size of their pulls.
     alike = _likeness(columns).fill_diagonal_(-1)
     order = alike.topk(min(max(SUPPORTS), count - 1), dim=1).indices
-    for k in sorted({min(k, order.shape[1]) for k in SUPPORTS}):
-        found.append(_fit(columns, order[:, :k]))
+    supports += [order[:, :k] for k in sorted({min(k, order.shape[1]) for k in SUPPORTS})]
+    found = [_fit(columns, support) for support in supports]
+    found.append(_fixed(near[:, :1], correlation.gather(1, near[:, :1]).sign()))
     total = found[0]
     for more in found[1:]:
         total = total + more

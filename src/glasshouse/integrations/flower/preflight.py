@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from glasshouse.errors import BadValue
 from glasshouse.guard.mitigate import mitigate
 from glasshouse.guard.preflight import preflight
+from glasshouse.guard.pursued import Memory
 from glasshouse.guard.watch import Watched, watch
 from glasshouse.integrations.flower.examiner import Examples
 from glasshouse.integrations.flower.lookout import Lookout
@@ -65,6 +66,7 @@ class _Preflight:
     network: nn.Module | None
     data: Data | None
     settings: Settings
+    _memory: dict[int, Memory] = field(default_factory=dict)
 
     def __call__(self, message: Message, context: Context, call_next: Next) -> Message:
         """Train, then check what would be sent."""
@@ -104,8 +106,9 @@ class _Preflight:
         examples = self._used(report.context, lookout)
         parameters = [name for name, _ in network.named_parameters() if name in trained and name in received]
         update = difference({n: trained[n] for n in parameters}, {n: received[n] for n in parameters})
+        memory = self._memory.get(report.context.node_id)
         try:
-            outcome = preflight(update, network, *examples, watched=layers)
+            outcome = preflight(update, network, *examples, watched=layers, memory=memory)
         except BadValue as error:  # an update that overflows cannot be checked
             return report.refuse("the update cannot be checked", [str(error)])
         if outcome.unseen and not (settings.unchecked or settings.reports_only):
@@ -116,18 +119,25 @@ class _Preflight:
         also = [*unseen, *([lookout.summary] if lookout.tried else [])]
         if len(standing) <= settings.most and outcome.controlled:
             report.add("sent", [outcome.summary, *also])
-            return reply
-        closed = mitigate(update, network, (*examples, layers)) if settings.mitigated else None
+            return self._remember(reply, network, update, report)
+        closed = mitigate(update, network, (*examples, layers), memory=memory) if settings.mitigated else None
         if closed is not None and closed.update is not None:
             changed = {**trained, **{n: received[n] + t for n, t in closed.update.items()}}
             put_tensors(sent, list(changed.values()))
             report.add("sent", [closed.summary, *also])
-            return reply
+            return self._remember(reply, network, closed.update, report)
         if settings.reports_only:
             report.add("reported", [outcome.summary, *also])
-            return reply
+            return self._remember(reply, network, update, report)
         where = [f"example {one.example}: {one.what}, {one.by} of {one.layer}" for one in outcome.leaks]
         return report.refuse("the update would show examples", [outcome.summary, *where])
+
+    def _remember(
+        self, reply: Message, network: nn.Module, update: Mapping[str, Tensor], report: Report
+    ) -> Message:
+        """Keep what is sent: next round's update is judged together with it, as examples repeat."""
+        self._memory[report.context.node_id] = Memory(model=copy.deepcopy(network), sent=dict(update))
+        return reply
 
     def _used(self, context: Context, lookout: Lookout) -> Examples:
         """All examples behind the update, without duplicates."""
