@@ -125,7 +125,7 @@ def test_more_sentences_hide_them_and_nothing_else_is_tried():
     assert closed.update is None
     assert closed.trials == ()
     grown = mitigate(
-        update, model, (few.inputs, few.labels), kind="gradient", more=(many.inputs, many.labels)
+        update, model, (few.inputs, few.labels), kind="gradient", memory=Memory(others=(many.inputs, many.labels))
     )
     assert [trial.remedy for trial in grown.trials] == ["grow the batch"]
     assert grown.trials[0].standing == 0

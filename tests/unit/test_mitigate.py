@@ -36,7 +36,7 @@ def case_of(model: nn.Module, batch: Data, more: Data | None = None) -> Case:
         labels=batch[1],
         kind="gradient",
         train=lambda inputs, labels: gradient_of(model, inputs, labels),
-        more=more,
+        memory=memory,
     )
 
 
@@ -86,7 +86,7 @@ def test_a_batch_of_one_is_not_sent_unless_it_grows(digits: Data, tmp_path: Path
     alone = mitigate(update, model, batch, kind="gradient", log=tmp_path / "log.jsonl")
     assert alone.update is None
     assert alone.summary.startswith("Do not send this update: 1 of your 1 examples stood in it")
-    grown = mitigate(update, model, batch, kind="gradient", more=part(digits, 100, 300))
+    grown = mitigate(update, model, batch, kind="gradient", memory=Memory(others=part(digits, 100, 300)))
     assert {trial.remedy: trial.standing for trial in grown.trials}["grow the batch"] == 0
     (line,) = read_jsonl(tmp_path / "log.jsonl")
     assert (line["decision"], line["remedy"], line["standing"]) == ("not sent", "", 1)
@@ -100,7 +100,7 @@ def test_a_remedy_leaves_the_model_and_the_update_as_they_were(
 ) -> None:
     monkeypatch.setattr(remedies, "MOST", 100.0)  # much noise is needed here
     model, batch = crafted(digits), part(digits, 0, 16)
-    case = case_of(model, batch, more=part(digits, 100, 120))
+    case = case_of(model, batch, memory=Memory(others=part(digits, 100, 120)))
     weights = {n: t.clone() for n, t in model.state_dict().items()}
     before = {n: t.clone() for n, t in case.update.items()}
     state = torch.get_rng_state()

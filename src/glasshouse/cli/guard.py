@@ -43,7 +43,8 @@ TERMS = (
 TRIED = (
     "Not covered: what honest models of this architecture give away as well (rarely firing units, labels, "
     "small batches), a leak of a few examples more than theirs, read-outs of many rows or that "
-    "depend on the batch, and what gradient inversion would find. Check your update before you send it (preflight)."
+    "depend on the batch, and what gradient inversion would find. Check your update before you send it "
+    "(preflight)."
 )
 TOO_FEW = (
     "Not covered: what the model does to your data. "
@@ -59,7 +60,8 @@ UNREACHED = (
     "reach.{more} Check your update (preflight)."
 )
 MORE = (
-    f" There were no more to try (up to {JUDGED + SEARCHED + OTHERS} are): what 1 example in 100 reaches is dead for "
+    f" There were no more to try (up to {JUDGED + SEARCHED + OTHERS} are): what 1 example in 100 reaches is "
+    "dead for "
     "64 of them in every second case."
 )
 NOT_JUDGED = 3

@@ -26,6 +26,11 @@ from glasshouse.guard.standing import CLEAR, Leak
 __all__ = ["Memory", "Pursued", "pursue"]
 
 _TINY: Final = 1e-300
+STRANGE: Final = 1.6
+"""Factor between what an example adds to a vector and the vector itself, beyond which others make it: those of
+an example with a dominance of .8 are within 1.5."""
+EXPLAINED: Final = 0.5
+"""Cosine between a tensor's update and the examples' contributions, below which others made the update."""
 _AT_A_TIME: Final = 2**22  # numbers of vectors that are read at a time
 
 
@@ -91,10 +96,15 @@ class Pursued:
             return
         mine = directions[: self.count].double()
         rows = torch.cat([_rows(sent[s.name], transposed=s.transposed)[s.numbers] for s in group.sides])
+        pulls = group.pulls[: self.count].double()
+        pulls = pulls / pulls.abs().max().clamp_min(_TINY)
+        expected = pulls.T @ mine
+        energy = expected.square().sum().clamp_min(_TINY)
+        scale = float((rows.double() * expected).sum() / energy)  # of the update: 1 / B, a step size, ...
+        if float(F.cosine_similarity(rows.double().flatten(), expected.flatten(), dim=0).abs()) < EXPLAINED:
+            return
         for read_outs, judged in self._searched(group.pulls):
             both = ReadOuts.single(group.pulls.shape[1]) + read_outs
-            pulls = group.pulls[: self.count].double()
-            pulls = pulls / pulls.abs().max().clamp_min(_TINY)
             d = dominance(both.of(pulls), rounding(both, pulls))
             top, who = d.max(0)
             chosen = ((top > VISIBLE) & judged[who]).nonzero()[:, 0]
@@ -102,6 +112,10 @@ class Pursued:
                 used = ReadOuts(rows=both.rows[some], weights=both.weights[some])
                 vectors = used.of(rows.double().T).T
                 lacking = _missing(vectors, mine, who[some])
+                # It must be the example's own contribution that makes the vector resemble it.
+                added = used.of(pulls)[who[some], torch.arange(len(some))]
+                share = (vectors * mine[who[some]]).sum(1) / (scale * added)
+                lacking[(share < 1 / STRANGE) | (share > STRANGE)] = torch.inf
                 for place in (lacking < missing).nonzero()[:, 0].tolist():
                     yield from self._leaks(group, used, place, int(who[some][place]), float(lacking[place]))
 
@@ -152,9 +166,11 @@ def pursue(model: nn.Module, own: Own, memory: Memory | None = None) -> Pursued:
         everybody = Own(inputs=inputs, targets=targets)
     is_second = memory.model is not None and memory.sent is not None
     return Pursued(
-        pulls=pulls_of(model, everybody),
+        pulls=pulls_of(model, everybody, balanced=False),
         count=len(own),
-        before=pulls_of(memory.model, everybody) if is_second and memory.model is not None else None,
+        before=pulls_of(memory.model, everybody, balanced=False)
+        if is_second and memory.model is not None
+        else None,
         sent=memory.sent or {},
     )
 

@@ -1,7 +1,7 @@
 """The numbers that decide, in one place.
 
-"Prototype": 32 crafted and 210 honest models of 35 architectures, on CIFAR-10 at 16 x 16, before this code was
-written. "Repeated" names a part of ``python -m benchmarks.guard pursuit``.
+"Prototype": 32 crafted and 210 honest models of 35 architectures, on CIFAR-10 at 16 x 16, before this code
+was written. "Repeated" names a part of ``python -m benchmarks.guard pursuit``.
 
 ==============  =====================================  ====================================  ========
 number          trades                                 set by                                repeated

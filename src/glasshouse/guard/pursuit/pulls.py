@@ -130,14 +130,19 @@ class Group:
         return torch.cat([side.sizes for side in self.sides], dim=1)
 
 
-def pulls_of(model: nn.Module, own: Own) -> Pulls:
+def pulls_of(model: nn.Module, own: Own, *, balanced: bool = True) -> Pulls:
     """What ``own`` examples add to each trainable tensor of ``model`` in its mode; it is not modified.
+
+    Args:
+        model: in the mode in which it is trained.
+        own: the examples.
+        balanced: as in :func:`~glasshouse.guard.pursuit.examples.goals`.
 
     Raises:
         BadValue: the model does not run on the examples, or overflows.
     """
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    recorded = _record(model, own, trained)
+    recorded = _record(model, own, trained, balanced=balanced)
     sides: list[Side] = []
     lengths: dict[str, Tensor] = {}
     for one in recorded:
@@ -147,7 +152,7 @@ def pulls_of(model: nn.Module, own: Own) -> Pulls:
         if one.named("bias") in trained:
             lengths[one.named("bias")] = torch.linalg.vector_norm(_summed(one.pulls, one), dim=1)
     others = [name for name in trained if name not in lengths]
-    unseen = _differentiate(model, own, others, sides, lengths) if others else {}
+    unseen = _differentiate(_Goal(model, balanced), own, others, sides, lengths) if others else {}
     numbers = sum(p.numel() for p in trained.values())
     missed = sum(trained[name].numel() for name in unseen)
     _check_finite(lengths)
@@ -181,9 +186,12 @@ def stacked(before: Pulls, now: Pulls) -> list[Group]:
     return [g for g in groups if marked & set(g.names) and set(g.names) - marked]
 
 
-def _record(model: nn.Module, own: Own, trained: Mapping[str, Tensor]) -> list[LayerTrace]:
+def _record(model: nn.Module, own: Own, trained: Mapping[str, Tensor], *, balanced: bool) -> list[LayerTrace]:
     """Traces of the layers whose weight is theirs alone and that are used once, over all examples."""
-    parts = [trace(model, some.inputs, some.targets, goals=_goals_on(some)) for some in own.parts(TOGETHER)]
+    parts = [
+        trace(model, some.inputs, some.targets, goals=_goals_on(some, balanced=balanced))
+        for some in own.parts(TOGETHER)
+    ]
     names = [[one.name for one in layers] for layers in parts]
     if any(names[0] != other for other in names):
         return []
@@ -201,8 +209,8 @@ def _record(model: nn.Module, own: Own, trained: Mapping[str, Tensor]) -> list[L
     return joined
 
 
-def _goals_on(some: Own) -> Callable[[nn.Module], Tensor]:
-    return lambda model: goals(model, some)
+def _goals_on(some: Own, *, balanced: bool) -> Callable[[nn.Module], Tensor]:
+    return lambda model: goals(model, some, balanced=balanced)
 
 
 def _of_layer(one: LayerTrace) -> Side:
@@ -224,10 +232,11 @@ def _summed(pulls: Tensor, one: LayerTrace) -> Tensor:
 
 
 def _differentiate(
-    model: nn.Module, own: Own, names: Sequence[str], sides: list[Side], lengths: dict[str, Tensor]
+    goal: "_Goal", own: Own, names: Sequence[str], sides: list[Side], lengths: dict[str, Tensor]
 ) -> dict[str, str]:
     """Add what examples add to the tensors ``names``; returns why some could not be looked at."""
-    work = _with_batch_statistics(model, own)
+    model = _with_batch_statistics(goal.model, own)
+    work = _Goal(model, goal.balanced)
     parts: dict[str, list[tuple[Tensor, ...]]] = {name: [] for name in names}
     numbers = sum(p.numel() for name, p in model.named_parameters() if name in parts)
     try:
@@ -261,17 +270,17 @@ _ODD: Final = (RuntimeError, ValueError, TypeError, LookupError, AttributeError,
 class _Goal(nn.Module):
     """A model as a function from one example to its goal."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, balanced: bool) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.balanced = model, balanced
 
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        return goals(self.model, Own(inputs=inputs[None], targets=targets[None]))[0]
+        one = Own(inputs=inputs[None], targets=targets[None])
+        return goals(self.model, one, balanced=self.balanced)[0]
 
 
-def _each(model: nn.Module, some: Own, names: Sequence[str]) -> dict[str, Tensor]:
+def _each(goal: "_Goal", some: Own, names: Sequence[str]) -> dict[str, Tensor]:
     """The gradient of each example's goal, (b, ...), by name: all at once, or one by one where that fails."""
-    goal = _Goal(model)
     known = {name: p.detach() for name, p in goal.named_parameters()}
     chosen = {f"model.{name}": known[f"model.{name}"] for name in names}
     rest = {name: t for name, t in [*known.items(), *goal.named_buffers()] if name not in chosen}
