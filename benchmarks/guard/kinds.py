@@ -180,29 +180,30 @@ def background(known: Tensor, seed: int) -> Case:
     return Case(model=model, read_outs=torch.eye(ROWS), background=known.flatten(1).mean(0))
 
 
-def windows(known: Tensor, seed: int) -> Case:
-    """Windows of neighbouring rows: weights of five thresholds of one direction, jittered, cancel outside."""
+def windows(known: Tensor, seed: int, *, width: int = 5) -> Case:
+    """Windows of ``width`` rows: one below a window, and others above it whose mixture equals it elsewhere."""
     generator = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)
-    fifth = ROWS // 5
-    directions, low, high = _bins(known, fifth, generator, share=1.3 / BATCH)
-    parts = [torch.randn(fifth, 32, generator=generator) / ROWS**0.5 for _ in range(4)]
-    weights = [0.5 + torch.rand(fifth, 1, generator=generator) for _ in range(4)]
+    count, others = ROWS // width, width - 1
+    directions, low, high = _bins(known, count, generator, share=1.3 / BATCH)
+    parts = [torch.randn(count, 32, generator=generator) / ROWS**0.5 for _ in range(others)]
+    weights = [0.5 + torch.rand(count, 1, generator=generator) for _ in range(others)]
     first = sum(w * p for w, p in zip(weights, parts, strict=True))
-    rest = ROWS - 5 * fifth
-    size = directions.shape[1]
+    rest, size = ROWS - width * count, directions.shape[1]
     spare = torch.randn(rest, size, generator=generator) / size**0.5
-    jitter = [directions + 1e-3 * torch.randn(fifth, size, generator=generator) / size**0.5 for _ in range(4)]
+    jitter = [
+        directions + 1e-3 * torch.randn(count, size, generator=generator) / size**0.5 for _ in range(others)
+    ]
     model = Net("linear")
     model.put(
         torch.cat([directions, *jitter, spare]),
-        torch.cat([-low, *[-high] * 4, torch.zeros(rest)]),
+        torch.cat([-low, *[-high] * others, torch.zeros(rest)]),
         torch.cat([first, *parts, torch.randn(rest, 32, generator=generator) / ROWS**0.5]),
     )
-    eye = torch.eye(fifth)
+    eye = torch.eye(count)
     return Case(
         model=model,
-        read_outs=torch.cat([eye, *[-eye * w for w in weights], torch.zeros(fifth, rest)], dim=1),
+        read_outs=torch.cat([eye, *[-eye * w for w in weights], torch.zeros(count, rest)], dim=1),
     )
 
 

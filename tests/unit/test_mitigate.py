@@ -9,12 +9,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from glasshouse.guard import remedies
-from glasshouse.guard.trace import LayerTrace
 from glasshouse.guard.contributions import OWN, Contributions
 from glasshouse.guard.mitigate import mitigate
-from glasshouse.guard.preflight import preflight
+from glasshouse.guard.preflight import Memory, preflight
 from glasshouse.guard.remedies import MOST, REMEDIES, Case, distance, gradient_of
 from glasshouse.guard.standing import find_examples
+from glasshouse.guard.trace import LayerTrace
 from glasshouse.store import read_jsonl
 
 Data = tuple[Tensor, Tensor]
@@ -36,7 +36,7 @@ def case_of(model: nn.Module, batch: Data, more: Data | None = None) -> Case:
         labels=batch[1],
         kind="gradient",
         train=lambda inputs, labels: gradient_of(model, inputs, labels),
-        memory=memory,
+        memory=None if more is None else Memory(others=more),
     )
 
 
@@ -100,7 +100,7 @@ def test_a_remedy_leaves_the_model_and_the_update_as_they_were(
 ) -> None:
     monkeypatch.setattr(remedies, "MOST", 100.0)  # much noise is needed here
     model, batch = crafted(digits), part(digits, 0, 16)
-    case = case_of(model, batch, memory=Memory(others=part(digits, 100, 120)))
+    case = case_of(model, batch, more=part(digits, 100, 120))
     weights = {n: t.clone() for n, t in model.state_dict().items()}
     before = {n: t.clone() for n, t in case.update.items()}
     state = torch.get_rng_state()

@@ -27,8 +27,8 @@ __all__ = ["Memory", "Pursued", "pursue"]
 
 _TINY: Final = 1e-300
 STRANGE: Final = 1.6
-"""Factor between what an example adds to a vector and the vector itself, beyond which others make it: those of
-an example with a dominance of .8 are within 1.5."""
+"""Factor between what an example adds to a vector and the vector, beyond which others make it: those of an
+example with a dominance of .8 are within 1.5."""
 EXPLAINED: Final = 0.5
 """Cosine between a tensor's update and the examples' contributions, below which others made the update."""
 _AT_A_TIME: Final = 2**22  # numbers of vectors that are read at a time

@@ -68,7 +68,8 @@ def goals(model: nn.Module, some: Own, *, balanced: bool = True) -> Tensor:
 
 def unit_force(logits: Tensor, targets: Tensor) -> Tensor:
     """Each example's loss gradient at the logits, with norm 1; if it vanished, towards the label."""
-    label = F.one_hot(targets, logits.shape[1]).to(logits)
+    classes = torch.arange(logits.shape[1], device=logits.device)
+    label = (targets[:, None] == classes).to(logits)  # one_hot looks at values, which vmap does not allow
     force = logits.softmax(1) - label
     vanished = force.norm(dim=1, keepdim=True) < 1e-6
     return F.normalize(torch.where(vanished, 1 / logits.shape[1] - label, force), dim=1)

@@ -281,12 +281,13 @@ class _Goal(nn.Module):
 
 def _each(goal: "_Goal", some: Own, names: Sequence[str]) -> dict[str, Tensor]:
     """The gradient of each example's goal, (b, ...), by name: all at once, or one by one where that fails."""
-    known = {name: p.detach() for name, p in goal.named_parameters()}
+    work = copy.deepcopy(goal)  # a call that fails leaves shared tensors in disorder
+    known = {name: p.detach() for name, p in work.named_parameters()}
     chosen = {f"model.{name}": known[f"model.{name}"] for name in names}
-    rest = {name: t for name, t in [*known.items(), *goal.named_buffers()] if name not in chosen}
+    rest = {name: t for name, t in [*known.items(), *work.named_buffers()] if name not in chosen}
 
     def of_one(tensors: dict[str, Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
-        value: Tensor = functional_call(goal, {**rest, **tensors}, (inputs, targets))
+        value: Tensor = functional_call(work, {**rest, **tensors}, (inputs, targets))
         return value
 
     try:
