@@ -135,7 +135,11 @@ class Pursued:
     def _leaks(
         self, group: Group, used: ReadOuts, place: int, example: int, missing: float
     ) -> Iterator[Leak]:
-        taken = used.rows[place][used.weights[place] != 0]
+        # Without the row from which the others are subtracted nothing is left of a read-out; where that one
+        # was sent a round ago, the others are what can be dropped.
+        rows, weights = used.rows[place], used.weights[place]
+        is_past = torch.cat([torch.full((len(s.numbers),), s.name.endswith(AGO)) for s in group.sides])
+        taken = rows[weights != 0] if is_past[rows[0]] else rows[:1]
         first = 0
         for side in group.sides:
             own = taken[(taken >= first) & (taken < first + side.pulls.shape[1])] - first

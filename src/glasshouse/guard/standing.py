@@ -66,7 +66,8 @@ class Leak:
         layer: name of the layer.
         by: the kind of row combination that exposes it.
         missing: share of its contrast that is missing, below ``RECOGNISED``.
-        rows: all rows of the weight that expose it, alone, in sums, in pairs or in fixed combinations.
+        rows: all rows of the weight that expose it, alone, in sums or in pairs; of each fixed combination
+            the one without which nothing is left of it.
         tensor: name of the tensor; empty: the layer's weight.
         transposed: rows are columns of the tensor.
     """
