@@ -197,6 +197,7 @@ def learn(model: nn.Module, own: Own, *, steps: Sequence[int] = STEPS) -> Ranges
     """
     tried = _tried(own)
     found: list[list[Found]] = []
+    as_initialised: list[list[Found]] = []
     least: dict[str, float] = {}
     both: list[Found] = []
     kept: tuple[str, ...] = ()
@@ -212,6 +213,8 @@ def learn(model: nn.Module, own: Own, *, steps: Sequence[int] = STEPS) -> Ranges
                     raise
                 break  # its training diverged
             found.append(look(groups_of(pulls.sides), tried))
+            if not number:
+                as_initialised.append(found[-1])
             for name, lengths in pulls.lengths.items():
                 least[name] = min(least.get(name, 1.0), used(lengths))
             if before is not None and number == 1:
@@ -220,7 +223,12 @@ def learn(model: nn.Module, own: Own, *, steps: Sequence[int] = STEPS) -> Ranges
     batch = halves(tried)[2]
     names = dict.fromkeys(name for one in found for group in one for name in group.names)
     return Ranges(
-        tensors={name: _range_of([_of(one, name) for one in found], batch) for name in names},
+        tensors={
+            name: _range_of(
+                [_of(one, name) for one in found], batch, [_of(one, name) for one in as_initialised]
+            )
+            for name in names
+        },
         used=least,
         rounds=_range_of([one.given for one in both], batch) if both else None,
         kept=kept,
@@ -237,12 +245,17 @@ def _of(found: Sequence[Found], name: str) -> Given:
     return Given(**{m: max(getattr(one, m) for one in mine) for m in MEASURES})
 
 
-def _range_of(every: Sequence[Given], batch: int) -> Range:
+def _range_of(every: Sequence[Given], batch: int, fresh: Sequence[Given] = ()) -> Range:
     """Limits by the spread of honest models.
 
-    The number of examples that single rows isolate varies like a Poisson count, or more: the limit is what a
-    share of ``CHANCE`` of further models exceeds. What combinations add is nearly always nothing: a margin
-    over all that was measured.
+    What single rows isolate varies among fresh models: the limit is what a share of ``CHANCE`` of further ones
+    exceeds, and at least a margin over all that was measured. What combinations add is nearly always nothing:
+    a margin over all that was measured.
+
+    Args:
+        every: measured, trained models too.
+        fresh: of these, the models as initialised.
+        batch: size of the batches in which they were judged.
     """
     many = max(batch, MANY) / batch  # in smaller batches: as many examples
     shares = {m: [getattr(one, m) for one in every] for m in MEASURES}
@@ -250,7 +263,7 @@ def _range_of(every: Sequence[Given], batch: int) -> Range:
     margins = {"excess": MARGIN, "excess_visible": MARGIN_VISIBLE}
     limits = {m: most[m] + margins.get(m, MARGIN) * many for m in MEASURES}
     for m in ("rows", "rows_visible"):
-        limits[m] = max(limits[m], _predict_most(shares[m], batch))
+        limits[m] = max(limits[m], _predict_most([getattr(one, m) for one in fresh]))
     return Range(most=Given(**most), limits=Given(**limits))
 
 
@@ -261,16 +274,13 @@ def _widest(ranges: Sequence[Range]) -> Range:
     return Range(most=largest("most"), limits=largest("limits"))
 
 
-def _predict_most(shares: Sequence[float], batch: int) -> float:
-    """The share that only a share of ``CHANCE`` of further models exceeds.
-
-    Of the predictive distribution of a count under Jeffreys's prior, with the measured overdispersion.
-    """
-    counts = batch * np.array(shares)
-    binomial = counts.mean() * (1 - counts.mean() / batch)
-    dispersion = max(1.0, float(counts.var(ddof=1) / binomial)) if binomial > 0 and len(counts) > 1 else 1.0
-    n, total = len(counts), counts.sum() / dispersion
-    return dispersion * float(scipy.stats.nbinom.isf(CHANCE, total + 0.5, n / (n + 1))) / batch
+def _predict_most(shares: Sequence[float]) -> float:
+    """The share that only a share of ``CHANCE`` of further models exceeds, if they spread normally."""
+    n, values = len(shares), np.array(shares)
+    if n < 2:
+        return float(values.max(initial=0.0))
+    reach = float(scipy.stats.t.isf(CHANCE, n - 1)) * math.sqrt(1 + 1 / n)
+    return float(values.mean() + reach * values.std(ddof=1))
 
 
 def least_used(ranges: Ranges, name: str) -> float:

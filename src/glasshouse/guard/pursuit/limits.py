@@ -13,7 +13,9 @@ CLEAR, VISIBLE  nothing: 30 and 18 dB of an image of   1 / (1 + error), arithmet
 ROUNDING        read-outs that float32 destroys        float32's sums of 64                  kinds
 MARGIN          false alarms, and faint combinations   prototype: 99 % of honest below .044  zoo
 MARGIN_VISIBLE  the same at 18 dB                      two honest rounds: .09                zoo
-CHANCE          false alarms, and crafted single rows  the limits that this replaces         zoo
+CHANCE          false alarms, and crafted single rows  the limits that this replaces; trap   zoo
+                                                       weights on digits are 17 standard
+                                                       deviations off
 FEWER           false alarms, and fishing              the limits that this replaces         zoo
 COVERED         "not judged", and models that hide in  a choice                              zoo
                 what nobody looks at
