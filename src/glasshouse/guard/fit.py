@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glasshouse.guard.behaviour.modes import EVALUATION, in_mode
+from glasshouse.guard.pursuit.inspect import EVALUATION, in_mode
 
 __all__ = ["Fit"]
 

@@ -16,6 +16,7 @@ Layer = nn.Linear | nn.Conv1d | nn.Conv2d
 
 CHUNK = 8
 """Examples whose gradients are in memory at a time."""
+_TINY = torch.finfo(torch.float).tiny
 _NUMBERS = 2**18  # numbers of small patches that are copied at a time
 
 
@@ -31,15 +32,12 @@ class LayerTrace:
         layer: the layer itself.
         inputs: of the layer, (B, ...).
         pulls: gradients of the loss with respect to the outputs, (B, ...).
-        outputs: before an activation changed them in place, (B, m); None where units are evaluated more than
-            once per example, or if not recorded.
     """
 
     name: str
     layer: Layer
     inputs: Tensor
     pulls: Tensor
-    outputs: Tensor | None = None
 
     @property
     def is_reached(self) -> bool:
@@ -56,10 +54,25 @@ class LayerTrace:
         """The name of the layer's ``weight`` or ``bias`` in the model."""
         return f"{self.name}.{part}".removeprefix(".")
 
-    def contributions(self) -> Iterator[Tensor]:
-        """Contribution of each example to the gradient of each of the m units, in chunks (b, m, n)."""
-        for inputs, pulls in self._positions():
-            yield torch.einsum("bgnp,bgmp->bgmn", inputs, pulls).flatten(1, 2)
+    def projected(self) -> tuple[Tensor, Tensor | None]:
+        """Pulls (B, m) along one direction of the inputs per example, and these unit directions, (B, n).
+
+        A unit that is evaluated once per example pulls along its input alone. Elsewhere the direction is the
+        one along which a fixed mixture of all units pulls. None: units have inputs of their own (groups).
+        """
+        if self.is_flat:
+            lengths = torch.linalg.vector_norm(self.inputs, dim=1, keepdim=True, dtype=torch.double)
+            return self.pulls * lengths.to(self.pulls), F.normalize(self.inputs, dim=1, eps=_TINY)
+        pulls, directions = [], []
+        for seen, pulled in self._positions():
+            mixture = torch.randn(pulled.shape[1:3], generator=torch.Generator().manual_seed(0)).to(pulled)
+            mixed = torch.einsum("bgmp,gm->bgp", pulled, mixture)
+            along = F.normalize(torch.einsum("bgnp,bgp->bgn", seen, mixed), dim=2, eps=_TINY)
+            answers = torch.einsum("bgnp,bgn->bgp", seen, along)
+            pulls.append(torch.einsum("bgmp,bgp->bgm", pulled, answers).flatten(1))
+            directions.append(along[:, 0])
+        groups = self.layer.groups if isinstance(self.layer, nn.Conv1d | nn.Conv2d) else 1
+        return torch.cat(pulls), torch.cat(directions) if groups == 1 else None
 
     @cached_property
     def sizes(self) -> Tensor:
@@ -94,7 +107,11 @@ class LayerTrace:
 
 
 def trace(
-    model: nn.Module, inputs: Tensor, labels: Tensor, *, balanced: bool = False
+    model: nn.Module,
+    inputs: Tensor,
+    labels: Tensor,
+    *,
+    goals: Callable[[nn.Module], Tensor] | None = None,
 ) -> tuple[LayerTrace, ...]:
     """Pass a batch through ``model`` forward and backward, as a step of training would.
 
@@ -102,8 +119,7 @@ def trace(
         model: in the mode (train or eval) in which clients use it; not modified.
         inputs: (B, ...).
         labels: classes, (B,).
-        balanced: the gradients at the logits have norm 1 for every example, however well the model fits it,
-            so that unevenness is due to the model. Otherwise they are those of the mean cross-entropy.
+        goals: computes what is differentiated, one number per example, (B,); None: the mean cross-entropy.
 
     Returns:
         The linear and convolutional layers that were used, in their order.
@@ -113,20 +129,23 @@ def trace(
             inputs or output gradients are not finite, or there is no linear or convolutional layer.
     """
     with _recording(model) as calls, _left_as_it_was(model), torch.enable_grad():
-        logits = model(inputs)
-        _check(logits, labels)
-        force = _unit_force(logits.detach(), labels) if balanced else None
-        goal = logits if balanced else F.cross_entropy(logits, labels)
-        pulls: tuple[Tensor | None, ...] = torch.autograd.grad(
-            goal, [call.output for call in calls], force, allow_unused=True
+        if goals is None:
+            logits = model(inputs)
+            _check(logits, labels)
+            goal = F.cross_entropy(logits, labels)
+        else:
+            goal = goals(model).sum()
+        outputs = [call.output for call in calls]
+        pulls: tuple[Tensor | None, ...] = (
+            torch.autograd.grad(goal, outputs, allow_unused=True) if outputs else ()
         )
     _check_finite(calls, pulls)
     layers = tuple(
-        LayerTrace(name=one.name, layer=one.layer, inputs=one.inputs, pulls=pull, outputs=one.kept)
+        LayerTrace(name=one.name, layer=one.layer, inputs=one.inputs, pulls=pull)
         for one, pull in zip(calls, pulls, strict=True)
         if pull is not None
     )
-    if not layers:
+    if not layers and goals is None:
         raise BadValue(
             "inspection of a model's behaviour",
             needs="a linear or convolutional layer that the output depends on",
@@ -143,7 +162,6 @@ class _Call(NamedTuple):
     layer: Layer
     inputs: Tensor
     output: Tensor  # differentiated with respect to
-    kept: Tensor | None  # a copy of its values, if two-dimensional
 
 
 @contextmanager
@@ -154,8 +172,7 @@ def _recording(model: nn.Module) -> Iterator[list[_Call]]:
         def hook(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
             assert isinstance(layer, Layer)
             if output.requires_grad:
-                kept = output.detach().clone() if output.ndim == 2 else None
-                calls.append(_Call(name, layer, inputs[0].detach(), output, kept))
+                calls.append(_Call(name, layer, inputs[0].detach(), output))
 
         return hook
 
@@ -208,14 +225,6 @@ def _check_finite(calls: Sequence[_Call], pulls: Sequence[Tensor | None]) -> Non
                 got=f"infinite ones, or none, at {one.name or 'its only layer'}",
                 fix="do not train on a model that overflows",
             )
-
-
-def _unit_force(logits: Tensor, labels: Tensor) -> Tensor:
-    """Each example's loss gradient at the logits, with norm 1; if it vanished, towards the label."""
-    label = F.one_hot(labels, logits.shape[1]).to(logits)
-    force = logits.softmax(1) - label
-    vanished = force.norm(dim=1, keepdim=True) < 1e-6
-    return F.normalize(torch.where(vanished, 1 / logits.shape[1] - label, force), dim=1)
 
 
 def _lengths(seen: Tensor, pulls: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """``glasshouse guard --self-test``: every built-in attack that alters models, disguised, against the guard.
 
 One client with a batch of 64 examples answers with one gradient. The server crafts a model with the attack's
-own ``craft``, disguises it (:mod:`glasshouse.guard.evasions`), and reads the answer with the attack's own
+own ``craft``, disguises it (``evasions``), and reads the answer with the attack's own
 ``run``. The leak is the share of the batch that it matches, minus that of examples that were not used.
 """
 
@@ -13,16 +13,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from benchmarks.guard.disguised.cases import CASES, Case
+from benchmarks.guard.disguised.evasions import EVASIONS, Evaded, Evasion, Material
 from glasshouse import registry
-from glasshouse.api.guard import BATCH, named_source, with_behaviour
-from glasshouse.api.self_test_cases import CASES, Case
+from glasshouse.api.guard import named_source, with_behaviour
 from glasshouse.attacks.base import Claim, Reconstruction, Representations
 from glasshouse.attacks.parts.readout.linear_tail import latents
 from glasshouse.data.sources import load as load_data
 from glasshouse.errors import BadValue
-from glasshouse.guard.behaviour.modes import HonestRanges, learn_honest_ranges
-from glasshouse.guard.evasions import EVASIONS, Evaded, Evasion, Material
 from glasshouse.guard.inspect import Seen, inspect
+from glasshouse.guard.pursuit.examples import Own
+from glasshouse.guard.pursuit.inspect import HonestRanges
 from glasshouse.metrics.match import assign, mse_table
 from glasshouse.metrics.representations import SAME, matches
 from glasshouse.models.build import build, load, state
@@ -32,6 +33,8 @@ from glasshouse.transcript.threat import Threat
 from glasshouse.transcript.view import RoundView, View
 from glasshouse.wire import Architecture, Batch, Broadcast, Terms, Update
 
+BATCH: Final = 64
+"""Examples of a client's update."""
 MISS: Final = 0.05
 """A model that passes although it leaks at least this share of a batch more than an honest one is a miss."""
 HONEST: Final = "honest model"
@@ -230,7 +233,7 @@ class _Play:
             return outcome
         key = repr(agreed)
         if key not in self.ranges:
-            self.ranges[key] = learn_honest_ranges(network, *data, batch=BATCH)
+            self.ranges[key] = HonestRanges.of(network, Own(inputs=data[0], targets=data[1]))
         return with_behaviour(outcome, tensors, network, data, honest=self.ranges[key])
 
 

@@ -16,7 +16,7 @@ class Case:
         settings: of the attack.
         model: registered name of the agreed architecture.
         arguments: of the model.
-        nested: rows are bins of rising thresholds; see :class:`~glasshouse.guard.evasions.Material`.
+        nested: rows are bins of rising thresholds; see ``evasions.Material``.
         agreed: the clients agreed to the structure that the attack sends.
         protocol: of the federation.
         rounds: number of rounds on the same batch; the model of any round may be refused.

@@ -1,22 +1,20 @@
 """The guard against shipped attacks in disguise, and the disguises themselves."""
 
-import json
 from dataclasses import replace
 
 import pytest
 import torch
+from benchmarks.guard.disguised import evasions
+from benchmarks.guard.disguised.evasions import EVASIONS, Material
+from benchmarks.guard.disguised.play import CASES, HONEST, NEEDED, Trial, examples, run_cases
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glasshouse import registry
-from glasshouse.api import self_test
-from glasshouse.api.self_test import CASES, HONEST, NEEDED, Trial, examples, run_cases
 from glasshouse.attacks.base import ActiveAttack
-from glasshouse.cli.main import main
 from glasshouse.errors import BadValue
-from glasshouse.guard import evasions
-from glasshouse.guard.behaviour.modes import inspect_in_modes, learn_honest_ranges, modes_of
-from glasshouse.guard.evasions import EVASIONS, Evaded, Material
+from glasshouse.guard.pursuit.examples import Own
+from glasshouse.guard.pursuit.inspect import HonestRanges, inspect_in_modes
 from glasshouse.wire import Batch
 
 ROWS, ENTRIES, CLASSES = 64, 30, 5
@@ -158,41 +156,6 @@ def test_too_few_examples_are_refused():
         next(run_cases(batch, classes=10))
 
 
-def run_with(monkeypatch: pytest.MonkeyPatch, command_line: list[str], **narrower: object) -> object:
-    """The exit code of a self-test of fewer cases or evasions."""
-    defaults = run_cases.__kwdefaults__
-    monkeypatch.setattr(run_cases, "__kwdefaults__", {**defaults, **narrower})
-    with pytest.raises(SystemExit) as stop:
-        main(command_line)
-    return stop.value.code
-
-
-def test_the_command_says_what_was_caught(monkeypatch, capsys):
-    cases = tuple(case for case in CASES if case.title == "Fishing, class")
-    assert run_with(monkeypatch, ["guard", "--self-test", "--json"], cases=cases) == 0
-    trials = json.loads(capsys.readouterr().out)
-    assert trials[0]["evasion"] == HONEST
-    assert all(one["findings"] for one in trials[1:])
-
-
-def test_the_command_fails_on_a_miss(monkeypatch, capsys):
-    """A disguise that leaves nothing of the attack passes: a miss where no leak is tolerated at all."""
-    monkeypatch.setattr(self_test, "MISS", 0.0)
-    nothing_left = {"as crafted": lambda material: Evaded(tensors=material.honest)}
-    code = run_with(monkeypatch, ["guard", "--self-test"], cases=CASES[9:10], evasions=nothing_left)
-    assert code == 1
-    out = capsys.readouterr().out
-    assert "MISS" in out
-    assert "misses: 1" in out
-
-
-def test_the_command_needs_a_model_or_self_test(capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(["guard"])
-    assert stop.value.code == 2
-    assert "--self-test" in capsys.readouterr().err
-
-
 def test_a_leak_that_only_frozen_statistics_open_is_found(images):
     """Units that fire for one example each, by the statistics that were sent, not by the batch's own."""
 
@@ -205,12 +168,9 @@ def test_a_leak_that_only_frozen_statistics_open_is_found(images):
     with torch.no_grad():  # statistics that are off: by the batch's own, every unit is an ordinary one
         outputs = model[0](images[100:])
         model[1].running_mean.copy_(torch.quantile(outputs, 0.99, dim=0))
-    honest = learn_honest_ranges(build(), images[:100], labels[:100], batch=48)
-    assert modes_of(model) == ("train", "eval")
-    assert modes_of(nn.Linear(2, 2)) == ("train",)
-    first = images[:48], labels[:48]
-    only_training = replace(honest, known={"train": honest.known["train"]})
-    assert inspect_in_modes(model, *first, honest=honest).findings
-    assert not inspect_in_modes(model, *first, honest=only_training).findings
-    assert not inspect_in_modes(build(), *first, honest=honest).findings
+    own = Own(inputs=images[:100], targets=labels[:100])
+    honest = HonestRanges.of(build(), own)
+    assert inspect_in_modes(model, own, honest=honest).findings
+    assert not inspect_in_modes(model, own, honest=honest, modes=("train",)).findings
+    assert not inspect_in_modes(build(), own, honest=honest).findings
     assert model.training
