@@ -30,6 +30,7 @@ class Tree:
         right: the other child, (N,).
         missing_left: rows whose value is missing go left, (N,).
         value: what a leaf adds to the margin, (N,); NaN for a split where the file does not say it.
+        weight: what each node would add as a leaf, before shrinkage for a split, (N,); None: not in the file.
         gain: of a split, (N,); None: not in the file.
         hessian: sum of second derivatives of a node's rows, (N,); None: not in the file.
         count: rows of a node, (N,); None: not in the file.
@@ -42,6 +43,7 @@ class Tree:
     right: Ints
     missing_left: NDArray[np.bool_]
     value: Floats
+    weight: Floats | None = None
     gain: Floats | None = None
     hessian: Floats | None = None
     count: Floats | None = None
@@ -121,9 +123,9 @@ class TreeEnsemble:
         return at
 
     def boxes(self, tree: int) -> tuple[Ints, Floats, Floats]:
-        """Leaves (L,) and the box of each, lower and upper (L, F): lower <= x < upper where cuts are strict.
+        """Leaves (L,) and the box of each, lower and upper (L, F): ``lower <= x < upper`` for its rows.
 
-        Where they are not, lower < x <= upper. A missing value is in no box.
+        A missing value is in no box. Thresholds that a row may equal on the left are moved up by one step.
         """
         nodes = self.trees[tree]
         bounds = {0: (np.full(self.features, -np.inf), np.full(self.features, np.inf))}
@@ -135,12 +137,14 @@ class TreeEnsemble:
                 continue
             lower, upper = bounds.pop(node)
             cut = float(nodes.threshold[node])
+            cut = cut if self.strict else float(np.nextafter(cut, np.inf))
             left, right = upper.copy(), lower.copy()
             left[feature], right[feature] = min(upper[feature], cut), max(lower[feature], cut)
             bounds[int(nodes.left[node])], bounds[int(nodes.right[node])] = (lower, left), (right, upper)
             waiting += [int(nodes.left[node]), int(nodes.right[node])]
         leaves = np.array(sorted(bounds), dtype=np.int64)
-        return leaves, *(np.stack([bounds[int(leaf)][side] for leaf in leaves]) for side in (0, 1))
+        lowest = np.stack([bounds[int(leaf)][0] for leaf in leaves])
+        return leaves, lowest, np.stack([bounds[int(leaf)][1] for leaf in leaves])
 
 
 @final

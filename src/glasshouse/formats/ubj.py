@@ -116,7 +116,8 @@ class _Reader:
 
     def table(self, depth: int) -> dict[str, Any]:
         """A table: of one length, or up to its closing brace."""
-        length, values = -1, {}
+        length = -1
+        values: dict[str, Any] = {}
         if self.document[self.at : self.at + 1] == b"#":
             self.take(1)
             length = self.count()

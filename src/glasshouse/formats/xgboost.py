@@ -111,6 +111,7 @@ def tree_of(raw: Any, subject: str) -> Tree:
         right=whole_numbers(field(raw, "right_children", subject=subject), subject, length=size),
         missing_left=column("default_left") != 0,
         value=np.where(split, np.nan, conditions),
+        weight=column("base_weights") if raw.get("base_weights") else None,
         gain=column("loss_changes") if raw.get("loss_changes") else None,
         hessian=column("sum_hessian") if raw.get("sum_hessian") else None,
     )
