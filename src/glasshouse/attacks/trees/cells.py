@@ -196,7 +196,7 @@ def of_parents(cells: Cells, parents: Ints, counts: Ints) -> Program:
 
 
 def solve(program: Program, goal: Floats, effort: Effort) -> tuple[Ints, bool] | None:
-    """Whole numbers (C, 2) that fit with a small ``goal`` · z, and whether none is smaller; None: none came."""
+    """Whole numbers (C, 2) that fit with a small ``goal`` · z, and if none is smaller; None: none came."""
     size = program.rows.shape[1]
     result = milp(
         goal,
@@ -213,8 +213,8 @@ def solve(program: Program, goal: Floats, effort: Effort) -> tuple[Ints, bool] |
     return counts, bool(result.status == 0)
 
 
-def solve_nearest(program: Program, effort: Effort) -> Ints | None:
-    """Whole numbers (C, 2) with the least sum of distances from the equations, each on its error."""
+def solve_nearest(program: Program, effort: Effort, *, whole: bool = True) -> Floats | None:
+    """Numbers (C, 2), whole or not, with the least sum of distances from the equations, each on its error."""
     rows, equations = program.rows, len(program.wanted)
     size = rows.shape[1]
     hard = program.error == 0
@@ -225,13 +225,13 @@ def solve_nearest(program: Program, effort: Effort) -> Ints | None:
     result = milp(
         np.concatenate([np.zeros(size), np.ones(2 * equations)]),
         constraints=LinearConstraint(hstack([scaled, slack, -slack], format="csr"), wanted, wanted),
-        integrality=np.concatenate([np.ones(size), np.zeros(2 * equations)]),
+        integrality=np.concatenate([np.full(size, float(whole)), np.zeros(2 * equations)]),
         bounds=Bounds(0, np.inf),
         options={"node_limit": effort.nodes, "time_limit": effort.seconds},
     )
     if result.x is None:
         return None
-    return np.asarray(np.round(result.x[:size]).astype(np.int64).reshape(2, -1).T)
+    return np.asarray(result.x[:size].reshape(2, -1).T)
 
 
 def certify(program: Program, counts: Ints, effort: Effort) -> NDArray[np.bool_]:
@@ -335,7 +335,10 @@ def _tree_by_tree(
             chosen.pop()
         else:
             nearest = solve_nearest(program, effort)
-            chosen.append(_spread(parents, before, len(cells)) if nearest is None else nearest)
+            if nearest is None:  # the solver had no time: its relaxation, rounded, is a guess
+                relaxed = solve_nearest(program, effort, whole=False)
+                nearest = _rounded(np.zeros((len(cells), 2)) if relaxed is None else relaxed, parents, before)
+            chosen.append(np.round(nearest).astype(np.int64))
     return chosen[-1]
 
 
@@ -349,9 +352,12 @@ def _parents(before: Cells, cells: Cells) -> Ints:
     return np.array([known[tuple(path)] for path in cells.paths[:, :-1].tolist()], dtype=np.int64)
 
 
-def _spread(parents: Ints, before: Ints, size: int) -> Ints:
-    """All rows of a cell in the first cell that it falls into: what is left where the solver had no time."""
-    counts = np.zeros((size, 2), dtype=np.int64)
-    first = np.unique(parents, return_index=True)
-    counts[first[1]] = before[first[0]]
+def _rounded(shares: Floats, parents: Ints, before: Ints) -> Ints:
+    """Shares of the rows of earlier cells as whole numbers of the same sum: largest remainders first."""
+    counts = np.floor(shares + 1e-9).astype(np.int64)
+    for cell, label in np.argwhere(before > 0):
+        children = np.flatnonzero(parents == cell)
+        rest = int(before[cell, label] - counts[children, label].sum())
+        order = np.argsort(counts[children, label] - shares[children, label], kind="stable")
+        np.add.at(counts[:, label], children[order[np.arange(max(rest, 0)) % len(children)]], 1)
     return counts
