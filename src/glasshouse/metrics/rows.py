@@ -27,7 +27,7 @@ class RowsExact(Hits):
     """1 for every private row of which all cells are claimed right, else 0; each claim counts once."""
 
     card = Card(
-        summary="share of the private rows that are claimed with all cells right, within the schema's tolerance"
+        summary="share of the private rows claimed with all cells right, within the schema's tolerance"
     )
     wording = rate_wording(
         label="rows read exactly",

@@ -12,6 +12,19 @@ from glasshouse.formats.records import Document, TreeEnsemble
 from glasshouse.transcript.view import View
 from glasshouse.wire import Update
 
+ON_CLINIC: Final = {
+    "setting": "two trees of depth 4 on 60 rows of a made-up clinic, no defence",
+    "scenario": {
+        "data": {"source": "clinic", "examples": 60, "auxiliary": 600},
+        "model": {"name": "boosted_trees"},
+        "federation": {
+            "protocol": "xgb_bagging",
+            "batch_size": 60,
+            "options": {"trees": 2, "max_depth": 4, "min_child_weight": 0.5},
+        },
+    },
+}
+"""Control of attacks on trees."""
 BOOSTED: Final = frozenset({"xgb_bagging", "xgb_cyclic"})
 
 

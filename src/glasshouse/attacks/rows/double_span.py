@@ -65,6 +65,15 @@ class DoubleSpan:
         source="our own; the span as in DAGER, arXiv:2405.15586, and SPEAR, arXiv:2403.03945",
         claims=("reconstruction", "certified_rows"),
         threat="server, sees single updates",
+        control={
+            "setting": "a network of two hidden layers, batches of 4 rows of a made-up clinic, no defence",
+            "scenario": {
+                "data": {"source": "clinic", "examples": 4},
+                "model": {"name": "mlp"},
+                "federation": {"batch_size": 4},
+            },
+            "metric": "rows_certified",
+        },
     )
     needs: ClassVar[Needs] = update_needs(
         LINEAR, repeats=False, modalities=frozenset({"row"}), one_label=True

@@ -13,7 +13,7 @@ from typing import ClassVar, Final, final
 import numpy as np
 
 from glasshouse.attacks.base import Claim, Needs
-from glasshouse.attacks.parts.documents import needs, received
+from glasshouse.attacks.parts.documents import ON_CLINIC, needs, received
 from glasshouse.attacks.tabular import Certainty, Fact, What, facts_of
 from glasshouse.errors import Inapplicable
 from glasshouse.formats.records import LEAF, TreeEnsemble
@@ -37,6 +37,7 @@ class CutValues:
         source="our own; cuts as in Chen & Guestrin 2016, arXiv:1603.02754, section 3.3",
         claims=("facts",),
         threat="server, sees single documents",
+        control={**ON_CLINIC, "metric": "facts"},
     )
     needs: ClassVar[Needs] = needs()
     budget: ClassVar[None] = None

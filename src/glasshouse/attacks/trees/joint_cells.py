@@ -16,7 +16,7 @@ from torch import Tensor
 
 from glasshouse.attacks.base import Claim, Needs, Reconstruction
 from glasshouse.attacks.budget import Budget
-from glasshouse.attacks.parts.documents import Received, first_trees, needs
+from glasshouse.attacks.parts.documents import ON_CLINIC, Received, first_trees, needs
 from glasshouse.attacks.tabular import Certainty, leaves_of
 from glasshouse.attacks.trees.algebra import Configuration, count_rows, sums_of
 from glasshouse.attacks.trees.cells import Effort, Possible, Solution, count_cells
@@ -44,6 +44,7 @@ class JointCells:
         source="after TimberStrike, PETS 2025, arXiv:2506.07605",
         claims=("leaves", "reconstruction"),
         threat="server, sees single documents",
+        control={**ON_CLINIC, "metric": "leaves_exact"},
     )
     needs: ClassVar[Needs] = needs("auxiliary")
 

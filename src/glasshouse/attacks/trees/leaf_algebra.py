@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from glasshouse.attacks.base import Claim, Labels, Needs
-from glasshouse.attacks.parts.documents import first_trees, needs
+from glasshouse.attacks.parts.documents import ON_CLINIC, first_trees, needs
 from glasshouse.attacks.tabular import Certainty, Fact, What, facts_of, leaves_of
 from glasshouse.attacks.trees.algebra import Configuration, count_rows
 from glasshouse.errors import Inapplicable
@@ -35,6 +35,7 @@ class LeafAlgebra:
         source="our own; sums as in Chen & Guestrin 2016, arXiv:1603.02754",
         claims=("labels", "leaves", "facts"),
         threat="server, sees single documents",
+        control={**ON_CLINIC, "metric": "leaves_exact"},
     )
     needs: ClassVar[Needs] = needs()
     budget: ClassVar[None] = None

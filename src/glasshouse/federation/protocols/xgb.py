@@ -186,9 +186,9 @@ def _broadcast(setting: Setting, number: int, common: bytes, recorder: Recorder)
 def _send(setting: Setting, number: int, client: int, document: bytes, recorder: Recorder) -> bytes:
     """Record what a client sends; what the server gets."""
     tensors = {NAME: tensor_of(document, setting.start[NAME].numel())}
-    trained = Trained(tensors=tensors, kind="document", steps=1, order=())
+    size = len(setting.shards[client])  # every tree sees every row
+    trained = Trained(tensors=tensors, kind="document", steps=1, order=(torch.arange(size),))
     recorder.private(number, client, index=setting.shards[client], trained=trained, behaviour="honest")
-    size = len(setting.shards[client])
     update = Update(round=number, client=client, kind="document", tensors=tensors, examples=size)
     recorder.update(update)
     return bytes_of(update.tensors[NAME])

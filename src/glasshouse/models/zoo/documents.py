@@ -21,9 +21,7 @@ NAME: Final = "features.document"
 """The tensor that holds the document in messages and states."""
 
 
-@Card(
-    summary="boosted trees as the document that a library writes; trained by protocols xgb_bagging and xgb_cyclic"
-)
+@Card(summary="boosted trees as a document; trained by protocols xgb_bagging and xgb_cyclic")
 def boosted_trees(input_shape: tuple[int, ...], classes: int, *, capacity: int = CAPACITY) -> SplitModel:
     """Boosted trees of two classes.
 
