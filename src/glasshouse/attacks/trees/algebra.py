@@ -131,11 +131,17 @@ def count_rows(trees: TreeEnsemble, how: Configuration, *, subject: str) -> Coun
         >>> from glasshouse.formats.records import Tree
         >>> nodes = {"left": np.array([1, -1, -1]), "right": np.array([2, -1, -1])}
         >>> stump = Tree(
-        ...     feature=np.array([0, -1, -1]), threshold=np.array([0.5, np.nan, np.nan]), **nodes,
-        ...     missing_left=np.zeros(3, bool), value=np.array([np.nan, -0.5, 0.5]), hessian=np.array([2.0,
-        1, 1]), ... ) >>> model = TreeEnsemble( ...     objective="logistic", features=1, base=0.5,
-        strict=True, exact_cuts=True, trees=(stump,) ... ) >>> count_rows(model, Configuration(eta=1.0),
-        subject="example").counts.tolist() [[3, 1], [1, 3]]
+        ...     feature=np.array([0, -1, -1]),
+        ...     threshold=np.array([0.5, np.nan, np.nan]),
+        ...     **nodes,
+        ...     missing_left=np.zeros(3, bool),
+        ...     value=np.array([np.nan, -0.5, 0.5]),
+        ...     hessian=np.array([2.0, 1, 1]),
+        ... )
+        >>> said = {"objective": "logistic", "features": 1, "strict": True, "exact_cuts": True}
+        >>> model = TreeEnsemble(base=0.5, trees=(stump,), **said)
+        >>> count_rows(model, Configuration(eta=0.5), subject="example").counts.tolist()
+        [[4, 0], [0, 4]]
     """
     if trees.objective != "logistic" or not trees.trees:
         raise _refusal(

@@ -17,6 +17,8 @@ from glasshouse.attacks.parts.documents import ON_CLINIC, needs, received
 from glasshouse.attacks.tabular import Certainty, Fact, What, facts_of
 from glasshouse.errors import Inapplicable
 from glasshouse.formats.records import LEAF, TreeEnsemble
+from glasshouse.modalities.base import Modality
+from glasshouse.modalities.row import Row
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
@@ -59,10 +61,12 @@ class CutValues:
                 got=f"a document {got.media}" + ("" if alone else " that holds other clients' trees"),
                 fix="audit XGBoost's hist, in cyclic training in round 0",
             )
+        numbers = _numbers(view.terms.architecture.inputs)
         cuts = {
             (int(tree.feature[node]), float(tree.threshold[node]))
             for tree in trees.trees
             for node in np.flatnonzero(tree.feature != LEAF).tolist()
+            if int(tree.feature[node]) in numbers
         }
         facts = [
             Fact(
@@ -71,3 +75,10 @@ class CutValues:
             for column, cut in sorted(cuts)
         ]
         return (facts_of(got.about, facts),)
+
+
+def _numbers(inputs: Modality) -> frozenset[int]:
+    """Entries that are numbers: that somebody has, or has not, a category is no news."""
+    if not isinstance(inputs, Row):
+        return frozenset()
+    return frozenset(place.start for column, place in inputs.places() if column.numeric)
