@@ -56,6 +56,7 @@ GROUPS = (
     "executors",
     "modalities",
     "tasks",
+    "formats",
     "gates",
 )
 F = TypeVar("F", bound=Callable[..., Any])
