@@ -26,3 +26,62 @@ from glasshouse.registry import Card
 class RowsExact(Hits):
     """1 for every private row of which all cells are claimed right, else 0; each claim counts once."""
 
+    card = Card(
+        summary="share of the private rows claimed with all cells right, within the schema's tolerance"
+    )
+    wording = rate_wording(
+        label="rows read exactly",
+        sentence="read {} of the private rows with every cell right",
+        explanation="Share of the private rows of which the attack wrote down every cell, numbers within the "
+        "tolerance of the schema: higher is worse. Guessing reaches about 0 %, unless people share a row.",
+        severity="images",
+        order=4,
+    )
+
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+        return right_cells("rows_exact", claimed, truth, context).all(1).astype(np.float64)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Cells(Metric):
+    """Share of a private row's cells that the paired claim has right, per row."""
+
+    card = Card(summary="share of the private cells that are claimed right, after pairing rows")
+    wording = rate_wording(
+        label="cells read",
+        sentence="read {} of the cells of the private rows",
+        explanation="Share of the cells of the private rows that the paired claims have right: higher is "
+        "worse. Guessing reaches what common values give away, often more than half.",
+        severity="images",
+        order=67,
+    )
+
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+        share: NDArray[np.float64] = right_cells("row_cells", claimed, truth, context).mean(1)
+        return share
+
+
+def right_cells(name: str, claimed: Tensor, truth: Tensor, context: ScoreContext) -> NDArray[np.bool_]:
+    """Which cells of the private rows (B, F) the paired claims (R, F) have right, (B, C).
+
+    Raises:
+        BadValue: the context describes no table, or these are no rows of it.
+    """
+    rows = context.inputs
+    if not isinstance(rows, Row):
+        raise BadValue(
+            f"metric '{name}'",
+            needs="rows of a table",
+            got="no table" if rows is None else rows.nouns,
+            fix="choose metrics of these data: glasshouse list metrics",
+        )
+    for word, side in (("claimed", claimed), ("true", truth)):
+        rows.check(side, subject=f"metric '{name}', {word} rows")
+    right = np.zeros((len(truth), len(rows.columns)), dtype=np.bool_)
+    if len(claimed):
+        pairing = assign(rows.distance(truth, claimed).cpu().numpy())
+        have = np.flatnonzero(pairing != UNMATCHED)
+        chosen = claimed[torch.from_numpy(pairing[have]).to(claimed.device)]
+        right[have] = rows.cells(chosen, truth[torch.from_numpy(have).to(truth.device)]).cpu().numpy()
+    return right
