@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from glasshouse.errors import BadValue
 from glasshouse.guard.behaviour.inspect import FEWEST
 from glasshouse.integrations.flower.examiner import BATCH, Examiner, Examples
-from glasshouse.integrations.flower.watching import paused
+from glasshouse.integrations.watching import paused
 from glasshouse.models import build as models
 
 _ODD: Final = (RuntimeError, ValueError, TypeError, LookupError, AttributeError)
