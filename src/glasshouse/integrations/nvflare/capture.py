@@ -36,9 +36,14 @@ PAYLOADS: Final = "payloads"
 """The folder with the bytes that messages contain, as trees and encoded statistics."""
 _STAGES: Final[Mapping[str, Stage]] = {"train": "train", "validate": "evaluate"}
 _ARGUMENTS: Final = {
-    "batch_size": "batch_size", "batch": "batch_size",
-    "epochs": "local_epochs", "local_epochs": "local_epochs", "num_epochs": "local_epochs", "lr": "learning_rate", "learning_rate": "learning_rate",
-}  # fmt: skip
+    "batch_size": "batch_size",
+    "batch": "batch_size",
+    "epochs": "local_epochs",
+    "local_epochs": "local_epochs",
+    "num_epochs": "local_epochs",
+    "lr": "learning_rate",
+    "learning_rate": "learning_rate",
+}
 """Arguments of training scripts that are terms."""
 
 
@@ -255,7 +260,7 @@ def capture(
             "arguments": dict(built.arguments),
         }  # fmt: skip
     place = str(Path(folder).expanduser().absolute())
-        recipe.add_server_output_filter(CaptureTasks(place, architecture, declared), tasks=list(tasks))
+    recipe.add_server_output_filter(CaptureTasks(place, architecture, declared), tasks=list(tasks))
     recipe.add_server_input_filter(CaptureResults(place, architecture, declared), tasks=list(tasks))
 
 

@@ -152,9 +152,7 @@ def refuse_component(config: object, place: str, allow: Sequence[str], *, in_pro
         return f"component {path or 'without a path'} is not among those that jobs may build here"
     arguments = config.get("args") or {}
     mode = arguments.get("execution_mode", "") if isinstance(arguments, Mapping) else ""
-    if not in_process and (
-        path.endswith(IN_PROCESS) or mode == "in_process" or _default_mode(path, arguments)
-    ):
+    if not in_process and (path.endswith(IN_PROCESS) or mode == "in_process"):
         return "an uploaded script in the job's process could replace the site's filters"
     return ""
 
