@@ -56,6 +56,7 @@ GROUPS = (
     "figures",
     "executors",
     "gates",
+    "declarations",
 )
 F = TypeVar("F", bound=Callable[..., Any])
 D = TypeVar("D")
