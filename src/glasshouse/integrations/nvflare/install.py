@@ -27,8 +27,8 @@ _LINES: Final = {
     "B": "grade B: uploaded scripts share the filters' process and can replace them: a filter, not a gate",
 }
 OUTSIDE: Final = (
-    "outside any grade: fed events, auxiliary messages, streams and peer-to-peer results, which meet no result "
-    "filter; and what a job's process opens to the network itself, unless a rule of the network forbids it"
+    "outside any grade: fed events, auxiliary messages, streams and peer-to-peer results, which meet no "
+    "result filter; and what a job's process opens to the network itself, unless a rule of the network forbids it"
 )
 
 
@@ -72,9 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = ArgumentParser(prog="glasshouse.integrations.nvflare.install")
     parser.add_argument("site", type=Path)
     parser.add_argument("--policy", type=Path, required=True)
-    parser.add_argument(
-        "--in-process", action="store_true", help="allow uploaded scripts in the job's process"
-    )
+    parser.add_argument("--in-process", action="store_true", help="allow scripts in the job's process")
     parser.add_argument("--check", action="store_true", help="compare only")
     options = parser.parse_args(arguments)
     try:
