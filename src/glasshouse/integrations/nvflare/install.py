@@ -28,7 +28,7 @@ _LINES: Final = {
 }
 OUTSIDE: Final = (
     "outside any grade: fed events, auxiliary messages, streams and peer-to-peer results, which meet no "
-    "result filter; and what a job's process opens to the network itself, unless a rule of the network forbids it"
+    "result filter; and connections that a job opens itself, unless a rule of the network forbids them"
 )
 
 
