@@ -25,7 +25,7 @@ from glasshouse.integrations.declared import (
     start,
 )
 from glasshouse.integrations.flower import records
-from glasshouse.integrations.recording import Recording
+from glasshouse.integrations.recording import Node, Recording
 from glasshouse.models import build as models
 from glasshouse.transcript.record import Keep
 
@@ -177,7 +177,7 @@ class _WatchedStrategy(Strategy):
         failures: list[tuple[ClientProxy, FitRes] | BaseException],
     ) -> tuple[Parameters | None, dict[str, Scalar]]:
         """As of the strategy. Under secure aggregation every result contains the mean of all."""
-        examples = {int(proxy.cid): result.num_examples for proxy, result in results}
+        examples: dict[Node, int] = {int(proxy.cid): result.num_examples for proxy, result in results}
         if results:
             self._recording.summed(
                 server_round - 1, examples, records.tensors_of(_record(results[0][1].parameters))

@@ -118,7 +118,7 @@ class Book:
         self._lines.flush()
 
     def _write(self, direction: str, task: str, client: str, parts: Parts, number: int | None) -> None:
-        line = {
+        line: dict[str, object] = {
             "direction": direction,
             "task": task,
             "client": client,
