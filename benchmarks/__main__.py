@@ -16,6 +16,7 @@ RUNS = (
     ("prolin_speed", "tau"),
     ("prolin_speed", "round", "--pairs", "200"),
     ("ggl", "speed"),
+    ("gate",),
 )
 
 

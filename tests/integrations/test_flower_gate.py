@@ -13,15 +13,9 @@ from gate_world import NODE, RUN, deeds, play, world
 
 from glasshouse.gate.judge import REPLACED
 from glasshouse.integrations.flower_gate import names, proxy
-from glasshouse.integrations.flower_gate.objects import (
-    Malformed,
-    Parts,
-    decode,
-    encode,
-    join,
-    object_id,
-    split,
-)
+from glasshouse.integrations.flower_gate.decoding import decode
+from glasshouse.integrations.flower_gate.encoding import Parts, encode
+from glasshouse.integrations.flower_gate.objects import Malformed, join, object_id, split
 
 REFUSED = {
     "norm": "norm",
@@ -476,6 +470,21 @@ def test_two_nodes_do_not_mix_their_answers(tmp_path):
 
         assert play(tries()) == [400]
         assert made.link.replies == []
+
+
+def test_nodes_that_are_done_take_no_place(tmp_path):
+    with world(tmp_path) as made:
+
+        async def tries():
+            for number in range(proxy.PENDING + 2):
+                key = gate_world.base64.b64encode(f"key {number}".encode()).decode()
+                made.node.headers[names.KEY_HEADER] = key
+                made.link.ask(made.model, turn=number)
+                await made.node.call("activate-node", public_key=f"key {number}".encode())
+                await made.node.do("honest", seed=number, turn=number)
+
+        play(tries())
+        assert len(made.link.replies) == proxy.PENDING + 2
 
 
 def test_a_superlink_that_fails_for_a_while_gets_the_decided_message_once(tmp_path):

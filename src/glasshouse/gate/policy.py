@@ -103,7 +103,6 @@ class Out(Described):
         metrics: what happens to a listed number: removed, refused, rounded or passed on.
         metrics_step: unit to which metrics are rounded.
         metrics_range: metrics are clamped to this range before they are rounded.
-        texts: error texts and documents: ``replace`` sends fixed words.
         dtypes: types of the tensors that may change.
         buffers: tensors of other types: ``fixed`` sends them back as received.
         norm: largest L2 norm of the change of all tensors together; 0: not limited.
@@ -117,7 +116,6 @@ class Out(Described):
     metrics: Literal["strip", "refuse", "round", "pass"] = "strip"
     metrics_step: Positive = 0.05
     metrics_range: tuple[float, float] = (0.0, 10.0)
-    texts: Literal["replace"] = "replace"
     dtypes: Names = ("float32",)
     buffers: Literal["refuse", "fixed"] = "refuse"
     norm: NotNegative = 0.0

@@ -11,15 +11,9 @@ from glasshouse.gate.desk import Payload
 from glasshouse.gate.message import Arrays, Origin, Outgoing, Reason
 from glasshouse.gate.rules import shorten
 from glasshouse.integrations.flower_gate import names
-from glasshouse.integrations.flower_gate.objects import (
-    Decoded,
-    Encoded,
-    Malformed,
-    Parts,
-    config_record,
-    decode,
-    encode,
-)
+from glasshouse.integrations.flower_gate.decoding import Decoded, decode
+from glasshouse.integrations.flower_gate.encoding import Encoded, Parts, config_record, encode
+from glasshouse.integrations.flower_gate.objects import Malformed
 
 
 @final
