@@ -16,7 +16,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 INDEX := $(if $(TORCH),--extra-index-url https://download.pytorch.org/whl/$(TORCH))
 INSTALL := $(PIP) install --quiet -c constraints.txt $(INDEX) -e
 # All but biggan (pyproject.toml says why) and vision (does not import beside a CPU build of torch).
-EXTRAS := dp,flower-data,flower,gate,dicom,frames,ggl,ray,text,tuning,test,docs
+EXTRAS := dp,flower-data,flower,nvflare,gate,dicom,frames,ggl,ray,text,tuning,test,docs
 BUILD := build==1.6.1 hatchling==1.33.0
 SINGLE := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
