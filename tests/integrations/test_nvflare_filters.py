@@ -9,6 +9,7 @@ import torch
 
 from glasshouse.api.defenses import defenses
 from glasshouse.audit.defenses.declared import FAULTS
+from glasshouse.cli.defenses import defenses as command
 from glasshouse.errors import BadFile
 from glasshouse.integrations.flower_settings.local_dp import FlowerConfig, noise_of
 from glasshouse.integrations.nvflare_filters.budget import sparse_vector_budget
@@ -149,6 +150,13 @@ def test_a_scope_that_a_job_may_leave_is_partly(tmp_path, one):
     name = one["path"].rpartition(".")[2]
     assert (name, "partly") in faults(run, site(tmp_path, one, scopes=("site", "public")))
     assert (name, "partly") in faults(run, site(tmp_path, one, default="other"))
+
+
+def test_the_command_fails_at_a_fault(tmp_path, capsys):
+    run = transcript_of(tmp_path, percentile)
+    assert command(str(run), files=[str(site(tmp_path, PERCENTILE))]) == 0
+    assert command(str(run), files=[str(job(tmp_path, PERCENTILE))]) == 1
+    assert "uploaded job's" in " ".join(capsys.readouterr().out.split())
 
 
 def test_svt_at_stock_defaults_spends_what_it_does_not_say(tmp_path):

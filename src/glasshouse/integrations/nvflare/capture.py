@@ -67,7 +67,7 @@ class Book:
         self._recording: Recording | None = None
         if architecture is not None:
             self._recording = start(folder, architecture, declared)
-        self._lines = (self._folder / MESSAGES).open("x", encoding="utf-8")
+        (self._folder / MESSAGES).touch()
         self._lock = Lock()
         self._known: set[str] = set()
         self._rounds: dict[tuple[str, str], int | None] = {}
@@ -115,7 +115,6 @@ class Book:
         """Record the drop-outs of the last round."""
         if self._recording is not None:
             self._recording.close()
-        self._lines.flush()
 
     def _write(self, direction: str, task: str, client: str, parts: Parts, number: int | None) -> None:
         line: dict[str, object] = {
@@ -133,8 +132,8 @@ class Book:
         with self._lock:
             self.seen += 1
             line["payloads"] = {name: self._store(payload) for name, payload in parts.payloads.items()}
-            self._lines.write(json.dumps(line) + "\n")
-            self._lines.flush()
+            with (self._folder / MESSAGES).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
 
     def _store(self, payload: bytes) -> str:
         """Name of the file with these bytes; equal bytes are stored once."""
