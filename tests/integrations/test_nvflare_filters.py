@@ -21,7 +21,7 @@ from glasshouse.transcript.files import TranscriptWriter, read_transcript
 from glasshouse.wire import Architecture, Broadcast, Terms, Update
 
 FILTERS = "nvflare.app_common.filters"
-PERCENTILE = {"path": f"{FILTERS}.percentile_privacy.PercentilePrivacy", "args": {}}
+PERCENTILE = {"path": f"{FILTERS}.percentile_privacy.PercentilePrivacy", "args": {"gamma": 0.001}}
 SVT = {"path": f"{FILTERS}.svt_privacy.SVTPrivacy", "args": {}}
 QUIET = {**SVT, "args": {"epsilon_release": 1.0}}
 EXCLUDE = {"path": f"{FILTERS}.exclude_vars.ExcludeVars", "args": {"exclude_vars": "head"}}
@@ -76,7 +76,7 @@ def plain(update, rng):
 
 
 def percentile(update, rng):
-    return create(load("defenses", "percentile"), {"percentile": 10, "bound": 0.01}).update(update, rng=rng)
+    return create(load("defenses", "percentile"), {"percentile": 10, "bound": 0.001}).update(update, rng=rng)
 
 
 def job(folder, *filters, components=()):
@@ -108,6 +108,7 @@ def faults(run, *files):
 def test_a_sites_percentile_that_runs_is_no_fault(tmp_path):
     run = transcript_of(tmp_path, percentile)
     rows = rulings(run, site(tmp_path, PERCENTILE))
+    assert faults(run, site(tmp_path, PERCENTILE)) == set()
     assert rows["percentile", "percentile / 100"].ruling == "as declared"
     assert "adds no noise" in rows["PercentilePrivacy", "epsilon per round"].reason
 
@@ -168,9 +169,32 @@ def test_svt_at_stock_defaults_spends_what_it_does_not_say(tmp_path):
     assert "covers the first two" in row.reason
 
 
-def test_svt_with_its_release_bounded_is_not_mis_set(tmp_path):
-    run = transcript_of(tmp_path, plain)
+def flares_svt(update, rng, **settings):
+    """The filter's own code on an update."""
+    pytest.importorskip("nvflare")
+    from nvflare.apis.dxo import DXO, DataKind
+    from nvflare.apis.fl_context import FLContext
+    from nvflare.app_common.filters.svt_privacy import SVTPrivacy
+
+    np.random.seed(rng.child("numpy").numpy().integers(2**31))  # noqa: NPY002 — the filter draws from it
+    dxo = DXO(data_kind=DataKind.WEIGHT_DIFF, data={n: t.numpy() for n, t in update.tensors.items()})
+    made = SVTPrivacy(**settings).process_dxo(dxo, dxo.to_shareable(), FLContext()).data
+    return replace(update, tensors={n: torch.from_numpy(a) for n, a in made.items()})
+
+
+def test_svt_with_its_release_bounded_runs_and_is_no_fault(tmp_path):
+    run = transcript_of(tmp_path, lambda u, r: flares_svt(u, r, epsilon_release=1.0))
     assert faults(run, site(tmp_path, QUIET)) == set()
+
+
+def test_svt_that_does_not_run_is_off(tmp_path):
+    run = transcript_of(tmp_path, plain)
+    assert faults(run, site(tmp_path, QUIET)) == {("SVTPrivacy", "off")}
+
+
+def test_svt_of_other_noise_is_mis_set(tmp_path):
+    run = transcript_of(tmp_path, lambda u, r: flares_svt(u, r, epsilon_release=2.0))
+    assert faults(run, site(tmp_path, QUIET)) == {("SVTPrivacy", "mis-set")}
 
 
 @pytest.mark.parametrize("settings", [{}, {"fraction": 0.3, "noise_var": 2.0}, {"epsilon_release": 5.0}])

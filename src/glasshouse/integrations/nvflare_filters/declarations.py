@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, final
 
+import torch
+
 from glasshouse.audit.defenses.declared import Judged, Ruling
-from glasshouse.audit.defenses.observe import unclear
+from glasshouse.audit.defenses.observe import LAPLACE, Observation, unclear
 from glasshouse.errors import GlasshouseError
-from glasshouse.integrations.nvflare_filters.budget import sparse_vector_budget
+from glasshouse.integrations.nvflare_filters.budget import SparseVectorBudget, sparse_vector_budget
 from glasshouse.integrations.nvflare_filters.files import Filter, read_filters
 from glasshouse.registry import Card, create, load
 from glasshouse.transcript.record import Transcript
@@ -19,6 +21,8 @@ from glasshouse.wire import Kind, Mechanism, Update
 KINDS: Final[Mapping[str, Kind]] = {"WEIGHTS": "parameters", "WEIGHT_DIFF": "delta"}
 MOST_EPSILON: Final = 10.0
 """ε of one round above which noise is called mis-set: it allows odds to change by a factor of 22,000."""
+WIDE: Final = 4.0
+"""Standard errors of a mean magnitude that are no fault: one false alarm in some 16,000 clients."""
 _STATISTICS: Final = ("StatisticsPrivacyFilter",)
 
 Read = tuple[list[Mechanism], list[Judged]]
@@ -91,21 +95,16 @@ def _percentile(one: Filter, updates: Sequence[Update]) -> Read:
 
 
 def _sparse_vector(one: Filter, updates: Sequence[Update]) -> Read:
-    settings = {
-        name: float(one.arguments.get(name, default))
-        for name, default in (
-            ("fraction", 0.1), ("epsilon", 0.1), ("noise_var", 0.1), ("gamma", 1e-5), ("tau", 1e-6),
-        )
-    }  # fmt: skip
-    mechanism = _mechanism(
-        "sparse_vector", fraction=settings["fraction"], epsilon=settings["epsilon"],
-        noise=settings["noise_var"], bound=settings["gamma"], threshold=settings.pop("tau"),
-        replace=bool(one.arguments.get("replace", True)),
-    )  # fmt: skip
-    if not updates:
-        return [mechanism], []
-    numbers = sum(t.numel() for t in updates[0].tensors.values())
+    """FLARE's rule since 2.9: values are clipped before the noise, so that their noise shows in full.
+
+    Our defence ``sparse_vector`` clamps after it, as earlier versions did, and is no declaration of this one.
+    """
+    stock = {"fraction": 0.1, "epsilon": 0.1, "noise_var": 0.1, "gamma": 1e-5}
+    settings = {name: float(one.arguments.get(name, default)) for name, default in stock.items()}
     release = one.arguments.get("epsilon_release")
+    if not updates:
+        return [], []
+    numbers = sum(t.numel() for t in updates[0].tensors.values())
     budget = sparse_vector_budget(numbers, **settings, epsilon_release=release)
     ruling: Ruling = "mis-set" if budget.total > MOST_EPSILON else "cannot be told"
     reason = (
@@ -113,10 +112,39 @@ def _sparse_vector(one: Filter, updates: Sequence[Update]) -> Read:
         f"{budget.threshold:.2g} on the threshold, {budget.release:,.6g} on {budget.uploads:,} values "
         f"({budget.per_value:.3g} each); epsilon = {settings['epsilon']:g} covers the first two"
     )
-    # A released value's noise is declared by other means where epsilon_release is given.
-    return [mechanism] if release is None else [], [
-        _row(one, "epsilon per round", budget.total, ruling, reason)
-    ]
+    rows = [_row(one, "epsilon per round", budget.total, ruling, reason)]
+    for client in sorted({update.client for update in updates}):
+        sent = [update for update in updates if update.client == client]
+        rows.append(_released(one, budget, settings["gamma"], sent))
+    return [], rows
+
+
+def _released(one: Filter, budget: SparseVectorBudget, gamma: float, sent: Sequence[Update]) -> Judged:
+    """Whether one client's updates have as few values, as noisy, as the filter leaves.
+
+    For a value clipped to ``gamma`` plus Laplace noise of scale b, the mean magnitude lies in [b, b + gamma].
+    """
+    flat = [torch.cat([t.flatten().double() for t in u.tensors.values()]) / u.steps for u in sent]
+    kept = [values[values != 0] for values in flat]
+    most, pooled = max(map(len, kept)), torch.cat(kept).abs()
+    mean = float(pooled.mean()) if len(pooled) else 0.0
+    margin = WIDE * budget.scale / math.sqrt(max(len(pooled), 1))
+    low, high = budget.scale - margin, budget.scale + gamma + margin
+    ruling: Ruling = "as declared"
+    reason = f"at most {most:,} values of an update are sent, of mean magnitude {mean:.3g} per step"
+    if most > budget.uploads:
+        ruling, reason = "off", f"{most:,} values of an update are sent, not at most {budget.uploads:,}"
+    elif not low <= mean <= high:
+        ruling = "mis-set"
+        reason = f"sent values have a mean magnitude of {mean:.3g} per step, not {low:.3g} to {high:.3g}"
+    seen = Observation(
+        kind="noise", state="off" if ruling == "off" else "on", value=mean, low=mean - margin,
+        high=mean + margin, shows=len(sent), updates=len(sent), family=LAPLACE,
+    )  # fmt: skip
+    return Judged(
+        defense=one.name, setting="noise per step", declared=budget.scale, client=sent[0].client,
+        observation=seen, ruling=ruling, reason=reason,
+    )  # fmt: skip
 
 
 def _exclude(one: Filter, updates: Sequence[Update]) -> Read:
