@@ -10,8 +10,9 @@ from typing import Any, ClassVar, Final, final
 import torch
 
 from glasshouse.audit.defenses.declared import Judged, Ruling
-from glasshouse.audit.defenses.observe import LAPLACE, Observation, unclear
+from glasshouse.audit.defenses.observe import Observation, unclear
 from glasshouse.errors import GlasshouseError
+from glasshouse.federation.defenses.marks import LAPLACE
 from glasshouse.integrations.nvflare_filters.budget import SparseVectorBudget, sparse_vector_budget
 from glasshouse.integrations.nvflare_filters.files import Filter, read_filters
 from glasshouse.registry import Card, create, load
