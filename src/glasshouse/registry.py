@@ -56,7 +56,9 @@ GROUPS = (
     "executors",
     "modalities",
     "tasks",
+    "formats",
     "gates",
+    "declarations",
 )
 F = TypeVar("F", bound=Callable[..., Any])
 D = TypeVar("D")

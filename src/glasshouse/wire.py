@@ -39,7 +39,7 @@ __all__ = [
     "Value",
 ]
 
-Kind = Literal["gradient", "delta", "parameters", "logits"]
+Kind = Literal["gradient", "delta", "parameters", "logits", "document"]
 Place = Literal["local", "gradient", "update"]
 Stage = Literal["train", "evaluate"]
 Value = float | int | str | bool
@@ -181,7 +181,8 @@ class Update:
         round: from 0.
         client: from 0.
         kind: what ``tensors`` are. A ``gradient`` is of the mean loss over the client's examples;
-            a ``delta`` is new parameters minus received ones; ``parameters`` are the new ones.
+            a ``delta`` is new parameters minus received ones; ``parameters`` are the new ones; a
+            ``document`` is one tensor of bytes (uint8), zeros behind its end, which ``formats`` read.
         tensors: by parameter name; ``logits`` (P, K) for kind ``logits``.
         examples: number of the client's examples used for it (public: it is the weight).
         steps: local optimizer steps taken for it.

@@ -215,7 +215,7 @@ class Policy(Described):
     @property
     def outside_epsilon(self) -> tuple[str, ...]:
         """What leaves and is not covered by the gate's own noise."""
-        parts = ["that a message was sent or refused, when, and by which rule"]
+        parts = ["that and when a message was sent or refused"]
         if self.out.examples.fixed == 0:
             parts.append("the number of examples")
         if self.out.metrics in ("round", "pass") and self.out.fields:

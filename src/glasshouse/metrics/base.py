@@ -197,7 +197,8 @@ class Metric(ABC):
         claim: kind of claim that it scores.
         reads: the part of the claim that is the first argument of ``score``.
         against: the part of the ground truth that is the second: ``inputs``, ``labels``, ``counts`` of
-            labels, ``owners`` or ``vectors`` (features of the inputs).
+            labels, ``examples`` (rows with their label behind them, (B, F + 1)), ``owners`` or ``vectors``
+            (features of the inputs).
         of_recovered: the part that it reads counts only for examples that the claim also rebuilt.
         counts: numbers are 0 or 1 per unit, so that the mean is a share and its interval is exact.
         null_name: its own :meth:`null` in words.
@@ -253,6 +254,16 @@ class Metric(ABC):
     def null(self, truth: Tensor, auxiliary: Batch | None, *, context: ScoreContext) -> Scores | None:
         """Scores of the metric's own null adversary, who does not see the update, as :meth:`score`."""
         del truth, auxiliary, context
+        return None
+
+    def blind(
+        self, claimed: Tensor, truth: Tensor, auxiliary: Batch | None, *, context: ScoreContext
+    ) -> Scores | None:
+        """Scores of a claim of the same form that somebody makes from auxiliary data alone, as :meth:`score`.
+
+        For claims that choose themselves what they are about: a null must answer the same questions.
+        """
+        del claimed, truth, auxiliary, context
         return None
 
     def compare(self, left: Tensor, right: Tensor, *, context: ScoreContext) -> Scores | None:

@@ -26,7 +26,9 @@ from glasshouse.registry import Card
 class RowsExact(Hits):
     """1 for every private row of which all cells are claimed right, else 0; each claim counts once."""
 
-    card = Card(summary="share of the private rows that are claimed with all cells right, within tolerance")
+    card = Card(
+        summary="share of the private rows claimed with all cells right, within the schema's tolerance"
+    )
     wording = rate_wording(
         label="rows read exactly",
         sentence="read {} of the private rows with every cell right",
@@ -37,7 +39,7 @@ class RowsExact(Hits):
     )
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
-        return np.asarray(right_cells("rows_exact", claimed, truth, context).all(1), dtype=np.float64)
+        return right_cells("rows_exact", claimed, truth, context).all(1).astype(np.float64)
 
 
 @final
@@ -56,7 +58,8 @@ class Cells(Metric):
     )
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
-        return np.asarray(right_cells("row_cells", claimed, truth, context).mean(1), dtype=np.float64)
+        share: NDArray[np.float64] = right_cells("row_cells", claimed, truth, context).mean(1)
+        return share
 
 
 def right_cells(name: str, claimed: Tensor, truth: Tensor, context: ScoreContext) -> NDArray[np.bool_]:

@@ -208,9 +208,9 @@ class Row(Modality):
 
     def decode(self, inputs: Tensor) -> Tensor:
         """The valid rows nearest to inputs (B, F): values (B, C) float64, NaN where missing."""
-        return torch.stack([column.decode(inputs[:, place]) for column, place in self._places()], 1)
+        return torch.stack([column.decode(inputs[:, place]) for column, place in self.places()], 1)
 
-    def _places(self) -> Iterator[tuple[Column, slice]]:
+    def places(self) -> Iterator[tuple[Column, slice]]:
         """Every column with its entries."""
         start = 0
         for column in self.columns:
@@ -230,7 +230,7 @@ class Row(Modality):
     def relax(self, inputs: Tensor) -> Tensor:
         """Numbers clipped to their range; each category moved to the nearest point of its simplex."""
         parts = []
-        for column, place in self._places():
+        for column, place in self.places():
             own = inputs[:, place]
             parts.append(onto_simplex(own) if column.kind == "categorical" else own.clamp(0, 1))
         return torch.cat(parts, 1)
@@ -275,7 +275,7 @@ class Row(Modality):
     def _apart(self, auxiliary: Batch, wanted: Wanted, rng: Rng) -> Batch:
         """Every column from another random public row."""
         draws, parts = rng.child("columns").torch(), []
-        for _, place in self._places():
+        for _, place in self.places():
             rows = torch.randint(len(auxiliary), (wanted.count,), generator=draws)
             parts.append(auxiliary.inputs[rows, place])
         return Batch(inputs=torch.cat(parts, 1), labels=guesses.labels_for(auxiliary, wanted, rng))

@@ -21,6 +21,7 @@ from glasshouse.rng import Rng
 from glasshouse.settings import Recipe
 from glasshouse.tensors import (
     descend,
+    device_of,
     optimizer_tensors,
     restore_optimizer,
     take_prefix,
@@ -103,7 +104,7 @@ def share_right(model: nn.Module, batch: Batch) -> Tensor:
 
     For classes 1 where the largest logit is right, else 0; for tokens the share that is right.
     """
-    device, task = next(model.parameters()).device, task_of(model)
+    device, task = device_of(model.state_dict()), task_of(model)
     outputs = math.prod(abs(size) for size in task.outputs)
     size = max(1, min(_AT_ONCE, _OUTPUTS // outputs))
     parts = [torch.zeros(0, dtype=torch.float64)]

@@ -235,7 +235,8 @@ class Audit(Table):
     """``[audit]``: which updates are attacked, and how the attacks are scored.
 
     Attributes:
-        metrics: registered names, with arguments if they take any.
+        metrics: registered names, with arguments if they take any; without: those of what the attacks claim,
+            in the data's modality.
         rounds: rounds whose updates are attacked; negative numbers count from the last round.
         victims: maximal number of attacked updates.
         distractors: M - 1 for identification.

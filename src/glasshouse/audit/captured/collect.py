@@ -39,7 +39,7 @@ def collect(capture: Path, folders: Sequence[Path]) -> Truth:
         BadValue: images that are not in [0, 1] after undoing the normalisation.
     """
     architecture = read_transcript(capture / "transcript", trust_factory=True).terms.architecture
-    clients = {int(node): int(client) for node, client in read_json(capture / NODES).items()}
+    clients = {node: int(client) for node, client in read_json(capture / NODES).items()}
     network = build(architecture)
     normalize = dict(network.named_children()).get("normalize")
     pool: dict[str, tuple[int, Tensor, Tensor]] = {}
@@ -48,7 +48,7 @@ def collect(capture: Path, folders: Sequence[Path]) -> Truth:
         if one.node not in clients:
             raise BadFile(
                 "truth of a capture",
-                needs=f"batches of nodes that the server talked to: {', '.join(map(str, clients))}",
+                needs=f"batches of nodes that the server talked to: {', '.join(clients)}",
                 got=f"node {one.node}",
                 fix="give the folders of the clients of this run",
             )
@@ -64,9 +64,9 @@ def collect(capture: Path, folders: Sequence[Path]) -> Truth:
     if not examples:
         raise BadFile(
             f"truth of capture '{capture}'",
-            needs="batches that truth_mod recorded",
+            needs="batches that a test client recorded",
             got=f"none in {', '.join(map(str, folders))}",
-            fix="give the folders that truth_mod was given",
+            fix="give the folders that test clients were given",
         )
     _, images, labels = zip(*pool.values(), strict=True)
     truth = Truth(

@@ -121,6 +121,8 @@ class NullBook:
             return self._of_classes(metric, pair, units)
         if own is not None:
             own_null = metric.null(own.truth, self.auxiliary, context=self.context)
+            if own_null is None:
+                own_null = metric.blind(own.claimed, own.truth, self.auxiliary, context=self.context)
             if own_null is not None:
                 return Blind(name=metric.null_name, scores=own_null)
         if pair.examples is None or not pair.guessed:

@@ -157,6 +157,9 @@ def truth_part(metric: Metric, target: Target, context: ScoreContext) -> Tensor:
         return context.features(target.batch.inputs)
     if metric.against == "counts":
         return label_counts(target.batch.labels)
+    if metric.against == "examples":
+        rows = target.batch.inputs.flatten(1).double()
+        return torch.cat([rows, target.batch.labels.double()[:, None]], 1)
     parts = {"inputs": target.batch.inputs, "labels": target.batch.labels, "owners": target.owners}
     return parts[metric.against]
 

@@ -26,6 +26,7 @@ _bad: Final = partial(bad_data, fix=FIX)
 @Card(
     summary="arrays:PATH, a numpy archive: train_inputs, train_labels, range (two numbers); optional val_*, "
     "test_*, *_groups, class_names",
+    details={"modality": "array"},
 )
 def arrays(where: str, *, resize: int | None = None) -> DataSource:
     """Read ``where``; ``range`` holds the smallest and largest possible number, declared and never measured.

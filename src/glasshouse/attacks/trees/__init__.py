@@ -1,0 +1,1 @@
+"""Attacks on boosted trees: sums of derivatives are counts, thresholds are values, leaves intersect."""

@@ -1,0 +1,202 @@
+"""What a tree's sums say: derivatives at a known margin, and from them whole numbers of rows.
+
+A logistic tree is fitted to g = p − y and h = p (1 − p) at the margin of the trees before it. With H = Σh
+and G = Σg over the rows of a node its weight is w = −G / (H + λ), and a leaf adds η w. Where all rows of a
+node have the same margin, as before the first tree, H and G are whole numbers in disguise: n = H / h, and n
+p − G rows of label 1.
+
+Source: Chen & Guestrin 2016, "XGBoost", arXiv:1603.02754, equations 5 and 6.
+
+Shape letters: L leaves of a tree, C cells, N rows.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from glasshouse.errors import Inapplicable
+from glasshouse.formats.records import TreeEnsemble
+from glasshouse.wire import Value
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+WHOLE: Final = 0.02
+"""Largest distance of a count from a whole number: float32 sums are exact to 1e-6 of a count."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Configuration:
+    """The public settings of boosting.
+
+    Attributes:
+        eta: learning rate.
+        reg_lambda: of the L2 penalty on weights.
+        reg_alpha: of the L1 penalty; only 0 is undone.
+        subsample: share of the rows that a tree sees; only 1 is undone.
+        base_score: the probability before the first tree, where the file does not say it.
+    """
+
+    eta: float = 0.3
+    reg_lambda: float = 1.0
+    reg_alpha: float = 0.0
+    subsample: float = 1.0
+    base_score: float | None = None
+
+    @classmethod
+    def of(cls, options: Mapping[str, Value], *, subject: str) -> "Configuration":
+        """Those in the terms of a federation; what is missing has XGBoost's defaults.
+
+        Raises:
+            Inapplicable: settings under which sums are not those of all rows.
+        """
+        known = {name: options[name] for name in cls.__dataclass_fields__ if name in options}
+        made = cls(**known)  # type: ignore[arg-type]  # the protocol has checked its options
+        if made.reg_alpha or made.subsample != 1:
+            raise Inapplicable(
+                subject,
+                needs="trees that see every row, without an L1 penalty",
+                got=f"subsample = {made.subsample}, reg_alpha = {made.reg_alpha}",
+                fix="audit subsample = 1: sums of a sample count the sample, not the client",
+            )
+        return made
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Sums:
+    """What a document says of the leaves of one tree.
+
+    Attributes:
+        leaves: their nodes, (L,).
+        lower: lower ends of their boxes, (L, F).
+        upper: upper ends, (L, F).
+        hessian: H, (L,); NaN where the file has none.
+        gradient: G, (L,); NaN likewise.
+        count: rows, (L,); NaN where the file has none.
+    """
+
+    leaves: Ints
+    lower: Floats
+    upper: Floats
+    hessian: Floats
+    gradient: Floats
+    count: Floats
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Counted:
+    """Rows of every leaf of the first tree.
+
+    Attributes:
+        sums: of the leaves.
+        counts: rows of label 0 and 1, (L, 2).
+        base: probability of label 1 before the tree.
+    """
+
+    sums: Sums
+    counts: Ints
+    base: float
+
+
+def sums_of(trees: TreeEnsemble, tree: int, how: Configuration, *, shift: float = 0.0) -> Sums:
+    """The sums of a tree's leaves; ``shift``: what its values contain besides weights (LightGBM's prior)."""
+    nodes = trees.trees[tree]
+    leaves, lower, upper = trees.boxes(tree)
+    unknown = np.full(len(leaves), np.nan)
+    hessian = unknown if nodes.hessian is None else nodes.hessian[leaves]
+    weights = (nodes.value[leaves] - shift) / how.eta
+    return Sums(
+        leaves=leaves,
+        lower=lower,
+        upper=upper,
+        hessian=hessian,
+        gradient=-weights * (hessian + how.reg_lambda),
+        count=unknown if nodes.count is None else nodes.count[leaves],
+    )
+
+
+def count_rows(trees: TreeEnsemble, how: Configuration, *, subject: str) -> Counted:
+    """How many rows of each label lie in every leaf of the first tree.
+
+    Raises:
+        Inapplicable: the file has neither sums nor counts, the base score is unknown, or the numbers are not
+            whole: rows have weights, or a tree before this one is missing.
+
+    Examples:
+        >>> from glasshouse.formats.records import Tree
+        >>> nodes = {"left": np.array([1, -1, -1]), "right": np.array([2, -1, -1])}
+        >>> stump = Tree(
+        ...     feature=np.array([0, -1, -1]),
+        ...     threshold=np.array([0.5, np.nan, np.nan]),
+        ...     **nodes,
+        ...     missing_left=np.zeros(3, bool),
+        ...     value=np.array([np.nan, -0.5, 0.5]),
+        ...     hessian=np.array([2.0, 1, 1]),
+        ... )
+        >>> said = {"objective": "logistic", "features": 1, "strict": True, "exact_cuts": True}
+        >>> model = TreeEnsemble(base=0.5, trees=(stump,), **said)
+        >>> count_rows(model, Configuration(eta=0.5), subject="example").counts.tolist()
+        [[4, 0], [0, 4]]
+    """
+    if trees.objective != "logistic" or not trees.trees:
+        raise _refusal(
+            subject, "a logistic model with a tree", f"{trees.objective}, {len(trees.trees)} trees"
+        )
+    first = trees.trees[0]
+    if first.count is not None and first.positives is not None:  # forests state the share of every class
+        sums = sums_of(trees, 0, how)
+        positives, total = first.positives[sums.leaves], sums.count
+        base = float(positives.sum() / total.sum())
+    else:
+        base, shift = _before(trees, how, subject)
+        sums = sums_of(trees, 0, how, shift=shift)
+        spread = base * (1 - base)
+        total = sums.hessian / spread if np.isnan(sums.count).any() else sums.count
+        if np.isnan(sums.gradient).any():  # no H in the file: it follows from the counts
+            gradient = -(first.value[sums.leaves] - shift) / how.eta * (total * spread + how.reg_lambda)
+        else:
+            gradient = sums.gradient
+        positives = total * base - gradient
+    if np.isnan(total).any() or np.isnan(positives).any():
+        raise _refusal(subject, "sums of second derivatives or counts in the document", "neither")
+    counts = np.stack([total - positives, positives], 1)
+    away = np.abs(counts - np.round(counts)).max()
+    if away > WHOLE or (np.round(counts) < 0).any():
+        raise _refusal(
+            subject, "sums that are whole numbers of rows", f"counts {away:.2g} from whole numbers"
+        )
+    return Counted(sums=sums, counts=np.round(counts).astype(np.int64), base=base)
+
+
+def _before(trees: TreeEnsemble, how: Configuration, subject: str) -> tuple[float, float]:
+    """Probability before the first tree, and what that tree's values contain of it."""
+    base = trees.base if trees.base is not None else how.base_score
+    if base is not None:
+        return base, 0.0
+    # LightGBM adds the prior's margin to the first tree. At the prior all gradients of all rows add up to 0.
+    first = trees.trees[0]
+    if first.hessian is None:
+        raise _refusal(subject, "the base score", "none in the document or the terms")
+    leaves = first.leaves
+    weight = first.hessian[leaves] + how.reg_lambda
+    margin = float((first.value[leaves] * weight).sum() / weight.sum())
+    return float(sigmoid(np.array(margin))), margin
+
+
+def sigmoid(margin: Floats) -> Floats:
+    """The probability at a margin."""
+    return np.asarray(1 / (1 + np.exp(-np.clip(margin, -50, 50))), dtype=np.float64)
+
+
+def margin_of(base: float) -> float:
+    """The margin of a probability."""
+    return float(np.log(base / (1 - base)))
+
+
+def _refusal(subject: str, needs: str, got: str) -> Inapplicable:
+    return Inapplicable(subject, needs=needs, got=got, fix="see docs/documents.md for what each file says")

@@ -1,0 +1,124 @@
+"""Joint cells: in which intersection of leaves each row of a client lies, and rows from public ones.
+
+Source: Kotsiantis et al. 2025, "TimberStrike", PETS, arXiv:2506.07605; how we differ stands in
+:mod:`.cells`. Rows are completed by public rows that lie in the same box, so that what they have above a
+guess is the message's.
+
+Breaks when: the solver does not end, beyond some three trees of some hundred rows: then the claim is a guess.
+"""
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Final, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from glasshouse.attacks.base import Claim, Needs, Reconstruction
+from glasshouse.attacks.budget import Budget
+from glasshouse.attacks.parts.documents import ON_CLINIC, Received, first_trees, needs
+from glasshouse.attacks.tabular import Certainty, leaves_of
+from glasshouse.attacks.trees.algebra import Configuration, count_rows, sums_of
+from glasshouse.attacks.trees.cells import Effort, Possible, Solution, count_cells
+from glasshouse.modalities.row import Row
+from glasshouse.registry import Card
+from glasshouse.rng import Rng
+from glasshouse.transcript.view import View
+from glasshouse.wire import Batch
+
+SUBJECT: Final = "attack 'joint_cells'"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class JointCells:
+    """Cells by integer programs, rows by public data.
+
+    Args:
+        effort: of the search.
+    """
+
+    card: ClassVar[Card] = Card(
+        title="Joint cells",
+        summary="the joint cell and label of every row by integer programs on the sums of all leaves",
+        source="after TimberStrike, PETS 2025, arXiv:2506.07605",
+        claims=("leaves", "reconstruction"),
+        threat="server, sees single documents",
+        control={**ON_CLINIC, "metric": "leaves_exact"},
+    )
+    needs: ClassVar[Needs] = needs("auxiliary")
+
+    effort: Effort = field(default_factory=Effort)
+
+    @property
+    def budget(self) -> Budget:
+        """Integer programs at most: one for all trees, the ways back, and those that certify."""
+        return Budget(unit="programs", amount=1 + self.effort.returns + self.effort.certify)
+
+    def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
+        """Counts per joint cell and label; with auxiliary data also rows.
+
+        Raises:
+            Inapplicable: as ``leaf_algebra``.
+        """
+        got, trees = first_trees(view, subject=SUBJECT)
+        how = Configuration.of(view.terms.options, subject=SUBJECT)
+        counted = count_rows(trees, how, subject=SUBJECT)
+        table = view.terms.architecture.inputs
+        solution = count_cells(
+            trees,
+            counted,
+            [sums_of(trees, t, how) for t in range(1, len(trees.trees))],
+            reg_lambda=how.reg_lambda,
+            effort=self.effort,
+            rng=np.random.default_rng(rng.child("goals").seed()),
+            possible=possible_in(table) if isinstance(table, Row) else None,
+        )
+        level = np.where(solution.certain, int(Certainty.UNIQUE), int(Certainty.GUESSED))
+        cells, within = solution.cells, table.range
+        leaves = leaves_of(got.about, cells.lower, cells.upper, solution.counts, level, within=within)
+        public = view.grants.auxiliary
+        return (leaves,) if public is None else (leaves, complete(got, solution, public, rng.child("rows")))
+
+
+def possible_in(table: Row) -> Possible:
+    """Which boxes hold a valid row: one 1 in every category, a whole number between the ends."""
+
+    def possible(lower: np.ndarray, upper: np.ndarray) -> np.ndarray:
+        good = np.ones(len(lower), dtype=np.bool_)
+        for column, place in table.places():
+            low, high = lower[:, place], upper[:, place]
+            if column.kind == "categorical":
+                # An entry must be 1 where 0 is excluded, and cannot be 1 where the box ends at or before it.
+                must, can = (low > 0).sum(1), (high > 1).any(1)
+                good &= (must <= 1) & can & ~((low > 0) & (high <= 1)).any(1)
+            elif column.kind in ("integer", "binary") and not column.missing:
+                steps = column.high - column.low if column.kind == "integer" else 1.0
+                # One step of float32 may lie between a whole number's entry and a threshold.
+                first = np.ceil(np.clip(low[:, 0], 0, 1) * steps - 1e-4)
+                good &= first / steps < high[:, 0] + 1e-7
+        return good
+
+    return possible
+
+
+def complete(got: Received, solution: Solution, public: Batch, rng: Rng) -> Reconstruction:
+    """A public row for every row of every cell: one that lies in its box, of its label where there is one.
+
+    Cells in which no public row lies take the public row that violates the fewest ends.
+    """
+    rows, labels = public.inputs.double().numpy(), public.labels.numpy()
+    draws = np.random.default_rng(rng.seed())
+    picked, said, confidence = [], [], []
+    for cell, label in np.argwhere(solution.counts > 0):
+        outside = (rows < solution.cells.lower[cell]) | (rows >= solution.cells.upper[cell])
+        away = outside.sum(1) + 0.5 * (labels != label)
+        nearest = draws.permutation(np.flatnonzero(away == away.min()))
+        for turn in range(int(solution.counts[cell, label])):
+            picked.append(int(nearest[turn % len(nearest)]))
+            said.append(int(label))
+            confidence.append(1.0 + float(solution.certain[cell, label]))
+    chosen: Tensor = public.inputs[torch.tensor(picked, dtype=torch.int64)]
+    return Reconstruction(
+        about=got.about, inputs=chosen, labels=torch.tensor(said), confidence=torch.tensor(confidence)
+    )

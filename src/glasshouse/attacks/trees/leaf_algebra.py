@@ -1,0 +1,73 @@
+"""Leaf algebra: how many rows of each label lie in every leaf of a client's first tree, exactly.
+
+Source: the sums are those of Chen & Guestrin 2016, arXiv:1603.02754, equation 5; that they are whole
+numbers in disguise before the first tree is our own derivation (:mod:`.algebra`).
+
+Breaks when: subsample < 1, row weights or an L1 penalty (refused); trees on top of others' trees.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Final, final
+
+import numpy as np
+import torch
+
+from glasshouse.attacks.base import Claim, Labels, Needs
+from glasshouse.attacks.parts.documents import ON_CLINIC, first_trees, needs
+from glasshouse.attacks.tabular import Certainty, Fact, What, facts_of, leaves_of
+from glasshouse.attacks.trees.algebra import Configuration, count_rows
+from glasshouse.errors import Inapplicable
+from glasshouse.registry import Card
+from glasshouse.rng import Rng
+from glasshouse.transcript.view import View
+
+SUBJECT: Final = "attack 'leaf_algebra'"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class LeafAlgebra:
+    """Counts from sums. No iterations, no randomness, no prior."""
+
+    card: ClassVar[Card] = Card(
+        title="Leaf algebra",
+        summary="rows per leaf and label of the first tree, exactly, from the sums in the file",
+        source="our own; sums as in Chen & Guestrin 2016, arXiv:1603.02754",
+        claims=("labels", "leaves", "facts"),
+        threat="server, sees single documents",
+        control={**ON_CLINIC, "metric": "leaves_exact"},
+    )
+    needs: ClassVar[Needs] = needs()
+    budget: ClassVar[None] = None
+
+    def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
+        """Counts of labels, of rows per leaf, and as facts.
+
+        Raises:
+            Inapplicable: the sums are not those of all rows, or do not add up to the announced number.
+        """
+        del rng
+        got, trees = first_trees(view, subject=SUBJECT)
+        how = Configuration.of(view.terms.options, subject=SUBJECT)
+        counted = count_rows(trees, how, subject=SUBJECT)
+        total = counted.counts.sum(0)
+        if total.sum() != got.update.examples:
+            raise Inapplicable(
+                SUBJECT,
+                needs=f"sums of the {got.update.examples} rows that are announced",
+                got=f"{total.sum()}",
+                fix="state eta, reg_lambda and subsample in federation.options",
+            )
+        certain = np.full_like(counted.counts, Certainty.PROVED)
+        low, high = view.terms.architecture.inputs.range
+        facts = [
+            Fact(what=What.COUNT, value=float(total.sum())),
+            Fact(what=What.COUNT, value=float(total[1]), label=1),
+        ]
+        return (
+            Labels(about=got.about, counts=torch.from_numpy(total)),
+            leaves_of(
+                got.about, counted.sums.lower, counted.sums.upper, counted.counts, certain, within=(low, high)
+            ),
+            facts_of(got.about, facts),
+        )

@@ -1,0 +1,214 @@
+"""Boosted trees in a federation, as the apps of Flower and NVIDIA FLARE train them with XGBoost.
+
+Source: Flower, examples/xgboost-quickstart and xgboost-comprehensive (bagging and cyclic), read at March
+2026; NVIDIA FLARE's tree-based XGBoost sends the same bytes. In bagging each client boosts the common model
+by its own trees and sends only these; the server appends all trees as they come in. In cyclic training the
+whole model goes round.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+import torch
+from torch import Tensor
+
+from glasshouse.errors import BadValue, not_installed
+from glasshouse.federation.setting import Setting
+from glasshouse.interfaces import Recorder, Tamper, Traits
+from glasshouse.models.zoo.documents import NAME, bytes_of, tensor_of
+from glasshouse.progress import track
+from glasshouse.registry import Card
+from glasshouse.rng import Rng
+from glasshouse.wire import Broadcast, Trained, Update
+
+try:
+    import xgboost
+except ImportError as error:
+    raise not_installed("protocols xgb_bagging and xgb_cyclic", "xgboost", error, extra="trees") from error
+
+TRAITS = Traits(sends="document")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Boosting:
+    """Base class of these protocols. Its fields are public settings, which are read from ``Terms.options``.
+
+    Args:
+        trees: boosted by a client per round.
+        max_depth: of a tree.
+        eta: learning rate.
+        reg_lambda: of the L2 penalty.
+        min_child_weight: smallest sum of second derivatives in a leaf.
+        subsample: share of the rows that a tree sees.
+        base_score: the probability before the first tree; 0: each client's own share of positives, as XGBoost
+            chooses it where nothing is set.
+        max_bin: candidates for a cut, per column.
+    """
+
+    trees: int = 1
+    max_depth: int = 6
+    eta: float = 0.3
+    reg_lambda: float = 1.0
+    min_child_weight: float = 1.0
+    subsample: float = 1.0
+    base_score: float = 0.0
+    max_bin: int = 256
+
+    def passes(self, rounds: int) -> int:
+        """Number of passes over a client's private data in a run: one per tree."""
+        return rounds * self.trees
+
+    def play(
+        self, setting: Setting, *, recorder: Recorder, rng: Rng, tamper: Tamper | None = None
+    ) -> dict[str, Tensor]:
+        """Run all rounds. See ``FederationProtocol.play``.
+
+        Raises:
+            BadValue: another model than boosted trees, or settings that these protocols do not have.
+        """
+        _check(setting, tamper)
+        names = self.__dataclass_fields__
+        how = type(self)(**{n: v for n, v in setting.terms.options.items() if n in names})  # type: ignore[arg-type]
+        common = b""
+        capacity = setting.start[NAME].numel()
+        for number in track(range(setting.rounds), "federation", total=setting.rounds):
+            common = how.one_round(
+                setting, number, common, recorder=recorder, rng=rng.child(f"round/{number}")
+            )
+        return {**setting.start, NAME: tensor_of(common, capacity)}
+
+    def one_round(
+        self, setting: Setting, number: int, common: bytes, *, recorder: Recorder, rng: Rng
+    ) -> bytes:
+        """The common model after a round that starts from ``common``."""
+        raise NotImplementedError
+
+    def boost(self, setting: Setting, client: int, common: bytes, *, rng: Rng) -> "xgboost.Booster":
+        """The model after a client added its trees to ``common``."""
+        data = setting.shard(client)
+        rows = xgboost.DMatrix(data.inputs.numpy(), data.labels.numpy(), nthread=1)
+        parameters: dict[str, Any] = {
+            "objective": "binary:logistic",
+            "tree_method": "hist",
+            "nthread": 1,
+            "seed": int(torch.randint(2**31 - 1, (1,), generator=rng.torch())),
+            "max_depth": self.max_depth,
+            "eta": self.eta,
+            "reg_lambda": self.reg_lambda,
+            "min_child_weight": self.min_child_weight,
+            "subsample": self.subsample,
+            "max_bin": self.max_bin,
+        }
+        parameters |= {"base_score": self.base_score} if self.base_score else {}
+        before = None
+        if common:
+            before = xgboost.Booster(parameters)
+            before.load_model(bytearray(common))
+        return xgboost.train(parameters, rows, self.trees, xgb_model=before)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class XgbBagging(Boosting):
+    """Every client boosts the common model; the server appends the trees of all of them."""
+
+    card: ClassVar[Card] = Card(
+        summary="each client sends its new boosted trees; the server appends them",
+        source="Flower, examples/xgboost-comprehensive, bagging",
+        extra="trees",
+    )
+    traits: ClassVar[Traits] = TRAITS
+
+    def one_round(
+        self, setting: Setting, number: int, common: bytes, *, recorder: Recorder, rng: Rng
+    ) -> bytes:
+        """One round: all clients boost the same model."""
+        _broadcast(setting, number, common, recorder)
+        added: list[bytes] = []
+        for client in range(setting.terms.clients):
+            grown = self.boost(setting, client, common, rng=rng.child(f"client/{client}"))
+            new = bytes(grown[grown.num_boosted_rounds() - self.trees :].save_raw("json"))
+            added.append(_send(setting, number, client, new, recorder))
+        for document in added:
+            common = append_trees(common, document)
+        return common
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class XgbCyclic(Boosting):
+    """The model goes from client to client; each boosts it and sends the whole."""
+
+    card: ClassVar[Card] = Card(
+        summary="the boosted model goes from client to client, one per round",
+        source="Flower, examples/xgboost-comprehensive, cyclic",
+        extra="trees",
+    )
+    traits: ClassVar[Traits] = TRAITS
+
+    def one_round(
+        self, setting: Setting, number: int, common: bytes, *, recorder: Recorder, rng: Rng
+    ) -> bytes:
+        """One round: the next client's turn."""
+        _broadcast(setting, number, common, recorder)
+        client = number % setting.terms.clients
+        grown = self.boost(setting, client, common, rng=rng.child(f"client/{client}"))
+        return _send(setting, number, client, bytes(grown.save_raw("json")), recorder)
+
+
+def append_trees(common: bytes, document: bytes) -> bytes:
+    """The common model with the trees of a document behind its own, numbered on; as Flower's server does it.
+
+    The base score stays that of the first model.
+    """
+    if not common:
+        return document
+    whole, new = json.loads(common), json.loads(document)
+    model, added = (raw["learner"]["gradient_booster"]["model"] for raw in (whole, new))
+    count = len(model["trees"])
+    for position, tree in enumerate(added["trees"]):
+        model["trees"].append({**tree, "id": count + position})
+        model["tree_info"].append(0)
+        model["iteration_indptr"].append(model["iteration_indptr"][-1] + 1)
+    model["gbtree_model_param"]["num_trees"] = str(len(model["trees"]))
+    return json.dumps(whole).encode()
+
+
+def _broadcast(setting: Setting, number: int, common: bytes, recorder: Recorder) -> None:
+    tensors: Mapping[str, Tensor] = {NAME: tensor_of(common, setting.start[NAME].numel())}
+    broadcast = Broadcast(round=number, architecture=setting.terms.architecture, tensors=tensors)
+    recorder.prepare(broadcast)
+    recorder.broadcast(broadcast)
+
+
+def _send(setting: Setting, number: int, client: int, document: bytes, recorder: Recorder) -> bytes:
+    """Record what a client sends; what the server gets."""
+    tensors = {NAME: tensor_of(document, setting.start[NAME].numel())}
+    size = len(setting.shards[client])  # every tree sees every row
+    trained = Trained(tensors=tensors, kind="document", steps=1, order=(torch.arange(size),))
+    recorder.private(number, client, index=setting.shards[client], trained=trained, behaviour="honest")
+    update = Update(round=number, client=client, kind="document", tensors=tensors, examples=size)
+    recorder.update(update)
+    return bytes_of(update.tensors[NAME])
+
+
+def _check(setting: Setting, tamper: Tamper | None) -> None:
+    terms = setting.terms
+    conflicts = {
+        "another model than boosted_trees": NAME not in setting.start,
+        "secure_sum": terms.secure_sum,
+        "a cohort below all clients": terms.cohort < terms.clients,
+        "dropout of clients": setting.dropout > 0,
+        "a malicious server": tamper is not None,
+        "defences on numbers": bool(setting.defenses),
+        "misbehaving clients": bool(setting.behaviours),
+    }
+    if wrong := [word for word, bad in conflicts.items() if bad]:
+        raise BadValue(
+            f"protocol '{terms.protocol}'",
+            needs="model boosted_trees, honest parties, all clients in every round, no defence on numbers",
+            got=", ".join(wrong),
+            fix='set model.name = "boosted_trees"; leave cohort, dropout, secure_sum, defenses as they are',
+        )

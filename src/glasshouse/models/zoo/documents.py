@@ -1,0 +1,98 @@
+"""A model that is a document: the bytes of boosted trees, read by ``glasshouse.formats`` to predict.
+
+Shape letters: B rows, F features, N bytes.
+"""
+
+from typing import Any, Final, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from glasshouse.errors import BadValue
+from glasshouse.formats.base import read_document
+from glasshouse.formats.records import TreeEnsemble
+from glasshouse.models.base import Normalize, SplitModel
+from glasshouse.registry import Card
+
+CAPACITY: Final = 2**20
+"""Bytes of a document, unless the model says otherwise: some 2,000 trees of depth 3 as JSON."""
+NAME: Final = "features.document"
+"""The tensor that holds the document in messages and states."""
+
+
+@Card(summary="boosted trees as a document; trained by protocols xgb_bagging and xgb_cyclic")
+def boosted_trees(input_shape: tuple[int, ...], classes: int, *, capacity: int = CAPACITY) -> SplitModel:
+    """Boosted trees of two classes.
+
+    Args:
+        input_shape: (F,).
+        classes: must be 2.
+        capacity: largest number of bytes of the document.
+    """
+    if classes != 2 or len(input_shape) != 1 or not 1 <= capacity <= 2**26:
+        raise BadValue(
+            "model 'boosted_trees'",
+            needs="rows (F,), two classes, capacity from 1 to 2^26 bytes",
+            got=f"inputs {input_shape}, {classes} classes, capacity = {capacity:,}",
+            fix="choose a table with a yes-or-no target",
+        )
+    return SplitModel(normalize=Normalize(mean=0.0, std=1.0), features=Margins(capacity), head=Odds())
+
+
+@final
+class Margins(nn.Module):
+    """Rows (B, F) → the sum of the trees' values, (B, 1); 0 without a document."""
+
+    document: Tensor
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__()
+        self.register_buffer("document", torch.zeros(capacity, dtype=torch.uint8))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        document = bytes_of(self.document)
+        if not document:
+            return rows.new_zeros(len(rows), 1)
+        trees = read_document(document)[1]
+        assert isinstance(trees, TreeEnsemble)
+        values: Any = np.zeros(len(rows))
+        for t, tree in enumerate(trees.trees):
+            values = values + tree.value[trees.reach(t, rows.cpu().double().numpy())]
+        if trees.base is not None:
+            values = values + np.log(trees.base / (1 - trees.base))
+        return torch.from_numpy(values).to(rows)[:, None]
+
+
+@final
+class Odds(nn.Module):
+    """A margin (B, 1) as logits of two classes, (B, 2)."""
+
+    def forward(self, margin: Tensor) -> Tensor:
+        return torch.cat([torch.zeros_like(margin), margin], 1)
+
+
+def tensor_of(document: bytes, capacity: int) -> Tensor:
+    """A document as it travels: bytes, then zeros, (capacity,) uint8.
+
+    Raises:
+        BadValue: it is longer.
+
+    Examples:
+        >>> bytes_of(tensor_of(b"{}", 8))
+        b'{}'
+    """
+    if len(document) > capacity:
+        raise BadValue(
+            "a document as a message",
+            needs=f"at most {capacity:,} bytes",
+            got=f"{len(document):,}",
+            fix="raise capacity in the arguments of model 'boosted_trees', or lower rounds or depth",
+        )
+    padded = bytearray(document.ljust(capacity, b"\0"))
+    return torch.frombuffer(padded, dtype=torch.uint8).clone()
+
+
+def bytes_of(tensor: Tensor) -> bytes:
+    """The document in a tensor, without the zeros behind it."""
+    return tensor.cpu().numpy().tobytes().rstrip(b"\0")

@@ -1,0 +1,80 @@
+"""Double span: rows of a made-up clinic from a gradient, and silence where there is nothing to say."""
+
+import pytest
+import torch
+
+from glasshouse.attacks.rows.double_span import DoubleSpan
+from glasshouse.data.tables.clinic import clinic
+from glasshouse.interfaces import mean_loss
+from glasshouse.models.build import build, state
+from glasshouse.rng import Rng
+from glasshouse.transcript.threat import Threat
+from glasshouse.transcript.view import RoundView, View
+from glasshouse.wire import Architecture, Batch, Broadcast, Terms, Update
+
+SOURCE = clinic("")
+ROWS = SOURCE.splits["train"].batch()
+
+
+def view_of(batch: Batch, *, seed: int = 0, noise: float = 0.0) -> View:
+    """What the server sees of one gradient of a small network."""
+    architecture = Architecture(
+        name="mlp", inputs=SOURCE.inputs, task=SOURCE.task, arguments={"hidden": "128,32"}
+    )
+    model = build(architecture, rng=Rng.root(seed)).eval()
+    parameters = dict(model.named_parameters())
+    gradient = torch.autograd.grad(mean_loss(model, batch), list(parameters.values()))
+    draws = torch.Generator().manual_seed(seed)
+    sent = {
+        n: g + noise * torch.randn(g.shape, generator=draws)
+        for n, g in zip(parameters, gradient, strict=True)
+    }
+    size = len(batch)
+    update = Update(round=0, client=0, kind="gradient", tensors=sent, examples=size)
+    broadcast = Broadcast(round=0, architecture=architecture, tensors=state(model))
+    terms = Terms(
+        protocol="fedsgd", architecture=architecture, sends="gradient", clients=1, cohort=1, batch_size=size
+    )
+    seen = RoundView(round=0, broadcast=broadcast, updates={0: update})
+    return View(terms=terms, threat=Threat(), rounds=(seen,))
+
+
+def sampled(count: int, seed: int) -> Batch:
+    order = torch.randperm(len(ROWS), generator=torch.Generator().manual_seed(seed))
+    return ROWS.pick(order[:count])
+
+
+def right(view: View, batch: Batch) -> tuple[int, int]:
+    """Claimed rows, and how many of them are in the batch."""
+    claimed = DoubleSpan().run(view, rng=Rng.root(0))[1].inputs
+    apart = SOURCE.inputs.distance(claimed, batch.inputs) if len(claimed) else torch.ones(0, 1)
+    return len(claimed), int((apart.min(1).values == 0).sum())
+
+
+@pytest.mark.parametrize("count", [1, 4, 8])
+def test_small_batches_are_written_down(count):
+    rows = 0
+    for seed in range(5):
+        batch = sampled(count, seed)
+        claimed, hits = right(view_of(batch, seed=seed), batch)
+        assert claimed == hits  # a certificate is never wrong
+        rows += hits
+    assert rows >= 0.9 * 5 * count
+
+
+def test_a_row_that_occurs_twice_is_claimed_twice():
+    pair = sampled(3, 1)
+    batch = pair.pick(torch.tensor([0, 0, 1, 2]))
+    assert right(view_of(batch), batch) == (4, 4)
+
+
+def test_noise_above_the_span_silences_it():
+    batch = sampled(8, 0)
+    assert right(view_of(batch, noise=1e-2), batch) == (0, 0)
+
+
+def test_larger_batches_are_never_claimed_wrong():
+    for count in (24, 64):
+        batch = sampled(count, 3)
+        claimed, hits = right(view_of(batch), batch)
+        assert claimed == hits
