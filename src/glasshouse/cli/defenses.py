@@ -11,8 +11,8 @@ from rich.table import Column, Table
 from glasshouse.api.defenses import CheckedDefenses
 from glasshouse.api.defenses import defenses as check
 from glasshouse.audit.defenses.declared import Judged
-from glasshouse.cli.options import Json, Run, TrustFactory
-from glasshouse.cli.output import say_json
+from glasshouse.cli.parts.options import Json, Run, TrustFactory
+from glasshouse.cli.parts.output import say_json
 from glasshouse.outside.files import printable
 from glasshouse.outside.screen import Screen
 from glasshouse.report.words import count, join_words

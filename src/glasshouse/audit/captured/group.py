@@ -13,7 +13,7 @@ from glasshouse.audit.captured.build import build_captured, truth_of
 from glasshouse.audit.captured.terms import TOLERANCE, check_terms
 from glasshouse.audit.defenses.check import check_defenses
 from glasshouse.audit.defenses.declared import Judged
-from glasshouse.audit.hashes import recorded_files, write_hashes
+from glasshouse.audit.provenance.hashes import recorded_files, write_hashes
 from glasshouse.audit.simulation.group import Group, file_group, simulate, utility_of
 from glasshouse.audit.simulation.monitor import BothSides
 from glasshouse.audit.simulation.record import (

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Final, final
 import numpy as np
 
 from glasshouse.attacks.base import Reconstruction, Representations
-from glasshouse.audit.scoring.certificate import SEARCHED, certificate_of
 from glasshouse.audit.scoring.exchange import exchange
 from glasshouse.audit.scoring.gains import gain_of, middle, null_of, p_of, value_of, with_chance
+from glasshouse.audit.scoring.judging.certificate import SEARCHED, certificate_of
+from glasshouse.audit.scoring.judging.verdict import Evidence, decide
 from glasshouse.audit.scoring.read import Run
 from glasshouse.audit.scoring.score import ScoredMetric
 from glasshouse.audit.scoring.table import Table
-from glasshouse.audit.scoring.verdict import Evidence, decide
 from glasshouse.audit.scoring.words import chosen_words, given_words, place_of
 from glasshouse.errors import Undefined
 from glasshouse.federation.defenses.guarantee import Guarantee
