@@ -142,7 +142,10 @@ PAGES: dict[str, tuple[Piece, ...]] = {
     ),
     "guard": (
         Piece(("guard", "evasions", "--out", "{out}/evasions"), 1430),
-        Piece(("glasshouse", "guard", "--self-test"), 50),
+        Piece(("guard", "pursuit", "kinds", "--out", "{out}/kinds.jsonl"), 300),
+        Piece(("guard", "pursuit", "adaptive", "--out", "{out}/adaptive.jsonl", "--seeds", "0", "1"), 200),
+        Piece(("guard", "pursuit", "cost", "--out", "{out}/cost.jsonl"), 40),
+        Piece(("guard", "pursuit", "zoo", "--out", "{out}/zoo.jsonl", "--seeds", "0", "1"), 700),
         about(4900, "guard", "organic", *ORGANIC, "--out", "{out}/organic"),
         Piece(("guard", "crafted", "--data", "cifar10", *MLPS, "--out", "{out}/guard.json"), 21),
         Piece(("guard", "preflight", "--seeds", "3", "4", "--out", "{out}/preflight"), 600),
