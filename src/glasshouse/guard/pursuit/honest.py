@@ -248,9 +248,9 @@ def _of(found: Sequence[Found], name: str) -> Given:
 def _range_of(every: Sequence[Given], batch: int, fresh: Sequence[Given] = ()) -> Range:
     """Limits by the spread of honest models.
 
-    What single rows isolate varies among fresh models: the limit is what a share of ``CHANCE`` of further ones
-    exceeds, and at least a margin over all that was measured. What combinations add is nearly always nothing:
-    a margin over all that was measured.
+    What single rows isolate varies among fresh models: the limit is what a share of ``CHANCE`` of further
+    ones exceeds, and at least a margin over all that was measured. What combinations add is nearly always
+    nothing: a margin over all that was measured.
 
     Args:
         every: measured, trained models too.
