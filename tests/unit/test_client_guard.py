@@ -98,7 +98,7 @@ def test_a_look_at_too_few_examples_is_recorded_as_none():
     guard = SimulatedGuard(does=Guard(models="refused"), agreed=model)
     batch = Batch(inputs=torch.rand(4, 1, 4, 4), labels=torch.tensor([0, 1, 0, 1]))
     assert guard.accepts(model, batch, round=0, client=0)
-    assert guard.decisions[0]["outcome"] == "trained on, too few examples to try it"
+    assert guard.decisions[0]["outcome"] == "trained on, not judged: 4 examples are too few, 16 are needed"
 
 
 def test_the_figure_counts_answers_before_the_first_refusal():
