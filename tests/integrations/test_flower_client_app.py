@@ -32,7 +32,7 @@ from glasshouse.models import build as models
 from glasshouse.rng import Rng
 
 WEAK = pytest.mark.xfail(
-    reason="weak trap weights on 64 examples pass since decision 0251: docs/results/guard.md"
+    reason="weak trap weights pass on 64 examples: docs/results/guard.md"
 )
 ATTACKS = (bins, pytest.param(trap_weights, marks=WEAK), one_class, equal_rows)
 CRAFTED = "refused by the client's guard: a model that clients do not train on"

@@ -105,9 +105,7 @@ def guarding_client(folder, model=MLP, **settings):
     return message_client(model, mods=[guard_mod(model, data=own_data, reports=folder)], **settings)
 
 
-WEAK = pytest.mark.xfail(
-    reason="weak trap weights on 64 examples pass since decision 0251: docs/results/guard.md"
-)
+WEAK = pytest.mark.xfail(reason="weak trap weights pass on 64 examples: docs/results/guard.md")
 
 
 @pytest.mark.parametrize("craft", [bins, pytest.param(trap_weights, marks=WEAK), one_class, equal_rows])
@@ -163,9 +161,7 @@ def test_an_update_that_shows_examples_is_not_sent(tmp_path):
         assert line["reasons"][2].startswith("example ")
 
 
-@pytest.mark.xfail(
-    reason="every update of 64 digits is refused since fixed combinations are pursued: guard.md"
-)
+@pytest.mark.xfail(reason="updates of 64 digits are refused, all of them: docs/results/guard.md")
 def test_an_update_is_sent_without_what_shows_examples(tmp_path):
     small = Architecture(name="mlp", input_shape=(1, 8, 8), classes=10, arguments={**PLAIN, "hidden": 12})
     client = message_client(small, mods=[preflight_mod(small, reports=tmp_path / "guard", mitigated=True)])

@@ -27,7 +27,7 @@ STEPS: Final = (0, 2, 8, 32)
 """Training steps after which honest models are measured."""
 LONGER: Final = (*STEPS, 64, 128)
 """The same, used if single rows of a model isolate more examples than those do."""
-FRESH: Final = 6
+FRESH: Final = 12
 """Honest models that are measured as initialised; as many as there are recipes are also trained."""
 _BATCH: Final = 64
 _BOUND: Final = 10.0  # of the buffers that are kept: statistics and constants of normalisation are below it
@@ -325,7 +325,8 @@ def _undo_parametrizations(model: nn.Module) -> None:
     for part in model.modules():
         if not nn.utils.parametrize.is_parametrized(part):
             continue
-        for name, chain in list(part.parametrizations.items()):
+        chains = part.get_submodule("parametrizations")
+        for name, chain in list(chains.named_children()):
             for p in chain.parameters():
                 p.copy_(_ordinary(name if p.ndim > 1 else "scale", p))
 
