@@ -6,9 +6,14 @@ import numpy as np
 import pytest
 import xgboost
 
+from glasshouse.audit.defenses.check import check_defenses
 from glasshouse.errors import BadValue
 from glasshouse.formats.base import read_document
+from glasshouse.formats.carried import NAME, tensor_of
 from glasshouse.guard.documents import determined, inspect_document
+from glasshouse.modalities.array import Array
+from glasshouse.transcript.record import RoundRecord, Transcript
+from glasshouse.wire import Architecture, Terms, Update
 
 
 def clinic(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -88,3 +93,26 @@ def test_rows_of_another_table_are_refused():
         inspect_document(document(rows, labels), rows[:, :2])
     with pytest.raises(BadValue, match="fewest"):
         inspect_document(document(rows, labels), fewest=1)
+
+
+@pytest.mark.parametrize(
+    ("dropped", "ruling"), [((), "off"), (("base_weights", "loss_changes"), "not declared")]
+)
+def test_the_defence_check_says_which_fields_undo_the_mask(dropped, ruling):
+    """``glasshouse defenses`` on a federation whose clients mask their sums as NVIDIA FLARE does."""
+    rows, labels = clinic(200, 0)
+    whole = document(np.concatenate([rows, np.random.default_rng(0).normal(size=(200, 2))], 1), labels)
+    architecture = Architecture.of("boosted_trees", Array(size=(5,)), 2)
+    tensors = {NAME: tensor_of(masked(whole, dropped=dropped))}
+    update = Update(round=0, client=0, kind="document", tensors=tensors, examples=200)
+    terms = Terms(
+        protocol="xgb_bagging",
+        architecture=architecture,
+        sends="document",
+        clients=1,
+        cohort=1,
+        batch_size=200,
+    )
+    (judged,) = check_defenses(Transcript(terms=terms, rounds=(RoundRecord(round=0, updates=(update,)),)), ())
+    assert judged.ruling == ruling
+    assert ("drop both" in judged.reason) == (ruling == "off")
