@@ -2,7 +2,8 @@
 #   make audit     run the quickstart and write its report
 #   make test      run the tests          make lint   check style, types and imports
 #   make results PAGE=dp   every table of docs/results/dp.md again, in pieces that are kept (ARGS=--list: their cost)
-#   make dist      build sdist and wheel, and run the quickstart from the wheel in an empty environment
+#   make dist      build sdist and wheel, run the quickstart from the wheel in an empty environment, list what is in it
+#   make vulnerable   look every pinned dependency up in the vulnerability database (needs a network)
 # Options: PYTHON=python3.12   TORCH=cpu|cu126|... (which build of torch; default: what pip's index gives)
 #          OUT=folder (of the audit; default: a new one below runs/)   JOBS=n (processes of the tests)   ARGS="..." (handed to the tool)
 
@@ -16,12 +17,13 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 INDEX := $(if $(TORCH),--extra-index-url https://download.pytorch.org/whl/$(TORCH))
 INSTALL := $(PIP) install --quiet -c constraints.txt $(INDEX) -e
 # All but biggan (pyproject.toml says why) and vision (does not import beside a CPU build of torch).
-EXTRAS := dp,flower-data,flower,dicom,frames,ggl,ray,text,tuning,test,docs
-BUILD := build==1.6.1 hatchling==1.33.0
+EXTRAS := dp,evidence,flower-data,flower,gate,dicom,frames,ggl,ray,text,tuning,test,docs
+BUILD := build==1.6.1 hatchling==1.33.0 twine==7.0.0
+LISTS := cyclonedx-bom==7.5.0 pip-licenses==5.5.5
 SINGLE := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .DELETE_ON_ERROR:
-.PHONY: audit test slow lint format bench results docs dist install freeze clean
+.PHONY: audit test slow mutants lint format bench results docs dist vulnerable install freeze clean
 
 audit: .venv/.core
 	$(BIN)/glasshouse audit quickstart $(if $(OUT),--out $(OUT)) $(ARGS)
@@ -31,6 +33,11 @@ test: .venv/.all
 
 slow: .venv/.all
 	$(SINGLE) $(BIN)/python -m pytest -q -n $(JOBS) -m slow $(ARGS)
+
+# Hours: only files that changed since the last run are mutated again. Survivors: `mutmut results`.
+mutants: .venv/.all
+	$(SINGLE) $(BIN)/mutmut run --max-children $(JOBS) $(ARGS)
+	$(BIN)/mutmut results
 
 lint: .venv/.all
 	$(BIN)/ruff check .
@@ -52,18 +59,28 @@ results: .venv/.all
 docs: .venv/.all
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-# The wheel is built from the sdist, so both are whole; it must hold every file of the package, and run elsewhere.
+# The wheel is built from the sdist, so both are whole; it must hold every file of the package, be one that a registry
+# takes, and run elsewhere. Beside them: a bill of materials (CycloneDX) and the licences of all that a user gets.
 dist:
 	rm -rf dist
 	set -e; place=$$(mktemp -d); trap 'rm -rf "$$place"' EXIT; pip="-m pip --disable-pip-version-check install --quiet"; \
 	$(PYTHON) -m venv "$$place/tools"; \
 	"$$place/tools/bin/python" $$pip -c constraints.txt $(BUILD); \
 	"$$place/tools/bin/python" -m build --no-isolation --outdir dist .; \
+	"$$place/tools/bin/twine" check --strict dist/*; \
 	git ls-files src/glasshouse | sed 's,^src/,,' | sort > "$$place/files"; \
 	$(PYTHON) -m zipfile -l dist/*.whl | awk '$$1 ~ "^glasshouse/" {print $$1}' | sort | diff "$$place/files" -; \
 	$(PYTHON) -m venv "$$place/user"; \
 	"$$place/user/bin/python" $$pip -c constraints.txt $(INDEX) "$$(echo dist/*.whl)[ggl]"; \
-	cd "$$place"; unset PYTHONPATH; user/bin/glasshouse audit quickstart --out run; test -s run/report.html
+	"$$place/tools/bin/python" $$pip $(LISTS); \
+	"$$place/tools/bin/cyclonedx-py" environment --output-format JSON --output-file dist/sbom.json "$$place/user/bin/python"; \
+	"$$place/tools/bin/pip-licenses" --python "$$place/user/bin/python" --format=markdown --output-file=dist/licences.md; \
+	cd "$$place"; unset PYTHONPATH; user/bin/python -m glasshouse audit quickstart --out run; test -s run/report.html
+
+vulnerable: | .venv/bin/python
+	set -e; place=$$(mktemp -d); trap 'rm -rf "$$place"' EXIT; $(PYTHON) -m venv "$$place"; \
+	"$$place/bin/python" -m pip --disable-pip-version-check install --quiet pip-audit==2.10.1; \
+	"$$place/bin/pip-audit" --requirement constraints.txt --no-deps --disable-pip
 
 install: .venv/.all
 

@@ -37,6 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Give the run a cache of its own, shared by its worker processes."""
     if not hasattr(config, "workerinput"):
         os.environ["GLASSHOUSE_CACHE"] = tempfile.mkdtemp(prefix="glasshouse-tests-")
+        os.environ["GLASSHOUSE_REGISTER"] = os.path.join(os.environ["GLASSHOUSE_CACHE"], "register.jsonl")  # noqa: PTH118
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -6,7 +6,14 @@
 import subprocess
 import sys
 
-RUNS = (("startup",), ("speed", "iteration"), ("speed", "victims"), ("scale",), ("scoring", "quickstart"))
+RUNS = (
+    ("startup",),
+    ("speed", "iteration"),
+    ("speed", "victims"),
+    ("scale",),
+    ("scoring", "quickstart"),
+    ("gate",),
+)
 
 
 def main(wanted: list[str]) -> int:

@@ -18,7 +18,8 @@ from glasshouse.gate.mechanism import privatize
 from glasshouse.gate.message import Origin, Outgoing
 from glasshouse.gate.policy import Mechanism, parse_policy
 from glasshouse.integrations.flower_gate import names
-from glasshouse.integrations.flower_gate.objects import Parts, decode, encode
+from glasshouse.integrations.flower_gate.decoding import decode
+from glasshouse.integrations.flower_gate.encoding import Parts, encode
 
 SHAPES = {"1.6 M": [(512, 3072), (512,), (10, 512), (10,)], "25 M": [(2048, 3072)] * 4 + [(10, 2048)]}
 POLICY = {"format": 1, "site": "bench", "dataset": "none", "out": {"norm": 1e9}}

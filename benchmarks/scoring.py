@@ -22,7 +22,6 @@ from glasshouse.process import prepare_process
 from glasshouse.results.strength import Search
 from glasshouse.scenario.load import load, load_table
 from glasshouse.scenario.suite import Suite
-from glasshouse.wire import Refusal
 
 FACES: Final[dict[str, Any]] = {
     "name": "faces-64",
@@ -50,8 +49,7 @@ def measure(case: str, out: Path) -> tuple[float, float, float]:
     tasks = [task for one in plans for task in attack_tasks(one, "cpu")]
     attacks = sum(read_outcome(Path(task.out)).seconds for task in tasks)
     started = time.process_time()
-    rows = dict(row for piece in certificate_pieces(tasks) for row in certify_together(piece))
-    searches = {path: () if isinstance(row, Refusal) else row for path, row in rows.items()}
+    searches = dict(row for piece in certificate_pieces(tasks) for row in certify_together(piece))
     certified = time.process_time()
     for one in plans:
         score_cell(cell_task(one, out, searches))

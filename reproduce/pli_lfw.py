@@ -26,15 +26,13 @@ from glasshouse.attacks.base import ClassRepresentatives, PriorSamples
 from glasshouse.audit.attacking.call import run_attack
 from glasshouse.audit.attacking.claims import read_outcome
 from glasshouse.audit.plan import Plan, attack_tasks, plan
-from glasshouse.audit.scoring.federation_judge import gallery_of
+from glasshouse.audit.scoring.read import gallery_of
 from glasshouse.audit.simulation.group import simulate
 from glasshouse.federation.learner import CHUNK, Learner, Loss
 from glasshouse.metrics.attribution import Owner
 from glasshouse.metrics.classes import (
     AttackAccuracy,
-    AttackAccuracyWhole,
     ClassIdentification,
-    ClassIdentificationWhole,
     SsimPrivate,
 )
 from glasshouse.metrics.gallery import Gallery, null_images
@@ -48,9 +46,9 @@ from glasshouse.truth.record import read_truth
 
 METRICS = {
     "attack accuracy, hidden half": AttackAccuracy(),
-    "attack accuracy, whole": AttackAccuracyWhole(),
+    "attack accuracy, whole": AttackAccuracy(whole=True),
     "identified, hidden half": ClassIdentification(),
-    "identified, whole": ClassIdentificationWhole(),
+    "identified, whole": ClassIdentification(whole=True),
     "SSIM, hidden half": SsimPrivate(),
 }
 

@@ -9,7 +9,7 @@ python -m benchmarks.guard evasions --data cifar10 --out runs/evasions
 import argparse
 import sys
 
-from benchmarks.guard import cost, crafted, evasions, forecast, mitigation, organic, sums, truth
+from benchmarks.guard import cost, crafted, evasions, forecast, mitigation, organic, pursuit, sums, truth
 
 PARTS = {
     "cost": cost.main,
@@ -19,6 +19,7 @@ PARTS = {
     "organic": organic.main,
     "mitigation": mitigation.main,
     "preflight": truth.main,
+    "pursuit": pursuit.main,
     "sums": sums.main,
 }
 

@@ -25,6 +25,8 @@ from statistics import median
 
 import numpy as np
 import torch
+from glasshouse.guard.behaviour.inspect import learn_honest_range
+from glasshouse.guard.behaviour.observe import observe
 from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -32,8 +34,6 @@ from torch.utils.data import DataLoader
 
 from benchmarks.guard.networks import NETWORKS, of_zoo
 from glasshouse.data.sources import load
-from glasshouse.guard.behaviour.inspect import learn_honest_range
-from glasshouse.guard.behaviour.observe import observe
 from glasshouse.guard.inspect import inspect
 from glasshouse.guard.preflight import preflight
 from glasshouse.guard.watch import Watched

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
+from glasshouse.guard.behaviour.inspect import initialise_again, inspect_behaviour, learn_honest_range
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glasshouse.data.sources import load
-from glasshouse.guard.behaviour.inspect import initialise_again, inspect_behaviour, learn_honest_range
 from glasshouse.guard.inspect import inspect
 from glasshouse.guard.preflight import preflight
 

@@ -13,13 +13,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 import torch
+from glasshouse.guard.behaviour.modes import HonestRanges, inspect_in_modes, learn_honest_ranges
 
+from benchmarks.guard.disguised.cases import CASES, Case
+from benchmarks.guard.disguised.play import HONEST, KNOWN, MISS, NEEDED, OWN, run_cases
 from benchmarks.guard.organic import broadcasts
 from glasshouse.api.guard import BATCH, named_source
-from glasshouse.api.self_test import HONEST, KNOWN, MISS, NEEDED, OWN, run_cases
-from glasshouse.api.self_test_cases import CASES, Case
 from glasshouse.data.sources import load
-from glasshouse.guard.behaviour.modes import HonestRanges, inspect_in_modes, learn_honest_ranges
 from glasshouse.guard.inspect import inspect
 from glasshouse.models.build import build
 from glasshouse.rng import Rng

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Final
 
 import torch
+from glasshouse.guard.behaviour.inspect import initialise_again
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -26,7 +27,6 @@ from glasshouse.attacks.linear.loki import Loki
 from glasshouse.attacks.linear.robbing_the_fed import RobbingTheFed
 from glasshouse.data.sources import load
 from glasshouse.errors import BadValue
-from glasshouse.guard.behaviour.inspect import initialise_again
 from glasshouse.guard.mitigate import mitigate
 from glasshouse.guard.watch import watch
 from glasshouse.models import build as models

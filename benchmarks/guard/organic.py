@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from glasshouse.guard.behaviour.inspect import initialise_again
+from glasshouse.guard.behaviour.modes import in_mode, inspect_each_mode, learn_honest_ranges
 from scipy.stats import beta
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -25,8 +27,6 @@ from torch.nn import functional as F
 from benchmarks.guard.networks import NETWORKS
 from glasshouse.data.sources import load
 from glasshouse.errors import BadValue
-from glasshouse.guard.behaviour.inspect import initialise_again
-from glasshouse.guard.behaviour.modes import in_mode, inspect_each_mode, learn_honest_ranges
 from glasshouse.guard.inspect import inspect
 from glasshouse.guard.preflight import preflight
 

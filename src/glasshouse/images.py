@@ -23,20 +23,20 @@ _K1, _K2 = 0.01, 0.03
 
 
 def mse(a: Tensor, b: Tensor) -> Tensor:
-    """Mean squared difference per image, ``(B,)``: 0 for equal images.
+    """Mean squared difference per image or other array, ``(B,)``: 0 for equal ones.
 
     Args:
-        a: ``(B, C, H, W)``, any unit; the result has that unit squared.
-        b: ``(B, C, H, W)``, any unit; the result has that unit squared.
+        a: ``(B, ...)``, any unit; the result has that unit squared.
+        b: ``(B, ...)``, any unit; the result has that unit squared.
 
     Raises:
-        BadValue: the shapes differ, or are not those of a batch of images.
+        BadValue: the shapes differ, or are not those of a batch.
 
     Examples:
         >>> mse(torch.zeros(1, 1, 2, 2), torch.full((1, 1, 2, 2), 0.5)).tolist()
         [0.25]
     """
-    _check_pair("mse", a, b)
+    _check_pair("mse", a, b, least=2)
     return (a - b).square().flatten(1).mean(1)
 
 
@@ -168,8 +168,8 @@ def total_variation(x: Tensor) -> Tensor:
     return across.sum(1) / max(across.shape[1], 1) + down.sum(1) / max(down.shape[1], 1)
 
 
-def _check_pair(name: str, a: Tensor, b: Tensor) -> None:
-    if a.shape != b.shape or a.ndim != 4 or a.numel() == 0:
+def _check_pair(name: str, a: Tensor, b: Tensor, *, least: int = 4) -> None:
+    if a.shape != b.shape or a.ndim < least or (least == 4 and a.ndim > 4) or a.numel() == 0:
         raise BadValue(
             f"metric '{name}'",
             needs="images of one shape (B, C, H, W), none of the sizes 0",

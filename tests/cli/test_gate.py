@@ -61,8 +61,14 @@ def test_a_policy_is_said_in_sentences(site, capsys):
     assert code("check") == 0
     said = capsys.readouterr().out
     assert "clips to 1 and adds noise of 4: at most epsilon 8" in said
-    assert "outside epsilon" in said
+    assert "Not covered by epsilon: that and when a message was sent or refused" in said
     assert "loss" in said
+
+
+def test_a_policy_without_noise_promises_no_epsilon(site, capsys):
+    (site / "site.toml").write_text(POLICY.partition("[out.mechanism]")[0] + "norm = 2.5\n")
+    assert code("check") == 0
+    assert "no epsilon holds" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["page.html", "page.md"])

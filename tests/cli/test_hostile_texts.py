@@ -11,6 +11,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
+import torch
 
 import glasshouse
 from glasshouse.cli import main
@@ -22,6 +23,7 @@ from tests.cli.hostile_texts import ACTS, TEXTS, hostile_results, write
 
 from glasshouse.outside.text import markdown, visible
 from glasshouse.results.files import write_result
+from glasshouse.store import write_tensors
 
 
 @pytest.fixture(scope="module")
@@ -144,3 +146,33 @@ def test_every_sink_of_the_command_line_is_the_sanitiser():
         "interrupts.py: print(MESSAGE",
     )  # our own words, from a thread or a signal
     assert not [line for line in found if not line.startswith(allowed)]
+
+
+NAMES = [
+    b"a\x1b[2Jb",
+    b"x\xff\xfe",
+    b"=1+1",
+    "\u202eabc".encode(),
+    b"new\nline",
+    b"# h",
+    b"a\x9bb",
+    b"[red]x[/red]",
+]
+
+
+@pytest.mark.parametrize("name", NAMES, ids=ascii)
+def test_hostile_names_of_files_and_folders_end_no_command(name, runs, tmp_path, capsys):
+    place = Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name))
+    shutil.copytree(runs[0], place)
+    model = place / place.with_suffix(".safetensors").name
+    write_tensors(model, {"fc.weight": torch.ones(8, 64), "[/b]\x1b[2J.weight": torch.zeros(16, 16)})
+    commands = [
+        ("report", place), ("export", place, "--csv", place / "t", "--annex"), ("compare", place, runs[0]),
+        ("guard", model, "--sarif", place / "out.sarif"), ("attest", place, "--key", place / "none"),
+        ("verify", place / "result.json", "--key", place / "none"), ("register", place / "result.json"),
+        ("show", place), ("report", place / "none"), ("check", place / "none.toml"),
+    ]  # fmt: skip
+    for command in commands:
+        code, shown = ran(capsys, *command)
+        assert code in (0, 1, 2, 3), (command, shown[-2000:])
+        assert ACTS.search(shown) is None, (command, ACTS.search(shown))

@@ -7,19 +7,15 @@ import gate_world
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays, typing
+from flwr.compat.common.recorddict_compat import fitres_to_recorddict, recorddict_to_fitres
 from gate_world import NODE, RUN, deeds, play, world
 
 from glasshouse.gate.judge import REPLACED
 from glasshouse.integrations.flower_gate import names, proxy
-from glasshouse.integrations.flower_gate.objects import (
-    Malformed,
-    Parts,
-    decode,
-    encode,
-    join,
-    object_id,
-    split,
-)
+from glasshouse.integrations.flower_gate.decoding import decode
+from glasshouse.integrations.flower_gate.encoding import Parts, encode
+from glasshouse.integrations.flower_gate.objects import Malformed, join, object_id, split
 
 REFUSED = {
     "norm": "norm",
@@ -260,6 +256,45 @@ def test_secure_sums_leave_only_where_the_policy_says_so(tmp_path):
                 assert "norm" in made.entries("out")[0]["unjudged"]
 
 
+LEGACY = ["fitres.parameters", "fitres.num_examples", "fitres.metrics", "fitres.status"]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "rule"), [({"accuracy": 0.8765}, "metric_rounded"), ({"row": "text"}, "unlisted")]
+)
+def test_a_numpy_client_sends_its_update_and_none_of_its_texts(tmp_path, metrics, rule):
+    out = {"records": LEGACY, "fields": ("accuracy",), "metrics": "round"}
+    with world(tmp_path, {"out": out}) as made:
+        arrays = {str(n): array for n, array in enumerate(made.model.values())}
+        made.model = arrays
+
+        async def push():
+            made.link.ask(arrays)
+            await made.node.call("activate-node", public_key=b"the node's public key")
+            asked = await made.node.receive()
+            answer = typing.FitRes(
+                status=typing.Status(code=typing.Code.OK, message="a row of data"),
+                parameters=ndarrays_to_parameters(
+                    [a + 1e-3 if a.dtype.kind == "f" else a for a in arrays.values()]
+                ),
+                num_examples=70,
+                metrics=metrics,
+            )
+            await made.node.push(Message(fitres_to_recorddict(answer, keep_input=True), reply_to=asked))
+
+        play(push())
+        assert b"a row of data" not in made.link.sent()
+        assert rule in made.entries("out")[0]["rules"]
+        if rule == "unlisted":
+            assert made.link.answer().has_error()
+            return
+        arrived = recorddict_to_fitres(made.link.answer().content, keep_input=True)
+        assert (arrived.num_examples, arrived.status.message, arrived.status.code) == (64, "", typing.Code.OK)
+        assert {k: round(v, 9) for k, v in arrived.metrics.items()} == {"accuracy": 0.9}
+        for sent, base in zip(parameters_to_ndarrays(arrived.parameters), arrays.values(), strict=True):
+            np.testing.assert_allclose(sent, base + 1e-3 if base.dtype.kind == "f" else base, atol=1e-6)
+
+
 # Attacks on the gate itself.
 
 
@@ -435,6 +470,21 @@ def test_two_nodes_do_not_mix_their_answers(tmp_path):
 
         assert play(tries()) == [400]
         assert made.link.replies == []
+
+
+def test_nodes_that_are_done_take_no_place(tmp_path):
+    with world(tmp_path) as made:
+
+        async def tries():
+            for number in range(proxy.PENDING + 2):
+                key = gate_world.base64.b64encode(f"key {number}".encode()).decode()
+                made.node.headers[names.KEY_HEADER] = key
+                made.link.ask(made.model, turn=number)
+                await made.node.call("activate-node", public_key=f"key {number}".encode())
+                await made.node.do("honest", seed=number, turn=number)
+
+        play(tries())
+        assert len(made.link.replies) == proxy.PENDING + 2
 
 
 def test_a_superlink_that_fails_for_a_while_gets_the_decided_message_once(tmp_path):

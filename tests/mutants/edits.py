@@ -29,61 +29,61 @@ class Edit:
 
 EDITS: Final = {
     "control ignored": Edit(
-        file="audit/scoring/verdicts/finding.py",
+        file="audit/scoring/gains.py",
         old="if control is not None and not control.passed:",
         new="if control is None and control is not None:",
         test=f"{UNIT}::test_verdicts",
     ),
     "no control is good enough": Edit(
-        file="audit/scoring/verdicts/finding.py",
+        file="audit/scoring/gains.py",
         old="if control is not None and min(g.high for g in gains)",
         new="if min(g.high for g in gains)",
         test=f"{UNIT}::test_verdicts",
     ),
     "negative control ignored": Edit(
-        file="audit/scoring/controls/control.py",
+        file="audit/scoring/control.py",
         old="passed=positive.low > 0 and not negative.low > 0,",
         new="passed=positive.low > 0,",
         test=f"{RULES}::test_an_attack_that_gains_on_unrelated_victims_fails_its_control",
     ),
     "card's arguments win over the audit's": Edit(
-        file="audit/scoring/controls/control.py",
+        file="audit/scoring/control.py",
         old='[{"name": task.attack, **json.loads(task.arguments)}]',
         new='[{"name": task.attack}]',
         test="tests/unit/test_control.py::test_an_audit_believes_only_attacks_that_pass_their_control",
     ),
     "policy without upper bound": Edit(
-        file="audit/scoring/verdicts/policy.py",
+        file="audit/scoring/policy.py",
         old="if finding.gain_high > limit:",
         new="if finding.gain > limit:",
         test=f"{RULES}::test_a_limit_holds_only_where_the_whole_interval_is_within_it",
     ),
     "policy without lower bound": Edit(
-        file="audit/scoring/verdicts/policy.py",
+        file="audit/scoring/policy.py",
         old="if finding.gain_low > limit:",
         new="if finding.gain > limit:",
         test=f"{RULES}::test_a_limit_holds_only_where_the_whole_interval_is_within_it",
     ),
     "verdict thresholds tripled": Edit(
-        file="audit/scoring/verdicts/finding.py",
+        file="audit/scoring/gains.py",
         old='SMALL: Final = {"dB": 1.0, "share": 0.1, "": 0.05}',
         new='SMALL: Final = {"dB": 3.0, "share": 0.3, "": 0.15}',
         test=f"{UNIT}::test_what_is_small_in_an_unbounded_metric_depends_on_the_null",
     ),
     "median 0": Edit(
-        file="audit/scoring/verdicts/finding.py",
+        file="audit/scoring/gains.py",
         old="return float(np.median(means_of(scored.values)))",
         new="return 0.0",
         test=f"{UNIT}::test_values_are_averaged_within_a_victim_first",
     ),
     "min_accuracy never broken": Edit(
-        file="audit/scoring/verdicts/policy.py",
+        file="audit/scoring/policy.py",
         old="if utility.high < least:",
         new="if utility.high < 0:",
         test=f"{RULES}::test_an_accuracy_below_the_least_one_is_broken",
     ),
     "single victims do not stop a policy": Edit(
-        file="audit/scoring/verdicts/policy.py",
+        file="audit/scoring/policy.py",
         old="if count := sum(victim.leaks for victim in single):",
         new="if count := 0:",
         test="tests/unit/test_policy.py::test_victims_that_another_metric_of_the_same_claims_judged_count",
@@ -96,7 +96,7 @@ EDITS: Final = {
         "::test_among_many_findings_one_victim_out_is_luck_and_two_of_three_are_not",
     ),
     "verdicts on single victims without Holm's correction": Edit(
-        file="audit/scoring/verdicts/victims.py",
+        file="audit/scoring/victims.py",
         old="adjusted = holm([row.p for row in rows])",
         new="adjusted = [row.p for row in rows]",
         test="tests/property/test_false_leaks.py"
@@ -115,19 +115,19 @@ EDITS: Final = {
         test="tests/unit/test_few_victims.py::test_luck_on_pseudo_victims_does_not_replace_a_known_chance",
     ),
     "few victims are compared with a null at its luckiest": Edit(
-        file="audit/scoring/verdicts/finding.py",
+        file="audit/scoring/gains.py",
         old="max(mean, scored.null_most or 0.0)",
         new="mean",
         test="tests/unit/test_few_victims.py::test_few_victims_are_compared_with_the_most_that_the_null_can_get",
     ),
     "exchange judged by Student's t": Edit(
-        file="audit/scoring/verdicts/exchange.py",
+        file="audit/scoring/exchange.py",
         old="tested = None if metric.counts else",
         new="tested = None if metric.card else",
         test="tests/property/test_false_leaks.py::test_a_long_tail_makes_no_leak[MSE, one failure in five-8]",
     ),
     "exchange score dropped": Edit(
-        file="audit/scoring/verdicts/finding.py",
+        file="audit/scoring/gains.py",
         old="gains = [gain] if exchange is None else [gain, exchange]",
         new="gains = [gain]",
         test=f"{UNIT}::test_verdicts",

@@ -17,7 +17,7 @@ from glasshouse.attacks.parts.replica import replica
 from glasshouse.errors import Inapplicable
 from glasshouse.figures.base import CellEvidence
 from glasshouse.limits import Share
-from glasshouse.metrics.base import Requirement, ScoreContext, Wording
+from glasshouse.metrics.base import Metric, ScoreContext, Wording
 from glasshouse.registry import Card
 from glasshouse.results.exhibits import line, lines
 from glasshouse.results.records import Exhibit
@@ -84,31 +84,24 @@ class RowReader:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class RowError:
+class RowError(Metric):
     """Mean absolute error of the claimed rows, per image."""
 
     card: ClassVar[Card] = Card(
         summary="mean absolute error of the claimed brightness of rows",
-        details={"direction": "down is worse for privacy", "chance": "that of the mean auxiliary image"},
     )
     wording: ClassVar[Wording] = Wording(
         label="row error",
         sentence="read the brightness of every row with error {}",
         explanation="How far the claimed rows are from those of the private image: lower is worse.",
         severity="images",
+        worse="down",
+        chance="that of the mean auxiliary image",
+        range=(0.0, 1.0),
     )
-    requires: ClassVar[frozenset[Requirement]] = frozenset()
     claim: ClassVar[str] = "row_profiles"
     reads: ClassVar[str] = "rows"
-    higher_leaks: ClassVar[bool] = False
-    unit: ClassVar[str] = ""
-    counts: ClassVar[bool] = False
-    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
     null_name: ClassVar[str] = "rows of the mean public image"
-
-    def chance(self, context: ScoreContext) -> float | None:
-        del context
-        return None
 
     def null(self, truth: Tensor, auxiliary: Batch | None, *, context: ScoreContext) -> NDArray[np.float64]:
         """Somebody who knows the mean of public images, or nothing."""

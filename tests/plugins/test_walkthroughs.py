@@ -64,7 +64,7 @@ def test_ten_clients_give_their_sentences_away(tmp_path):
     assert exact["verdict"] == "leaks"
     assert exact["value"] > 0.9
     others = json.loads((tmp_path / "runs/ways-out/result.json").read_text())
-    assert {f["verdict"] for f in others["findings"]} == {"inconclusive"}
+    assert {f["verdict"] for f in others["findings"]} == {"not shown"}
 
 
 def test_the_hospitals_questions_get_an_answer(tmp_path, monkeypatch):

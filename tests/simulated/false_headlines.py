@@ -10,9 +10,10 @@ import numpy as np
 from tests.simulated.false_leaks import PASSED, metric_of, resample_less, scored_of
 from tests.simulated.false_leaks_families import FAMILIES, Family
 
-from glasshouse.audit.scoring.verdicts.exchange import exchange
-from glasshouse.audit.scoring.verdicts.family import with_family
-from glasshouse.audit.scoring.verdicts.finding import gain_of, null_of, p_of, verdict_of
+from glasshouse.audit.scoring.exchange import exchange
+from glasshouse.audit.scoring.family import with_family
+from glasshouse.audit.scoring.gains import gain_of, null_of, p_of
+from glasshouse.audit.scoring.verdict import Evidence, decide, settle
 from glasshouse.metrics.statistics.multiplicity import holm
 from glasshouse.metrics.statistics.rank import rank_p_value
 from glasshouse.report.verdicts.answer import overall
@@ -58,13 +59,15 @@ def finding(family: Family, number: int, random: np.random.Generator, rng: Rng, 
         gain_low=gain.low,
         gain_high=gain.high,
         control=PASSED,
-        verdict=verdict_of(
-            metric=metric,
-            gain=gain,
-            null=null,
-            control=PASSED,
-            exchange=None if other is None else other.gain,
-        ),
+        verdict=decide(
+            Evidence(
+                metric=metric,
+                gain=gain,
+                null=null,
+                control=PASSED,
+                exchange=None if other is None else other.gain,
+            )
+        ).verdict,
         chosen="",
         given=(),
         seconds=0.0,
@@ -107,7 +110,7 @@ def wrong_headlines(reports: int = REPORTS, *, victims: int = 0, seed: int = 0) 
         items = [
             finding(families[i % len(families)], i, random, rng, victims=victims) for i in range(FINDINGS)
         ]
-        result = Result(suite="null", findings=with_family(items))
+        result = Result(suite="null", findings=settle(with_family(items), {}))
         wrong += overall(result, choose(result)).text in HEADLINES
         single += any(f.verdict == "leaks" or any(v.leaks for v in f.victims) for f in items)
     return wrong / reports, single / reports

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 from tests.simulated.false_leaks_families import FAMILIES, Family, Sample
 
-from glasshouse.audit.scoring.claims.scored import ClientSample, ScoredMetric, join_parts
+from glasshouse.audit.scoring.exchange import exchange
+from glasshouse.audit.scoring.gains import gain_of, null_of
 from glasshouse.audit.scoring.nulls import CHANCE
-from glasshouse.audit.scoring.verdicts.exchange import exchange
-from glasshouse.audit.scoring.verdicts.finding import gain_of, null_of, verdict_of
+from glasshouse.audit.scoring.score import ClientSample, ScoredMetric, join_parts
+from glasshouse.audit.scoring.verdict import Evidence, decide
 from glasshouse.metrics.base import Metric
 from glasshouse.metrics.statistics import interval, pairing, permutation
 from glasshouse.registry import load
@@ -69,8 +70,8 @@ def is_leak(sample: Sample, metric: Metric, rng: Rng) -> bool:
     other = None if sample.exchanged is None else exchange(scored, metric, rng=rng)
     over_exchange = None if other is None else other.gain
     null = null_of(scored, metric)
-    verdict = verdict_of(metric=metric, gain=gain, null=null, control=PASSED, exchange=over_exchange)
-    return verdict == "leaks"
+    evidence = Evidence(metric=metric, gain=gain, null=null, control=PASSED, exchange=over_exchange)
+    return decide(evidence).verdict == "leaks"
 
 
 def measure(family: Family, n: int, *, leaks: bool, runs: int = RUNS, seed: int = 0) -> Rate:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, stats
 
-from glasshouse.audit.scoring.judge import SHIFTS
+from glasshouse.audit.scoring.truth import SHIFTS
 from glasshouse.metrics.statistics.shares import proportion_interval
 
 Floats = NDArray[np.float64]

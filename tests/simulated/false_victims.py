@@ -12,14 +12,16 @@ from torch import Tensor
 
 from glasshouse.attacks.base import About, Reconstruction
 from glasshouse.audit.attacking.claims import Outcome, Unit
-from glasshouse.audit.scoring.claims.scored import ScoredMetric
-from glasshouse.audit.scoring.judge import Judge
-from glasshouse.audit.scoring.score import Run, score_metric
-from glasshouse.audit.scoring.verdicts.victims import victims_of
+from glasshouse.audit.scoring.nulls import NullBook
+from glasshouse.audit.scoring.read import Run
+from glasshouse.audit.scoring.score import ScoredMetric, score_metric
+from glasshouse.audit.scoring.truth import GroundTruth
+from glasshouse.audit.scoring.victims import victims_of
 from glasshouse.data.sources import load
 from glasshouse.metrics.base import ScoreContext
 from glasshouse.metrics.reconstruction import Psnr
 from glasshouse.metrics.statistics.rank import comparisons_for
+from glasshouse.modalities.image import Image
 from glasshouse.rng import Rng
 from glasshouse.truth.record import Truth, Used
 from glasshouse.wire import Batch
@@ -68,16 +70,22 @@ def named(kind: Claims, victims: int, cell: int, pool: Batch) -> int:
     chosen = pool.pick(order[:total])
     private = chosen.pick(torch.arange(victims))
     filed = kind(chosen.inputs[: victims + spare], draws)[:victims]
-    judge = Judge(
+    context = ScoreContext(classes=10)
+    # Ranks do not depend on the null, and choosing it is slow.
+    book = NullBook(
+        modality=Image(size=tuple(private.inputs.shape[1:])),
+        auxiliary=chosen.pick(torch.arange(total - 60, total)),
+        context=context,
+        rng=Rng.root(cell),
+        among=("grey picture",),
+    )
+    ground = GroundTruth(
         truth=Truth(
             private=private,
             shards={client: (client,) for client in range(victims)},
             used={(0, client): Used(steps=((client,),), behaviour="honest") for client in range(victims)},
         ),
-        context=ScoreContext(classes=10),
-        auxiliary=chosen.pick(torch.arange(total - 60, total)),
-        rng=Rng.root(cell),
-        quoted={("psnr", 1): "grey image"},  # ranks do not depend on the null, and choosing it is slow
+        context=context,
         announced={(0, client): filed.shape[1] for client in range(victims)},
         heldout=chosen.pick(torch.arange(victims + spare, total)),
     )
@@ -86,7 +94,7 @@ def named(kind: Claims, victims: int, cell: int, pool: Batch) -> int:
         about = About(rounds=(0,), client=client)
         claim = Reconstruction(about=about, inputs=inputs, labels=None, confidence=torch.ones(len(inputs)))
         units.append((Unit(rounds=(0,), client=client), Outcome(claims=(claim,))))
-    run = Run(folder="", units=units, judge=judge)
+    run = Run(folder="", units=units, ground=ground, book=book)
     scored = score_metric("psnr", Psnr(), [run])
     assert isinstance(scored, ScoredMetric)
     verdicts = victims_of("psnr", Psnr(), scored, [run])

@@ -86,7 +86,7 @@ def finding(
 ) -> Finding:
     """A finding whose verdict follows from its interval unless one is named."""
     value = base + gain if higher else base - gain
-    by_interval: Verdict = "leaks" if gain > half else "no leak found" if half < 0.1 else "inconclusive"
+    by_interval: Verdict = "leaks" if gain > half else "no leak found" if half < 0.1 else "not shown"
     return Finding(
         scenario=scenario,
         cell=cell(scenario, defenses, axes or {}),
@@ -388,7 +388,7 @@ def specimen(run: Path) -> Result:
             ),
             finding(gain=0.01, half=0.03, **masked),
             finding(gain=0.002, half=0.02, attack="ggl", defenses=("DP-SGD ε = 2",), **masked),
-            finding(gain=0.09, half=0.16, verdict="inconclusive", **prolin),
+            finding(gain=0.09, half=0.16, verdict="not shown", **prolin),
             finding(gain=0.05, half=0.04, control=WEAK, verdict="no power", defenses=("noise 1",), **prolin),
         ),
         refusals=(

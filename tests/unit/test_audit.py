@@ -20,25 +20,23 @@ from glasshouse.audit.attacking.claims import (
     write_outcome,
 )
 from glasshouse.audit.attacking.needs import find_refusal
-from glasshouse.audit.scoring import nulls as baseline
-from glasshouse.audit.scoring.claims.scored import ScoredMetric, join_parts
-from glasshouse.audit.scoring.claims.scorers import GUESS
-from glasshouse.audit.scoring.verdicts.finding import (
+from glasshouse.audit.scoring.gains import (
     gain_of,
     middle,
     null_of,
     p_of,
-    small_gain,
     value_of,
-    verdict_of,
     with_chance,
     within,
 )
+from glasshouse.audit.scoring.nulls import GUESS, NullBook
+from glasshouse.audit.scoring.score import ScoredMetric, join_parts
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.metrics.attribution import Attribution, LeakedLabels
 from glasshouse.metrics.base import ScoreContext
 from glasshouse.metrics.reconstruction import Identification, Mse, Psnr, Ssim
 from glasshouse.metrics.statistics.interval import Interval
+from glasshouse.modalities.image import Image
 from glasshouse.results.files import read_result, write_result
 from glasshouse.results.records import Control, Finding, Result
 from glasshouse.rng import Rng
@@ -145,41 +143,6 @@ def control(passed: bool) -> Control:
     return Control(positive=1, positive_low=1, negative=0, negative_low=-1, passed=passed, setting="", n=6)
 
 
-@pytest.mark.parametrize(
-    ("ends", "passed", "exchange", "verdict"),
-    [
-        ((0.2, 0.5), True, None, "leaks"),
-        ((-0.2, 0.05), True, None, "no leak found"),
-        ((-0.2, 0.5), True, None, "inconclusive"),
-        ((0.2, 0.5), False, None, "no power"),
-        ((-0.2, 0.05), False, None, "no power"),
-        ((0.2, 0.5), True, (0.1, 0.5), "leaks"),
-        ((0.2, 0.5), True, (-0.1, 0.5), "inconclusive"),
-        ((0.2, 0.5), True, (-0.1, 0.05), "no leak found"),
-        ((0.2, 0.5), None, None, "leaks"),
-        ((-0.2, 0.05), None, None, "inconclusive"),
-        ((0.2, 0.5), None, (-0.1, 0.05), "inconclusive"),
-    ],
-)
-def test_verdicts(ends, passed, exchange, verdict):
-    gain, other = (
-        None if pair is None else Interval(value=sum(pair) / 2, low=pair[0], high=pair[1], n=9, level=0.95)
-        for pair in (ends, exchange)
-    )
-    controlled = None if passed is None else control(passed)
-    assert (
-        verdict_of(metric=Identification(), gain=gain, null=0.1, control=controlled, exchange=other)
-        == verdict
-    )
-
-
-@pytest.mark.parametrize(("null", "verdict"), [(1.0, "no leak found"), (0.01, "inconclusive")])
-def test_what_is_small_in_an_unbounded_metric_depends_on_the_null(null, verdict):
-    gain = Interval(value=0.0, low=-0.02, high=0.02, n=9, level=0.95)
-    assert verdict_of(metric=Mse(), gain=gain, null=null, control=control(True)) == verdict
-    assert small_gain(Psnr(), null) == 1.0
-
-
 def scored(values, nulls):
     return ScoredMetric(values=tuple(map(np.array, values)), nulls=tuple(map(np.array, nulls)), baseline="b")
 
@@ -238,22 +201,26 @@ def auxiliary(count: int = 40) -> Batch:
     return Batch(inputs=torch.rand((count, 1, 8, 8), generator=draws), labels=torch.arange(count) % 4)
 
 
+def book(count: int = 40) -> NullBook:
+    return NullBook(
+        modality=Image(size=(1, 8, 8)), auxiliary=auxiliary(count), context=ScoreContext(), rng=Rng.root(0)
+    )
+
+
 def test_the_null_that_is_quoted_is_the_best_on_pseudo_victims():
     """Independent noise images: their mean is the best guess in squared error."""
-    result = baseline.choose_null(Mse(), auxiliary(), count=1, context=ScoreContext(), rng=Rng.root(0))
-    assert result in ("mean auxiliary image", "grey image")
+    result = book().choose(Mse(), 1, "domain", Rng.root(0))
+    assert result in ("mean auxiliary picture", "grey picture")
     score = {
-        name: baseline.average_score(
-            name, Mse(), auxiliary(), auxiliary(8), context=ScoreContext(), rng=Rng.root(1)
-        ).mean()
-        for name in ("mean auxiliary image", "random auxiliary image")
+        name: book().average(Mse(), name, auxiliary(8), Rng.root(1)).mean()
+        for name in ("mean auxiliary picture", "random auxiliary picture")
     }
-    assert score["mean auxiliary image"] < score["random auxiliary image"]
+    assert score["mean auxiliary picture"] < score["random auxiliary picture"]
 
 
 def test_too_little_auxiliary_data_is_said_so():
     with pytest.raises(Undefined, match="null adversary knows"):
-        baseline.choose_null(Mse(), auxiliary(4), count=1, context=ScoreContext(), rng=Rng.root(0))
+        book(4).choose(Mse(), 1, "domain", Rng.root(0))
 
 
 def finding(**changes) -> Finding:
@@ -281,8 +248,8 @@ def test_nan_never_reaches_a_result(tmp_path):
 
 def test_an_interval_stays_within_what_the_metric_can_be():
     wide = Interval(value=0.9, low=-0.2, high=1.4, n=4, level=0.95)
-    assert (within(wide, Ssim.range).low, within(wide, Ssim.range).high) == (-0.2, 1.0)
-    assert (within(wide, Mse.range).low, within(wide, Mse.range).high) == (0.0, 1.4)
+    assert (within(wide, Ssim().range).low, within(wide, Ssim().range).high) == (-0.2, 1.0)
+    assert (within(wide, Mse().range).low, within(wide, Mse().range).high) == (0.0, 1.4)
     assert within(wide, (-math.inf, math.inf)) == wide
 
 

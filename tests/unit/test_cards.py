@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from glasshouse import registry
-from glasshouse.audit.scoring.wording import attack_cards, metric_cards
+from glasshouse.audit.scoring.words import attack_cards, metric_cards
 from glasshouse.errors import BadValue
 from glasshouse.metrics.base import Wording
 from glasshouse.metrics.reconstruction import Psnr
@@ -20,15 +20,14 @@ def test_every_attack_has_a_title(name):
 
 @pytest.mark.parametrize("name", registry.names("metrics"))
 def test_every_metric_says_what_it_is_which_way_is_worse_and_what_guessing_gets(name):
-    metric = registry.load("metrics", name)
-    wording = metric.wording
+    wording = registry.load("metrics", name).wording
     assert wording.sentence.count("{}") == 1
     assert wording.order < 1000
     if wording.private:
-        worse = "higher is worse" if metric.higher_leaks else "lower is worse"
+        worse = "higher is worse" if wording.higher_leaks else "lower is worse"
         assert worse in wording.explanation.lower()
-    assert (wording.display == "level") == (metric.unit == "dB")
-    assert metric.requires <= {"distractors", "stand_in"}
+    assert (wording.display == "level") == (wording.unit == "dB")
+    assert registry.load("metrics", name).requires <= {"distractors", "stand_in"}
 
 
 def test_orders_differ_within_a_severity():

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from report_specimen import specimen
 
-from glasshouse.audit.scoring.claims.scored import ClientSample, ScoredMetric
-from glasshouse.audit.scoring.verdicts.contrast import contrasts, difference
+from glasshouse.audit.scoring.contrast import contrasts, difference
+from glasshouse.audit.scoring.score import ClientSample, ScoredMetric
 from glasshouse.errors import BadScenario, Undefined
 from glasshouse.registry import load
 from glasshouse.report.html import render

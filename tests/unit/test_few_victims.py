@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from glasshouse.audit.scoring import nulls
-from glasshouse.audit.scoring.claims.scored import ScoredMetric
-from glasshouse.audit.scoring.verdicts.finding import gain_of, p_of, value_of
+from glasshouse.audit.scoring.gains import gain_of, p_of, value_of
+from glasshouse.audit.scoring.nulls import NullBook
+from glasshouse.audit.scoring.score import ScoredMetric
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import ScoreContext
 from glasshouse.metrics.reconstruction import Identification, Mse, Psnr
 from glasshouse.metrics.recovery import RateBlind
+from glasshouse.modalities.image import Image
 from glasshouse.rng import Rng
 from glasshouse.wire import Batch
 
@@ -66,13 +67,16 @@ def test_what_the_null_got_on_the_victims_counts_where_it_is_more():
     assert p_of(every, RateBlind(), rng=Rng.root(0)) == pytest.approx(0.5**4)
 
 
+def book(known, context=None):
+    modality = Image(size=(1, 8, 8))
+    return NullBook(modality=modality, auxiliary=known, context=context or ScoreContext(), rng=Rng.root(0))
+
+
 def test_luck_on_pseudo_victims_does_not_replace_a_known_chance():
     """Nobody is identified by a guess; of 40 pseudo-victims a few are by luck, more than 1 in 100."""
     context = ScoreContext(distractors=torch.rand((99, 1, 8, 8), generator=torch.Generator().manual_seed(1)))
-    names = [
-        nulls.choose_null(Identification(), auxiliary(400), count=1, context=context, rng=Rng.root(seed))
-        for seed in range(20)
-    ]
+    one = book(auxiliary(400), context)
+    names = [one.choose(Identification(), 1, "domain", Rng.root(seed)) for seed in range(20)]
     assert names == ["chance"] * 20
 
 
@@ -81,13 +85,12 @@ def test_a_null_above_chance_replaces_it():
     four = torch.rand((4, 1, 8, 8), generator=torch.Generator().manual_seed(2)).repeat(100, 1, 1, 1)
     alike = four + 0.01 * torch.rand((400, 1, 8, 8), generator=torch.Generator().manual_seed(3))
     known = Batch(inputs=alike, labels=torch.arange(400) % 4)
-    sure = nulls.choose_null(RateBlind(), known, count=1, context=ScoreContext(), rng=Rng.root(0))
-    arguments = {"count": 1, "context": ScoreContext(), "rng": Rng.root(0)}
-    assert sure in ("random auxiliary image", "mean image of a guessed class")
-    most = nulls.largest_share(sure, RateBlind(), known, **arguments)
+    one, rng = book(known), Rng.root(0)
+    sure = one.choose(RateBlind(), 1, "domain", rng)
+    assert sure in ("random auxiliary picture", "mean picture of a guessed class")
+    most = one.most(RateBlind(), sure, 1, rng)
     assert most is not None
     assert 0.25 < most < 0.5
-    assert nulls.largest_share("grey image", RateBlind(), auxiliary(400), **arguments) == pytest.approx(
-        1 - 0.025 ** (1 / 100)
-    )
-    assert nulls.largest_share("grey image", Mse(), known, **arguments) is None
+    grey = book(auxiliary(400)).most(RateBlind(), "grey picture", 1, rng)
+    assert grey == pytest.approx(1 - 0.025 ** (1 / 100))
+    assert one.most(Mse(), "grey picture", 1, rng) is None

@@ -12,6 +12,7 @@ import pytest
 
 from glasshouse import registry
 from glasshouse.attacks.base import Labels, Reconstruction
+from glasshouse.audit import guarded
 from glasshouse.audit import run as audit_run
 from glasshouse.audit.run import audit
 from glasshouse.errors import BadValue, DiskFull, Undefined
@@ -150,43 +151,43 @@ def test_a_foreign_figure_stands_on_the_page_like_a_built_in(monkeypatch, tmp_pa
         (Undefined("x", needs="more", got="less", fix="none"), "more"),
     ],
 )
-def test_a_figure_that_fails_costs_itself_and_a_note(cell, figures, error, words):
+def test_a_figure_that_fails_costs_itself_and_is_a_refusal(cell, figures, error, words):
     figures(broken=failing(error), good=ClaimedLabels)
-    drawings = draw_cell(cell)
+    drawings = draw_cell(cell, guarded.call)
     assert [e.title.split(" (")[0] for e in drawings.exhibits] == [
         "before the error",
         "Classes claimed by Mine",
     ]
-    (note,) = drawings.notes
-    assert "figure 'broken'" in note
-    assert "toy (clients = 2)" in note
-    assert words in note
+    (refusal,) = drawings.refusals
+    assert refusal.subject.startswith("figure 'broken' of ")
+    assert "toy (clients = 2)" in refusal.subject
+    assert words in f"{refusal.needs} {refusal.got}"
 
 
 def test_a_full_disk_is_no_figure_s_fault(cell, figures):
     figures(broken=failing(DiskFull("x", needs="space", got="none", fix="free some")))
     with pytest.raises(DiskFull):
-        draw_cell(cell)
+        draw_cell(cell, guarded.call)
 
 
-def test_what_is_no_figure_is_named_in_a_note(cell, figures):
+def test_what_is_no_figure_is_named_in_a_refusal(cell, figures):
     figures(odd=dict)
-    (note,) = draw_cell(cell).notes
-    assert "'draw' or 'collect' with 'draw_run'" in note
+    (refusal,) = draw_cell(cell, guarded.call).refusals
+    assert "'draw' or 'collect' with 'draw_run'" in refusal.needs
 
 
 def test_a_figure_is_asked_only_where_there_is_what_it_reads(cell, figures):
     never = failing(ZeroDivisionError(), reads=frozenset({Labels, "sent"}))
     figures(never=never)
-    assert draw_cell(cell).notes == ()
+    assert draw_cell(cell, guarded.call).refusals == ()
     figures(once=failing(ZeroDivisionError(), reads=frozenset({Labels, "curve"})))
-    assert len(draw_cell(cell).notes) == 1
+    assert len(draw_cell(cell, guarded.call).refusals) == 1
 
 
 def test_a_figure_of_the_run_sees_all_cells_and_may_fail_too(cell, figures):
     figures(mine=ClaimedLabels)
-    every = [draw_cell(cell), draw_cell(cell)]
-    (chart, *_) = draw_run(every).exhibits
+    every = [draw_cell(cell, guarded.call), draw_cell(cell, guarded.call)]
+    (chart, *_) = draw_run(every, guarded.call).exhibits
     assert chart.data["series"][0]["y"] == [1, 1]
 
     class Failing(ClaimedLabels):
@@ -194,8 +195,8 @@ def test_a_figure_of_the_run_sees_all_cells_and_may_fail_too(cell, figures):
             raise ZeroDivisionError
 
     figures(mine=Failing)
-    drawings = draw_run(every)
-    assert "figure 'mine' failed on the run" in drawings.notes[0]
+    drawings = draw_run(every, guarded.call)
+    assert drawings.refusals[0].subject == "figure 'mine' of the run"
     assert [e.kind for e in drawings.exhibits] == ["table", "table"]
 
 
@@ -205,9 +206,9 @@ def test_a_number_that_is_not_finite_never_reaches_the_result(cell, figures):
             yield lines(cell.place, "t", "c", labels=("x", "y"), series=[line("a", [0], [float("inf")])])
 
     figures(mine=Infinite)
-    drawings = draw_cell(cell)
+    drawings = draw_cell(cell, guarded.call)
     assert drawings.exhibits == ()
-    assert "not finite" in drawings.notes[0]
+    assert "finite" in f"{drawings.refusals[0].needs} {drawings.refusals[0].got}"
 
 
 def chart(*series, join="k", scenario="toy"):

@@ -7,13 +7,14 @@ import pytest
 from report_cards import described
 from report_specimen import finding
 
-from glasshouse.audit.scoring.claims.scored import ClientSample, ScoredMetric
-from glasshouse.audit.scoring.verdicts.measurement import with_bound
+from glasshouse.audit.scoring.finding import Measurement, bound_of
+from glasshouse.audit.scoring.score import ClientSample, ScoredMetric
 from glasshouse.cli.audit import exit_code
 from glasshouse.federation.defenses.guarantee import Guarantee
 from glasshouse.metrics.clients import F1, Auc, TprAtFpr
 from glasshouse.metrics.labels import LabelAccuracy
 from glasshouse.metrics.reconstruction import Identification, Mse, Ssim
+from glasshouse.metrics.statistics.interval import Interval
 from glasshouse.privacy.bound import Release, attack_ceiling
 from glasshouse.privacy.gaussian import gaussian_share
 from glasshouse.report.terminal import lines
@@ -44,7 +45,14 @@ def bounded(metric, scored, guarantee, *, marked=(), **changes):
     given = {"claim": "reconstruction", "low": 0.0, "high": 0.1, "chance": None, **changes}
     rest = {name: given.pop(name) for name in ("claim", "chance") if name in given}
     one = replace(finding(**rest), **given)
-    return with_bound(one, metric, scored, guarantee, marked=frozenset(marked), rng=RNG)
+    measured = Measurement(
+        name="m", metric=metric, scored=scored, claim=one.claim, primary=True, victims=(), control=None
+    )
+    value = Interval(
+        value=min(max(one.value, one.low), one.high), low=one.low, high=one.high, n=one.n, level=0.95
+    )
+    bound = bound_of(value, measured, guarantee, chance=one.chance, marked=frozenset(marked), rng=RNG)
+    return replace(one, bound=bound)
 
 
 def test_identification_among_100_has_the_closed_form():
@@ -62,12 +70,8 @@ def test_a_null_that_does_better_than_chance_raises_the_bound():
 def test_a_mean_over_a_finite_range_is_bounded_and_others_are_not():
     ssim = bounded(Ssim(), images(0, null=0.0), UPDATE).bound  # 0 is the middle of its range
     assert ssim.value == pytest.approx(2 * gaussian_share(0.5, mu=0.5) - 1, abs=1e-3)
-    assert not np.isfinite(Mse.range[1])
+    assert not np.isfinite(Mse().range[1])
     assert bounded(Mse(), images(0, null=0.1), UPDATE).bound is None
-
-
-def test_without_a_guarantee_there_is_no_bound():
-    assert bounded(Identification(), images(0), None, chance=0.01).bound is None
 
 
 def test_single_examples_protect_neither_labels_nor_properties_of_many():
@@ -92,8 +96,8 @@ def test_clients_differ_by_two_steps():
 
 def test_more_than_the_bound_is_loud_and_ends_with_1():
     one = bounded(Identification(), images(20), UPDATE, chance=0.01, low=0.83, high=1.0, value=1.0)
-    assert one.verdict == "contradiction"
-    result = described(replace(one, primary=True, metric="identification"))
+    assert one.bound.contradicted
+    result = described(replace(one, primary=True, metric="identification", verdict="contradiction"))
     assert exit_code(result) == 1
     assert any("CONTRADICTION" in line for line in lines(result))
 

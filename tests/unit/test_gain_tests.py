@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, optimize, stats
 
-from glasshouse.audit.scoring.claims.scored import ClientSample, ScoredMetric, join_parts
-from glasshouse.audit.scoring.claims.scorers import COIN
-from glasshouse.audit.scoring.verdicts.finding import gain_of, p_of, value_of
+from glasshouse.audit.scoring.gains import gain_of, p_of, value_of
+from glasshouse.audit.scoring.score import COIN, ClientSample, ScoredMetric, join_parts
 from glasshouse.metrics.clients import F1, Auc, Precision, Recall, TprAtFpr
 from glasshouse.metrics.statistics.interval import gain_p_value, paired_gain
 from glasshouse.metrics.statistics.permutation import EXCHANGES, compare_with_guesses, exchange_truth

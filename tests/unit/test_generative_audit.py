@@ -9,10 +9,11 @@ import torch
 
 from glasshouse.attacks.base import About, PriorSamples
 from glasshouse.audit.run import audit
-from glasshouse.audit.scoring.nulls import GENERATOR, average_score, choose_null
+from glasshouse.audit.scoring.nulls import GENERATOR, NullBook
 from glasshouse.figures import generator_scale
 from glasshouse.metrics.base import ScoreContext
 from glasshouse.metrics.reconstruction import Psnr
+from glasshouse.modalities.image import Image
 from glasshouse.models import nearest
 from glasshouse.models.nearest import invert_generator, nearest_images
 from glasshouse.rng import Rng
@@ -75,16 +76,18 @@ def test_draws_become_the_quoted_null_only_where_they_are_the_strongest():
     """Victims are bright: so are the generator's images, or they are not."""
     auxiliary = flat(0.9)
     auxiliary.inputs[::2] = 0.1  # no constant image is right about both halves
-    context, metric = ScoreContext(), Psnr()
-    poor = choose_null(metric, auxiliary, count=1, context=context, rng=RNG, draws=flat(2.0))
-    assert poor != GENERATOR
-    good = choose_null(
-        metric, flat(0.9), count=1, context=context, rng=RNG, among=(GENERATOR,), draws=flat(0.9)
-    )
-    assert good == GENERATOR
-    score = average_score(
-        GENERATOR, metric, auxiliary, flat(0.4, 1), context=context, rng=RNG, draws=flat(0.5)
-    )
+    metric = Psnr()
+
+    def book(known, draws, **changes):
+        modality = Image(size=tuple(known.inputs.shape[1:]))
+        return NullBook(
+            modality=modality, auxiliary=known, context=ScoreContext(), rng=RNG, draws=draws, **changes
+        )
+
+    assert book(auxiliary, flat(2.0)).choose(metric, 1, "domain", RNG) != GENERATOR
+    only = book(flat(0.9), flat(0.9), among=(GENERATOR,))
+    assert only.choose(metric, 1, "domain", RNG) == GENERATOR
+    score = book(auxiliary, flat(0.5)).average(metric, GENERATOR, flat(0.4, 1), RNG)
     assert score == pytest.approx(20.0, abs=1e-4)
 
 

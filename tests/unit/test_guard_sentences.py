@@ -6,9 +6,10 @@ import torch
 from glasshouse.data.sources import load
 from glasshouse.errors import BadValue
 from glasshouse.federation.client import LocalTraining
-from glasshouse.guard.behaviour.inspect import inspect_behaviour, learn_honest_range
 from glasshouse.guard.mitigate import mitigate
-from glasshouse.guard.preflight import preflight
+from glasshouse.guard.preflight import Memory, preflight
+from glasshouse.guard.pursuit.examples import Own
+from glasshouse.guard.pursuit.pulls import pulls_of
 from glasshouse.guard.sentences import preflight_sentences
 from glasshouse.interfaces import mean_loss
 from glasshouse.models.build import build
@@ -124,16 +125,19 @@ def test_more_sentences_hide_them_and_nothing_else_is_tried():
     assert closed.update is None
     assert closed.trials == ()
     grown = mitigate(
-        update, model, (few.inputs, few.labels), kind="gradient", more=(many.inputs, many.labels)
+        update,
+        model,
+        (few.inputs, few.labels),
+        kind="gradient",
+        memory=Memory(others=(many.inputs, many.labels)),
     )
     assert [trial.remedy for trial in grown.trials] == ["grow the batch"]
     assert grown.trials[0].standing == 0
 
 
-def test_a_received_model_is_not_tried_on_sentences_but_says_when_it_would_be_full():
-    model, some = model_of(), batch(8)
-    assert learn_honest_range(model, some.inputs, some.labels, batch=8) == {}
-    seen = inspect_behaviour(model, some.inputs, some.labels, honest={})
-    assert seen.findings == ()
-    told = preflight_sentences(gradient(model, some), model, some.inputs)
-    assert seen.values["full_at"] == told.full_at > 0
+def test_a_received_model_is_judged_on_sentences_and_all_of_it_is_looked_at():
+    model, some = model_of(), batch(24)
+    own = Own(inputs=some.inputs, targets=some.labels)
+    pulls = pulls_of(model, own)
+    assert not pulls.unseen
+    assert pulls.seen == 1

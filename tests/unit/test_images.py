@@ -109,7 +109,14 @@ def test_refuses_images_that_do_not_pair(function):
         function(torch.zeros(2, 1, 8, 8), torch.zeros(1, 1, 8, 8))
     assert caught.value.got == "(2, 1, 8, 8) and (1, 1, 8, 8)"
     with pytest.raises(BadValue, match="channel axis"):
-        function(torch.zeros(8, 8), torch.zeros(8, 8))
+        function(torch.zeros(8), torch.zeros(8))
+
+
+def test_arrays_have_an_error_and_only_pictures_a_structure():
+    volumes = torch.zeros(2, 1, 3, 4, 5)
+    assert mse(volumes, volumes + 0.5).tolist() == [0.25, 0.25]
+    with pytest.raises(BadValue, match="channel axis"):
+        ssim(volumes, volumes)
 
 
 def test_refuses_images_below_the_smallest_window():

@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from glasshouse.audit.scoring.claims.scored import ClientSample, ScoredMetric
-from glasshouse.audit.scoring.claims.scorers import COIN
-from glasshouse.audit.scoring.verdicts.finding import gain_of
+from glasshouse.audit.scoring.gains import gain_of
+from glasshouse.audit.scoring.score import COIN, ClientSample, ScoredMetric
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.metrics.base import ScoreContext
 from glasshouse.metrics.clients import F1, Precision, Recall

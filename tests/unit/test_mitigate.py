@@ -9,12 +9,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from glasshouse.guard import remedies
-from glasshouse.guard.behaviour.trace import LayerTrace
 from glasshouse.guard.contributions import OWN, Contributions
 from glasshouse.guard.mitigate import mitigate
-from glasshouse.guard.preflight import preflight
+from glasshouse.guard.preflight import Memory, preflight
 from glasshouse.guard.remedies import MOST, REMEDIES, Case, distance, gradient_of
 from glasshouse.guard.standing import find_examples
+from glasshouse.guard.trace import LayerTrace
 from glasshouse.store import read_jsonl
 
 Data = tuple[Tensor, Tensor]
@@ -36,7 +36,7 @@ def case_of(model: nn.Module, batch: Data, more: Data | None = None) -> Case:
         labels=batch[1],
         kind="gradient",
         train=lambda inputs, labels: gradient_of(model, inputs, labels),
-        more=more,
+        memory=None if more is None else Memory(others=more),
     )
 
 
@@ -86,7 +86,7 @@ def test_a_batch_of_one_is_not_sent_unless_it_grows(digits: Data, tmp_path: Path
     alone = mitigate(update, model, batch, kind="gradient", log=tmp_path / "log.jsonl")
     assert alone.update is None
     assert alone.summary.startswith("Do not send this update: 1 of your 1 examples stood in it")
-    grown = mitigate(update, model, batch, kind="gradient", more=part(digits, 100, 300))
+    grown = mitigate(update, model, batch, kind="gradient", memory=Memory(others=part(digits, 100, 300)))
     assert {trial.remedy: trial.standing for trial in grown.trials}["grow the batch"] == 0
     (line,) = read_jsonl(tmp_path / "log.jsonl")
     assert (line["decision"], line["remedy"], line["standing"]) == ("not sent", "", 1)

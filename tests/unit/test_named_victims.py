@@ -106,6 +106,24 @@ def test_under_shift_claims_alone_can_name(random):
     assert judge(private[:3], private[:3], heldout).named.sum() == 0  # six wrong pairs are too few
 
 
+def test_examples_of_one_update_share_a_claim(random):
+    """Two victims per claim; the claim's score on a victim is that of its best candidate."""
+    private, heldout = random.normal(size=(16, D)), random.normal(size=(700, D))
+    both = np.stack([match(private, private), match(private, heldout)[:, :16]])[0]
+    owners = np.repeat(np.arange(8), 2)
+    own = np.maximum(both[::2], both[1::2])  # (8, 16)
+    others = np.maximum(*(match(private[i::2], heldout) for i in (0, 1)))
+    assert name_victims(own, others, claim_of=owners).named.all()
+    assert not name_victims(own[::-1], others[::-1], claim_of=owners).named.any()
+
+
+def test_victims_too_alike_do_not_take_each_other_s_names(random):
+    private, heldout = random.normal(size=(4, D)).repeat(2, axis=0), random.normal(size=(400, D))
+    own, others = match(private, private), match(private, heldout)
+    assert not name_victims(own, others).named.any()
+    assert name_victims(own, others, alike=np.repeat(np.arange(4), 2)).named.all()
+
+
 def test_which_names_more_than_anyone(random):
     private, heldout = random.normal(size=(N, D)), random.normal(size=(100, D))
     own, others = match(private, private), match(private, heldout)
@@ -153,7 +171,7 @@ def test_corrections_answer_their_question():
 
 def test_refuses_shapes_that_do_not_fit():
     with pytest.raises(BadValue, match="finite scores"):
-        name_victims(np.zeros((2, 3)), np.zeros((2, 50)))
+        name_victims(np.zeros((2, 3)), np.zeros((2, 50)))  # the third victim has no claim
     with pytest.raises(BadValue, match="finite scores"):
         name_victims(np.zeros((2, 2)), np.zeros((2, 50)), [0, 0, 0])
     with pytest.raises(BadValue, match="a finite distance"):

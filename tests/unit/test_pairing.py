@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glasshouse.audit.scoring.claims.scored import ScoredMetric, join_parts
-from glasshouse.audit.scoring.verdicts.exchange import exchange
+from glasshouse.audit.scoring.exchange import exchange
+from glasshouse.audit.scoring.score import ScoredMetric, join_parts
 from glasshouse.errors import BadValue
 from glasshouse.metrics.reconstruction import Mse, Psnr
 from glasshouse.metrics.statistics import pairing

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from glasshouse.audit.scoring.claims.scored import ScoredMetric, join_parts
+from glasshouse.audit.scoring.score import ScoredMetric, join_parts
 from glasshouse.audit.simulation.build import build
 from glasshouse.data.sources import load
 from glasshouse.data.splits import RoleRequest, deal

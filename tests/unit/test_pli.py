@@ -28,9 +28,7 @@ from glasshouse.metrics.attribution import Owner
 from glasshouse.metrics.base import ScoreContext
 from glasshouse.metrics.classes import (
     AttackAccuracy,
-    AttackAccuracyWhole,
     ClassIdentification,
-    ClassIdentificationWhole,
     IdentityMatch,
     SsimGap,
     SsimPrivate,
@@ -437,14 +435,14 @@ def test_whole_pictures_count_what_is_public_too():
     images[:, :, 8:] = people[[1, 2, 0], :, 8:]
     images[:, :, 6:8] = 0.5
     for hidden, whole in (
-        (AttackAccuracy(), AttackAccuracyWhole()),
-        (ClassIdentification(), ClassIdentificationWhole()),
+        (AttackAccuracy(), AttackAccuracy(whole=True)),
+        (ClassIdentification(), ClassIdentification(whole=True)),
     ):
         assert scores(hidden, images, rows=(8, 16)) == [0, 0, 0]
         assert scores(hidden, images, rows=(0, 8)) == [1, 1, 1]
         assert scores(whole, people[:3], rows=(8, 16)) == [1, 1, 1]
         assert scores(whole, images, rows=(8, 16)) == scores(hidden, images, rows=(0, 16))
-    assert ClassIdentificationWhole().chance(ScoreContext(gallery=gallery())) == 0.25
+    assert ClassIdentification(whole=True).chance(ScoreContext(gallery=gallery())) == 0.25
 
 
 def test_likeness_is_computed_once_for_all_metrics(monkeypatch):
@@ -456,9 +454,9 @@ def test_likeness_is_computed_once_for_all_metrics(monkeypatch):
     for metric in (
         AttackAccuracy(),
         SsimPrivate(),
-        AttackAccuracyWhole(),
+        AttackAccuracy(whole=True),
         TooClose(),
-        ClassIdentificationWhole(),
+        ClassIdentification(whole=True),
     ):
         metric.score(images.clone(), torch.arange(3), context=context)
     assert len(calls) == 2  # the hidden half, and the whole

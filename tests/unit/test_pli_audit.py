@@ -11,8 +11,8 @@ from glasshouse.attacks.base import ClassRepresentatives
 from glasshouse.audit.attacking.claims import read_outcome
 from glasshouse.audit.replay import replay
 from glasshouse.audit.run import audit
-from glasshouse.audit.scoring.claims.class_score import GUESS
-from glasshouse.audit.scoring.claims.truths import exchange_classes
+from glasshouse.audit.scoring.nulls import OWNERS
+from glasshouse.audit.scoring.truth import exchange_classes
 from glasshouse.audit.simulation.build import build
 from glasshouse.audit.simulation.monitor import SERVER, BothSides, ModelMonitor
 from glasshouse.data.domains import LowerHalfMask
@@ -66,7 +66,7 @@ def test_findings_have_a_null_of_known_name_and_count_each_private_class_once(ru
     assert {f.attack for f in findings} == {"pli", "PLI averaged", "tbi"}
     for f in findings:
         assert f.n == len(digits)  # not 8: a digit in both seeds is one victim
-        assert f.baseline in (PRIOR, OWN_PRIOR, PUBLIC, GUESS)
+        assert f.baseline in (PRIOR, OWN_PRIOR, PUBLIC, OWNERS)
         assert f.verdict != "no power"
     owner = [f for f in findings if f.metric == "owner"]
     assert {f.baseline_value for f in owner} == {0.5}

@@ -6,7 +6,7 @@ import pytest
 import report_specimen as specimen
 from report_cards import ATTACKS, METRICS
 
-from glasshouse.audit.scoring.verdicts.policy import policy_limits, state_of_accuracy, state_of_gain
+from glasshouse.audit.scoring.policy import policy_limits, state_of_accuracy, state_of_gain
 from glasshouse.results.records import Exchange, Refused, Result
 from glasshouse.scenario.axes import cells
 from glasshouse.scenario.load import load
@@ -29,7 +29,7 @@ GOOD = Exchange(value=0.2, gain=0.3, gain_low=0.2, gain_high=0.4, n=20)
         ({"gain": 0.2, "half": 0.05, "control": specimen.WEAK}, "undecided"),
         ({"gain": 0.05, "half": 0.02, "verdict": "no power"}, "undecided"),
         ({"gain": 0.05, "half": 0.02, "victims": specimen.VICTIMS}, "undecided"),
-        ({"gain": 0.2, "half": 0.05, "p_adjusted": 0.2}, "undecided"),
+        ({"gain": 0.2, "half": 0.05, "p_adjusted": 0.2, "by_luck": True}, "undecided"),
         ({"gain": 0.2, "half": 0.05, "p_adjusted": 0.01}, "broken"),
         ({"gain": 0.2, "half": 0.05, "exchange": GOOD}, "broken"),
         ({"gain": 0.2, "half": 0.05, "exchange": dataclasses.replace(GOOD, gain_low=-0.1)}, "undecided"),

@@ -9,9 +9,8 @@ import torch
 from glasshouse.attacks.base import About, Appendix, ClientScores
 from glasshouse.audit.attacking.claims import Outcome, read_outcome, write_outcome
 from glasshouse.audit.run import audit
-from glasshouse.audit.scoring.claims.truths import shift_victims
-from glasshouse.audit.scoring.judge import Judge
-from glasshouse.audit.scoring.score import longest_prefix
+from glasshouse.audit.scoring.claims import longest_prefix
+from glasshouse.audit.scoring.truth import GroundTruth, shift_victims
 from glasshouse.audit.simulation.build import build
 from glasshouse.errors import BadScenario, Undefined
 from glasshouse.figures.base import (
@@ -85,10 +84,10 @@ def scores(rounds: int, decisions: list[bool]) -> ClientScores:
     )
 
 
-def judge(marked: dict[str, tuple[int, ...]]) -> Judge:
+def ground(marked: dict[str, tuple[int, ...]]) -> GroundTruth:
     private = Batch(inputs=torch.zeros(1, 1, 8, 8), labels=torch.zeros(1, dtype=torch.long))
     truth = Truth(private=private, shards=dict.fromkeys(range(4), (0,)), used={}, marked=marked)
-    return Judge(truth=truth, context=ScoreContext(), auxiliary=None, rng=Rng.root(0))
+    return GroundTruth(truth=truth, context=ScoreContext())
 
 
 def report(rounds: int) -> Appendix:
@@ -107,19 +106,19 @@ def test_only_the_longest_prefix_is_judged(tmp_path):
 
 
 def test_truth_about_clients_needs_one_property():
-    assert judge({"membership": (1, 3)}).truth.with_property(4).tolist() == [False, True, False, True]
+    assert ground({"membership": (1, 3)}).truth.with_property(4).tolist() == [False, True, False, True]
     with pytest.raises(Undefined, match="exactly one property"):
-        judge({}).truth.with_property(4)
+        ground({}).truth.with_property(4)
 
 
 def test_a_negative_control_moves_the_property_to_others():
-    assert shift_victims(judge({"membership": (0, 2)}).truth, {}).marked == {"membership": (1, 3)}
+    assert shift_victims(ground({"membership": (0, 2)}).truth, {}).marked == {"membership": (1, 3)}
 
 
 def evidence(label, claims, scoring):
     federation = Federation(folder=Path("seed0"))
     group = GroupEvidence(
-        federation=federation, claims=claims, truth=scoring.truth, context=scoring.context, rng=scoring.rng
+        federation=federation, claims=claims, truth=scoring.truth, context=scoring.context, rng=Rng.root(0)
     )
     settings = PluginSettings(name=label)
     attack = AttackEvidence(key="00", label=label, settings=settings, attack=None, groups=(group,))
@@ -128,12 +127,12 @@ def evidence(label, claims, scoring):
 
 def test_exhibits_of_clients():
     claims = (scores(10, [True, True, False, False]), scores(20, [True, False, False, False]), report(20))
-    result = list(ClientScoresFigure().draw(evidence("reg", claims, judge({"membership": (0,)}))))
+    result = list(ClientScoresFigure().draw(evidence("reg", claims, ground({"membership": (0,)}))))
     assert [e.kind for e in result] == ["lines", "lines", "histogram", "histogram", "histogram"]
     line, null = result[0].data["series"]
     assert (line["x"], line["y"]) == ([10, 20], [pytest.approx(2 / 3), 1.0])
     assert (null["y"], null["null"]) == ([0.25, 0.25], True)
-    assert list(ClientScoresFigure().draw(evidence("dlg", (), judge({})))) == []
+    assert list(ClientScoresFigure().draw(evidence("dlg", (), ground({})))) == []
 
 
 def test_five_estimators_share_their_evidence_end_to_end(tmp_path, monkeypatch):

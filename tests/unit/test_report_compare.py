@@ -39,7 +39,7 @@ def test_the_same_is_the_same():
         (0.54, 0.06, "gain is higher", True),
         (0.28, 0.06, "gain is lower", False),
         (0.02, 0.05, "now: no leak found", False),
-        (0.05, 0.20, "now: inconclusive", False),
+        (0.05, 0.20, "now: not shown", False),
     ],
 )
 def test_changes_beyond_the_intervals(gain, half, said, worse):

@@ -32,7 +32,7 @@ def test_an_interval_beyond_the_end_of_a_metric_stops_there():
 
 @pytest.mark.parametrize(
     ("verdict", "form"),
-    [("leaks", "full"), ("no leak found", "hollow"), ("inconclusive", "M0 -5.5"), ("no power", "cross")],
+    [("leaks", "full"), ("no leak found", "hollow"), ("not shown", "M0 -5.5"), ("no power", "cross")],
 )
 def test_verdicts_differ_in_form_not_in_colour_alone(verdict, form):
     (panel,) = panels([specimen.finding(verdict=verdict)], [], CARDS)

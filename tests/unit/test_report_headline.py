@@ -28,7 +28,7 @@ SILENT = {"gain": 0.0, "half": 0.02}
         (["leaks", "no leak found"], "Private data came out"),
         (["no leak found", "no leak found"], "No leak was found"),
         (["no leak found", "no power"], "This audit cannot tell"),
-        (["no leak found", "inconclusive"], "This audit cannot tell"),
+        (["no leak found", "not shown"], "This audit cannot tell"),
         (["no power"], "This audit cannot tell"),
     ],
 )
@@ -45,7 +45,7 @@ def test_only_primary_findings_make_a_headline():
 
 
 def test_what_luck_would_lift_is_no_headline():
-    lucky = specimen.finding(primary=True, p=0.02, p_adjusted=0.4)
+    lucky = specimen.finding(primary=True, p=0.02, p_adjusted=0.4, verdict="not shown", by_luck=True)
     result = answer(lucky, specimen.finding(primary=True, attack="dlg", **SILENT))
     assert result.text == "This audit cannot tell"
     assert "1 of these lies above 0 but would be expected by luck." in result.count

@@ -112,7 +112,7 @@ def test_every_part_is_there_once_and_every_link_leads_somewhere(tmp_path):
         assert {f"s{i}-{part}" for i in range(1, 7)} <= links
 
 
-@pytest.mark.parametrize("verdict", ["leaks", "no leak found", "inconclusive", "no power"])
+@pytest.mark.parametrize("verdict", ["leaks", "no leak found", "not shown", "no power"])
 def test_every_verdict_is_said_in_words(verdict, tmp_path):
     result = Result(suite="one", findings=(specimen.finding(verdict=verdict),))
     assert verdict in Page(render(result, tmp_path)).text

@@ -10,7 +10,7 @@ from report_cards import CARDS, chosen, described
 from glasshouse.report.verdicts.choice import choose, severity
 from glasshouse.report.verdicts.sentences import sentence
 from glasshouse.report.verdicts.stories import stories
-from glasshouse.results.records import Exchange, Reference
+from glasshouse.results.records import Exchange, Power, Reference, Rung, Share
 
 
 def told(*findings, **rest):
@@ -27,8 +27,31 @@ def test_a_leak():
         "Without a defence, Inverting Gradients rebuilt private images with SSIM 0.62 [0.56, 0.68] "
         "(likeness; 1 is a perfect copy). Guessing without the update (prior mean) reaches 0.21; "
         "the gain is +0.41 [0.35, 0.47] "
-        "(20 victims; 4 restarts, lowest loss of the attack)."
+        "(20 victims; 4 restarts, lowest loss of the attack). One draw of the network's first weights was "
+        "tried, and the number is for these weights."
     )
+
+
+def test_a_leak_says_up_to_whom_it_does_better():
+    rungs = [
+        Rung(knows=k, name=k, value=0.2, gain=0.4, gain_low=0.3, gain_high=0.5, p=0.001, beaten=b)
+        for k, b in (("nothing", True), ("domain", True), ("label", False))
+    ]
+    leak = specimen.finding(verdict="label leak", reason="the class mean does as well", draws=3)
+    text = said(dataclasses.replace(leak, ladder=tuple(rungs)))
+    assert "got the labels of victims, and no example is shown to have come out" in text
+    assert "But the class mean does as well." in text
+    assert "It does better than whoever knows similar public data." in text
+    assert "these weights" not in text
+
+
+def test_no_leak_found_says_what_it_rests_on():
+    share = Share(out=0, n=20, most=0.168, margin=0.2, needed=17)
+    power = Power(planted=10, found=9)
+    quiet = specimen.finding(gain=0.0, half=0.02, share=share, power=power, alone=True)
+    text = said(quiet)
+    assert "At most 17 % of such victims would come out (0 of 20; 9 of 10 planted leaks were found)" in text
+    assert text.endswith("Only one attack of this kind ran.")
 
 
 def test_a_leak_where_smaller_is_worse():
@@ -52,10 +75,11 @@ def test_rates_are_percentages_and_their_differences_points():
     assert "reaches 5\u00a0%; the gain is +60\u00a0points [50, 70]" in text
 
 
-def test_inconclusive_asks_for_more():
-    text = said(specimen.finding(gain=0.05, half=0.2))
-    assert "this audit cannot tell whether Inverting Gradients finds a leak" in text
-    assert "More victims would narrow this." in text
+def test_what_is_not_shown_says_why_and_what_would_show_it():
+    wide = "the interval of the gain reaches beyond what is negligible"
+    text = said(specimen.finding(gain=0.05, half=0.2, reason=wide, remedy="more victims or seeds"))
+    assert f"it is not shown whether Inverting Gradients finds a leak, because {wide}" in text
+    assert "More victims or seeds would show it." in text
 
 
 @pytest.mark.parametrize(
@@ -129,8 +153,8 @@ def test_few_federations_are_said_where_clients_are_units(runs, words):
 
 def test_what_ignores_the_update_is_no_leak():
     exchange = Exchange(value=0.6, gain=0.01, gain_low=-0.02, gain_high=0.04, n=20)
-    result = specimen.finding(verdict="inconclusive", exchange=exchange)
-    assert "It gains as much about victims whose update it did not see" in said(result)
+    result = specimen.finding(verdict="not shown", exchange=exchange)
+    assert "It is not shown to gain more about its victims than about others." in said(result)
 
 
 def test_single_victims_are_named_beside_the_mean():
@@ -151,9 +175,9 @@ def test_where_every_victim_came_out_nobody_is_listed():
 def test_images_that_moved_in_ssim_alone_do_not_count_as_rebuilt():
     """SSIM above a guess, pixels further away than a guess: the sentence says so, and the mark is another."""
     pixels = specimen.finding(metric="psnr", unit="dB", base=11.2, gain=-2.0, half=1.0)
-    alike = specimen.finding(primary=True)
+    alike = specimen.finding(primary=True, verdict="not shown", denied_by="psnr")
     choice = chosen(alike, pixels)
-    assert choice.standing(alike) == "inconclusive"
+    assert choice.standing(alike) == "not shown"
     text = sentence(alike, choice)
     assert "Inverting Gradients is above guessing by SSIM, but not by PSNR" in text
     assert text.endswith("This does not count as rebuilt images.")
@@ -169,11 +193,11 @@ def test_a_distance_that_moved_while_the_deciding_one_did_not_is_a_note():
 
 
 def test_worst_first():
-    kinds = ["no leak found", "inconclusive", "no power", "leaks"]
+    kinds = ["no leak found", "not shown", "no power", "leaks"]
     findings = [specimen.finding(verdict=kind) for kind in kinds]
     mild = specimen.finding(gain=0.1, verdict="leaks")
     order = chosen(*findings, mild).worst_first([*findings, mild])
-    assert [f.verdict for f in order] == ["leaks", "leaks", "no power", "inconclusive", "no leak found"]
+    assert [f.verdict for f in order] == ["leaks", "leaks", "no power", "not shown", "no leak found"]
     assert order[1] is mild
 
 
@@ -236,9 +260,9 @@ def test_open_settings_are_not_silent_ones():
     texts = told(
         specimen.finding(),
         specimen.finding(defenses=("a",), gain=0.0, half=0.02),
-        specimen.finding(defenses=("a",), attack="ggl", gain=0.05, half=0.2),
+        specimen.finding(defenses=("a",), attack="ggl", gain=0.05, half=0.2, reason="it is too wide"),
     )
-    assert "Under a this audit cannot tell: the interval of GGL is too wide." in texts
+    assert "Under a no leak is shown, nor its absence (GGL: it is too wide)." in texts
     assert not any("No leak was found" in text for text in texts)
 
 

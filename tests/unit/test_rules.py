@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 import report_specimen as specimen
 
-from glasshouse.audit.scoring.controls import control as module
-from glasshouse.audit.scoring.verdicts.policy import state_of_accuracy, state_of_gain
+from glasshouse.audit.scoring import control as module
+from glasshouse.audit.scoring.policy import state_of_accuracy, state_of_gain
 from glasshouse.metrics.statistics.interval import Interval
 from glasshouse.results.records import Control, Utility
 
@@ -29,8 +29,8 @@ def test_an_attack_that_gains_on_unrelated_victims_fails_its_control(honest, unr
     monkeypatch.setattr(module, "gain_of", lambda scored, metric, rng: next(gains))
     monkeypatch.setattr(module, "score_outcomes", lambda *_: Numbers())
     monkeypatch.setattr(module, "rotate_victims", lambda truth: truth)
-    judge = SimpleNamespace(truth=None, against=lambda truth: None)
-    monkeypatch.setattr(module, "judge_of", lambda *_: judge)
+    ground = SimpleNamespace(truth=None, against=lambda truth: None)
+    monkeypatch.setattr(module, "read_ground", lambda *_: (ground, None))
     task = module.ControlTask(key="", attack="linear_input", arguments="{}", folder="")
     failed = Control(passed=False, setting="", n=0, metric="psnr")
     result = module._judge(task, {"metric": "psnr"}, [], failed)

@@ -5,19 +5,18 @@ from typing import ClassVar, final
 
 import pytest
 import torch
-from tests.unit.scoring_toys import about, claim, concatenated, images, judge, noisy, run_of
+from tests.unit.scoring_toys import about, bench, claim, concatenated, images, noisy, run_of
 
 from glasshouse import registry
 from glasshouse.attacks.base import Claim, ClientScores, DefenseGuess, Labels, Representations
 from glasshouse.audit.attacking.claims import Outcome, Unit, read_outcome, write_outcome
-from glasshouse.audit.scoring.claims.candidates import most_confident
-from glasshouse.audit.scoring.claims.scorers import SCORERS
-from glasshouse.audit.scoring.nulls import CHANCE
-from glasshouse.audit.scoring.score import Run, score_metric
-from glasshouse.audit.scoring.verdicts.exchange import exchange
-from glasshouse.audit.scoring.verdicts.finding import gain_of
+from glasshouse.audit.scoring.exchange import exchange
+from glasshouse.audit.scoring.gains import gain_of
+from glasshouse.audit.scoring.pair import can_score
+from glasshouse.audit.scoring.read import Run
+from glasshouse.audit.scoring.score import score_metric
 from glasshouse.errors import Undefined
-from glasshouse.metrics.base import ScoreContext, Wording
+from glasshouse.metrics.base import Metric, ScoreContext, Wording
 from glasshouse.metrics.clients import Auc
 from glasshouse.metrics.labels import LabelAccuracy
 from glasshouse.metrics.reconstruction import Identification, Mse, Psnr
@@ -43,16 +42,13 @@ class Brightness(Claim):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class BrightnessError:
+class BrightnessError(Metric):
     card: ClassVar[Card] = Card(summary="error of the mean pixel")
     claim: ClassVar[str] = "brightness"
     reads: ClassVar[str] = "level"
-    higher_leaks: ClassVar[bool] = False
-    unit: ClassVar[str] = ""
-    counts: ClassVar[bool] = False
-    wording: ClassVar[Wording] = Wording(label="brightness", sentence="saw {}", explanation="how bright")
-    requires: ClassVar[frozenset[str]] = frozenset()
-    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    wording: ClassVar[Wording] = Wording(
+        label="brightness", sentence="saw {}", explanation="how bright", worse="down", range=(0.0, 1.0)
+    )
 
     def chance(self, context):
         return 0.5
@@ -73,27 +69,27 @@ def test_a_foreign_kind_of_claim_is_filed_read_and_scored(tmp_path, monkeypatch)
         filed = Brightness(about=about(c), level=private[c : c + 1].flatten(1).mean(1))
         write_outcome(Outcome(claims=(filed,)), tmp_path / str(c))
         units.append((Unit(rounds=(0,), client=c), read_outcome(tmp_path / str(c))))
-    scored = score_metric(
-        "brightness_error", BrightnessError(), [Run(folder="run", units=units, judge=judge(private))]
-    )
+    one = bench(private)
+    run = Run(folder="run", units=units, ground=one.ground, book=one.book)
+    scored = score_metric("brightness_error", BrightnessError(), [run])
     assert scored is not None
     assert max(concatenated(scored.values)) < 1e-6
     assert concatenated(scored.nulls) == [0.5] * 4
-    assert not any(key[0] == "brightness" for key in SCORERS)
-    assert score_metric("psnr", Psnr(), [Run(folder="run", units=units, judge=judge(private))]) is None
+    assert not can_score(Brightness, Psnr())
+    assert score_metric("psnr", Psnr(), [run]) is None
 
 
 def test_only_the_surest_candidates_count_as_many_as_the_wire_announces():
     """100 guesses for one image: the best of them would be near, the surest one is not."""
     private, guesses = images(6), images(100, seed=9)
     sure = torch.arange(100.0)
-    many = run_of(judge(private), {c: (claim(c, guesses, confidence=sure),) for c in range(6)})
-    one = run_of(judge(private), {c: (claim(c, guesses[-1:]),) for c in range(6)})
+    many = run_of(bench(private), {c: (claim(c, guesses, confidence=sure),) for c in range(6)})
+    one = run_of(bench(private), {c: (claim(c, guesses[-1:]),) for c in range(6)})
     for metric in (Psnr(), RatePaper(threshold=8.0)):
         assert concatenated(score_metric("m", metric, [many]).values) == concatenated(
             score_metric("m", metric, [one]).values
         )
-    three = judge(private, announced={(0, c): 3 for c in range(6)})
+    three = bench(private, announced={(0, c): 3 for c in range(6)})
     cut = run_of(three, {c: (claim(c, guesses[-3:]),) for c in range(6)})
     whole = run_of(three, {c: (claim(c, guesses, confidence=sure),) for c in range(6)})
     best, expected = (concatenated(score_metric("psnr", Psnr(), [run]).values) for run in (whole, cut))
@@ -103,9 +99,9 @@ def test_only_the_surest_candidates_count_as_many_as_the_wire_announces():
 
 def test_of_equally_sure_candidates_the_first_count():
     filed = claim(0, images(5), labels=torch.arange(5), source=torch.arange(5))
-    kept = most_confident(filed, 2)
-    assert kept.labels.tolist() == kept.source.tolist() == [0, 1]
-    assert most_confident(filed, 5) is filed
+    assert filed.part("labels", 2).tolist() == filed.part("source", 2).tolist() == [0, 1]
+    assert filed.part("inputs", 5) is filed.inputs
+    assert filed.part("counts", 2).tolist() == [1, 1]
 
 
 def test_victims_of_whom_nothing_was_claimed_are_misses():
@@ -114,11 +110,11 @@ def test_victims_of_whom_nothing_was_claimed_are_misses():
     claims = {c: (claim(c, private[c : c + 1]),) if c < 2 else () for c in range(8)}
     context = ScoreContext(distractors=images(9, 5), classes=4)
     scored = score_metric(
-        "identification", Identification(), [run_of(judge(private, context=context), claims)]
+        "identification", Identification(), [run_of(bench(private, context=context), claims)]
     )
     assert concatenated(scored.values) == [1, 1, 0, 0, 0, 0, 0, 0]
     assert (len(scored.victims), len(scored.claimed), len(scored.runs)) == (8, 2, 1)
-    grey = score_metric("psnr", Psnr(), [run_of(judge(private), claims)])
+    grey = score_metric("psnr", Psnr(), [run_of(bench(private), claims)])
     silent = concatenated(grey.values)[2:]
     assert max(silent) < 15
     assert len(concatenated(grey.nulls)) == 8
@@ -126,8 +122,8 @@ def test_victims_of_whom_nothing_was_claimed_are_misses():
 
 def test_silence_in_one_run_counts_beside_claims_in_another():
     private, other = images(3), images(3, seed=7)
-    output = run_of(judge(private), {c: (claim(c, private[c : c + 1]),) for c in range(3)})
-    silent = run_of(judge(other, run="b"), dict.fromkeys(range(3), ()), folder="b")
+    output = run_of(bench(private), {c: (claim(c, private[c : c + 1]),) for c in range(3)})
+    silent = run_of(bench(other, run="b"), dict.fromkeys(range(3), ()), folder="b")
     scored = score_metric("psnr", Psnr(), [output, silent])
     assert (len(scored.victims), len(scored.claimed), len(scored.runs)) == (6, 3, 2)
     assert score_metric("psnr", Psnr(), [silent]) is None
@@ -136,13 +132,13 @@ def test_silence_in_one_run_counts_beside_claims_in_another():
 def test_silence_of_every_kind():
     private = images(4)
     labels = {c: (Labels(about=about(c), counts=torch.tensor([1, 1, 1, 1])),) if c else () for c in range(4)}
-    assert concatenated(score_metric("l", LabelAccuracy(), [run_of(judge(private), labels)]).values)[-1] == 0
+    assert concatenated(score_metric("l", LabelAccuracy(), [run_of(bench(private), labels)]).values)[-1] == 0
     features = ScoreContext(features=lambda x: x.flatten(1), classes=4)
     vectors = {
         c: (Representations(about=about(c), vectors=private[c : c + 1].flatten(1)),) if c else ()
         for c in range(4)
     }
-    scored = score_metric("leakage", Leakage(), [run_of(judge(private, context=features), vectors)])
+    scored = score_metric("leakage", Leakage(), [run_of(bench(private, context=features), vectors)])
     assert concatenated(scored.values) == [1, 1, 1, 0]
     assert len(scored.claimed) == 3
 
@@ -157,18 +153,18 @@ def test_a_fixed_image_fitted_to_the_metric_beats_the_null_but_not_the_exchange(
     disc = torch.zeros(1, 1, 8, 8)
     disc[..., 2:6, 2:6] = 1.0
     private = (0.2 * images(8) + 0.8 * disc).clamp(0, 1)
-    fixed = run_of(judge(private), {c: (claim(c, 0.1 + 0.8 * disc),) for c in range(8)})
+    fixed = run_of(bench(private), {c: (claim(c, 0.1 + 0.8 * disc),) for c in range(8)})
     gain, over = outcome_of(score_metric("psnr", Psnr(), [fixed]), Psnr())
     assert gain.low > 0
     assert over.gain.low <= 0
-    honest = run_of(judge(private), {c: (claim(c, noisy(private[c : c + 1], 0.02)),) for c in range(8)})
+    honest = run_of(bench(private), {c: (claim(c, noisy(private[c : c + 1], 0.02)),) for c in range(8)})
     gain, over = outcome_of(score_metric("psnr", Psnr(), [honest]), Psnr())
     assert min(gain.low, over.gain.low) > 0
 
 
 def test_four_of_four_identified_are_a_leak_over_the_exchange_too():
     private, context = images(4), ScoreContext(distractors=images(99, 5), classes=4)
-    one = judge(private, context=context, quoted={("identification", 1): CHANCE})
+    one = bench(private, context=context, among=())
     exact = run_of(one, {c: (claim(c, private[c : c + 1]),) for c in range(4)})
     gain, over = outcome_of(score_metric("identification", Identification(), [exact]), Identification())
     assert min(gain.low, over.gain.low) > 0
@@ -177,7 +173,7 @@ def test_four_of_four_identified_are_a_leak_over_the_exchange_too():
 def test_a_table_of_answers_gains_nothing_over_the_exchange():
     """Each claim is the picture of some other victim of the run."""
     private = images(8)
-    table = run_of(judge(private), {c: (claim(c, private[(c + 1) % 8][None]),) for c in range(8)})
+    table = run_of(bench(private), {c: (claim(c, private[(c + 1) % 8][None]),) for c in range(8)})
     _, over = outcome_of(score_metric("mse", Mse(), [table]), Mse())
     assert over.gain.high < 0
 
@@ -185,23 +181,25 @@ def test_a_table_of_answers_gains_nothing_over_the_exchange():
 def test_victims_are_never_exchanged_with_their_own_data():
     """Client 1 holds client 0's picture, and both work on it again in round 1."""
     private = torch.cat([images(1), images(1), images(1, seed=5)])
-    one = judge(private)
+    one = bench(private)
     used = {(r, c): Used(steps=((c,),), behaviour="honest") for r in (0, 1) for c in range(3)}
-    truth = Truth(private=one.truth.private, shards=one.truth.shards, used=used)
-    others = judge(private, truth=truth).others(about(0), 0)
+    truth = Truth(private=one.ground.truth.private, shards=one.ground.truth.shards, used=used)
+    others = bench(private, truth=truth).ground.others(about(0), 0)
     assert [torch.equal(t.batch.inputs, private[2:]) for t in others] == [True, True]
     alone = Truth(
-        private=one.truth.private, shards=one.truth.shards, used={k: v for k, v in used.items() if k[1] < 2}
+        private=one.ground.truth.private,
+        shards=one.ground.truth.shards,
+        used={k: v for k, v in used.items() if k[1] < 2},
     )
-    strangers = judge(private, truth=alone).others(about(0), 0)
+    strangers = bench(private, truth=alone).ground.others(about(0), 0)
     assert [len(t.batch) for t in strangers] == [1, 1, 1]
     assert all(int(t.owners[0]) == -1 for t in strangers)
-    assert judge(private, truth=alone, heldout=0).others(about(0), 0) == ()
+    assert bench(private, truth=alone, heldout=0).ground.others(about(0), 0) == ()
 
 
 def test_nothing_to_exchange_is_no_exchange():
     guess = {c: (DefenseGuess(about=about(c), name="none"),) for c in range(3)}
-    scored = score_metric("defense_named", DefenseNamed(), [run_of(judge(images(3)), guess)])
+    scored = score_metric("defense_named", DefenseNamed(), [run_of(bench(images(3)), guess)])
     assert scored.with_exchange() is None
     assert exchange(scored, DefenseNamed(), rng=Rng.root(0)) is None
 
@@ -216,7 +214,8 @@ def clients(marked: tuple[int, ...], scores: list[float], run: str) -> Run:
     return Run(
         folder=run,
         units=[(Unit(), Outcome(claims=(filed,) * 3))],
-        judge=judge(images(1), truth=truth, run=run),
+        ground=(one := bench(images(1), truth=truth, run=run)).ground,
+        book=one.book,
     )
 
 
@@ -239,4 +238,4 @@ def test_a_metric_without_any_null_says_so(monkeypatch):
     monkeypatch.setattr(BrightnessError, "chance", lambda self, context: None)
     filed = {0: (Brightness(about=about(0), level=torch.zeros(1)),)}
     with pytest.raises(Undefined, match="chance level"):
-        score_metric("brightness_error", BrightnessError(), [run_of(judge(images(1)), filed)])
+        score_metric("brightness_error", BrightnessError(), [run_of(bench(images(1)), filed)])

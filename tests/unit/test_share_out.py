@@ -46,3 +46,11 @@ def test_refuses_impossible_counts():
         equivalence(0, 5, margin=1.0)
     with pytest.raises(BadValue, match="the cluster of each of 3 victims"):
         most_that_come_out(0, 3, [0, 1])
+
+
+def test_an_equivalence_holds_all_that_it_rests_on():
+    result = equivalence(3, 30, margin=0.2, clusters=[*range(28), 27, 27])
+    interval = scipy.stats.binomtest(3, 28).proportion_ci(0.95, method="exact")
+    assert (result.share, result.n, result.margin, result.needed) == (3 / 28, 28, 0.2, 17)
+    assert (result.low, result.high) == pytest.approx((interval.low, interval.high))
+    assert equivalence(0, 30, level=0.9).high < equivalence(0, 30).high

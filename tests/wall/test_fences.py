@@ -20,9 +20,9 @@ from glasshouse.audit.attacking.call import adversary_side
 from glasshouse.audit.attacking.claims import read_outcome
 from glasshouse.audit.attacking.needs import threat_of
 from glasshouse.audit.hashes import write_hashes
-from glasshouse.audit.scoring.claims.truths import rotate_victims
-from glasshouse.audit.scoring.federation_judge import judge_of
+from glasshouse.audit.scoring.read import read_ground
 from glasshouse.audit.scoring.score import score_outcomes
+from glasshouse.audit.scoring.truth import rotate_victims
 from glasshouse.errors import BadFile
 from glasshouse.scenario.load import from_dict
 from glasshouse.store import read_tensors, write_tensors
@@ -128,12 +128,12 @@ def test_replay_notices_another_transcript_and_ignores_another_truth(case, run, 
 
 def test_swapping_the_truth_changes_the_scores(case, group):
     scenario, metric = from_dict(case.raw), registry.create(registry.load("metrics", case.metric), {})
-    judge = judge_of(group, scenario)
+    ground, book = read_ground(group, scenario)
     folders = sorted((group / "claims").glob("*/*"))
     before = [read_outcome(f) for f in folders]
-    other = judge.against(rotate_victims(judge.truth))
-    mine = score_outcomes(case.metric, metric, before, judge)
-    theirs = score_outcomes(case.metric, metric, before, other)
+    other = ground.against(rotate_victims(ground.truth))
+    mine = score_outcomes(case.metric, metric, before, ground, book)
+    theirs = score_outcomes(case.metric, metric, before, other, book)
     assert mine is not None
     assert theirs is not None
     assert np.mean([v.mean() for v in mine.values]) > max(v.mean() for v in theirs.values)

@@ -13,12 +13,13 @@ from glasshouse.attacks.base import Claim
 from glasshouse.audit.attacking.call import call_attack, declared_grants
 from glasshouse.audit.attacking.claims import Unit
 from glasshouse.audit.attacking.needs import attack_of, find_refusal
-from glasshouse.audit.preflight.network import derivative_fault
 from glasshouse.errors import BadScenario, BadValue, Inapplicable
 from glasshouse.modalities.base import Modality
 from glasshouse.modalities.image import Image
+from glasshouse.models.adapt import adapt
 from glasshouse.models.base import evaluated
 from glasshouse.models.build import build, state
+from glasshouse.models.derivatives import derivative_fault
 from glasshouse.models.memory import keep
 from glasshouse.outside.schema import freeze
 from glasshouse.rng import Rng
@@ -178,7 +179,7 @@ def view(
 def _network(
     model: nn.Module, inputs: Modality | tuple[int, int, int] | None, task: Task | None
 ) -> tuple[Architecture, nn.Module]:
-    """The registered architecture of the network, and a copy that was differentiated twice on an example."""
+    """The registered architecture of the network, and a copy that was differentiated on an example."""
     if inputs is None:
         raise BadValue(
             f"network '{type(model).__name__}'",
@@ -204,7 +205,7 @@ def _classes(model: nn.Module, inputs: Modality) -> Classification:
     subject = f"network '{type(model).__name__}'"
     try:
         with evaluated(model):
-            shape = tuple(model(inputs.blank(1).to(next(model.parameters()).device)).shape)
+            shape = tuple(adapt(model)(inputs.blank(1).to(next(model.parameters()).device)).shape)
     except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise BadValue(
             subject,
@@ -223,8 +224,8 @@ def _classes(model: nn.Module, inputs: Modality) -> Classification:
 
 
 def _tensors(update: Mapping[str, Any] | Sequence[Any], network: nn.Module) -> dict[str, Tensor]:
-    """The update by parameter name, with checked shapes."""
-    parameters = dict(network.named_parameters())
+    """The update by parameter name, with checked shapes; frozen parameters are known and do not travel."""
+    parameters = {name: p for name, p in network.named_parameters() if p.requires_grad}
     tensors_by_name = (
         dict(update) if isinstance(update, Mapping) else dict(zip(parameters, update, strict=False))
     )

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from torch import nn
@@ -13,11 +13,13 @@ from glasshouse.api.run import Run
 from glasshouse.api.scenario import Arrays, Asked, ask, in_memory
 from glasshouse.audit.run import audit as audit_suite
 from glasshouse.errors import BadValue
+from glasshouse.evidence.register import default_path
 from glasshouse.executors.local import HERE
 from glasshouse.limits import Fix, Natural, check_value
 from glasshouse.process import prepare_process
 from glasshouse.report import write_html
 from glasshouse.scenario.axes import cells
+from glasshouse.scenario.suite import Suite
 from glasshouse.scenario.write import resolved_toml
 
 __all__ = ["audit"]
@@ -39,6 +41,7 @@ def audit(
     captured: Path | str | None = None,
     executor: str = HERE,
     address: str = "",
+    register: Path | str | bool = True,
 ) -> Run:
     """Simulate, attack, score and report as specified by ``scenario``.
 
@@ -58,6 +61,7 @@ def audit(
         captured: folder of a captured federation to audit; ``scenario`` then has no federation and no model.
         executor: where the tasks run (``glasshouse list executors``).
         address: of the executor's cluster.
+        register: file that lists every audit begun (docs/evidence.md); True: the default; False: none.
 
     Returns:
         The run: its folder and results.
@@ -66,7 +70,7 @@ def audit(
         UnknownName: no preset or executor of that name.
         BadFile: a file cannot be read, or ``out`` contains another run.
         BadScenario: the scenario cannot be audited; lists all its problems.
-        BadValue: an argument is out of range, or the device is not available.
+        BadValue: an argument is out of range, or no such device.
 
     Example: ``audit("digits-inversion", out="runs/first").findings.where(metric="psnr")``; ``docs/python.md``
     has more, tested ones.
@@ -74,16 +78,26 @@ def audit(
     check_value("worker processes", "jobs", jobs, Jobs)
     folder = run_folder(scenario, sets, out, captured=captured)
     memory = in_memory(data, model, folder)
-    suite = ask(scenario, [*sets, *memory], captured=captured)
-    if memory:  # the given scenario lacks data and model from memory: the run records the resolved one
-        toml_text = "\n".join(resolved_toml(one) for one in suite.scenarios)
-        suite = suite.model_copy(update={"given": toml_text})
+    suite = _with_given(ask(scenario, [*sets, *memory], captured=captured), memory)
+    options: dict[str, Any] = {"jobs": jobs, "resume": resume, "device": device}
+    options |= {"executor": executor, "address": address, "register": register_file(register)}
     with _one_thread():
-        result = audit_suite(
-            suite, out=folder, jobs=jobs, resume=resume, device=device, executor=executor, address=address
-        )
+        result = audit_suite(suite, out=folder, **options)
     write_html(folder, show_private=show_private)
     return Run(folder, result)
+
+
+def _with_given(suite: Suite, memory: Sequence[str]) -> Suite:
+    """The suite; its given text lacks data and model from memory: then the run records the resolved one."""
+    text = "\n".join(resolved_toml(one) for one in suite.scenarios)
+    return suite.model_copy(update={"given": text}) if memory else suite
+
+
+def register_file(register: Path | str | bool) -> Path | None:
+    """The file of the register: the one that is named, the default one for True, None for False."""
+    if isinstance(register, bool):
+        return default_path() if register else None
+    return Path(register)
 
 
 def run_folder(

@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 from glasshouse.data.sources import load as load_data
 from glasshouse.errors import BadFile, BadValue
-from glasshouse.guard.behaviour.fit import Fit
-from glasshouse.guard.behaviour.inspect import OTHERS
-from glasshouse.guard.behaviour.modes import HonestRanges, inspect_in_modes, learn_honest_ranges
+from glasshouse.guard.fit import Fit
 from glasshouse.guard.inspect import Seen, inspect
+from glasshouse.guard.pursuit.examples import Own
+from glasshouse.guard.pursuit.inspect import HonestRanges, inspect_in_modes
+from glasshouse.guard.pursuit.limits import JUDGED, OTHERS, SEARCHED
 from glasshouse.guard.rules.finite import not_finite
 from glasshouse.guard.rules.structure import other_structure
 from glasshouse.modalities.image import Image
@@ -31,8 +32,8 @@ from glasshouse.transcript.described import architecture_of
 from glasshouse.wire import Architecture
 
 __all__ = [
-    "BATCH",
     "FORM",
+    "TRIED",
     "Received",
     "agreed_tensors",
     "architecture",
@@ -48,10 +49,8 @@ FORM: Final = '"NAME CxHxW CLASSES key=value ...", as "maui_cnn 3x32x32 10 hidde
 Received = str | Path | nn.Module | Mapping[str, Any] | Sequence[Any]
 """A file (safetensors, torch's own, ``npz``), a network, arrays or tensors by name, or a list of them."""
 
-BATCH: Final = 64
+TRIED: Final = SEARCHED + JUDGED
 """Examples that a model is tried on."""
-LEARNT_FROM: Final = 512
-"""Maximum number of examples on which honest models are trained: as when the limits were evaluated."""
 _POSITION: Final = re.compile(r"arr_(\d+)")  # what numpy.savez calls arrays without names
 
 
@@ -71,12 +70,11 @@ def guard(
             ``"mlp 1x8x8 10 hidden=32"``; empty: the structure is not compared.
         reference: an honest model of that architecture; as many odd rows and kernels as it makes likely
             are not reported. Without ``agreed``, its structure is compared.
-        data: your own examples, as they enter the model, and their classes. The model is then tried on up to
-            64 of them (1,064 if few of these, or none, make up a layer's update) and compared with honest
-            ones of its architecture, which are trained for that on up to 512; needs ``agreed`` as a network
-            or in words. With fewer than 6 examples nothing can be said, so no findings mean no verdict. A
-            model of sentences (tokens (B, L)) is not tried: the value ``full_at`` is the number of such
-            sentences in one update that fill its first attention layer.
+        data: your own examples, as they enter the model, and their classes. What fixed read-outs get is then
+            searched on up to 64 of them, judged on up to 128 others (up to 1,000 more if few of these make up
+            a tensor's update), and compared with honest models of the architecture, which are made for that;
+            needs ``agreed`` as a network or in words. ``verdict`` is "not judged" with fewer than 16, or if
+            too little of the model could be looked at.
 
     Returns:
         The inspected model; ``findings`` contains a sentence for each reason not to train on it.
@@ -136,7 +134,7 @@ def own_examples(name: str, architecture: Architecture) -> tuple[Tensor, Tensor]
     channels, side, _ = architecture.inputs.size
     source = load_data(named_source(name), resize=side, channels=channels)
     part = next(iter(source.splits.values()))
-    order = torch.randperm(len(part), generator=torch.Generator().manual_seed(0))[: BATCH + OTHERS]
+    order = torch.randperm(len(part), generator=torch.Generator().manual_seed(0))[: TRIED + OTHERS]
     batch = part.batch(order)
     if int(batch.labels.max()) >= architecture.classes:
         raise BadValue(
@@ -165,29 +163,31 @@ def with_behaviour(
         network: of the agreed architecture; overwritten.
         data: your own examples and their classes.
         honest: ranges of honest models of that architecture; None: they are measured here.
-        reference: the last accepted model: the fit of both models to the examples is added to the values, if
-            it has all of the network's tensors and they are finite.
+        reference: the last accepted model, if it has all of the network's tensors and they are finite: both
+            rounds' updates are judged as one too, and the fit of both models to the examples is added.
     """
     if not outcome.fits:
         return outcome
     load(network, tensors)
-    inputs, labels = data
-    batch = min(BATCH, len(labels))
-    if honest is None:
-        honest = learn_honest_ranges(network, inputs[:LEARNT_FROM], labels[:LEARNT_FROM], batch=batch)
-    others = inputs[batch:], labels[batch:]
-    behaviour = inspect_in_modes(network, inputs[:batch], labels[:batch], honest=honest, others=others)
-    fits = {} if isinstance(network, TextModel) else {"": Fit.of(network, inputs[:batch], labels[:batch])}
-    if fits and reference is not None and _is_whole(reference, network):
-        load(network, reference)
-        fits["reference_"] = Fit.of(network, inputs[:batch], labels[:batch])
+    own = Own(inputs=data[0], targets=data[1])
+    honest = HonestRanges.of(network, own) if honest is None else honest
+    is_known = reference is not None and _is_whole(reference, network)
+    earlier = None
+    if is_known and reference is not None:
+        earlier = copy.deepcopy(network)
+        load(earlier, reference)
+    judged = inspect_in_modes(network, own, honest=honest, earlier=earlier)
+    inputs, labels = data[0][:TRIED], data[1][:TRIED]
+    fits = {} if isinstance(network, TextModel) else {"": Fit.of(network, inputs, labels)}
+    if fits and earlier is not None:
+        fits["reference_"] = Fit.of(earlier, inputs, labels)
     known = {f"{whose}{name}": x for whose, fit in fits.items() for name, x in asdict(fit).items()}
     both = replace(
         outcome.inspection,
-        findings=(*behaviour.findings, *outcome.inspection.findings),
-        values={**outcome.inspection.values, **behaviour.values, **known},
+        findings=(*judged.findings, *outcome.inspection.findings),
+        values={**outcome.inspection.values, **judged.values, **known},
     )
-    return replace(outcome, inspection=both)
+    return replace(outcome, inspection=both, judged=judged)
 
 
 def _is_whole(tensors: Mapping[str, Tensor], network: nn.Module) -> bool:

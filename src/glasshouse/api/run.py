@@ -77,6 +77,7 @@ class Run:
         csv: Path | str | None = None,
         latex: Path | str | None = None,
         figures: Path | str | None = None,
+        annex: bool = False,
         show_private: bool = False,
     ) -> list[Path]:
         """Write tables and figures into folders, and return the files.
@@ -85,15 +86,17 @@ class Run:
             csv: for one ``.csv`` file each of findings, contrasts and utility.
             latex: for one ``.tex`` table (booktabs) of each scenario's findings and contrasts.
             figures: for the report's charts (``.svg``) and pictures (``.png``).
+            annex: write the annex of a data-protection impact assessment into the run directory, as
+                ``annex.html`` and ``annex.md``.
             show_private: do not blur pictures of private data.
 
         Raises:
-            BadValue: no folder is given.
+            BadValue: nothing is asked for.
             BadFile: a folder cannot be written, or pictures of the run are missing.
         """
         folders = {"csv": csv, "latex": latex, "figures": figures}
         targets = {kind: Path(place) for kind, place in folders.items() if place is not None}
-        return write_export(self.result, self.folder, targets, show_private=show_private)
+        return write_export(self.result, self.folder, targets, annex=annex, show_private=show_private)
 
     def __repr__(self) -> str:
         leaks = sum(f.verdict in OUT for f in self.result.findings if f.primary)

@@ -5,6 +5,7 @@ import io
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,8 +17,12 @@ from torch import Tensor, nn
 from glasshouse.audit.captured.tables import captured_tables
 from glasshouse.data.base import assemble
 from glasshouse.data.paths import SPLITS
+from glasshouse.data.shaped.arrays import source_of
 from glasshouse.disk import write_bytes
 from glasshouse.errors import BadValue
+from glasshouse.modalities.base import Modality
+from glasshouse.models.adapt import adapt
+from glasshouse.models.base import evaluated
 from glasshouse.models.memory import keep
 from glasshouse.scenario.axes import plain
 from glasshouse.scenario.check import Inspect
@@ -31,7 +36,8 @@ Asked = str | Path | Mapping[str, Any] | Scenario
 """A preset's name, the path of a TOML file, its tables as dictionaries, or a checked scenario."""
 
 Arrays = tuple[Any, Any] | Mapping[str, Any]
-"""(images, labels), or arrays by their names in an ``npz`` file: ``train_images``, ``test_labels``, ..."""
+"""(images, labels), or arrays by their names in an ``npz`` file: ``train_images``, ``test_labels``, ...;
+examples of another modality as ``train_inputs``, ``test_inputs``, with ``range`` or ``modality``."""
 
 _PAIR: Final = ("train_images", "train_labels")
 _IMAGES: Final = re.compile(r"\w+_images")
@@ -74,13 +80,15 @@ def in_memory(data: Arrays | None, model: nn.Module | None, folder: Path) -> lis
     """
     sets = []
     if data is not None:
-        sets.append(f"data.source={json.dumps(f'npz:{_save(data, folder)}', ensure_ascii=False)}")
+        source = _save(data, folder, model)
+        sets.append(f"data.source={json.dumps(source, ensure_ascii=False)}")
     if model is not None:
         sets.append(f'model={{name = "{keep(model)}"}}')
     return sets
 
 
-def _save(data: Arrays, folder: Path) -> Path:
+def _save(data: Arrays, folder: Path, model: nn.Module | None) -> str:
+    """Write arrays to ``folder``; the source that reads them."""
     if not isinstance(data, Mapping) and len(data) != len(_PAIR):
         raise BadValue(
             "data in memory",
@@ -89,19 +97,46 @@ def _save(data: Arrays, folder: Path) -> Path:
             fix="docs/python.md shows both",
         )
     named = dict(data) if isinstance(data, Mapping) else dict(zip(_PAIR, data, strict=True))
+    kind = "npz" if not any(name.endswith("_inputs") for name in named) else "arrays"
+    if isinstance(modality := named.get("modality"), Modality):
+        named["modality"] = json.dumps({"name": modality.name, "fields": asdict(modality)})
     arrays: dict[str, Any] = {name: _array(name, values) for name, values in named.items()}
-    pairs = {
-        split: (arrays[f"{split}_images"], arrays[f"{split}_labels"])
-        for split in SPLITS
-        if {f"{split}_images", f"{split}_labels"} <= arrays.keys()
-    }
-    assemble("in memory", pairs, class_names=arrays.get("class_names"), public=False, resize=None)
+    if kind == "arrays":
+        source_of("in memory", arrays)
+    else:
+        pairs = {
+            split: (arrays[f"{split}_images"], arrays[f"{split}_labels"])
+            for split in SPLITS
+            if {f"{split}_images", f"{split}_labels"} <= arrays.keys()
+        }
+        if "class_names" not in arrays and model is not None and pairs:
+            arrays |= _class_names(model, pairs)
+        assemble("in memory", pairs, class_names=arrays.get("class_names"), public=False, resize=None)
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)
     content = buffer.getvalue()
     path = folder.resolve() / f"data-{hashlib.sha256(content).hexdigest()[:12]}.npz"
     write_bytes(path, content)
-    return path
+    return f"{kind}:{path}"
+
+
+def _class_names(
+    model: nn.Module, pairs: Mapping[str, tuple[NDArray[Any], NDArray[Any]]]
+) -> dict[str, NDArray[Any]]:
+    """Names of as many classes as ``model`` has outputs, where that is more than occur in the labels."""
+    images, labels = next(iter(pairs.values()))
+    if images.ndim not in (3, 4) or not np.issubdtype(labels.dtype, np.integer) or not labels.size:
+        return {}
+    shape = (1, *images.shape[1:3]) if images.ndim == 3 else (images.shape[3], *images.shape[1:3])
+    try:
+        with evaluated(model):
+            outputs = adapt(model)(torch.zeros(1, *shape))
+    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError):
+        return {}  # the network does not take such images; the check of the scenario says why
+    highest = max(int(part.max()) for _, part in pairs.values())
+    if outputs.ndim != 2 or outputs.shape[1] <= highest + 1:
+        return {}
+    return {"class_names": np.array([str(number) for number in range(outputs.shape[1])])}
 
 
 def _array(name: str, values: Any) -> NDArray[Any]:

@@ -62,6 +62,7 @@ class Needs:
         continuous: it moves or reads the numbers of examples, and sentences have none.
         one_label: every example has one of K classes (``Task.one_label``).
         repeats: it repeats the clients' training, and has no power where a capture shows other terms.
+        twice: it differentiates the gradient of the network again.
     """
 
     sees: frozenset[Sees]
@@ -76,6 +77,7 @@ class Needs:
     continuous: bool = False
     one_label: bool = False
     repeats: bool = False
+    twice: bool = False
 
 
 @final
@@ -102,6 +104,8 @@ class Claim:
         ranked: with more candidates than examples announced, only the most confident count.
         guessed: a null adversary that guesses examples makes such a claim by :meth:`guess`.
         scored: False for claims that are only shown, or used by the judge.
+        metrics: names of the metrics that a scenario without ``audit.metrics`` gets for it; empty: those of
+            the data's modality.
 
     Attributes:
         about: the rounds, and one client or the whole cohort.
@@ -116,6 +120,7 @@ class Claim:
     ranked: ClassVar[bool] = False
     guessed: ClassVar[bool] = False
     scored: ClassVar[bool] = True
+    metrics: ClassVar[tuple[str, ...]] = ()
 
     about: About
 
@@ -211,6 +216,7 @@ class Representations(Claim):
 
     card: ClassVar[Card] = Card(summary="the private inputs had these features")
     kind: ClassVar[str] = "representations"
+    metrics: ClassVar[tuple[str, ...]] = ("leakage", "leakage_precision")
     may_be_empty: ClassVar[bool] = True
 
     vectors: Tensor
@@ -229,6 +235,7 @@ class ClassRepresentatives(Claim):
 
     card: ClassVar[Card] = Card(summary="a client's examples of these classes look like this")
     kind: ClassVar[str] = "class_representatives"
+    metrics: ClassVar[tuple[str, ...]] = ("class_identification",)
     grows: ClassVar[bool] = True
     paired: ClassVar[Paired] = "classes"
 
@@ -248,6 +255,7 @@ class Labels(Claim):
 
     card: ClassVar[Card] = Card(summary="the private batch held so many of each class")
     kind: ClassVar[str] = "labels"
+    metrics: ClassVar[tuple[str, ...]] = ("label_accuracy",)
     guessed: ClassVar[bool] = True
 
     counts: Tensor
@@ -274,6 +282,7 @@ class ClientScores(Claim):
 
     card: ClassVar[Card] = Card(summary="these clients have the property")
     kind: ClassVar[str] = "clients"
+    metrics: ClassVar[tuple[str, ...]] = ("auc", "tpr_at_fpr")
     grows: ClassVar[bool] = True
     paired: ClassVar[Paired] = "clients"
 
@@ -303,6 +312,7 @@ class DefenseGuess(Claim):
 
     card: ClassVar[Card] = Card(summary="the client runs this defence")
     kind: ClassVar[str] = "defense"
+    metrics: ClassVar[tuple[str, ...]] = ("defense_named",)
     paired: ClassVar[Paired] = "defense"
 
     name: str

@@ -1,7 +1,9 @@
 """The loss that an attack minimises, with which the judge checks whether the search was finished.
 
 Once the claims are filed, the judge evaluates an attack's own loss at the true data. If the claim has a
-larger loss, the search was unfinished: a better point exists, and the attack did not find it.
+larger loss, the search was unfinished: a better point exists, and the attack did not find it. The loss is
+asked about held-out examples too, in random order and in a sealed process: one that cannot tell them from the
+truth certifies nothing.
 
 Shape letters: R candidates, B images or sentences of one candidate, C channels, H and W pixels, L tokens.
 """
@@ -14,7 +16,7 @@ from typing import Final, Protocol, final, runtime_checkable
 
 from torch import Tensor
 
-from glasshouse.attacks.base import About, Claim
+from glasshouse.attacks.base import About
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 
@@ -40,14 +42,12 @@ class SearchedLoss:
         loss: pixels (R, B, C, H, W), or tokens (R, B, L), and labels (R, B) → (R,); smaller is better.
             Deterministic, in float32 whatever precision the search uses, and without side effects.
         noise: losses that differ by no more than this count as equal: rounding error, or the distance at
-            which the attack itself stops.
-        reached: the loss at the point that the search reached, where the claim differs from that point
-            (clipped to be an image, or rounded to tokens); None: the loss of the claim.
+            which the attack itself stops. The judge takes no more than a twentieth of the distance between
+            the truth and a typical held-out example.
     """
 
     loss: Callable[[Tensor, Tensor], Tensor]
     noise: float
-    reached: Callable[[Claim], float] | None = None
 
 
 @runtime_checkable

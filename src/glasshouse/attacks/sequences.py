@@ -31,6 +31,7 @@ class Sequences(Claim):
 
     card: ClassVar[Card] = Card(summary="these were private sentences")
     kind: ClassVar[str] = "sequences"
+    metrics: ClassVar[tuple[str, ...]] = ("exact_sentences", "token_accuracy")
     ranked: ClassVar[bool] = True
     guessed: ClassVar[bool] = True
     may_be_empty: ClassVar[bool] = True
@@ -57,6 +58,7 @@ class OccurredTokens(Claim):
 
     card: ClassVar[Card] = Card(summary="these tokens occur in the private sentences")
     kind: ClassVar[str] = "occurred_tokens"
+    metrics: ClassVar[tuple[str, ...]] = ("tokens_named", "tokens_named_right")
     guessed: ClassVar[bool] = True
     may_be_empty: ClassVar[bool] = True
 
@@ -67,7 +69,8 @@ class OccurredTokens(Claim):
     def guess(cls, examples: Batch, reads: str) -> Tensor:
         """The different tokens of the guessed sentences."""
         del reads
-        return torch.unique(examples.inputs)
+        tokens: Tensor = torch.unique(examples.inputs)
+        return tokens
 
     @classmethod
     def silence(cls, about: About, terms: Terms) -> "OccurredTokens":

@@ -1,22 +1,26 @@
 """The plan of a run: its cells, the groups of each, and every call of an attack."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import Final, final
 
 from glasshouse.audit.attacking.call import AttackTask, units_of
 from glasshouse.audit.attacking.needs import attack_of, federation_of, threat_of
 from glasshouse.audit.scoring.control import ControlTask
 from glasshouse.audit.scoring.tasks import attack_key, control_key
 from glasshouse.audit.simulation.group import Group, federation_digest
+from glasshouse.audit.simulation.planted import is_undefended, planted_scenario, undefended
 from glasshouse.audit.simulation.record import read_record
 from glasshouse.cache import digest
 from glasshouse.scenario.axes import Cell, cells
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.suite import Suite
 from glasshouse.truth.record import read_truth
+
+PLANTED: Final = "planted"
+"""Folder of the run below which canaries are simulated; removed after the run."""
 
 
 @final
@@ -44,7 +48,9 @@ def plan(suite: Suite, out: Path, *, device: str = "cpu") -> tuple[Plan, ...]:
     )
 
 
-def _groups(cell: Cell, out: Path, device: str, played: dict[tuple[str, int], str]) -> Iterator[Group]:
+def _groups(
+    cell: Cell, out: Path, device: str, played: dict[tuple[str, int], str], *, folder: str = "cells"
+) -> Iterator[Group]:
     """The groups of a cell; adds their folders to ``played``, by federation and seed."""
     scenario = cell.scenario
     federation = federation_digest(scenario)
@@ -52,12 +58,37 @@ def _groups(cell: Cell, out: Path, device: str, played: dict[tuple[str, int], st
         repeat = f"-s{seed}" if scenario.audit.seeds else ""
         active = [i for i in range(len(scenario.attacks)) if federation_of(scenario, i) is not None]
         if len(active) < len(scenario.attacks) or not scenario.attacks:
-            folder = str(out / "cells" / f"{cell.hash}{repeat}")
-            first = folder if scenario.captured else played.setdefault((federation, seed), folder)
-            yield Group(folder=folder, seed=seed, device=device, same_as=first if first != folder else "")
+            place = str(out / folder / f"{cell.hash}{repeat}")
+            first = place if scenario.captured else played.setdefault((federation, seed), place)
+            yield Group(folder=place, seed=seed, device=device, same_as=first if first != place else "")
         for position in active:
             name = f"{cell.hash}{repeat}-{position}-{scenario.attacks[position].name}"
-            yield Group(folder=str(out / "cells" / name), seed=seed, active=position, device=device)
+            yield Group(folder=str(out / folder / name), seed=seed, active=position, device=device)
+
+
+def planted_plans(plans: Sequence[Plan], out: Path, *, device: str = "cpu") -> dict[str, Plan]:
+    """The cells that show what attacks find where nothing is defended, by the hash of whom they stand for.
+
+    An undefended cell stands for itself, and for those of the run that differ from it by defences alone; for
+    other cells canaries are planned, once for all that would have the same ones.
+    """
+    own = {
+        digest(p.cell.scenario.model_dump(mode="json")): p for p in plans if is_undefended(p.cell.scenario)
+    }
+    planned: dict[str, Plan] = {}
+    result = {}
+    for one in plans:
+        scenario = one.cell.scenario
+        if (same := own.get(digest(undefended(scenario).model_dump(mode="json")))) is not None:
+            result[one.cell.hash] = same
+        elif (planted := planted_scenario(scenario)) is not None:
+            key = digest(planted.model_dump(mode="json"))
+            if key not in planned:
+                cell = Cell(scenario=planted, axes=one.cell.axes, hash=f"planted-{key[:16]}")
+                groups = tuple(_groups(cell, out, device, {}, folder=PLANTED))
+                planned[key] = Plan(cell=cell, system=one.system, groups=groups)
+            result[one.cell.hash] = planned[key]
+    return result
 
 
 def attack_tasks(planned: Plan, device: str) -> Iterator[AttackTask]:

@@ -1,9 +1,10 @@
 """Run an attack again with only the adversary's part of a run, and compare its claims.
 
-The attack runs in its own process in an empty working folder and cannot access the run: a mount namespace
-replaces the run by an empty folder, or the ground truth is moved aside (decision 0087). The units are run in
-reverse order, so that the claims change if a plug-in keeps state between calls. With ``--swap`` the attack
-can access a copy of the run with exchanged victims instead.
+The attack runs in a sealed process (:mod:`glasshouse.audit.namespace`): it sees neither the run nor what it
+left anywhere before, and has no network; where the system does not allow that, the ground truth is moved
+aside (decision 0087). The units are run in reverse order, so that the claims change if a plug-in keeps state
+between calls. With ``--swap`` the federations are simulated anew with other private data: claims must follow
+them.
 """
 
 import json
@@ -20,16 +21,20 @@ from pathlib import Path
 from typing import Any, Final
 
 from glasshouse.audit.attacking.call import AttackTask, pieces
-from glasshouse.audit.attacking.claims import Unit, read_outcome, same_claims
-from glasshouse.audit.attacking.needs import threat_of
+from glasshouse.audit.attacking.claims import Outcome, Unit, read_outcome, same_claims
+from glasshouse.audit.attacking.needs import attack_of, threat_of
 from glasshouse.audit.examine import examine
 from glasshouse.audit.replay_process import NO_NAMESPACE
 from glasshouse.audit.scoring.gains import value_of
 from glasshouse.audit.scoring.read import read_ground
 from glasshouse.audit.scoring.score import score_outcomes
 from glasshouse.audit.scoring.tasks import attack_key
-from glasshouse.audit.scoring.truth import rotate_victims
-from glasshouse.errors import BadFile, Undefined
+from glasshouse.audit.sealed import is_foreign
+from glasshouse.audit.simulation.group import Group, simulate
+from glasshouse.audit.simulation.planted import OTHER_DATA
+from glasshouse.audit.simulation.record import read_record
+from glasshouse.cache import folder as cache_folder
+from glasshouse.errors import BadFile, Inapplicable, Undefined
 from glasshouse.metrics.base import Metric
 from glasshouse.models.memory import PREFIX
 from glasshouse.process import worker_killed
@@ -37,7 +42,6 @@ from glasshouse.registry import create, load, nearest_names
 from glasshouse.rng import Rng
 from glasshouse.scenario.load import read_resolved
 from glasshouse.store import read_json, write_json
-from glasshouse.truth.record import Truth, read_truth, write_truth
 
 SIDE = ("transcript", "own", "grants", "adversary")
 PROCESSES: Final = 2
@@ -53,15 +57,17 @@ def replay(
         run: a run directory; may be untrusted.
         attack: registered name.
         trust_factory: import the module of an architecture ``module:factory``.
-        swap: instead of hiding the ground truth, exchange the victims' examples in it. The claims of an
-            attack that reads it change; the scores change, because the victims do.
+        swap: run the attack on federations that are simulated anew with other private data. The claims of an
+            attack that remembers stay as they were; those of one that reads updates change, and are about as
+            good for the new victims.
 
     Returns:
-        One row per unit: cell, unit, whether the claims are the same, and how the ground truth was hidden
-        (``isolation``); with ``swap`` also a metric, and its value on the true and on exchanged victims.
+        One row per unit: cell, unit, whether the claims are the same as in the run, and how the ground truth
+        was hidden (``isolation``); with ``swap`` also a metric, its value in the run, and that of the new
+        claims on the new victims and on the run's.
 
     Raises:
-        BadFile: ``run`` has no finished unit of that attack, or no ground truth to exchange, or
+        BadFile: ``run`` has no finished unit of that attack, or nothing that could be simulated anew, or
             :func:`examine` rejects it.
         WorkerKilled: the process that ran the attack was killed.
     """
@@ -70,9 +76,13 @@ def replay(
     examine(run, trust_factory=trust_factory)
     groups = [g for g in sorted((run / "cells").glob("*")) if (g / "transcript").is_dir()]
     _refuse_networks_in_memory(groups, attack, run)
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, tempfile.TemporaryDirectory() as other:
         place = Path(name)
-        by_group = {g: _tasks(g, attack, place / "side" / g.name, trust_factory) for g in groups}
+        sources = {g: simulate_anew(g, Path(other) / g.name) if swap else g for g in groups}
+        by_group = {
+            g: _tasks(g, source, attack, place / "side" / g.name, trust_factory)
+            for g, source in sources.items()
+        }
         tasks = [task for every in by_group.values() for task in every]
         if not tasks:
             specs = [s.name for g in groups for s in read_resolved(g / "scenario.toml").attacks]
@@ -82,11 +92,11 @@ def replay(
                 got="none",
                 fix=f"name an attack of that run: {nearest_names(attack, tuple(specs))}",
             )
-        views = write_swapped(run, place / "swapped") if swap else None
-        isolation = _run_apart(tasks, run, place, views)
+        isolation = _run_apart(tasks, [run, Path(other)] if swap else [run], place)
         rows = []
         for group, every in by_group.items():
-            scores = score_swapped(group, attack) if swap and every else {}
+            outcomes = [read_outcome(Path(task.out)) for task in every]
+            scores = score_swapped(group, sources[group], attack, outcomes) if swap and every else {}
             rows += [{**_compare(run, task), "isolation": isolation, **scores} for task in every]
     return sorted(rows, key=lambda row: (row["cell"], row["unit"]))
 
@@ -109,23 +119,39 @@ def _compare(run: Path, task: AttackTask) -> dict[str, Any]:
     return {"cell": copy.name, "unit": task.unit.name, "same": same}
 
 
-def _run_apart(tasks: Sequence[AttackTask], run: Path, place: Path, views: Path | None) -> str:
-    """Run ``tasks`` with ``run`` hidden, or replaced by ``views``; return the means, in words.
+def _run_apart(tasks: Sequence[AttackTask], hide: Sequence[Path], place: Path) -> str:
+    """Run ``tasks`` in sealed processes that see nothing of ``hide``; return the means, in words.
 
     Raises:
         BadFile: the attack's input is invalid.
+        Inapplicable: there are other private data, and no process can be sealed.
         WorkerKilled: the process that ran the attack was killed.
     """
     (place / "empty").mkdir()
-    folder = str(Path.cwd() if views else place / "empty")
-    replaced = [(str(run), str(views))] if views else []
-    orders = {"hide": [] if views else [str(run)], "replace": replaced, "working_folder": folder}
+    (place / "stage").mkdir()
+    first = tasks[0]
+    cache = [str(cache_folder())]
+    foreign = is_foreign(attack_of(first.attack, json.loads(first.arguments)))
+    orders = {
+        "seal": True,
+        "stage": str(place / "stage"),
+        "hide": [*map(str, hide), *(cache if foreign else [])],
+        "show": [] if foreign else cache,
+        "write": [str(place)],
+        "working_folder": str(place / "empty"),
+    }
     if _start(tasks, orders, place):
-        return "a mount namespace"
-    orders = {"hide": [], "replace": [], "working_folder": str(views or place / "empty")}
-    truths = sorted(path for path in run.glob("cells/*/truth") if path.is_dir())
-    with moved_aside(run, truths):
-        _start(tasks, orders, place)
+        return "a process without network, files to write and the run"
+    if len(hide) > 1:
+        raise Inapplicable(
+            f"replay of '{first.attack}' on other private data",
+            needs="a process that cannot see them: Linux with user namespaces",
+            got="a system that does not allow it",
+            fix="replay without --swap, or outside a container that forbids user namespaces (unshare --user)",
+        )
+    truths = sorted(path for path in hide[0].glob("cells/*/truth") if path.is_dir())
+    with moved_aside(hide[0], truths):
+        _start(tasks, {**orders, "seal": False}, place)
     return "the truth moved aside"
 
 
@@ -152,7 +178,8 @@ def _start(tasks: Sequence[AttackTask], orders: dict[str, Any], place: Path) -> 
     return NO_NAMESPACE not in statuses
 
 
-def _tasks(group: Path, attack: str, copy: Path, trust_factory: bool) -> list[AttackTask]:
+def _tasks(group: Path, source: Path, attack: str, copy: Path, trust_factory: bool) -> list[AttackTask]:
+    """The finished units of an attack in ``group``, on a copy of the adversary's part of ``source``."""
     scenario = read_resolved(group / "scenario.toml")
     tasks = []
     for position, spec in enumerate(scenario.attacks):
@@ -161,8 +188,8 @@ def _tasks(group: Path, attack: str, copy: Path, trust_factory: bool) -> list[At
         key = attack_key(position, spec)
         for path in sorted((group / "claims" / key).glob("*/claims.json")):
             for part in SIDE:
-                if (group / part).is_dir() and not (copy / part).exists():
-                    shutil.copytree(group / part, copy / part)
+                if (source / part).is_dir() and not (copy / part).exists():
+                    shutil.copytree(source / part, copy / part)
             tasks.append(
                 AttackTask(
                     folder=str(copy),
@@ -221,57 +248,62 @@ def bring_back(run: Path) -> None:
     note.unlink()
 
 
-def write_swapped(run: Path, copy: Path) -> Path:
-    """Copy ``run`` to ``copy``, exchange the ground truth of every group between victims, return ``copy``.
+def simulate_anew(group: Path, folder: Path) -> Path:
+    """Simulate the federation of ``group`` in ``folder``, with other private data and all else the same.
 
     Raises:
-        BadFile: a group has no ground truth, or only one victim.
+        BadFile: it was captured, so that there is nothing to simulate, or the simulation refused.
     """
-    shutil.copytree(run, copy)
-    for group in sorted((copy / "cells").glob("*/transcript")):
-        folder = group.parent / "truth"
-        if not folder.is_dir():
-            raise BadFile(
-                f"truth of '{group.parent.name}'",
-                needs="the truth folder of the run, to exchange it between victims",
-                got="no such folder",
-                fix="replay without --swap, or get the run with its truth",
-            )
-        write_truth(swap_victims(read_truth(folder)), folder)
-    return copy
-
-
-def swap_victims(truth: Truth) -> Truth:
-    """The ground truth with every victim's examples replaced by the next one's.
-
-    Raises:
-        BadFile: there is only one victim.
-    """
-    if len(truth.used) < 2:
+    scenario, record = read_resolved(group / "scenario.toml"), read_record(group)
+    if scenario.captured:
         raise BadFile(
-            "exchange of truths",
-            needs="at least 2 victims",
-            got=str(len(truth.used)),
-            fix="replay without --swap, or audit more clients",
+            f"federation of '{group.name}'",
+            needs="one that was simulated, to simulate it anew with other private data",
+            got="one that was captured",
+            fix="replay without --swap",
         )
-    return rotate_victims(truth)
+    folder.mkdir(parents=True)
+    shutil.copy(group / "scenario.toml", folder / "scenario.toml")
+    simulate(Group(folder=str(folder), seed=record.seed + OTHER_DATA, active=record.active))
+    if (refusal := read_record(folder).refusal) is not None:
+        raise BadFile(f"federation of '{group.name}'", needs=refusal.needs, got=refusal.got, fix=refusal.fix)
+    return folder
 
 
-def score_swapped(group: Path, attack: str) -> Mapping[str, Any]:
-    """The first defined audited metric, on the true and on exchanged victims; empty: none is defined."""
+def score_swapped(group: Path, other: Path, attack: str, claims: Sequence[Outcome]) -> Mapping[str, Any]:
+    """The first defined audited metric: in the run, and of new claims on new victims and on the run's.
+
+    Args:
+        group: of the run.
+        other: simulated anew.
+        attack: registered name.
+        claims: of the attack about ``other``.
+
+    Returns:
+        ``metric``, ``in_the_run``, ``new_victims``, ``old_victims``; empty: no metric is defined for all
+        three.
+    """
     scenario = read_resolved(group / "scenario.toml")
     keys = (attack_key(i, spec) for i, spec in enumerate(scenario.attacks) if spec.name == attack)
     finished = (sorted((group / "claims" / key).glob("*/claims.json")) for key in keys)
-    outcomes = [read_outcome(path.parent) for path in next(filter(None, finished), [])]
-    ground, book = read_ground(group, scenario)
-    other = ground.against(swap_victims(ground.truth))
+    before = [read_outcome(path.parent) for path in next(filter(None, finished), [])]
+    (old, _), (new, book) = read_ground(group, scenario), read_ground(other, scenario)
     for plugin in scenario.audit.metrics:
         metric: Metric = create(load("metrics", plugin.name), plugin.arguments)
+        pairs = ((before, old), (claims, new), (claims, new.against(old.truth)))
         try:
-            pair = [score_outcomes(plugin.name, metric, outcomes, one, book) for one in (ground, other)]
-            values = [value_of(one, metric, rng=Rng.root(0)).value for one in pair if one is not None]
+            scores = [
+                score_outcomes(plugin.name, metric, outcomes, ground, book) for outcomes, ground in pairs
+            ]
+            values = [value_of(one, metric, rng=Rng.root(0)).value for one in scores if one is not None]
         except Undefined:
             continue
-        if len(values) == 2:
-            return {"metric": plugin.name, "true_victims": values[0], "exchanged_victims": values[1]}
+        if len(values) == len(pairs):
+            return dict(
+                zip(
+                    ("metric", "in_the_run", "new_victims", "old_victims"),
+                    (plugin.name, *values),
+                    strict=True,
+                )
+            )
     return {}

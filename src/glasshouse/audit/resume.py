@@ -1,6 +1,6 @@
 """Prepare a run's folder: create it, or compare the settings and the user's code of the run to resume."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,6 +35,11 @@ def prepare_folder(suite: Suite, plans: tuple[Plan, ...], out: Path, *, resume: 
     write_text(out / _GIVEN, suite.given)
     for member in suite.members:
         write_resolved(member.scenario, out / _resolved_name(suite, member.scenario.name))
+    write_scenarios(plans)
+
+
+def write_scenarios(plans: Iterable[Plan]) -> None:
+    """Write the scenario of every cell into the folders of its groups."""
     for planned in plans:
         for group in planned.groups:
             if not (Path(group.folder) / "scenario.toml").exists():

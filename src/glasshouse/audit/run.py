@@ -6,27 +6,31 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from glasshouse.audit import guarded
 from glasshouse.audit.attacking.claims import read_outcome
 from glasshouse.audit.hashes import NOTES, part_hashes
 from glasshouse.audit.log import RunLog
 from glasshouse.audit.manifest import manifest
-from glasshouse.audit.plan import Plan, control_tasks, plan
+from glasshouse.audit.plan import PLANTED, Plan, control_tasks, plan, planted_plans
 from glasshouse.audit.preflight.inspect import check_suite
-from glasshouse.audit.resume import lives_in_memory, prepare_folder
+from glasshouse.audit.resume import lives_in_memory, prepare_folder, write_scenarios
 from glasshouse.audit.scoring.cell import refusal_record
 from glasshouse.audit.scoring.family import with_family
 from glasshouse.audit.scoring.policy import policy_limits
+from glasshouse.audit.scoring.power import powers_of
 from glasshouse.audit.scoring.tasks import CellResult
 from glasshouse.audit.scoring.verdict import settle
 from glasshouse.audit.scoring.words import attack_cards, metric_cards, threat_card
+from glasshouse.audit.simulation.planted import HOW, OWN
 from glasshouse.audit.stages import Stages
+from glasshouse.audit.stamp import stamp
 from glasshouse.cache import LOCKS
 from glasshouse.data.fetch import ensure
 from glasshouse.executors.base import choose_device, peak_memory
 from glasshouse.executors.local import HERE, choose_executor
-from glasshouse.figures.drawing import Drawings, draw_run
+from glasshouse.figures.drawing import draw_run
 from glasshouse.models.nearest import FOLDER as NEAREST
 from glasshouse.results.files import write_result
 from glasshouse.results.records import Refused, Result
@@ -52,7 +56,7 @@ def fetch_data(suite: Suite) -> None:
         ensure(source)
 
 
-def audit(
+def audit(  # noqa: PLR0913 - the options of an audit
     suite: Suite,
     *,
     out: Path,
@@ -61,6 +65,7 @@ def audit(
     device: str = "cpu",
     executor: str = HERE,
     address: str = "",
+    register: Path | None = None,
 ) -> Result:
     """Run the audit of ``suite`` in the folder ``out``; pieces that exist already are kept.
 
@@ -72,6 +77,7 @@ def audit(
         device: of attacks.
         executor: registered name of the executor that runs the pieces.
         address: of the executor's cluster.
+        register: file that gets a line for every audit begun; None: none is kept, which the report says.
 
     Raises:
         BadScenario: some cell cannot be audited; the problems that ``check`` reports.
@@ -89,26 +95,35 @@ def audit(
         device = choose_device(device, workers.devices)
         plans = plan(suite, out.resolve(), device=device)
         prepare_folder(suite, plans, out, resume=resume)
+        stamped = stamp(suite, out, register)  # before the simulation makes any truth
         log = RunLog(out)
         log.write("start", suite=suite.name, resume=resume)
         facts = manifest(suite, device=device, jobs=workers.jobs, executor=executor)
         stages = Stages(workers=workers, run=out.resolve(), device=device, log=log)
         parts, epsilons = _run(plans, stages)
-    drawings = draw_run([one.drawings for _, one in parts])
-    facts |= {
+    drawings = draw_run([one.drawings for _, one in parts], guarded.call)
+    facts |= _measured(plans, stages, out, time.perf_counter() - started) | {"register": stamped.facts()}
+    result = Result(suite=suite.name, exhibits=drawings.exhibits, metrics=cards, manifest=facts)
+    result = _gather(result, suite, parts, epsilons)
+    undrawn = [refusal_record(parts[0][0].cell, refusal) for refusal in drawings.refusals]
+    result = replace(result, refusals=(*result.refusals, *undrawn))
+    _write_notes(suite, parts, log)
+    log.write("end")
+    write_result(result, out / "result.json")
+    write_json(out / "manifest.json", dict(result.manifest))
+    stamped.close(out)
+    return result
+
+
+def _measured(plans: tuple[Plan, ...], stages: Stages, out: Path, clock: float) -> dict[str, Any]:
+    """What is known at the end: hashes of what was recorded, time, memory and disk."""
+    return {
         "cells": {Path(g.folder).name: part_hashes(Path(g.folder)) for p in plans for g in p.groups},
-        "seconds": {**_rounded(stages.shares), "wall clock": round(time.perf_counter() - started, 2)},
+        "seconds": {**_rounded(stages.shares), "wall clock": round(clock, 2)},
         "cpu_seconds": _rounded(stages.spent),
         "peak_mb": round(max(stages.peak_mb, peak_memory())),
         "disk_mb": round(_bytes_on_disk(out) / 1e6, 1),
     }
-    result = Result(suite=suite.name, exhibits=drawings.exhibits, metrics=cards, manifest=facts)
-    result = _gather(result, suite, parts, epsilons)
-    _write_notes(suite, parts, drawings, log)
-    log.write("end")
-    write_result(result, out / "result.json")
-    write_json(out / "manifest.json", dict(result.manifest))
-    return result
 
 
 def _bytes_on_disk(folder: Path) -> int:
@@ -122,9 +137,26 @@ def _run(
 ) -> tuple[list[tuple[Plan, CellResult]], list[EmpiricalEpsilon | Refused]]:
     """Run all pieces, room by room; return every cell's results, and the empirical ε from canaries."""
     controls = control_tasks(plans, stages.run / _CONTROLS, stages.device)
-    stages.run_plugins(plans, controls)
-    scored = stages.score(plans, controls, stages.certify(plans))
-    for part in (_CONTROLS, LOCKS, NEAREST):
+    shown = planted_plans(plans, stages.run, device=stages.device)
+    own = {one.cell.hash for one in plans}
+    canaries = {one.cell.hash: one for one in shown.values() if one.cell.hash not in own}
+    write_scenarios(canaries.values())
+    every = (*plans, *canaries.values())
+    stages.run_plugins(every, controls)
+    searches = stages.certify(every)
+    # What an attack finds where nothing is defended comes first: the power behind its silence elsewhere.
+    first = list({one.cell.hash: one for one in shown.values()}.values())
+    scored = stages.score(first, controls, searches)
+    powers = {
+        cell: powers_of(
+            one.cell.scenario.attacks,
+            scored[one.cell.hash].findings,
+            how=HOW if one.cell.hash in canaries else OWN,
+        )
+        for cell, one in shown.items()
+    }
+    scored |= stages.score([one for one in plans if one.cell.hash not in scored], controls, searches, powers)
+    for part in (_CONTROLS, PLANTED, LOCKS, NEAREST):
         shutil.rmtree(stages.run / part, ignore_errors=True)
     measured = stages.epsilons(plans)
     epsilons = [refusal_record(cell, one) if isinstance(one, Refusal) else one for cell, one in measured]
@@ -160,7 +192,7 @@ def _gather(
     )
 
 
-def _write_notes(suite: Suite, parts: list[tuple[Plan, CellResult]], drawings: Drawings, log: RunLog) -> None:
+def _write_notes(suite: Suite, parts: list[tuple[Plan, CellResult]], log: RunLog) -> None:
     """Log the notes of attacks (e.g. on a fallback), each once per attack and cell; then other notes."""
     if lives_in_memory(suite):
         log.write("note", note="the network is in memory: attacks ran in the process that scored them")
@@ -175,8 +207,6 @@ def _write_notes(suite: Suite, parts: list[tuple[Plan, CellResult]], drawings: D
     for planned, one in parts:
         for note in one.notes:
             log.write("note", cell=planned.cell.hash, note=note)
-    for note in (*(n for _, one in parts for n in one.drawings.notes), *drawings.notes):
-        log.write("note", note=note)
 
 
 def _rounded(seconds: Mapping[str, float]) -> dict[str, float]:

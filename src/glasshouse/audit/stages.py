@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, final
 
 from glasshouse.audit.attacking.call import pieces
@@ -28,7 +29,7 @@ from glasshouse.cache import LOCKS, digest
 from glasshouse.errors import BadValue
 from glasshouse.executors.base import Answer, Piece, Workers
 from glasshouse.progress import Counters, forecast
-from glasshouse.results.records import Control
+from glasshouse.results.records import Control, Power
 from glasshouse.results.rows import grouped
 from glasshouse.results.strength import EmpiricalEpsilon, Search
 from glasshouse.scenario.axes import Cell
@@ -115,7 +116,7 @@ class Stages:
         return [(c, Refusal(**raw) if "subject" in raw else EmpiricalEpsilon(**raw)) for c, raw in answers]
 
     def certify(self, plans: Sequence[Plan]) -> dict[str, tuple[Search, ...]]:
-        """Certificates by the folder of a unit's claims; empty, with a note, if an attack's loss failed.
+        """Certificates by the folder of a unit's claims; with a note for each reason why a loss failed.
 
         Runs after all claims are written: attacks' losses see the ground truth, but no attack runs any more.
         """
@@ -129,9 +130,9 @@ class Stages:
             self._submit_by_part(certify_together, pieces, SEARCHES, device=self.device)
             for _, answer in self._finished():
                 for out, rows in chain.from_iterable(answer.value):
-                    if isinstance(rows, Refusal):
-                        self.log.write("note", note=f"{rows.subject}: needs {rows.needs}, got {rows.got}")
-                    by_call[out] = () if isinstance(rows, Refusal) else rows
+                    for reason in sorted({row.reason for row in rows if row.reason}):
+                        self.log.write("note", note=f"search certificate of {rows[0].name}: {reason}")
+                    by_call[out] = rows
         return by_call
 
     def score(
@@ -139,8 +140,16 @@ class Stages:
         plans: Sequence[Plan],
         controls: Sequence[ControlTask],
         searches: Mapping[str, tuple[Search, ...]],
+        powers: Mapping[str, Mapping[str, Power]] = MappingProxyType({}),
     ) -> dict[str, CellResult]:
-        """Score all cells, in processes that ran no attack; results by the cell's hash."""
+        """Score cells, in processes that ran no attack; results by the cell's hash.
+
+        Args:
+            plans: of the cells.
+            controls: of their attacks.
+            searches: certificates by the folder of a unit's claims.
+            powers: planted leaks that were found, by the cell's hash and the attack.
+        """
         with self._room("scores"):
             for control in controls:
                 self._submit(judge_control, control, JUDGED, CONTROLS)
@@ -152,6 +161,7 @@ class Stages:
                     run=str(self.run),
                     controls=judged,
                     searches={t.out: searches[t.out] for t in attack_tasks(planned, self.device)},
+                    powers=powers.get(planned.cell.hash, {}),
                 )
                 for planned in plans
             ]

@@ -14,10 +14,8 @@ from glasshouse.cli.progress import bars
 from glasshouse.executors.local import HERE
 from glasshouse.outside.screen import Screen
 from glasshouse.report.terminal import summary
-from glasshouse.results.judgement import primaries
+from glasshouse.results.outcome import exit_code
 from glasshouse.results.records import Result
-
-POLICY_BROKEN, NOT_SHOWN = 1, 3
 
 
 def audit(
@@ -35,6 +33,13 @@ def audit(
     ] = None,
     executor: Annotated[str, typer.Option(help="where the pieces run: local or ray")] = HERE,
     address: Annotated[str, typer.Option(help="of the executor's cluster")] = "",
+    register: Annotated[
+        str | None,
+        typer.Option(help="file that lists every audit begun; default runs/register.jsonl"),
+    ] = None,
+    no_register: Annotated[
+        bool, typer.Option("--no-register", help="list this audit nowhere; the report says so")
+    ] = False,
     as_json: Json = False,
 ) -> int:
     """Simulate, attack, score and report what SCENARIO asks for."""
@@ -52,6 +57,7 @@ def audit(
             captured=captured,
             executor=executor,
             address=address,
+            register=False if no_register else register or True,
         )
     if as_json:
         say_json(json.loads((place / "result.json").read_text(encoding="utf-8")), indent=1)
@@ -74,17 +80,3 @@ def shares(result: Result) -> str:
     total = sum(spent.values()) or 1.0
     parts = (f"{name} {seconds:.0f} s ({seconds / total:.0%})" for name, seconds in spent.items())
     return f"CPU time: {', '.join(parts)}; {clock:.0f} s on the clock".replace("%)", " %)")
-
-
-def exit_code(result: Result) -> int:
-    """0: every limit was shown to hold; 1: a limit is broken or a guarantee contradicted; 3: not shown.
-
-    Not shown: a limit is undecided or unmeasured, a scenario has no attack with power, or no findings.
-    """
-    states = {limit.state for limit in result.limits}
-    impossible = any(f.bound is not None and f.bound.contradicted for f in result.findings)
-    if "broken" in states or impossible or any(one.contradicted for one in result.epsilons):
-        return POLICY_BROKEN
-    deciding = primaries(result.findings)
-    powerless = {f.scenario for f in deciding} - {f.scenario for f in deciding if f.verdict != "no power"}
-    return NOT_SHOWN if states - {"holds"} or powerless or not result.findings else 0

@@ -114,8 +114,15 @@ def _describe(site: Policy) -> str:
         lines.append(f"changes of a norm above {out.norm:g} are refused")
     lines.append(f"messages from fewer than {out.examples.least} examples are refused")
     lines.append(f"metrics: {out.metrics}; what is not listed: {out.unlisted}")
-    lines.append(f"outside epsilon: {words.join_words(list(site.outside_epsilon))}")
+    lines.append(_uncovered(site))
     return "\n".join(lines)
+
+
+def _uncovered(site: Policy) -> str:
+    """What no ε of the gate covers."""
+    if site.out.mechanism is None:
+        return "The gate adds no noise under this policy, so that no epsilon holds."
+    return f"Not covered by epsilon: {words.join_words(list(site.outside_epsilon))}."
 
 
 def _verified(deed: Deed, log: Path | None, key: Path, head: str) -> Verified:
@@ -186,7 +193,7 @@ def _verdict(summary: Summary, site: Policy | None) -> Verdict:
     if summary.unknown:
         parts.append(f"{words.count(summary.unknown, 'requests')} of an unknown kind were refused.")
     if site is not None:
-        parts.append(f"Not covered by epsilon: {words.join_words(list(site.outside_epsilon))}.")
+        parts.append(_uncovered(site))
     kind = "leaks" if actions["observed"] or summary.grade != "A" else "no leak found"
     return Verdict(title=title, lead=" ".join(parts), kind=kind)
 

@@ -1,10 +1,10 @@
 """``glasshouse guard``: inspect received models before training on them.
 
-``--self-test`` inspects disguised versions of the shipped attacks instead.
+Exit codes: 0 nothing found, 1 a finding, 2 bad usage or an unreadable file, 3 not judged: too few examples,
+or too little of the model could be looked at.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,28 +12,26 @@ import typer
 from rich.markup import escape
 from rich.table import Column, Table
 
-from glasshouse.api.guard import BATCH, FORM, agreed_tensors, architecture, own_examples, tensors_of
+from glasshouse.api.guard import FORM, agreed_tensors, architecture, own_examples, tensors_of
 from glasshouse.api.guard import guard as inspect_model
-from glasshouse.api.self_test import HONEST, MISS, Trial, examples, run_cases
-from glasshouse.api.self_test_cases import CASES
 from glasshouse.cli.options import Json
 from glasshouse.cli.output import say, say_json
+from glasshouse.disk import write_text
 from glasshouse.errors import BadValue
-from glasshouse.guard.behaviour.fit import Fit
-from glasshouse.guard.behaviour.inspect import FEWEST, OTHERS
-from glasshouse.guard.evasions import EVASIONS
+from glasshouse.guard.fit import Fit
 from glasshouse.guard.inspect import Seen
+from glasshouse.guard.pursuit.limits import FEWEST, JUDGED, OTHERS, SEARCHED
 from glasshouse.guard.vectors import SMALLEST
 from glasshouse.models.build import build
+from glasshouse.outside import text
 from glasshouse.outside.files import printable
 from glasshouse.outside.screen import Screen
-from glasshouse.progress import track
 from glasshouse.report import words
 from glasshouse.report.html import Verdict, write_page
 from glasshouse.report.numbers import plain
+from glasshouse.report.sarif import sarif as sarif_log
 from glasshouse.results.exhibits import Place, boxes, table
 from glasshouse.results.records import Exhibit
-from glasshouse.results.rows import grouped
 
 COLUMNS = ("model", "vectors", "too small", "minimum", "3rd percentile", "median", "findings")
 TERMS = (
@@ -47,8 +45,9 @@ TERMS = (
 )
 TRIED = (
     "Not covered: what honest models of this architecture give away as well (rarely firing units, labels, "
-    "small batches), a leak of a few examples more than theirs, layers that are neither linear nor "
-    "convolutions, and what gradient inversion would find. Check your update before you send it (preflight)."
+    "small batches), a leak of a few examples more than theirs, read-outs of many rows or that "
+    "depend on the batch, and what gradient inversion would find. Check your update before you send it "
+    "(preflight)."
 )
 TOO_FEW = (
     "Not covered: what the model does to your data. "
@@ -64,14 +63,11 @@ UNREACHED = (
     "reach.{more} Check your update (preflight)."
 )
 MORE = (
-    f" There were no more to try (up to {BATCH + OTHERS} are): what 1 example in 100 reaches is dead for "
-    f"{BATCH} of them in every second case."
+    f" There were no more to try (up to {JUDGED + SEARCHED + OTHERS} are): what 1 example in 100 reaches is "
+    "dead for "
+    "64 of them in every second case."
 )
-EXPLANATION = (
-    "Read: share of a batch of 64 that the attack's own read-out recovers from the update of a model that "
-    "passed; in brackets, from an honest model's update. A miss is a crafted model that passes and gives "
-    f"away {MISS:.0%} of the batch more than an honest one does, or an honest model that is refused."
-)
+NOT_JUDGED = 3
 _SHOWN = 3
 
 
@@ -86,22 +82,16 @@ def guard(
         str, typer.Option(help="your own examples (a folder, npz file or name): the model is tried on them")
     ] = "",
     page: Annotated[Path | None, typer.Option("--report", help="write a page with a box plot")] = None,
+    sarif: Annotated[Path | None, typer.Option(help="write the findings as SARIF 2.1.0")] = None,
     trust_factory: Annotated[
         bool,
         typer.Option("--trust-factory", help="run the code of a module:factory that --agreed's file names"),
     ] = False,
     as_json: Json = False,
-    test_itself: Annotated[
-        bool, typer.Option("--self-test", help="no MODEL: try shipped attacks in disguise (1 minute)")
-    ] = False,
 ) -> int:
-    """Inspect each MODEL before training on it: weights, structure, behaviour. Exit code 1 on a finding."""
-    if test_itself:
-        return self_test(data, as_json=as_json)
+    """Inspect each MODEL before training on it. Exit code 1 on a finding, 3 if one could not be judged."""
     if not models:
-        raise BadValue(
-            "glasshouse guard", needs="a model's file", got="none", fix="name one, or give --self-test"
-        )
+        raise BadValue("glasshouse guard", needs="a model's file", got="none", fix="name one")
     expected = agreed_tensors(agreed, trust_factory=trust_factory) if agreed else {}
     tried: dict[str, Any] = _trial(agreed, data, trust_factory=trust_factory) if data else {}
     honest = tensors_of(reference, list(expected)) if reference else None
@@ -112,6 +102,11 @@ def guard(
     if reference and honest is not None:
         inspected[f"{reference.stem} (reference)"] = inspect_model(honest)
     own = dict(list(inspected.items())[: len(models)])
+    if sarif is not None:
+        files = zip(models, own.values(), strict=True)
+        write_text(
+            sarif, text.as_json(sarif_log({path: one.inspection.findings for path, one in files}), indent=1)
+        )
     judged = _verdict(own, compared=bool(agreed or reference), tried=bool(data))
     if page is not None:
         write_page(
@@ -119,7 +114,12 @@ def guard(
         )
     if as_json:
         rows = {
-            name: {"findings": one.inspection.findings, "not_looked_at": one.apart, **one.inspection.values}
+            name: {
+                "verdict": one.verdict,
+                "findings": one.inspection.findings,
+                "not_looked_at": one.apart if one.judged is None else list(one.judged.unseen),
+                **one.inspection.values,
+            }
             for name, one in inspected.items()
         }
         say_json(rows)
@@ -128,7 +128,8 @@ def guard(
         say(f"{judged.title}. {judged.lead}")
         if page is not None:
             say(f"report: {page}")
-    return 1 if any(one.inspection.findings for one in own.values()) else 0
+    verdicts = {one.verdict for one in own.values()}
+    return 1 if "refused" in verdicts else NOT_JUDGED if "not judged" in verdicts else 0
 
 
 def _trial(agreed: str, data: str, *, trust_factory: bool) -> dict[str, Any]:
@@ -157,9 +158,9 @@ def _verdict(models: dict[str, Seen], *, compared: bool, tried: bool) -> Verdict
         lead = f"{findings} in {printable(names)} that honest models do not show."
         lead += " The others passed, which is no proof." if len(suspicious) < len(models) else ""
     else:
-        title = "Nothing odd was found"
-        too_few = tried and not all("isolated" in one.inspection.values for one in models.values())
-        lead = f"No rule found anything in {total}. {TOO_FEW if too_few else TRIED if tried else UNTRIED}"
+        unjudged = [one.judged.summary for one in models.values() if one.judged and one.judged.reason]
+        title = printable(unjudged[0].rstrip(".")) if unjudged else "Nothing odd was found"
+        lead = f"No rule found anything in {total}. {TOO_FEW if unjudged else TRIED if tried else UNTRIED}"
     if not compared:
         lead += " Names and shapes were not compared: no architecture was given (--agreed)."
     return Verdict(title=title, lead=lead, kind="leaks" if suspicious else "no leak found", terms=TERMS)
@@ -231,12 +232,14 @@ def _print(models: dict[str, Seen]) -> None:
     for name, one in models.items():
         for sentence in one.inspection.findings:
             _say(console, f"{name}: {sentence}")
+        if one.judged is not None:
+            _say(console, f"{name}: {one.judged.summary}")
     for name, one in models.items():
         if "accuracy" in one.inspection.values:
             _say(console, f"{name}: {_fit(one.inspection.values)}")
         if number := int(one.inspection.values.get("unreached", 0)):
             tried = int(one.inspection.values["tried"])
-            more = MORE if tried < BATCH + OTHERS else ""
+            more = MORE if tried < JUDGED + SEARCHED + OTHERS else ""
             layers = words.count(number, "layers")
             _say(console, f"{name}: {layers} {UNREACHED.format(tried=tried, more=more)}")
     if any(one.inspection.values["skipped"] for one in models.values()):
@@ -245,62 +248,10 @@ def _print(models: dict[str, Seen]) -> None:
             soft_wrap=True,
         )
     for name, one in models.items():
-        if one.apart:
+        if one.apart and one.judged is None:
             _say(console, f"{name}: {_list_unseen(one.apart)}")
 
 
 def _say(console: Screen, sentence: str) -> None:
     """Print a sentence literally: tensor names come from untrusted files and must not be interpreted."""
     console.print(printable(sentence), soft_wrap=True, highlight=False, markup=False)
-
-
-def self_test(data: str = "", *, as_json: bool = False) -> int:
-    """Print which models are caught and which pass; return 1 if there is a miss.
-
-    Args:
-        data: see :func:`glasshouse.api.self_test.examples`; empty: built-in digits.
-        as_json: print all trials as JSON instead.
-    """
-    batch, classes = examples(data or "digits")
-    total = len(CASES) * (len(EVASIONS) + 1)
-    trials = [*track(run_cases(batch, classes=classes), "self-test of the guard", total=total)]
-    missed = [one for one in trials if one.missed]
-    if as_json:
-        say_json([{**asdict(one), "missed": one.missed} for one in trials])
-    else:
-        _print_trials(trials)
-        _sum_up(trials, missed)
-    return 1 if missed else 0
-
-
-def _print_trials(trials: list[Trial]) -> None:
-    title = "attacks in disguise, at the guard's shipped limits"
-    table = Table("attack", "disguise", "guard", "read (honest)", title=title)
-    for case, case_trials in grouped(trials, lambda one: one.case).items():
-        crafted = [one for one in case_trials if one.evasion != HONEST]
-        caught = sum(bool(one.findings) for one in crafted)
-        table.add_row(case, f"{len(crafted)} tried", f"{caught} caught", "")
-        for one in case_trials:
-            if one.missed or not (one.findings or one.evasion == HONEST):
-                word = "MISS" if one.missed else "passed"
-                table.add_row("", one.evasion, word, f"{one.leak:.0%} ({one.usual:.0%})")
-    console = Screen()
-    console.print(table)
-    console.print(EXPLANATION, soft_wrap=True, highlight=False)
-
-
-def _sum_up(trials: list[Trial], missed: list[Trial]) -> None:
-    crafted = [one for one in trials if one.evasion != HONEST]
-    honest = [one for one in trials if one.evasion == HONEST]
-    caught = sum(bool(one.findings) for one in crafted)
-    refused = sum(bool(one.findings) for one in honest)
-    say(
-        f"{caught} of {len(crafted)} crafted models caught, {len(crafted) - caught} passed; "
-        f"{refused} of {len(honest)} honest models refused; misses: {len(missed)}."
-    )
-    leaking = sum(not one.findings and one.leak >= MISS and not one.missed for one in crafted)
-    if leaking:
-        say(
-            f"{leaking} of those that passed give away {MISS:.0%} of the batch or more, as honest models "
-            "do: look at the update before it is sent (preflight)."
-        )

@@ -33,6 +33,9 @@ COMMANDS = {
     "defenses": "glasshouse.cli.defenses:defenses",
     "guard": "glasshouse.cli.guard:guard",
     "gate": "glasshouse.cli.gate:gate",
+    "attest": "glasshouse.cli.evidence:attest",
+    "verify": "glasshouse.cli.evidence:verify",
+    "register": "glasshouse.cli.evidence:register",
 }
 
 ClickException: Any = next(kind for kind in typer.BadParameter.mro() if kind.__name__ == "ClickException")
@@ -44,9 +47,9 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its code.
 
     0: done, and every limit of the policy was shown to hold; 1: a limit was broken, the guard found
-    something, a defence is not as declared, or a finding got worse between two runs; 2: bad usage or input;
-    3: not shown (a limit is undecided or unmeasured, a control failed, or nothing was measured or can be
-    compared); 70: an unexpected error; 130: interrupted, finished parts are kept.
+    something, a defence is not as declared, a bundle is refused, or a finding got worse between two runs;
+    2: bad usage or input; 3: not shown (a limit is undecided or unmeasured, a control failed, or nothing
+    was measured or can be compared); 70: an unexpected error; 130: interrupted, finished parts are kept.
     """
     logging.basicConfig(format="%(name)s: %(message)s", level=logging.WARNING)
     with one_interrupt():

@@ -45,10 +45,12 @@ def export(
     csv: Annotated[Path | None, typer.Option(help="folder for findings, contrasts and utility")] = None,
     latex: Annotated[Path | None, typer.Option(help="folder for the same as LaTeX tables")] = None,
     figures: Annotated[Path | None, typer.Option(help="folder for charts (SVG) and pictures (PNG)")] = None,
+    annex: Annotated[bool, typer.Option("--annex", help="annex.html and annex.md, for a DPIA")] = False,
     show_private: ShowPrivate = False,
 ) -> int:
     """Write tables and figures of RUN as files of their own."""
-    for path in load(run).export(csv=csv, latex=latex, figures=figures, show_private=show_private):
+    folders = {"csv": csv, "latex": latex, "figures": figures}
+    for path in load(run).export(**folders, annex=annex, show_private=show_private):
         say(path)
     return 0
 
@@ -95,7 +97,7 @@ def replay(
     *,
     trust_factory: TrustFactory = False,
     swap: Annotated[
-        bool, typer.Option("--swap", help="show it a truth exchanged between victims: claims may not move")
+        bool, typer.Option("--swap", help="on other private data, simulated anew: claims must follow them")
     ] = False,
     as_json: Json = False,
 ) -> int:
@@ -105,12 +107,13 @@ def replay(
         say_json(rows)
     else:
         for row in rows:
-            say(f"{row['cell']} {row['unit']}: {'same claims' if row['same'] else 'DIFFERENT claims'}")
+            words = ("other claims", "THE SAME claims") if swap else ("DIFFERENT claims", "same claims")
+            say(f"{row['cell']} {row['unit']}: {words[row['same']]}")
         for cell, row in {row["cell"]: row for row in rows if "metric" in row}.items():
             say(
-                f"{cell}: {row['metric']} {row['true_victims']:.3g} on the true victims, "
-                f"{row['exchanged_victims']:.3g} on exchanged ones"
+                f"{cell}: {row['metric']} {row['in_the_run']:.3g} in the run; the new claims have "
+                f"{row['new_victims']:.3g} on the new victims, {row['old_victims']:.3g} on the run's"
             )
-        action = "exchanged" if swap else "out of reach"
-        say(f"The truth was {action} while the attack ran, by {rows[0]['isolation']}.")
-    return 0 if all(row["same"] for row in rows) else 1
+        data = "The private data were others, and out" if swap else "The truth was out"
+        say(f"{data} of reach while the attack ran, by {rows[0]['isolation']}.")
+    return 0 if all(row["same"] != swap for row in rows) else 1

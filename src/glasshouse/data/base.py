@@ -192,7 +192,7 @@ def assemble_built_in(
 
 
 def check_pixels(images: NDArray[Any], *, subject: str) -> Tensor:
-    """Raw images as (N, C, H, W), uint8 or float32.
+    """Raw images as (N, C, H, W), uint8 or float32; 16 bits are divided by 65,535, as those of files.
 
     Raises:
         BadFile: wrong type, shape or range, non-finite values, or no images.
@@ -203,16 +203,19 @@ def check_pixels(images: NDArray[Any], *, subject: str) -> Tensor:
         fix = "store grey or RGB images, channels last"
     elif images.size == 0:
         needs, got, fix = "at least one image", f"shape {images.shape}", "leave the split out"
-    elif not floats and images.dtype != np.uint8:
-        needs, got = "images as uint8 (0 to 255) or as floats in [0, 1]", f"type {images.dtype}"
-        fix = "convert with .astype('uint8')"
+    elif not floats and images.dtype not in (np.uint8, np.uint16):
+        needs = "images as uint8 (divided by 255), uint16 (divided by 65,535) or floats in [0, 1]"
+        got = f"type {images.dtype}, values from {images.min()} to {images.max()}"
+        fix = "map the range that the scanner can produce to [0, 1], as (x - low) / (high - low), in float32"
     elif floats and not ((images >= 0) & (images <= 1)).all():
         bad = int((~np.isfinite(images)).sum())
         needs = "float images in [0, 1]"
         got = f"{bad} values not finite" if bad else f"values from {images.min():.4g} to {images.max():.4g}"
         fix = "divide by 255, undo the normalisation (the model normalises), or store uint8"
     else:
-        numbers = images.astype(np.float32) if floats else images
+        numbers = images
+        if floats or images.dtype == np.uint16:
+            numbers = images.astype(np.float32) / np.float32(1 if floats else 65_535)
         pixels = torch.from_numpy(np.require(numbers, requirements=["C", "W"]))
         return pixels.unsqueeze(1) if images.ndim == 3 else pixels.permute(0, 3, 1, 2).contiguous()
     raise BadFile(subject, needs=needs, got=got, fix=fix)

@@ -121,8 +121,10 @@ def _npz(where: str) -> Survey | None:
         raise zipfile.BadZipFile(str(path))
     with np.load(path, allow_pickle=False) as archive:
         class_names = len(archive["class_names"]) if "class_names" in archive.files else 0
-        splits = [split for split in SPLITS if f"{split}_labels" in archive.files]
-        counts = {split: Counter(archive[f"{split}_labels"].reshape(-1).tolist()) for split in splits}
+        labels = {split: archive[f"{split}_labels"] for split in SPLITS if f"{split}_labels" in archive.files}
+    if any(one.dtype.kind not in "iu" or one.size != len(one) for one in labels.values()):
+        return None  # the targets are no classes
+    counts = {split: Counter(one.reshape(-1).tolist()) for split, one in labels.items()}
     with zipfile.ZipFile(path) as archive, archive.open("train_images.npy") as file:
         form = np.lib.format
         old = form.read_magic(file) == (1, 0)

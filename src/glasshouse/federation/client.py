@@ -207,7 +207,9 @@ class LocalTraining:
         for rows in parts:
             with _autocast(how, self.device):
                 loss = sign * mean_loss(model, batch.pick(rows)) * (scale / len(parts))
-            gradients = torch.autograd.grad(loss, list(parameters.values()))
+            gradients = torch.autograd.grad(
+                loss, list(parameters.values()), allow_unused=True, materialize_grads=True
+            )
             for name, gradient in zip(parameters, gradients, strict=True):
                 total[name] += gradient / scale if scale != 1.0 else gradient
         if how.proximal:

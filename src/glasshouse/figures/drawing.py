@@ -1,19 +1,27 @@
 """Draw all registered figures, and join those of several cells that have the same key.
 
-A figure that fails is logged and skipped; the audit continues.
+A figure that fails is a refusal that names it; all others are drawn.
 """
 
-import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, final
+from functools import partial
+from typing import Any, Protocol, final
 
-from glasshouse.errors import BadValue, DiskFull, GlasshouseError, Interrupted
+from glasshouse.errors import BadValue
 from glasshouse.figures.base import CellEvidence, Figure, RunFigure, has_any
 from glasshouse.registry import load, names
 from glasshouse.results.exhibits import Series, check_exhibit
 from glasshouse.results.records import Exhibit
+from glasshouse.wire import Refusal
+
+
+class Guard(Protocol):
+    """Calls a plug-in; what raises becomes a refusal that names it."""
+
+    def __call__(
+        self, kind: str, name: str, work: Callable[[], None], /, *, about: str
+    ) -> Refusal | None: ...
 
 
 @final
@@ -24,43 +32,53 @@ class Drawings:
     Attributes:
         exhibits: in the order of the figures' names.
         collected: data collected by figures that draw the whole run, by name.
-        notes: log messages about figures that failed.
+        refusals: of figures that failed.
     """
 
     exhibits: tuple[Exhibit, ...] = ()
     collected: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
 
 
-def draw_cell(cell: CellEvidence) -> Drawings:
-    """Draw all registered figures for one cell."""
+def draw_cell(cell: CellEvidence, guard: Guard) -> Drawings:
+    """Draw all registered figures for one cell; ``guard`` calls each of them."""
     exhibits: list[Exhibit] = []
     collected: dict[str, list[Any]] = {}
-    notes: list[str] = []
+    refusals: list[Refusal] = []
+
+    def work(name: str) -> None:
+        figure = _figure(name)
+        if not has_any(cell, figure.reads):
+            return
+        if isinstance(figure, Figure):
+            for exhibit in _check_exhibits(name, figure.draw(cell)):  # those drawn before an error are kept
+                exhibits.append(exhibit)  # noqa: PERF402 - extend() would keep none of them
+        if isinstance(figure, RunFigure):
+            collected.setdefault(name, []).extend(figure.collect(cell))
+
+    about = f"of {cell.place.heading(cell.place.scenario)}"
     for name in names("figures"):
-        with _noting_failure(name, cell.place.heading(cell.place.scenario), notes):
-            figure = _figure(name)
-            if not has_any(cell, figure.reads):
-                continue
-            if isinstance(figure, Figure):
-                exhibits.extend(_check_exhibits(name, figure.draw(cell)))
-            if isinstance(figure, RunFigure):
-                collected.setdefault(name, []).extend(figure.collect(cell))
-    return Drawings(exhibits=tuple(exhibits), collected=collected, notes=tuple(notes))
+        answer = guard("figure", name, partial(work, name), about=about)
+        refusals += [answer] if isinstance(answer, Refusal) else []
+    return Drawings(exhibits=tuple(exhibits), collected=collected, refusals=tuple(refusals))
 
 
-def draw_run(cells: Sequence[Drawings]) -> Drawings:
+def draw_run(cells: Sequence[Drawings], guard: Guard) -> Drawings:
     """The exhibits of a run: those drawn from all cells together, then those of cells, joined by key."""
     exhibits: list[Exhibit] = []
-    notes: list[str] = []
+    refusals: list[Refusal] = []
+
+    def work(name: str, parts: Sequence[Any]) -> None:
+        figure = _figure(name)
+        if isinstance(figure, RunFigure):
+            exhibits.extend(_check_exhibits(name, figure.draw_run(parts)))
+
     for name in dict.fromkeys(name for one in cells for name in one.collected):
         parts = [part for one in cells for part in one.collected.get(name, ())]
-        with _noting_failure(name, "the run", notes):
-            figure = _figure(name)
-            if isinstance(figure, RunFigure):
-                exhibits.extend(_check_exhibits(name, figure.draw_run(parts)))
+        answer = guard("figure", name, partial(work, name, parts), about="of the run")
+        refusals += [answer] if isinstance(answer, Refusal) else []
     joined = join_exhibits([e for one in cells for e in one.exhibits])
-    return Drawings(exhibits=(*exhibits, *joined), notes=tuple(notes))
+    return Drawings(exhibits=(*exhibits, *joined), refusals=tuple(refusals))
 
 
 def _figure(name: str) -> Figure | RunFigure:
@@ -79,19 +97,6 @@ def _check_exhibits(name: str, exhibits: Iterable[Exhibit]) -> Iterator[Exhibit]
     for exhibit in exhibits:
         check_exhibit(exhibit, subject=f"figure '{name}'")
         yield exhibit
-
-
-@contextmanager
-def _noting_failure(name: str, where: str, notes: list[str]) -> Iterator[None]:
-    """Turn an error within the block into a note; exhibits drawn before it are kept."""
-    try:
-        yield
-    except (DiskFull, Interrupted):
-        raise
-    except GlasshouseError as error:
-        notes.append(f"figure '{name}' did not finish {where}: {error}")
-    except Exception:  # noqa: BLE001 - a figure of another package may raise anything; it costs that figure alone
-        notes.append(f"figure '{name}' failed on {where}: {traceback.format_exc()}")
 
 
 def join_exhibits(exhibits: Sequence[Exhibit]) -> tuple[Exhibit, ...]:

@@ -28,8 +28,15 @@ class Gallery:
     def draw(self, cell: CellEvidence) -> Iterator[Exhibit]:
         for attack in cell.attacks:
             group = next((g for g in attack.groups if g.of(Reconstruction)), None)
-            if group is not None:
+            if group is not None and is_drawn(group):
                 yield _pictures(cell, attack, group)
+
+
+def is_drawn(group: GroupEvidence) -> bool:
+    """Whether examples are shown as pixels of a picture; others stand in text."""
+    inputs = group.context.inputs
+    shown = inputs is None or inputs.display(inputs.blank(1)[0]).pixels is not None
+    return shown and group.truth.private.inputs.ndim == 4
 
 
 def _pictures(cell: CellEvidence, attack: AttackEvidence, group: GroupEvidence) -> Exhibit:

@@ -20,7 +20,7 @@ from torch import Tensor
 from glasshouse.attacks.base import PriorSamples, Reconstruction
 from glasshouse.errors import Undefined
 from glasshouse.figures.base import GroupEvidence
-from glasshouse.metrics.base import ComparingMetric, Metric
+from glasshouse.metrics.base import Metric
 from glasshouse.metrics.statistics.interval import RESAMPLES, paired_gain
 from glasshouse.metrics.statistics.shares import paired_share_gain
 from glasshouse.models.nearest import Prior, nearest_images
@@ -105,10 +105,11 @@ def _row(
     images: Mapping[str, Sequence[Tensor]],
 ) -> list[str]:
     def scores(claimed: Sequence[Tensor]) -> Scores:
-        single = all(len(x) == len(t) == 1 for x, t in zip(claimed, truths, strict=True))
-        if single and isinstance(metric, ComparingMetric):
+        if all(len(x) == len(t) == 1 for x, t in zip(claimed, truths, strict=True)):
             left, right = torch.cat(list(claimed)).double(), torch.cat([t.inputs for t in truths]).double()
-            return list(metric.compare(left, right, context=group.context)[:, None])
+            together = metric.compare(left, right, context=group.context)
+            if together is not None:
+                return list(together[:, None])
         return [
             metric.score(x, t.inputs, context=group.context) for x, t in zip(claimed, truths, strict=True)
         ]

@@ -2,11 +2,13 @@
 
 The gate starts a probe in the way in which uploaded apps run (``[egress] probe``). The probe must fail to
 reach the server, while the same probe started as the gate itself must reach it (else a dead server would look
-like a rule). It must also be unable to signal the gate and to read its key.
+like a rule). It must also be unable to speak to the gate, which would pass on its headers, to signal it, and
+to read its key.
 """
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -14,10 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, final
 
+from glasshouse.errors import BadValue
 from glasshouse.gate import probe
 from glasshouse.gate.policy import Policy
 
 SECONDS: Final = 20
+FAULTS: Final = {
+    "reaches_gate": "apps can speak to the gate in a node's place",
+    "signals": "apps can signal the gate",
+    "reads": "apps can read the gate's key or log",
+}
 
 
 @final
@@ -41,31 +49,47 @@ class Egress:
         return "A" if self.state == "closed" and not self.faults else "B"
 
 
-def check_egress(policy: Policy, host: str, port: int) -> Egress:
+Address = tuple[str, int]
+
+
+def check_egress(policy: Policy, server: Address, gate: Address) -> Egress:
     """Start the probe as apps run, and as the gate.
 
     Args:
         policy: of the site; ``[egress] probe`` is the command prefix.
-        host: of the server.
-        port: of the server.
+        server: host and port of the server.
+        gate: host and port at which nodes will find the gate; nothing may listen there yet.
+
+    Raises:
+        BadValue: the gate's own address is in use.
     """
     if not policy.egress.probe:
         return Egress(state="untested", sentence="the policy does not say how apps run ([egress] probe)")
     files = [str(policy.folder / policy.log.key), str(policy.folder / policy.log.file)]
-    arguments = [host, str(port), str(os.getpid()), *files]
-    control = _run((), arguments)
+    arguments = [f"{server[0]}:{server[1]}", f"{gate[0]}:{gate[1]}", str(os.getpid()), *files]
+    with _listening(gate):
+        control, tried = _run((), arguments), _run(policy.egress.probe, arguments)
     if control is None or not control["connects"]:
         return Egress(state="untested", sentence="the gate itself did not reach the server")
-    tried = _run(policy.egress.probe, arguments)
     if tried is None:
         return Egress(state="untested", sentence="the probe did not run as apps run")
-    faults = ["apps can signal the gate"] if tried["signals"] else []
-    faults += ["apps can read the gate's key or log"] if tried["reads"] else []
+    faults = [sentence for fact, sentence in FAULTS.items() if tried[fact]]
     if tried["connects"]:
         return Egress(state="open", sentence="apps can reach the server past the gate", faults=tuple(faults))
     return Egress(
         state="closed", sentence="apps did not reach the server, the gate did", faults=tuple(faults)
     )
+
+
+def _listening(address: Address) -> socket.socket:
+    """A socket in the gate's place, so that the probe can tell whether apps would reach it."""
+    try:
+        return socket.create_server(address)
+    except OSError as error:
+        fix = "stop what listens there, or name another --listen"
+        raise BadValue(
+            "the gate", needs=f"{address[0]}:{address[1]} free", got=str(error), fix=fix
+        ) from error
 
 
 def _run(prefix: Sequence[str], arguments: Sequence[str]) -> dict[str, Any] | None:

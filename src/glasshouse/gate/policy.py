@@ -103,7 +103,6 @@ class Out(Described):
         metrics: what happens to a listed number: removed, refused, rounded or passed on.
         metrics_step: unit to which metrics are rounded.
         metrics_range: metrics are clamped to this range before they are rounded.
-        texts: error texts and documents: ``replace`` sends fixed words.
         dtypes: types of the tensors that may change.
         buffers: tensors of other types: ``fixed`` sends them back as received.
         norm: largest L2 norm of the change of all tensors together; 0: not limited.
@@ -117,7 +116,6 @@ class Out(Described):
     metrics: Literal["strip", "refuse", "round", "pass"] = "strip"
     metrics_step: Positive = 0.05
     metrics_range: tuple[float, float] = (0.0, 10.0)
-    texts: Literal["replace"] = "replace"
     dtypes: Names = ("float32",)
     buffers: Literal["refuse", "fixed"] = "refuse"
     norm: NotNegative = 0.0
@@ -217,7 +215,7 @@ class Policy(Described):
     @property
     def outside_epsilon(self) -> tuple[str, ...]:
         """What leaves and is not covered by the gate's own noise."""
-        parts = ["that a message was sent or refused, when, and by which rule"]
+        parts = ["that and when a message was sent or refused"]
         if self.out.examples.fixed == 0:
             parts.append("the number of examples")
         if self.out.metrics in ("round", "pass") and self.out.fields:

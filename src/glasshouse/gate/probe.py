@@ -1,4 +1,4 @@
-"""What an uploaded app could reach: ``HOST PORT PID FILE...``; run as apps run, prints one JSON object.
+"""What an uploaded app could reach: ``SERVER GATE PID FILE...``; run as apps run, prints one JSON object.
 
 Imports nothing of ours, so that it starts under any user that may read this file.
 """
@@ -10,12 +10,13 @@ import sys
 from pathlib import Path
 
 
-def main(host: str, port: int, pid: int, files: list[str]) -> None:
-    """Try to connect to ``host``, to signal ``pid`` and to read each of ``files``."""
+def main(server: str, gate: str, pid: int, files: list[str]) -> None:
+    """Try to connect to both addresses (``HOST:PORT``), to signal ``pid`` and to read each of ``files``."""
     sys.stdout.write(
         json.dumps(
             {
-                "connects": _connects(host, port),
+                "connects": _connects(server),
+                "reaches_gate": _connects(gate),
                 "signals": _signals(pid),
                 "reads": [name for name in files if os.access(Path(name), os.R_OK)],
             }
@@ -23,9 +24,10 @@ def main(host: str, port: int, pid: int, files: list[str]) -> None:
     )
 
 
-def _connects(host: str, port: int) -> bool:
+def _connects(address: str) -> bool:
+    host, _, port = address.rpartition(":")
     try:
-        with socket.create_connection((host, port), timeout=5):
+        with socket.create_connection((host, int(port)), timeout=5):
             return True
     except OSError:
         return False
@@ -40,4 +42,4 @@ def _signals(pid: int) -> bool:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4:])

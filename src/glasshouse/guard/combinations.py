@@ -10,18 +10,33 @@ from typing import Final, Literal, final
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from glasshouse.guard.behaviour.measures import UNEVEN, differences
-from glasshouse.guard.behaviour.trace import LayerTrace
 from glasshouse.guard.contributions import FAINT, Sizes
+from glasshouse.guard.trace import LayerTrace
 
 NEAR_PARALLEL: Final = 0.2
 """Cosine below which the difference of two rows exposes no example that neither row exposes alone."""
 AT_A_TIME: Final = 2**23
 """Numbers gathered at a time."""
+OWNED: Final = 0.9
+"""Share of a vector from which on it exposes one example."""
+ROUNDING: Final = 1e-5
+"""A difference below this share of its rows is lost in float32 rounding."""
+SAME: Final = 1 - 1e-9
+"""Cosine from which on two rows count as equal: they differ by about ``ROUNDING`` or less."""
+NEIGHBOURS: Final = 8
+"""Number of most similar rows that a row is compared with."""
+WITNESSES: Final = 2
+"""Other examples that must agree on the factor between two rows: a single agreement may be chance."""
+AGREEMENT: Final = 0.01
+UNEVEN: Final = 0.2
+"""Share of a difference's energy that an isolated example must have at least; a cheap test."""
+_NUMBERS: Final = 2**22  # compared at a time
+_DISTINCT: Final = 256  # rows compared at a time
 _TINY: Final = torch.finfo(torch.float).tiny
 
-By = Literal["a row", "several rows", "a difference of two rows", "all rows"]
+By = Literal["a row", "several rows", "a difference of two rows", "all rows", "fixed rows"]
 
 
 @final
@@ -143,3 +158,99 @@ def ask(vectors: RowCombinations, sizes: Sizes, least: Tensor) -> Pairs | None:
     used, place = torch.unique(which, return_inverse=True)
     examples, number = torch.unique(who, return_inverse=True)
     return Pairs(vectors=some[used], examples=examples, which=place, who=number, own=own[which, who])
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Differences:
+    """D differences of two rows in which most examples cancel out.
+
+    Attributes:
+        rows: of the layer's weight, (D,).
+        others: the rows of which a multiple is subtracted, (D,).
+        multiples: the factors, (D,).
+        examples: the only example in the remainder, (D,); -1: it mixes several.
+    """
+
+    rows: Tensor
+    others: Tensor
+    multiples: Tensor
+    examples: Tensor
+
+
+def differences(signed_sizes: Tensor, *, like: float = -1.0, opposite: bool = False) -> Differences:
+    """Differences of similar rows to which all examples contribute equally, except for one or a few.
+
+    Args:
+        signed_sizes: signed contribution of each example to the gradient of each row, (B, rows).
+        like: cosine of two rows below which their difference is not considered.
+        opposite: also consider rows that are similar up to their sign.
+    """
+    every = signed_sizes.T
+    numbers = every.any(1).nonzero()[:, 0]
+    rows = every[numbers].double()
+    directions = F.normalize(rows / rows.abs().amax(1, keepdim=True), dim=1)  # also for tiny rows
+    first = _is_first(directions)
+    if not bool(first.all()):
+        numbers, rows, directions = numbers[first], rows[first], directions[first]
+    blocks = [torch.empty(0, 4, dtype=torch.double, device=rows.device)]
+    at_a_time = max(1, _NUMBERS // (NEIGHBOURS * max(1, len(signed_sizes))))
+    for places in torch.split(torch.arange(len(rows), device=rows.device), at_a_time):
+        cosine = directions[places] @ directions.T
+        likeness = cosine.abs() if opposite else cosine.clone()
+        likeness.masked_fill_(likeness > SAME, -1)  # itself
+        neighbours = likeness.topk(max(0, min(NEIGHBOURS, len(rows) - 1)), dim=1).indices  # (r, k)
+        mine, others = _uneven(directions, places, neighbours, cosine.gather(1, neighbours), like)
+        some, near = rows[mine], rows[others]  # (pairs, B)
+        ratios = torch.where(near != 0, some / near, torch.nan)
+        factor = ratios.nanmedian(1).values.nan_to_num()
+        multiple = factor[:, None] * near
+        residual = (some - multiple).abs()
+        whole = some.abs() + multiple.abs()
+        agree = (residual <= AGREEMENT * whole) & (whole > ROUNDING * whole.amax(1, keepdim=True))
+        top, who = residual.max(1)
+        confirmed = (top >= ROUNDING * whole.sum(1)) & (agree.sum(1) >= WITNESSES)
+        only = torch.where(top >= OWNED * residual.sum(1), who, -1)
+        of_pairs = (numbers[mine], numbers[others], factor, only)
+        blocks.append(torch.stack([t[confirmed].double() for t in of_pairs], dim=1))
+    pairs = torch.cat(blocks)
+    return Differences(
+        rows=pairs[:, 0].long(),
+        others=pairs[:, 1].long(),
+        multiples=pairs[:, 2],
+        examples=pairs[:, 3].long(),
+    )
+
+
+def _uneven(
+    directions: Tensor, places: Tensor, neighbours: Tensor, cosine: Tensor, like: float
+) -> tuple[Tensor, Tensor]:
+    """The pairs of rows whose least-squares difference is dominated by some example.
+
+    Args:
+        directions: of all rows, (m, B).
+        places: indices of the rows, (r,).
+        neighbours: of each row, (r, k).
+        cosine: between them, (r, k).
+        like: absolute cosine below which a pair is left out.
+
+    Returns:
+        Indices of the rows and of their neighbours, (pairs,) each.
+    """
+    single = directions.float()
+    top = single.abs().amax(1)
+    at_most = (top[places][:, None] + cosine.abs() * top[neighbours]).square()
+    possible = (cosine.abs() >= like) & (at_most >= UNEVEN * (1 - cosine.square()))
+    mine, others = places[:, None].expand_as(neighbours)[possible], neighbours[possible]
+    residual = (single[mine] - cosine[possible].float()[:, None] * single[others]).square()
+    uneven = residual.amax(1) >= UNEVEN * residual.sum(1)
+    return mine[uneven], others[uneven]
+
+
+def _is_first(directions: Tensor) -> Tensor:
+    """Which unit-norm rows do not equal an earlier one."""
+    if not len(directions):
+        return torch.ones(0, dtype=torch.bool, device=directions.device)
+    parts = torch.split(directions, _DISTINCT)
+    first = [(some @ directions.T > SAME).byte().argmax(1) for some in parts]
+    return torch.cat(first) == torch.arange(len(directions), device=directions.device)

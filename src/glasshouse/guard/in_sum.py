@@ -4,7 +4,7 @@ Under secure aggregation the server sees the sum of all updates. A client knows 
 clients are simulated: further examples are split among simulated clients, each with as many examples as the
 client, and their updates are computed and added. Preflight then checks the sum, using the contribution of
 each example of every client, and counts the client's own. An example that is also found in the sum of the
-others does not count: it resembles one of theirs.
+others does not count: it resembles one of theirs. Fixed combinations of rows are pursued in the update alone.
 
 The result shows what a sum hides if the others received the same model, hold similar examples and take part.
 A server can violate each assumption: send different models, invent clients, or leave others out. In the worst
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from glasshouse.errors import BadValue
 from glasshouse.guard.contributions import Contributions
 from glasshouse.guard.preflight import Examples, Preflight
+from glasshouse.guard.pursuit.examples import Own
 from glasshouse.guard.remedies import Train, distance, gradient_of
 from glasshouse.guard.standing import Leak
 from glasshouse.guard.watch import Watched, watch
@@ -109,13 +110,13 @@ def preflight_in_sum(
     inputs, labels, watched = batch if len(batch) == 3 else (*batch, None)
     _check_cohort(inputs, others[0], clients)
     train = _training(update, model, (inputs, labels), kind=kind, train=train)
-    own = Examples.behind(update, model, inputs, labels, kind=kind, watched=watched)
+    own = Examples.behind(update, model, Own(inputs=inputs, targets=labels), kind=kind, watched=watched)
     parts, updates = [own], [update]
     batches = zip(*(torch.split(t, len(labels)) for t in others), strict=True)
     for (some, classes), _ in zip(batches, range(clients - 1), strict=False):
         with watch() as seen:
             sent = {name: t.detach() for name, t in train(some, classes).items() if name in update}
-        parts.append(Examples.behind(sent, model, some, classes, kind=kind, watched=seen))
+        parts.append(Examples.behind(sent, model, Own(inputs=some, targets=classes), kind=kind, watched=seen))
         updates.append(sent)
     everyone = _join(parts, updates)
     in_sum = everyone.find_in(_add(updates))
@@ -207,6 +208,7 @@ def _join(parts: Sequence[Examples], updates: Sequence[Mapping[str, Tensor]]) ->
             for name in by_name[0]
             if f"{name}.weight".removeprefix(".") in updates[0] and all(name in layers for layers in by_name)
         ),
+        pursued=None,
         controlled=all(one.controlled for one in parts),
     )
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from glasshouse.errors import BadValue
 from glasshouse.guard.dense import dense
+from glasshouse.guard.pursuit.inspect import Judged, Verdict
 from glasshouse.guard.rules.entropy import low_entropy
 from glasshouse.guard.rules.finite import not_finite
 from glasshouse.guard.rules.kernels import odd_kernels
@@ -35,12 +36,21 @@ class Seen:
         inspection: findings, and ``minimum``, ``percentile_3`` and ``median`` of the entropies (absent if no
             vector was measured); ``vectors`` and ``skipped`` count the measured vectors and those too small
             to measure, ``apart`` the tensors in no vector.
+        judged: what fixed read-outs get of the client's examples; None: it was not tried on any.
     """
 
     vectors: tuple[Vectors, ...]
     apart: tuple[str, ...]
     fits: bool
     inspection: Inspection
+    judged: Judged | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """``refused`` with a finding; ``passed`` only if what it was tried on could be judged."""
+        if self.findings:
+            return "refused"
+        return "passed" if self.judged is None else self.judged.verdict
 
     @property
     def findings(self) -> tuple[str, ...]:

@@ -5,7 +5,8 @@ add rotated copies, or add noise; if one is not sufficient, exposing rows are dr
 helps, or the update would change too much, the client is advised not to send it. All this happens on the
 client and no data leave it; the decision may be written to a file of the client's own.
 
-Leaks that preflight does not check (gradient inversion, weights of convolutions, labels) are not mitigated.
+A mitigated update is believed only after everything, the pursuit of fixed combinations included, was run anew
+on it. Leaks that preflight does not check (gradient inversion, labels) are not mitigated.
 """
 
 from collections.abc import Mapping
@@ -16,6 +17,8 @@ from typing import Final, final
 from torch import Tensor, nn
 
 from glasshouse.guard.preflight import Examples, Preflight
+from glasshouse.guard.pursued import Memory
+from glasshouse.guard.pursuit.examples import Own
 from glasshouse.guard.remedies import MOST, REMEDIES, Case, Train, distance, drop_rows, gradient_of
 from glasshouse.guard.watch import Watched
 from glasshouse.store import append_jsonl
@@ -80,7 +83,7 @@ def mitigate(
     *,
     kind: Kind = "delta",
     train: Train | None = None,
-    more: tuple[Tensor, Tensor] | None = None,
+    memory: Memory | None = None,
     log: Path | None = None,
 ) -> Mitigation:
     """Change an update as little as possible so that none of the client's examples is exposed in it.
@@ -94,7 +97,7 @@ def mitigate(
             training.
         kind: ``gradient`` or ``delta``.
         train: computes the update of other examples, for remedies that need it; has a default for gradients.
-        more: further examples of the client and their classes, to grow the batch with.
+        memory: as in :func:`~glasshouse.guard.preflight.preflight`; the batch may grow with its examples.
         log: a file of the client's own, to which the decision is appended as a line of JSON.
 
     Raises:
@@ -115,7 +118,9 @@ def mitigate(
             return {n: g for n, g in gradient_of(model, inputs, labels).items() if n in update}
 
     inputs, labels, watched = batch if len(batch) == 3 else (*batch, None)
-    examples = Examples.behind(update, model, inputs, labels, kind=kind, watched=watched)
+    examples = Examples.behind(
+        update, model, Own(inputs=inputs, targets=labels), kind=kind, watched=watched, memory=memory
+    )
     case = Case(
         update=update,
         model=model,
@@ -123,7 +128,7 @@ def mitigate(
         labels=labels,
         kind=kind,
         train=train,
-        more=more,
+        memory=memory,
         behind=examples,
     )
     mitigation = _find_remedy(case, examples.find_in(update))

@@ -8,7 +8,9 @@ than ``RECOGNISED`` of its contrast missing, and would not match without the exa
 
 - a row of the weight;
 - the sum of the rows that this example dominates, where noise averages out;
-- the difference of two rows to which most other examples contribute equally.
+- the difference of two rows to which most other examples contribute equally;
+- a fixed combination of few rows, of all tensors that read the same input, that was found on other examples
+  (:mod:`glasshouse.guard.pursued`).
 
 The contribution of each example is known from the training itself, if it was recorded
 (:mod:`glasshouse.guard.watch`), or from a pass of the examples through the received model (and, after several
@@ -32,15 +34,18 @@ import torch
 from torch import Tensor, nn
 
 from glasshouse.errors import BadValue
-from glasshouse.guard.behaviour.trace import LayerTrace, trace
 from glasshouse.guard.contributions import Contributions, What, largest
+from glasshouse.guard.pursued import Memory, Pursued, pursue
+from glasshouse.guard.pursuit.examples import Own
+from glasshouse.guard.pursuit.inspect import EVALUATION, TRAINING, in_mode
 from glasshouse.guard.rules.finite import not_finite
 from glasshouse.guard.sentences import ReadsSentences, SentencePreflight, preflight_sentences
 from glasshouse.guard.standing import RECOGNISED, Leak, find_examples
+from glasshouse.guard.trace import LayerTrace, trace
 from glasshouse.guard.watch import Watched
 from glasshouse.wire import Kind
 
-__all__ = ["RECOGNISED", "Examples", "Leak", "Preflight", "preflight"]
+__all__ = ["RECOGNISED", "Examples", "Leak", "Memory", "Preflight", "preflight"]
 
 _SAME_AS_INPUT: Final = 0.999
 """Correlation from which on a layer's input counts as the model's input, normalised or not."""
@@ -61,7 +66,7 @@ class Preflight:
             present or indicated, as the signs then reveal nothing.
         wrong_classes: number of classes that the signs indicate and no example has.
         controlled: the control passed: in an update of a single example, that one was found and no other.
-        unseen: weights that were not checked, as they are not of linear layers on vectors.
+        unseen: trainable tensors that were not checked, as they could not be differentiated.
         sentences: the result for a model of sentences; None for other models.
     """
 
@@ -75,7 +80,7 @@ class Preflight:
 
     def standing(self, what: What) -> tuple[int, ...]:
         """Indices of the examples whose inputs, or features, are exposed in the update."""
-        return tuple(leak.example for leak in self.leaks if leak.what == what)
+        return tuple(dict.fromkeys(leak.example for leak in self.leaks if leak.what == what))
 
     @property
     def summary(self) -> str:
@@ -101,8 +106,8 @@ def preflight(
     labels: Tensor,
     *,
     kind: Kind = "delta",
-    recognised: float = RECOGNISED,
     watched: Watched | None = None,
+    memory: Memory | None = None,
 ) -> Preflight:
     """Look for a client's examples in the update that it is about to send.
 
@@ -113,9 +118,10 @@ def preflight(
             of sentences their tokens, (B, L).
         labels: their classes, (B,).
         kind: ``gradient`` or ``delta``.
-        recognised: share of an exposed example's contrast that may be missing.
         watched: the recorded training (:func:`~glasshouse.guard.watch.watch`): no extra pass is then needed,
-            and the contribution of each example in each step is known.
+            and the contribution of each example in each step is known. Fixed combinations need a pass anyway.
+        memory: further own examples, on which fixed combinations are searched (without any, they are searched
+            on each half of the examples for the other), and what was sent a round ago.
 
     Raises:
         BadValue: another kind, no weight of ``model`` in the update, or inputs that do not match it.
@@ -129,9 +135,8 @@ def preflight(
         >>> seen.standing("input"), seen.standing("features"), seen.labels
         ((0,), (), (0,))
     """
-    return Examples.behind(update, model, inputs, labels, kind=kind, watched=watched).find_in(
-        update, recognised=recognised
-    )
+    own = Own(inputs=inputs, targets=labels)
+    return Examples.behind(update, model, own, kind=kind, watched=watched, memory=memory).find_in(update)
 
 
 @final
@@ -144,7 +149,7 @@ class Examples:
         kind: of the update.
         layers: contributions to each layer that can be checked.
         head: the last layer, before the output.
-        weights: names of the parameters with several dimensions.
+        pursued: what the examples add along rows that a server may combine; None for sentences, and in sums.
         controlled: the control passed: in an update of one of them only that one is found.
         sentences: the model and its tokens, for a model of sentences; all else is then empty.
     """
@@ -153,7 +158,7 @@ class Examples:
     kind: Kind
     layers: tuple[Contributions, ...] = ()
     head: LayerTrace | None = None
-    weights: tuple[str, ...] = ()
+    pursued: Pursued | None = None
     controlled: bool = True
     sentences: tuple[nn.Module, Tensor] | None = None
 
@@ -162,15 +167,16 @@ class Examples:
         cls,
         update: Mapping[str, Tensor],
         model: nn.Module,
-        inputs: Tensor,
-        labels: Tensor,
+        own: Own,
         *,
         kind: Kind,
         watched: Watched | None = None,
+        memory: Memory | None = None,
         copies: int = 1,
     ) -> "Examples":
         """The examples behind ``update``: see :func:`preflight`; ``copies``: rotated versions of each."""
         parameters = dict(model.named_parameters())
+        inputs, labels = own.inputs, own.targets
         if kind not in ("gradient", "delta") or not any(name in update for name in parameters):
             raise BadValue(
                 "check of an update before it is sent",
@@ -196,7 +202,11 @@ class Examples:
                 if one.is_flat
             ),
             head=traces[-1],
-            weights=tuple(name for name, p in parameters.items() if p.ndim > 1),
+            pursued=pursue(
+                in_mode(model, TRAINING if model.training else EVALUATION),
+                own,
+                memory,
+            ),
             controlled=_control(inputs),
         )
 
@@ -222,15 +232,17 @@ class Examples:
             for leak in () if rows is None else find_examples(rows, one, bias=bias, recognised=recognised):
                 key = leak.example, one.what
                 leaks[key] = min(leaks.get(key, leak), leak, key=lambda known: known.missing)
+        named = {leak.example for leak in leaks.values() if leak.what == "input"}
+        pursued = [] if self.pursued is None else self.pursued.find_in(update)
+        fixed = [leak for leak in pursued if leak.example not in named]
         classes = _named_classes(update, self.head, self.labels, self.kind)
-        looked_at = {one.trace.named("weight") for one in self.layers}
         return Preflight(
             examples=len(self.labels),
-            leaks=tuple(sorted(leaks.values(), key=lambda leak: (leak.example, leak.what))),
+            leaks=tuple(sorted([*leaks.values(), *fixed], key=lambda leak: (leak.example, leak.what))),
             labels=tuple(i for i, label in enumerate(self.labels.tolist()) if label in classes),
             wrong_classes=len(classes - set(self.labels.tolist())),
             controlled=self.controlled,
-            unseen=tuple(name for name in self.weights if name in update and name not in looked_at),
+            unseen=() if self.pursued is None else self.pursued.unseen(update),
         )
 
 

@@ -12,8 +12,11 @@ from typing import Final, final
 import torch
 from torch import Tensor, nn
 
-from glasshouse.guard.behaviour.trace import trace
 from glasshouse.guard.preflight import Examples, Preflight
+from glasshouse.guard.pursued import Memory
+from glasshouse.guard.pursuit.examples import Own
+from glasshouse.guard.standing import Leak
+from glasshouse.guard.trace import trace
 from glasshouse.interfaces import losses_of
 from glasshouse.tensors import norm
 from glasshouse.wire import Batch, Kind
@@ -43,7 +46,7 @@ class Case:
         labels: their classes, (B,).
         kind: ``gradient`` or ``delta``.
         train: computes the update of other examples; None: it cannot be recomputed.
-        more: further examples of the client, and their classes.
+        memory: further own examples, and what was sent a round ago.
         behind: the examples' contributions to the update; None: they are computed by a pass.
         copies: versions of each image among the examples; 1: no rotated copies.
     """
@@ -54,7 +57,7 @@ class Case:
     labels: Tensor
     kind: Kind
     train: Train | None = None
-    more: tuple[Tensor, Tensor] | None = None
+    memory: Memory | None = None
     behind: Examples | None = None
     copies: int = 1
 
@@ -74,9 +77,9 @@ class Case:
         return Examples.behind(
             self.update,
             self.model,
-            self.inputs,
-            self.labels,
+            Own(inputs=self.inputs, targets=self.labels),
             kind=self.kind,
+            memory=self.memory,
             copies=self.copies,
         )
 
@@ -118,10 +121,17 @@ def drop_rows(case: Case) -> Case | None:
         if not leaks:
             break
         for leak in leaks:
-            for part in ("weight", "bias"):
-                if (t := update.get(f"{leak.layer}.{part}".removeprefix("."))) is not None:
-                    t[list(leak.rows)] = 0
+            for t in tensors_of(leak, update):
+                (t.T if leak.transposed and t.ndim == 2 else t)[list(leak.rows)] = 0
     return case
+
+
+def tensors_of(leak: Leak, update: Mapping[str, Tensor]) -> list[Tensor]:
+    """The tensors of an update in which a leak shows: the weight, and a bias of as many rows."""
+    names = [leak.tensor, *(f"{leak.layer}.{part}".removeprefix(".") for part in ("weight", "bias"))]
+    if leak.transposed:
+        names = [leak.tensor]
+    return [update[name] for name in dict.fromkeys(names) if name in update]
 
 
 def clip_examples(case: Case) -> Case | None:
@@ -150,9 +160,10 @@ def add_copies(case: Case) -> Case | None:
 
 def grow_batch(case: Case) -> Case | None:
     """Also train on further examples of the client."""
-    if case.more is None:
+    if case.memory is None or case.memory.others is None:
         return None
-    inputs, labels = case.more
+    inputs, labels = case.memory.others
+    case = replace(case, memory=replace(case.memory, others=None))  # they are in the batch now
     return case._again(torch.cat([case.inputs, inputs]), torch.cat([case.labels, labels]))
 
 
@@ -167,8 +178,8 @@ def add_noise(case: Case) -> Case | None:
     leaks = case.check().leaks
     if not leaks:
         return case
-    parts = [f"{leak.layer}.{part}".removeprefix(".") for leak in leaks for part in ("weight", "bias")]
-    names = [name for name in dict.fromkeys(parts) if name in case.update]
+    shown = [id(t) for leak in leaks for t in tensors_of(leak, case.update)]
+    names = [name for name, t in case.update.items() if id(t) in shown]
     averaged = math.sqrt(max(len(leak.rows) for leak in leaks))
     generator = torch.Generator()
     generator.seed()

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from glasshouse.guard.behaviour.measures import OWNED
 from glasshouse.guard.combinations import (
     AT_A_TIME,
+    OWNED,
     By,
     Pairs,
     RowCombinations,
@@ -66,7 +66,10 @@ class Leak:
         layer: name of the layer.
         by: the kind of row combination that exposes it.
         missing: share of its contrast that is missing, below ``RECOGNISED``.
-        rows: all rows of the weight that expose it, alone, in sums or in pairs.
+        rows: all rows of the weight that expose it, alone, in sums or in pairs; of each fixed combination
+            the one without which nothing is left of it.
+        tensor: name of the tensor; empty: the layer's weight.
+        transposed: rows are columns of the tensor.
     """
 
     example: int
@@ -75,6 +78,8 @@ class Leak:
     by: By
     missing: float
     rows: tuple[int, ...]
+    tensor: str = ""
+    transposed: bool = False
 
 
 @final

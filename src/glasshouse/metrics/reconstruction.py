@@ -253,6 +253,8 @@ class Identification(Hits):
         explanation="How often the right original is found among many look-alikes from the rebuilt image "
         "alone: higher is worse; guessing finds 1 in as many as there are candidates.",
         display="rate",
+        unit="share",
+        range=(0.0, 1.0),
         severity="images",
         order=62,
         chance="1/M, M = distractors + 1",

@@ -154,7 +154,7 @@ class Modality(ABC):
 
     def relax(self, inputs: Tensor) -> Tensor:
         """The nearest points to ``inputs`` (B, ...) at which a search may stand, e.g. on a simplex."""
-        return inputs.clamp(*self.range)
+        return self.project(inputs)
 
     def roughness(self, inputs: Tensor) -> Tensor:
         """How far inputs (B, ...) are from smooth, (B,), differentiable: a prior; 0: there is none."""

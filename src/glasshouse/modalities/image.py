@@ -43,7 +43,7 @@ class Image(Modality):
     name: ClassVar[str] = "image"
     noun: ClassVar[str] = "picture"
     nouns: ClassVar[str] = "pictures"
-    metrics: ClassVar[tuple[str, ...]] = ("psnr", "ssim", "identification")
+    metrics: ClassVar[tuple[str, ...]] = ("mse", "psnr", "ssim", "identification")
     same: ClassVar[float] = 1e-8  # 80 dB on [0, 1]
     near: ClassVar[float] = 1e-3  # 30 dB on [0, 1]: nearly a copy
 

@@ -11,9 +11,10 @@ is computed in its plain form, which has second derivatives. BatchNorm uses the 
 and dropout is off unless the protocol enables it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
+import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -61,10 +62,13 @@ class AdaptedNetwork(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Inputs (B, ...) → outputs (B, ...), for a classifier logits (B, K)."""
+        x = self.normalize(x) if self._normalizes else x
+        own = next((p.dtype for p in self.net.parameters() if p.is_floating_point()), x.dtype)
         with sdpa_kernel(SDPBackend.MATH):  # fused attention cannot be differentiated twice
-            output = self.net(self.normalize(x) if self._normalizes else x)
-        logits: Tensor = output if self._logits is None else self._logits(output)
-        return logits
+            output = self.net(x.to(own) if x.is_floating_point() else x)
+        outputs = _outputs_of(output, self.net) if self._logits is None else self._logits(output)
+        # Losses and scores are computed in single precision, as training in half precision does.
+        return outputs.float() if outputs.dtype in (torch.float16, torch.bfloat16) else outputs
 
     def representation(self, x: Tensor) -> Tensor:
         """The input of the layer that computes the logits, (B, D)."""
@@ -136,6 +140,28 @@ def adapt(
             module.inplace = False
     before = None if normalize is None else Normalize(mean=normalize[0], std=normalize[1])
     return AdaptedNetwork(net, head=layer, normalize=before, logits=logits)
+
+
+def _outputs_of(output: Any, net: nn.Module) -> Tensor:
+    """The outputs of a network that returns a tensor, or them in an entry ``logits`` or at the first place.
+
+    Raises:
+        BadValue: something else.
+    """
+    if isinstance(output, Mapping):
+        output = output.get("logits")
+    elif isinstance(output, tuple | list) and output:
+        output = output[0]
+    elif not isinstance(output, Tensor):
+        output = getattr(output, "logits", None)
+    if isinstance(output, Tensor):
+        return output
+    raise BadValue(
+        _subject(net),
+        needs="outputs as a tensor, or in an entry 'logits' of a dictionary, or first in a tuple",
+        got=f"a {type(output).__name__}",
+        fix="say where they are: glasshouse.adapt(net, logits=lambda output: output['scores'])",
+    )
 
 
 def _find_head(net: nn.Module, head: str | None) -> str:

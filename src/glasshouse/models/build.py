@@ -188,6 +188,15 @@ def _check_arguments(factory: Callable[..., Any], architecture: Architecture) ->
     raise BadValue(f"model '{architecture.name}'", needs=needs, got=got, fix=fix)
 
 
+def _forward_hint(error: Exception) -> str:
+    """What to do about an exception in the forward pass of the user's own network."""
+    if "dtype" in str(error):
+        return "keep all its parameters in one type of float: net.float()"
+    if isinstance(error, TypeError) and "argument" in str(error):
+        return "audit a network of one input; wrap one of several in a module that fixes the others"
+    return "build it for the given input_shape, or change the data (data.resize)"
+
+
 def _check_forward(model: nn.Module, architecture: Architecture) -> None:
     """Check that the user's own network maps a blank example to what the task asks for."""
     subject = f"model '{architecture.name}'"
@@ -202,7 +211,7 @@ def _check_forward(model: nn.Module, architecture: Architecture) -> None:
             subject,
             needs=f"a forward pass on {architecture.inputs.nouns} {architecture.input_shape}",
             got=got,
-            fix="build it for the given input_shape, or change the data (data.resize)",
+            fix=_forward_hint(error),
         ) from error
     if not architecture.task.accepts(shape[1:]):
         asked = ", ".join("any" if size < 0 else str(size) for size in architecture.task.outputs)

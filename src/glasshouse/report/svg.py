@@ -28,17 +28,15 @@ def tag(name: str, *children: str, **attributes: str | float) -> Markup:
     """
     # SVG's camel case (viewBox) is restored by the HTML parser.
     names = [key.removesuffix("_").replace("_", "-") for key in attributes]
-    values = [_readable(value) for value in attributes.values()]
+    values = [_readable(v) if isinstance(v, str) else v for v in attributes.values()]
     pairs = [Markup(' {}="{}"').format(*pair) for pair in zip(names, values, strict=True)]
-    inside = Markup("").join(
-        str(_readable(child)) if not isinstance(child, Markup) else child for child in children
-    )
+    inside = Markup("").join(map(_readable, children))
     return Markup("<{0}{1}>{2}</{0}>").format(name, Markup("").join(pairs), inside)
 
 
-def _readable(value: str | float) -> str | float:
+def _readable(text: str) -> str:
     """Plain text without characters that XML forbids; markup was made here and stays."""
-    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    return text if isinstance(text, Markup) else visible(text)
 
 
 TOP, BOTTOM = 10.0, 262.0  # the plotting area of a chart, pixels

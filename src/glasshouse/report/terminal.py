@@ -14,7 +14,7 @@ from glasshouse.outside.screen import Screen
 from glasshouse.outside.text import visible
 from glasshouse.report import readings, tables, words
 from glasshouse.report.verdicts import stories
-from glasshouse.report.verdicts.answer import overall
+from glasshouse.report.verdicts.answer import overall, registered
 from glasshouse.report.verdicts.choice import Choice, choose
 from glasshouse.report.verdicts.leaks import leaks
 from glasshouse.report.verdicts.policy import MARKS as LIMIT_MARKS
@@ -60,6 +60,8 @@ def summary(result: Result) -> Group:
         if len(rows) > MOST:
             parts.append(line(f"  and {words.count(len(rows) - MOST, 'settings')} more in the report"))
     parts += [Text(), *_policy(policy(result))]
+    if text := registered(result.manifest.get("register")):
+        parts.append(line(f"Register: {text}.", "dim"))
     return Group(*parts)
 
 

@@ -21,8 +21,8 @@ from glasshouse.results.records import Exhibit, Result
 
 __all__ = ["FORMAT", "READABLE", "pictures", "read_result", "sentences", "write_result"]
 
-FORMAT = 2
-READABLE = (1, 2)
+FORMAT = 3
+READABLE = (3,)
 
 
 def write_result(result: Result, path: Path) -> None:

@@ -98,8 +98,10 @@ class Victim:
         rank: number of held-out examples that match the claim as well or better.
         compared: M, the number of held-out examples.
         p: (1 + rank) / (1 + M).
-        p_adjusted: with Holm's correction over the victims of the cell.
-        leaks: ``p_adjusted`` is below .05.
+        p_adjusted: corrected for how many victims of the cell are judged (Benjamini and Hochberg).
+        leaks: the victim is named: ``p_adjusted`` is at most .05, and no other claim matches it as well.
+        out: it counts as come out where the share of such victims is bounded: as ``leaks``, with p at most
+            .025 and no correction, which would hide some.
     """
 
     name: str
@@ -109,6 +111,7 @@ class Victim:
     p: float
     p_adjusted: float
     leaks: bool
+    out: bool = False
 
 
 @final
@@ -166,11 +169,13 @@ class Power:
         planted: leaks that were planted.
         found: of them, by this attack with these settings.
         how: how they were planted, in words.
+        told_p: of the attack's loss telling the canaries' examples from held-out ones; 1: it has none.
     """
 
     planted: int
     found: int
     how: str = ""
+    told_p: float = 1.0
 
 
 @final

@@ -2,9 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, final
+from statistics import median
+from typing import Any, Final, Literal, final
 
-__all__ = ["EmpiricalEpsilon", "Search", "UpperBound"]
+__all__ = ["TOLD", "Certificate", "EmpiricalEpsilon", "Search", "UpperBound"]
+
+
+TOLD: Final = 0.05
+"""A loss tells the truth from decoys if ranks as low as the truth's have at most this chance."""
+_FLAT: Final = 0.01
+"""The last half of a search added nothing if it lowered the loss by at most this share."""
+_TOLERATED: Final = 0.05
+"""Largest tolerance of a loss, as a share of its distance from the truth to a typical decoy."""
 
 
 @final
@@ -14,13 +23,16 @@ class Search:
 
     Attributes:
         name: of the victim, e.g. ``round 0, client 3``.
-        loss: at the claim.
-        truth: at the private images in the order of the claim, with the claim's labels or with their own,
+        loss: at the claim; the larger value, where it was asked twice.
+        truth: at the private examples in the order of the claim, with the claim's labels or with their own,
             whichever is smaller (decision 0137).
-        noise: tolerance: losses that differ by at most this count as equal.
+        noise: tolerance that the attack declares: losses that differ by at most this count as equal.
         projected: for attacks with a generator, the loss at the generator's images nearest to the ground
             truth; None: the attack searches over all images.
         curve: (step, smallest loss so far) of the attack's search, where reported.
+        decoys: losses at held-out examples in the truth's place.
+        reproduced: the loss said the same of the claim both times.
+        reason: why the loss could not be evaluated; empty: it was.
     """
 
     name: str
@@ -29,21 +41,72 @@ class Search:
     noise: float
     projected: float | None = None
     curve: tuple[tuple[int, float], ...] = ()
+    decoys: tuple[float, ...] = ()
+    reproduced: bool = True
+    reason: str = ""
+
+    @property
+    def tolerance(self) -> float:
+        """The declared noise, but never so much that a held-out example would count as the truth."""
+        if not self.decoys:
+            return self.noise
+        return min(self.noise, _TOLERATED * max(0.0, median(self.decoys) - self.truth))
+
+    @property
+    def rank(self) -> int:
+        """Decoys whose loss is as low as the truth's; all of them, for a constant loss."""
+        return sum(decoy <= self.truth for decoy in self.decoys)
 
     @property
     def finished(self) -> bool:
         """Whether the claim's loss is no higher than that of the ground truth, or of its projection."""
         threshold = self.truth if self.projected is None else self.projected
-        return self.loss <= threshold + self.noise
+        return not self.reason and self.reproduced and self.loss <= threshold + self.tolerance
 
     @property
     def falling(self) -> bool:
-        """Whether the last 10 % of the search lowered its loss by more than 1 %."""
+        """Whether the last half of the search lowered its loss by more than 1 %, and more than the noise."""
         if len(self.curve) < 2:
             return False
         end = self.curve[-1][0]
-        before = [loss for step, loss in self.curve if step <= 0.9 * end]
-        return bool(before) and before[-1] - self.curve[-1][1] > 0.01 * abs(before[-1])
+        before = [loss for step, loss in self.curve if step <= 0.5 * end]
+        return bool(before) and before[-1] - self.curve[-1][1] > max(_FLAT * abs(before[-1]), self.noise)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Certificate:
+    """What the searches behind one finding certify together; it could have failed.
+
+    Attributes:
+        searches: number of claims whose search was asked about.
+        unfinished: of these, stopped above the truth's loss, or could not be evaluated.
+        told_p: chance of ranks among decoys as low as the truth's for a loss that cannot tell; 1 without
+            decoys.
+        drawn: searches that reported a curve of their loss.
+        falling: of these, lowered their loss in the last half of their budget.
+        reason: why losses could not be evaluated; empty: all were.
+    """
+
+    searches: int
+    unfinished: int
+    told_p: float
+    drawn: int
+    falling: int
+    reason: str = ""
+
+    @property
+    def missing(self) -> str:
+        """What keeps it from certifying that more search would find nothing; empty: nothing does."""
+        if self.reason:
+            return f"the attack's loss could not be evaluated: {self.reason}"
+        if self.told_p > TOLD + 1e-9:  # one truth ranked first among 20 has exactly this chance
+            return "the attack's loss does not tell the private examples from held-out ones"
+        if self.unfinished:
+            return f"{self.unfinished} of {self.searches} searches stopped above the loss of the truth"
+        if self.falling:
+            return f"the last half of the budget lowered the loss of {self.falling} of {self.drawn} searches"
+        return ""
 
 
 @final

@@ -16,6 +16,7 @@ from glasshouse.outside import limits
 from glasshouse.outside.schema import freeze
 from glasshouse.registry import nearest_names
 from glasshouse.scenario.check import Inspect, check_raw
+from glasshouse.scenario.defaults import fill_metrics
 from glasshouse.scenario.overrides import PathError, assign, join_path, parse_path, split_assignment
 from glasshouse.scenario.problems import found_problems, unmet
 from glasshouse.scenario.shipped import preset_text
@@ -85,6 +86,7 @@ def _check(
     problems += _set_all(raws, entries, sets)
     members = []
     for (prefix, one), entry in zip(raws, entries, strict=True):
+        fill_metrics(one)
         scenario, faults = check_raw(one, inspect=inspect)
         problems += [replace(p, path=prefix + p.path) for p in faults]
         if scenario is not None:
@@ -106,7 +108,9 @@ def from_dict(raw: Mapping[str, Any], *, subject: str = "a scenario") -> Scenari
         >>> from_dict({"name": "mine", "attacks": ["idlg"]}).data.source
         'digits'
     """
-    scenario, problems = check_raw(canonical(raw))
+    filled = canonical(raw)
+    fill_metrics(filled)
+    scenario, problems = check_raw(filled)
     if scenario is None:
         raise BadScenario(subject, problems)
     return scenario

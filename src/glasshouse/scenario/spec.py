@@ -235,7 +235,8 @@ class Audit(Table):
     """``[audit]``: which updates are attacked, and how the attacks are scored.
 
     Attributes:
-        metrics: registered names, with arguments if they take any.
+        metrics: registered names, with arguments if they take any; without: those of what the attacks claim,
+            in the data's modality.
         rounds: rounds whose updates are attacked; negative numbers count from the last round.
         victims: maximal number of attacked updates.
         distractors: M - 1 for identification.
@@ -245,6 +246,8 @@ class Audit(Table):
         seeds: repeat the federation with each of these; empty: once, with the scenario's seed.
         contrast: attack (label or name) whose paired difference to every other attack is reported.
         margin: share of victims that may come out before a setting counts as leaking, in (0, 1).
+        planted: canaries whose updates are sent undefended, to see whether the attacks find them: the power
+            behind a silence; 0: none.
         epsilon: the claimed ε, and how it is tested.
         auditor: who is responsible for the audit, printed on the report; default: ``GLASSHOUSE_AUDITOR``.
     """
@@ -261,6 +264,7 @@ class Audit(Table):
     seeds: tuple[Natural, ...] = ()
     contrast: str = ""
     margin: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    planted: Natural = 8
     epsilon: Epsilon = Epsilon()
     auditor: str = ""
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from glasshouse import registry
-from glasshouse.metrics.base import Metric, PooledMetric, Requirement, ScoreContext, Wording
+from glasshouse.metrics.base import Metric, Requirement, ScoreContext, Wording
 from glasshouse.testing.fixtures import to_provide
 
 Sides = tuple[Tensor, Tensor]
@@ -52,6 +52,11 @@ class MetricContract:
         """Number of values that ``score`` returns for ``wrong`` and ``right``: one per private example."""
         return len(wrong[1])
 
+    @staticmethod
+    def is_pooled(metric: Metric) -> bool:
+        """Whether the metric is one over all clients together."""
+        return type(metric).pool is not Metric.pool
+
     def guess(self, metric: Metric, seed: int) -> tuple[Tensor, Tensor, ScoreContext]:
         """A claim made without information, its ground truth and context; only if chance is declared."""
         raise NotImplementedError
@@ -75,6 +80,7 @@ class MetricContract:
         assert wording.explanation.rstrip().endswith(".")
         assert wording.display != "rate" or metric.unit == "share"
         assert (wording.display == "level") == (metric.unit == "dB")
+        assert wording.chance
 
     def test_says_what_it_scores_and_within_which_range(self, metric: Metric) -> None:
         """Registered kind of claim, valid field name, known requirements, ordered range."""
@@ -92,7 +98,7 @@ class MetricContract:
         for claimed, truth in (wrong, right):
             numbers = metric.score(claimed, truth, context=context)
             assert numbers.dtype == np.float64
-            assert numbers.shape == ((1,) if isinstance(metric, PooledMetric) else (units,))
+            assert numbers.shape == ((1,) if self.is_pooled(metric) else (units,))
             assert np.isfinite(numbers).all()
             assert ((numbers >= metric.range[0]) & (numbers <= metric.range[1])).all()
 
@@ -122,8 +128,9 @@ class MetricContract:
             claimed, truth, around = self.guess(metric, seed)
             chance = metric.chance(around)
             assert chance is not None
-            if isinstance(metric, PooledMetric):  # computing the interval of every guess would be slow
+            if self.is_pooled(metric):  # computing the interval of every guess would be slow
                 scores = metric.values(claimed.double().numpy(), truth.numpy()[None])
+                assert scores is not None
             else:
                 scores = metric.score(claimed, truth, context=around)
             gaps.append(float(scores.mean()) - chance)
@@ -134,11 +141,13 @@ class MetricContract:
         self, metric: Metric, wrong: Sides, context: ScoreContext
     ) -> None:
         """``pool`` and ``values`` agree with ``score``; only for pooled metrics."""
-        if not isinstance(metric, PooledMetric):
+        if not self.is_pooled(metric):
             return
         claimed, truth = wrong[0].double().numpy(), wrong[1].numpy()
-        pooled = metric.pool(claimed, truth)
+        pooled, values = metric.pool(claimed, truth), metric.values(claimed, truth[None])
+        assert pooled is not None
+        assert values is not None
         assert metric.score(*wrong, context=context).tolist() == [pooled.value]
-        assert metric.values(claimed, truth[None]).tolist() == pytest.approx([pooled.value])
+        assert values.tolist() == pytest.approx([pooled.value])
         assert pooled.low <= pooled.value <= pooled.high
         assert pooled.low < pooled.high

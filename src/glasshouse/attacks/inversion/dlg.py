@@ -42,7 +42,7 @@ class DLG(ExactAttack):
         threat="server, sees single updates",
         control=ON_LENET,
     )
-    needs: ClassVar[Needs] = update_needs(LINEAR, one_label=True)
+    needs: ClassVar[Needs] = update_needs(LINEAR, one_label=True, twice=True)
 
     search: QuasiNewton = field(default_factory=QuasiNewton)
     adaptive: bool = False

@@ -34,7 +34,7 @@ class IDLG(ExactAttack):
         threat="server, sees single updates",
         control=ON_LENET,
     )
-    needs: ClassVar[Needs] = update_needs(LINEAR, "labels", one_label=True)
+    needs: ClassVar[Needs] = update_needs(LINEAR, "labels", one_label=True, twice=True)
 
     search: QuasiNewton = field(default_factory=QuasiNewton)
     adaptive: bool = False

@@ -64,7 +64,7 @@ class InvertingGradients(DescentAttack):
         threat="server, sees single updates",
         control=ON_MLP,
     )
-    needs: ClassVar[Needs] = update_needs(ANY, "labels")
+    needs: ClassVar[Needs] = update_needs(ANY, "labels", twice=True)
 
     search: Descent = field(default_factory=partial(Descent, signed=True))
     tv: NotNegative = 0.01

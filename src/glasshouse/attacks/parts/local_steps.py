@@ -53,6 +53,7 @@ def update_needs(
     repeats: bool = True,
     modalities: frozenset[str] = frozenset(),
     one_label: bool = False,
+    twice: bool = False,
 ) -> Needs:
     """Needs of an attack on single updates; ``uses``: grants used where given; others as in ``Needs``."""
     return Needs(
@@ -64,6 +65,7 @@ def update_needs(
         continuous=not modalities,
         one_label=one_label,
         repeats=repeats,
+        twice=twice,
     )
 
 

@@ -32,7 +32,7 @@ CONTROL: Final[Mapping[str, Any]] = {
     "setting": "digits; 12 clients, 4 of which send the opposite of their update; 40 sums of 4",
     "metric": "auc",
     # What these clients do, whatever the audit looks for; only the longest prefix of rounds is judged.
-    "fits": {"looks_for": "gradient_inversion", "settings": {}, "every": 40},
+    "fits": {"looks_for": "gradient_inversion", "settings": {}},
     "scenario": {
         "data": {"examples": 8, "auxiliary": 400},
         "model": {"name": "mlp", "hidden": 16},

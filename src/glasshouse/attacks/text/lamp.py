@@ -73,7 +73,7 @@ class Lamp(SentenceAttack):
     )
     name: ClassVar[str] = "lamp"
     needs: ClassVar[Needs] = replace(
-        update_needs(LINEAR, "labels", modalities=SENTENCES), grants=frozenset({"auxiliary"})
+        update_needs(LINEAR, "labels", modalities=SENTENCES, twice=True), grants=frozenset({"auxiliary"})
     )
 
     search: Descent = field(default_factory=partial(Descent, restarts=1, learning_rate=0.3))

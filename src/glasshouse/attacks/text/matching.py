@@ -226,7 +226,6 @@ class Matching:
         return SearchedLoss(
             loss=loss,
             noise=ROUNDING,
-            reached=lambda claim: -float(claim.confidence[0]) if isinstance(claim, Sequences) else torch.inf,
         )
 
 

@@ -55,7 +55,7 @@ class Tag(SentenceAttack):
         },
     )
     name: ClassVar[str] = "tag"
-    needs: ClassVar[Needs] = update_needs(LINEAR, "auxiliary", "labels", modalities=SENTENCES)
+    needs: ClassVar[Needs] = update_needs(LINEAR, "auxiliary", "labels", modalities=SENTENCES, twice=True)
 
     search: Descent = field(default_factory=partial(Descent, restarts=1, learning_rate=0.3))
     weight: NotNegative = 0.01

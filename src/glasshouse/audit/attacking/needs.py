@@ -8,6 +8,7 @@ from typing import Any, Final
 from glasshouse.attacks.base import Attack, Needs
 from glasshouse.attacks.budget import Budget
 from glasshouse.errors import GlasshouseError
+from glasshouse.models.derivatives import second_derivative_fault
 from glasshouse.registry import create, load
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin
@@ -76,6 +77,8 @@ def unmet_by_examples(
             got="no grant labels",
             fix="set grants.labels = true, or choose an attack that needs no targets",
         )
+    if needs.twice and (fault := second_derivative_fault(architecture)) is not None:
+        return Refusal(subject=subject, needs=fault[0], got=fault[1], fix=f"{fault[2]}, or {other}")
     return None
 
 

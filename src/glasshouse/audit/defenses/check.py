@@ -13,10 +13,11 @@ import scipy
 import torch
 from torch import Tensor
 
-from glasshouse.audit.defenses.declared import Judged, Mark, Ruling, judge, rule
+from glasshouse.audit.defenses.declared import Judged, Ruling, judge, rule
 from glasshouse.audit.defenses.documents import observe_masks
-from glasshouse.audit.defenses.observe import GAUSSIAN, Observation, State, absent, observe, unclear
+from glasshouse.audit.defenses.observe import Observation, State, absent, observe, unclear
 from glasshouse.audit.defenses.traces import Trace, traces_of
+from glasshouse.federation.defenses.marks import GAUSSIAN, Mark
 from glasshouse.privacy.marks import ROUNDING
 from glasshouse.transcript.record import RoundRecord, Transcript
 from glasshouse.wire import Mechanism

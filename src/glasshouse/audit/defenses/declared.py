@@ -3,12 +3,15 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Final, Literal, final
 
-from glasshouse.audit.defenses.observe import GAUSSIAN, LAPLACE, Observation, unclear
-from glasshouse.registry import create, load
-from glasshouse.settings import PLAIN
-from glasshouse.wire import Mechanism, Terms, Update
+from glasshouse.audit import guarded
+from glasshouse.audit.defenses.observe import Observation, unclear
+from glasshouse.errors import GlasshouseError
+from glasshouse.federation.defenses.marks import Mark
+from glasshouse.registry import load, names
+from glasshouse.wire import Mechanism, Refusal, Terms, Update
 
 Ruling = Literal["as declared", "off", "mis-set", "never binds", "partly", "cannot be told", "not declared"]
 
@@ -18,33 +21,6 @@ _CLOSE: Final = 0.05
 _BLURRED: Final = "under the noise"
 _SHARES: Final = ("zeros", "total_zeros")
 _SIZES: Final = ("norm", "tensor_norm", "largest")
-_PLAIN_MARKS: Final = {
-    "clip": ("norm", "norm"), "clip_layers": ("tensor_norm", "norm"), "clip_values": ("largest", "bound"),
-    "prune": ("zeros", "share"), "quantise": ("bits", "bits"),
-}  # fmt: skip
-"""By defence: the mark of one of its settings, and the name of that setting."""
-_NAMES: Final = {
-    "norm": "clip", "tensor_norm": "clip_layers", "largest": "clip_values", "zeros": "prune",
-    "total_zeros": "percentile", "noise": "noise",
-}  # fmt: skip
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Mark:
-    """One mark that a declared defence must leave in updates.
-
-    Attributes:
-        kind: of the observation that shows it.
-        setting: name of the defence's argument, or a quantity derived from it.
-        value: of the setting; None where the terms do not determine it.
-        family: distribution of a noise.
-    """
-
-    kind: str
-    setting: str
-    value: float | None
-    family: str = ""
 
 
 @final
@@ -71,54 +47,21 @@ class Judged:
     reason: str
 
 
-def marks_of(mechanism: Mechanism, update: Update, terms: Terms) -> list[Mark]:
+def marks_of(mechanism: Mechanism, update: Update, terms: Terms) -> tuple[Mark, ...]:
     """The marks that ``mechanism`` must leave in ``update``; empty if it leaves none that can be checked."""
-    parameters, steps = mechanism.parameters, update.steps
-    if mechanism.name in _PLAIN_MARKS:
-        kind, setting = _PLAIN_MARKS[mechanism.name]
-        return [Mark(kind=kind, setting=setting, value=float(parameters[setting]))]
-    match mechanism.name:
-        case "percentile":
-            share, bound = float(parameters["percentile"]) / 100, float(parameters["bound"]) * steps
-            return [
-                Mark(kind="total_zeros", setting="percentile / 100", value=share),
-                Mark(kind="largest", setting="bound · steps", value=bound),
-            ]
-        case "sparse_vector":
-            zeros = None if parameters["replace"] else 1 - float(parameters["fraction"])
-            return [
-                Mark(kind="total_zeros", setting="1 - fraction", value=zeros),
-                Mark(kind="largest", setting="bound · steps", value=float(parameters["bound"]) * steps),
-            ]
-        case "sign":
-            return [Mark(kind="bits", setting="bits", value=1.0)]
-        case "gaussian_noise":
-            return [_noise_mark(float(parameters["std"]))]
-        case "laplace_noise":
-            return [_noise_mark(float(parameters["scale"]) * math.sqrt(2), LAPLACE)]
-        case "gaussian_mechanism":
-            bound = float(parameters["clip"])
-            return [Mark(kind="norm", setting="clip", value=bound), _noise_mark(float(parameters["std"]))]
-        case "dp_sgd":
-            return [_noise_mark(_dp_sgd_std(mechanism, update, terms))]
-    return []
-
-
-def _noise_mark(std: float | None, family: str = GAUSSIAN) -> Mark:
-    return Mark(kind="noise", setting="std", value=std, family=family)
-
-
-def _dp_sgd_std(mechanism: Mechanism, update: Update, terms: Terms) -> float | None:
-    """Noise std of an entry of the update; None under momentum, decay, schedules and other optimizers."""
-    batch = min(terms.batch_size, update.examples)
-    private = create(load("defenses", "dp_sgd"), mechanism.parameters)
-    multiplier = float(private.noise(batch_rate=batch / update.examples, steps=update.steps))
-    per_step = multiplier * float(mechanism.parameters["clip"]) / batch
-    if terms.sends == "gradient":
-        return per_step
-    if terms.optimizer != PLAIN:
-        return None
-    return terms.learning_rate * per_step * math.sqrt(update.steps)
+    if mechanism.name not in names("defenses"):
+        return ()
+    # A defence of another package need not say how it shows.
+    says = getattr(load("defenses", mechanism.name), "marks", None)
+    if says is None:
+        return ()
+    marks = guarded.call(
+        "defense",
+        mechanism.name,
+        lambda: tuple(says(mechanism.parameters, update, terms)),
+        about="in its marks",
+    )
+    return () if isinstance(marks, Refusal) else marks
 
 
 def judge(
@@ -160,9 +103,25 @@ def judge(
 
 
 def _name(observation: Observation) -> str:
-    if observation.kind == "bits":
-        return "sign" if observation.value == 1 else "quantise"
-    return f"{observation.family} noise".strip() if observation.kind == "noise" else _NAMES[observation.kind]
+    """What an undeclared defence is called: as the registered one that shows so."""
+    if observation.kind == "noise":
+        return f"{observation.family} noise".strip()
+    kind = "one bit" if observation.kind == "bits" and observation.value == 1 else observation.kind
+    return _names_by_mark().get(kind, kind.replace("_", " "))
+
+
+@cache
+def _names_by_mark() -> dict[str, str]:
+    """Registered defences by the mark that shows them; those whose extra is missing are left out."""
+    named: dict[str, str] = {}
+    for name in names("defenses"):
+        try:
+            kind = getattr(load("defenses", name), "shown_by", "")
+        except GlasshouseError:
+            continue
+        if kind:
+            named.setdefault(kind, name)
+    return named
 
 
 def _sum_of(noises: Sequence[Mark]) -> Mark:

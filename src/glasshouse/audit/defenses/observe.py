@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from glasshouse.audit.defenses.traces import Trace, differ
+from glasshouse.federation.defenses.marks import GAUSSIAN, LAPLACE
 from glasshouse.privacy.marks import common_ceiling, grid_bits, scattered_zeros
 from glasshouse.wire import Terms
 
@@ -21,8 +22,6 @@ State = Literal["on", "off", "unclear"]
 UNKNOWN: Final = (math.nan, math.nan)
 FEWEST: Final = 10
 """Smallest number of sums that are zero without noise from which noise is estimated."""
-LAPLACE: Final = "laplace"
-GAUSSIAN: Final = "gaussian"
 _MEAN_TO_STD: Final = {GAUSSIAN: math.sqrt(2 / math.pi), LAPLACE: math.sqrt(0.5)}
 _SCATTERED: Final = 0.01
 _ON_LINE: Final = 0.3

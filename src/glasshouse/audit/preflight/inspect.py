@@ -184,14 +184,12 @@ def _refusals_in(scenario: Scenario) -> Iterator[Refusal | None]:
         survey = survey_data(one)[0]
         for attack in one.attacks:
             refusal = foresee_refusal(one, attack)
-            if refusal is not None or survey is None:
-                yield refusal
-                continue
-            network, subject = agreed_network(one, survey), f"attack '{attack.label or attack.name}'"
-            refusal = unmet_by_examples(declared(attack)[0], subject, network, promised_grants(one))
-            if refusal is None:
+            if refusal is None and survey is not None:
+                network, name = agreed_network(one, survey), attack.label or attack.name
                 key = ["attack on a model", attack.name, repr(attack.arguments), repr(network)]
-                refusal = once(key, partial(_on_model, attack, network))
+                refusal = unmet_by_examples(
+                    declared(attack)[0], f"attack '{name}'", network, promised_grants(one)
+                ) or once(key, partial(_on_model, attack, network))
             yield refusal
 
 

@@ -1,19 +1,19 @@
 """Check that the models of a scenario fit its images, by building them and passing one blank image."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 import torch
-from torch import Tensor
 
 from glasshouse.cache import once
 from glasshouse.data.survey import Survey
 from glasshouse.errors import GlasshouseError, Problem
 from glasshouse.interfaces import traits_of
 from glasshouse.modalities.image import Image
-from glasshouse.models.build import build, shortlist
+from glasshouse.models.build import build
+from glasshouse.models.derivatives import Fault, derivative_fault
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin
 from glasshouse.tasks.base import Task
@@ -26,9 +26,6 @@ MOST_PARAMETERS = 2**28
 
 SMALL_LAYER = 2**22
 """Largest number of parameters of a layer, guessed from the model's arguments, for building it in memory."""
-
-Fault = tuple[str, str, str]
-"""A problem with a network: needs, got, hint."""
 
 
 def networks(scenario: Scenario, survey: Survey) -> Iterator[tuple[str, Architecture]]:
@@ -96,48 +93,6 @@ def _find_fault(network: Architecture) -> Fault | None:
     except (RuntimeError, ValueError, OverflowError, ZeroDivisionError, MemoryError) as error:
         got = f"'{network.name}': {(str(error).splitlines() or [type(error).__name__])[0][:160]}"
         return f"a model for {network.inputs.nouns} of {shape}", got, "set data.resize, or another model"
-    return None
-
-
-def derivative_fault(network: Architecture, trained: str = "") -> Fault | None:
-    """The problem with differentiating the user's own network for one example; None: none. Cached.
-
-    Clients need the gradient of every parameter that they train (those whose names start with ``trained``),
-    and gradient-matching attacks differentiate it again.
-    """
-    key = ["fault of derivatives", repr(network), trained]
-    return once(key, lambda: _find_derivative_fault(network, trained))
-
-
-def _find_derivative_fault(network: Architecture, trained: str) -> Fault | None:
-    model = build(network).eval()
-    parameters = {name: p for name, p in model.named_parameters() if name.startswith(trained)}
-    if frozen := [name for name, p in parameters.items() if not p.requires_grad]:
-        fix = "call requires_grad_(True), or keep what is not trained in buffers (register_buffer)"
-        return "parameters that can be trained", f"requires_grad = False for {shortlist(frozen)}", fix
-    example = network.inputs.probes(4, torch.Generator().manual_seed(0))[:1]
-    example = example.requires_grad_() if network.inputs.continuous else example
-    logits = model(example)
-    if not logits.isfinite().all():
-        low, high = network.inputs.range
-        return (
-            "finite outputs",
-            "NaN or infinity for a valid example",
-            f"mind that numbers are in [{low}, {high}]",
-        )
-    try:
-        loss = network.task.loss(logits, network.task.blank(1, logits.shape[1:]), example)
-        gradients: Sequence[Tensor | None] = torch.autograd.grad(
-            loss, list(parameters.values()), create_graph=True, allow_unused=True
-        )
-        if unused := [name for name, g in zip(parameters, gradients, strict=True) if g is None]:
-            fix = "remove the layers that forward does not use"
-            return "logits that depend on every parameter", f"they do not depend on {shortlist(unused)}", fix
-        size = torch.stack([g.square().sum() for g in gradients if g is not None]).sum()
-        torch.autograd.backward(size)  # for all leaves: otherwise a path that breaks off would go unnoticed
-    except RuntimeError as error:
-        fix = "replace the layer by one of torch's ordinary ones"
-        return "a network that can be differentiated twice, as attacks do", str(error).splitlines()[0], fix
     return None
 
 

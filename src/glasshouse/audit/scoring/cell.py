@@ -18,14 +18,14 @@ from glasshouse.audit.scoring.finding import Measurement, finding_of
 from glasshouse.audit.scoring.pair import can_score
 from glasshouse.audit.scoring.read import Run, read_runs
 from glasshouse.audit.scoring.score import ScoredMetric, score_metric
+from glasshouse.audit.scoring.table import MOST_VICTIMS, tables
 from glasshouse.audit.scoring.tasks import CellResult, CellTask, control_key
 from glasshouse.audit.scoring.victims import can_judge_victims, victims_of
 from glasshouse.audit.scoring.words import place_of
 from glasshouse.audit.simulation.record import GroupRecord, read_record
-from glasshouse.figures.drawing import Drawings
 from glasshouse.metrics.base import Metric
 from glasshouse.registry import create, load
-from glasshouse.results.records import Control, Finding, Refused, Utility
+from glasshouse.results.records import Control, Finding, Refused, Utility, Victim
 from glasshouse.scenario.axes import Cell
 from glasshouse.scenario.table import Plugin
 from glasshouse.wire import Refusal
@@ -60,13 +60,10 @@ def score_cell(task: CellTask) -> tuple[str, CellResult]:
         for i, attack in enumerate(scenario.attacks)
     }
     numbers = {a.label or a.name: scores[i].numbers for i, a in enumerate(scenario.attacks)}
-    # A figure that cannot be drawn takes no number with it.
     findings = {i: one.findings for i, one in scores.items()}
-    drawings = guarded.call("figure", "of the cell", lambda: illustrate(task, records, runs, findings))
+    drawings = illustrate(task, records, runs, findings)
     refusals = list(_refusals(task, records, runs, scores))
-    if isinstance(drawings, Refusal):
-        refusals.append(refusal_record(cell, drawings))
-        drawings = Drawings()
+    refusals += [refusal_record(cell, refusal) for refusal in drawings.refusals]
     return cell.hash, CellResult(
         findings=tuple(f for one in scores.values() for f in one.findings),
         refusals=tuple(refusals),
@@ -90,14 +87,17 @@ def score_attack(task: CellTask, attack: Plugin, runs: Sequence[Run], *, alone: 
     numbers: dict[str, ScoredMetric] = {}
     notes: list[str] = []
     runs = [run for run in runs if run.ground.truth.used]
-    for name, metric in metrics.items():
+    singles: dict[str, tuple[Victim, ...]] = {}
+    # The metric that judges single examples comes first: what it says of them holds for all others.
+    for name in sorted(metrics, key=lambda name: name not in primary.values()):
+        metric = metrics[name]
         if not any(can_score(kind, metric) for kind in kinds):
             continue
 
         def work(name: str = name, metric: Metric = metric) -> tuple[Finding, ScoredMetric, str] | None:
             return _measure(task, attack, runs, judged=Judged(
                 name=name, metric=metric, claim=_kind(metric, kinds), primary=name in primary.values(),
-                alone=alone))  # fmt: skip
+                alone=alone, singles=singles.get(metric.claim, ())))  # fmt: skip
 
         answer = guarded.call("metric", name, work, about=f"of attack '{label}'")
         if isinstance(answer, Refusal):
@@ -105,7 +105,11 @@ def score_attack(task: CellTask, attack: Plugin, runs: Sequence[Run], *, alone: 
         elif answer is not None:
             finding, numbers[name], note = answer
             findings.append(finding)
+            if finding.primary and finding.victims:
+                singles[metric.claim] = finding.victims
             notes += [f"{label}: {note}"] if note else []
+    order = list(metrics)
+    findings.sort(key=lambda finding: order.index(finding.metric))
     return AttackScores(
         findings=tuple(findings), refusals=tuple(refusals), numbers=numbers, notes=tuple(notes)
     )
@@ -135,7 +139,8 @@ def _metrics(cell: Cell) -> tuple[dict[str, Metric], list[Refusal]]:
 class Judged:
     """A metric by which an attack is judged: its label, the kind of claims, and whether it decides.
 
-    ``alone``: no attack of another kind makes such claims.
+    ``alone``: no attack of another kind makes such claims; ``singles``: verdicts on single victims, by the
+    metric that judges them.
     """
 
     name: str
@@ -143,6 +148,7 @@ class Judged:
     claim: str
     primary: bool
     alone: bool
+    singles: tuple[Victim, ...] = ()
 
 
 def _measure(
@@ -154,7 +160,9 @@ def _measure(
     if scored is None:
         return None
     single = judged.primary and can_judge_victims(metric)
-    victims = victims_of(name, metric, scored, runs) if single else ()
+    compares = can_judge_victims(metric) and not metric.counts
+    compared = tuple(tables(metric, runs, singles=single)) if compares else ()
+    victims = victims_of(name, metric, scored, runs, compared=compared) if single else ()
     note = victims if isinstance(victims, str) else ""
     why = note or ("no single examples" if judged.primary else "single victims are judged by another metric")
     scored = scored.by_people()
@@ -166,6 +174,7 @@ def _measure(
         control=task.controls.get(control_key(attack)),
         power=task.powers.get(control_key(attack)),
         alike=share_alike(runs) if single else 0.0,
+        tables=compared,
     )
     return finding_of(task.cell, attack, measured, runs), scored, note
 
@@ -176,7 +185,7 @@ def share_alike(runs: Sequence[Run]) -> float:
     for run in runs:
         near = run.book.modality.near
         keys = sorted(run.ground.truth.used)
-        batches = [run.ground.target(*key).batch.inputs for key in keys]
+        batches = [run.ground.target(*key).batch.inputs for key in keys[:MOST_VICTIMS]]
         if len(batches) < 2:
             continue
         owners = torch.repeat_interleave(torch.arange(len(batches)), torch.tensor([len(b) for b in batches]))

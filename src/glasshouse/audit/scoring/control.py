@@ -8,7 +8,7 @@ other data, and are cached (decision 0086).
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, final
@@ -90,6 +90,8 @@ def run_control(task: ControlTask) -> str:
     except (BadScenario, BadValue):
         return task.key  # the settings are invalid in the easy setting: no claims, so no power
     attack = attack_of(task.attack, scenario.attacks[0].arguments)
+    if raised_effort(task.attack, json.loads(task.arguments), scenario.attacks[0].arguments):
+        return task.key  # what it shows is not what the audit runs
     place = _federation_folder(task, scenario)
     place.mkdir(parents=True, exist_ok=True)
     with FileLock(place.with_suffix(".lock")):
@@ -134,6 +136,10 @@ def judge_control(task: ControlTask) -> tuple[str, Control | None]:
     claims = sorted(Path(task.folder).glob("claims/*/claims.json"))
     outcomes = [read_outcome(p.parent) for p in claims]
     failed = Control(passed=False, setting=easy.get("setting", ""), n=0, metric=easy["metric"])
+    if not outcomes:
+        arguments = _easy_scenario(task, easy)["attacks"][0]
+        eased = {name: value for name, value in arguments.items() if name != "name"}
+        failed = replace(failed, reason=raised_effort(task.attack, json.loads(task.arguments), eased))
     result = _judge(task, easy, outcomes, failed) if outcomes else failed
     write_json(path, asdict(result))
     return task.key, result
@@ -189,6 +195,45 @@ def _easy_setting(task: ControlTask) -> Mapping[str, Any]:
             fix="a control runs with the audited settings; 'fits' is only for what depends on the easy data",
         )
     return {**easy, "metric": own.control_metric} if easy else {}
+
+
+def raised_effort(attack: str, audited: Mapping[str, Any], eased: Mapping[str, Any]) -> str:
+    """Which setting of a control asks for more effort than the audit does, in words; empty: none.
+
+    More effort is a larger budget, or any larger whole number: iterations, restarts, candidates. Settings
+    under which the attack cannot be built are refused elsewhere.
+
+    Args:
+        attack: registered name.
+        audited: its settings in the audit.
+        eased: those in the easy setting, with what its card ``fits``.
+    """
+    try:
+        ours, easy = attack_of(attack, dict(audited)), attack_of(attack, dict(eased))
+    except (BadScenario, BadValue):
+        return ""
+    budgets = [getattr(one, "budget", None) for one in (ours, easy)]
+    for name in ("amount", "restarts", "training"):
+        least, most = (getattr(budget, name, 0) for budget in budgets)
+        if most > least:
+            return f"its easy setting raises the effort: {name} {most} for {least}"
+    for path, value in _leaves(eased):
+        before: Any = ours
+        for key in path:
+            before = getattr(before, key, None)
+        whole = isinstance(value, int) and isinstance(before, int) and not isinstance(value, bool)
+        if whole and value > before:
+            return f"its easy setting raises the effort: {'.'.join(path)} {value} for {before}"
+    return ""
+
+
+def _leaves(table: Mapping[str, Any], *above: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every setting of a table and of those in it, with its path."""
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, *above, key)
+        else:
+            yield (*above, key), value
 
 
 def easy_scenario(attack: Plugin) -> Scenario | None:

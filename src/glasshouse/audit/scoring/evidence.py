@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from glasshouse.audit import guarded
 from glasshouse.audit.attacking.call import adversary_side
 from glasshouse.audit.attacking.needs import attack_of, threat_of
 from glasshouse.audit.scoring.read import Run
@@ -74,7 +75,7 @@ def illustrate(
         ),
         federations=tuple(federations.values()),
     )
-    return draw_cell(evidence)
+    return draw_cell(evidence, guarded.call)
 
 
 def _federation(scenario: Scenario, folder: Path, record: GroupRecord) -> Federation:

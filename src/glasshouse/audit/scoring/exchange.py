@@ -1,15 +1,19 @@
 """Exchange control: score claims against other victims' ground truth, as if the update were ignored."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
+import scipy
 
 from glasshouse.audit.scoring.gains import gain_of, is_constant, null_of, p_of, value_of
 from glasshouse.audit.scoring.nulls import CHANCE
 from glasshouse.audit.scoring.score import ScoredMetric
+from glasshouse.audit.scoring.table import Table
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Metric
+from glasshouse.metrics.statistics.exchange import ExchangeTest, merge_alike, permutation_test
 from glasshouse.metrics.statistics.interval import Interval
 from glasshouse.metrics.statistics.pairing import compare_with_others
 from glasshouse.metrics.statistics.permutation import GuessTest, exchange_truth
@@ -38,8 +42,18 @@ class ExchangeGain:
         return Exchange(value=self.level, gain=gain.value, gain_low=gain.low, gain_high=gain.high, n=gain.n)
 
 
-def exchange(scored: ScoredMetric, metric: Metric, *, rng: Rng) -> ExchangeGain | None:
-    """The gain of the true pairing over exchanged ones, paired by victim; None: nothing can be exchanged."""
+def exchange(
+    scored: ScoredMetric, metric: Metric, *, rng: Rng, tables: Sequence[Table | None] = ()
+) -> ExchangeGain | None:
+    """The gain of the true pairing over exchanged ones, paired by victim; None: nothing can be exchanged.
+
+    Args:
+        scored: with the scores of each claim on some other victims.
+        metric: of the scores.
+        rng: stream of intervals and orders.
+        tables: every claim against every victim, by run, where the metric compares examples: the test then
+            exchanges all of them, and near-duplicates count as one victim.
+    """
     if scored.clients:
         return _exchange_clients(scored, metric, rng)
     other = scored.with_exchange()
@@ -54,10 +68,32 @@ def exchange(scored: ScoredMetric, metric: Metric, *, rng: Rng) -> ExchangeGain 
         gain, p = gain_of(other, metric, rng=stream), p_of(other, metric, rng=stream)
     except Undefined:  # fewer than two victims could be exchanged
         return None
-    tested = None if metric.counts else _compare_pairs(scored, metric, stream)
-    if tested is not None:
+    if metric.counts:
+        return ExchangeGain(level=null_of(other, metric), gain=gain, p=p)
+    if _all_alike(tables):
+        # Whose a claim is has no answer: all that can be told apart is how near near-duplicates are.
+        gain, p = replace(gain, low=min(gain.low, 0.0)), 1.0
+    elif (all_pairs := _compare_all(tables, stream)) is not None:
+        low, high = min(all_pairs.low, gain.value), max(all_pairs.high, gain.value)
+        gain, p = replace(gain, low=low, high=high), all_pairs.p
+    elif (tested := _compare_pairs(scored, metric, stream)) is not None:
         gain, p = replace(gain, low=min(tested.low, gain.value)), tested.p
     return ExchangeGain(level=null_of(other, metric), gain=gain, p=p)
+
+
+def _all_alike(tables: Sequence[Table | None]) -> bool:
+    """Whether in no run there are two victims that can be told apart, though there are several."""
+    groups = [table.alike_updates() for table in tables if table is not None and len(table.matches) > 1]
+    return bool(groups) and all(len(np.unique(group)) == 1 for group in groups)
+
+
+def _compare_all(tables: Sequence[Table | None], rng: Rng) -> ExchangeTest | None:
+    """The permutation test of all claims over all victims, within each run; None if too few."""
+    blocks = [merge_alike(t.updates(), t.alike_updates()) for t in tables if t is not None]
+    if not blocks:
+        return None
+    runs = np.repeat(np.arange(len(blocks)), [len(block) for block in blocks])
+    return permutation_test(scipy.linalg.block_diag(*blocks), runs, rng=rng.child("all pairs"))
 
 
 def _compare_pairs(scored: ScoredMetric, metric: Metric, rng: Rng) -> GuessTest | None:

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Final, final
 import numpy as np
 
 from glasshouse.attacks.base import Reconstruction, Representations
-from glasshouse.audit.scoring.certificate import SEARCHED
+from glasshouse.audit.scoring.certificate import SEARCHED, certificate_of
 from glasshouse.audit.scoring.exchange import exchange
 from glasshouse.audit.scoring.gains import gain_of, middle, null_of, p_of, value_of, with_chance
 from glasshouse.audit.scoring.read import Run
 from glasshouse.audit.scoring.score import ScoredMetric
+from glasshouse.audit.scoring.table import Table
 from glasshouse.audit.scoring.verdict import Evidence, decide
 from glasshouse.audit.scoring.words import chosen_words, given_words, place_of
 from glasshouse.errors import Undefined
@@ -59,6 +60,8 @@ class Measurement:
         power: planted leaks that the attack found in this cell; None: none were planted.
         alike: share of the victims with a near-duplicate among the others.
         alone: no attack of another kind makes such claims in this cell.
+        singles: verdicts on single victims by the metric that judges them, if this one does not.
+        tables: every claim against every victim, by run, where the metric compares examples.
     """
 
     name: str
@@ -72,6 +75,8 @@ class Measurement:
     power: Power | None = None
     alike: float = 0.0
     alone: bool = False
+    singles: tuple[Victim, ...] = ()
+    tables: tuple[Table | None, ...] = ()
 
 
 def finding_of(cell: Cell, attack: Plugin, measured: Measurement, runs: Sequence[Run]) -> Finding:
@@ -85,7 +90,7 @@ def finding_of(cell: Cell, attack: Plugin, measured: Measurement, runs: Sequence
     scored = with_chance(measured.scored, metric, chance)
     stream = Rng.root(scenario.seed, salt="intervals").child(f"{attack.name}/{measured.name}")
     value, gain = value_of(scored, metric, rng=stream), gain_of(scored, metric, rng=stream)
-    null, other = null_of(scored, metric), exchange(scored, metric, rng=stream)
+    null, other = null_of(scored, metric), exchange(scored, metric, rng=stream, tables=measured.tables)
     p = p_of(scored, metric, rng=stream)
     ladder = _ladder(scored, metric, _rung("domain", scored, null, gain, p), stream)
     bound = None
@@ -97,7 +102,7 @@ def finding_of(cell: Cell, attack: Plugin, measured: Measurement, runs: Sequence
             # As good about victims whose update was not seen: a good guess, no broken guarantee.
             bound = replace(bound, contradicted=False)
     searches = _searches(measured, runs)
-    share = _share(measured.victims, scenario.audit.margin)
+    share = _share(measured.victims or measured.singles, scenario.audit.margin)
     decision = decide(
         Evidence(
             metric=metric,
@@ -107,13 +112,12 @@ def finding_of(cell: Cell, attack: Plugin, measured: Measurement, runs: Sequence
             ladder=ladder,
             control=control,
             contradicted=bound is not None and bound.contradicted,
-            certificates=len(searches) or None,
-            unfinished=sum(not s.finished for s in searches),
-            falling=sum(s.falling for s in searches),
+            certificate=certificate_of(searches),
             share=share,
             why_no_share=measured.why_no_victims,
             power=measured.power,
             alike=measured.alike,
+            claimed=bool(scored.claimed or scored.clients),
         )
     )
     finding = Finding(
@@ -199,7 +203,8 @@ def _share(victims: Sequence[Victim], margin: float) -> Share | None:
     """How many single victims came out, and how many would; None: they could not be judged."""
     if not victims:
         return None
-    result = equivalence(sum(v.leaks for v in victims), len(victims), margin=margin)
+    # Who counts as come out is not corrected for how many victims there are: that would hide some of them.
+    result = equivalence(sum(v.out for v in victims), len(victims), margin=margin)
     return Share(
         out=sum(v.leaks for v in victims),
         n=len(victims),

@@ -52,6 +52,7 @@ CHANCE: Final = "chance"
 GUESS: Final = "guess among the clients or classes"
 OWNERS: Final = "guess among the clients"
 TWIN: Final = "another private example of the same label"
+GENERATOR: Final = "random draw of the attack's generator"
 LABELS: Final = Null(name="labels drawn from auxiliary data", knows="domain", guess=guesses.draw)
 
 
@@ -77,7 +78,7 @@ def generator(draws: Batch) -> Null:
     def draw(_: Batch, wanted: Wanted, rng: Rng) -> Batch:
         return guesses.draw(draws, wanted, rng)
 
-    return Null(name="random draw of the attack's generator", knows="domain", guess=draw)
+    return Null(name=GENERATOR, knows="domain", guess=draw)
 
 
 @final
@@ -124,7 +125,7 @@ class NullBook:
                 own_null = metric.blind(own.claimed, own.truth, self.auxiliary, context=self.context)
             if own_null is not None:
                 return Blind(name=metric.null_name, scores=own_null)
-        if pair.examples is None or not claim_of(metric).guessed:
+        if pair.examples is None or not pair.guessed:
             return Blind(name=CHANCE, scores=np.full(units, self._chance(name, metric)))
         return self._guessed(name, metric, pair, "domain", units)
 
@@ -147,7 +148,7 @@ class NullBook:
         """
         if self.auxiliary is None or pair.own is None or pair.examples is None or pair.blind is not None:
             return {}
-        if metric.against != "inputs" or not claim_of(metric).guessed:
+        if metric.against != "inputs" or not pair.guessed:
             return {}
         known: dict[Rung, Blind] = {}
         if any(null.knows == "nothing" for null in self._nulls(metric)):
@@ -202,10 +203,10 @@ class NullBook:
         quoted = self._choice(name, metric, count, rung)
         most = None
         if rung == "domain":
-            most = self._once("most", partial(self._most, metric, quoted, count), metric,
+            most = self._once("most", partial(self.most, metric, quoted, count), metric,
                               f"null/{name}/{count}", count, quoted)  # fmt: skip
         inputs, labels = pair.examples.inputs, pair.examples.labels
-        work = partial(self._average, metric, quoted, pair.examples)
+        work = partial(self.average, metric, quoted, pair.examples)
         stream = f"victim/{name}/{pair.number}/{pair.client}"
         scores = self._once("scores", work, metric, stream, quoted, inputs, labels)
         # Scores per claim have as many units as claims, and a null may make another number of claims.
@@ -226,7 +227,7 @@ class NullBook:
             )
         key = name, count, rung
         if key not in self._chosen:
-            work = partial(self._choose, metric, count, rung)
+            work = partial(self.choose, metric, count, rung)
             what = "choice" if rung == "domain" else f"choice of {rung}"
             self._chosen[key] = self._once(what, work, metric, f"null/{name}/{count}", count)
         return self._chosen[key]
@@ -247,7 +248,7 @@ class NullBook:
     def _null(self, metric: Metric, name: str) -> Null:
         return next(null for null in self._nulls(metric) if null.name == name)
 
-    def _choose(self, metric: Metric, count: int, rung: Rung, rng: Rng) -> str:
+    def choose(self, metric: Metric, count: int, rung: Rung, rng: Rng) -> str:
         """Name of the null that scores best on pseudo-victims of ``count`` examples each.
 
         Raises:
@@ -289,7 +290,7 @@ class NullBook:
                 best, best_score = null.name, value
         return best
 
-    def _most(self, metric: Metric, quoted: str, count: int, rng: Rng) -> float | None:
+    def most(self, metric: Metric, quoted: str, count: int, rng: Rng) -> float | None:
         """Upper bound on the hit rate of a null: upper end of its interval on pseudo-victims.
 
         If a low rate is the leak, misses are counted. No two pseudo-victims share an example. None for
@@ -301,7 +302,7 @@ class NullBook:
         hits = _pseudo_hits(self._null(metric, quoted), metric, parts, count=count, rng=rng)
         return share_interval(*cluster(hits)).high if len(hits) > 1 else None
 
-    def _average(self, metric: Metric, quoted: str, truth: Batch, rng: Rng) -> Numbers:
+    def average(self, metric: Metric, quoted: str, truth: Batch, rng: Rng) -> Numbers:
         """Scores of a null on one victim, per unit, averaged over its random draws.
 
         Without averaging, the randomness of a single draw would widen, or fake, the gain over the null.
@@ -312,7 +313,7 @@ class NullBook:
         assert self.auxiliary is not None  # _choice has checked
         null = self._null(metric, quoted)
         number = 1 if null.steady and metric.against != "counts" else _enough(DRAWS, len(truth))
-        labels = truth.labels.repeat(number) if null.knows == "label" else None
+        labels = torch.cat([truth.labels] * number) if null.knows == "label" else None
         guessed = null.guess(self.auxiliary, Wanted(count=number * len(truth), labels=labels), rng)
         same = truth.pick(torch.arange(len(truth)).repeat(number))
         scores = score_drawn(metric, guessed, same, count=len(truth), context=self.context)

@@ -56,6 +56,7 @@ class Pair:
         number: the round; with the client it names the null adversary's random stream.
         client: whose update; None: the whole round.
         people: the people behind the examples.
+        guessed: a null adversary that guesses examples makes such a claim.
         answered: the claim says something.
         run: the federation.
         clients: who has the property, (N,), for claims about all clients.
@@ -70,6 +71,7 @@ class Pair:
     number: int = 0
     client: int | None = None
     people: frozenset[int] = frozenset()
+    guessed: bool = False
     answered: bool = True
     run: str = ""
     clients: NDArray[np.bool_] | None = None
@@ -129,6 +131,7 @@ def _with_examples(claim: Claim, metric: Metric, ground: GroundTruth) -> list[Pa
                 own=own,
                 others=tuple(side for side in others if side is not None),
                 twins=ground.twins(number, claim.about.client) if whole else None,
+                guessed=claim.guessed,
                 answered=not claim.says_nothing,
             )
         )

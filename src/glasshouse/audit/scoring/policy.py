@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Literal, TypeVar
 
+from glasshouse.audit.scoring.verdict import BEYOND_SMALL, POWER
 from glasshouse.audit.scoring.words import defense_labels
 from glasshouse.results.cards import Limit, MetricCard
 from glasshouse.results.judgement import expected_by_luck, victims_of
@@ -49,8 +50,11 @@ def state_of_gain(
         if expected_by_luck(finding):
             return "undecided", "among this many findings it would be expected by luck"
         if finding.exchange is not None and finding.exchange.gain_low <= 0:
-            return "undecided", "the attack gains as much about victims whose update it did not see"
+            return "undecided", "that it gains less about victims whose update it did not see is not shown"
         return "broken", ""
+    if finding.chance is not None and finding.higher_leaks and limit >= 1 - finding.chance:
+        reach = f"{100 * (1 - finding.chance):.0f} points"
+        return "undecided", f"no attack could break it: the metric gains at most {reach} over chance"
     if finding.gain_high > limit:
         return "undecided", "the interval reaches beyond the limit"
     if control is None:
@@ -59,9 +63,26 @@ def state_of_gain(
         return "undecided", f"the search was not finished for {finding.unfinished} victims"
     if refused and finding.claimed is not None and finding.claimed < finding.n:
         return "undecided", f"the attack could not run on some victims and claimed {finding.claimed}"
+    if reason := _unearned(finding):
+        return "undecided", reason
     if count := sum(victim.leaks for victim in single):
         return "undecided", f"the mean is within the limit, but {count} of {len(single)} came out"
     return "holds", ""
+
+
+def _unearned(finding: Finding) -> str:
+    """Why a silence about examples means nothing although the interval is narrow; empty: it means something.
+
+    Few victims who come out whole, or an attack that could not have found them, hardly move an interval.
+    """
+    if finding.ladder and finding.verdict == "not shown" and finding.reason not in ("", BEYOND_SMALL):
+        return finding.reason
+    if finding.share is not None and finding.share.most > finding.share.margin and not finding.share.out:
+        most, needed = 100 * finding.share.most, finding.share.needed
+        return f"up to {most:.0f} % of such victims could come out; {needed} victims show less"
+    if (planted := finding.power) is not None and planted.found < POWER * planted.planted:
+        return f"only {planted.found} of {planted.planted} planted leaks were found"
+    return ""
 
 
 def state_of_accuracy(utility: Utility, least: float) -> tuple[State, str]:

@@ -14,6 +14,7 @@ from glasshouse.metrics.statistics.interval import Interval
 from glasshouse.results.cards import MetricCard
 from glasshouse.results.judgement import ALPHA
 from glasshouse.results.records import Control, Finding, Power, Rung, Share, Verdict
+from glasshouse.results.strength import Certificate
 
 # | number | what it trades                        | which measurement set it | where repeated   |
 # |--------|---------------------------------------|--------------------------|------------------|
@@ -26,6 +27,8 @@ POWER: Final = 0.8
 """Smallest share of planted leaks that must be found before an attack that found nothing shows anything."""
 ALIKE: Final = 0.5
 """Share of victims with a near-duplicate among other victims from which "whose" is no question."""
+
+BEYOND_SMALL: Final = "the interval of the gain reaches beyond what is negligible"
 
 
 @final
@@ -41,14 +44,12 @@ class Evidence:
         ladder: gains over the null adversaries of every rung; empty: not a claim about examples.
         control: of the attack; None: it has none, or it was not run.
         contradicted: the number lies beyond what a guarantee allows.
-        certificates: searches with a certificate; None: the attack declares no loss.
-        unfinished: of them, how many stopped above the loss of the truth.
-        falling: of them, how many still improved in the last half of their budget.
+        certificate: of the attack's searches; None: it declares no loss, since it searches for nothing.
         share: of victims that came out; None: single victims could not be judged.
         why_no_share: why not.
         power: planted leaks that were found; None: none were planted.
         alike: share of the victims with a near-duplicate among the others.
-        silent: victims about whom nothing was claimed.
+        claimed: something was claimed of at least one victim.
     """
 
     metric: Metric
@@ -58,14 +59,12 @@ class Evidence:
     ladder: Sequence[Rung] = ()
     control: Control | None = None
     contradicted: bool = False
-    certificates: int | None = None
-    unfinished: int = 0
-    falling: int = 0
+    certificate: Certificate | None = None
     share: Share | None = None
     why_no_share: str = ""
     power: Power | None = None
     alike: float = 0.0
-    silent: int = 0
+    claimed: bool = True
 
 
 @final
@@ -82,7 +81,8 @@ def decide(evidence: Evidence) -> Decision:
     """The verdict on one finding.
 
     Returns:
-        ``contradiction`` if more came out than a guarantee allows. ``no power`` if the control failed.
+        ``contradiction`` if more came out than a guarantee allows. ``no power`` if the control failed, or
+        nothing was claimed of anybody.
         ``leaks`` if the gains over the null adversaries and over the exchange are above 0, on the rung of the
         label, too, where there is one; else ``label leak``. ``too alike`` if claims are better than any
         guess, but as good for other victims, which are near-duplicates. ``no leak found`` if nothing of what
@@ -93,12 +93,18 @@ def decide(evidence: Evidence) -> Decision:
     if evidence.control is not None and not evidence.control.passed:
         return Decision(
             verdict="no power",
-            reason="its control failed",
+            reason=evidence.control.reason or "its control failed",
             remedy="repair the attack, or give it the effort that it needs in the easy setting",
+        )
+    if not evidence.claimed:
+        return Decision(
+            verdict="no power",
+            reason="it claimed nothing about any victim",
+            remedy="an attack that claims something, or settings under which this one does",
         )
     beyond_null = evidence.gain.above_zero
     if beyond_null and (evidence.exchange is None or evidence.exchange.above_zero):
-        return _leak(evidence.ladder)
+        return _leak(evidence.ladder, evidence.share)
     if beyond_null and evidence.alike >= ALIKE:
         return Decision(
             verdict="too alike",
@@ -111,10 +117,13 @@ def decide(evidence: Evidence) -> Decision:
     return Decision(verdict="not shown", reason=missing[0], remedy=missing[1])
 
 
-def _leak(ladder: Sequence[Rung]) -> Decision:
-    """``leaks``, or ``label leak`` where a null adversary who knows the victim's label does as well."""
+def _leak(ladder: Sequence[Rung], share: Share | None) -> Decision:
+    """``leaks``, or ``label leak`` where a null adversary who knows the victim's label does as well.
+
+    Single victims are named within their label, so that one of them beats that null, too.
+    """
     above = [rung for rung in ladder if rung.knows == "label" and not rung.beaten]
-    if not above:
+    if not above or (share is not None and share.out):
         return Decision(verdict="leaks")
     return Decision(
         verdict="label leak",
@@ -126,23 +135,18 @@ def _leak(ladder: Sequence[Rung]) -> Decision:
 def _missing(evidence: Evidence) -> Iterator[tuple[str, str]]:
     """What "no leak found" lacks, the most important first: (reason, what would show it)."""
     if evidence.control is None:
-        yield (
-            "no control shows that this attack works where it must",
-            "run its control: ",
-        )
+        yield "no control shows that this attack works where it must", "run its control"
     if evidence.share is not None and evidence.share.out:
         out = f"{evidence.share.out} of {evidence.share.n}"
         yield f"the mean shows no leak, but {out} victims came out", "look at the single victims"
     gains = [evidence.gain] if evidence.exchange is None else [evidence.gain, evidence.exchange]
     if min(gain.high for gain in gains) > small_gain(evidence.metric, evidence.null):
-        yield "the interval of the gain reaches beyond what is negligible", "more victims or seeds"
-    if evidence.unfinished:
-        yield f"the search was not finished for {evidence.unfinished} victims", "more iterations or restarts"
-    if evidence.falling:
-        yield f"{evidence.falling} searches still improved at the end", "more iterations"
-    if evidence.share is None:
+        yield BEYOND_SMALL, "more victims or seeds"
+    if evidence.certificate is not None and (missing := _with_canaries(evidence).missing):
+        yield missing, "more iterations or restarts, or a loss that tells private examples from others"
+    if evidence.share is None and evidence.ladder:
         yield f"single victims could not be judged ({evidence.why_no_share})", "more held-out examples"
-    elif evidence.share.most > evidence.share.margin:
+    elif evidence.share is not None and evidence.share.most > evidence.share.margin:
         most, margin = (f"{100 * x:.0f} %" for x in (evidence.share.most, evidence.share.margin))
         yield (
             f"up to {most} of such victims could come out, {margin} are tolerated",
@@ -153,6 +157,18 @@ def _missing(evidence: Evidence) -> Iterator[tuple[str, str]]:
     elif evidence.power.found < POWER * evidence.power.planted:
         found = f"{evidence.power.found} of {evidence.power.planted}"
         yield f"only {found} planted leaks were found", "a stronger attack, or more effort"
+
+
+def _with_canaries(evidence: Evidence) -> Certificate:
+    """The certificate; a loss that tells the canaries of this cell from others tells examples.
+
+    Behind a defence the loss may not be able to: then no search can, and that is the defence's merit.
+    """
+    certificate, power = evidence.certificate, evidence.power
+    assert certificate is not None
+    return (
+        certificate if power is None else replace(certificate, told_p=min(certificate.told_p, power.told_p))
+    )
 
 
 def small_gain(metric: Metric, null: float) -> float:

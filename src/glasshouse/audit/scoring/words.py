@@ -46,9 +46,7 @@ def metric_cards(scenarios: Iterable[Scenario]) -> tuple[MetricCard, ...]:
         for plugin in _metrics_of(scenario):
             label = plugin.label or plugin.name
             if label not in cards:
-                answer = guarded.call("metric", label, partial(_metric_card, plugin))
-                if not isinstance(answer, Refusal):  # the refusal stands beside the findings
-                    cards[label] = answer
+                cards[label] = _metric_card(plugin)
     return tuple(cards.values())
 
 
@@ -77,12 +75,13 @@ def _metric_card(plugin: Plugin) -> MetricCard:
     if not isinstance(getattr(metric, "wording", None), Wording):
         raise BadValue(
             f"metric '{plugin.name}'",
-            needs="a subclass of glasshouse.metrics.base.Metric with the class attribute 'wording'",
+            needs="a subclass of glasshouse.metrics.base.Metric with the attribute 'wording'",
             got=type(metric).__name__,
             fix="say how a report shows the number: docs/plugins/metric.md has an example",
         )
     wording = metric.wording
     low, high = wording.range
+    pictures = guarded.call("metric", plugin.name, partial(landmarks, metric), about="on example pictures")
     settings = ", ".join(f"{name} = {value}" for name, value in plugin.arguments.items())
     return MetricCard(
         name=plugin.label or plugin.name,
@@ -98,7 +97,7 @@ def _metric_card(plugin: Plugin) -> MetricCard:
         order=wording.order,
         note=wording.note,
         private=wording.private,
-        landmarks=tuple(landmarks(metric)),
+        landmarks=() if isinstance(pictures, Refusal) else tuple(pictures),
     )
 
 
@@ -195,7 +194,7 @@ def chosen_words(attack: Plugin) -> str:
     restarts = 1 if budget is None else budget.restarts
     if restarts > 1:
         return f"best of {restarts} restarts, chosen by the attack's own loss"
-    return "a single run; nothing was selected afterwards"
+    return "a single run"
 
 
 def given_words(scenario: Scenario, attack: Plugin) -> tuple[str, ...]:

@@ -50,7 +50,20 @@ def _labels(private: Batch, used: Mapping[tuple[int, int], Used]) -> dict[tuple[
     for (number, client), one in used.items():
         rows[number, client] = one.rows()
         rows.setdefault((number, EVERYBODY), []).extend(one.rows())
-    return {key: private.labels[torch.tensor(r)].sort().values for key, r in rows.items()}
+    return {key: in_order(private.labels[torch.tensor(r)]) for key, r in rows.items()}
+
+
+def in_order(labels: Tensor) -> Tensor:
+    """Targets (B, ...) in ascending order, so that their order says nothing about that of the examples.
+
+    Examples:
+        >>> in_order(torch.tensor([[1, 0], [0, 1]])).tolist()
+        [[0, 1], [1, 0]]
+    """
+    if labels.ndim == 1:
+        return labels.sort().values
+    places = sorted(range(len(labels)), key=lambda i: labels[i].flatten().tolist())
+    return labels[torch.tensor(places)]
 
 
 def _statistics(

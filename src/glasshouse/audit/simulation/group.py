@@ -30,7 +30,6 @@ from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.federation.crew import WORTH, ProcessCrew
 from glasshouse.federation.setting import FederationProtocol, Setting
 from glasshouse.interfaces import task_of
-from glasshouse.metrics.statistics.shares import share_interval
 from glasshouse.models.fit import share_right
 from glasshouse.process import processor_time
 from glasshouse.registry import load
@@ -284,8 +283,7 @@ def utility_of(built: Built, final: Mapping[str, Tensor]) -> dict[str, float] | 
     model = built.setting.build(built.setting.terms.architecture)
     model.load_state_dict(dict(final))
     right = share_right(model, built.heldout).numpy()
-    chance = task_of(model).constant(built.heldout.labels, built.heldout.inputs)
-    return utility_row(right, built.heldout, chance)
+    return utility_row(right, built.heldout, task_of(model))
 
 
 def _as_sent(built: Built, log: Log) -> dict[str, float] | None:
@@ -297,4 +295,4 @@ def _as_sent(built: Built, log: Log) -> dict[str, float] | None:
     model = built.setting.build(agreed)
     model.load_state_dict({**built.setting.start, **broadcasts[0].tensors})
     right = share_right(model, built.heldout).numpy()
-    return {"value": share_interval(right).value, "n": len(built.heldout)}
+    return {"value": float(right.mean()), "n": len(built.heldout)}

@@ -6,17 +6,13 @@ from typing import Any, final
 
 from torch import nn
 
-from glasshouse.guard.behaviour.inspect import FEWEST
-from glasshouse.guard.behaviour.modes import HonestRanges, inspect_in_modes, learn_honest_ranges
 from glasshouse.guard.inspect import inspect
 from glasshouse.guard.mitigate import mitigate
+from glasshouse.guard.pursuit.examples import Own
+from glasshouse.guard.pursuit.inspect import HonestRanges, inspect_in_modes
 from glasshouse.models.build import state
-from glasshouse.models.text.base import TextModel
 from glasshouse.scenario.table import Guard
 from glasshouse.wire import Batch, Update
-
-EXAMPLES, BATCH = 256, 64
-"""Numbers of its own examples from which a client learns honest behaviour, and on which it tests a model."""
 
 
 @final
@@ -39,32 +35,24 @@ class SimulatedGuard:
         """Check by rules, and if the architecture is the agreed one by behaviour on the client's examples."""
         if self.does.models == "trusted":
             return True
-        findings = self._inspect(model, data, client)
+        findings, reason = self._inspect(model, data, client)
         refused = bool(findings) and self.does.models == "refused"
-        is_tried = isinstance(model, TextModel) or len(data.labels) >= FEWEST
-        trained = "trained on" if is_tried else "trained on, too few examples to try it"
-        word = "refused" if refused else trained
+        word = "refused" if refused else f"trained on, not judged: {reason}" if reason else "trained on"
         self.decisions.append(
             {"round": round, "client": client, "about": "model", "findings": findings, "outcome": word}
         )
         return not refused
 
-    def _inspect(self, model: nn.Module, data: Batch, client: int) -> tuple[str, ...]:
+    def _inspect(self, model: nn.Module, data: Batch, client: int) -> tuple[tuple[str, ...], str]:
+        """Findings, and why the model was not judged."""
         inspection = inspect(state(model), agreed=state(self.agreed))
-        if isinstance(model, TextModel) or not inspection.fits:
-            return inspection.findings
-        inputs, labels = data.inputs[:EXAMPLES], data.labels[:EXAMPLES]
-        batch = min(BATCH, len(labels))
+        if not inspection.fits:
+            return inspection.findings, ""
+        own = Own(inputs=data.inputs, targets=data.labels)
         if client not in self._honest:
-            self._honest[client] = learn_honest_ranges(self.agreed, inputs, labels, batch=batch)
-        behaviour = inspect_in_modes(
-            model,
-            inputs[:batch],
-            labels[:batch],
-            honest=self._honest[client],
-            others=(data.inputs[batch:], data.labels[batch:]),
-        )
-        return (*behaviour.findings, *inspection.findings)
+            self._honest[client] = HonestRanges.of(self.agreed, own)
+        judged = inspect_in_modes(model, own, honest=self._honest[client])
+        return (*judged.findings, *inspection.findings), judged.reason
 
     def release(self, update: Update, model: nn.Module, batch: Batch) -> Update | None:
         """The update after the remedy that changes it least; None if no remedy helps."""

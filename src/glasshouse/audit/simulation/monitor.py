@@ -17,8 +17,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from glasshouse.federation.setting import Setting
+from glasshouse.metrics.statistics.interval import mean_interval
 from glasshouse.metrics.statistics.shares import share_interval
 from glasshouse.models.fit import predict, share_right
+from glasshouse.rng import Rng
+from glasshouse.tasks.base import Task
 from glasshouse.tensors import take_prefix
 from glasshouse.transcript.record import Log
 from glasshouse.truth.record import Used
@@ -63,10 +66,14 @@ class Accuracies:
 
 
 def utility_row(
-    right: NDArray[np.float64], heldout: Batch, chance: float, images: NDArray[np.int64] | None = None
+    right: NDArray[np.float64], heldout: Batch, task: Task, images: NDArray[np.int64] | None = None
 ) -> dict[str, float]:
     """Utility with its interval, and ``chance``, that of the best constant answer; ``images``: the units."""
-    interval = share_interval(right, images)
+    chance = task.constant(heldout.labels, heldout.inputs)
+    if task.shares:
+        interval = share_interval(right, images)
+    else:
+        interval = mean_interval(right, rng=Rng.root(0, salt="utility"))
     ends = {"value": interval.value, "low": interval.low, "high": interval.high}
     return {**ends, "n": len(heldout), "chance": chance}
 
@@ -135,8 +142,8 @@ class ModelMonitor:
         last = max(number for number, _, _ in self.right)
         looks = [v for (r, p, n), v in self.right.items() if r == last and p != SERVER and n == "held-out"]
         images = np.tile(np.arange(len(self.heldout)), len(looks))
-        chance = self.setting.terms.architecture.task.constant(self.heldout.labels, self.heldout.inputs)
-        return utility_row(np.concatenate(looks), self.heldout, chance, images)
+        task = self.setting.terms.architecture.task
+        return utility_row(np.concatenate(looks), self.heldout, task, images)
 
     def histograms(self) -> dict[str, list[float]]:
         """Entropies in nats by "party on dataset", at most ``SHOWN`` of each."""

@@ -26,6 +26,7 @@ _bad: Final = partial(bad_data, fix=FIX)
 @Card(
     summary="arrays:PATH, a numpy archive: train_inputs, train_labels, range (two numbers); optional val_*, "
     "test_*, *_groups, class_names",
+    details={"modality": "array"},
 )
 def arrays(where: str, *, resize: int | None = None) -> DataSource:
     """Read ``where``; ``range`` holds the smallest and largest possible number, declared and never measured.
@@ -38,7 +39,12 @@ def arrays(where: str, *, resize: int | None = None) -> DataSource:
     """
     del resize  # for pictures only
     name = f"arrays:{where}"
-    contents = read_arrays(require_existing(where, name=name), subject=f"data '{name}'", fix=FIX)
+    path = require_existing(where, name=name)
+    return source_of(name, read_arrays(path, subject=f"data '{name}'", fix=FIX))
+
+
+def source_of(name: str, contents: dict[str, NDArray[Any]]) -> DataSource:
+    """The data set in arrays by their names; raises as :func:`arrays`."""
     splits = [split for split in SPLITS if f"{split}_inputs" in contents]
     missing = [f"{split}_labels" for split in splits if f"{split}_labels" not in contents]
     if "train" not in splits or missing:

@@ -27,6 +27,7 @@ FIX: Final = "store volumes of one size as .nii or .nii.gz, in a folder per clas
 @Card(
     summary="nifti:FOLDER, volumes as .nii or .nii.gz in a folder per class (with train/, test/: per split)",
     extra="volumes",
+    details={"modality": "array"},
 )
 def nifti(where: str, *, resize: int | None = None) -> DataSource:
     """Read the volumes below ``where``; their range is ``cal_min`` to ``cal_max`` of the first file's header.

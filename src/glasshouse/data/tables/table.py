@@ -30,6 +30,7 @@ FIX: Final = "correct the schema or the table; docs/data.md explains both"
 @Card(
     summary="table:PATH, rows of a .csv or .parquet file, with its schema beside it; or the schema's path",
     extra="tables",
+    details={"modality": "row"},
 )
 def table(where: str, *, resize: int | None = None) -> DataSource:
     """Read the rows of ``where``: every fourth one is in the test split.

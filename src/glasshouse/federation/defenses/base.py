@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from glasshouse.errors import BadValue, Inapplicable
+from glasshouse.federation.defenses.marks import Mark
 from glasshouse.limits import check_ranges
 from glasshouse.rng import Rng
 from glasshouse.tensors import check_finite
-from glasshouse.wire import Kind, Mechanism, Update, Value
+from glasshouse.wire import Kind, Mechanism, Terms, Update, Value
 
 CHANGES: frozenset[Kind] = frozenset({"gradient", "delta"})
 """Kinds centred on zero: scaling or dropping entries of new *parameters* would damage the model itself."""
@@ -25,6 +26,8 @@ class NamedDefense(Protocol):
     """Base class of the built-in defences: settings with declared ranges, and a description from them."""
 
     name: ClassVar[str]
+    shown_by: ClassVar[str] = ""
+    """The kind of mark by which an undeclared defence is called by this one's name; empty: by none."""
 
     @property
     def place(self) -> Literal["local", "gradient", "update"]: ...
@@ -34,6 +37,12 @@ class NamedDefense(Protocol):
 
     def describe(self) -> Mechanism:
         return describe_mechanism(self)
+
+    @classmethod
+    def marks(cls, parameters: Mapping[str, Value], update: Update, terms: Terms) -> tuple[Mark, ...]:
+        """The marks that it must leave in ``update`` with these parameters; empty: none can be checked."""
+        del parameters, update, terms
+        return ()
 
 
 class RewritingDefense(NamedDefense, Protocol):

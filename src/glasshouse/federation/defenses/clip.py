@@ -11,11 +11,12 @@ from typing import Annotated, ClassVar, final
 from torch import Tensor
 
 from glasshouse.federation.defenses.base import RewritingDefense
+from glasshouse.federation.defenses.marks import Mark
 from glasshouse.limits import Fix, Positive
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.tensors import norm, scale_tensors
-from glasshouse.wire import Update
+from glasshouse.wire import Terms, Update, Value
 
 
 @final
@@ -32,8 +33,14 @@ class Clip(RewritingDefense):
         source="McMahan et al. 2018, arXiv:1710.06963",
     )
     name: ClassVar[str] = "clip"
+    shown_by: ClassVar[str] = "norm"
 
     norm: Annotated[Positive, Fix("try 4")]
+
+    @classmethod
+    def marks(cls, parameters: Mapping[str, Value], update: Update, terms: Terms) -> tuple[Mark, ...]:
+        del update, terms
+        return (Mark(kind="norm", setting="norm", value=float(parameters["norm"])),)
 
     def rewrite(self, update: Update, _: Rng, /) -> Mapping[str, Tensor]:
         """The scaled tensors; unchanged if the norm is within the radius."""

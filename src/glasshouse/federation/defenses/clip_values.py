@@ -4,15 +4,18 @@ Not from a paper: common in practice as "gradient value clipping". Unlike the tw
 the direction of the update.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, final
 
 from torch import Tensor
 
 from glasshouse.federation.defenses.base import TensorDefense
+from glasshouse.federation.defenses.marks import Mark
 from glasshouse.limits import Fix, Positive
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
+from glasshouse.wire import Terms, Update, Value
 
 
 @final
@@ -26,8 +29,14 @@ class ClipValues(TensorDefense):
 
     card: ClassVar[Card] = Card(summary="clamp every entry to [-bound, bound]")
     name: ClassVar[str] = "clip_values"
+    shown_by: ClassVar[str] = "largest"
 
     bound: Annotated[Positive, Fix("try 0.01")]
+
+    @classmethod
+    def marks(cls, parameters: Mapping[str, Value], update: Update, terms: Terms) -> tuple[Mark, ...]:
+        del update, terms
+        return (Mark(kind="largest", setting="bound", value=float(parameters["bound"])),)
 
     def change(self, tensor: Tensor, _: Rng, /) -> Tensor:
         """The clamped tensor."""

@@ -25,12 +25,14 @@ from glasshouse.federation.defenses.accounting import check_level, needed_noise,
 from glasshouse.federation.defenses.base import NamedDefense, describe_mechanism
 from glasshouse.federation.defenses.guarantee import Exposure, Guarantee
 from glasshouse.federation.defenses.independence import ERRORS, check_independence
+from glasshouse.federation.defenses.marks import Mark, noise_mark
 from glasshouse.federation.defenses.per_example import prepare_model
 from glasshouse.interfaces import Trainer, losses_of
 from glasshouse.limits import Count, Fix, Positive, Probability, check_ranges
-from glasshouse.registry import Card
+from glasshouse.registry import Card, create
 from glasshouse.rng import Rng
-from glasshouse.wire import Batch, Mechanism, Trained
+from glasshouse.settings import PLAIN
+from glasshouse.wire import Batch, Mechanism, Terms, Trained, Update, Value
 
 try:
     from opacus import GradSampleModule
@@ -70,6 +72,19 @@ class DpSgd(NamedDefense):
     noise_multiplier: float | None = None
     epsilon: float | None = None
     rounds: Count = 1
+
+    @classmethod
+    def marks(cls, parameters: Mapping[str, Value], update: Update, terms: Terms) -> tuple[Mark, ...]:
+        """Noise in every entry; of unknown size under momentum, decay, schedules and other optimizers."""
+        batch = min(terms.batch_size, update.examples)
+        private: DpSgd = create(cls, parameters)
+        multiplier = float(private.noise(batch_rate=batch / update.examples, steps=update.steps))
+        per_step = multiplier * float(parameters["clip"]) / batch
+        if terms.sends == "gradient":
+            return (noise_mark(per_step),)
+        if terms.optimizer != PLAIN:
+            return (noise_mark(None),)
+        return (noise_mark(terms.learning_rate * per_step * math.sqrt(update.steps)),)
 
     def __post_init__(self) -> None:
         check_ranges(self, "defense 'dp_sgd'")

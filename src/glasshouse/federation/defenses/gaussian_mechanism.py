@@ -9,6 +9,7 @@ two* updates of that client the sensitivity is ``2·clip`` and the same noise gi
 is stated beside it.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, final
 
@@ -17,10 +18,11 @@ from glasshouse.federation.defenses.base import NamedDefense, describe_mechanism
 from glasshouse.federation.defenses.clip import Clip
 from glasshouse.federation.defenses.gaussian_noise import GaussianNoise
 from glasshouse.federation.defenses.guarantee import Exposure, Guarantee, client_level
+from glasshouse.federation.defenses.marks import Mark, noise_mark
 from glasshouse.limits import Count, Fix, Fraction, Positive, Probability, check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.wire import Mechanism, Update
+from glasshouse.wire import Mechanism, Terms, Update, Value
 
 
 @final
@@ -53,6 +55,12 @@ class GaussianMechanism(NamedDefense):
     epsilon: float | None = None
     rounds: Count = 1
     sampling: Annotated[Fraction, Fix("leave it at 1 unless nobody can see who takes part")] = 1.0
+
+    @classmethod
+    def marks(cls, parameters: Mapping[str, Value], update: Update, terms: Terms) -> tuple[Mark, ...]:
+        del update, terms
+        bound = float(parameters["clip"])
+        return Mark(kind="norm", setting="clip", value=bound), noise_mark(float(parameters["std"]))
 
     def __post_init__(self) -> None:
         check_ranges(self, "defense 'gaussian_mechanism'")

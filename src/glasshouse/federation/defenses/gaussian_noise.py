@@ -4,6 +4,7 @@ Source: Zhu et al. 2019, "Deep Leakage from Gradients", arXiv:1906.08935, sectio
 the update it gives no guarantee: use ``gaussian_mechanism`` for one.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, final
 
@@ -11,10 +12,11 @@ import torch
 from torch import Tensor
 
 from glasshouse.federation.defenses.base import ALL, TensorDefense
+from glasshouse.federation.defenses.marks import Mark, noise_mark
 from glasshouse.limits import Fix, NotNegative
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.wire import Kind
+from glasshouse.wire import Kind, Terms, Update, Value
 
 
 @final
@@ -35,6 +37,11 @@ class GaussianNoise(TensorDefense):
     kinds: ClassVar[frozenset[Kind]] = ALL
 
     std: Annotated[NotNegative, Fix("try 0.1")]
+
+    @classmethod
+    def marks(cls, parameters: Mapping[str, Value], update: Update, terms: Terms) -> tuple[Mark, ...]:
+        del update, terms
+        return (noise_mark(float(parameters["std"])),)
 
     def change(self, tensor: Tensor, rng: Rng, /) -> Tensor:
         """The noisy tensor."""

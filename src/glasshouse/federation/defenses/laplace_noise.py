@@ -5,6 +5,8 @@ Source: Zhu et al. 2019, arXiv:1906.08935, section 5.1 (as a defence against inv
 update it gives no guarantee.
 """
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, final
 
@@ -12,10 +14,11 @@ import torch
 from torch import Tensor
 
 from glasshouse.federation.defenses.base import ALL, TensorDefense
+from glasshouse.federation.defenses.marks import LAPLACE, Mark, noise_mark
 from glasshouse.limits import Fix, NotNegative
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.wire import Kind
+from glasshouse.wire import Kind, Terms, Update, Value
 
 
 @final
@@ -35,6 +38,11 @@ class LaplaceNoise(TensorDefense):
     kinds: ClassVar[frozenset[Kind]] = ALL
 
     scale: Annotated[NotNegative, Fix("try 0.1")]
+
+    @classmethod
+    def marks(cls, parameters: Mapping[str, Value], update: Update, terms: Terms) -> tuple[Mark, ...]:
+        del update, terms
+        return (noise_mark(float(parameters["scale"]) * math.sqrt(2), LAPLACE),)
 
     def change(self, tensor: Tensor, rng: Rng, /) -> Tensor:
         """The noisy tensor."""

@@ -15,11 +15,12 @@ from annotated_types import Ge, Lt
 from torch import Tensor
 
 from glasshouse.federation.defenses.base import RewritingDefense
+from glasshouse.federation.defenses.marks import Mark
 from glasshouse.limits import Fix, Positive
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.tensors import map_tensors
-from glasshouse.wire import Update
+from glasshouse.wire import Terms, Update, Value
 
 
 @final
@@ -37,9 +38,19 @@ class Percentile(RewritingDefense):
         source="Shokri & Shmatikov 2015, CCS",
     )
     name: ClassVar[str] = "percentile"
+    shown_by: ClassVar[str] = "total_zeros"
 
     percentile: Annotated[float, Ge(0), Lt(100), Fix("try 90")] = 10.0
     bound: Annotated[Positive, Fix("try 0.01")] = 0.01
+
+    @classmethod
+    def marks(cls, parameters: Mapping[str, Value], update: Update, terms: Terms) -> tuple[Mark, ...]:
+        del terms
+        share, bound = float(parameters["percentile"]) / 100, float(parameters["bound"]) * update.steps
+        return (
+            Mark(kind="total_zeros", setting="percentile / 100", value=share),
+            Mark(kind="largest", setting="bound · steps", value=bound),
+        )
 
     def rewrite(self, update: Update, _: Rng, /) -> Mapping[str, Tensor]:
         """The sparse, clamped tensors."""

@@ -6,15 +6,18 @@ of each tensor; we zero an exact count, which also resolves ties. There is no er
 are not sent are lost.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, final
 
 from torch import Tensor
 
 from glasshouse.federation.defenses.base import TensorDefense, smallest
+from glasshouse.federation.defenses.marks import Mark
 from glasshouse.limits import Fix, Share
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
+from glasshouse.wire import Terms, Update, Value
 
 
 @final
@@ -31,8 +34,14 @@ class Prune(TensorDefense):
         source="Aji & Heafield 2017, arXiv:1704.05021",
     )
     name: ClassVar[str] = "prune"
+    shown_by: ClassVar[str] = "zeros"
 
     share: Annotated[Share, Fix("0.9 prunes 90 %")]
+
+    @classmethod
+    def marks(cls, parameters: Mapping[str, Value], update: Update, terms: Terms) -> tuple[Mark, ...]:
+        del update, terms
+        return (Mark(kind="zeros", setting="share", value=float(parameters["share"])),)
 
     def change(self, tensor: Tensor, _: Rng, /) -> Tensor:
         """The sparse tensor; among entries of equal magnitude the first are zeroed first."""

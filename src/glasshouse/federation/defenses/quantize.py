@@ -5,6 +5,7 @@ Source: Alistarh et al. 2017, "QSGD", arXiv:1610.02132, section 3.1. Where we di
 norm, which for large tensors rounds nearly all entries to zero.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, final
 
@@ -13,9 +14,11 @@ from annotated_types import Ge, Le
 from torch import Tensor
 
 from glasshouse.federation.defenses.base import TensorDefense
+from glasshouse.federation.defenses.marks import Mark
 from glasshouse.limits import Fix
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
+from glasshouse.wire import Terms, Update, Value
 
 
 @final
@@ -32,8 +35,14 @@ class Quantize(TensorDefense):
         source="Alistarh et al. 2017, arXiv:1610.02132",
     )
     name: ClassVar[str] = "quantise"
+    shown_by: ClassVar[str] = "bits"
 
     bits: Annotated[int, Ge(2), Le(16), Fix("one bit is 'sign'")]
+
+    @classmethod
+    def marks(cls, parameters: Mapping[str, Value], update: Update, terms: Terms) -> tuple[Mark, ...]:
+        del update, terms
+        return (Mark(kind="bits", setting="bits", value=float(parameters["bits"])),)
 
     def change(self, tensor: Tensor, rng: Rng, /) -> Tensor:
         """The tensor on the grid; every entry changes by less than one level."""

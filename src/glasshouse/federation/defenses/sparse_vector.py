@@ -19,10 +19,11 @@ from torch import Tensor
 
 from glasshouse.federation.defenses.base import RewritingDefense
 from glasshouse.federation.defenses.laplace_noise import laplace_like
+from glasshouse.federation.defenses.marks import Mark
 from glasshouse.limits import Fraction, NotNegative, Positive
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.wire import Update
+from glasshouse.wire import Terms, Update, Value
 
 
 @final
@@ -51,6 +52,16 @@ class SparseVector(RewritingDefense):
     bound: Positive = 1e-5
     threshold: NotNegative = 1e-6
     replace: bool = True
+
+    @classmethod
+    def marks(cls, parameters: Mapping[str, Value], update: Update, terms: Terms) -> tuple[Mark, ...]:
+        del terms
+        zeros = None if parameters["replace"] else 1 - float(parameters["fraction"])
+        bound = float(parameters["bound"]) * update.steps
+        return (
+            Mark(kind="total_zeros", setting="1 - fraction", value=zeros),
+            Mark(kind="largest", setting="bound · steps", value=bound),
+        )
 
     def rewrite(self, update: Update, rng: Rng, /) -> Mapping[str, Tensor]:
         """The sparse, noisy tensors."""

@@ -1,31 +1,33 @@
 """Examination of a received model before training: its weights, and its behaviour on own examples."""
 
+import copy
 import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import Final, final
+from typing import Any, Final, final
 
 import torch
 from torch import Tensor, nn
 
 from glasshouse.errors import BadValue
-from glasshouse.guard.behaviour.fit import Fit
-from glasshouse.guard.behaviour.inspect import (
-    LONGER,
-    STEPS,
-    HonestLayer,
-    HonestRange,
-    inspect_behaviour,
-    learn_honest_range,
-)
-from glasshouse.guard.behaviour.modes import in_mode, modes_of
-from glasshouse.guard.behaviour.observe import LayerBehaviour
+from glasshouse.guard.fit import Fit
 from glasshouse.guard.inspect import inspect
+from glasshouse.guard.pursuit.examples import Own
+from glasshouse.guard.pursuit.honest import Given, Range, Ranges, learn
+from glasshouse.guard.pursuit.inspect import (
+    EVALUATION,
+    TRAINING,
+    HonestRanges,
+    Judged,
+    in_mode,
+    inspect_in_modes,
+)
+from glasshouse.guard.pursuit.limits import JUDGED, SEARCHED
 from glasshouse.store import read_json, write_json
 
-BATCH: Final = 64
+BATCH: Final = SEARCHED + JUDGED
 """Number of the client's own examples on which a received model is tried."""
 
 Examples = tuple[Tensor, Tensor]
@@ -40,13 +42,15 @@ class Examiner:
     Attributes:
         folder: of the clients' reports; ranges of honest models are cached there.
         kept: a node's examples from an earlier round. They are never written to a file.
+        last: the last accepted model of a node.
         accepted: fit of the last accepted model to a node's examples.
     """
 
     folder: Path
     kept: dict[int, Examples] = field(default_factory=dict)
     accepted: dict[int, Fit] = field(default_factory=dict)
-    _honest: dict[str, HonestRange] = field(default_factory=dict)
+    last: dict[int, nn.Module] = field(default_factory=dict)
+    _honest: dict[str, Ranges] = field(default_factory=dict)
 
     def examine_weights(
         self, tensors: Mapping[str, Tensor], *, agreed: Mapping[str, Tensor] | None = None
@@ -59,13 +63,12 @@ class Examiner:
 
     def examine_behaviour(
         self, node: int, model: nn.Module, examples: Examples, *, is_mode_known: bool = True
-    ) -> list[str]:
-        """Findings against the received ``model``, from its behaviour on the first ``BATCH`` examples.
+    ) -> Judged:
+        """What fixed read-outs get of ``examples`` in the received ``model``, beside honest models.
 
-        Other examples are tried if a layer's update would show few of these, or none.
-
-        Honest models are trained for this on all ``examples``, once per node, network, mode and number of
-        examples; the random state of the client's training is not affected.
+        Honest models are made for this from the architecture, once per network, mode and kind of data; the
+        random state of the client's training is not affected. The last accepted model of the node is judged
+        together with this one, as its examples repeat.
 
         Args:
             node: id of the node.
@@ -73,20 +76,17 @@ class Examiner:
             examples: the node's own.
             is_mode_known: the client trains the model in its current mode; else every mode is tried.
         """
-        batch = examples[0][:BATCH], examples[1][:BATCH]
-        others = examples[0][BATCH:], examples[1][BATCH:]
+        own = Own(inputs=examples[0], targets=examples[1])
+        modes = (TRAINING if model.training else EVALUATION,) if is_mode_known else ()
         try:
             with torch.random.fork_rng(devices=[]), torch.autocast("cpu", enabled=False), torch.enable_grad():
-                for one in [model] if is_mode_known else (in_mode(model, mode) for mode in modes_of(model)):
-                    honest, longer = (
-                        partial(self._range, node, one, examples, steps) for steps in (STEPS, LONGER)
-                    )
-                    outcome = inspect_behaviour(one, *batch, honest=honest(), longer=longer, others=others)
-                    if outcome.findings:
-                        return list(outcome.findings)
+                honest = HonestRanges(measure=partial(self._range, model, own))
+                judged = inspect_in_modes(model, own, honest=honest, earlier=self.last.get(node), modes=modes)
         except BadValue as error:
-            return [str(error)]
-        return []
+            return Judged(findings=(str(error),))
+        if judged.verdict == "passed":
+            self.last[node] = copy.deepcopy(model)
+        return judged
 
     def fit_of(self, node: int, model: nn.Module, examples: Examples) -> str:
         """Fit of ``model`` to the first ``BATCH`` examples, compared with the last accepted model."""
@@ -94,20 +94,32 @@ class Examiner:
         last, self.accepted[node] = self.accepted.get(node), now
         return now.sentence(last)
 
-    def _range(self, node: int, model: nn.Module, examples: Examples, steps: tuple[int, ...]) -> HonestRange:
-        size = min(BATCH, len(examples[1]))
+    def _range(self, model: nn.Module, own: Own, mode: str, steps: tuple[int, ...]) -> Ranges:
+        """The range of honest models, from the cache where it is known."""
         layout = [(name, tuple(t.shape)) for name, t in model.state_dict().items()]
         modes = [part.training for part in model.modules()]  # batch norm may be frozen
-        measured = [field.name for field in fields(LayerBehaviour)]  # cached ranges of old versions lack some
-        digest = hashlib.sha256(repr([size, layout, modes, steps, measured]).encode()).hexdigest()[:8]
-        name = f"{node}.{digest}.honest.json"
+        measured = [field.name for field in fields(Given)]  # cached ranges of old versions lack some
+        parts = [type(part).__name__ for part in model.modules()]
+        seen = [min(BATCH, len(own)), own.kind, layout, parts, mode, modes, steps, measured]
+        digest = hashlib.sha256(repr(seen).encode()).hexdigest()[:12]
+        name = f"{digest}.honest.json"
         if name not in self._honest and (self.folder / name).exists():
-            self._honest[name] = {
-                layer: HonestLayer(**{**stored, "most": LayerBehaviour(**stored["most"])})
-                for layer, stored in read_json(self.folder / name).items()
-            }
+            self._honest[name] = _ranges_of(read_json(self.folder / name))
         if name not in self._honest:
-            learnt = learn_honest_range(model, *examples, batch=size, steps=steps)
-            write_json(self.folder / name, {layer: asdict(one) for layer, one in learnt.items()})
-            self._honest[name] = learnt
+            self._honest[name] = learn(in_mode(model, mode), own, steps=steps)
+            write_json(self.folder / name, asdict(self._honest[name]))
         return self._honest[name]
+
+
+def _ranges_of(stored: Mapping[str, Any]) -> Ranges:
+    rounds = stored["rounds"]
+    return Ranges(
+        tensors={name: _range_of(one) for name, one in stored["tensors"].items()},
+        used=stored["used"],
+        rounds=None if rounds is None else _range_of(rounds),
+        kept=tuple(stored["kept"]),
+    )
+
+
+def _range_of(stored: Mapping[str, Any]) -> Range:
+    return Range(most=Given(**stored["most"]), limits=Given(**stored["limits"]))

@@ -9,7 +9,7 @@ app wraps it with :func:`guarded`.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, final
+from typing import Any, Final, final
 
 from flwr.app import Context, Message
 from flwr.client import ClientFnExt
@@ -29,7 +29,7 @@ from glasshouse.integrations.flower.preflight import (
     preflight_mod,
 )
 from glasshouse.integrations.flower.records import Mod, Next, arrays_of, is_secure, stage_of, tensors_of
-from glasshouse.integrations.flower.reports import Report, Settings
+from glasshouse.integrations.flower.reports import OnFinding, Report, Settings
 from glasshouse.integrations.flower.watching import watching
 from glasshouse.models import build as models
 from glasshouse.wire import Architecture
@@ -44,6 +44,7 @@ def guard_mod(
     data: Data | None = None,
     reports: str | Path = "guard",
     unchecked: bool = False,
+    on_finding: OnFinding = "refuse",
 ) -> Mod:
     """A client mod that refuses crafted models, and SecAgg+ terms that protect no client; it goes first.
 
@@ -59,11 +60,11 @@ def guard_mod(
         data: the node's own examples, tried before training. None: those observed in training, as soon as
             there are 64, or before sending.
         reports: folder of the clients' reports.
-        unchecked: where ``model`` is None, train and send even if no network was observed.
+        unchecked: train and send even if no network was observed, or part of it could not be looked at.
+        on_finding: ``report`` only writes findings to the node's report.
     """
-    return _Guard(
-        network=build_network(model), data=data, settings=Settings(reports=reports, unchecked=unchecked)
-    )
+    settings = Settings(reports=reports, unchecked=unchecked, on_finding=on_finding)
+    return _Guard(network=build_network(model), data=data, settings=settings)
 
 
 @final
@@ -90,29 +91,36 @@ class _Guard:
             return report.refuse("these terms of secure aggregation may show a single update", [term])
         folder = report.settings.folder
         examiner = self._examiners.setdefault(folder, Examiner(folder=folder))
-        findings = self._findings(message, context, examiner)
-        if findings:
+        findings, reason = self._findings(message, context, examiner)
+        if findings and not report.settings.reports_only:
             return report.refuse(CRAFTED, findings)
+        if findings:
+            report.add("reported", findings)
+        if reason and not (report.settings.reports_only or report.settings.unchecked):
+            return report.refuse("the model could not be examined", [reason])
         reply = self._watched(report, examiner, call_next)
         if secure and reply.has_content():
             secure_terms.remember_keys(reply, context)
             report.add("hidden", secure_terms.hide_what_travels_in_clear(reply))
         return reply
 
-    def _findings(self, message: Message, context: Context, examiner: Examiner) -> list[str]:
-        """Findings against the model before the app is called."""
+    def _findings(self, message: Message, context: Context, examiner: Examiner) -> tuple[list[str], str]:
+        """Findings against the model before the app is called, and why part of it could not be judged."""
         arrays = arrays_of(message.content)
         if arrays is None or self.network is None:
-            return []
+            return [], ""
         try:
             tensors = models.name_tensors(tensors_of(arrays), self.network)
             findings = examiner.examine_weights(tensors, agreed=self.network.state_dict())
             if findings or self.data is None:
-                return findings
+                return findings, ""
             received = load_received(self.network, tensors)
         except BadValue as error:
-            return [str(error)]
-        return examiner.examine_behaviour(context.node_id, received, self.data(context), is_mode_known=False)
+            return [str(error)], ""
+        judged = examiner.examine_behaviour(
+            context.node_id, received, self.data(context), is_mode_known=False
+        )
+        return list(judged.findings), judged.reason if judged.unseen else ""
 
     def _watched(self, report: Report, examiner: Examiner, call_next: Next) -> Message:
         """Run the app under observation, and refuse what is found during training."""
@@ -123,6 +131,7 @@ class _Guard:
             node=context.node_id,
             received={} if arrays is None else tensors_of(arrays),
             examiner=None if examined else examiner,
+            is_reported=report.settings.reports_only,
         )
         if self.data is not None and self.network is None and arrays is not None:
             examiner.kept[context.node_id] = self.data(context)
@@ -134,6 +143,8 @@ class _Guard:
         except Exception:  # an app may turn a refusal in its training into any exception
             if not lookout.findings and lookout.refusal is None:
                 raise
+        if lookout.noted:
+            report.add("reported", lookout.noted)
         if lookout.refusal is not None:
             return lookout.refusal
         if lookout.findings or reply is None:
@@ -168,9 +179,10 @@ class GuardedClientApp(ClientApp):
         mitigated: if more are exposed, drop the exposing rows or add noise to them, if that hides all and
             changes at most half of the update; otherwise the update is not sent.
         unchecked: train and send although the model could not be examined; the report says so.
+        on_finding: ``report`` only writes findings to the node's report.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # a drop-in: its settings are its arguments
         self,
         client_fn: ClientFnExt | None = None,
         mods: Sequence[Mod] | None = None,
@@ -180,11 +192,11 @@ class GuardedClientApp(ClientApp):
         most: int = 0,
         mitigated: bool = True,
         unchecked: bool = False,
+        on_finding: OnFinding = "refuse",
     ) -> None:
-        first = guard_mod(data=data, reports=reports, unchecked=unchecked)
-        second = preflight_mod(
-            data=data, reports=reports, most=most, mitigated=mitigated, unchecked=unchecked
-        )
+        both: dict[str, Any] = {"data": data, "reports": reports, "unchecked": unchecked}
+        first = guard_mod(**both, on_finding=on_finding)
+        second = preflight_mod(**both, most=most, mitigated=mitigated, on_finding=on_finding)
         own = list(mods or ())
         masked = 1 + max((place for place, mod in enumerate(own) if mod in _MASKING), default=-1)
         super().__init__(client_fn, [first, *own[:masked], second, *own[masked:]])
@@ -198,6 +210,7 @@ def guarded(
     reports: str | Path = "guard",
     most: int = 0,
     unchecked: bool = False,
+    on_finding: OnFinding = "refuse",
 ) -> ClientApp:
     """``app`` wrapped in :func:`guard_mod` and :func:`preflight_mod`, which the app cannot change.
 
@@ -211,9 +224,15 @@ def guarded(
         reports: folder of the clients' reports.
         most: as in :func:`preflight_mod`.
         unchecked: as in :func:`guard_mod`.
+        on_finding: as there.
     """
-    first = guard_mod(model, data=data, reports=reports, unchecked=unchecked)
-    second = preflight_mod(model, data=data, reports=reports, most=most, unchecked=unchecked)
+    both: dict[str, Any] = {
+        "data": data,
+        "reports": reports,
+        "unchecked": unchecked,
+        "on_finding": on_finding,
+    }
+    first, second = guard_mod(model, **both), preflight_mod(model, **both, most=most)
     return _AppInside(app, first, second)
 
 

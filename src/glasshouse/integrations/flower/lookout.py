@@ -16,11 +16,12 @@ from flwr.app import Message
 from torch import Tensor, nn
 
 from glasshouse.errors import BadValue
-from glasshouse.guard.behaviour.inspect import FEWEST
 from glasshouse.integrations.flower.examiner import BATCH, Examiner, Examples
 from glasshouse.integrations.flower.watching import paused
 from glasshouse.models import build as models
 
+ENOUGH: Final = 64
+"""Number of observed examples from which on the model is tried."""
 _ODD: Final = (RuntimeError, ValueError, TypeError, LookupError, AttributeError)
 """Errors raised when a network that is not a plain classifier of one tensor is copied or tried."""
 
@@ -40,6 +41,8 @@ class Lookout:
         examiner: of the model; None: it is not examined here.
         network: a copy of the trained network, as received; None: no module with the received tensors ran.
         findings: against the model.
+        noted: findings that are only reported, as the node wishes.
+        is_reported: findings do not stop the training.
         refusal: the reply, if the update is refused.
         unable: why the model could not be examined.
         tried: on which examples and when its behaviour was tried, in words; empty: not tried.
@@ -52,6 +55,8 @@ class Lookout:
     examiner: Examiner | None = None
     network: nn.Module | None = None
     findings: list[str] = field(default_factory=list)
+    noted: list[str] = field(default_factory=list)
+    is_reported: bool = False
     refusal: Message | None = None
     unable: str = "no module with the received parameters was trained"
     tried: str = ""
@@ -105,7 +110,7 @@ class Lookout:
             return
         for row, label in zip(rows, classes.detach().cpu().long().clone(), strict=True):
             self._rows.setdefault(row.numpy().tobytes(), (row, label))
-        if len(self._rows) >= BATCH:
+        if len(self._rows) >= ENOUGH:
             self._try("before the first step" if self._batches == 1 else f"after {self._batches - 1} batches")
             if self.findings:
                 raise RefusedModel("; ".join(self.findings))
@@ -150,9 +155,9 @@ class Lookout:
         self.unable = "no loss named the classes of what entered the network"
         if self.examiner is None:
             return
-        self.findings += self.examiner.examine_weights(self.network.state_dict())
+        self._find(self.examiner.examine_weights(self.network.state_dict()))
         kept = self.examiner.kept.get(self.node)
-        if kept or len(self._rows) >= BATCH:
+        if kept or len(self._rows) >= ENOUGH:
             self._try("before any training", kept)
         if self.findings:
             raise RefusedModel("; ".join(self.findings))
@@ -165,14 +170,20 @@ class Lookout:
             return
         try:
             with paused():
-                self.findings += self.examiner.examine_behaviour(self.node, self.network, examples)
-                if not self.findings:
+                judged = self.examiner.examine_behaviour(self.node, self.network, examples)
+                if judged.verdict != "refused":
                     self.fit = self.examiner.fit_of(self.node, self.network, examples)
         except _ODD as error:
             self._give_up(f"{type(error).__name__}: {error}".splitlines()[0])
             return
-        few = ", too few to tell" if len(examples[1]) < FEWEST else ""
-        self.tried = f"{min(BATCH, len(examples[1]))} of your examples, {when}{few}"
+        self._find(list(judged.findings))
+        if judged.unseen and judged.reason:  # what cannot be looked at is as good as not examined
+            self._give_up(judged.reason)
+            return
+        self.tried = f"{min(BATCH, len(examples[1]))} of your examples, {when} ({judged.summary})"
+
+    def _find(self, findings: list[str]) -> None:
+        (self.noted if self.is_reported else self.findings).extend(findings)
 
     def _give_up(self, why: str) -> None:
         self._gave_up, self.unable = True, why

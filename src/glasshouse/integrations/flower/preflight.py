@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
 
@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from glasshouse.errors import BadValue
 from glasshouse.guard.mitigate import mitigate
 from glasshouse.guard.preflight import preflight
+from glasshouse.guard.pursued import Memory
 from glasshouse.guard.watch import Watched, watch
 from glasshouse.integrations.flower.examiner import Examples
 from glasshouse.integrations.flower.lookout import Lookout
 from glasshouse.integrations.flower.records import Mod, Next, arrays_of, put_tensors, stage_of, tensors_of
-from glasshouse.integrations.flower.reports import Report, Settings
+from glasshouse.integrations.flower.reports import OnFinding, Report, Settings
 from glasshouse.integrations.flower.watching import current, watching
 from glasshouse.models import build as models
 from glasshouse.tensors import difference
@@ -35,6 +36,7 @@ def preflight_mod(
     most: int = 0,
     mitigated: bool = False,
     unchecked: bool = False,
+    on_finding: OnFinding = "refuse",
 ) -> Mod:
     """A client mod that refuses to send an update that exposes examples of the client.
 
@@ -48,8 +50,11 @@ def preflight_mod(
         mitigated: if more are exposed, send it without the exposing rows, or with noise on them, if that
             hides all and changes at most half of the update (:func:`glasshouse.guard.mitigate.mitigate`).
         unchecked: as in :func:`guard_mod`.
+        on_finding: as there.
     """
-    settings = Settings(reports=reports, most=most, mitigated=mitigated, unchecked=unchecked)
+    settings = Settings(
+        reports=reports, most=most, mitigated=mitigated, unchecked=unchecked, on_finding=on_finding
+    )
     return _Preflight(network=build_network(model), data=data, settings=settings)
 
 
@@ -61,6 +66,7 @@ class _Preflight:
     network: nn.Module | None
     data: Data | None
     settings: Settings
+    _memory: dict[int, Memory] = field(default_factory=dict)
 
     def __call__(self, message: Message, context: Context, call_next: Next) -> Message:
         """Train, then check what would be sent."""
@@ -100,23 +106,38 @@ class _Preflight:
         examples = self._used(report.context, lookout)
         parameters = [name for name, _ in network.named_parameters() if name in trained and name in received]
         update = difference({n: trained[n] for n in parameters}, {n: received[n] for n in parameters})
+        memory = self._memory.get(report.context.node_id)
         try:
-            outcome = preflight(update, network, *examples, watched=layers)
+            outcome = preflight(update, network, *examples, watched=layers, memory=memory)
         except BadValue as error:  # an update that overflows cannot be checked
             return report.refuse("the update cannot be checked", [str(error)])
+        if outcome.unseen and not (settings.unchecked or settings.reports_only):
+            why = f"not looked at: {', '.join(outcome.unseen[:3])}"
+            return report.refuse("part of the update could not be checked", [outcome.summary, why])
+        unseen = [f"not looked at: {', '.join(outcome.unseen)}"] if outcome.unseen else []
         standing = {leak.example for leak in outcome.leaks}
-        also = [lookout.summary] if lookout.tried else []
+        also = [*unseen, *([lookout.summary] if lookout.tried else [])]
         if len(standing) <= settings.most and outcome.controlled:
             report.add("sent", [outcome.summary, *also])
-            return reply
-        closed = mitigate(update, network, (*examples, layers)) if settings.mitigated else None
+            return self._remember(reply, network, update, report)
+        closed = mitigate(update, network, (*examples, layers), memory=memory) if settings.mitigated else None
         if closed is not None and closed.update is not None:
             changed = {**trained, **{n: received[n] + t for n, t in closed.update.items()}}
             put_tensors(sent, list(changed.values()))
             report.add("sent", [closed.summary, *also])
-            return reply
+            return self._remember(reply, network, closed.update, report)
+        if settings.reports_only:
+            report.add("reported", [outcome.summary, *also])
+            return self._remember(reply, network, update, report)
         where = [f"example {one.example}: {one.what}, {one.by} of {one.layer}" for one in outcome.leaks]
         return report.refuse("the update would show examples", [outcome.summary, *where])
+
+    def _remember(
+        self, reply: Message, network: nn.Module, update: Mapping[str, Tensor], report: Report
+    ) -> Message:
+        """Keep what is sent: next round's update is judged together with it, as examples repeat."""
+        self._memory[report.context.node_id] = Memory(model=copy.deepcopy(network), sent=dict(update))
+        return reply
 
     def _used(self, context: Context, lookout: Lookout) -> Examples:
         """All examples behind the update, without duplicates."""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final, Literal, final, get_args
 
 from flwr.app import Context, Error, Message
 
@@ -10,6 +10,7 @@ from glasshouse.errors import BadValue
 from glasshouse.integrations.flower.records import round_of
 from glasshouse.store import append_jsonl
 
+OnFinding = Literal["refuse", "report"]
 REFUSED: Final = 6
 """Flower's code for a mod whose precondition does not hold."""
 
@@ -26,13 +27,15 @@ class Settings:
         reports: folder of the clients' reports.
         most: maximum number of examples exposed in an update that is sent.
         mitigated: if more are exposed, send it without the exposing rows, or with noise on them.
-        unchecked: train and send although the model could not be examined.
+        unchecked: train and send although the model, or part of the update, could not be examined.
+        on_finding: ``refuse``, or only ``report`` to the node.
     """
 
     reports: str | Path
     most: int = 0
     mitigated: bool = False
     unchecked: bool = False
+    on_finding: str = "refuse"
 
     def at(self, context: Context) -> "Settings":
         """The settings of one node.
@@ -41,17 +44,24 @@ class Settings:
             BadValue: a setting has the wrong type.
         """
         own = context.node_config
-        stated: dict[str, Any] = {n: own[f"guard-{n}"] for n in vars(self) if f"guard-{n}" in own}
+        named = {n: f"guard-{n.replace('_', '-')}" for n in vars(self)}
+        stated: dict[str, Any] = {n: own[key] for n, key in named.items() if key in own}
         for name, value in stated.items():
             kind = str if name == "reports" else type(vars(self)[name])
-            if type(value) is not kind:
+            is_word = name != "on_finding" or value in get_args(OnFinding)
+            if type(value) is not kind or not is_word:
                 raise BadValue(
-                    f"'guard-{name}' of a node's configuration",
-                    needs=f"a {kind.__name__}",
+                    f"'{named[name]}' of a node's configuration",
+                    needs=f"a {kind.__name__}" if is_word else "'refuse' or 'report'",
                     got=repr(value),
                     fix="correct it where the SuperNode is started: --node-config",
                 )
         return replace(self, **stated)
+
+    @property
+    def reports_only(self) -> bool:
+        """Whether findings are only reported."""
+        return self.on_finding == "report"
 
     @property
     def folder(self) -> Path:

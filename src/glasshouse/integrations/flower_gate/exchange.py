@@ -5,23 +5,15 @@ import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, final
+from typing import Any, Literal, final
 
 from glasshouse.gate.desk import Payload
 from glasshouse.gate.message import Arrays, Origin, Outgoing, Reason
 from glasshouse.gate.rules import shorten
 from glasshouse.integrations.flower_gate import names
-from glasshouse.integrations.flower_gate.objects import (
-    Decoded,
-    Encoded,
-    Malformed,
-    Parts,
-    decode,
-    encode,
-)
-
-MASKED_BYTES: Final = 2**16
-"""Bytes of everything but vectors in a message of a secure sum."""
+from glasshouse.integrations.flower_gate.decoding import Decoded, decode
+from glasshouse.integrations.flower_gate.encoding import Encoded, Parts, config_record, encode
+from glasshouse.integrations.flower_gate.objects import Malformed
 
 
 @final
@@ -146,6 +138,7 @@ def outgoing(gather: Gather, *, records: tuple[str, ...], keep: bool) -> tuple[O
     if not oddities:
         try:
             decoded = decode(gather.tree.object_id, gather.contents, release=not keep)
+            _take_numbers(decoded)
             oddities += _oddities(decoded, gather, records)
         except Malformed as error:
             oddities.append(Reason(rule="malformed", detail=str(error)))
@@ -179,12 +172,18 @@ def encode_allowed(message: Outgoing, decoded: Decoded, pulled: Pulled, order: t
     """
     if message.error is not None:
         return encode(pulled.reply_metadata(), Parts(error=message.error))
-    fields: dict[str, dict[str, object]] = {
+    numbers: dict[str, dict[str, object]] = {
         record: {} for name, record in decoded.record_of.items() if name != ""
     }
     for name in sorted(message.fields):
-        fields[decoded.record_of[name]][name] = message.fields[name]
-    configs = {names.SECURE_RECORD: message.documents[names.SECURE_RECORD]} if message.masked else {}
+        numbers[decoded.record_of[name]][name] = message.fields[name]
+    fields = {record: values for record, values in numbers.items() if record not in decoded.configs}
+    configs = {
+        record: config_record(names.STATUS if record in names.STATUS_RECORDS else numbers.get(record, {}))
+        for record in decoded.configs
+    }
+    if message.masked:
+        configs[names.SECURE_RECORD] = message.documents[names.SECURE_RECORD]
     arrays = {name: message.arrays[name] for name in _order(message.arrays, pulled.arrays)}
     has_record = "" in decoded.record_of
     parts = Parts(
@@ -231,14 +230,37 @@ def _oddities(decoded: Decoded, gather: Gather, records: tuple[str, ...]) -> lis
     return found
 
 
+def _take_numbers(decoded: Decoded) -> None:
+    """Count single numbers in ConfigRecords as fields: the older ``NumPyClient`` sends its metrics there.
+
+    Raises:
+        Malformed: two records have a number of one name.
+    """
+    for record, config in decoded.configs.items():
+        if record == names.SECURE_RECORD or record in names.STATUS_RECORDS:
+            continue
+        for item in config.items:
+            kind = item.value.WhichOneof("value")
+            if kind not in names.NUMBERS:
+                continue
+            if item.key in decoded.fields:
+                raise Malformed("metrics")
+            decoded.fields[item.key] = getattr(item.value, kind)
+            decoded.record_of[item.key] = record
+
+
 def _documents(decoded: Decoded) -> dict[str, object]:
-    """Values of ConfigRecords by record and key; a secure sum's record stays whole."""
+    """Values of ConfigRecords that are no numbers, by record and key; a secure sum's record stays whole."""
     documents: dict[str, object] = {}
     for record, config in decoded.configs.items():
         if record == names.SECURE_RECORD:
             documents[record] = config
             continue
-        documents |= {f"{record}/{item.key}": True for item in config.items}
+        known = names.STATUS.keys() if record in names.STATUS_RECORDS else ()
+        for item in config.items:
+            is_field = decoded.record_of.get(item.key) == record
+            if not is_field and item.key not in known:
+                documents[f"{record}/{item.key}"] = True
     return documents
 
 

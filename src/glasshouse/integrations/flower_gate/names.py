@@ -47,6 +47,9 @@ SECURE_RECORD: Final = "secaggplus_configs"
 SECURE_KEYS: Final = frozenset(
     {"pk1", "pk2", "dsts", "ctxts", "srcs", "masked_params", "nids", "shares", "active_nids", "dead_nids"}
 )
+STATUS_RECORDS: Final = frozenset({"fitres.status", "evaluateres.status"})
+"""Records in which the older ``NumPyClient`` says that it went well; sent in fixed words."""
+STATUS: Final = {"code": 0, "message": ""}
 HEARTBEAT: Final = 30.0
 """Seconds; sent in the place of whatever a node asks for."""
 
@@ -82,6 +85,9 @@ CALLS: Final = {
 PREFIX: Final = "/v1/fleet/"
 ProtoMessage, ProtoTree = message_pb2.Message, message_pb2.ObjectTree
 ProtoMetricValue: Final[Any] = recorddict_pb2.MetricRecordValue
+ProtoConfigValue: Final[Any] = recorddict_pb2.ConfigRecordValue
+NUMBERS: Final = frozenset({"double", "sint64", "uint64"})
+"""Kinds of a record's value that are one number."""
 
 
 def has_unknown_fields(message: Proto) -> bool:

@@ -5,17 +5,11 @@ limits.
 """
 
 import asyncio
-import base64
-import binascii
 import hashlib
-import re
 import time
-from collections import OrderedDict
-from dataclasses import dataclass, field
 from typing import Any, Final, final
 
 import httpx
-from google.protobuf.message import DecodeError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
@@ -23,9 +17,10 @@ from glasshouse.errors import GlasshouseError
 from glasshouse.gate.arrivals import Arrival
 from glasshouse.gate.desk import Desk
 from glasshouse.gate.judge import REPLACED
-from glasshouse.gate.message import Decision
 from glasshouse.gate.rules import shorten
 from glasshouse.integrations.flower_gate import names
+from glasshouse.integrations.flower_gate.decoding import Decoded, decode
+from glasshouse.integrations.flower_gate.encoding import Encoded, Parts, encode
 from glasshouse.integrations.flower_gate.exchange import (
     Gather,
     Pulled,
@@ -34,22 +29,13 @@ from glasshouse.integrations.flower_gate.exchange import (
     outgoing,
     payload_of,
 )
-from glasshouse.integrations.flower_gate.objects import (
-    BODY_BYTES,
-    Decoded,
-    Encoded,
-    Malformed,
-    Parts,
-    decode,
-    encode,
-    object_id,
-    tree_ids,
-)
+from glasshouse.integrations.flower_gate.objects import Malformed, object_id, tree_ids
+from glasshouse.integrations.flower_gate.requests import Node, Nodes, Refused, call_name, parse, read_body
+from glasshouse.integrations.flower_gate.upstream import Upstream, build_request
 
 OBJECTS: Final = 20_000
 DEPTH: Final = 8
 """A message of Flower has five levels: message, records, record, array, chunk."""
-NODES: Final = 64
 PENDING: Final = 4
 """Answers that are collected at one time, over all nodes."""
 KEPT: Final = 32
@@ -58,37 +44,6 @@ PATIENCE: Final = 20.0
 """Seconds that a node waits for a decision before it is told to ask again; it gives up after 30."""
 WHOLE_WITHIN: Final = 900.0
 """Seconds within which an announced answer must have come."""
-BODY_WITHIN: Final = 60.0
-"""Seconds within which the body of one request must have come."""
-_HEADER: Final = re.compile(r"[A-Za-z0-9+/=:.\-]{1,400}")
-_VERSION: Final = re.compile(r"(\d+)\.(\d+)[A-Za-z0-9.+\-]{0,40}")
-
-
-@final
-class Refused(Exception):
-    """The request is not answered; the node is told no more than a status."""
-
-    def __init__(self, status: int, what: str) -> None:
-        super().__init__(what)
-        self.status, self.what = status, what
-
-
-@final
-@dataclass(kw_only=True)
-class Node:
-    """A SuperNode behind the gate.
-
-    Attributes:
-        number: its id, as first seen with its key.
-        headers: of its latest request; their signature covers a time alone and stays valid for 305 seconds.
-        pulled: questions that it was asked, by message id.
-        gathers: answers that are collected, by the gate's session.
-    """
-
-    number: int = 0
-    headers: dict[str, str] = field(default_factory=dict)
-    pulled: "OrderedDict[str, Pulled]" = field(default_factory=OrderedDict)
-    gathers: "OrderedDict[str, Gather]" = field(default_factory=OrderedDict)
 
 
 @final
@@ -101,17 +56,17 @@ class Proxy:
     """
 
     def __init__(self, desk: Desk, upstream: httpx.AsyncClient) -> None:
-        self.desk, self._upstream = desk, upstream
-        self._nodes: dict[str, Node] = {}
+        self.desk, self._link = desk, Upstream(upstream, desk.policy.budget.largest)
+        self._nodes = Nodes()
         self._fabs: dict[int, str] = {}  # hash of the app by run
         self._most = desk.policy.budget.largest
 
     async def answer(self, request: Request) -> Response:
         """Answer one request of a node."""
         try:
-            name = self._call_name(request)
-            message = _parse(names.CALLS[name].request, await _body(request))
-            node = self._node(request, message)
+            name = call_name(request)
+            message = parse(names.CALLS[name].request, await read_body(request))
+            node = self._nodes.identify(request, message)
             handle = getattr(self, "_" + name.replace("-", "_"))
             reply = await handle(node, message)
         except Refused as error:
@@ -128,93 +83,35 @@ class Proxy:
             return Response(status_code=500)
         return Response(reply.SerializeToString(), media_type=names.MEDIA)
 
-    def _call_name(self, request: Request) -> str:
-        name = request.url.path.removeprefix(names.PREFIX)
-        if request.method != "POST" or request.url.query or name not in names.CALLS:
-            raise Refused(404, "unknown path")
-        if not request.url.path.startswith(names.PREFIX):
-            raise Refused(404, "unknown path")
-        version = _VERSION.fullmatch(request.headers.get(names.VERSION_HEADER, ""))
-        if version is None or (int(version[1]), int(version[2])) < names.OLDEST:
-            raise Refused(400, "Flower older than 1.40, or of no known version")
-        return name
-
-    def _node(self, request: Request, message: Any) -> Node:
-        """The node that asks, told by its key; its number may not change."""
-        headers = {n: request.headers.get(n, "") for n in (*names.NODE_HEADERS, *names.RUNTIME_HEADERS)}
-        if not all(_HEADER.fullmatch(value) for value in headers.values()):
-            raise Refused(401, "headers")
-        key = headers[names.KEY_HEADER]
-        if key not in self._nodes and len(self._nodes) >= NODES:
-            raise Refused(503, "too many nodes")
-        node = self._nodes.setdefault(key, Node())
-        node.headers = headers
-        fields = message.DESCRIPTOR.fields_by_name
-        number = message.node.node_id if "node" in fields else getattr(message, "node_id", 0)
-        if number:
-            node.number = node.number or number
-            if number != node.number:
-                raise Refused(401, "one key, two nodes")
-        elif "public_key" in fields:
-            if message.public_key != _decode_key(key):
-                raise Refused(401, "one key in the header, another in the request")
-        else:
-            raise Refused(401, "no node")
-        return node
-
     # What is asked of the SuperLink in the node's name.
 
-    async def _ask(self, node: Node, name: str, request: Any) -> Any:
-        """Send a request upstream; its answer is parsed under limits.
-
-        Raises:
-            Refused: the SuperLink answered with an error, or not at all; the node is told the same.
-        """
-        headers = {**node.headers, "content-type": names.MEDIA, "accept": names.MEDIA}
-        most = self._most + BODY_BYTES if name == "get-fab" else names.CHUNK * 4 + BODY_BYTES
-        body = bytearray()
-        content = request.SerializeToString(deterministic=True)
-        try:
-            async with self._upstream.stream(
-                "POST", names.PREFIX + name, content=content, headers=headers
-            ) as reply:
-                async for part in reply.aiter_bytes():
-                    body += part
-                    if len(body) > most:
-                        raise Refused(502, "the answer is too large")
-        except httpx.HTTPError as error:
-            raise Refused(503, "the SuperLink does not answer") from error
-        if reply.status_code != 200:
-            raise Refused(reply.status_code if 400 <= reply.status_code < 600 else 502, "refused upstream")
-        return _parse(names.CALLS[name].response, bytes(body))
-
     async def _register_node(self, node: Node, message: Any) -> Any:
-        return await self._ask(node, "register-node", type(message)(public_key=message.public_key))
+        return await self._link.ask(node, "register-node", type(message)(public_key=message.public_key))
 
     async def _activate_node(self, node: Node, message: Any) -> Any:
         request = type(message)(public_key=message.public_key, heartbeat_interval=names.HEARTBEAT)
-        reply = await self._ask(node, "activate-node", request)
+        reply = await self._link.ask(node, "activate-node", request)
         node.number = reply.node_id
         return reply
 
     async def _deactivate_node(self, node: Node, message: Any) -> Any:
-        return await self._ask(node, "deactivate-node", type(message)(node_id=node.number))
+        return await self._link.ask(node, "deactivate-node", type(message)(node_id=node.number))
 
     async def _unregister_node(self, node: Node, message: Any) -> Any:
-        return await self._ask(node, "unregister-node", type(message)(node_id=node.number))
+        return await self._link.ask(node, "unregister-node", type(message)(node_id=node.number))
 
     async def _send_node_heartbeat(self, node: Node, message: Any) -> Any:
         await self._end_overdue(node)
         request = type(message)(heartbeat_interval=names.HEARTBEAT)
         request.node.node_id = node.number
-        return await self._ask(node, "send-node-heartbeat", request)
+        return await self._link.ask(node, "send-node-heartbeat", request)
 
     # What arrives.
 
     async def _pull_messages(self, node: Node, message: Any) -> Any:
         if message.message_ids:
             raise Refused(400, "names in a request")
-        reply = await self._ask(node, "pull-messages", self._request(node, "pull-messages"))
+        reply = await self._link.ask(node, "pull-messages", build_request(node, "pull-messages"))
         if len(reply.messages_list) != len(reply.message_object_trees):
             raise Refused(502, "messages without trees")
         handed_on = names.CALLS["pull-messages"].response()
@@ -249,23 +146,23 @@ class Proxy:
     async def _app_of(self, node: Node, run: int) -> str:
         """SHA-256 of the app of a run, from its content."""
         if run not in self._fabs:
-            told = await self._ask(node, "get-run", self._request(node, "get-run", run_id=run))
-            request = self._request(node, "get-fab", run_id=run, hash_str=told.run.fab_hash)
-            fab = (await self._ask(node, "get-fab", request)).fab
+            told = await self._link.ask(node, "get-run", build_request(node, "get-run", run_id=run))
+            request = build_request(node, "get-fab", run_id=run, hash_str=told.run.fab_hash)
+            fab = (await self._link.ask(node, "get-fab", request)).fab
             self._fabs[run] = hashlib.sha256(fab.content).hexdigest()
         return self._fabs[run]
 
     async def _get_run(self, node: Node, message: Any) -> Any:
         self._known_run(message.run_id)
-        return await self._ask(node, "get-run", self._request(node, "get-run", run_id=message.run_id))
+        return await self._link.ask(node, "get-run", build_request(node, "get-run", run_id=message.run_id))
 
     async def _get_fab(self, node: Node, message: Any) -> Any:
         self._known_run(message.run_id)
         digest = self._fabs[message.run_id]
         if message.hash_str != digest:
             raise Refused(400, "another app")
-        request = self._request(node, "get-fab", run_id=message.run_id, hash_str=digest)
-        reply = await self._ask(node, "get-fab", request)
+        request = build_request(node, "get-fab", run_id=message.run_id, hash_str=digest)
+        reply = await self._link.ask(node, "get-fab", request)
         if hashlib.sha256(reply.fab.content).hexdigest() != digest:
             raise Refused(502, "the app changed")
         return reply
@@ -300,12 +197,14 @@ class Proxy:
 
     async def _fetch(self, node: Node, pulled: Pulled, identity: str) -> Any:
         """One object from the SuperLink, kept until the message is judged."""
-        request = self._request(node, "pull-object", run_id=pulled.metadata.run_id, object_id=identity)
-        reply = await self._ask(node, "pull-object", request)
+        request = build_request(node, "pull-object", run_id=pulled.metadata.run_id, object_id=identity)
+        reply = await self._link.ask(node, "pull-object", request)
         if not reply.object_available:
             return reply
         if await asyncio.to_thread(object_id, reply.object_content) != identity:
             raise Refused(502, "an object is not what its id says")
+        if identity == pulled.root:
+            pulled.kept_root = reply.object_content
         if pulled.state == "open" and identity not in pulled.contents:
             pulled.bytes += len(reply.object_content)
             # beyond the limit nothing more is kept; the message is refused when its root is asked for
@@ -318,7 +217,6 @@ class Proxy:
             reply = await self._fetch(node, pulled, identity)
             if not reply.object_available:
                 return reply
-        pulled.kept_root = pulled.contents[pulled.root]
         found = await asyncio.to_thread(self._look_at_arrival, pulled)
         pulled.contents.clear()
         pulled.state = "refused" if found else "passed"
@@ -349,13 +247,13 @@ class Proxy:
     async def _confirm_message_received(self, node: Node, message: Any) -> Any:
         if not any(message.message_object_id == p.root for p in node.pulled.values()):
             raise Refused(400, "unknown object")
-        request = self._request(
+        request = build_request(
             node,
             "confirm-message-received",
             run_id=message.run_id,
             message_object_id=message.message_object_id,
         )
-        return await self._ask(node, "confirm-message-received", request)
+        return await self._link.ask(node, "confirm-message-received", request)
 
     # What leaves.
 
@@ -367,7 +265,7 @@ class Proxy:
         pulled = node.pulled.get(proto.metadata.reply_to_message_id)
         if pulled is None or pulled.state != "passed":
             raise Refused(400, "an answer to no question")
-        if sum(len(one.gathers) for one in self._nodes.values()) >= PENDING:
+        if self._nodes.pending >= PENDING:
             raise Refused(503, "too many answers at a time")
         gather = Gather(
             pulled=pulled, proto=proto, tree=tree, wanted=set(), ends=time.monotonic() + WHOLE_WITHIN
@@ -446,8 +344,7 @@ class Proxy:
         """What is sent for an answer: what the judge allows, or an error in fixed words."""
         records, observe = self.desk.policy.out.records, self.desk.observe
         message, decoded = outgoing(gather, records=records, keep=observe)
-        decision: Decision
-        decision, payload = self.desk.decide(
+        _, payload = self.desk.decide(
             message,
             gather.pulled.arrays or None,
             lambda allowed: payload_of(
@@ -456,7 +353,6 @@ class Proxy:
         )
         if observe:
             return original(gather)
-        del decision, message
         return payload.content if payload else self._error(gather.pulled)
 
     def _error(self, pulled: Pulled) -> Encoded:
@@ -471,27 +367,8 @@ class Proxy:
             self.desk.note("undelivered", run=pulled.origin.run, reply_to=pulled.origin.reply_to)
 
     async def _deliver(self, node: Node, pulled: Pulled, encoded: Encoded) -> None:
-        """Send a decided message upstream, object by object, with the node's latest headers."""
-        request = self._request(node, "push-messages")
-        request.messages_list.append(encoded.proto)
-        request.message_object_trees.append(encoded.tree)
-        request.clientapp_runtime_list.append(0.0)  # how long the app took is not told
-        reply = await self._ask(node, "push-messages", request)
-        total = request.ByteSize()
-        for identity in reply.objects_to_push:
-            if identity not in encoded.small and identity not in encoded.chunks:
-                raise Refused(502, "an object is wanted that was not announced")
-            one = self._request(
-                node,
-                "push-object",
-                run_id=pulled.metadata.run_id,
-                object_id=identity,
-                object_content=encoded.content(identity),
-                session_id=reply.session_id,
-            )
-            total += one.ByteSize()
-            if not (await self._ask(node, "push-object", one)).stored:
-                raise Refused(503, "not stored")
+        """Send a decided message, and write down that it went."""
+        total = await self._link.deliver(node, pulled.metadata.run_id, encoded)
         await asyncio.to_thread(
             lambda: self.desk.note(
                 "delivered",
@@ -509,46 +386,3 @@ class Proxy:
             if not gather.done and gather.payload is None and time.monotonic() > gather.ends:
                 gather.refuse("incomplete")
                 await self._conclude(node, gather)
-
-    def _request(self, node: Node, name: str, **fields: object) -> Any:
-        request = names.CALLS[name].request(**fields)
-        request.node.node_id = node.number
-        return request
-
-
-async def _body(request: Request) -> bytes:
-    """The body of a request, under limits of size and time."""
-    most = names.CHUNK * 4 + BODY_BYTES if request.url.path.endswith("/push-object") else BODY_BYTES
-    if request.headers.get("content-encoding") or request.headers.get("content-type") != names.MEDIA:
-        raise Refused(415, "another content type")
-    body = bytearray()
-
-    async def read() -> None:
-        async for part in request.stream():
-            body.extend(part)
-            if len(body) > most:
-                raise Refused(413, "too large")
-
-    try:
-        await asyncio.wait_for(read(), BODY_WITHIN)
-    except TimeoutError as error:
-        raise Refused(408, "too slow") from error
-    return bytes(body)
-
-
-def _parse(kind: type[Any], body: bytes) -> Any:
-    message = kind()
-    try:
-        message.ParseFromString(body)
-    except (DecodeError, RecursionError) as error:
-        raise Refused(400, "protobuf") from error
-    if names.has_unknown_fields(message):
-        raise Refused(400, "unknown field")
-    return message
-
-
-def _decode_key(header: str) -> bytes:
-    try:
-        return base64.b64decode(header, validate=True)
-    except binascii.Error as error:
-        raise Refused(401, "headers") from error

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from glasshouse.errors import BadValue
+from glasshouse.report.export.annex import write_annex
 from glasshouse.report.export.drawings import figure_files
 from glasshouse.report.export.tables import csv_files, latex_files
 from glasshouse.results.records import Result
@@ -12,7 +13,12 @@ __all__ = ["write_export"]
 
 
 def write_export(
-    result: Result, run: Path, folders: Mapping[str, Path], *, show_private: bool = False
+    result: Result,
+    run: Path,
+    folders: Mapping[str, Path],
+    *,
+    annex: bool = False,
+    show_private: bool = False,
 ) -> list[Path]:
     """Write the file kinds in ``folders`` (``csv``, ``latex``, ``figures``) and return the paths.
 
@@ -20,10 +26,11 @@ def write_export(
         result: the result of the run.
         run: the run directory, which holds the images.
         folders: kind of file → output folder.
+        annex: write ``annex.html`` and ``annex.md`` into the run directory.
         show_private: do not blur images of private data.
 
     Raises:
-        BadValue: ``folders`` is empty.
+        BadValue: nothing is asked for.
         BadFile: a folder cannot be written.
         DiskFull: not enough disk space.
     """
@@ -32,11 +39,12 @@ def write_export(
         "latex": lambda place: latex_files(result, place),
         "figures": lambda place: figure_files(result, run, place, show_private=show_private),
     }
-    if not folders:
+    if not folders and not annex:
         raise BadValue(
             "export of a run",
-            needs="at least one of csv, latex and figures, with a folder",
+            needs="at least one of csv, latex and figures, with a folder, or annex",
             got="none of them",
             fix="for example --csv tables",
         )
-    return [path for kind, place in folders.items() for path in writers[kind](place)]
+    paths = [path for kind, place in folders.items() for path in writers[kind](place)]
+    return [*paths, *(write_annex(result, run) if annex else ())]

@@ -8,7 +8,7 @@
     return isNaN(x) || isNaN(y) ? a.localeCompare(b) : x - y;
   };
   // A spreadsheet must not take a cell for a formula.
-  const quote = (t) => '"' + (/^[=@\t]|^[+-](?![\d.])/.test(t) ? "'" : "") + t.replace(/"/g, '""') + '"';
+  const quote = (t) => '"' + (/^[=@\t]|^[+-](?![\d.,]+( [\w%[\],. -]*)?$)/.test(t) ? "'" : "") + t.replace(/"/g, '""') + '"';
 
   for (const box of document.querySelectorAll(".scroll")) {
     const table = box.querySelector("table:not(.sheet)");

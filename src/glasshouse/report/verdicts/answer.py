@@ -1,6 +1,6 @@
 """The headline: the answer of the whole run in a few words, with its qualification."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import final
@@ -62,7 +62,38 @@ def facts(result: Result) -> list[tuple[str, str]]:
         ("Scope", ", ".join(scope)),
         ("Versions", f"glasshouse {manifest['glasshouse']}{torch}" if "glasshouse" in manifest else ""),
     ]
+    rows.append(("Register", registered(manifest.get("register"))))
     return [(name, text) for name, text in rows if text]
+
+
+def registered(entry: object) -> str:
+    """Which of how many audits of its scenario a run is, from its manifest; empty where it is not said.
+
+    Only a register that shows a single audit of each scenario lets us say that nothing was selected.
+
+    Examples:
+        >>> registered({"kept": True, "scenarios": {"s": {"place": 3, "begun": 3, "others_ended": 1}}})
+        'the 3rd of 3 audits of this scenario begun; of the other 2, 1 ended'
+    """
+    if not isinstance(entry, Mapping):
+        return ""
+    if not entry.get("kept"):
+        return "none was kept, so nobody can say how often this was tried"
+    counts = entry.get("scenarios")
+    if not isinstance(counts, Mapping) or not counts:
+        return ""
+    worst = max(counts, key=lambda name: counts[name]["begun"])
+    place, begun, ended = (int(counts[worst][key]) for key in ("place", "begun", "others_ended"))
+    which = "this scenario" if len(counts) == 1 else "each scenario" if begun == 1 else f"'{worst}'"
+    text = f"the {_ordinal(place)} of {words.count(begun, 'audits')} of {which} begun"
+    if begun == 1:
+        return f"{text}; nothing was selected afterwards"
+    return f"{text}; of the other {begun - 1}, {ended} ended"
+
+
+def _ordinal(number: int) -> str:
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{'th' if number % 100 in (11, 12, 13) else ending}"
 
 
 def _day(text: str) -> str:
@@ -98,7 +129,7 @@ def _answer(result: Result, choice: Choice, standings: Sequence[Verdict], attemp
         return "Victims are too alike to say whose", (
             "What came out fits several victims, which are near-duplicates of each other. " + NOT_SAFE
         )
-    return "Nothing is shown either way", f"Of {words.count(total, 'measurements')}: {parts}. {rest}"
+    return "This audit cannot tell", f"Of {words.count(total, 'measurements')}: {parts}. {rest}"
 
 
 def contradictions(result: Result) -> list[str]:

@@ -30,7 +30,7 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from glasshouse.attacks.base import About, Claim, DefenseGuess, Needs, PriorSamples, Reconstruction
+from glasshouse.attacks.base import About, Claim, DefenseGuess, Needs, PriorSamples
 from glasshouse.attacks.budget import Budget
 from glasshouse.attacks.inversion.ggl import generators
 from glasshouse.attacks.inversion.ggl.generators import Prior
@@ -219,7 +219,6 @@ class GGL(SearchingTogether):
         return SearchedLoss(
             loss=lambda pixels, labels: scale * distance(pixels, labels, create_graph=False),
             noise=scale * square * ROUNDING,
-            reached=_best_trial if self.average else None,
         )
 
     def _detected(self, client: Replica, view: View, *, rng: Rng) -> tuple[DefenseGuess, Adaptation]:
@@ -274,11 +273,6 @@ class GGL(SearchingTogether):
 
     def _unit(self, client: Replica, distance: Objective) -> float:
         return _scale(client, distance, self.local_steps) if self.distance == "squared" else 1.0
-
-
-def _best_trial(claim: Claim) -> float:
-    """The distance of the best trial, whose negative is the confidence of a mean image."""
-    return -float(claim.confidence[0]) if isinstance(claim, Reconstruction) else math.inf
 
 
 def _scale(client: Replica, distance: Objective, steps: Steps) -> float:

@@ -69,7 +69,7 @@ class GradInversion(DescentAttack):
         control=ON_MLP,
         details={"uses, if granted": "batch_norm, labels"},
     )
-    needs: ClassVar[Needs] = update_needs(ANY, "labels", "batch_norm", modalities=PICTURES)
+    needs: ClassVar[Needs] = update_needs(ANY, "labels", "batch_norm", modalities=PICTURES, twice=True)
 
     search: Descent = field(default_factory=partial(Descent, schedule="warm_cosine", noise=0.2))
     tv: NotNegative = 0.01

@@ -127,7 +127,7 @@ class ExactAttack(SearchAttack, SearchingTogether, Protocol):
         return tuple(claims)
 
     def objectives(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[SearchedLoss, ...]:
-        """The squared gradient distance, as a share of the received squared norm; points are not clipped."""
+        """The squared gradient distance, as a share of the received squared norm."""
         clients = replicas(views, subject=f"attack '{self.name}'")
         adaptive = detect.adaptation_of_each(clients, adaptive=self.adaptive, rngs=rngs)
         distances = objectives(
@@ -139,11 +139,7 @@ class ExactAttack(SearchAttack, SearchingTogether, Protocol):
         def loss(pixels: Tensor, labels: Tensor) -> Tensor:
             return distance(pixels, labels, create_graph=False) / distance.target_square
 
-        def reached(claim: Claim) -> float:
-            assert isinstance(claim, Reconstruction)
-            return -float(claim.confidence[0])
-
-        return SearchedLoss(loss=loss, noise=max(self.search.goal, ROUNDING**2), reached=reached)
+        return SearchedLoss(loss=loss, noise=max(self.search.goal, ROUNDING**2))
 
 
 class DescentAttack(SearchAttack, SearchingTogether, Protocol):

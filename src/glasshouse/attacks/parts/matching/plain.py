@@ -96,5 +96,11 @@ class Plain:
             state = {**{name: t.clone() for name, t in self._model.named_buffers()}, **parameters}
             outputs = functional_call(self._model, state, (inputs,))
             loss = self._task.loss(outputs, targets, inputs)
-            gradients = torch.autograd.grad(loss, list(parameters.values()), create_graph=create_graph)
+            gradients = torch.autograd.grad(
+                loss,
+                list(parameters.values()),
+                create_graph=create_graph,
+                allow_unused=True,
+                materialize_grads=True,
+            )
         return dict(zip(parameters, gradients, strict=True))

@@ -1,0 +1,1 @@
+"""Shipped attacks in disguise, judged by the guard: a test set."""

@@ -1,0 +1,279 @@
+"""Crafted models that look honest row by row: seven kinds of read-outs that combine rows, layers or rounds.
+
+They are a test set of the guard, with the read-outs that belong to them. Each is made from a server's own
+pictures, and none reads anything of an honest model.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+SIDE, CLASSES = 16, 10
+ROWS: Final = 256
+"""Rows of the crafted layer."""
+BATCH: Final = 64
+
+
+class Net(nn.Module):
+    """One wide layer on the picture, in the form of one of the kinds, and a small tail."""
+
+    def __init__(self, form: str, activation: Callable[[Tensor], Tensor] = F.relu) -> None:
+        super().__init__()
+        size = 3 * SIDE * SIDE
+        self.form, self.activation = form, activation
+        half = ROWS // 2
+        if form == "parallel":
+            self.left, self.right = nn.Linear(size, half), nn.Linear(size, half)
+        elif form == "convolution":
+            self.wide = nn.Conv2d(3, ROWS, SIDE)
+        elif form == "pointwise":
+            self.wide = nn.Conv2d(size, ROWS, 1)
+        elif form == "parameter":
+            self.matrix = nn.Parameter(torch.randn(size, ROWS) / size**0.5)
+            self.offset = nn.Parameter(torch.zeros(ROWS))
+        else:
+            self.wide = nn.Linear(size, ROWS)
+        self.middle, self.head = nn.Linear(ROWS, 32), nn.Linear(32, CLASSES)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Logits (B, classes)."""
+        flat = inputs.flatten(1)
+        if self.form == "parallel":
+            wide = torch.cat([self.left(flat), self.right(flat)], dim=1)
+        elif self.form == "convolution":
+            wide = self.wide(inputs).flatten(1)
+        elif self.form == "pointwise":
+            wide = self.wide(flat[:, :, None, None]).flatten(1)
+        elif self.form == "parameter":
+            wide = flat @ self.matrix + self.offset
+        else:
+            wide = self.wide(flat)
+        logits: Tensor = self.head(F.relu(self.middle(self.activation(wide))))
+        return logits
+
+    def rows(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """The rows of the wide layer in ``tensors``, (ROWS, n)."""
+        if self.form == "parallel":
+            return torch.cat([tensors["left.weight"], tensors["right.weight"]])
+        if self.form == "parameter":
+            return tensors["matrix"].T
+        return tensors["wide.weight"].flatten(1)
+
+    def put(self, rows: Tensor, offsets: Tensor, outgoing: Tensor) -> None:
+        """Set the wide layer and what follows it."""
+        with torch.no_grad():
+            if self.form == "parallel":
+                half = ROWS // 2
+                self.left.weight.copy_(rows[:half])
+                self.left.bias.copy_(offsets[:half])
+                self.right.weight.copy_(rows[half:])
+                self.right.bias.copy_(offsets[half:])
+            elif self.form == "parameter":
+                self.matrix.copy_(rows.T)
+                self.offset.copy_(offsets)
+            else:
+                self.wide.weight.copy_(rows.reshape_as(self.wide.weight))
+                self.wide.bias.copy_(offsets)
+            self.middle.weight.copy_(outgoing.T)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A crafted model and its read-outs.
+
+    Attributes:
+        model: what is sent; the last round's.
+        earlier: what was sent the round before, to the same batch; None: one round is enough.
+        read_outs: (C, rows) of the wide layer, of both rounds side by side where there are two.
+        background: the server subtracts its mean picture.
+    """
+
+    model: Net
+    read_outs: Tensor
+    earlier: Net | None = None
+    background: Tensor | None = None
+
+
+def _bins(known: Tensor, count: int, generator: torch.Generator, *, share: float) -> tuple[Tensor, ...]:
+    """Random directions (count, n) with two thresholds each, between which ``share`` of the pictures are."""
+    flat = known.flatten(1)
+    directions = torch.randn(count, flat.shape[1], generator=generator) / flat.shape[1] ** 0.5
+    answers = flat @ directions.T
+    low = 0.2 + 0.6 * torch.rand(count, generator=generator)
+    ordered = answers.sort(0).values
+    first = (low * (len(flat) - 1)).long()
+    second = first + max(1, round(share * len(flat)))
+    pick = torch.arange(count)
+    return directions, ordered[first, pick], ordered[second.clamp_max(len(flat) - 1), pick]
+
+
+def pairs(form: str, known: Tensor, seed: int) -> Case:
+    """Two rows of one direction: the difference reads who is between their thresholds."""
+    generator = torch.Generator().manual_seed(seed)
+    torch.manual_seed(seed)
+    half = ROWS // 2
+    directions, low, high = _bins(known, half, generator, share=1.3 / BATCH)
+    outgoing = torch.randn(half, 32, generator=generator) / ROWS**0.5
+    model = Net(form)
+    model.put(directions.repeat(2, 1), torch.cat([-low, -high]), outgoing.repeat(2, 1))
+    return Case(model=model, read_outs=torch.cat([torch.eye(half), -torch.eye(half)], dim=1))
+
+
+def triples(known: Tensor, seed: int) -> Case:
+    """Three rows: two with the upper threshold, whose outgoing weights mix to that of the first."""
+    generator = torch.Generator().manual_seed(seed)
+    torch.manual_seed(seed)
+    third = ROWS // 3
+    directions, low, high = _bins(known, third, generator, share=1.3 / BATCH)
+    one, two = (torch.randn(third, 32, generator=generator) / ROWS**0.5 for _ in range(2))
+    rest = ROWS - 3 * third
+    spare = torch.randn(rest, directions.shape[1], generator=generator) / directions.shape[1] ** 0.5
+    model = Net("linear")
+    model.put(
+        torch.cat([directions.repeat(3, 1), spare]),
+        torch.cat([-low, -high, -high, torch.zeros(rest)]),
+        torch.cat([(one + two) * 0.7, one, two, torch.randn(rest, 32, generator=generator) / ROWS**0.5]),
+    )
+    eye = torch.eye(third)
+    return Case(
+        model=model, read_outs=torch.cat([eye, -0.7 * eye, -0.7 * eye, torch.zeros(third, rest)], dim=1)
+    )
+
+
+def rounds(known: Tensor, seed: int) -> Case:
+    """The lower thresholds in one round, the upper ones in the next, on the same batch."""
+    generator = torch.Generator().manual_seed(seed)
+    directions, low, high = _bins(known, ROWS, generator, share=1.3 / BATCH)
+    outgoing = torch.randn(ROWS, 32, generator=generator) / ROWS**0.5
+    models = []
+    for offsets in (-low, -high):
+        torch.manual_seed(seed)
+        model = Net("linear")
+        model.put(directions, offsets, outgoing)
+        with torch.no_grad():  # the same forces in both rounds: the logits hardly move
+            model.head.weight.mul_(0.02)
+        models.append(model)
+    return Case(
+        model=models[1],
+        earlier=models[0],
+        read_outs=torch.cat([-torch.eye(ROWS), torch.eye(ROWS)], dim=1),
+    )
+
+
+def background(known: Tensor, seed: int) -> Case:
+    """Rows that fire for few, steeply: the server takes its mean picture off what the others leave."""
+    generator = torch.Generator().manual_seed(seed)
+    torch.manual_seed(seed)
+    directions, _, _ = _bins(known, ROWS, generator, share=0.01)
+    answers = known.flatten(1) @ directions.T
+    spread = answers.std(0)
+    limit = answers.sort(0).values[round((1 - 1.0 / BATCH) * len(known))]
+    steep = 12 / spread
+    model = Net("linear", F.softplus)
+    model.put(
+        directions * steep[:, None], -limit * steep, torch.randn(ROWS, 32, generator=generator) / ROWS**0.5
+    )
+    return Case(model=model, read_outs=torch.eye(ROWS), background=known.flatten(1).mean(0))
+
+
+def windows(known: Tensor, seed: int, *, width: int = 5) -> Case:
+    """Windows of ``width`` rows: one below a window, and others above whose mixture equals it elsewhere."""
+    generator = torch.Generator().manual_seed(seed)
+    torch.manual_seed(seed)
+    count, others = ROWS // width, width - 1
+    directions, low, high = _bins(known, count, generator, share=1.3 / BATCH)
+    parts = [torch.randn(count, 32, generator=generator) / ROWS**0.5 for _ in range(others)]
+    weights = [0.5 + torch.rand(count, 1, generator=generator) for _ in range(others)]
+    first = sum(w * p for w, p in zip(weights, parts, strict=True))
+    rest, size = ROWS - width * count, directions.shape[1]
+    spare = torch.randn(rest, size, generator=generator) / size**0.5
+    jitter = [
+        directions + 1e-3 * torch.randn(count, size, generator=generator) / size**0.5 for _ in range(others)
+    ]
+    model = Net("linear")
+    model.put(
+        torch.cat([directions, *jitter, spare]),
+        torch.cat([-low, *[-high] * others, torch.zeros(rest)]),
+        torch.cat([first, *parts, torch.randn(rest, 32, generator=generator) / ROWS**0.5]),
+    )
+    eye = torch.eye(count)
+    return Case(
+        model=model,
+        read_outs=torch.cat([eye, *[-eye * w for w in weights], torch.zeros(count, rest)], dim=1),
+    )
+
+
+KINDS: Final[Mapping[str, Callable[[Tensor, int], Case]]] = {
+    "two parallel layers": lambda known, seed: pairs("parallel", known, seed),
+    "three rows": triples,
+    "two rounds": rounds,
+    "convolution of the picture's size": lambda known, seed: pairs("convolution", known, seed),
+    "convolution 1 x 1": lambda known, seed: pairs("pointwise", known, seed),
+    "own parameter": lambda known, seed: pairs("parameter", known, seed),
+    "background subtracted": background,
+    "windows of five rows": windows,
+}
+
+
+def gradient(model: nn.Module, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """The gradient of the mean loss, by name."""
+    names, weights = zip(*model.named_parameters(), strict=True)
+    found = torch.autograd.grad(F.cross_entropy(model(inputs), labels), weights)
+    return dict(zip(names, found, strict=True))
+
+
+def read(
+    case: Case, updates: Sequence[Mapping[str, Tensor]], inputs: Tensor, *, singles: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Which of the examples (B,) the server's read-outs show at 18 and at 30 dB.
+
+    The scale (and the background's, where it is subtracted) is the best one: an upper bound on a server that
+    has to guess it.
+
+    Args:
+        case: its read-outs.
+        updates: of each round, the last one last.
+        inputs: the batch.
+        singles: read single rows too.
+    """
+    rows = torch.cat([case.model.rows(u) for u in updates]).double()
+    read_outs = case.read_outs.double()
+    if singles:
+        read_outs = torch.cat([read_outs, torch.eye(len(rows), dtype=torch.double)])
+    seen = read_outs @ rows
+    aims = inputs.flatten(1).double()
+    parts = [seen]
+    if case.background is not None:
+        off = F.normalize(case.background.double(), dim=0)
+        parts.append(seen - (seen @ off)[:, None] * off)
+    least = torch.full((len(aims),), torch.inf, dtype=torch.double)
+    for number, vectors in enumerate(parts):
+        goal = aims
+        if number:
+            goal = aims - (aims @ off)[:, None] * off
+        unit = F.normalize(vectors, dim=1, eps=1e-300)
+        error = (goal.square().sum(1) - (unit @ goal.T).square()).clamp_min(0) / aims.shape[1]
+        least = torch.minimum(least, error.min(0).values)
+    return least < 10**-1.8, least < 10**-3.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pictures:
+    """CIFAR-10 at 16 x 16: the server's own, the client's, and batches of the client."""
+
+    known: Tensor
+    own: tuple[Tensor, Tensor]
+    batch: tuple[Tensor, Tensor]
+    spare: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+def pictures(inputs: Tensor, labels: Tensor, seed: int) -> Pictures:
+    """Deal pictures (N, 3, H, W): 400 to the server, 512 to the client and another batch of 64 of it."""
+    small = F.adaptive_avg_pool2d(inputs, SIDE)
+    order = torch.randperm(len(small), generator=torch.Generator().manual_seed(1000 + seed))
+    server, own, batch = order[:400], order[400:912], order[912 : 912 + BATCH]
+    return Pictures(known=small[server], own=(small[own], labels[own]), batch=(small[batch], labels[batch]))

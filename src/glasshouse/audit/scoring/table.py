@@ -1,0 +1,189 @@
+"""Every claim against every victim and every held-out example: what exchange and single victims rest on.
+
+One row is one claim about one update, reduced to its best candidate for each example; one column is one
+example. At most ``MOST_VICTIMS`` examples are compared, in the order of their rounds and clients.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from glasshouse.attacks.base import About, Reconstruction
+from glasshouse.audit.scoring.claims import longest_prefix
+from glasshouse.audit.scoring.read import Run
+from glasshouse.metrics.base import Metric, ScoreContext
+from glasshouse.metrics.statistics.exchange import group_alike
+from glasshouse.metrics.statistics.units import Numbers
+from glasshouse.metrics.statistics.victims import exchangeable
+from glasshouse.modalities.base import Wanted
+
+__all__ = ["MOST_VICTIMS", "Table", "best_of", "tables"]
+
+# | number       | what it trades                           | which measurement set it     | where repeated |
+# |--------------|------------------------------------------|------------------------------|----------------|
+# | MOST_VICTIMS | power, memory of n (n + M) scores        | 300 x 1,100 images take 2 s  | docs/result.md |
+# | MOST         | candidates of a claim without pairwise   | what a batch of victims needs | -              |
+MOST_VICTIMS: Final = 300
+MOST: Final = 64
+HALF: Final = 0.5
+"""Share of an update's examples with near-duplicates in another from which the two cannot be told apart."""
+SHIFT_HELDOUT: Final = 400
+"""Held-out examples at most among which private ones are tested for being exchangeable."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Table:
+    """The scores of one attack's claims in one federation; larger leaks more, whatever the metric.
+
+    Attributes:
+        names: of the victims, (n,).
+        identities: of the private data behind each victim's claim, (n,).
+        places: position of each victim among the examples of its update, (n,).
+        matches: (k, n), claim against private example.
+        heldout: (k, M), claim against held-out example.
+        claim_of: (n,), the claim about each.
+        strata: (n,), labels where there is one per example, else zeros.
+        heldout_strata: (M,).
+        alike: (n,), equal for near-duplicates.
+        baseline: scores of a guess that knows each victim's label, (n,) and (n, M); None: nobody guesses so.
+        shift_p: of private and held-out examples being exchangeable.
+    """
+
+    names: tuple[str, ...]
+    identities: tuple[str, ...]
+    places: NDArray[np.int64]
+    matches: Numbers
+    heldout: Numbers
+    claim_of: NDArray[np.int64]
+    strata: NDArray[np.int64]
+    heldout_strata: NDArray[np.int64]
+    alike: NDArray[np.int64]
+    baseline: tuple[Numbers, Numbers] | None
+    shift_p: float
+
+    def updates(self) -> Numbers:
+        """Mean score of each claim over the examples of each claim's update, (k, k)."""
+        member = (self.claim_of[:, None] == np.arange(len(self.matches))[None]).astype(np.float64)
+        return np.asarray(self.matches @ (member / member.sum(0)))
+
+    def alike_updates(self) -> NDArray[np.int64]:
+        """Groups of updates, (k,): of alike ones half of one's examples have near-duplicates in the other."""
+        count = len(self.matches)
+        member = self.claim_of[:, None] == np.arange(count)[None]  # (n, k)
+        same = self.alike[:, None] == self.alike[None]  # (n, n)
+        # Share of the examples of one update (row) that have a near-duplicate in another (column).
+        beside = same.astype(np.float64) @ member > 0  # (n, k)
+        shares = member.T.astype(np.float64) @ beside / member.sum(0)[:, None]
+        return group_alike(1 - np.maximum(shares, shares.T), near=1 - HALF)
+
+
+def tables(metric: Metric, runs: Sequence[Run], *, singles: bool = True) -> Iterator[Table | None]:
+    """The table of every run that has held-out examples and claims about examples; else None.
+
+    Args:
+        metric: compares examples (``pairwise`` or ``score``).
+        runs: of one attack.
+        singles: also compare with held-out examples, which only verdicts on single victims need.
+    """
+    for run in runs:
+        yield _table(metric, run, singles=singles)
+
+
+def _table(metric: Metric, run: Run, *, singles: bool) -> Table | None:
+    claims = list(_claims(run))
+    heldout = run.ground.heldout
+    if not claims or heldout is None or not len(heldout):
+        return None
+    if not singles:
+        heldout = heldout.pick(torch.arange(0))
+    sign = 1.0 if metric.higher_leaks else -1.0
+    batches = [run.ground.target(number, about.client).batch for about, number, _ in claims]
+    examples = torch.cat([batch.inputs for batch in batches])
+    everyone = torch.cat([examples, heldout.inputs])
+    # Each claim against all examples at once: the private ones first.
+    rows = [sign * best_of(metric, inputs, everyone, context=run.ground.context) for _, _, inputs in claims]
+    scores = np.stack(rows)
+    n, owners = len(examples), np.repeat(np.arange(len(claims)), [len(batch) for batch in batches])
+    known = heldout.labels.ndim == 1 and all(batch.labels.ndim == 1 for batch in batches)
+    labels = torch.cat([batch.labels for batch in batches]) if known else torch.zeros(n)
+    others = heldout.labels if known else torch.zeros(len(heldout))
+    modality = run.book.modality
+    places = np.concatenate([np.arange(len(batch)) for batch in batches])
+    return Table(
+        names=tuple(_name(*claims[c][:2], int(i)) for c, i in zip(owners, places, strict=True)),
+        identities=tuple(run.ground.truth.identity(claims[c][1], claims[c][0].client) for c in owners),
+        places=places,
+        matches=scores[:, :n],
+        heldout=scores[:, n:],
+        claim_of=owners,
+        strata=labels.long().numpy(),
+        heldout_strata=others.long().numpy(),
+        alike=group_alike(modality.distance(examples, examples).numpy(), near=modality.near),
+        baseline=_baseline(metric, run, labels, everyone) if known and singles else None,
+        shift_p=_shift_p(run, examples, heldout.inputs[:SHIFT_HELDOUT]) if singles else 1.0,
+    )
+
+
+def _baseline(metric: Metric, run: Run, labels: Tensor, everyone: Tensor) -> tuple[Numbers, Numbers] | None:
+    """Scores of the best guess by each victim's label, on the victim and on every held-out example."""
+    book, n = run.book, len(labels)
+    guessers = [null for null in book.modality.nulls() if null.knows == "label"]
+    if book.auxiliary is None or not guessers:
+        return None
+    sign, wanted = 1.0 if metric.higher_leaks else -1.0, Wanted(count=n, labels=labels)
+    best: Numbers | None = None
+    for null in guessers:
+        guesses = null.guess(book.auxiliary, wanted, book.rng.child(f"table/{null.name}")).inputs
+        # One guess per label suffices where the guess does not depend on the random stream.
+        rows = [sign * best_of(metric, one[None], everyone, context=run.ground.context) for one in guesses]
+        best = np.stack(rows) if best is None else np.maximum(best, np.stack(rows))
+    assert best is not None
+    return np.diagonal(best[:, :n]).copy(), best[:, n:]
+
+
+def _shift_p(run: Run, examples: Tensor, heldout: Tensor) -> float:
+    """The p-value of private and held-out examples being exchangeable."""
+    everyone = torch.cat([examples, heldout])
+    distances = run.book.modality.distance(everyone, everyone).sqrt().numpy()
+    private = np.arange(len(everyone)) < len(examples)
+    return exchangeable(distances, private, rng=run.book.rng.child("exchangeable"))
+
+
+def _name(about: About, number: int, place: int) -> str:
+    client = "" if about.client is None else f", client {about.client}"
+    return f"round {number}{client}, example {place + 1}"
+
+
+def _claims(run: Run) -> Iterator[tuple[About, int, Tensor]]:
+    """Every round of every claim with an example, with the candidates that count; each private data once."""
+    seen: set[str] = set()
+    examples = 0
+    for outcome in run.outcomes:
+        for claim in longest_prefix(outcome.claims):
+            if not isinstance(claim, Reconstruction) or not len(claim.inputs):
+                continue
+            inputs = claim.part("inputs", run.ground.allowed(claim.about))
+            assert inputs is not None  # a reconstruction has inputs
+            for number in claim.about.rounds:
+                identity = run.ground.truth.identity(number, claim.about.client)
+                size = len(run.ground.target(number, claim.about.client).batch)
+                if identity in seen or examples + size > MOST_VICTIMS:
+                    continue
+                seen.add(identity)
+                examples += size
+                yield claim.about, number, inputs
+
+
+def best_of(metric: Metric, candidates: Tensor, examples: Tensor, *, context: ScoreContext) -> Numbers:
+    """The best score of any candidate with each example, (N,)."""
+    table = metric.pairwise(candidates, examples, context=context)
+    if table is None:
+        each = (one.expand(len(examples), *one.shape) for one in candidates[:MOST])
+        table = np.stack([metric.score(one, examples, context=context) for one in each])
+    return np.asarray(table.max(0) if metric.higher_leaks else table.min(0), dtype=np.float64)

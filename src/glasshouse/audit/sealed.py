@@ -1,0 +1,237 @@
+"""A sealed process for code of a plug-in that meets the truth: what it learns there ends with it.
+
+The process is a fork that confines itself (:mod:`glasshouse.audit.namespace`) before it runs a line of the
+plug-in: no network, nothing to write to, its own home, caches and temporary folders, none of the run's files
+but those that are shown. It answers questions over a pipe with JSON and tensors, so that no answer can carry
+code.
+"""
+
+import gc
+import json
+import logging
+import os
+import pickle
+import socket
+import struct
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, final
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from glasshouse.audit.namespace import confine, needed_places
+from glasshouse.errors import BadFile, Inapplicable
+from glasshouse.process import worker_killed
+
+__all__ = ["Answered", "Sealed", "is_foreign", "sealed"]
+
+Answered = tuple[Any, Mapping[str, Tensor]]
+"""What a served question is answered with: something that JSON can hold, and tensors by name."""
+_LENGTHS: Final = struct.Struct("<QQ")
+_LOG: Final = logging.getLogger(__name__)
+_PACKAGE: Final = __name__.partition(".")[0]
+
+
+def is_foreign(plugin: object) -> bool:
+    """Whether a plug-in is of another package than this one, so that nobody here has read its code.
+
+    Examples:
+        >>> is_foreign(Path())
+        True
+    """
+    return type(plugin).__module__.partition(".")[0] != _PACKAGE
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Sealed:
+    """A process that answers questions.
+
+    Attributes:
+        why_open: why it is not confined, in words; empty: it is sealed.
+        ask: a question, anything that can be pickled → its answer. Raises :class:`WorkerKilled` if the
+            process ended, and :class:`BadFile` if the answer is no answer.
+    """
+
+    why_open: str
+    ask: Callable[[Any], Answered]
+
+
+@contextmanager
+def sealed(
+    serve: Callable[[Any], Answered],
+    *,
+    hide: Sequence[Path],
+    show: Sequence[Path] = (),
+    foreign: bool,
+    subject: str,
+) -> Iterator[Sealed]:
+    """Serve questions in a sealed process until the block ends.
+
+    The process sees the memory of this one as it is now: read the truth only inside the block.
+
+    Args:
+        serve: called with each question, in the process, where it may keep something between them.
+        hide: folders that it must not see, such as the run's.
+        show: files and folders below hidden ones that it needs, read-only.
+        foreign: it runs code of another package, which must not run unsealed.
+        subject: what runs, for errors.
+
+    Raises:
+        Inapplicable: the system cannot seal a process, and ``foreign``.
+        WorkerKilled: the process ended before it was ready.
+    """
+    if not hasattr(os, "fork"):
+        why = f"{sys.platform} has no namespaces"
+        _refuse_open(foreign, why, subject)
+        yield Sealed(why_open=why, ask=serve)
+        return
+    gc.collect()  # what this process read before must not be found in the memory of the next
+    here, there = socket.socketpair()
+    stage = Path(tempfile.mkdtemp(prefix="glasshouse-"))
+    with warnings.catch_warnings():
+        # The child never takes a lock of another thread: it runs one thread and ends with os._exit.
+        warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*fork.*")
+        process = os.fork()
+    if process == 0:
+        here.close()
+        _run(serve, there, places=(stage, hide, show), foreign=foreign)
+    there.close()
+    try:
+        with here.makefile("rwb") as pipe:
+            (why, *_), _ = _receive(pipe, subject)
+            _refuse_open(foreign, why, subject)
+
+            def ask(question: Any) -> Answered:
+                _send_bytes(pipe, pickle.dumps(question))
+                answer, tensors = _receive(pipe, subject)
+                for line in answer[1:]:
+                    _LOG.warning("%s", line)
+                return answer[0], tensors
+
+            yield Sealed(why_open=why, ask=ask)
+    finally:
+        here.close()
+        with suppress(ChildProcessError):
+            os.waitpid(process, 0)
+        stage.rmdir()
+
+
+def _refuse_open(foreign: bool, why: str, subject: str) -> None:
+    if foreign and why:
+        raise Inapplicable(
+            subject,
+            needs="a sealed process for code that meets the truth: Linux with user namespaces",
+            got=why,
+            fix="run the audit on Linux, outside a container that forbids user namespaces (unshare --user)",
+        )
+
+
+def _run(
+    serve: Callable[[Any], Answered],
+    there: socket.socket,
+    *,
+    places: tuple[Path, Sequence[Path], Sequence[Path]],
+    foreign: bool,
+) -> None:
+    """Confine this process, then answer until the other side hangs up; never returns."""
+    status = 1
+    try:
+        torch.set_num_threads(1)  # a fork has none of its parent's threads
+        _close_others(there.fileno())
+        why = _confine(*places)
+        notes = _Notes()
+        logging.getLogger().handlers[:] = [notes]
+        with there.makefile("rwb") as pipe:
+            _send(pipe, [why], {})
+            while (why == "" or not foreign) and (question := _read(pipe)) is not None:
+                answer, tensors = serve(pickle.loads(question))  # noqa: S301 - sent by our own process
+                _send(pipe, [answer, *notes.drain()], tensors)
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _confine(stage: Path, hide: Sequence[Path], show: Sequence[Path]) -> str:
+    """Confine this process; why that failed, in words, or an empty text."""
+    try:
+        confine(stage=stage, hide=hide, show=[*show, *needed_places()])
+    except OSError as error:
+        return f"the system does not allow it ({error.strerror or error})"
+    return ""
+
+
+def _close_others(kept: int) -> None:
+    """Close what this process inherited, such as a worker's pipes, and silence its streams."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nothing, stream)
+    os.closerange(3, kept)
+    os.closerange(kept + 1, 65536)
+
+
+@final
+class _Notes(logging.Handler):
+    """Keeps warnings until they are sent with the next answer."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep one."""
+        self._lines.append(record.getMessage())
+
+    def drain(self) -> list[str]:
+        """Those since the last call."""
+        lines, self._lines = self._lines, []
+        return lines
+
+
+def _send(pipe: Any, answer: Any, tensors: Mapping[str, Tensor]) -> None:
+    packed = safetensors.torch.save({n: t.detach().cpu().contiguous() for n, t in tensors.items()})
+    text = json.dumps(answer).encode()
+    pipe.write(_LENGTHS.pack(len(text), len(packed)) + text + packed)
+    pipe.flush()
+
+
+def _send_bytes(pipe: Any, raw: bytes) -> None:
+    with suppress(BrokenPipeError):  # the next answer is missing, and says so
+        pipe.write(_LENGTHS.pack(len(raw), 0) + raw)
+        pipe.flush()
+
+
+def _read(pipe: Any) -> bytes | None:
+    """The next question; None: there will be none."""
+    head = pipe.read(_LENGTHS.size)
+    if len(head) < _LENGTHS.size:
+        return None
+    return bytes(pipe.read(_LENGTHS.unpack(head)[0]))
+
+
+def _receive(pipe: Any, subject: str) -> tuple[list[Any], Mapping[str, Tensor]]:
+    """The next answer. JSON and safetensors: whatever the other side writes, none of it is run."""
+    try:
+        head = pipe.read(_LENGTHS.size)
+    except ConnectionError:
+        head = b""
+    if len(head) < _LENGTHS.size:
+        raise worker_killed(subject)
+    text, packed = (pipe.read(size) for size in _LENGTHS.unpack(head))
+    try:
+        answer, tensors = json.loads(text), safetensors.torch.load(packed)
+    except (ValueError, safetensors.SafetensorError) as error:
+        raise BadFile(
+            subject,
+            needs="an answer in JSON and safetensors",
+            got=f"{text[:80]!r}",
+            fix="report it to the plug-in's author: its code wrote to a pipe that is not its own",
+        ) from error
+    return answer, tensors

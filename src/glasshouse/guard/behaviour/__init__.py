@@ -1,1 +1,0 @@
-"""Inspection of a received model's behaviour on the client's own batch, which is hard to disguise."""

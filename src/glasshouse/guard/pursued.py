@@ -1,0 +1,219 @@
+"""What fixed combinations of few rows read of a client's own examples in the update that it is about to send.
+
+A server chose its read-outs before it saw the batch, so they must show on other examples of the client: they
+are searched on ``others``, or on one half of the examples for the other half. An example is exposed if it
+dominates a read-out, and if what the read-out gives in this very update (after noise, pruning, clipping)
+resembles it, also once a picture common to all is taken off.
+
+Shape letters: B examples behind the update, R rows of a group, n columns, C read-outs.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from glasshouse.guard.pursuit.examples import Own
+from glasshouse.guard.pursuit.judge import dominance, rounding
+from glasshouse.guard.pursuit.limits import FEWEST, SEARCHED, VISIBLE
+from glasshouse.guard.pursuit.pulls import AGO, Group, Pulls, groups_of, pulls_of
+from glasshouse.guard.pursuit.search import ReadOuts, search
+from glasshouse.guard.standing import CLEAR, Leak
+
+__all__ = ["Memory", "Pursued", "pursue"]
+
+_TINY: Final = 1e-300
+STRANGE: Final = 1.6
+"""Factor between what an example adds to a vector and the vector, beyond which others make it: those of an
+example with a dominance of .8 are within 1.5."""
+EXPLAINED: Final = 0.5
+"""Cosine between a tensor's update and the examples' contributions, below which others made the update."""
+_AT_A_TIME: Final = 2**22  # numbers of vectors that are read at a time
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Memory:
+    """What a client remembers when it checks an update. Nothing of it is ever sent.
+
+    Attributes:
+        others: further own examples that are not behind the update, and their classes.
+        model: the model of the last round, in its mode; None: this is the first.
+        sent: the update that was sent then: a server may combine rows of both where examples repeat.
+    """
+
+    others: tuple[Tensor, Tensor] | None = None
+    model: nn.Module | None = None
+    sent: Mapping[str, Tensor] | None = None
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Pursued:
+    """What the client's examples add to a model's update, along rows that a server may combine.
+
+    Attributes:
+        pulls: of the B examples behind the update, and then of the others.
+        count: B.
+        before: the same for the model of the last round; None: it is not known.
+        sent: the update of the last round, by name.
+    """
+
+    pulls: Pulls
+    count: int
+    before: Pulls | None = None
+    sent: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def unseen(self, update: Mapping[str, Tensor]) -> tuple[str, ...]:
+        """The tensors of ``update`` that could not be looked at."""
+        return tuple(name for name in self.pulls.unseen if name in update)
+
+    def find_in(self, update: Mapping[str, Tensor], *, missing: float = CLEAR) -> list[Leak]:
+        """The examples that fixed read-outs expose in ``update``, one leak per example and tensor.
+
+        The search is made anew for every update: where rows were dropped, others may take their place.
+        """
+        past = {f"{name}{AGO}": t for name, t in self.sent.items()}
+        sent = {name: t for name, t in {**update, **past}.items() if bool(t.any())}
+        sides = list(self.pulls.sides)
+        if self.before is not None:
+            sides += [replace(side, name=f"{side.name}{AGO}") for side in self.before.sides]
+        leaks: dict[tuple[int, str, bool], Leak] = {}
+        for group in groups_of(side for side in sides if side.name in sent):
+            for leak in self._in_group(_without_empty_rows(group, sent), sent, missing):
+                key = leak.example, leak.tensor, leak.transposed
+                known = leaks.get(key, leak)
+                rows = tuple(sorted({*known.rows, *leak.rows}))
+                leaks[key] = replace(min(known, leak, key=lambda one: one.missing), rows=rows)
+        return list(leaks.values())
+
+    def _in_group(self, group: Group, sent: Mapping[str, Tensor], missing: float) -> Iterator[Leak]:
+        directions = group.sides[0].directions
+        if directions is None or group.pulls.shape[1] < 2:
+            return
+        mine = directions[: self.count].double()
+        rows = torch.cat([_rows(sent[s.name], transposed=s.transposed)[s.numbers] for s in group.sides])
+        pulls = group.pulls[: self.count].double()
+        pulls = pulls / pulls.abs().max().clamp_min(_TINY)
+        expected = pulls.T @ mine
+        energy = expected.square().sum().clamp_min(_TINY)
+        scale = float((rows.double() * expected).sum() / energy)  # of the update: 1 / B, a step size, ...
+        if float(F.cosine_similarity(rows.double().flatten(), expected.flatten(), dim=0).abs()) < EXPLAINED:
+            return
+        for read_outs, judged in self._searched(group.pulls):
+            both = ReadOuts.single(group.pulls.shape[1]) + read_outs
+            d = dominance(both.of(pulls), rounding(both, pulls))
+            top, who = d.max(0)
+            chosen = ((top > VISIBLE) & judged[who]).nonzero()[:, 0]
+            for some in torch.split(chosen, max(1, _AT_A_TIME // rows.shape[1])):
+                used = ReadOuts(rows=both.rows[some], weights=both.weights[some])
+                vectors = used.of(rows.double().T).T
+                lacking = _missing(vectors, mine, who[some])
+                # It must be the example's own contribution that makes the vector resemble it.
+                added = used.of(pulls)[who[some], torch.arange(len(some))]
+                share = (vectors * mine[who[some]]).sum(1) / (scale * added)
+                lacking[(share < 1 / STRANGE) | (share > STRANGE)] = torch.inf
+                for place in (lacking < missing).nonzero()[:, 0].tolist():
+                    yield from self._leaks(group, used, place, int(who[some][place]), float(lacking[place]))
+
+    def _searched(self, pulls: Tensor) -> Iterator[tuple[ReadOuts, Tensor]]:
+        """Read-outs, and which of the B examples they may be judged on: none on which they were searched."""
+        everybody = torch.ones(self.count, dtype=torch.bool)
+        others = pulls[self.count :]
+        if len(others) >= FEWEST // 2:
+            yield search(others[:SEARCHED]), everybody
+        elif self.count < FEWEST:
+            yield search(pulls[:0]), everybody
+        else:
+            for turn in range(2):
+                other = torch.arange(self.count) % 2 == turn
+                yield search(pulls[: self.count][~other][:SEARCHED]), other
+
+    def _leaks(
+        self, group: Group, used: ReadOuts, place: int, example: int, missing: float
+    ) -> Iterator[Leak]:
+        # Without the row from which the others are subtracted nothing is left of a read-out; where that one
+        # was sent a round ago, the others are what can be dropped.
+        rows, weights = used.rows[place], used.weights[place]
+        is_past = torch.cat([torch.full((len(s.numbers),), s.name.endswith(AGO)) for s in group.sides])
+        taken = rows[weights != 0] if is_past[rows[0]] else rows[:1]
+        first = 0
+        for side in group.sides:
+            own = taken[(taken >= first) & (taken < first + side.pulls.shape[1])] - first
+            first += side.pulls.shape[1]
+            if len(own) and not side.name.endswith(AGO):  # what was sent cannot be changed
+                yield Leak(
+                    example=example,
+                    what="input",
+                    layer=side.name.removesuffix("weight").removesuffix(".") or side.name,
+                    by="fixed rows",
+                    missing=missing,
+                    rows=tuple(side.numbers[own].tolist()),
+                    tensor=side.name,
+                    transposed=side.transposed,
+                )
+
+
+def pursue(model: nn.Module, own: Own, memory: Memory | None = None) -> Pursued:
+    """What ``own`` examples add to the update of ``model`` in its mode, and what they added a round ago.
+
+    Raises:
+        BadValue: the model does not run on the examples.
+    """
+    memory, everybody = memory or Memory(), own
+    if memory.others is not None and len(memory.others[1]):
+        pairs = zip((own.inputs, own.targets), memory.others, strict=True)
+        inputs, targets = (torch.cat([mine, more[:SEARCHED]]) for mine, more in pairs)
+        everybody = Own(inputs=inputs, targets=targets)
+    is_second = memory.model is not None and memory.sent is not None
+    return Pursued(
+        pulls=pulls_of(model, everybody, balanced=False),
+        count=len(own),
+        before=pulls_of(memory.model, everybody, balanced=False)
+        if is_second and memory.model is not None
+        else None,
+        sent=memory.sent or {},
+    )
+
+
+def _rows(tensor: Tensor, *, transposed: bool) -> Tensor:
+    matrix = tensor.detach().flatten(1)
+    return matrix.T if transposed else matrix
+
+
+def _without_empty_rows(group: Group, sent: Mapping[str, Tensor]) -> Group:
+    sides = []
+    for side in group.sides:
+        kept = _rows(sent[side.name], transposed=side.transposed)[side.numbers].any(1)
+        sides.append(
+            replace(
+                side, pulls=side.pulls[:, kept], sizes=side.sizes[:, kept], numbers=side.numbers[kept.cpu()]
+            )
+        )
+    return Group(sides=tuple(sides))
+
+
+def _missing(vectors: Tensor, inputs: Tensor, who: Tensor) -> Tensor:
+    """Share of the contrast of examples ``who`` (C,) that is missing from vectors (C, n) at the best scale.
+
+    The mean of all examples is taken off first where that helps, as a server does that knows it.
+    """
+    aims = inputs[who]
+    mean = F.normalize(inputs.mean(0), dim=0, eps=_TINY)
+    flat = torch.full_like(mean, mean.numel() ** -0.5)
+    missing = torch.full((len(who),), torch.inf, dtype=vectors.dtype)
+    for background in (torch.zeros_like(mean), mean):
+        seen = vectors - (vectors @ background)[:, None] * background
+        rest = aims - (aims @ background)[:, None] * background
+        # What is alike in all examples, or constant, is no contrast of one of them.
+        contrast = torch.minimum(
+            *(torch.linalg.vector_norm(aims - (aims @ t)[:, None] * t, dim=1) for t in (mean, flat))
+        ).clamp_min(1e-6)
+        length = torch.linalg.vector_norm(seen, dim=1).clamp_min(_TINY)
+        along = (seen * rest).sum(1) / length
+        apart = (rest.square().sum(1) - along.square()).clamp_min(0).sqrt()
+        missing = torch.minimum(missing, torch.where(length > _TINY, apart / contrast, torch.inf))
+    return missing

@@ -1,0 +1,357 @@
+"""What the update of honest models of an architecture gives away: fresh ones, and briefly trained ones.
+
+Honest models are initialised by the architecture alone: nothing of a received model is in them. Modules that
+cannot initialise themselves again get ordinary values of their shape, and are named.
+"""
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, final
+
+import numpy as np
+import scipy
+import torch
+from torch import Tensor, nn
+
+from glasshouse.errors import BadValue
+from glasshouse.guard.pursuit.examples import Own, train_loss
+from glasshouse.guard.pursuit.judge import judge
+from glasshouse.guard.pursuit.limits import CHANCE, FEWER, JUDGED, MANY, MARGIN, MARGIN_VISIBLE, SEARCHED
+from glasshouse.guard.pursuit.pulls import Group, Pulls, groups_of, pulls_of, stacked
+from glasshouse.guard.pursuit.search import ReadOuts, search
+
+STEPS: Final = (0, 2, 8, 32)
+"""Training steps after which honest models are measured."""
+LONGER: Final = (*STEPS, 64, 128)
+"""The same, used if single rows of a model isolate more examples than those do."""
+FRESH: Final = 6
+"""Honest models that are measured as initialised; as many as there are recipes are also trained."""
+_BATCH: Final = 64
+_BOUND: Final = 10.0  # of the buffers that are kept: statistics and constants of normalisation are below it
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How an honest model is trained.
+
+    Attributes:
+        optimizer: of its parameters.
+        every: train only on every ``every``-th class; 1: on all.
+    """
+
+    optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+    every: int = 1
+
+
+RECIPES: Final = (
+    Recipe(optimizer=torch.optim.Adam),
+    Recipe(optimizer=partial(torch.optim.SGD, lr=0.05, momentum=0.9)),
+    Recipe(optimizer=torch.optim.Adam, every=3),
+)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """What fixed read-outs of one group get, as shares of a batch.
+
+    Attributes:
+        rows: isolated at 30 dB by single rows.
+        rows_visible: the same at 18 dB.
+        excess: what combinations of few rows add at 30 dB.
+        excess_visible: the same at 18 dB.
+    """
+
+    rows: float
+    rows_visible: float
+    excess: float
+    excess_visible: float
+
+
+MEASURES: Final = ("rows", "rows_visible", "excess", "excess_visible")
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Found:
+    """What was found in one group.
+
+    Attributes:
+        names: of its tensors.
+        given: what it gives away.
+        rows: number of rows of the read-out that isolates an example in most batches.
+        hits: share of the batches in which that one does.
+        read_outs: what the search found.
+    """
+
+    names: tuple[str, ...]
+    given: Given
+    rows: int
+    hits: float
+    read_outs: ReadOuts
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Range:
+    """Range of honest models, for one tensor, or for all groups that two rounds share.
+
+    Attributes:
+        most: the largest value of each measure.
+        limits: value of each measure beyond which a model is refused.
+    """
+
+    most: Given
+    limits: Given
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Ranges:
+    """What honest models of one architecture show to a client.
+
+    Attributes:
+        tensors: by name, of the groups that a tensor is part of.
+        used: the least effective share of examples in a tensor's update, by name.
+        rounds: of the groups that two rounds share; None: there are none.
+        kept: modules that could not be initialised again, and got ordinary values.
+    """
+
+    tensors: Mapping[str, Range] = field(default_factory=dict)
+    used: Mapping[str, float] = field(default_factory=dict)
+    rounds: Range | None = None
+    kept: tuple[str, ...] = ()
+
+    def of(self, names: Sequence[str]) -> Range:
+        """The widest range of these tensors, which honest models may have in groups of their own."""
+        known = [self.tensors[name] for name in names if name in self.tensors]
+        return _widest(known) if known else _range_of([_NOTHING] * FRESH, _BATCH)
+
+    def widened(self, longer: "Ranges") -> "Ranges":
+        """The same for single rows extended to models trained longer; the other limits stay."""
+        return Ranges(
+            tensors={name: _widest([one, longer.tensors[name]]) for name, one in self.tensors.items()},
+            used=self.used,
+            rounds=self.rounds,
+            kept=self.kept,
+        )
+
+
+_NOTHING: Final = Given(rows=0.0, rows_visible=0.0, excess=0.0, excess_visible=0.0)
+
+
+def halves(own: Own) -> tuple[slice, slice, int]:
+    """Which examples are searched and which judged, and the size of the batches they are judged in."""
+    judged = min(JUDGED, len(own) // 2)
+    searched = min(SEARCHED, len(own) - judged)
+    return slice(0, searched), slice(searched, searched + judged), min(_BATCH, judged)
+
+
+def look(groups: Sequence[Group], own: Own) -> list[Found]:
+    """What fixed read-outs of each group get: searched on one half of ``own``, judged on the other."""
+    first, second, batch = halves(own)
+    every = []
+    for group in groups:
+        read_outs = search(group.pulls[first])
+        single = ReadOuts.single(group.pulls.shape[1])
+        lone = judge(group.pulls[second], single, batch=batch)
+        sized = lone if group.sizes is group.pulls else judge(group.sizes[second], single, batch=batch)
+        both = single + read_outs
+        all_of_it = judge(group.pulls[second], both, batch=batch)
+        given = Given(
+            rows=sized.clear,
+            rows_visible=sized.visible,
+            excess=all_of_it.clear - lone.clear,
+            excess_visible=all_of_it.visible - lone.visible,
+        )
+        rows = int((both.weights[all_of_it.best] != 0).sum())
+        every.append(
+            Found(names=group.names, given=given, rows=rows, hits=all_of_it.hits, read_outs=read_outs)
+        )
+    return every
+
+
+def used(lengths: Tensor) -> float:
+    """Effective share of the examples in a tensor's update, (Σ r)² / (N Σ r²); 0: nobody reaches it."""
+    lengths = lengths.double()
+    if not lengths.any():
+        return 0.0
+    lengths = lengths / lengths.max()
+    return float(lengths.sum().square() / (len(lengths) * lengths.square().sum()))
+
+
+def learn(model: nn.Module, own: Own, *, steps: Sequence[int] = STEPS) -> Ranges:
+    """Measure the range of honest models of the architecture of ``model``, in its mode.
+
+    Args:
+        model: its values are not used.
+        own: the client's own examples, or public ones like them.
+        steps: of training after which models are measured, rising from 0.
+
+    Raises:
+        BadValue: a fresh model does not run on the examples.
+    """
+    tried = _tried(own)
+    found: list[list[Found]] = []
+    as_initialised: list[list[Found]] = []
+    least: dict[str, float] = {}
+    both: list[Found] = []
+    kept: tuple[str, ...] = ()
+    for seed in range(FRESH):
+        fresh, kept = initialise_again(model, seed=seed)
+        recipe = RECIPES[seed] if seed < len(RECIPES) else None
+        before: Pulls | None = None
+        for number, one in enumerate(_train(fresh, own, recipe=recipe, steps=steps)):
+            try:
+                pulls = pulls_of(one, tried)
+            except BadValue:
+                if not number:
+                    raise
+                break  # its training diverged
+            found.append(look(groups_of(pulls.sides), tried))
+            if not number:
+                as_initialised.append(found[-1])
+            for name, lengths in pulls.lengths.items():
+                least[name] = min(least.get(name, 1.0), used(lengths))
+            if before is not None and number == 1:
+                both += look(stacked(before, pulls), tried)
+            before = pulls
+    batch = halves(tried)[2]
+    names = dict.fromkeys(name for one in found for group in one for name in group.names)
+    return Ranges(
+        tensors={
+            name: _range_of(
+                [_of(one, name) for one in found], batch, [_of(one, name) for one in as_initialised]
+            )
+            for name in names
+        },
+        used=least,
+        rounds=_range_of([one.given for one in both], batch) if both else None,
+        kept=kept,
+    )
+
+
+def _tried(own: Own) -> Own:
+    return own[: SEARCHED + JUDGED]
+
+
+def _of(found: Sequence[Found], name: str) -> Given:
+    """The largest values of the groups that a tensor is part of."""
+    mine = [one.given for one in found if name in one.names] or [_NOTHING]
+    return Given(**{m: max(getattr(one, m) for one in mine) for m in MEASURES})
+
+
+def _range_of(every: Sequence[Given], batch: int, fresh: Sequence[Given] = ()) -> Range:
+    """Limits by the spread of honest models.
+
+    What single rows isolate varies among fresh models: the limit is what a share of ``CHANCE`` of further ones
+    exceeds, and at least a margin over all that was measured. What combinations add is nearly always nothing:
+    a margin over all that was measured.
+
+    Args:
+        every: measured, trained models too.
+        fresh: of these, the models as initialised.
+        batch: size of the batches in which they were judged.
+    """
+    many = max(batch, MANY) / batch  # in smaller batches: as many examples
+    shares = {m: [getattr(one, m) for one in every] for m in MEASURES}
+    most = {m: max(values) for m, values in shares.items()}
+    margins = {"excess": MARGIN, "excess_visible": MARGIN_VISIBLE}
+    limits = {m: most[m] + margins.get(m, MARGIN) * many for m in MEASURES}
+    for m in ("rows", "rows_visible"):
+        limits[m] = max(limits[m], _predict_most([getattr(one, m) for one in fresh]))
+    return Range(most=Given(**most), limits=Given(**limits))
+
+
+def _widest(ranges: Sequence[Range]) -> Range:
+    def largest(part: str) -> Given:
+        return Given(**{m: max(getattr(getattr(one, part), m) for one in ranges) for m in MEASURES})
+
+    return Range(most=largest("most"), limits=largest("limits"))
+
+
+def _predict_most(shares: Sequence[float]) -> float:
+    """The share that only a share of ``CHANCE`` of further models exceeds, if they spread normally."""
+    n, values = len(shares), np.array(shares)
+    if n < 2:
+        return float(values.max(initial=0.0))
+    reach = float(scipy.stats.t.isf(CHANCE, n - 1)) * math.sqrt(1 + 1 / n)
+    return float(values.mean() + reach * values.std(ddof=1))
+
+
+def least_used(ranges: Ranges, name: str) -> float:
+    """Effective share of the examples in a tensor's update below which a model is refused."""
+    return FEWER * ranges.used.get(name, 0.0)
+
+
+def initialise_again(model: nn.Module, *, seed: int) -> tuple[nn.Module, tuple[str, ...]]:
+    """A copy of ``model`` with values drawn anew, and the modules that had to be helped.
+
+    Modules with ``reset_parameters`` (torch's own) do it themselves, buffers included. Other parameters get
+    zeros (vectors), ones (vectors that are called a weight or a scale), or normal numbers of variance
+    1 / fan-in; other sent buffers are bounded.
+    """
+    fresh = copy.deepcopy(model)
+    helped = []
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.default_generator.manual_seed(seed)
+        _undo_parametrizations(fresh)
+        for name, part in fresh.named_modules():
+            reset = getattr(part, "reset_parameters", None)
+            if callable(reset):
+                reset()
+                continue
+            own = dict(part.named_parameters(recurse=False))
+            kept = [
+                t
+                for key, t in part.named_buffers(recurse=False)
+                if t.is_floating_point() and key not in part._non_persistent_buffers_set
+            ]
+            if own or kept:
+                helped.append(name or type(part).__name__)
+            for key, p in own.items():
+                p.copy_(_ordinary(key, p))
+            for t in kept:
+                t.nan_to_num_(0, _BOUND, -_BOUND).clamp_(-_BOUND, _BOUND)
+    return fresh, tuple(helped)
+
+
+def _undo_parametrizations(model: nn.Module) -> None:
+    """Initialise what lies behind a parametrised weight: the layer's own initialisation, then set."""
+    for part in model.modules():
+        if not nn.utils.parametrize.is_parametrized(part):
+            continue
+        for name, chain in list(part.parametrizations.items()):
+            for p in chain.parameters():
+                p.copy_(_ordinary(name if p.ndim > 1 else "scale", p))
+
+
+def _ordinary(name: str, p: Tensor) -> Tensor:
+    if p.ndim < 2:
+        scales = any(word in name for word in ("weight", "scale", "gamma"))
+        return torch.full_like(p, float(scales))
+    return torch.randn_like(p) / math.sqrt(max(1, p[0].numel()))
+
+
+def _train(model: nn.Module, own: Own, *, recipe: Recipe | None, steps: Sequence[int]) -> Iterator[nn.Module]:
+    """Yield ``model`` after each of ``steps``; stop if training diverges. Without a recipe: as it is."""
+    if recipe is None:
+        yield model
+        return
+    weights = [p for p in model.parameters() if p.requires_grad]
+    optimizer = recipe.optimizer(weights)
+    generator = torch.Generator().manual_seed(0)
+    known = own.classes(recipe.every)
+    for step in range(max(steps) + 1):
+        if not all(bool(p.isfinite().all()) for p in weights):
+            return
+        if step in steps:
+            yield model
+        rows = known[torch.randint(len(known), (_BATCH,), generator=generator)]
+        optimizer.zero_grad()
+        torch.autograd.backward(train_loss(model, own[rows]))
+        optimizer.step()

@@ -1,0 +1,237 @@
+"""Comparison of a received model with honest ones, by what fixed read-outs get of a client's own examples."""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, Literal, final
+
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.dropout import _DropoutNd
+
+from glasshouse.guard.pursuit.examples import Own
+from glasshouse.guard.pursuit.honest import (
+    LONGER,
+    MEASURES,
+    STEPS,
+    Found,
+    Range,
+    Ranges,
+    learn,
+    least_used,
+    look,
+    used,
+)
+from glasshouse.guard.pursuit.limits import COVERED, FEWEST, JUDGED, OTHERS, SEARCHED
+from glasshouse.guard.pursuit.pulls import Pulls, groups_of, pulls_of, stacked
+from glasshouse.wire import Inspection
+
+NAME: Final = "pursuit"
+TRAINING, EVALUATION = "train", "eval"
+Verdict = Literal["refused", "passed", "not judged"]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """What the pursuit says of a received model.
+
+    Attributes:
+        findings: a sentence for each limit that is exceeded.
+        reason: why the model was not judged; empty: it was.
+        coverage: what was looked at, in words.
+        unseen: why a trainable tensor was not looked at, by name.
+        values: the numbers behind.
+        kept: modules whose values honest models could not draw anew.
+    """
+
+    findings: tuple[str, ...] = ()
+    reason: str = ""
+    coverage: str = ""
+    unseen: Mapping[str, str] = field(default_factory=dict)
+    values: Mapping[str, float] = field(default_factory=dict)
+    kept: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> Verdict:
+        """``passed`` only if enough was looked at."""
+        return "refused" if self.findings else "not judged" if self.reason else "passed"
+
+    @property
+    def summary(self) -> str:
+        """One sentence."""
+        if self.reason:
+            return f"Not judged: {self.reason} ({self.coverage or 'nothing was looked at'})."
+        unseen = f"; not looked at: {', '.join(list(self.unseen)[:3])}" if self.unseen else ""
+        return f"{self.verdict.capitalize()}: {self.coverage}{unseen}."
+
+    @property
+    def inspection(self) -> Inspection:
+        """Findings and numbers."""
+        return Inspection(guard=NAME, findings=self.findings, values=self.values)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HonestRanges:
+    """Ranges of honest models, by mode, measured when they are first asked for.
+
+    Attributes:
+        measure: measures the range of models trained for some steps, in a mode.
+    """
+
+    measure: Callable[[str, tuple[int, ...]], Ranges]
+    _known: dict[tuple[str, tuple[int, ...]], Ranges] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, model: nn.Module, own: Own) -> "HonestRanges":
+        """Of the architecture of ``model``."""
+        return cls(measure=partial(_measure, copy.deepcopy(model), own))
+
+    def known(self, mode: str, steps: tuple[int, ...] = STEPS) -> Ranges:
+        """The range in one mode."""
+        if (mode, steps) not in self._known:
+            self._known[mode, steps] = self.measure(mode, steps)
+        return self._known[mode, steps]
+
+
+def _measure(model: nn.Module, own: Own, mode: str, steps: tuple[int, ...]) -> Ranges:
+    return learn(in_mode(model, mode), own, steps=steps)
+
+
+def modes_of(model: nn.Module) -> tuple[str, ...]:
+    """The modes in which ``model`` may behave differently; only training mode if it has none."""
+    two = any(isinstance(part, (_NormBase, _DropoutNd)) for part in model.modules())
+    return (TRAINING, EVALUATION) if two else (TRAINING,)
+
+
+def in_mode(model: nn.Module, mode: str) -> nn.Module:
+    """A copy of ``model`` in one of its modes; dropout is off in both, as its draws are nobody's design."""
+    work = copy.deepcopy(model).train(mode == TRAINING)
+    for part in work.modules():
+        if isinstance(part, _DropoutNd):
+            part.eval()
+    return work
+
+
+def inspect_in_modes(
+    model: nn.Module,
+    own: Own,
+    *,
+    honest: HonestRanges,
+    earlier: nn.Module | None = None,
+    modes: Sequence[str] = (),
+) -> Judged:
+    """The first mode that is refused, else the first that is not judged, else that of training.
+
+    Args:
+        model: as received; not modified.
+        own: the client's own examples: the first are searched, the next judged.
+        honest: of the same architecture.
+        earlier: the last accepted model: both rounds' updates are judged as one, as examples may repeat.
+        modes: in which clients use it; empty: all that differ.
+    """
+    judged = [_inspect(model, own, honest, earlier, mode) for mode in modes or modes_of(model)]
+    order: dict[Verdict, int] = {"refused": 0, "not judged": 1, "passed": 2}
+    return min(judged, key=lambda one: order[one.verdict])
+
+
+def _inspect(
+    model: nn.Module, own: Own, honest: HonestRanges, earlier: nn.Module | None, mode: str
+) -> Judged:
+    if len(own) < FEWEST:
+        return Judged(reason=f"{len(own)} examples are too few, {FEWEST} are needed")
+    tried = own[: SEARCHED + JUDGED]
+    one = in_mode(model, mode)
+    pulls = pulls_of(one, tried)
+    found = look(groups_of(pulls.sides), tried)
+    ranges = honest.known(mode)
+    # Single rows of models that are trained for long may isolate more: those are measured where it matters.
+    if any(_exceeds(f, ranges.of(f.names), ("rows", "rows_visible")) for f in found):
+        ranges = ranges.widened(honest.known(mode, LONGER))
+    findings = [_sentence(f, ranges.of(f.names), tried) for f in found if _exceeds(f, ranges.of(f.names))]
+    findings += _few(one, pulls, own, ranges)
+    values = _values(found, ranges, pulls)
+    if earlier is not None and ranges.rounds is not None:
+        both = look(stacked(pulls_of(in_mode(earlier, mode), tried), pulls), tried)
+        findings += [_sentence(f, ranges.rounds, tried) for f in both if _exceeds(f, ranges.rounds)]
+        values["rounds_excess"] = max((f.given.excess for f in both), default=0.0)
+    few = pulls.seen < COVERED
+    names = ", ".join(list(pulls.unseen)[:3])
+    return Judged(
+        findings=tuple(findings),
+        reason=f"{names} could not be looked at: {next(iter(pulls.unseen.values()))}" if few else "",
+        coverage=pulls.coverage,
+        unseen=pulls.unseen,
+        values=values,
+        kept=ranges.kept,
+    )
+
+
+def _exceeds(found: Found, honest: Range, measures: Sequence[str] = MEASURES) -> bool:
+    return any(getattr(found.given, m) > getattr(honest.limits, m) + 1e-9 for m in measures)
+
+
+def _sentence(found: Found, honest: Range, own: Own) -> str:
+    """What a person should know: where, how many, of how many, and what honest models show."""
+    measure = max(MEASURES, key=lambda m: getattr(found.given, m) - getattr(honest.limits, m))
+    batch = min(64, len(own) // 2)
+    seen, usual = (round(batch * getattr(one, measure)) for one in (found.given, honest.most))
+    where = " and ".join(found.names[:2]) + (
+        f" and {len(found.names) - 2} more" if len(found.names) > 2 else ""
+    )
+    blurred = ", blurred" if measure.endswith("visible") else ""
+    if measure.startswith("rows"):
+        return (
+            f"single rows of {where} would give away {seen} of {batch} of your examples, each alone{blurred} "
+            f"(honest models: up to {usual})"
+        )
+    direction = f"one direction of {found.rows} rows alone does in {found.hits:.0%} of the batches; " * (
+        found.hits > 0.05
+    )
+    return (
+        f"fixed combinations of rows of {where} would give away {seen} of {batch} of your examples{blurred} "
+        f"beyond what single rows do ({direction}honest models: up to {usual})"
+    )
+
+
+def _few(model: nn.Module, pulls: Pulls, own: Own, ranges: Ranges) -> list[str]:
+    """A finding if few examples make up the update of a tensor; where they seem to, others are tried too."""
+
+    def suspects(lengths: Mapping[str, object]) -> list[str]:
+        return [n for n, t in lengths.items() if 0 < used(t) < least_used(ranges, n)]  # type: ignore[arg-type]  # lengths by name
+
+    few = suspects(pulls.lengths)
+    rest = own[SEARCHED + JUDGED : SEARCHED + JUDGED + OTHERS]
+    if few and len(rest) >= FEWEST:
+        more = pulls_of(model, own[: SEARCHED + JUDGED + OTHERS]).lengths
+        few = [name for name in suspects(more) if name in few]
+        shares = {name: used(more[name]) for name in few}
+    else:
+        shares = {name: used(pulls.lengths[name]) for name in few}
+    if not few:
+        return []
+    worst = min(few, key=lambda name: shares[name] / ranges.used[name])
+    sentence = (
+        f"the update of {worst} would be as if only {shares[worst]:.0%} of your examples had been used "
+        f"(honest models: at least {ranges.used[worst]:.0%})"
+    )
+    return [sentence]
+
+
+def _values(found: Sequence[Found], ranges: Ranges, pulls: Pulls) -> dict[str, float]:
+    """The largest value of each measure with its limit, where they are closest; and what was looked at."""
+    values: dict[str, float] = {}
+    for m in MEASURES:
+        margins = [(getattr(f.given, m) - getattr(ranges.of(f.names).limits, m), f) for f in found]
+        if margins:
+            _, worst = max(margins, key=lambda pair: pair[0])
+            values[m] = getattr(worst.given, m)
+            values[f"{m}_limit"] = getattr(ranges.of(worst.names).limits, m)
+    reached = {n: used(t) for n, t in pulls.lengths.items()}
+    values["used"] = min((share for share in reached.values() if share), default=0.0)
+    values["unreached"] = float(sum(not s and ranges.used.get(n, 0) > 0 for n, s in reached.items()))
+    values |= {"tensors": float(pulls.total), "unseen": float(len(pulls.unseen)), "seen": pulls.seen}
+    values["tried"] = float(len(next(iter(pulls.lengths.values()), ())))
+    return values

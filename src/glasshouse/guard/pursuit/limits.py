@@ -1,0 +1,65 @@
+"""The numbers that decide, in one place.
+
+"Prototype": 32 crafted and 210 honest models of 35 architectures, on CIFAR-10 at 16 x 16, before this code
+was written. "Repeated" names a part of ``python -m benchmarks.guard pursuit``.
+
+==============  =====================================  ====================================  ========
+number          trades                                 set by                                repeated
+==============  =====================================  ====================================  ========
+SEARCHED        cost, and read-outs missed             32 to 532 examples: within .05        kinds
+JUDGED          cost, and noise of the shares          four splits: within .04               kinds
+CLEAR, VISIBLE  nothing: 30 and 18 dB of an image of   1 / (1 + error), arithmetic           kinds
+                variance 1/16
+ROUNDING        read-outs that float32 destroys        float32's sums of 64                  kinds
+MARGIN          false alarms, and faint combinations   prototype: 99 % of honest below .044  zoo
+MARGIN_VISIBLE  the same at 18 dB                      two honest rounds: .09                zoo
+CHANCE          false alarms, and crafted single rows  the limits that this replaces; trap   zoo
+                                                       weights on digits are 17 standard
+                                                       deviations off
+FEWER           false alarms, and fishing              the limits that this replaces         zoo
+COVERED         "not judged", and models that hide in  a choice                              zoo
+                what nobody looks at
+SUPPORTS        wide windows, and 9 dimensions that    prototype: honest layers behind: .07  zoo
+                10 rows always cancel
+LIKELY, ROUNDS  cost                                   prototype: within .03                 cost
+==============  =====================================  ====================================  ========
+"""
+
+from typing import Final
+
+SEARCHED: Final = 64
+"""Examples on which read-outs are searched."""
+JUDGED: Final = 128
+"""Other examples on which they are judged."""
+FEWEST: Final = 16
+"""Minimum number of examples: half of them are searched, and the others are a batch of at least 8."""
+CLEAR: Final = 0.984
+"""Dominance from which on an image is read at 30 dB."""
+VISIBLE: Final = 0.8
+"""Dominance from which on an image is read at 18 dB."""
+ROUNDING: Final = 1e-5
+"""Noise of a float32 sum, relative to the root of its sum of squares."""
+MARGIN: Final = 0.05
+"""What combinations may add at 30 dB beyond all measured honest models: share of a batch of ``MANY``."""
+MARGIN_VISIBLE: Final = 0.1
+"""The same at 18 dB."""
+MANY: Final = 64
+"""Batch size of these margins: in smaller batches they are as many examples."""
+CHANCE: Final = 1e-5
+"""Share of honest models in which single rows isolate more examples than the limit allows."""
+FEWER: Final = 1 / 5
+"""The effective share of examples in a tensor's update may be this fraction of the least in honest models."""
+COVERED: Final = 0.99
+"""Share of the trainable numbers that must be looked at; below it a model is not judged."""
+SUPPORTS: Final = (1, 4, 9)
+"""Numbers of rows of most alike support that are subtracted from a row."""
+LIKELY: Final = 2
+"""Number of most correlated rows that are subtracted, at most."""
+ROUNDS: Final = 10
+"""Rounds of reweighting of the robust fit."""
+AT_A_TIME: Final = 1024
+"""Rows that are searched together; wider groups are cut into blocks of rows that fire equally often."""
+DRAWS: Final = 8
+"""Random divisions of the judged examples into batches."""
+OTHERS: Final = 1000
+"""Further examples that are tried where few make up a tensor's update."""

@@ -1,0 +1,154 @@
+"""The search: combinations of few rows whose response to the examples is sparse.
+
+A row's pulls minus a few other rows' cancel for most examples where the rows were made to differ for one. The
+fit is robust (least absolute values), so that the spike that is to remain does not pull it. Which rows are
+subtracted: the most correlated ones, those of a matching pursuit, and those that fire for the same examples,
+because what a server's rows share is their hyperplane, and their outgoing weights may be anything.
+
+Shape letters: N examples, R rows, r rows of a block, k subtracted rows, C read-outs, w rows in each.
+"""
+
+from dataclasses import dataclass
+from typing import Final, final
+
+import torch
+from torch import Tensor
+
+from glasshouse.guard.pursuit.limits import AT_A_TIME, LIKELY, ROUNDS, SUPPORTS
+
+_DEAD: Final = 1e-9  # of the largest row
+_FIRES: Final = 1e-6  # of a row's root mean square
+_ALWAYS: Final = 0.99  # share of nonzero pulls from which on zeros say nothing
+_RIDGE: Final = 1e-10
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ReadOuts:
+    """C fixed read-outs of few rows.
+
+    Attributes:
+        rows: of each read-out, (C, w).
+        weights: of these rows, (C, w); 0 where a read-out has fewer.
+    """
+
+    rows: Tensor
+    weights: Tensor
+
+    @classmethod
+    def single(cls, count: int) -> "ReadOuts":
+        """Each of ``count`` rows by itself."""
+        return cls(rows=torch.arange(count)[:, None], weights=torch.ones(count, 1, dtype=torch.double))
+
+    def of(self, pulls: Tensor) -> Tensor:
+        """Responses (N, C) to pulls (N, R); of transposed rows of an update (n, R), what is read (n, C)."""
+        responses = pulls.new_zeros(len(pulls), len(self.rows))
+        for rows, weights in zip(self.rows.T, self.weights.T.to(pulls), strict=True):
+            some = weights.nonzero()[:, 0]
+            responses[:, some] += pulls[:, rows[some]] * weights[some]
+        return responses
+
+    def __add__(self, other: "ReadOuts") -> "ReadOuts":
+        width = max(self.rows.shape[1], other.rows.shape[1])
+        pad = torch.nn.functional.pad
+        both = (
+            torch.cat([pad(t, (0, width - t.shape[1])) for t in pair])
+            for pair in ((self.rows, other.rows), (self.weights, other.weights))
+        )
+        rows, weights = both
+        return ReadOuts(rows=rows, weights=weights)
+
+
+def search(pulls: Tensor) -> ReadOuts:
+    """The read-outs of 2 rows and more that are sparse on these examples.
+
+    Args:
+        pulls: of N examples on the R rows of a group, (N, R).
+
+    Returns:
+        Combinations only (add :meth:`ReadOuts.single`); none if fewer than 2 rows are alive.
+    """
+    pulls = pulls.double()
+    sizes = pulls.square().mean(0).sqrt()
+    alive = (sizes > _DEAD * sizes.max().clamp_min(1e-300)).nonzero()[:, 0]
+    found = ReadOuts(rows=torch.zeros(0, 2, dtype=torch.long), weights=torch.zeros(0, 2, dtype=torch.double))
+    if len(alive) < 2:
+        return found
+    # Rows that a server made to differ for few examples fire for about as many: they share a block.
+    fires = (pulls[:, alive].abs() > _FIRES * sizes[alive]).sum(0)
+    for block in torch.split(alive[fires.argsort(stable=True)], AT_A_TIME):
+        if len(block) > 1:
+            own = _in_block(pulls[:, block] / sizes[block])
+            found = found + ReadOuts(rows=block[own.rows], weights=own.weights / sizes[block][own.rows])
+    return found
+
+
+def _in_block(scaled: Tensor) -> ReadOuts:
+    """The read-outs of a block of rows, each scaled to a root mean square of 1, (N, r)."""
+    count = scaled.shape[1]
+    columns = scaled.T.contiguous()
+    correlation = (columns @ scaled / len(scaled)).fill_diagonal_(0)
+    # a. Most correlated rows, fitted, and the nearest with the sign of the correlation as it is.
+    near = correlation.abs().topk(min(LIKELY, count - 1), dim=1).indices
+    supports = [near[:, : k + 1] for k in range(near.shape[1])]
+    # b. Matching pursuit, which takes a second and third row for what the first leaves.
+    supports += _matching(columns, correlation, most=min(3, count - 1))
+    # c. Rows that fire for the same examples, whatever the sign and size of their pulls.
+    alike = _likeness(columns).fill_diagonal_(-1)
+    order = alike.topk(min(max(SUPPORTS), count - 1), dim=1).indices
+    supports += [order[:, :k] for k in sorted({min(k, order.shape[1]) for k in SUPPORTS})]
+    found = [_fit(columns, support) for support in supports]
+    found.append(_fixed(near[:, :1], correlation.gather(1, near[:, :1]).sign()))
+    total = found[0]
+    for more in found[1:]:
+        total = total + more
+    return total
+
+
+def _fixed(support: Tensor, weights: Tensor) -> ReadOuts:
+    """Each row minus ``weights`` times the rows of its support, (r, k)."""
+    own = torch.arange(len(support))[:, None]
+    ones = torch.ones(len(support), 1, dtype=torch.double)
+    return ReadOuts(rows=torch.cat([own, support], 1), weights=torch.cat([ones, -weights.double()], 1))
+
+
+def _fit(columns: Tensor, support: Tensor) -> ReadOuts:
+    """Weights that minimise the sum of absolute residuals, by reweighted least squares."""
+    others = columns[support]  # (r, k, N)
+    weights = torch.ones_like(columns)
+    eye = _RIDGE * columns.shape[1] * torch.eye(support.shape[1], dtype=columns.dtype)
+    for step in range(ROUNDS):
+        weighted = others * weights[:, None]
+        products = weighted @ others.mT + eye
+        aims = (weighted @ columns[..., None])[..., 0]
+        beta = torch.linalg.solve_ex(products, aims)[0].nan_to_num(0, 0, 0)
+        residual = columns - (beta[:, None] @ others)[:, 0]
+        weights = 1 / (residual.abs() + max(1e-6, 0.1 * 0.6**step))
+        weights = weights / weights.mean(1, keepdim=True)
+    return _fixed(support, beta)
+
+
+def _matching(columns: Tensor, correlation: Tensor, *, most: int) -> list[Tensor]:
+    """Supports of 2 and more rows by orthogonal matching pursuit."""
+    support = correlation.abs().argmax(1)[:, None]
+    supports = []
+    for _ in range(1, most):
+        others = columns[support]
+        eye = _RIDGE * columns.shape[1] * torch.eye(support.shape[1], dtype=columns.dtype)
+        aims = (others @ columns[..., None])[..., 0]
+        beta = torch.linalg.solve_ex(others @ others.mT + eye, aims)[0].nan_to_num(0, 0, 0)
+        residual = columns - (beta[:, None] @ others)[:, 0]
+        left = (residual @ columns.T).abs().fill_diagonal_(-1).scatter(1, support, -1.0)
+        support = torch.cat([support, left.argmax(1)[:, None]], dim=1)
+        supports.append(support)
+    return supports
+
+
+def _likeness(columns: Tensor) -> Tensor:
+    """How alike the supports of two rows are, (r, r): Jaccard, or a cosine where nothing is zero."""
+    fires = (columns.abs() > _FIRES).double()
+    if float(fires.mean()) > _ALWAYS:
+        sizes = torch.nn.functional.normalize(columns.abs(), dim=1)
+        return sizes @ sizes.T
+    both, each = fires @ fires.T, fires.sum(1)
+    return both / (each + each[:, None] - both).clamp_min(1)

@@ -1,0 +1,176 @@
+"""A message of Flower, encoded from what the judge allows.
+
+Nothing of an app's message is passed on as it is. Names of records, order, chunks, headers, times and types
+are the gate's; only tensors and numbers come from the app.
+"""
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from glasshouse.integrations.flower_gate import names
+from glasshouse.integrations.flower_gate.objects import NPY, join, object_id
+
+
+@final
+@dataclass(kw_only=True)
+class Encoded:
+    """A message in Flower's form.
+
+    Attributes:
+        root: id of its root object, which is the message's id.
+        proto: the message as it is announced: metadata and error, no content.
+        tree: ids of its objects, nested.
+        small: objects other than chunks, by id.
+        chunks: where each chunk lies: (array's header, array's bytes, start, end).
+        size: bytes of all objects.
+    """
+
+    root: str
+    proto: Any
+    tree: Any
+    small: dict[str, bytes] = field(default_factory=dict)
+    chunks: dict[str, tuple[bytes, memoryview, int, int]] = field(default_factory=dict)
+    size: int = 0
+
+    def content(self, identity: str) -> bytes:
+        """The object of this id; chunks are cut when they are asked for, so memory holds one at a time."""
+        if identity in self.small:
+            return self.small[identity]
+        return _chunk(*self.chunks[identity])
+
+
+def _chunk(header: bytes, data: memoryview, start: int, end: int) -> bytes:
+    shift = len(header)
+    head = header[start : min(end, shift)]
+    return join(names.ARRAY_CHUNK, (), head, data[max(start - shift, 0) : max(end - shift, 0)])
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What a message is encoded from.
+
+    Attributes:
+        arrays: tensors; None: the message has no ArrayRecord.
+        fields: numbers by record and key.
+        configs: ConfigRecords as protobuf.
+        order: names of records, in the order in which they are sent.
+        array_record: name of the ArrayRecord.
+        error: fixed words; None: the message is no error.
+    """
+
+    arrays: Mapping[str, NDArray[Any]] | None = None
+    fields: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    configs: Mapping[str, Any] = field(default_factory=dict)
+    order: tuple[str, ...] = ()
+    array_record: str = ""
+    error: str | None = None
+
+
+def encode(metadata: Any, parts: Parts) -> Encoded:
+    """A message with the gate's ``metadata``, from what the judge allows."""
+    proto = names.ProtoMessage(metadata=metadata)
+    encoded = Encoded(root="", proto=proto, tree=None)
+    children: list[Any] = []
+    if parts.error is not None:
+        proto.error.code, proto.error.reason = names.CRASHED, parts.error
+    else:
+        children = [_encode_records(parts, encoded)]
+    body = proto.SerializeToString(deterministic=True)
+    ids = tuple(child.object_id for child in children)
+    encoded.root = _add(encoded, join(names.MESSAGE, ids, body))
+    encoded.tree = names.ProtoTree(object_id=encoded.root, children=children)
+    proto.metadata.message_id = encoded.root
+    if parts.error is None:
+        proto.content.SetInParent()
+    encoded.size = sum(map(len, encoded.small.values())) + sum(
+        end - start for _, _, start, end in encoded.chunks.values()
+    )
+    return encoded
+
+
+def _add(encoded: Encoded, content: bytes) -> str:
+    identity = object_id(content)
+    encoded.small[identity] = content
+    return identity
+
+
+def _encode_records(parts: Parts, encoded: Encoded) -> Any:
+    trees: dict[str, Any] = {}
+    for name in parts.order:
+        if name == parts.array_record and parts.arrays is not None:
+            trees[name] = _encode_arrays(parts.arrays, encoded)
+        elif name in parts.fields:
+            record = names.RECORDS["MetricRecord"]()
+            for key, value in parts.fields[name].items():
+                record.items.add(key=key, value=_value(names.ProtoMetricValue, value))
+            content = join("MetricRecord", (), record.SerializeToString(deterministic=True))
+            trees[name] = names.ProtoTree(object_id=_add(encoded, content))
+        elif name in parts.configs:
+            content = join("ConfigRecord", (), parts.configs[name].SerializeToString(deterministic=True))
+            trees[name] = names.ProtoTree(object_id=_add(encoded, content))
+    return _with_children(names.RECORD_DICT, trees, encoded)
+
+
+def _with_children(kind: str, trees: Mapping[str, Any], encoded: Encoded) -> Any:
+    table = {name: tree.object_id for name, tree in trees.items()}
+    unique = {tree.object_id: tree for tree in trees.values()}
+    content = join(kind, tuple(unique), json.dumps(table).encode())
+    return names.ProtoTree(object_id=_add(encoded, content), children=unique.values())
+
+
+def _encode_arrays(arrays: Mapping[str, NDArray[Any]], encoded: Encoded) -> Any:
+    return _with_children("ArrayRecord", {n: _encode_array(a, encoded) for n, a in arrays.items()}, encoded)
+
+
+def _encode_array(array: NDArray[Any], encoded: Encoded) -> Any:
+    header = _npy_header(array)
+    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+    length = len(header) + len(data)
+    ids = []
+    for start in range(0, length, names.CHUNK):
+        place = (header, data, start, min(start + names.CHUNK, length))
+        identity = object_id(_chunk(*place))
+        encoded.chunks[identity] = place
+        ids.append(identity)
+    unique = list(dict.fromkeys(ids))
+    table = {
+        "dtype": str(array.dtype),
+        "shape": list(array.shape),
+        "stype": names.STYPE,
+        names.CHUNK_INDEX: [unique.index(identity) for identity in ids],
+    }
+    content = join(names.ARRAY, tuple(unique), json.dumps(table).encode())
+    leaves = [names.ProtoTree(object_id=identity) for identity in unique]
+    return names.ProtoTree(object_id=_add(encoded, content), children=leaves)
+
+
+def _npy_header(array: NDArray[Any]) -> bytes:
+    text = repr({"descr": array.dtype.str, "fortran_order": False, "shape": array.shape})
+    padding = -(len(NPY) + 2 + len(text) + 1) % 64
+    line = (text + " " * padding + "\n").encode("latin-1")
+    return NPY + struct.pack("<H", len(line)) + line
+
+
+def config_record(values: Mapping[str, object]) -> Any:
+    """A ConfigRecord of numbers and texts, as protobuf."""
+    record = names.RECORDS["ConfigRecord"]()
+    for key, value in values.items():
+        record.items.add(key=key, value=_value(names.ProtoConfigValue, value))
+    return record
+
+
+def _value(kind: Any, value: object) -> Any:
+    """A number or text as records hold it."""
+    if isinstance(value, str):
+        return kind(string=value)
+    if isinstance(value, float):
+        return kind(double=value)
+    whole = cast(int, value)
+    return kind(**{"sint64" if -(2**63) <= whole < 2**63 else "uint64": whole})

@@ -1,0 +1,70 @@
+"""Whether a network can be differentiated: once, as clients do, and twice, as attacks by matching do."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from glasshouse.cache import once
+from glasshouse.models.build import build
+from glasshouse.wire import Architecture
+
+Fault = tuple[str, str, str]
+"""A problem with a network: needs, got, hint."""
+
+
+def derivative_fault(architecture: Architecture, trained: str = "") -> Fault | None:
+    """The problem with the gradient of a network's loss for one example; None: none. Cached.
+
+    Args:
+        architecture: of the network.
+        trained: prefix of the names of the parameters that clients train. Of these, frozen ones
+            (``requires_grad = False``) are known and do not travel.
+    """
+    key = ["fault of derivatives", repr(architecture), trained]
+    return once(key, lambda: _find_fault(architecture, trained, twice=False))
+
+
+def second_derivative_fault(architecture: Architecture) -> Fault | None:
+    """The problem with differentiating that gradient by the example; None: none. Cached."""
+    key = ["fault of second derivatives", repr(architecture)]
+    return once(key, lambda: _find_fault(architecture, "", twice=True))
+
+
+def _find_fault(architecture: Architecture, trained: str, *, twice: bool) -> Fault | None:
+    model, inputs, task = build(architecture).eval(), architecture.inputs, architecture.task
+    parameters = [p for name, p in model.named_parameters() if name.startswith(trained) and p.requires_grad]
+    if not parameters:
+        fix = "leave what clients train with requires_grad = True"
+        return "parameters that can be trained", "requires_grad = False for all of them", fix
+    example = inputs.probes(4, torch.Generator().manual_seed(0))[:1]
+    example = example.requires_grad_() if inputs.continuous and twice else example
+    outputs = model(example)
+    if not outputs.isfinite().all():
+        low, high = inputs.range
+        return "finite outputs", "NaN or infinity for a valid example", f"numbers are in [{low}, {high}]"
+    try:
+        loss = task.loss(outputs, task.blank(1, outputs.shape[1:]), example)
+        gradients = torch.autograd.grad(loss, parameters, create_graph=twice, allow_unused=True)
+        if all(g is None for g in gradients):
+            return "a loss that depends on a parameter", "it depends on none", "use the layers in forward"
+        if twice:
+            _differentiate_again(gradients)
+    except RuntimeError as error:
+        times = "twice, as this attack does" if twice else "once, as clients do"
+        fix = "replace the layer by one of torch's ordinary ones"
+        return f"a network that can be differentiated {times}", str(error).splitlines()[0], fix
+    return None
+
+
+def _differentiate_again(gradients: Sequence[Tensor | None]) -> None:
+    """Differentiate the squared length of a gradient by everything that it depends on.
+
+    For all leaves: by the example alone, a path that breaks off would go unnoticed.
+
+    Raises:
+        RuntimeError: an operation has no second derivative.
+    """
+    size = torch.stack([g.square().sum() for g in gradients if g is not None]).sum()
+    if size.requires_grad:  # not where the gradient does not depend on anything, as of a linear loss
+        torch.autograd.backward(size)

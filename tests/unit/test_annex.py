@@ -1,0 +1,95 @@
+"""The annex for a DPIA: one structure, no empty cell, the same content in both files."""
+
+import re
+from dataclasses import replace
+
+import pytest
+import report_specimen as specimen
+
+from glasshouse.api.run import load
+from glasshouse.cli import main
+from glasshouse.report.export.annex import (
+    ACTS,
+    BYSTANDER,
+    CLIENT,
+    KINDS,
+    READS,
+    SUMS,
+    THREATS,
+    UNTESTED,
+    annex,
+    threat_of,
+)
+from glasshouse.results.files import write_result
+from glasshouse.results.vocabulary import SEES
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    place = tmp_path_factory.mktemp("annex")
+    write_result(specimen.specimen(place), place / "result.json")
+    return load(place)
+
+
+@pytest.fixture(scope="module")
+def pages(run):
+    return {path.suffix: path.read_text() for path in run.export(annex=True)}
+
+
+def test_every_combination_is_filled_and_most_are_said_to_be_untested(run):
+    content = annex(run.result)
+    assert [threat for threat, _ in content.matrix] == list(THREATS)
+    cells = [cell for _, row in content.matrix for cell in row]
+    assert len(cells) == len(THREATS) * len(KINDS)
+    assert all(cell.verdict for cell in cells)
+    assert all(cell.text or cell.verdict == UNTESTED for cell in cells)
+    tested = [cell for cell in cells if cell.verdict != UNTESTED]
+    assert 0 < len(tested) < len(cells)
+    assert (
+        content.coverage
+        == f"{len(tested)} of 24 combinations of threat and kind were tested; the others were not."
+    )
+
+
+def test_the_last_threat_is_never_tested_here(run):
+    _, row = annex(run.result).matrix[-1]
+    assert {cell.verdict for cell in row} == {UNTESTED}
+
+
+def test_scenarios_stand_in_the_row_of_their_adversary(run):
+    card = run.result.threats[0]
+    server = replace(card, adversary="a server that only reads", changes=(), sees=(SEES["update"],))
+    assert threat_of(server) == READS
+    assert threat_of(replace(server, changes=("parameter values",))) == ACTS
+    assert threat_of(replace(server, sees=(SEES["aggregate"],))) == SUMS
+    assert threat_of(replace(server, adversary="a client that only reads")) == CLIENT
+    assert threat_of(replace(server, adversary="a bystander that only reads")) == BYSTANDER
+
+
+def test_both_files_hold_the_same(run, pages):
+    content = annex(run.result)
+    plain = re.sub(r"\\([^\w\s])", r"\1", pages[".md"])
+    for text in (content.coverage, *content.residual, *(t for _, t in content.policy)):
+        assert text in plain
+        assert text.replace("'", "&#39;") in pages[".html"]
+    assert pages[".md"].count(UNTESTED) == pages[".html"].count(UNTESTED)
+
+
+def test_guarantees_have_their_unit_and_neighbours(run):
+    rows = annex(run.result).guarantees
+    proved = [row for row in rows if row.epsilon != "none"]
+    assert all(row.unit != "none" and row.neighbours != "none" for row in proved)
+    assert all(row.unit == row.neighbours == row.delta == "none" for row in rows if row.epsilon == "none")
+
+
+def test_requirements_without_a_finding_are_not_tested(run):
+    empty = replace(run.result, findings=(), utility=())
+    assert {one.evidence for one in annex(empty).requirements} == {UNTESTED}
+    assert "compliant" not in str(annex(run.result)).lower()
+
+
+def test_the_command_writes_both(run, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["export", str(run.folder), "--annex"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out.split() == [str(run.folder / "annex.html"), str(run.folder / "annex.md")]

@@ -1,0 +1,139 @@
+"""A sealed process: what it can reach, what it can leave behind, and what its answers can carry."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+import torch
+
+from glasshouse.audit import sealed as sealing
+from glasshouse.audit.namespace import needed_places
+from glasshouse.audit.sealed import is_foreign, sealed
+from glasshouse.errors import BadFile, Inapplicable, WorkerKilled
+
+MEMORY: list[str] = []
+
+
+def attempt(work):
+    """What ``work`` returns, or the name of its error."""
+    try:
+        return str(work())
+    except OSError as error:
+        return type(error).__name__
+
+
+def opened(serve, tmp_path, **options):
+    given = {
+        "hide": [tmp_path / "run"],
+        "show": [tmp_path / "run" / "side"],
+        "foreign": True,
+        "subject": "a loss",
+    }
+    return sealed(serve, **{**given, **options})
+
+
+@pytest.fixture
+def run(tmp_path):
+    for part in ("side", "truth"):
+        (tmp_path / "run" / part).mkdir(parents=True)
+        (tmp_path / "run" / part / "file").write_text(part)
+    with opened(lambda _: (0, {}), tmp_path, foreign=False) as process:
+        if process.why_open:
+            pytest.skip(process.why_open)
+    return tmp_path / "run"
+
+
+def test_it_sees_its_side_and_not_the_truth(run, tmp_path):
+    def serve(part):
+        return attempt((run / part / "file").read_text), {}
+
+    with opened(serve, tmp_path) as process:
+        assert process.ask("side")[0] == "side"
+        assert process.ask("truth")[0] == "FileNotFoundError"
+
+
+def test_nothing_that_it_writes_or_remembers_is_left(run, tmp_path):
+    places = [run / "side" / "x", Path.cwd() / "x", Path.home() / "x", tmp_path / "x", Path("/dev/shm/x")]
+
+    def serve(place):
+        MEMORY.append(place)
+        return attempt(lambda: Path(place).write_text("truth")), {}
+
+    with opened(serve, tmp_path) as process:
+        for place in places:
+            process.ask(str(place))
+    assert not any(place.exists() for place in places)
+    assert MEMORY == []
+
+
+def test_it_reaches_no_network_no_process_and_no_device(run, tmp_path):
+    def serve(_):
+        answers = [
+            attempt(lambda: socket.create_connection(("127.0.0.1", 9), 1)),
+            [path.name for path in Path("/proc").iterdir() if path.name.isdigit()],
+            attempt(lambda: Path("/proc/sys/kernel/core_pattern").write_text("x")),
+            sorted(path.name for path in Path("/dev").iterdir()),
+        ]
+        return answers, {}
+
+    with opened(serve, tmp_path) as process:
+        network, processes, kernel, devices = process.ask(0)[0]
+    assert network == "OSError"
+    assert processes == ["1"]
+    assert kernel == "OSError"
+    assert [name for name in devices if not name.startswith("nvidia")] == [
+        "full",
+        "null",
+        "random",
+        "urandom",
+        "zero",
+    ]
+
+
+def test_answers_are_json_and_tensors(run, tmp_path):
+    with opened(lambda x: ({"twice": 2 * x}, {"t": torch.full((2,), float(x))}), tmp_path) as process:
+        answer, tensors = process.ask(3)
+    assert answer == {"twice": 6}
+    assert tensors["t"].tolist() == [3.0, 3.0]
+
+
+def test_what_is_no_answer_is_refused_and_a_death_is_noticed(run, tmp_path):
+    def serve(question):
+        if question == "die":
+            os._exit(9)
+        return {"an": "answer"}, {}
+
+    with opened(serve, tmp_path) as process:
+        assert process.ask("live")[0] == {"an": "answer"}
+        with pytest.raises(WorkerKilled):
+            process.ask("die")
+    here, there = socket.socketpair()
+    with here, there.makefile("wb") as pipe:
+        text = b"import os"
+        pipe.write(sealing._LENGTHS.pack(len(text), 0) + text)
+        pipe.flush()
+        with here.makefile("rb") as reader, pytest.raises(BadFile, match="JSON and safetensors"):
+            sealing._receive(reader, "a loss")
+    there.close()
+
+
+def test_code_of_others_does_not_run_where_nothing_can_be_sealed(tmp_path, monkeypatch):
+    def forbidden(**_):
+        raise PermissionError(1, "unshare: Operation not permitted")
+
+    monkeypatch.setattr(sealing, "confine", forbidden)
+    with (
+        pytest.raises(Inapplicable, match="a sealed process"),
+        opened(lambda _: (0, {}), tmp_path),
+    ):
+        raise AssertionError("the block must not begin")
+    with opened(lambda x: (x, {}), tmp_path, foreign=False) as process:
+        assert "not permitted" in process.why_open
+        assert process.ask(5)[0] == 5
+
+
+def test_what_is_foreign():
+    assert is_foreign(Path())
+    assert not is_foreign(Inapplicable("a", needs="b", got="c", fix="d"))
+    assert all(place.exists() for place in needed_places())

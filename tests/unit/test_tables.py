@@ -1,0 +1,184 @@
+"""Tables with their schemas, arrays and volumes: what is read, and what is refused without naming a value."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from glasshouse.cli import main
+from glasshouse.data.sources import load
+from glasshouse.errors import BadFile
+from glasshouse.modalities.array import Array
+
+pd = pytest.importorskip("pandas")
+
+SCHEMA = """
+confirmed = true
+[[column]]
+name = "age"
+kind = "integer"
+low = 0
+high = 100
+[[column]]
+name = "ward"
+kind = "categorical"
+levels = ["north", "south", "west"]
+missing = true
+[[column]]
+name = "ill"
+kind = "binary"
+role = "target"
+levels = ["no", "yes"]
+[[column]]
+name = "person"
+kind = "integer"
+low = 0
+high = 9
+role = "group"
+"""
+ROWS = "age,ward,ill,person\n" + "".join(
+    f"{20 + i}, {('north', 'south', 'west', '?')[i % 4]},{('no', 'yes')[i % 2]},{i // 2}\n" for i in range(8)
+)
+
+
+def written(tmp_path, rows=ROWS, schema=SCHEMA):
+    (tmp_path / "people.csv").write_text(rows)
+    (tmp_path / "people.schema.toml").write_text(schema)
+    return f"table:{tmp_path / 'people.csv'}"
+
+
+def test_a_table_is_read_with_its_schema(tmp_path):
+    source = load(written(tmp_path))
+    assert (source.inputs.shape, source.class_names, source.task.name) == (
+        (5,),
+        ("no", "yes"),
+        "classification",
+    )
+    train, test = source.splits["train"], source.splits["test"]
+    assert (len(train), len(test)) == (6, 2)
+    assert source.inputs.decode(train.stored)[:3].tolist() == [[20, 0], [21, 1], [22, 2]]
+    assert source.inputs.display(test.stored[0]).text == "age: 23; ward: missing"
+    assert train.groups.tolist() == [0, 0, 1, 2, 2, 3]
+    assert not source.public
+
+
+def test_parquet_gives_the_same_rows(tmp_path):
+    pytest.importorskip("pyarrow")
+    name = written(tmp_path)
+    frame = pd.read_csv(tmp_path / "people.csv", skipinitialspace=True)
+    frame.to_parquet(tmp_path / "other.parquet")
+    (tmp_path / "named.toml").write_text('file = "other.parquet"\n' + SCHEMA)
+    one, other = load(name), load(f"table:{tmp_path / 'named.toml'}")
+    assert torch.equal(one.splits["train"].stored, other.splits["train"].stored)
+
+
+@pytest.mark.parametrize(
+    ("rows", "schema", "words"),
+    [
+        (ROWS.replace("25,", "125,"), SCHEMA, "from 0 to 100"),
+        (ROWS.replace("25,", "25.5,"), SCHEMA, "integer"),
+        (ROWS.replace("25,", "secret,"), SCHEMA, "1 other values, the first in row 6"),
+        (ROWS.replace("west", "secret"), SCHEMA, "one of its 3 levels"),
+        (ROWS, SCHEMA.replace("missing = true", ""), "not missing"),
+        (ROWS, SCHEMA.replace("confirmed = true", "confirmed = false"), "confirmed = true"),
+        (ROWS, SCHEMA.replace('name = "ward"', 'name = "room"'), "no column 'room'"),
+        (ROWS, SCHEMA.replace('role = "target"', ""), "one column of role target"),
+        (ROWS, SCHEMA + "colour = 3\n", "Unexpected keyword argument"),
+        (ROWS, SCHEMA.replace('"south", ', '"north", '), "distinct levels"),
+        (ROWS, "confirmed = ", "TOML"),
+        ("age,ward,ill,person\n", SCHEMA, "at least one row"),
+    ],
+)
+def test_what_a_schema_does_not_allow_is_refused_without_the_value(tmp_path, rows, schema, words):
+    with pytest.raises(BadFile) as caught:
+        load(written(tmp_path, rows, schema))
+    assert words in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_table_without_a_schema_says_how_to_get_one(tmp_path):
+    (tmp_path / "people.csv").write_text(ROWS)
+    with pytest.raises(BadFile, match="glasshouse schema FILE"):
+        load(f"table:{tmp_path / 'people.csv'}")
+
+
+def test_a_drafted_schema_reads_the_table_once_it_is_confirmed(tmp_path, capsys):
+    written(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        main(["schema", str(tmp_path / "people.csv"), "--target", "ill"])
+    assert stop.value.code == 0
+    draft = capsys.readouterr().out
+    assert "confirmed = false" in draft
+    (tmp_path / "people.schema.toml").write_text(draft.replace("confirmed = false", "confirmed = true"))
+    source = load(f"table:{tmp_path / 'people.csv'}")
+    assert [column.kind for column in source.inputs.columns] == ["integer", "categorical", "integer"]
+    assert source.class_names == ("no", "yes")
+
+
+def saved(tmp_path, **arrays):
+    path = tmp_path / "all.npz"
+    np.savez(path, **arrays)
+    return f"arrays:{path}"
+
+
+SERIES = np.random.default_rng(0).uniform(-2, 2, (10, 2, 30)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("labels", "task"),
+    [
+        (np.arange(10) % 3, "classification"),
+        (np.linspace(0, 1, 10), "regression"),
+        (np.ones((10, 4), dtype=bool), "multilabel"),
+        (np.ones((10, 30), dtype=np.int64) * 2, "segmentation"),
+    ],
+)
+def test_series_suggest_their_task(tmp_path, labels, task):
+    source = load(saved(tmp_path, train_inputs=SERIES, train_labels=labels, range=np.array([-2.0, 2.0])))
+    assert source.inputs == Array(size=(2, 30), range=(-2.0, 2.0))
+    assert source.task.name == task
+
+
+def test_a_file_may_hold_its_modality(tmp_path):
+    described = json.dumps({"name": "array", "fields": {"size": [2, 30], "range": [-2.0, 2.0]}})
+    source = load(
+        saved(tmp_path, train_inputs=SERIES, train_labels=np.arange(10) % 2, modality=np.array(described))
+    )
+    assert source.inputs == Array(size=(2, 30), range=(-2.0, 2.0))
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ({}, "smallest and the largest possible number"),
+        ({"range": np.array([0.0, 1.0])}, "numbers in"),
+        ({"modality": np.array('{"name": "smell"}')}, "registered name of modalities"),
+        ({"modality": np.array('{"name": "array", "fields": {"colour": 1}}')}, "fields among range, size"),
+        ({"modality": np.array('{"name": "array", "fields": {"size": ["a"]}}')}, "valid integer"),
+        ({"modality": np.array("{")}, "JSON"),
+    ],
+)
+def test_arrays_that_do_not_say_what_they_are_are_refused(tmp_path, arrays, words):
+    with pytest.raises(Exception, match="needs") as caught:
+        load(saved(tmp_path, train_inputs=SERIES, train_labels=np.arange(10) % 2, **arrays))
+    assert words in str(caught.value)
+
+
+def test_volumes_are_read_in_their_declared_range(tmp_path):
+    nibabel = pytest.importorskip("nibabel")
+    for split in ("train", "test"):
+        for name in ("ill", "well"):
+            folder = tmp_path / split / name
+            folder.mkdir(parents=True)
+            for i in range(2):
+                image = nibabel.Nifti1Image(np.full((4, 5, 6), 10.0 * i, dtype=np.float32), np.eye(4))
+                image.header["cal_min"], image.header["cal_max"] = 0.0, 100.0
+                nibabel.save(image, folder / f"{i}.nii.gz")
+    source = load(f"nifti:{tmp_path}")
+    assert source.inputs == Array(size=(1, 4, 5, 6), range=(0.0, 100.0))
+    assert source.class_names == ("ill", "well")
+    assert [len(part) for part in source.splits.values()] == [4, 4]
+    (tmp_path / "train" / "ill" / "2.nii").write_bytes(b"no volume")
+    with pytest.raises(BadFile, match="NIfTI volumes"):
+        load(f"nifti:{tmp_path}")

@@ -1,0 +1,165 @@
+"""An audit without a federation: private, held-out and auxiliary examples, and claims, scored as real."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from glasshouse.attacks.base import About, Reconstruction
+from glasshouse.audit.attacking.claims import Outcome, Unit
+from glasshouse.audit.scoring.cell import score_attack
+from glasshouse.audit.scoring.nulls import NullBook
+from glasshouse.audit.scoring.read import Run
+from glasshouse.audit.scoring.tasks import CellTask, control_key
+from glasshouse.audit.scoring.truth import GroundTruth
+from glasshouse.metrics.base import ScoreContext
+from glasshouse.modalities.image import Image
+from glasshouse.results.records import Control, Finding, Power
+from glasshouse.rng import Rng
+from glasshouse.scenario.axes import Cell
+from glasshouse.scenario.load import from_dict
+from glasshouse.tasks.classification import Classification
+from glasshouse.truth.record import Truth, Used
+from glasshouse.wire import Architecture, Batch, Terms
+
+SHAPE = (1, 6, 6)
+PASSED = Control(
+    positive=9.0, positive_low=8.0, negative=0.0, negative_low=-1.0, passed=True, setting="", n=6
+)
+FOUND = Power(planted=8, found=8, how="canaries")
+
+
+def labels_of(count: int, classes: int = 1) -> torch.Tensor:
+    return torch.arange(count) % classes
+
+
+@dataclass(kw_only=True)
+class Bench:
+    """One audit: one example per client.
+
+    Attributes:
+        private: (n, C, H, W) in [0, 1], or with labels.
+        claims: (n, C, H, W), about each client; None: nothing was claimed of it.
+        heldout: of the same distribution, unless a test says otherwise.
+        auxiliary: what null adversaries know.
+        metrics: their names; the first is primary.
+        power: planted leaks that were found.
+        control: of the attack.
+        guarantee: of the defences.
+        margin: of the scenario.
+    """
+
+    private: Batch
+    claims: torch.Tensor | None
+    heldout: Batch
+    auxiliary: Batch
+    metrics: tuple[str, ...] = ("psnr",)
+    power: Power | None = FOUND
+    control: Control | None = PASSED
+    guarantee: object = None
+    margin: float = 0.1
+    distractors: int = 19
+    options: dict = field(default_factory=dict)
+
+    def findings(self) -> dict[str, Finding]:
+        """The findings by metric."""
+        n, classes = len(self.private), int(self.private.labels.max()) + 1
+        scenario = from_dict(
+            {
+                "name": "bench",
+                "attacks": [{"name": "linear_input"}],
+                "audit": {
+                    "metrics": list(self.metrics),
+                    "margin": self.margin,
+                    "distractors": self.distractors,
+                    **self.options,
+                },
+            }
+        )
+        shape = tuple(self.private.inputs.shape[1:])
+        modality = Image(size=shape)
+        context = ScoreContext(
+            classes=max(classes, 2),
+            distractors=self.heldout.inputs[: self.distractors],
+            image_range=(0.0, 1.0),
+        )
+        terms = Terms(
+            protocol="fedsgd",
+            architecture=Architecture(
+                name="mlp", inputs=modality, task=Classification(classes=max(classes, 2))
+            ),
+            clients=n,
+            sends="gradient",
+            cohort=n,
+            batch_size=1,
+        )
+        truth = Truth(
+            private=self.private,
+            shards={c: (c,) for c in range(n)},
+            used={(0, c): Used(steps=((c,),), behaviour="honest") for c in range(n)},
+        )
+        ground = GroundTruth(truth=truth, heldout=self.heldout, run="run", terms=terms, context=context)
+        book = NullBook(modality=modality, auxiliary=self.auxiliary, context=context, rng=Rng.root(0))
+        run = Run(
+            folder="run",
+            units=[(Unit(rounds=(0,), client=c), Outcome(claims=self._claims(c))) for c in range(n)],
+            ground=ground,
+            book=book,
+            guarantee=self.guarantee,
+        )
+        attack = scenario.attacks[0]
+        key = control_key(attack)
+        task = CellTask(
+            cell=Cell(scenario=scenario, axes={}, hash="0" * 16),
+            groups=(),
+            run="run",
+            controls={key: self.control},
+            powers={} if self.power is None else {key: self.power},
+        )
+        scores = score_attack(task, attack, [run])
+        assert scores.refusals == (), scores.refusals
+        return {finding.metric: finding for finding in scores.findings}
+
+    def finding(self, metric: str = "") -> Finding:
+        """The finding by one metric, or by the first."""
+        return self.findings()[metric or self.metrics[0]]
+
+    def _claims(self, client: int) -> tuple[Reconstruction, ...]:
+        inputs = self.private.inputs[:0] if self.claims is None else self.claims[client : client + 1]
+        return (
+            Reconstruction(
+                about=About(rounds=(0,), client=client),
+                inputs=inputs.float(),
+                labels=None,
+                confidence=torch.ones(len(inputs)),
+            ),
+        )
+
+
+def textured(
+    count: int, random: np.random.Generator, *, around: float = 0.5, spread: float = 0.2
+) -> torch.Tensor:
+    """Smooth images with noise, in [0, 1]: a random level, two gradients and texture."""
+    c, h, w = SHAPE
+    level = around + spread * random.normal(size=(count, c, 1, 1))
+    ramp = np.linspace(-0.5, 0.5, w)
+    slopes = spread * random.normal(size=(count, c, 2))
+    image = level + slopes[..., :1, None] * ramp[:, None] + slopes[..., 1:, None] * ramp[None]
+    image = image + 0.6 * spread * random.normal(size=(count, c, h, w))
+    return torch.from_numpy(image).clamp(0, 1).float()
+
+
+def batch(inputs: torch.Tensor, labels: torch.Tensor | None = None) -> Batch:
+    """Examples, all of one label unless given."""
+    return Batch(inputs=inputs, labels=labels_of(len(inputs)) if labels is None else labels)
+
+
+def bench(n: int, random: np.random.Generator, *, heldout: int = 0, **changes) -> Bench:
+    """A bench of n clients whose data are all of one distribution; nothing is claimed yet."""
+    given = {
+        "private": batch(textured(n, random)),
+        "claims": None,
+        "heldout": batch(textured(heldout or max(200, 20 * n), random)),
+        "auxiliary": batch(textured(120, random)),
+    }
+    return Bench(**{**given, **changes})

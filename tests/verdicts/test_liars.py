@@ -1,0 +1,106 @@
+"""Certificates and controls fail closed, and what a loss learns of the truth reaches no claim."""
+
+import os
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from glasshouse import registry
+from glasshouse.audit.replay import replay
+from glasshouse.audit.run import audit
+from glasshouse.scenario.load import from_dict
+from glasshouse.scenario.suite import Member, Suite
+
+PLUGINS = Path(__file__).parent / "plugins"
+LIARS = {
+    "only_in_its_control": "OnlyInItsControl",
+    "more_effort": "MoreEffortInItsControl",
+    "nothing_about_anybody": "NothingAboutAnybody",
+    "remembers_the_truth": "RemembersTheTruth",
+}
+
+
+@contextmanager
+def installed(place: Path):
+    """The package of liars, installed below ``place``, which becomes the working folder."""
+    info = place / "liars-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: liars\nVersion: 1.0\n")
+    lines = [f"{name} = liars:{kind}" for name, kind in LIARS.items()]
+    (info / "entry_points.txt").write_text("\n".join(["[glasshouse.attacks]", *lines, ""]))
+    paths, folder = list(sys.path), Path.cwd()
+    sys.path[:0] = [str(place), str(PLUGINS)]
+    registry._installed.cache_clear()
+    os.chdir(place)
+    try:
+        yield
+    finally:
+        os.chdir(folder)
+        sys.path[:] = paths
+        registry._installed.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def liars(tmp_path_factory):
+    place = tmp_path_factory.mktemp("liars")
+    with installed(place):
+        yield place
+
+
+def run(out: Path, attacks: list, clients: int = 40, **changes):
+    """An undefended federation that ``linear_input`` opens."""
+    raw = {
+        "name": "liars",
+        "data": {"auxiliary": 200, "heldout": 100, "examples": 1},
+        "model": {"name": "mlp"},
+        "federation": {"clients": clients, "batch_size": 1},
+        "attacks": attacks,
+        "audit": {"metrics": ["psnr"], "victims": clients, "utility": False},
+        "policy": {"max_gain": {"psnr": 1.0}},
+        **changes,
+    }
+    suite = Suite(name="liars", members=(Member(scenario=from_dict(raw)),), given="liars")
+    return audit(suite, out=out, jobs=1)
+
+
+@pytest.fixture(scope="module")
+def result(liars):
+    kinds = ("constant", "nan", "infinite", "raises", "noise", "honest")
+    attacks = [{"name": "only_in_its_control", "label": kind, "loss": kind} for kind in kinds]
+    others = [{"name": name} for name in ("more_effort", "nothing_about_anybody", "linear_input")]
+    return run(liars / "run", [*attacks, *others])
+
+
+@pytest.mark.parametrize("kind", ["constant", "nan", "infinite", "raises", "noise", "honest"])
+def test_an_attack_that_works_in_its_control_alone_shows_nothing(result, kind):
+    (finding,) = [f for f in result.findings if f.attack == kind]
+    assert finding.control.passed
+    assert finding.verdict == "not shown"
+    assert finding.unfinished == finding.n or finding.power is None or finding.power.found == 0
+
+
+@pytest.mark.parametrize("attack", ["more_effort", "nothing_about_anybody"])
+def test_more_effort_in_the_control_and_empty_claims_have_no_power(result, attack):
+    (finding,) = [f for f in result.findings if f.attack == attack]
+    assert finding.verdict == "no power"
+    assert "effort" in finding.reason or "claimed nothing" in finding.reason
+
+
+def test_no_limit_holds_on_the_word_of_a_liar(result):
+    states = [limit.state for limit in result.limits]
+    assert len(states) == len({f.attack for f in result.findings})
+    assert "holds" not in states
+    assert states.count("broken") == 1
+    assert next(f for f in result.findings if f.attack == "linear_input").verdict == "leaks"
+
+
+def test_what_a_loss_was_asked_about_makes_no_later_run_better(liars):
+    """Behind noise of deviation 10 the second run was perfect, controls passed and both replays equal."""
+    defended = {"defenses": [{"name": "gaussian_noise", "std": 10.0}], "policy": {}}
+    attacks = [{"name": "remembers_the_truth"}]
+    first, second = (run(liars / name, attacks, clients=6, **defended) for name in ("first", "second"))
+    values = [finding.value for one in (first, second) for finding in one.findings]
+    assert max(values) < 25
+    assert all(row["same"] for row in replay(liars / "second", "remembers_the_truth"))

@@ -1,0 +1,192 @@
+"""What each verdict must mean: every way in which one was turned, and variants of it."""
+
+import numpy as np
+import pytest
+import torch
+from tests.verdicts.bench import SHAPE, batch, bench, textured
+
+from glasshouse.results.records import Power
+
+
+@pytest.fixture
+def random() -> np.random.Generator:
+    torch.manual_seed(50)
+    return np.random.default_rng(50)
+
+
+def guesses(one, random) -> torch.Tensor:
+    """Claims as good as a guess of the domain, one per client."""
+    return textured(len(one.private), random)
+
+
+# "No leak found" ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [3, 8, 20, 50])
+@pytest.mark.parametrize("share", [0.05, 0.1, 0.2, 0.34])
+def test_victims_that_came_out_whole_are_never_no_leak_found(n, share, random):
+    """A mean that hardly moves hid them: in .51, .43, .12 of audits at 3, 8, 20 victims."""
+    for _ in range(5):
+        one = bench(n, random)
+        whole = max(1, round(share * n))
+        claims = guesses(one, random)
+        claims[:whole] = one.private.inputs[:whole]
+        one.claims = claims
+        assert one.finding().verdict != "no leak found"
+
+
+def test_no_leak_found_is_there_to_be_earned(random):
+    """40 victims of whom none came out, at a margin of a tenth; nine of ten canaries were found."""
+    one = bench(40, random, power=Power(planted=10, found=9))
+    one.claims = torch.full((40, *SHAPE), 0.5) + 0.3 * torch.rand(40, *SHAPE)
+    finding = one.finding()
+    assert finding.verdict == "no leak found"
+    assert finding.share.most == pytest.approx(1 - 0.025 ** (1 / 40))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"power": None}, "no leak was planted"),
+        ({"power": Power(planted=10, found=5)}, "5 of 10 planted leaks"),
+        ({"control": None}, "no control shows"),
+        ({"margin": 0.05}, "5 % are tolerated"),
+    ],
+)
+def test_whatever_is_missing_makes_it_not_shown_and_is_said(changes, words, random):
+    one = bench(40, random, **changes)
+    one.claims = torch.full((40, *SHAPE), 0.5) + 0.3 * torch.rand(40, *SHAPE)
+    finding = one.finding()
+    assert finding.verdict == "not shown"
+    assert words in finding.reason
+    assert finding.remedy
+
+
+def test_few_victims_cannot_show_that_few_come_out(random):
+    one = bench(20, random)
+    one.claims = torch.full((20, *SHAPE), 0.5) + 0.3 * torch.rand(20, *SHAPE)
+    finding = one.finding()
+    assert finding.verdict == "not shown"
+    assert finding.share.needed == 36
+
+
+def test_an_empty_claim_for_everybody_is_no_power(random):
+    one = bench(40, random, claims=None)
+    assert one.finding().verdict == "no power"
+
+
+# Single victims -------------------------------------------------------------------------------------
+
+
+def named(finding) -> list[bool]:
+    return [victim.leaks for victim in finding.victims]
+
+
+@pytest.mark.parametrize("metric", ["psnr", "ssim"])
+@pytest.mark.parametrize("spread", [0.02, 0.05])
+def test_a_mean_image_names_nobody_of_another_distribution(metric, spread, random):
+    """It named 20 of 20 without any use of the update."""
+    one = bench(20, random, metrics=(metric,))
+    one.private = batch(textured(20, random, spread=spread))
+    one.claims = one.auxiliary.inputs.mean(0).expand(20, *SHAPE)
+    assert not any(named(one.finding()))
+
+
+def test_noise_around_a_mean_names_nobody_of_another_distribution(random):
+    one = bench(20, random)
+    one.private = batch(textured(20, random, spread=0.03))
+    one.claims = (one.auxiliary.inputs.mean(0) + 0.05 * torch.randn(20, *SHAPE)).clamp(0, 1)
+    assert not any(named(one.finding()))
+
+
+def test_constant_images_among_textured_ones_are_not_named(random):
+    one = bench(8, random)
+    inputs = one.private.inputs.clone()
+    inputs[:3] = torch.tensor([0.45, 0.5, 0.55]).reshape(3, 1, 1, 1)
+    one.private = batch(inputs)
+    one.claims = one.auxiliary.inputs.mean(0).expand(8, *SHAPE)
+    assert not any(named(one.finding()))
+
+
+def test_a_rare_class_is_not_named_by_its_label(random):
+    one = bench(8, random)
+    shift = torch.zeros(SHAPE)
+    shift[..., 0] = 0.4
+
+    def of(count: int, rare: int) -> object:
+        inputs, labels = (
+            textured(count, random, around=0.4, spread=0.08),
+            torch.zeros(count, dtype=torch.int64),
+        )
+        inputs[:rare] = (inputs[:rare] + shift).clamp(0, 1)
+        labels[:rare] = 1
+        return batch(inputs, labels)
+
+    one.private, one.heldout, one.auxiliary = of(8, 1), of(200, 3), of(120, 20)
+    means = [one.auxiliary.inputs[one.auxiliary.labels == label].mean(0) for label in (0, 1)]
+    one.claims = torch.stack([means[label] for label in one.private.labels.tolist()])
+    assert not any(named(one.finding()))
+
+
+def test_who_is_known_is_named(random):
+    one = bench(20, random)
+    claims = guesses(one, random)
+    claims[4] = (one.private.inputs[4] + 0.02 * torch.randn(SHAPE)).clamp(0, 1)
+    one.claims = claims
+    finding = one.finding()
+    assert named(finding) == [c == 4 for c in range(20)]
+    assert finding.verdict == "not shown"
+    assert [victim.out for victim in finding.victims] == named(finding)
+
+
+# Near-duplicates, labels, distractors ---------------------------------------------------------------
+
+
+def test_near_duplicates_across_clients_do_not_hide_a_leak(random):
+    """Others' claims are as good: it was "no leak found" where everything was rebuilt exactly."""
+    one = bench(8, random)
+    pairs = one.private.inputs[:4].repeat_interleave(2, 0)
+    one.private = batch((pairs + 1e-3 * torch.randn(pairs.shape)).clamp(0, 1))
+    one.claims = one.private.inputs
+    finding = one.finding()
+    assert finding.verdict in ("leaks", "too alike")
+    assert all(named(finding))
+
+
+def test_victims_that_are_all_alike_have_a_verdict_of_their_own(random):
+    one = bench(8, random)
+    first = one.private.inputs[:1].repeat(8, 1, 1, 1)
+    one.private = batch((first + 1e-3 * torch.randn(first.shape)).clamp(0, 1))
+    one.claims = one.private.inputs
+    assert one.finding().verdict == "too alike"
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.02])
+def test_a_label_that_was_read_is_not_a_rebuilt_example(noise, random):
+    one = bench(20, random)
+    centres = torch.from_numpy(random.random((4, *SHAPE))).float()
+
+    def of(count: int) -> object:
+        labels = torch.arange(count) % 4
+        return batch((centres[labels] + 0.1 * torch.randn(count, *SHAPE)).clamp(0, 1), labels)
+
+    one.private, one.heldout, one.auxiliary = of(20), of(800), of(120)
+    means = torch.stack([one.auxiliary.inputs[one.auxiliary.labels == j].mean(0) for j in range(4)])
+    one.claims = (means[one.private.labels] + noise * torch.randn(20, *SHAPE)).clamp(0, 1)
+    finding = one.finding()
+    assert finding.verdict == "label leak"
+    assert not any(named(finding))
+
+
+def test_exact_read_outs_of_two_clients_are_not_said_to_fit_others_as_well(random):
+    one = bench(2, random)
+    one.claims = one.private.inputs
+    finding = one.finding()
+    assert finding.exchange is None or finding.exchange.gain_low > 0 or "others" not in finding.reason
+
+
+@pytest.mark.parametrize("n", [4, 8, 20])
+def test_what_was_rebuilt_leaks(n, random):
+    one = bench(n, random, metrics=("psnr", "identification"))
+    one.claims = (one.private.inputs + 0.05 * torch.randn(one.private.inputs.shape)).clamp(0, 1)
+    assert {finding.verdict for finding in one.findings().values()} == {"leaks"}
