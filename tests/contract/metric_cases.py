@@ -7,6 +7,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from glasshouse.data.tables.clinic import TABLE, clinic
 from glasshouse.metrics.attribution import NOT_RECOVERED
 from glasshouse.metrics.base import Metric, ScoreContext
 from glasshouse.metrics.gallery import Gallery
@@ -134,6 +135,33 @@ def guess_sentences(metric, generator):
     return claimed, truth, sentence_context(generator)
 
 
+def table_rows(seed: int) -> Tensor:
+    """Three rows of the made-up clinic."""
+    batch = clinic("").splits["train"].batch()
+    return batch.inputs[torch.randint(len(batch), (3,), generator=draws(seed))]
+
+
+def row_context() -> ScoreContext:
+    return ScoreContext(inputs=TABLE)
+
+
+def labelled(seed: int) -> Tensor:
+    """Rows with their label behind them."""
+    return torch.cat([table_rows(seed).double(), torch.tensor([[0.0], [1.0], [1.0]])], 1)
+
+
+def boxes(rows: Tensor, labels: Tensor) -> Tensor:
+    """One box around each row, with a label, a count of 1 and no certainty."""
+    ends = [rows[:, :-1], rows[:, :-1] + 1e-3]
+    return torch.cat([*ends, labels[:, None], torch.ones(len(rows), 1), torch.zeros(len(rows), 1)], 1)
+
+
+def counts_of_labels(values: list[float]) -> Tensor:
+    """Facts: so many rows in all, of label 0 and of label 1."""
+    whole = [[0.0, value, -1, 0, 0, label, 0, 2] for value, label in zip(values, (-1, 0, 1), strict=True)]
+    return torch.tensor(whole, dtype=torch.float64)
+
+
 COUNTS, NAMES = torch.tensor([1, 1, 1]), torch.tensor([1, 1, 1])
 OWNERS, VECTORS = torch.tensor([0, 1, 2]), torch.eye(3, 8)
 CASES = {
@@ -178,6 +206,20 @@ CASES = {
     ("occurred_tokens", "ids"): Case(
         wrong=lambda: (torch.tensor([40, 41, 42]), sentences(3, draws(7))),
         right=lambda _: (sentences(3, draws(7)).unique()[-3:], sentences(3, draws(7))),
+    ),
+    ("rows", "inputs"): Case(
+        wrong=lambda: (table_rows(1), table_rows(2)), right=lambda _: (table_rows(2), table_rows(2))
+    ),
+    ("certified_rows", "inputs"): Case(
+        wrong=lambda: (table_rows(1), table_rows(2)), right=lambda _: (table_rows(2), table_rows(2))
+    ),
+    ("leaves", "boxes"): Case(
+        wrong=lambda: (boxes(labelled(3), 1 - labelled(3)[:, -1]), labelled(3)),
+        right=lambda _: (boxes(labelled(3), labelled(3)[:, -1]), labelled(3)),
+    ),
+    ("facts", "facts"): Case(
+        wrong=lambda: (counts_of_labels([4, 2, 2]), labelled(3)),
+        right=lambda _: (counts_of_labels([3, 1, 2]), labelled(3)),
     ),
     ("defense", "names"): Case(
         wrong=lambda: (torch.tensor([1, -1, 2]), NAMES), right=lambda _: (NAMES, NAMES), guess=guess_names

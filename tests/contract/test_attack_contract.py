@@ -2,7 +2,7 @@
 
 import importlib.util
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from table_views import of_gradient, of_trees
 
 from glasshouse import registry
 from glasshouse.attacks.base import Attack
@@ -28,13 +29,17 @@ from linear_attacks import AUXILIARY, attacked
 
 @dataclass(frozen=True)
 class Case:
-    """Settings that end quickly, and the toy; ``kind``: what the view holds (update, run, crafted round)."""
+    """Settings that end quickly, and the toy; ``kind``: what the view holds (update, run, crafted round).
+
+    ``view``: in place of the toy, for data that it has not.
+    """
 
     kind: str = "update"
     settings: Mapping[str, Any] = field(default_factory=dict)
     toy: Mapping[str, Any] = field(default_factory=dict)
     challenge: Batch | None = None
     auxiliary: Batch = AUXILIARY
+    view: Callable[[], View] | None = None
 
 
 SUMS = {
@@ -111,6 +116,10 @@ CASES: Mapping[str, Case] = {
     "tag": Case(settings={"search": {"iterations": 3, "restarts": 2}}, toy=TEXT, auxiliary=SENTENCES),
     "embedding_rows": Case(toy=TEXT),
     "projres": Case(kind="run", toy=TEXT, challenge=KNOWN),
+    "double_span": Case(view=of_gradient),
+    "leaf_algebra": Case(view=of_trees),
+    "cut_values": Case(view=of_trees),
+    "joint_cells": Case(view=of_trees),
     "prolin": Case(kind="run", settings={**LOOKS, "iterations": 20}, toy=SUMS),
 }
 
@@ -138,6 +147,8 @@ def made(name: str) -> tuple[Attack, View]:
     if case.kind == "crafted":
         _, view, _ = attacked(attack, **case.toy)
         return attack, view
+    if case.view is not None:
+        return attack, case.view()
     played = toy(**case.toy)
     view = cut(
         played.transcript,

@@ -8,6 +8,7 @@ import torch
 from glasshouse.attacks.base import About, Needs
 from glasshouse.errors import Inapplicable
 from glasshouse.formats.base import read_document
+from glasshouse.formats.carried import bytes_of
 from glasshouse.formats.records import Document, TreeEnsemble
 from glasshouse.transcript.view import View
 from glasshouse.wire import Update
@@ -67,7 +68,7 @@ def received(view: View, *, subject: str) -> Received:
             got=f"kind '{update.kind}', {len(documents)} tensors of bytes",
             fix="audit a protocol that sends documents: xgb_bagging, xgb_cyclic",
         )
-    media, document = read_document(documents[0].cpu().numpy().tobytes().rstrip(b"\0"))
+    media, document = read_document(bytes_of(documents[0]))
     before = any(t.dtype == torch.uint8 and bool(t.any()) for t in broadcast.tensors.values())
     return Received(update=update, media=media, document=document, first=not before)
 

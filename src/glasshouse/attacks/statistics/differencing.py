@@ -84,7 +84,8 @@ def _sums(numbers: Sequence[Statistic]) -> tuple[int, dict[str, tuple[float, flo
         raise Inapplicable(
             SUBJECT, needs="the number of rows", got="no count", fix="take it from the number of examples"
         )
-    count, sums = round(counts[0]), {}
+    count = round(counts[0])
+    sums: dict[str, tuple[float, float]] = {}
     for n in numbers:
         if n.subset or n.name not in ("sum", "mean"):
             continue

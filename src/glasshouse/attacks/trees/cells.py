@@ -203,7 +203,7 @@ def solve(program: Program, goal: Floats, effort: Effort) -> tuple[Ints, bool] |
         constraints=LinearConstraint(
             program.rows, program.wanted - program.error, program.wanted + program.error
         ),
-        integrality=np.ones(size),
+        integrality=np.ones(size, dtype=np.int64),
         bounds=Bounds(0, np.inf),
         options={"node_limit": effort.nodes, "time_limit": effort.seconds},
     )
@@ -225,7 +225,7 @@ def solve_nearest(program: Program, effort: Effort, *, whole: bool = True) -> Fl
     result = milp(
         np.concatenate([np.zeros(size), np.ones(2 * equations)]),
         constraints=LinearConstraint(hstack([scaled, slack, -slack], format="csr"), wanted, wanted),
-        integrality=np.concatenate([np.full(size, float(whole)), np.zeros(2 * equations)]),
+        integrality=np.concatenate([np.full(size, int(whole)), np.zeros(2 * equations, dtype=np.int64)]),
         bounds=Bounds(0, np.inf),
         options={"node_limit": effort.nodes, "time_limit": effort.seconds},
     )
@@ -256,7 +256,7 @@ def certify(program: Program, counts: Ints, effort: Effort) -> NDArray[np.bool_]
             if answer is not None:
                 least, most = np.minimum(least, answer[0]), np.maximum(most, answer[0])
         certain[cell, label] = proved and least[cell, label] == most[cell, label]
-    return certain & (least == most)
+    return np.asarray(certain & (least == most))
 
 
 def count_cells(
@@ -337,8 +337,10 @@ def _tree_by_tree(
             nearest = solve_nearest(program, effort)
             if nearest is None:  # the solver had no time: its relaxation, rounded, is a guess
                 relaxed = solve_nearest(program, effort, whole=False)
-                nearest = _rounded(np.zeros((len(cells), 2)) if relaxed is None else relaxed, parents, before)
-            chosen.append(np.round(nearest).astype(np.int64))
+                shares = np.zeros((len(cells), 2)) if relaxed is None else relaxed
+                chosen.append(_rounded(shares, parents, before))
+            else:
+                chosen.append(np.round(nearest).astype(np.int64))
     return chosen[-1]
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from glasshouse.audit.defenses.declared import Judged, Ruling, judge, rule
+from glasshouse.audit.defenses.documents import observe_masks
 from glasshouse.audit.defenses.observe import Observation, State, absent, observe, unclear
 from glasshouse.audit.defenses.traces import Trace, traces_of
 from glasshouse.federation.defenses.marks import GAUSSIAN, Mark
@@ -106,6 +107,8 @@ def check_defenses(transcript: Transcript, declared: Sequence[Mechanism]) -> tup
     Raises:
         Inapplicable: clients send logits, or parameters whose broadcasts were not recorded.
     """
+    if transcript.terms.sends == "document":
+        return observe_masks(transcript)
     terms, traces = transcript.terms, traces_of(transcript)
     rows = [_rule_sum(observe_sum(transcript), terms.secure_sum)]
     if any(traces.values()):

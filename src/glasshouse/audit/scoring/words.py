@@ -174,7 +174,7 @@ def _advice(scenario: Scenario) -> str:
     """The defence to try first in a scenario without one: it has a proof for what the clients send."""
     advice = {
         "logits": "label_only, which sends the most likely class alone",
-        "document": "fewer and shallower trees with a larger min_child_weight, so that cells hold many rows",
+        "document": "a larger min_child_weight with fewer and shallower trees: no cell holds few rows",
         "parameters": "dp_sgd, which clips and adds noise while a client trains",
     }
     usual = "gaussian_mechanism, which limits each update's size and adds noise"

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from glasshouse.errors import BadValue, not_installed
 from glasshouse.federation.setting import Setting
+from glasshouse.formats.carried import NAME, bytes_of, tensor_of
 from glasshouse.interfaces import Recorder, Tamper, Traits
-from glasshouse.models.zoo.documents import NAME, bytes_of, tensor_of
 from glasshouse.progress import track
 from glasshouse.registry import Card
 from glasshouse.rng import Rng

@@ -63,7 +63,8 @@ def goals(model: nn.Module, some: Own, *, balanced: bool = True) -> Tensor:
     _check(logits, some)
     if not balanced:
         return F.cross_entropy(logits, some.targets, reduction="none")
-    return (logits * unit_force(logits.detach(), some.targets)).sum(1)
+    each: Tensor = (logits * unit_force(logits.detach(), some.targets)).sum(1)
+    return each
 
 
 def unit_force(logits: Tensor, targets: Tensor) -> Tensor:

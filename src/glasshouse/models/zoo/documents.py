@@ -3,7 +3,7 @@
 Shape letters: B rows, F features, N bytes.
 """
 
-from typing import Any, Final, final
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -11,14 +11,10 @@ from torch import Tensor, nn
 
 from glasshouse.errors import BadValue
 from glasshouse.formats.base import read_document
+from glasshouse.formats.carried import CAPACITY, bytes_of
 from glasshouse.formats.records import TreeEnsemble
 from glasshouse.models.base import Normalize, SplitModel
 from glasshouse.registry import Card
-
-CAPACITY: Final = 2**20
-"""Bytes of a document, unless the model says otherwise: some 2,000 trees of depth 3 as JSON."""
-NAME: Final = "features.document"
-"""The tensor that holds the document in messages and states."""
 
 
 @Card(summary="boosted trees as a document; trained by protocols xgb_bagging and xgb_cyclic")
@@ -70,29 +66,3 @@ class Odds(nn.Module):
 
     def forward(self, margin: Tensor) -> Tensor:
         return torch.cat([torch.zeros_like(margin), margin], 1)
-
-
-def tensor_of(document: bytes, capacity: int) -> Tensor:
-    """A document as it travels: bytes, then zeros, (capacity,) uint8.
-
-    Raises:
-        BadValue: it is longer.
-
-    Examples:
-        >>> bytes_of(tensor_of(b"{}", 8))
-        b'{}'
-    """
-    if len(document) > capacity:
-        raise BadValue(
-            "a document as a message",
-            needs=f"at most {capacity:,} bytes",
-            got=f"{len(document):,}",
-            fix="raise capacity in the arguments of model 'boosted_trees', or lower rounds or depth",
-        )
-    padded = bytearray(document.ljust(capacity, b"\0"))
-    return torch.frombuffer(padded, dtype=torch.uint8).clone()
-
-
-def bytes_of(tensor: Tensor) -> bytes:
-    """The document in a tensor, without the zeros behind it."""
-    return tensor.cpu().numpy().tobytes().rstrip(b"\0")

@@ -13,7 +13,7 @@ from torch import Tensor
 from glasshouse.errors import BadValue
 from glasshouse.examples import Batch
 from glasshouse.metrics.base import Hits, ScoreContext, nothing_claimed, rate_wording
-from glasshouse.metrics.rows import right_cells
+from glasshouse.metrics.tables.rows import right_cells
 from glasshouse.registry import Card
 
 Floats = NDArray[np.float64]
@@ -40,7 +40,8 @@ class RowsCertified(Hits):
     claim: ClassVar[str] = "certified_rows"
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Floats:
-        return right_cells("rows_certified", claimed, truth, context).all(1).astype(np.float64)
+        right: Floats = right_cells("rows_certified", claimed, truth, context).all(1).astype(np.float64)
+        return right
 
 
 @final
@@ -62,7 +63,8 @@ class CertificatesRight(Hits):
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Floats:
         if not len(claimed):
             raise nothing_claimed("certificates_right", "certified row", "rows_certified")
-        return right_cells("certificates_right", truth, claimed, context).all(1).astype(np.float64)
+        right: Floats = right_cells("certificates_right", truth, claimed, context).all(1).astype(np.float64)
+        return right
 
 
 @final

@@ -1,0 +1,212 @@
+"""Tables of docs/results/trees.md and tables.md: counts, cuts, joint cells, rows, survival curves.
+
+Run: python reproduce/trees.py [SCHEMA.toml] counts|cells|rows|curves
+SCHEMA.toml describes a table with a yes-or-no target (Adult in the pages); without it, the made-up clinic.
+"""
+
+import sys
+import time
+import warnings
+from collections import Counter
+
+import lightgbm
+import numpy as np
+import torch
+import xgboost
+from sklearn.datasets import load_breast_cancer
+from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
+
+from glasshouse.attacks.rows.double_span import DoubleSpan
+from glasshouse.attacks.statistics.kaplan_meier import count_chains
+from glasshouse.attacks.trees.algebra import Configuration, count_rows, sums_of
+from glasshouse.attacks.trees.cells import Effort, count_cells
+from glasshouse.attacks.trees.joint_cells import possible_in
+from glasshouse.data.tables.clinic import clinic
+from glasshouse.data.tables.table import table
+from glasshouse.formats.base import read_document
+from glasshouse.formats.records import LEAF, Survival
+from glasshouse.formats.sklearn_trees import document_of
+from glasshouse.interfaces import mean_loss
+from glasshouse.metrics.statistics.shares import share_interval
+from glasshouse.models.build import build, state
+from glasshouse.rng import Rng
+from glasshouse.transcript.threat import Threat
+from glasshouse.transcript.view import RoundView, View
+from glasshouse.wire import Architecture, Batch, Broadcast, Terms, Update
+
+warnings.filterwarnings("ignore")
+SHRUNK = Configuration(eta=0.1, reg_lambda=0.0)
+
+
+def sources(schema):
+    """(name, rows, labels, which boxes hold a row)."""
+    rows, labels = load_breast_cancer(return_X_y=True)
+    source = table(schema) if schema else clinic("")
+    own = source.splits["train"].batch()
+    name = "adult" if schema else "clinic"
+    return [
+        ("breast", rows.astype(np.float32), labels, None),
+        (name, own.inputs.numpy(), own.labels.numpy(), possible_in(source.inputs)),
+    ]
+
+
+def documents(rows, labels, depth):
+    """Models of every library on the same rows, with the settings that are public."""
+    for base in (None, 0.5):
+        how = {"objective": "binary:logistic", "max_depth": depth, "nthread": 1, "tree_method": "hist"}
+        how |= {"base_score": base} if base else {}
+        booster = xgboost.train(how, xgboost.DMatrix(rows, labels), 2)
+        yield f"xgboost {base or 'own'}", bytes(booster.save_raw("json")), Configuration()
+    how = {"objective": "binary", "verbose": -1, "num_threads": 1, "max_depth": depth, "min_data_in_leaf": 5}
+    yield (
+        "lightgbm",
+        lightgbm.train(how, lightgbm.Dataset(rows, labels), 2).model_to_string().encode(),
+        SHRUNK,
+    )
+    boosted = GradientBoostingClassifier(n_estimators=2, max_depth=depth, random_state=0).fit(rows, labels)
+    yield "boosting", document_of(boosted), SHRUNK
+    forest = RandomForestClassifier(2, max_depth=depth, bootstrap=False, random_state=0).fit(rows, labels)
+    yield "forest", document_of(forest), SHRUNK
+
+
+def counts(schema):
+    """Leaf algebra and cuts: clients whose counts are all exact, and cuts that are values."""
+    exact, clients, cuts, values = Counter(), Counter(), 0, 0
+    for name, rows, labels, _ in sources(schema):
+        for n in (100, 400):
+            for depth in (3, 6, 8):
+                for seed in range(10):
+                    picked = np.random.default_rng(seed).permutation(len(rows))[:n]
+                    own, their = rows[picked], labels[picked]
+                    for kind, document, how in documents(own, their, depth):
+                        trees = read_document(document)[1]
+                        found = count_rows(trees, how, subject=name)
+                        at = trees.reach(0, own)
+                        true = [[((at == k) & (their == y)).sum() for y in (0, 1)] for k in found.sums.leaves]
+                        exact[name, kind] += bool((found.counts == np.array(true)).all())
+                        clients[name, kind] += 1
+                        if not trees.exact_cuts:
+                            continue
+                        for tree in trees.trees:
+                            for node in np.flatnonzero(tree.feature != LEAF):
+                                cuts += 1
+                                column = own[:, tree.feature[node]]
+                                values += np.isclose(column, tree.threshold[node], rtol=1e-6, atol=0).any()
+    for key in clients:
+        print(*key, f"{exact[key]}/{clients[key]}", share_interval(np.ones(clients[key]) * 1.0).low)
+    print("cuts that are values", f"{values}/{cuts}")
+
+
+def cells(schema):
+    """Joint cells by sizes: rows in their cell, the null of public rows, certain counts that are right."""
+    plans = {"breast": [(100, 2, 6), (100, 3, 3), (100, 5, 3)], "adult": [(200, 2, 6), (500, 2, 6)]}
+    plans["clinic"] = plans["adult"]
+    for name, rows, labels, possible in sources(schema):
+        for n, count, depth in plans[name]:
+            hits, nulls, right, certain, seconds, fitting = [], [], 0, 0, 0.0, 0
+            for seed in range(5):
+                picked = np.random.default_rng(seed).permutation(len(rows))
+                own, their = rows[picked[:n]], labels[picked[:n]]
+                public, said = rows[picked[n : 2 * n]], labels[picked[n : 2 * n]]
+                how = {
+                    "objective": "binary:logistic",
+                    "max_depth": depth,
+                    "nthread": 1,
+                    "tree_method": "hist",
+                }
+                booster = xgboost.train(how, xgboost.DMatrix(own, their), count)
+                trees = read_document(bytes(booster.save_raw("json")))[1]
+                first = count_rows(trees, Configuration(), subject=name)
+                later = [sums_of(trees, t, Configuration()) for t in range(1, count)]
+                started = time.process_time()
+                got = count_cells(
+                    trees, first, later, reg_lambda=1.0, effort=Effort(), rng=np.random.default_rng(0),
+                    possible=possible,
+                )  # fmt: skip
+                seconds += time.process_time() - started
+                true, guess = (place(trees, got, *pair) for pair in ((own, their), (public, said)))
+                hits.append(np.minimum(true, got.counts).sum() / n)
+                nulls.append(np.minimum(true, guess).sum() / n)
+                right += int((true == got.counts)[got.certain].sum())
+                certain += int(got.certain.sum())
+                fitting += got.residual <= 1
+            print(
+                name, n, f"{count} trees", f"depth {depth}", "right", np.round(hits, 3), "null", np.round(nulls, 3),
+                f"programs that ended {fitting}/5, certain counts right {right}/{certain}, {seconds / 5:.1f} s",
+                flush=True,
+            )  # fmt: skip
+
+
+def place(trees, got, rows, labels):
+    """Rows per cell and label, (C, 2)."""
+    paths = [np.searchsorted(trees.boxes(t)[0], trees.reach(t, rows)) for t in range(len(trees.trees))]
+    there = Counter(zip(map(tuple, np.stack(paths, 1).tolist()), labels.tolist(), strict=True))
+    return np.array([[there.get((tuple(p), y), 0) for y in (0, 1)] for p in got.cells.paths.tolist()])
+
+
+def rows(schema):
+    """Double span by batch size: rows written down and certified, and those that are wrong."""
+    source = table(schema) if schema else clinic("")
+    own = source.splits["train"].batch()
+    for size in (1, 2, 4, 8, 16, 24, 32):
+        right = claimed = 0
+        started = time.process_time()
+        for seed in range(5):
+            order = torch.randperm(len(own), generator=torch.Generator().manual_seed(seed))
+            batch = own.pick(order[:size])
+            got = DoubleSpan().run(view_of(source, batch, seed), rng=Rng.root(0))[1].inputs
+            claimed += len(got)
+            right += (
+                int((source.inputs.distance(got, batch.inputs).min(1).values == 0).sum()) if len(got) else 0
+            )
+        print(
+            source.name.split("/")[-1], "batch", size, f"right {right}/{5 * size}", f"wrong {claimed - right}",
+            f"{(time.process_time() - started) / 5:.2f} s", flush=True,
+        )  # fmt: skip
+
+
+def view_of(source, batch: Batch, seed: int) -> View:
+    """What the server sees of one gradient of a network 256-64."""
+    architecture = Architecture(
+        name="mlp", inputs=source.inputs, task=source.task, arguments={"hidden": "256,64"}
+    )
+    model = build(architecture, rng=Rng.root(seed)).eval()
+    parameters = dict(model.named_parameters())
+    gradient = torch.autograd.grad(mean_loss(model, batch), list(parameters.values()))
+    sent = dict(zip(parameters, gradient, strict=True))
+    update = Update(round=0, client=0, kind="gradient", tensors=sent, examples=len(batch))
+    terms = Terms(
+        protocol="fedsgd",
+        architecture=architecture,
+        sends="gradient",
+        clients=1,
+        cohort=1,
+        batch_size=len(batch),
+    )
+    broadcast = Broadcast(round=0, architecture=architecture, tensors=state(model))
+    seen = RoundView(round=0, broadcast=broadcast, updates={0: update})
+    return View(terms=terms, threat=Threat(), rounds=(seen,))
+
+
+def curves(_):
+    """Data sets that fit a published curve, by patients and digits: median of 20 cohorts, as a power of ten."""
+    for n in (20, 50, 100, 200):
+        for digits in (None, 4, 3, 2):
+            sizes = []
+            for seed in range(20):
+                draws = np.random.default_rng(seed)
+                lives, leaves = np.ceil(365 * draws.weibull(1.2, n)), np.ceil(365 * draws.uniform(0.3, 2, n))
+                times, events = np.minimum(lives, leaves), lives <= leaves
+                each, now, curve, left = np.unique(times), 1.0, [], n
+                for t in each:
+                    now *= 1 - events[times == t].sum() / left
+                    left -= (times == t).sum()
+                    curve.append(now if digits is None else round(now, digits))
+                stated = Survival(times=each, patients=n, curve=np.array(curve), digits=digits)
+                sizes.append(float(len(str(count_chains(stated).count)) - 1))
+            print(n, "patients", digits or "full", "digits: 10 to the", np.median(sizes), flush=True)
+
+
+if __name__ == "__main__":
+    *schema, part = sys.argv[1:]
+    {"counts": counts, "cells": cells, "rows": rows, "curves": curves}[part](schema[0] if schema else None)

@@ -1,0 +1,58 @@
+"""What a server sees of one client with rows of the made-up clinic: a gradient, or a document of trees."""
+
+import torch
+import xgboost
+
+from glasshouse.data.tables.clinic import clinic
+from glasshouse.examples import Batch
+from glasshouse.formats.carried import NAME, tensor_of
+from glasshouse.interfaces import mean_loss
+from glasshouse.models.build import build, state
+from glasshouse.rng import Rng
+from glasshouse.transcript.grants import Grants
+from glasshouse.transcript.threat import Threat
+from glasshouse.transcript.view import RoundView, View
+from glasshouse.wire import Architecture, Broadcast, Terms, Update
+
+SOURCE = clinic("")
+ROWS = SOURCE.splits["train"].batch()
+
+
+def _view(name: str, arguments: dict, update: Update, protocol: str, sends) -> View:
+    architecture = Architecture(name=name, inputs=SOURCE.inputs, task=SOURCE.task, arguments=arguments)
+    broadcast = Broadcast(
+        round=0, architecture=architecture, tensors=state(build(architecture, rng=Rng.root(0)))
+    )
+    size = update.examples
+    terms = Terms(
+        protocol=protocol, architecture=architecture, sends=sends, clients=1, cohort=1, batch_size=size
+    )
+    return View(
+        terms=terms,
+        threat=Threat(),
+        rounds=(RoundView(round=0, broadcast=broadcast, updates={0: update}),),
+        grants=Grants(auxiliary=ROWS.pick(torch.arange(200, 500))),
+    )
+
+
+def of_gradient(count: int = 4) -> View:
+    """The gradient of a small network on ``count`` rows."""
+    arguments = {"hidden": "64"}
+    architecture = Architecture(name="mlp", inputs=SOURCE.inputs, task=SOURCE.task, arguments=arguments)
+    model = build(architecture, rng=Rng.root(0)).eval()
+    batch: Batch = ROWS.pick(torch.arange(count))
+    parameters = dict(model.named_parameters())
+    gradient = torch.autograd.grad(mean_loss(model, batch), list(parameters.values()))
+    sent = dict(zip(parameters, gradient, strict=True))
+    update = Update(round=0, client=0, kind="gradient", tensors=sent, examples=count)
+    return _view("mlp", arguments, update, "fedsgd", "gradient")
+
+
+def of_trees(count: int = 60) -> View:
+    """The trees that a client boosts from nothing on ``count`` rows."""
+    batch = ROWS.pick(torch.arange(count))
+    how = {"objective": "binary:logistic", "max_depth": 3, "nthread": 1}
+    booster = xgboost.train(how, xgboost.DMatrix(batch.inputs.numpy(), batch.labels.numpy()), 2)
+    tensors = {NAME: tensor_of(bytes(booster.save_raw("json")), 2**17)}
+    update = Update(round=0, client=0, kind="document", tensors=tensors, examples=count)
+    return _view("boosted_trees", {"capacity": 2**17}, update, "xgb_bagging", "document")
