@@ -64,6 +64,10 @@ def _protocol(federation: Federation) -> Iterator[Problem]:
         hint = 'set protocol = "fedavg"' if traits.one_pass else 'set sends = "delta"'
         needs = f"1 under {federation.protocol} (one gradient of the whole batch)"
         yield unmet("federation.local_epochs", needs, hint=f"{hint} for several local steps")
+    for option, key in traits.terms.items():
+        if key in federation.training.model_fields_set:
+            hint = f"leave federation.training.{key} out"
+            yield unmet(f"federation.training.{key}", f"nothing beside federation.options.{option}", hint=hint)
     yield from _optimizer(federation)
 
 

@@ -215,7 +215,7 @@ def _terms(scenario: Scenario, architecture: Architecture, domain_roles: ClassRo
         local_epochs=federation.local_epochs,
         learning_rate=federation.learning_rate,
         optimizer=federation.optimizer,
-        training=federation.training,
+        training=federation.local,
         server_rate=federation.server_rate,
         secure_sum=federation.secure_sum,
         weighting=federation.weighting,
