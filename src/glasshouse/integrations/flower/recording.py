@@ -15,6 +15,7 @@ from glasshouse.integrations.flower import records
 from glasshouse.models.build import name_tensors
 from glasshouse.outside import limits
 from glasshouse.store import write_json
+from glasshouse.tensors import finite_fault
 from glasshouse.transcript.files import TranscriptWriter
 from glasshouse.transcript.record import Keep
 from glasshouse.transcript.record import Message as WireMessage
@@ -186,6 +187,10 @@ class Recording:
         arrays, examples = records.arrays_of(message.content), records.examples_of(values)
         if arrays is not None and not this.secure:
             tensors = self._tensors(arrays)
+            if reason := finite_fault(tensors):  # like a dropout: the others' updates are still audited
+                this.missing[client] = f"sent an update that is not finite: {reason}"[: limits.TEXT]
+                _LOG.warning("capture: client %d, round %d, %s", client, number, this.missing[client])
+                return
             trained = dict(self.network.named_parameters())
             self._store(
                 Update(
