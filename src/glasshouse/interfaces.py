@@ -30,6 +30,7 @@ __all__ = [
     "set_mode",
     "stated_training",
     "task_of",
+    "traits_if_known",
     "traits_of",
 ]
 
@@ -207,8 +208,13 @@ def traits_of(protocol: str) -> Traits:
     return registry.require_declaration("protocols", protocol, "traits", Traits)
 
 
+def traits_if_known(protocol: str) -> Traits:
+    """As :func:`traits_of`; the defaults for a protocol that is not registered, as a foreign file may name."""
+    return traits_of(protocol) if protocol in registry.names("protocols") else Traits()
+
+
 def stated_training(protocol: str, options: Mapping[str, Value], training: Training) -> Training:
-    """``training`` with the terms that the options of ``protocol`` state, such as FedProx's proximal factor."""
+    """``training`` with the terms that the protocol's options state, such as FedProx's proximal factor."""
     keys = traits_of(protocol).terms
     takes = registry.arguments(registry.load("protocols", protocol)) if keys else {}
     stated = {key: options.get(option, takes[option].default) for option, key in keys.items()}

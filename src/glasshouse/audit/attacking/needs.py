@@ -8,9 +8,9 @@ from typing import Any, Final
 from glasshouse.attacks.base import Attack, Needs
 from glasshouse.attacks.budget import Budget
 from glasshouse.errors import GlasshouseError
+from glasshouse.interfaces import traits_if_known
 from glasshouse.models.derivatives import second_derivative_fault
-from glasshouse.interfaces import Traits, traits_of
-from glasshouse.registry import create, load, names
+from glasshouse.registry import create, load
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin
 from glasshouse.settings import Optimizer, Training
@@ -144,7 +144,7 @@ def first_unmet_need(
     stepping: Collection[str],
 ) -> Refusal | None:
     """The first requirement of an attack that is not met; None: all are met."""
-    traits = traits_of(protocol) if protocol in names("protocols") else Traits()
+    traits = traits_if_known(protocol)
     if not {protocol, traits.like} & needs.protocols:
         return Refusal(
             subject=subject,

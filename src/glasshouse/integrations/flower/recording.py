@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from glasshouse.integrations.flower import records
 from glasshouse.models.build import name_tensors
 from glasshouse.outside import limits
+from glasshouse.settings import covers
 from glasshouse.store import write_json
 from glasshouse.tensors import finite_fault
 from glasshouse.transcript.files import TranscriptWriter
@@ -148,7 +149,12 @@ class Recording:
         return self._clients[node]
 
     def _tensors(self, record: ArrayRecord) -> dict[str, Tensor]:
-        return name_tensors(records.tensors_of(record), self.network)
+        return name_tensors(records.tensors_of(record), self.network, apart=self._apart)
+
+    @property
+    def _apart(self) -> tuple[str, ...]:
+        """Patterns of the names of what does not travel."""
+        return (*self.terms.training.personal, *self.terms.training.fixed)
 
     def _steps(self, examples: int) -> int:
         return self.terms.local_epochs * max(1, math.ceil(examples / self.terms.batch_size))
@@ -166,7 +172,8 @@ class Recording:
         raw = [array.data for array in arrays.values()]
         if raw == this.sent:
             return
-        tensors = self._tensors(arrays)
+        start = {n: t for n, t in self.network.state_dict().items() if covers(self._apart, n)}
+        tensors = {**start, **self._tensors(arrays)}  # what does not travel is known as it started
         addressed = None if this.sent is None else client
         this.sent = this.sent or raw
         architecture = self.terms.architecture
@@ -191,13 +198,13 @@ class Recording:
                 this.missing[client] = f"sent an update that is not finite: {reason}"[: limits.TEXT]
                 _LOG.warning("capture: client %d, round %d, %s", client, number, this.missing[client])
                 return
-            trained = dict(self.network.named_parameters())
+            trained, fixed = dict(self.network.named_parameters()), self.terms.training.fixed
             self._store(
                 Update(
                     round=number,
                     client=client,
                     kind="parameters",
-                    tensors={name: t for name, t in tensors.items() if name in trained},
+                    tensors={n: t for n, t in tensors.items() if n in trained and not covers(fixed, n)},
                     examples=examples,
                     steps=self._steps(examples),
                     buffers={name: t for name, t in tensors.items() if name not in trained},
