@@ -209,7 +209,7 @@ def traits_of(protocol: str) -> Traits:
 
 
 def traits_if_known(protocol: str) -> Traits:
-    """As :func:`traits_of`; the defaults for a protocol that is not registered, as a foreign file may name."""
+    """As :func:`traits_of`; the defaults for one that is not registered, as a foreign file may name."""
     return traits_of(protocol) if protocol in registry.names("protocols") else Traits()
 
 

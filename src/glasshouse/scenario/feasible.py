@@ -6,7 +6,7 @@ from typing import Any
 
 from glasshouse import registry
 from glasshouse.errors import Problem
-from glasshouse.interfaces import Traits
+from glasshouse.interfaces import Traits, traits_if_known
 from glasshouse.limits import LARGEST
 from glasshouse.scenario.axes import plain
 from glasshouse.scenario.problems import dotted_path, unmet

@@ -70,11 +70,9 @@ def _protocol(federation: Federation) -> Iterator[Problem]:
         got = ", ".join(federation.training.personal)
         yield unmet("federation.training.personal", needs, got=got, hint=hint)
     for option, key in traits.terms.items():
-        if key in federation.training.model_fields_set:
-            hint = f"leave federation.training.{key} out"
-            yield unmet(
-                f"federation.training.{key}", f"nothing beside federation.options.{option}", hint=hint
-            )
+        if getattr(federation.training, key) != getattr(ORDINARY, key):
+            needs, hint = f"nothing beside federation.options.{option}", f"leave federation.training.{key} out"
+            yield unmet(f"federation.training.{key}", needs, hint=hint)
     yield from _optimizer(federation)
 
 
