@@ -97,6 +97,7 @@ def _metric_card(plugin: Plugin) -> MetricCard:
         order=wording.order,
         note=wording.note,
         private=wording.private,
+        headline=wording.headline,
         landmarks=() if isinstance(pictures, Refusal) else tuple(pictures),
     )
 
@@ -124,6 +125,7 @@ def threat_card(scenario: Scenario, cells: Sequence[CellResult]) -> ThreatCard:
         setup=_setup(scenario),
         defenses=_defenses(scenario),
         advice=_advice(scenario),
+        things=facts.things if facts else "",
     )
 
 
