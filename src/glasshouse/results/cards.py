@@ -14,7 +14,7 @@ class ThreatCard:
 
     ``limits``: metric → largest tolerated gain; ``broken``: the sentences on broken limits (:class:`Limit`).
     ``setup``: the federation in a few plain words; ``defenses``: registered name → description, of those in
-    use; ``advice``: a defence to try first, with its description; ``things``: what examples are
+    use; ``advice``: what to try first, a defence's name behind it; ``things``: what examples are
     ("pictures"); empty: not said.
     """
 

@@ -173,12 +173,12 @@ def _defenses(scenario: Scenario) -> dict[str, str]:
 
 
 def _advice(scenario: Scenario) -> str:
-    """The defence to try first in a scenario without one: it has a proof for what the clients send."""
+    """What to try first without a defence, its name behind it: it has a proof for what clients send."""
     advice = {
-        "logits": "label_only, which sends the most likely class alone",
-        "parameters": "dp_sgd, which clips and adds noise while a client trains",
+        "logits": "send the most likely class alone (label_only)",
+        "parameters": "clip and add noise while a client trains (dp_sgd)",
     }
-    usual = "gaussian_mechanism, which limits each update's size and adds noise"
+    usual = "limit each update's size and add noise (gaussian_mechanism)"
     return advice.get(scenario.federation.kind, usual)
 
 
