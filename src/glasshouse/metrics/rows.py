@@ -31,6 +31,7 @@ class RowsExact(Hits):
     )
     wording = rate_wording(
         label="rows read exactly",
+        headline="{} read with every cell right",
         sentence="read {} of the private rows with every cell right",
         explanation="Share of the private rows of which the attack wrote down every cell, numbers within the "
         "tolerance of the schema: higher is worse. Guessing reaches about 0 %, unless people share a row.",

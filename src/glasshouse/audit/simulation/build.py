@@ -143,6 +143,7 @@ def built_on(scenario: Scenario, setting: Setting, roles: Roles, source: DataSou
             data=data_words(source, roles),
             public=source.public if public is None else public,
             model=f"{architecture.name}, {sum(t.numel() for t in setting.start.values()):,} parameters",
+            things=architecture.inputs.nouns,
         ),
     )
 
