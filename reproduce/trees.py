@@ -131,8 +131,10 @@ def cells(schema):
                 certain += int(got.certain.sum())
                 fitting += got.residual <= 1
             print(
-                name, n, f"{count} trees", f"depth {depth}", "right", np.round(hits, 3), "null", np.round(nulls, 3),
-                f"programs that ended {fitting}/5, certain counts right {right}/{certain}, {seconds / 5:.1f} s",
+                name, n, f"{count} trees", f"depth {depth}",
+                "right", np.round(hits, 3), "null", np.round(nulls, 3),
+                f"programs that ended {fitting}/5",
+                f"certain counts right {right}/{certain}, {seconds / 5:.1f} s",
                 flush=True,
             )  # fmt: skip
 
@@ -160,7 +162,8 @@ def rows(schema):
                 int((source.inputs.distance(got, batch.inputs).min(1).values == 0).sum()) if len(got) else 0
             )
         print(
-            source.name.split("/")[-1], "batch", size, f"right {right}/{5 * size}", f"wrong {claimed - right}",
+            source.name.split("/")[-1], "batch", size,
+            f"right {right}/{5 * size}", f"wrong {claimed - right}",
             f"{(time.process_time() - started) / 5:.2f} s", flush=True,
         )  # fmt: skip
 
@@ -189,7 +192,7 @@ def view_of(source, batch: Batch, seed: int) -> View:
 
 
 def curves(_):
-    """Data sets that fit a published curve, by patients and digits: median of 20 cohorts, as a power of ten."""
+    """Data sets that fit a published curve, by patients and digits: median of 20, as a power of ten."""
     for n in (20, 50, 100, 200):
         for digits in (None, 4, 3, 2):
             sizes = []
