@@ -18,6 +18,7 @@ from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
 
 from glasshouse.attacks.rows.double_span import DoubleSpan
 from glasshouse.attacks.statistics.kaplan_meier import count_chains
+from glasshouse.attacks.tabular import CertifiedRows
 from glasshouse.attacks.trees.algebra import Configuration, count_rows, sums_of
 from glasshouse.attacks.trees.cells import Effort, count_cells
 from glasshouse.attacks.trees.joint_cells import possible_in
@@ -156,7 +157,9 @@ def rows(schema):
         for seed in range(5):
             order = torch.randperm(len(own), generator=torch.Generator().manual_seed(seed))
             batch = own.pick(order[:size])
-            got = DoubleSpan().run(view_of(source, batch, seed), rng=Rng.root(0))[1].inputs
+            certain = DoubleSpan().run(view_of(source, batch, seed), rng=Rng.root(0))[1]
+            assert isinstance(certain, CertifiedRows)
+            got = certain.inputs
             claimed += len(got)
             right += (
                 int((source.inputs.distance(got, batch.inputs).min(1).values == 0).sum()) if len(got) else 0

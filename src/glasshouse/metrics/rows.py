@@ -40,7 +40,7 @@ class RowsExact(Hits):
     )
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
-        return right_cells("rows_exact", claimed, truth, context).all(1).astype(np.float64)
+        return np.asarray(right_cells("rows_exact", claimed, truth, context).all(1), np.float64)
 
 
 @final
