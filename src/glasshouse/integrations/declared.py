@@ -9,6 +9,7 @@ from torch import nn
 
 from glasshouse.errors import BadFile, BadValue
 from glasshouse.integrations.recording import Recording
+from glasshouse.interfaces import stated_training
 from glasshouse.modalities.base import Modality
 from glasshouse.models import build as models
 from glasshouse.settings import NORMALISATION, Optimizer, Training
@@ -105,6 +106,7 @@ def terms_of(model: Architecture, declared: Mapping[str, Any]) -> Terms:
     optimizer = Optimizer.model_validate(declared.get("optimizer", {}))
     training = Training.model_validate(declared.get("training", {}))
     terms = {"protocol": "fedavg", "clients": 1, "cohort": 1, **declared}
+    training = stated_training(terms["protocol"], terms.get("options", {}), training)
     terms |= {"optimizer": optimizer, "training": training}
     return Terms(**terms, architecture=model, sends="parameters")
 

@@ -15,7 +15,9 @@ from torch import Tensor, nn
 
 from glasshouse.models.build import name_tensors
 from glasshouse.outside import limits
+from glasshouse.settings import covers
 from glasshouse.store import write_json
+from glasshouse.tensors import finite_fault
 from glasshouse.transcript.files import TranscriptWriter
 from glasshouse.transcript.record import Keep
 from glasshouse.transcript.record import Message as WireMessage
@@ -198,7 +200,12 @@ class Recording:
         return self._clients[node]
 
     def _named(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return name_tensors(tensors, self.network)
+        return name_tensors(tensors, self.network, apart=self._apart)
+
+    @property
+    def _apart(self) -> tuple[str, ...]:
+        """Patterns of the names of what does not travel."""
+        return (*self.terms.training.personal, *self.terms.training.fixed)
 
     def _steps(self, examples: int) -> int:
         return self.terms.local_epochs * max(1, math.ceil(examples / self.terms.batch_size))
@@ -212,7 +219,8 @@ class Recording:
         self._update_terms(this)
         if one.load is None or (this.sent is not None and one.content == this.sent):
             return
-        tensors = self._named(one.load())
+        start = {n: t for n, t in self.network.state_dict().items() if covers(self._apart, n)}
+        tensors = {**start, **self._named(one.load())}  # what does not travel is known as it started
         addressed = None if this.sent is None else client
         if addressed is None:
             trained = dict(self.network.named_parameters())
@@ -233,15 +241,20 @@ class Recording:
         if reply.stage == "evaluate" or this is None:
             return
         if reply.load is not None and not this.secure:
-            self._update(number, client, reply, reply.load(), this)
+            tensors = self._named(reply.load())
+            if reason := finite_fault(tensors):  # like a dropout: the others' updates are still audited
+                this.missing[client] = f"sent an update that is not finite: {reason}"[: limits.TEXT]
+                _LOG.warning("capture: client %d, round %d, %s", client, number, this.missing[client])
+                return
+            self._update(number, client, reply, tensors, this)
         if reply.load is not None or reply.values:
             this.missing.pop(client, None)
 
     def _update(
-        self, number: int, client: int, reply: Reply, arrays: Mapping[str, Tensor], this: _Round
+        self, number: int, client: int, reply: Reply, tensors: Mapping[str, Tensor], this: _Round
     ) -> None:
         """Store an update; a change of buffers is stored as the buffers after it."""
-        tensors, trained = self._named(arrays), dict(self.network.named_parameters())
+        trained, fixed = dict(self.network.named_parameters()), self.terms.training.fixed
         buffers = {name: t for name, t in tensors.items() if name not in trained}
         if reply.kind == "delta":
             buffers = {name: this.buffers[name] + t for name, t in buffers.items() if name in this.buffers}
@@ -253,7 +266,7 @@ class Recording:
                 round=number,
                 client=client,
                 kind=reply.kind,
-                tensors={name: t for name, t in tensors.items() if name in trained},
+                tensors={n: t for n, t in tensors.items() if n in trained and not covers(fixed, n)},
                 examples=reply.examples,
                 steps=self._steps(reply.examples) if reply.steps is None else reply.steps,
                 buffers=buffers,

@@ -12,6 +12,7 @@ from glasshouse.errors import BadFile, BadValue
 from glasshouse.models.base import Normalize
 from glasshouse.models.build import build, name_tensors
 from glasshouse.store import read_json, write_tensors
+from glasshouse.tensors import finite_fault
 from glasshouse.transcript.files import read_transcript
 from glasshouse.truth.record import Truth, Used, write_truth
 from glasshouse.truth.recorded import read_recorded
@@ -38,7 +39,8 @@ def collect(capture: Path, folders: Sequence[Path]) -> Truth:
         BadFile: no capture, nothing recorded, or a client unknown to the server.
         BadValue: images that are not in [0, 1] after undoing the normalisation.
     """
-    architecture = read_transcript(capture / "transcript", trust_factory=True).terms.architecture
+    terms = read_transcript(capture / "transcript", trust_factory=True).terms
+    architecture, apart = terms.architecture, (*terms.training.personal, *terms.training.fixed)
     clients = {node: int(client) for node, client in read_json(capture / NODES).items()}
     network = build(architecture)
     normalize = dict(network.named_children()).get("normalize")
@@ -58,8 +60,8 @@ def collect(capture: Path, folders: Sequence[Path]) -> Truth:
             pairs = zip(_pixels(inputs, architecture), batch.labels, strict=True)
             steps.append(tuple(_row(image, label, pool) for image, label in pairs))
         key = one.round, clients[one.node]
-        if one.sent:
-            write_tensors(sent_file(capture, *key), name_tensors(one.sent, network))
+        if one.sent and not finite_fault(one.sent):  # a broken result shows nothing about the terms
+            write_tensors(sent_file(capture, *key), name_tensors(one.sent, network, apart=apart))
         examples[key] = Used(steps=tuple(steps), behaviour="honest")
     if not examples:
         raise BadFile(

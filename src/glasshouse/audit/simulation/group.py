@@ -162,6 +162,7 @@ def has_use_for_crew(scenario: Scenario) -> bool:
     """Whether clients may train in parallel, and are numerous enough for it to pay off."""
     federation = scenario.federation
     is_plain = not federation.behaviours and scenario.guard == Guard() and not scenario.captured
+    is_plain &= not federation.local.personal  # what clients keep between rounds stays in one process
     return is_plain and federation.kind != "logits" and federation.rounds * federation.cohort_size >= WORTH
 
 
