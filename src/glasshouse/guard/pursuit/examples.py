@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glasshouse.errors import BadValue
-from glasshouse.interfaces import HasLosses
+from glasshouse.interfaces import task_of
+from glasshouse.tasks.classification import Classification
 
 
 @final
@@ -55,11 +56,12 @@ def goals(model: nn.Module, some: Own, *, balanced: bool = True) -> Tensor:
 
     Where the output is one row of logits per example, the gradient there has norm 1 for every example,
     however well the model fits it (towards the label if it vanished), so that unevenness is due to the model.
-    A model with its own losses keeps them.
+    A model of another task than classification keeps the losses of its task.
     """
-    if isinstance(model, HasLosses):
-        return model.losses(some.inputs, some.targets)
+    task = task_of(model)
     logits = model(some.inputs)
+    if not isinstance(task, Classification):
+        return task.losses(logits, some.targets, some.inputs)
     _check(logits, some)
     if not balanced:
         return F.cross_entropy(logits, some.targets, reduction="none")
@@ -82,7 +84,7 @@ def _check(logits: object, some: Own) -> None:
     shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits)
     raise BadValue(
         "inspection of a model's behaviour",
-        needs="for each example one row of logits, or a model with its own losses",
+        needs="for each example one row of logits, or a model of another task",
         got=f"{shape} of {len(some)} examples",
         fix="give examples in the form that the model takes",
     )
