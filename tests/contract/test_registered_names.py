@@ -25,6 +25,7 @@ METHODS = {
     "claims": {"silence"},
     "gates": {"run"},
     "declarations": {"read"},
+    "formats": {"sniff", "parse"},
 }
 
 

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from glasshouse.cli.main import main
 from glasshouse.errors import BadValue
+from glasshouse.guard.layers.trace import LayerTrace, trace
 from glasshouse.guard.mitigate import mitigate
 from glasshouse.guard.preflight import Memory, preflight
 from glasshouse.guard.pursuit.examples import Own, goals
@@ -20,7 +21,6 @@ from glasshouse.guard.pursuit.inspect import HonestRanges, inspect_in_modes, mod
 from glasshouse.guard.pursuit.judge import judge
 from glasshouse.guard.pursuit.pulls import groups_of, pulls_of
 from glasshouse.guard.pursuit.search import ReadOuts, search
-from glasshouse.guard.trace import LayerTrace, trace
 from glasshouse.store import write_tensors
 
 

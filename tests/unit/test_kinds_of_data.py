@@ -16,7 +16,7 @@ OF_ONE_KIND = {
     "attacks/text/": "attacks on sentences",
     "models/text/": "models of sentences",
     "metrics/text/": "metrics of sentences",
-    "metrics/rows.py": "metrics of rows",
+    "metrics/tables/rows.py": "metrics of rows",
     "guard/sentences.py": "the guard's look at sentences",
     "figures/sentences.py": "a figure of sentences",
     "testing/": "contracts of one kind",

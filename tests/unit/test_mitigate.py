@@ -9,12 +9,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from glasshouse.guard import remedies
-from glasshouse.guard.contributions import OWN, Contributions
+from glasshouse.guard.layers.contributions import OWN, Contributions
+from glasshouse.guard.layers.standing import find_examples
+from glasshouse.guard.layers.trace import LayerTrace
 from glasshouse.guard.mitigate import mitigate
 from glasshouse.guard.preflight import Memory, preflight
 from glasshouse.guard.remedies import MOST, REMEDIES, Case, distance, gradient_of
-from glasshouse.guard.standing import find_examples
-from glasshouse.guard.trace import LayerTrace
 from glasshouse.store import read_jsonl
 
 Data = tuple[Tensor, Tensor]

@@ -30,10 +30,10 @@ from glasshouse.attacks.transfer.nex import Nex
 from glasshouse.audit.attacking.isolation import own_device, run_on
 from glasshouse.executors.local import SHARING, processes_on
 from glasshouse.federation.defenses.soteria import Soteria
-from glasshouse.guard.contributions import Contributions
+from glasshouse.guard.layers.contributions import Contributions
+from glasshouse.guard.layers.standing import find_examples
+from glasshouse.guard.layers.trace import LayerTrace
 from glasshouse.guard.rules.rows import identical_rows
-from glasshouse.guard.standing import find_examples
-from glasshouse.guard.trace import LayerTrace
 from glasshouse.guard.vectors import vectors_of
 from glasshouse.rng import Rng
 from glasshouse.tensors import copy_to

@@ -25,7 +25,7 @@ FIX: Final = "send the document as the framework writes it; docs/documents.md li
 
 
 class Format(ABC):
-    """Base class of formats: final classes without fields.
+    """Base class of formats: final, frozen dataclasses, most without fields.
 
     Class attributes:
         card: one line on what it is.

@@ -19,11 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from glasshouse.errors import BadValue
-from glasshouse.guard.contributions import Contributions
+from glasshouse.guard.layers.contributions import Contributions
+from glasshouse.guard.layers.standing import Leak
 from glasshouse.guard.preflight import Examples, Preflight
 from glasshouse.guard.pursuit.examples import Own
 from glasshouse.guard.remedies import Train, distance, gradient_of
-from glasshouse.guard.standing import Leak
 from glasshouse.guard.watch import Watched, watch
 from glasshouse.wire import Kind
 

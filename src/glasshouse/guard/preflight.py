@@ -34,14 +34,14 @@ import torch
 from torch import Tensor, nn
 
 from glasshouse.errors import BadValue
-from glasshouse.guard.contributions import Contributions, What, largest
+from glasshouse.guard.layers.contributions import Contributions, What, largest
+from glasshouse.guard.layers.standing import RECOGNISED, Leak, find_examples
+from glasshouse.guard.layers.trace import LayerTrace, trace
 from glasshouse.guard.pursued import Memory, Pursued, pursue
 from glasshouse.guard.pursuit.examples import Own
 from glasshouse.guard.pursuit.inspect import EVALUATION, TRAINING, in_mode
 from glasshouse.guard.rules.finite import not_finite
 from glasshouse.guard.sentences import ReadsSentences, SentencePreflight, preflight_sentences
-from glasshouse.guard.standing import RECOGNISED, Leak, find_examples
-from glasshouse.guard.trace import LayerTrace, trace
 from glasshouse.guard.watch import Watched
 from glasshouse.wire import Kind
 

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from glasshouse.guard.layers.standing import CLEAR, Leak
 from glasshouse.guard.pursuit.examples import Own
 from glasshouse.guard.pursuit.judge import dominance, rounding
 from glasshouse.guard.pursuit.limits import FEWEST, SEARCHED, VISIBLE
 from glasshouse.guard.pursuit.pulls import AGO, Group, Pulls, groups_of, pulls_of
 from glasshouse.guard.pursuit.search import ReadOuts, search
-from glasshouse.guard.standing import CLEAR, Leak
 
 __all__ = ["Memory", "Pursued", "pursue"]
 

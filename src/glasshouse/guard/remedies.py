@@ -12,11 +12,11 @@ from typing import Final, final
 import torch
 from torch import Tensor, nn
 
+from glasshouse.guard.layers.standing import Leak
+from glasshouse.guard.layers.trace import trace
 from glasshouse.guard.preflight import Examples, Preflight
 from glasshouse.guard.pursued import Memory
 from glasshouse.guard.pursuit.examples import Own
-from glasshouse.guard.standing import Leak
-from glasshouse.guard.trace import trace
 from glasshouse.interfaces import losses_of
 from glasshouse.tensors import norm
 from glasshouse.wire import Batch, Kind

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils.hooks import RemovableHandle
 
-from glasshouse.guard.trace import LayerTrace
+from glasshouse.guard.layers.trace import LayerTrace
 
 __all__ = ["Watched", "watch"]
 

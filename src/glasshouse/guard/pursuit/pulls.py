@@ -26,8 +26,8 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _NormBase
 
 from glasshouse.errors import BadValue
+from glasshouse.guard.layers.trace import LayerTrace, trace
 from glasshouse.guard.pursuit.examples import Own, goals
-from glasshouse.guard.trace import LayerTrace, trace
 
 TOGETHER: Final = 64
 """Examples in one pass: statistics of batch normalisation are those of a batch."""

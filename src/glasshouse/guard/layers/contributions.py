@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from glasshouse.guard.trace import LayerTrace
+from glasshouse.guard.layers.trace import LayerTrace
 
 ROUNDED: Final = 1e-3
 """Share of an example's length below which its contrast is float32 rounding."""

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from glasshouse.guard.combinations import (
+from glasshouse.guard.layers.combinations import (
     AT_A_TIME,
     OWNED,
     By,
@@ -29,7 +29,7 @@ from glasshouse.guard.combinations import (
     in_order_of_thresholds,
     single,
 )
-from glasshouse.guard.contributions import OWN, Contributions, Goals, Sizes, What, largest
+from glasshouse.guard.layers.contributions import OWN, Contributions, Goals, Sizes, What, largest
 
 CLEAR: Final = 0.5
 """Share of an example's contrast that may be missing; 18 dB of PSNR for an image of ordinary contrast."""

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from glasshouse.guard.contributions import FAINT, Sizes
-from glasshouse.guard.trace import LayerTrace
+from glasshouse.guard.layers.contributions import FAINT, Sizes
+from glasshouse.guard.layers.trace import LayerTrace
 
 NEAR_PARALLEL: Final = 0.2
 """Cosine below which the difference of two rows exposes no example that neither row exposes alone."""

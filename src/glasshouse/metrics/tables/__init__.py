@@ -1,0 +1,1 @@
+"""Metrics of tables: rows and cells, and what attacks prove about them."""
