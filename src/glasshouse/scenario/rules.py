@@ -14,6 +14,7 @@ from glasshouse.scenario.problems import unmet
 from glasshouse.scenario.requirements import metrics_requiring
 from glasshouse.scenario.spec import Federation, Scenario
 from glasshouse.scenario.table import Plugin
+from glasshouse.settings import ORDINARY
 
 
 def rule_problems(scenario: Scenario) -> list[Problem]:
@@ -71,8 +72,8 @@ def _protocol(federation: Federation) -> Iterator[Problem]:
         yield unmet("federation.training.personal", needs, got=got, hint=hint)
     for option, key in traits.terms.items():
         if getattr(federation.training, key) != getattr(ORDINARY, key):
-            needs, hint = f"nothing beside federation.options.{option}", f"leave federation.training.{key} out"
-            yield unmet(f"federation.training.{key}", needs, hint=hint)
+            needs = f"nothing beside federation.options.{option}"
+            yield unmet(f"federation.training.{key}", needs, hint="leave one of them out")
     yield from _optimizer(federation)
 
 
