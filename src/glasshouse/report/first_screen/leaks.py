@@ -185,7 +185,7 @@ def _title(f: Finding, choice: Choice, card: ThreatCard | None) -> str:
         )
     else:
         # "read {} of the words" becomes "16 of 16 words" where hits were counted; explanations are cut.
-        text = metric.sentence.replace("{} of the ", "{} ") if counted else metric.sentence
+        text = re.sub(r"(?<=\{\}) of (the )?", " ", metric.sentence) if counted else metric.sentence
         text = re.sub(r"; [^()]*(?=\))", "", text.replace("{}", share, 1))
     return f"{text[0].upper()}{text[1:]}{source}"
 
