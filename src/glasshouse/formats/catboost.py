@@ -5,6 +5,7 @@ Source: CatBoost's documentation, "Model analysis, JSON": ``oblivious_trees`` wi
 i holds (value above its border).
 """
 
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final, final
 
 import numpy as np
@@ -19,6 +20,7 @@ LEVELS: Final = 16
 
 
 @final
+@dataclass(frozen=True, kw_only=True)
 class CatBoostJson(Format):
     """A model as JSON."""
 

@@ -5,6 +5,7 @@ thresholds lie between values. Counts of leaves are in the file; the first tree'
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar, Final, final
 
 import numpy as np
@@ -22,6 +23,7 @@ CATEGORICAL: Final = 1
 
 
 @final
+@dataclass(frozen=True, kw_only=True)
 class LightGBMText(Format):
     """A model as text."""
 

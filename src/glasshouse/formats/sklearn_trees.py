@@ -5,6 +5,7 @@ arrays; this is their plainest form, and :func:`document_of` writes it.
 """
 
 import json
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final, final
 
 import numpy as np
@@ -17,6 +18,7 @@ SUBJECT: Final = "scikit-learn trees"
 
 
 @final
+@dataclass(frozen=True, kw_only=True)
 class SklearnTrees(Format):
     """Trees of scikit-learn as JSON."""
 

@@ -4,6 +4,7 @@ Flower's and NVFlare's apps send these as records of numbers; a capture writes t
 computed here.
 """
 
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final, final
 
 import numpy as np
@@ -19,6 +20,7 @@ ENTRIES: Final = 1024
 
 
 @final
+@dataclass(frozen=True, kw_only=True)
 class StatisticsJson(Format):
     """Numbers about rows, with site, round, column, subset and precision."""
 
@@ -57,6 +59,7 @@ def _statistic(raw: Any, subject: str) -> Statistic:
 
 
 @final
+@dataclass(frozen=True, kw_only=True)
 class SurvivalJson(Format):
     """Follow-up times: raw (times and events), a table of counts, or a curve."""
 
@@ -106,6 +109,7 @@ def _curve(raw: Any, times: Any, patients: int, subject: str) -> Survival:
 
 
 @final
+@dataclass(frozen=True, kw_only=True)
 class GlmJson(Format):
     """The sums of one Newton step of logistic regression."""
 

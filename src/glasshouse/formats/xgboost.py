@@ -6,6 +6,7 @@ objectives whose derivatives the attacks do not know.
 """
 
 import math
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal, final
 
 import numpy as np
@@ -26,6 +27,7 @@ TREES: Final = 100_000
 
 
 @final
+@dataclass(frozen=True, kw_only=True)
 class XGBoostJson(Format):
     """A model as JSON."""
 
@@ -41,6 +43,7 @@ class XGBoostJson(Format):
 
 
 @final
+@dataclass(frozen=True, kw_only=True)
 class XGBoostUbj(Format):
     """A model as Universal Binary JSON."""
 

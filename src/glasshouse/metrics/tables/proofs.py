@@ -13,7 +13,7 @@ from torch import Tensor
 from glasshouse.errors import BadValue
 from glasshouse.examples import Batch
 from glasshouse.metrics.base import Hits, ScoreContext, nothing_claimed, rate_wording
-from glasshouse.metrics.rows import right_cells
+from glasshouse.metrics.tables.rows import right_cells
 from glasshouse.registry import Card
 
 Floats = NDArray[np.float64]
