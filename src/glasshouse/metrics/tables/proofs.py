@@ -40,8 +40,7 @@ class RowsCertified(Hits):
     claim: ClassVar[str] = "certified_rows"
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Floats:
-        right: Floats = right_cells("rows_certified", claimed, truth, context).all(1).astype(np.float64)
-        return right
+        return np.asarray(right_cells("rows_certified", claimed, truth, context).all(1), dtype=np.float64)
 
 
 @final
@@ -63,8 +62,7 @@ class CertificatesRight(Hits):
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Floats:
         if not len(claimed):
             raise nothing_claimed("certificates_right", "certified row", "rows_certified")
-        right: Floats = right_cells("certificates_right", truth, claimed, context).all(1).astype(np.float64)
-        return right
+        return np.asarray(right_cells("certificates_right", truth, claimed, context).all(1), dtype=np.float64)
 
 
 @final

@@ -39,7 +39,7 @@ class RowsExact(Hits):
     )
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
-        return right_cells("rows_exact", claimed, truth, context).all(1).astype(np.float64)
+        return np.asarray(right_cells("rows_exact", claimed, truth, context).all(1), dtype=np.float64)
 
 
 @final
