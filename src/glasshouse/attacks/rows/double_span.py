@@ -4,7 +4,8 @@ The layer's gradient is G = Σ δ_i x_iᵀ. Every row x_i lies in the row space 
 is nearly determined by that: each category has exactly one 1 (:mod:`.onehot`). Every backward signal δ_i
 lies in the column space of G, and the server can compute the signal of a candidate itself: this is the
 certificate. Last, non-negative least squares on the whole gradient give labels and multiplicities, whole
-numbers if all is right.
+numbers if all is right. Rows whose signals have one direction leave only their sum, so that a batch is
+certified whole or not at all.
 
 Source: the span of rows is used for tokens by Petrov et al. 2024, DAGER, arXiv:2405.15586, and low rank by
 Dimitrov et al. 2024, SPEAR, arXiv:2403.03945; the search by categories and the certificate of a table are
