@@ -16,7 +16,7 @@ from glasshouse.audit.attacking.claims import read_outcome
 from glasshouse.audit.plan import Plan, attack_tasks, plan
 from glasshouse.audit.run import audit
 from glasshouse.audit.scoring.cell import score_cell
-from glasshouse.audit.scoring.certificate import certificate_pieces, certify_together
+from glasshouse.audit.scoring.judging.certificate import certificate_pieces, certify_together
 from glasshouse.audit.scoring.tasks import CellTask
 from glasshouse.process import prepare_process
 from glasshouse.results.strength import Search

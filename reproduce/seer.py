@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from benchmarks.active import play_out
+from glasshouse.guard.behaviour.modes import learn_honest_ranges
 from torch import Tensor, nn
 
 from glasshouse.api.guard import with_behaviour
@@ -22,7 +23,6 @@ from glasshouse.attacks.linear.seer.attack import Seer
 from glasshouse.attacks.linear.seer.chosen import brightness
 from glasshouse.attacks.linear.seer.training import SecretTraining, train_secret
 from glasshouse.data.sources import load as load_data
-from glasshouse.guard.behaviour.modes import learn_honest_ranges
 from glasshouse.guard.inspect import Seen, inspect
 from glasshouse.images import psnr
 from glasshouse.models.build import build, state

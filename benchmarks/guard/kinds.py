@@ -181,7 +181,7 @@ def background(known: Tensor, seed: int) -> Case:
 
 
 def windows(known: Tensor, seed: int, *, width: int = 5) -> Case:
-    """Windows of ``width`` rows: one below a window, and others above whose mixture equals it elsewhere."""
+    """Windows of ``width`` rows: one below a window, others above it whose mixture equals it elsewhere."""
     generator = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)
     count, others = ROWS // width, width - 1

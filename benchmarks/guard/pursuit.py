@@ -128,8 +128,8 @@ def adapt(options: argparse.Namespace, known: set[str]) -> Iterator[dict[str, An
 
     A smooth leak (dominance of the best example of a batch per read-out) is raised, while the same smooth
     dominance of single rows, and of differences of each row with its most correlated other row, is lowered.
-    Started from windows of 2 to 21 rows (the search subtracts at most 9), with the second part at two weights; a
-    weight of 0 is the start itself.
+    Started from windows of 2 to 21 rows (the search subtracts at most 9), with the second part at two
+    weights; a weight of 0 is the start itself.
     """
     for seed in range(*options.seeds):
         dealt = kinds.pictures(*cifar("test"), 50 + seed)

@@ -1,7 +1,7 @@
 """Interfaces of trainers, defences, client behaviours, client guards and recorders; traits of protocols."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol, final
 
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ from glasshouse.rng import Rng
 from glasshouse.settings import Training
 from glasshouse.tasks.base import Task
 from glasshouse.tasks.classification import Classification
-from glasshouse.wire import Aggregate, Batch, Broadcast, Crafted, Kind, Mechanism, Trained, Update
+from glasshouse.wire import Aggregate, Batch, Broadcast, Crafted, Kind, Mechanism, Trained, Update, Value
 
 __all__ = [
     "Behaviour",
@@ -28,7 +28,9 @@ __all__ = [
     "losses_of",
     "mean_loss",
     "set_mode",
+    "stated_training",
     "task_of",
+    "traits_if_known",
     "traits_of",
 ]
 
@@ -175,6 +177,9 @@ class Traits:
         one_pass: clients make one pass over their data per round: ``federation.local_epochs`` must be 1, as
             wherever a gradient is sent.
         labels_public: clients know the labels of the public data; for protocols that share logits.
+        like: the protocol whose attacks read these updates as well; empty: attacks name this one.
+        terms: options that are terms of local training: option → key of ``federation.training``.
+        averages: the server adds the mean change; False: its step cannot be undone from two models.
     """
 
     sends: Kind = "delta"
@@ -183,6 +188,9 @@ class Traits:
     start: Start = "model"
     one_pass: bool = False
     labels_public: bool = True
+    like: str = ""
+    terms: Mapping[str, str] = field(default_factory=dict)
+    averages: bool = True
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
@@ -198,3 +206,16 @@ def traits_of(protocol: str) -> Traits:
         BadValue: its class has no ``traits``.
     """
     return registry.require_declaration("protocols", protocol, "traits", Traits)
+
+
+def traits_if_known(protocol: str) -> Traits:
+    """As :func:`traits_of`; the defaults for one that is not registered, as a foreign file may name."""
+    return traits_of(protocol) if protocol in registry.names("protocols") else Traits()
+
+
+def stated_training(protocol: str, options: Mapping[str, Value], training: Training) -> Training:
+    """``training`` with the terms that the protocol's options state, such as FedProx's proximal factor."""
+    keys = traits_of(protocol).terms
+    takes = registry.arguments(registry.load("protocols", protocol)) if keys else {}
+    stated = {key: options.get(option, takes[option].default) for option, key in keys.items()}
+    return Training.model_validate({**dict(training), **stated}) if stated else training

@@ -58,6 +58,7 @@ GROUPS = (
     "tasks",
     "formats",
     "gates",
+    "declarations",
 )
 F = TypeVar("F", bound=Callable[..., Any])
 D = TypeVar("D")

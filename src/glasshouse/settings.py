@@ -3,6 +3,7 @@
 import inspect
 import math
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final, Literal, Self, final
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -136,6 +137,9 @@ class Training(Table):
         clip_norm: L2 norm to which the gradient of a step is clipped, all tensors together; None: unclipped.
         accumulate: batches whose mean gradient makes one step.
         proximal: FedProx's factor of half the squared distance from the received parameters (Li et al. 2020).
+        personal: patterns (``bn*``, ``head``) of names of layers or tensors that each client trains and
+            keeps: after the agreed start they are never sent in either direction (FedBN: Li et al. 2021).
+        fixed: likewise of what nobody trains or sends, such as a public backbone.
     """
 
     mode: Literal["evaluation", "training"] = "evaluation"
@@ -144,6 +148,8 @@ class Training(Table):
     clip_norm: Positive | None = None
     accumulate: Count = 1
     proximal: NotNegative = 0.0
+    personal: tuple[str, ...] = ()
+    fixed: tuple[str, ...] = ()
 
     @property
     def traits(self) -> frozenset[str]:
@@ -153,8 +159,20 @@ class Training(Table):
             >>> sorted(Training(proximal=0.1, mode="training").traits)
             ['proximal']
         """
-        differences = {"clip_norm": None, "accumulate": 1, "proximal": 0.0}
+        differences = {"clip_norm": None, "accumulate": 1, "proximal": 0.0, "personal": ()}
         return frozenset(name for name, plain in differences.items() if getattr(self, name) != plain)
+
+
+def covers(patterns: tuple[str, ...], name: str) -> bool:
+    """Whether one of the patterns matches the name of a tensor or of a layer that it belongs to.
+
+    Examples:
+        >>> covers(("bn*", "head"), "bn1.weight"), covers(("head",), "head.out.bias")
+        (True, True)
+        >>> covers(("bn",), "bn1.bias")
+        False
+    """
+    return any(fnmatchcase(name, p) or fnmatchcase(name, f"{p}.*") for p in patterns)
 
 
 ORDINARY: Final = Training()

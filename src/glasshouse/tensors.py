@@ -164,21 +164,33 @@ def all_finite(x: Tensor) -> bool:
     return math.isfinite(x.detach().sum().item()) or bool(torch.isfinite(x).all())
 
 
+def finite_fault(tensors: Mapping[str, Tensor]) -> str:
+    """The first tensor that is empty, NaN or infinite, and its number of bad entries, in words; empty: none.
+
+    Examples:
+        >>> finite_fault({"w": torch.zeros(2), "b": torch.tensor([1.0, torch.nan])})
+        "'b': 1 of 2 entries not finite"
+    """
+    for name, t in tensors.items():
+        if t.numel() == 0 or not all_finite(t):
+            bad = int((~torch.isfinite(t)).sum())
+            return f"'{name}': " + (f"{bad} of {t.numel()} entries not finite" if bad else "no entries")
+    return ""
+
+
 def check_finite(tensors: Mapping[str, Tensor], *, subject: str) -> None:
     """Raise if any tensor is empty, NaN or infinite.
 
     Raises:
         BadValue: names the first such tensor and its number of bad entries.
     """
-    for name, t in tensors.items():
-        if t.numel() == 0 or not all_finite(t):
-            bad = int((~torch.isfinite(t)).sum())
-            raise BadValue(
-                subject,
-                needs="non-empty tensors of finite numbers",
-                got=f"'{name}': " + (f"{bad} of {t.numel()} entries not finite" if bad else "no entries"),
-                fix="lower the learning rate or look for a division by zero before this step",
-            )
+    if fault := finite_fault(tensors):
+        raise BadValue(
+            subject,
+            needs="non-empty tensors of finite numbers",
+            got=fault,
+            fix="lower the learning rate or look for a division by zero before this step",
+        )
 
 
 def copy_to(value: T, device: torch.device | str) -> T:

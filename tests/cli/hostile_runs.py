@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from glasshouse.audit.hashes import write_hashes
+from glasshouse.audit.provenance.hashes import write_hashes
 from glasshouse.store import read_tensors, write_tensors
 
 Case = Callable[[Path, Path], list[str]]

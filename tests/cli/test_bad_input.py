@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from glasshouse.audit.hashes import write_hashes
+from glasshouse.audit.provenance.hashes import write_hashes
 from glasshouse.cli import main
 from glasshouse.progress import Counters
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from glasshouse.cli.failure import failure_report, write_failure
 from glasshouse.cli.main import main
+from glasshouse.cli.parts.failure import failure_report, write_failure
 from glasshouse.errors import BadValue
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from glasshouse.cli.interrupts import CLEAN_UP, PATIENCE, one_interrupt
+from glasshouse.cli.parts.interrupts import CLEAN_UP, PATIENCE, one_interrupt
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the state of processes from /proc")
 
@@ -174,14 +174,14 @@ def test_an_interrupt_while_workers_start_is_as_plain(tmp_path):
 
 LONG_CALL = """
 import hashlib
-from glasshouse.cli.interrupts import one_interrupt
+from glasshouse.cli.parts.interrupts import one_interrupt
 with one_interrupt():
     print("started", flush=True)
     hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
 """
 SWALLOWED = """
 import time
-from glasshouse.cli import interrupts
+from glasshouse.cli.parts import interrupts
 interrupts.CLEAN_UP = 0.5
 with interrupts.one_interrupt():
     while True:

@@ -9,8 +9,8 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from glasshouse import __version__, registry
-from glasshouse.cli.cards import FIELDS, _state_of_package, card_row, missing_packages
 from glasshouse.cli.main import COMMANDS, help_line, load_command, main
+from glasshouse.cli.parts.cards import FIELDS, _state_of_package, card_row, missing_packages
 from glasshouse.errors import NotInstalled
 
 WITHOUT_TORCH = """
@@ -69,7 +69,9 @@ def test_what_is_kept_is_what_the_class_holds(group):
 
 
 def test_a_missing_extra_is_said(monkeypatch, capsys):
-    monkeypatch.setattr("glasshouse.cli.cards.requires", lambda _: ['no-such-package>=1; extra == "dp"'])
+    monkeypatch.setattr(
+        "glasshouse.cli.parts.cards.requires", lambda _: ['no-such-package>=1; extra == "dp"']
+    )
     assert missing_packages("dp") == ("no-such-package",)
     assert missing_packages("vision") == ()
     with pytest.raises(SystemExit):

@@ -24,6 +24,7 @@ METHODS = {
     "defenses": {"describe", "place"},
     "claims": {"silence"},
     "gates": {"run"},
+    "declarations": {"read"},
 }
 
 

@@ -11,9 +11,9 @@ from tests.simulated.false_leaks import PASSED, metric_of, resample_less, scored
 from tests.simulated.false_leaks_families import FAMILIES, Family
 
 from glasshouse.audit.scoring.exchange import exchange
-from glasshouse.audit.scoring.family import with_family
 from glasshouse.audit.scoring.gains import gain_of, null_of, p_of
-from glasshouse.audit.scoring.verdict import Evidence, decide, settle
+from glasshouse.audit.scoring.judging.family import with_family
+from glasshouse.audit.scoring.judging.verdict import Evidence, decide, settle
 from glasshouse.metrics.statistics.multiplicity import holm
 from glasshouse.metrics.statistics.rank import rank_p_value
 from glasshouse.report.verdicts.answer import overall

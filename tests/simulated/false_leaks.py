@@ -12,9 +12,9 @@ from tests.simulated.false_leaks_families import FAMILIES, Family, Sample
 
 from glasshouse.audit.scoring.exchange import exchange
 from glasshouse.audit.scoring.gains import gain_of, null_of
+from glasshouse.audit.scoring.judging.verdict import Evidence, decide
 from glasshouse.audit.scoring.nulls import CHANCE
 from glasshouse.audit.scoring.score import ClientSample, ScoredMetric, join_parts
-from glasshouse.audit.scoring.verdict import Evidence, decide
 from glasshouse.metrics.base import Metric
 from glasshouse.metrics.statistics import interval, pairing, permutation
 from glasshouse.registry import load

@@ -8,16 +8,14 @@ import report_specimen as specimen
 
 from glasshouse.api.run import load
 from glasshouse.cli import main
-from glasshouse.report.export.annex import (
+from glasshouse.report.export.annex import UNTESTED, annex
+from glasshouse.report.first_screen.matrix import (
     ACTS,
     BYSTANDER,
     CLIENT,
-    KINDS,
     READS,
     SUMS,
     THREATS,
-    UNTESTED,
-    annex,
     threat_of,
 )
 from glasshouse.results.files import write_result
@@ -36,24 +34,23 @@ def pages(run):
     return {path.suffix: path.read_text() for path in run.export(annex=True)}
 
 
-def test_every_combination_is_filled_and_most_are_said_to_be_untested(run):
-    content = annex(run.result)
-    assert [threat for threat, _ in content.matrix] == list(THREATS)
-    cells = [cell for _, row in content.matrix for cell in row]
-    assert len(cells) == len(THREATS) * len(KINDS)
-    assert all(cell.verdict for cell in cells)
-    assert all(cell.text or cell.verdict == UNTESTED for cell in cells)
-    tested = [cell for cell in cells if cell.verdict != UNTESTED]
+def test_every_combination_is_filled_and_most_are_said_to_be_untested(run, pages):
+    matrix = annex(run.result).matrix
+    assert [row.threat for row in matrix.rows] == list(THREATS)
+    cells = [cell for row in matrix.rows for cell in row.cells]
+    assert len(cells) == len(THREATS) * len(matrix.kinds)
+    tested = [cell for cell in cells if cell.state != "not tested"]
+    assert all((cell.total > 0) == (cell in tested) for cell in cells)
     assert 0 < len(tested) < len(cells)
-    assert (
-        content.coverage
-        == f"{len(tested)} of 24 combinations of threat and kind were tested; the others were not."
+    assert matrix.coverage == (
+        f"{len(tested)} of {len(cells)} combinations of threat and kind were tested; the others were not."
     )
+    table = pages[".md"].partition("## 2.")[2].partition("## 3.")[0]
+    assert table.count(UNTESTED) == len(cells) - len(tested)
 
 
 def test_the_last_threat_is_never_tested_here(run):
-    _, row = annex(run.result).matrix[-1]
-    assert {cell.verdict for cell in row} == {UNTESTED}
+    assert {cell.state for cell in annex(run.result).matrix.rows[-1].cells} == {"not tested"}
 
 
 def test_scenarios_stand_in_the_row_of_their_adversary(run):
@@ -69,7 +66,7 @@ def test_scenarios_stand_in_the_row_of_their_adversary(run):
 def test_both_files_hold_the_same(run, pages):
     content = annex(run.result)
     plain = re.sub(r"\\([^\w\s])", r"\1", pages[".md"])
-    for text in (content.coverage, *content.residual, *(t for _, t in content.policy)):
+    for text in (content.matrix.coverage, *content.residual, *(t for _, t in content.policy)):
         assert text in plain
         assert text.replace("'", "&#39;") in pages[".html"]
     assert pages[".md"].count(UNTESTED) == pages[".html"].count(UNTESTED)

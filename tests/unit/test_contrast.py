@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from report_specimen import specimen
 
-from glasshouse.audit.scoring.contrast import contrasts, difference
+from glasshouse.audit.scoring.judging.contrast import contrasts, difference
 from glasshouse.audit.scoring.score import ClientSample, ScoredMetric
 from glasshouse.errors import BadScenario, Undefined
 from glasshouse.registry import load

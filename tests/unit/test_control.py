@@ -6,9 +6,9 @@ import sys
 import pytest
 
 from glasshouse import registry
-from glasshouse.audit import sources
+from glasshouse.audit.provenance import sources
 from glasshouse.audit.run import audit
-from glasshouse.audit.scoring.control import (
+from glasshouse.audit.scoring.judging.control import (
     ControlTask,
     easy_scenario,
     judge_control,

@@ -6,7 +6,7 @@ import pytest
 import report_specimen as specimen
 from report_cards import ATTACKS, METRICS
 
-from glasshouse.audit.scoring.policy import policy_limits, state_of_accuracy, state_of_gain
+from glasshouse.audit.scoring.judging.policy import policy_limits, state_of_accuracy, state_of_gain
 from glasshouse.results.records import Exchange, Refused, Result
 from glasshouse.scenario.axes import cells
 from glasshouse.scenario.load import load

@@ -4,7 +4,7 @@ import time
 import pytest
 from rich.console import Console
 
-from glasshouse.cli.progress import bars, lines
+from glasshouse.cli.parts.progress import bars, lines
 from glasshouse.progress import Counters, listen, stage, track
 
 

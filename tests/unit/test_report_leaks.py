@@ -10,10 +10,10 @@ import report_specimen as specimen
 from report_cards import CARDS, described
 
 from glasshouse.report.figures import trade
+from glasshouse.report.first_screen.leaks import GLOSSARY, QUIET, leaks
 from glasshouse.report.html import render
 from glasshouse.report.readings import one_per_setting
 from glasshouse.report.verdicts.choice import choose
-from glasshouse.report.verdicts.leaks import GLOSSARY, QUIET, leaks
 from glasshouse.results.records import Verdict
 
 SILENT = {"gain": 0.0, "half": 0.02}

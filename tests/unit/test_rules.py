@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 import report_specimen as specimen
 
-from glasshouse.audit.scoring import control as module
-from glasshouse.audit.scoring.policy import state_of_accuracy, state_of_gain
+from glasshouse.audit.scoring.judging import control as module
+from glasshouse.audit.scoring.judging.policy import state_of_accuracy, state_of_gain
 from glasshouse.metrics.statistics.interval import Interval
 from glasshouse.results.records import Control, Utility
 

@@ -16,12 +16,12 @@ from glasshouse.scenario.problems import condition
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin, canonical
 from glasshouse.scenario.write import toml
-from glasshouse.settings import Optimizer
+from glasshouse.settings import Optimizer, Training
 
 TEXT = (Path(__file__).parents[2] / "docs" / "scenario.md").read_text()
 TABLES = [
     spec.Scenario, spec.Data, spec.Domains, table.Model, table.Pretraining, table.Adversarial,
-    spec.Federation, Optimizer, spec.Keep, spec.Behaviour,
+    spec.Federation, Optimizer, Training, spec.Keep, spec.Behaviour,
     Plugin, spec.Threat, table.Guard, spec.Grants, spec.Audit, table.Epsilon, spec.Policy, spec.Tuning,
     suite.SuiteFile, suite.Entry,
 ]  # fmt: skip

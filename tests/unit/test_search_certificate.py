@@ -17,10 +17,10 @@ from glasshouse.attacks.parts.search.adam import Descent
 from glasshouse.audit.attacking import call
 from glasshouse.audit.attacking.call import AttackTask, run_attack, units_of
 from glasshouse.audit.attacking.needs import threat_of
-from glasshouse.audit.scoring import certificate
-from glasshouse.audit.scoring.certificate import certificate_of, certify_together
-from glasshouse.audit.scoring.decoys import DECOYS, decoys_for, true_orders
-from glasshouse.audit.scoring.policy import state_of_gain
+from glasshouse.audit.scoring.judging import certificate
+from glasshouse.audit.scoring.judging.certificate import certificate_of, certify_together
+from glasshouse.audit.scoring.judging.decoys import DECOYS, decoys_for, true_orders
+from glasshouse.audit.scoring.judging.policy import state_of_gain
 from glasshouse.audit.simulation.group import Group, simulate
 from glasshouse.figures.searches import Searches
 from glasshouse.results.records import Control

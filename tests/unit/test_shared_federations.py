@@ -9,8 +9,8 @@ import pytest
 import glasshouse as gh
 from glasshouse.audit.captured import group as recording
 from glasshouse.audit.count import count
-from glasshouse.audit.hashes import verify_hashes
 from glasshouse.audit.plan import plan
+from glasshouse.audit.provenance.hashes import verify_hashes
 from glasshouse.audit.simulation.record import read_record, write_record
 from glasshouse.scenario.load import load, write_resolved
 from glasshouse.wire import Refusal

@@ -17,7 +17,7 @@ from glasshouse.attacks.text.matching import FREE, match_gradient
 from glasshouse.attacks.text.ngram import WEIGHT, count_ngrams
 from glasshouse.attacks.text.tag import Tag
 from glasshouse.audit.run import audit
-from glasshouse.audit.scoring import certificate
+from glasshouse.audit.scoring.judging import certificate
 from glasshouse.errors import Inapplicable
 from glasshouse.federation.defenses.gaussian_noise import GaussianNoise
 from glasshouse.rng import Rng

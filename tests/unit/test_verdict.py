@@ -6,7 +6,7 @@ import pytest
 from report_cards import METRICS
 from test_audit import control, finding
 
-from glasshouse.audit.scoring.verdict import Evidence, decide, settle, small_gain
+from glasshouse.audit.scoring.judging.verdict import Evidence, decide, settle, small_gain
 from glasshouse.metrics.reconstruction import Identification, Mse, Psnr
 from glasshouse.metrics.statistics.interval import Interval
 from glasshouse.results.records import Power, Rung, Share

@@ -9,7 +9,7 @@ from tests.unit.scoring_toys import batch, bench, claim, images, noisy, run_of
 from tests.unit.test_audit import finding
 
 from glasshouse.attacks.base import DefenseGuess, Labels, PriorSamples, Reconstruction
-from glasshouse.audit.scoring.family import primary_metrics, with_family
+from glasshouse.audit.scoring.judging.family import primary_metrics, with_family
 from glasshouse.audit.scoring.score import score_metric
 from glasshouse.audit.scoring.victims import best_of, can_judge_victims
 from glasshouse.audit.scoring.victims import victims_of as victims_of_scored

@@ -19,7 +19,7 @@ from glasshouse.audit import replay as replaying
 from glasshouse.audit.attacking.call import adversary_side
 from glasshouse.audit.attacking.claims import read_outcome
 from glasshouse.audit.attacking.needs import threat_of
-from glasshouse.audit.hashes import write_hashes
+from glasshouse.audit.provenance.hashes import write_hashes
 from glasshouse.audit.scoring.read import read_ground
 from glasshouse.audit.scoring.score import score_outcomes
 from glasshouse.audit.scoring.truth import rotate_victims

@@ -29,6 +29,7 @@ from glasshouse.scenario.table import Plugin
 from glasshouse.settings import PLAIN, Optimizer, Training
 from glasshouse.tasks.base import Task
 from glasshouse.tasks.classification import Classification
+from glasshouse.tensors import check_finite
 from glasshouse.transcript.grants import Grants
 from glasshouse.transcript.threat import Threat
 from glasshouse.transcript.view import RoundView, View
@@ -142,7 +143,7 @@ def view(
         labels: the classes behind the update, where the adversary knows them; grant ``labels``.
 
     Raises:
-        BadValue: the network does not accept such images, or the update does not match it.
+        BadValue: the network does not accept such images, or the update does not match it or is not finite.
     """
     architecture, network = _network(model, inputs or input_shape, task)
     if training is None:
@@ -167,6 +168,7 @@ def view(
         examples=examples,
         steps=local_epochs * math.ceil(examples / terms.batch_size),
     )
+    check_finite(update_message.tensors, subject="update in memory")
     grants = Grants(
         auxiliary=None if auxiliary is None else Batch(inputs=auxiliary[0], labels=auxiliary[1]),
         labels={} if labels is None else {(0, 0): torch.tensor(labels)},

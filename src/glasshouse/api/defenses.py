@@ -44,7 +44,12 @@ class CheckedDefenses:
 
 
 def defenses(
-    run: str | Path, *, declared: Sequence[str] | None = None, trust_factory: bool = False
+    run: str | Path,
+    *,
+    declared: Sequence[str] | None = None,
+    files: Sequence[str | Path] = (),
+    framework: str = "nvflare",
+    trust_factory: bool = False,
 ) -> list[CheckedDefenses]:
     """Compare the defences that a run declares with its clients' updates.
 
@@ -53,6 +58,8 @@ def defenses(
         declared: defences in words, as ``"clip norm=4"``, in the order in which they act; ``"server_noise
             std=0.1"`` is noise that the server adds to the mean. None: those of the run's scenario, else of
             its grants.
+        files: configurations of a framework that declare filters; replace what the run says.
+        framework: whose they are: ``glasshouse list declarations``.
         trust_factory: build an architecture ``module:factory`` that the run names.
 
     Returns:
@@ -76,9 +83,13 @@ def defenses(
     checked = []
     for group in groups:
         transcript = read_transcript(group / "transcript", trust_factory=trust_factory)
-        mechanisms = _recorded(group) if declared is None else [_parse(text) for text in declared]
-        rows = check_defenses(transcript, mechanisms)
-        checked.append(CheckedDefenses(name=group.name, terms=transcript.terms, rows=rows))
+        stated = _recorded(group) if declared is None and not files else map(_parse, declared or ())
+        mechanisms, rows = list(stated), list[Judged]()
+        if files:
+            read = load("declarations", framework)().read([Path(file) for file in files], transcript)
+            mechanisms, rows = [*mechanisms, *read[0]], read[1]
+        rows = [*rows, *check_defenses(transcript, mechanisms)]
+        checked.append(CheckedDefenses(name=group.name, terms=transcript.terms, rows=tuple(rows)))
     return checked
 
 

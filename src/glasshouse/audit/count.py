@@ -23,7 +23,7 @@ from glasshouse.audit.attacking.needs import calls_of, declared, foresee_refusal
 from glasshouse.audit.plan import Plan, plan
 from glasshouse.audit.preflight.data import survey_data
 from glasshouse.audit.preflight.network import agreed_network, fault_of, without_memory
-from glasshouse.audit.scoring.control import easy_scenario
+from glasshouse.audit.scoring.judging.control import easy_scenario
 from glasshouse.audit.scoring.tasks import control_key
 from glasshouse.cache import once
 from glasshouse.federation.setting import FederationProtocol

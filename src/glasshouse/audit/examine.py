@@ -13,7 +13,7 @@ from torch import Tensor
 
 from glasshouse.audit.attacking.call import Side, adversary_side
 from glasshouse.audit.attacking.claims import read_outcome
-from glasshouse.audit.hashes import verify_hashes
+from glasshouse.audit.provenance.hashes import verify_hashes
 from glasshouse.errors import BadFile
 from glasshouse.models.outline import outline
 from glasshouse.outside import limits

@@ -8,7 +8,7 @@ from typing import Final, final
 
 from glasshouse.audit.attacking.call import AttackTask, units_of
 from glasshouse.audit.attacking.needs import attack_of, federation_of, threat_of
-from glasshouse.audit.scoring.control import ControlTask
+from glasshouse.audit.scoring.judging.control import ControlTask
 from glasshouse.audit.scoring.tasks import attack_key, control_key
 from glasshouse.audit.simulation.group import Group, federation_digest
 from glasshouse.audit.simulation.planted import is_undefended, planted_scenario, undefended

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from glasshouse.audit.hashes import verify_hashes
 from glasshouse.audit.plan import Plan
-from glasshouse.audit.sources import package_digest
+from glasshouse.audit.provenance.hashes import verify_hashes
+from glasshouse.audit.provenance.sources import package_digest
 from glasshouse.disk import write_text
 from glasshouse.errors import BadFile
 from glasshouse.models.memory import PREFIX

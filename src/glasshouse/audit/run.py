@@ -10,22 +10,22 @@ from typing import Any, Final
 
 from glasshouse.audit import guarded
 from glasshouse.audit.attacking.claims import read_outcome
-from glasshouse.audit.hashes import NOTES, part_hashes
 from glasshouse.audit.log import RunLog
-from glasshouse.audit.manifest import manifest
 from glasshouse.audit.plan import PLANTED, Plan, control_tasks, plan, planted_plans
 from glasshouse.audit.preflight.inspect import check_suite
+from glasshouse.audit.provenance.hashes import NOTES, part_hashes
+from glasshouse.audit.provenance.manifest import manifest
+from glasshouse.audit.provenance.stamp import stamp
 from glasshouse.audit.resume import lives_in_memory, prepare_folder, write_scenarios
 from glasshouse.audit.scoring.cell import refusal_record
-from glasshouse.audit.scoring.family import with_family
-from glasshouse.audit.scoring.policy import policy_limits
-from glasshouse.audit.scoring.power import powers_of
+from glasshouse.audit.scoring.judging.family import with_family
+from glasshouse.audit.scoring.judging.policy import policy_limits
+from glasshouse.audit.scoring.judging.power import powers_of
+from glasshouse.audit.scoring.judging.verdict import settle
 from glasshouse.audit.scoring.tasks import CellResult
-from glasshouse.audit.scoring.verdict import settle
 from glasshouse.audit.scoring.words import attack_cards, metric_cards, threat_card
 from glasshouse.audit.simulation.planted import HOW, OWN
 from glasshouse.audit.stages import Stages
-from glasshouse.audit.stamp import stamp
 from glasshouse.cache import LOCKS
 from glasshouse.data.fetch import ensure
 from glasshouse.executors.base import choose_device, peak_memory

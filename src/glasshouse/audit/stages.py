@@ -20,8 +20,8 @@ from glasshouse.audit.log import RunLog
 from glasshouse.audit.plan import Plan, attack_tasks, group_tasks
 from glasshouse.audit.remaining import Remaining
 from glasshouse.audit.scoring.cell import score_cell
-from glasshouse.audit.scoring.certificate import certificate_pieces, certify_together
-from glasshouse.audit.scoring.control import ControlTask, judge_control, run_control
+from glasshouse.audit.scoring.judging.certificate import certificate_pieces, certify_together
+from glasshouse.audit.scoring.judging.control import ControlTask, judge_control, run_control
 from glasshouse.audit.scoring.tasks import CellResult, CellTask
 from glasshouse.audit.simulation.group import Group, has_use_for_crew
 from glasshouse.audit.simulation.record import read_record

@@ -7,10 +7,10 @@ import typer
 
 from glasshouse.api.audit import audit as run_audit
 from glasshouse.api.audit import run_folder
-from glasshouse.cli.failure import failure_report
-from glasshouse.cli.options import Json, Name, Sets
-from glasshouse.cli.output import say_json
-from glasshouse.cli.progress import bars
+from glasshouse.cli.parts.failure import failure_report
+from glasshouse.cli.parts.options import Json, Name, Sets
+from glasshouse.cli.parts.output import say_json
+from glasshouse.cli.parts.progress import bars
 from glasshouse.executors.local import HERE
 from glasshouse.outside.screen import Screen
 from glasshouse.report.terminal import summary

@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from glasshouse.api.check import check as check_scenario
-from glasshouse.cli.options import Json, Name, Sets
-from glasshouse.cli.output import say, say_json
+from glasshouse.cli.parts.options import Json, Name, Sets
+from glasshouse.cli.parts.output import say, say_json
 
 
 def check(

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from glasshouse.audit.captured.collect import collect as collect_truth
-from glasshouse.cli.output import say
+from glasshouse.cli.parts.output import say
 
 
 def collect(

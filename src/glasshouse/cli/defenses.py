@@ -11,8 +11,8 @@ from rich.table import Column, Table
 from glasshouse.api.defenses import CheckedDefenses
 from glasshouse.api.defenses import defenses as check
 from glasshouse.audit.defenses.declared import Judged
-from glasshouse.cli.options import Json, Run, TrustFactory
-from glasshouse.cli.output import say_json
+from glasshouse.cli.parts.options import Json, Run, TrustFactory
+from glasshouse.cli.parts.output import say_json
 from glasshouse.outside.files import printable
 from glasshouse.outside.screen import Screen
 from glasshouse.report.words import count, join_words
@@ -28,11 +28,18 @@ def defenses(
         list[str] | None,
         typer.Option("--declared", help="as 'clip norm=4', as often as needed; default: as the run says"),
     ] = None,
+    files: Annotated[
+        list[str] | None,
+        typer.Option("--config", help="a framework's file that declares filters, as often as needed"),
+    ] = None,
+    framework: Annotated[str, typer.Option(help="whose files: glasshouse list declarations")] = "nvflare",
     trust_factory: TrustFactory = False,
     as_json: Json = False,
 ) -> int:
     """Which defences the updates of RUN show, and how strong. Exit code 1 if one is not as declared."""
-    checked = check(run, declared=declared, trust_factory=trust_factory)
+    checked = check(
+        run, declared=declared, files=files or (), framework=framework, trust_factory=trust_factory
+    )
     if as_json:
         say_json([row for one in checked for row in one.plain()])
     else:

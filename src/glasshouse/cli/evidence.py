@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from glasshouse.cli.options import Json
-from glasshouse.cli.output import say, say_json
+from glasshouse.cli.parts.options import Json
+from glasshouse.cli.parts.output import say, say_json
 from glasshouse.disk import write_text
 from glasshouse.errors import BadValue
 from glasshouse.evidence import digests, dsse

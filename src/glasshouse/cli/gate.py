@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from glasshouse.cli.options import Json
+from glasshouse.cli.parts.options import Json
 from glasshouse.errors import BadFile, BadValue
 from glasshouse.gate.certificates import create_certificates
 from glasshouse.gate.log import Verified, create_key, public_path, read_public_key, verify

@@ -14,8 +14,8 @@ from rich.table import Column, Table
 
 from glasshouse.api.guard import FORM, agreed_tensors, architecture, own_examples, tensors_of
 from glasshouse.api.guard import guard as inspect_model
-from glasshouse.cli.options import Json
-from glasshouse.cli.output import say, say_json
+from glasshouse.cli.parts.options import Json
+from glasshouse.cli.parts.output import say, say_json
 from glasshouse.disk import write_text
 from glasshouse.errors import BadValue
 from glasshouse.guard.fit import Fit

@@ -8,9 +8,9 @@ import typer
 from rich.markup import escape
 from rich.table import Column, Table
 
-from glasshouse.cli.cards import card_row, missing_packages
-from glasshouse.cli.options import Json
-from glasshouse.cli.output import say, say_json
+from glasshouse.cli.parts.cards import card_row, missing_packages
+from glasshouse.cli.parts.options import Json
+from glasshouse.cli.parts.output import say, say_json
 from glasshouse.errors import BrokenPlugin, NotInstalled, UnknownName
 from glasshouse.outside.screen import Screen
 from glasshouse.registry import GROUPS, arguments, card, load, names, nearest_names

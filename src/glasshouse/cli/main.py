@@ -14,9 +14,9 @@ from typing import Annotated, Any
 import typer
 
 from glasshouse import __version__
-from glasshouse.cli.failure import FAILED, failure_message
-from glasshouse.cli.interrupts import INTERRUPTED, MESSAGE, one_interrupt
-from glasshouse.cli.output import say, say_json
+from glasshouse.cli.parts.failure import FAILED, failure_message
+from glasshouse.cli.parts.interrupts import INTERRUPTED, MESSAGE, one_interrupt
+from glasshouse.cli.parts.output import say, say_json
 from glasshouse.errors import GlasshouseError
 
 COMMANDS = {

@@ -9,8 +9,8 @@ import typer
 from glasshouse.api.run import Run as LoadedRun
 from glasshouse.api.run import load
 from glasshouse.audit.replay import replay as replay_run
-from glasshouse.cli.options import Json, Run, ShowPrivate, TrustFactory
-from glasshouse.cli.output import say, say_json
+from glasshouse.cli.parts.options import Json, Run, ShowPrivate, TrustFactory
+from glasshouse.cli.parts.output import say, say_json
 from glasshouse.errors import UnknownName
 from glasshouse.outside.screen import Screen
 from glasshouse.registry import nearest_names

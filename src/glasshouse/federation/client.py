@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from glasshouse.errors import BadValue
 from glasshouse.interfaces import Defense, Trainer, mean_loss, set_mode
 from glasshouse.rng import Rng
-from glasshouse.settings import ORDINARY, PLAIN, Optimizer, Training
+from glasshouse.settings import ORDINARY, PLAIN, Optimizer, Training, covers
 from glasshouse.tensors import check_finite, copy_to, difference, map_tensors, norm, scale_tensors
 from glasshouse.wire import Batch, Kind, Terms, Trained, Update
 
@@ -75,13 +75,18 @@ class LocalTraining:
         )
 
     def parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
-        """The parameters that are trained and sent, by name: those that require a gradient.
+        """The parameters that are trained, by name: those that require a gradient and are not fixed.
 
         Raises:
             BadValue: none of them starts with the prefix.
         """
         every = model.named_parameters()
-        parameters = {name: p for name, p in every if p.requires_grad and name.startswith(self.trained)}
+        fixed = self.training.fixed
+        parameters = {
+            name: p
+            for name, p in every
+            if p.requires_grad and name.startswith(self.trained) and not covers(fixed, name)
+        }
         if not parameters:
             raise BadValue(
                 "local training",

@@ -1,17 +1,20 @@
 """The round loop of protocols that exchange parameters or gradients (fedsgd, fedavg, transfer)."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from glasshouse.federation.client import LocalTraining, apply_defenses, private
 from glasshouse.federation.secure_sum import SecureSum
+from glasshouse.federation.server_rules import Mean, ServerRule
 from glasshouse.federation.setting import Answer, Request, Setting
 from glasshouse.interfaces import Recorder, Tamper
 from glasshouse.progress import track
+from glasshouse.registry import create
 from glasshouse.rng import Rng
+from glasshouse.settings import covers
 from glasshouse.wire import Aggregate, Broadcast, Crafted, Update
 
 
@@ -33,22 +36,33 @@ class ParameterRounds:
         self, setting: Setting, *, recorder: Recorder, rng: Rng, tamper: Tamper | None = None
     ) -> dict[str, Tensor]:
         """Run all rounds; see :func:`play`."""
-        return play(setting, recorder=recorder, rng=rng, tamper=tamper)
+        stated = create(type(self), setting.terms.options)
+        return play(setting, recorder=recorder, rng=rng, tamper=tamper, rule=stated.server_rule())
+
+    def server_rule(self) -> ServerRule:
+        """What the server makes of the mean change, in a fresh state."""
+        return Mean()
 
     def passes(self, rounds: int) -> None:
         """None: the number of passes over the data follows from the terms."""
 
 
 def play(
-    setting: Setting, *, recorder: Recorder, rng: Rng, tamper: Tamper | None = None
+    setting: Setting,
+    *,
+    recorder: Recorder,
+    rng: Rng,
+    tamper: Tamper | None = None,
+    rule: ServerRule | None = None,
 ) -> dict[str, Tensor]:
     """Run all rounds: select, broadcast, train, defend, sum, apply. See ``FederationProtocol.play``.
 
-    The server broadcasts all tensors in round 0 and afterwards only those that are trained, and what changed
-    with them (running statistics).
+    The server broadcasts all tensors in round 0, the agreed start, and afterwards only those that are trained
+    and shared, and what changed with them (running statistics).
     """
     state = {name: t.detach().clone() for name, t in setting.start.items()}
-    clients = Clients(setting)
+    apart = (*setting.terms.training.personal, *setting.terms.training.fixed)
+    clients, rule = Clients(setting), rule or Mean()
     received: Mapping[str, Tensor] = {}
     for number in track(range(setting.rounds), "federation", total=setting.rounds):
         terms = setting.terms
@@ -57,7 +71,7 @@ def play(
             name: t.clone()
             for name, t in state.items()
             if not received
-            or name.startswith(terms.trained)
+            or (name.startswith(terms.trained) and not covers(apart, name))
             or (moved and not torch.equal(t, received[name]))
         }
         received = {**received, **changed}
@@ -74,7 +88,7 @@ def play(
             setting, number, clients, received, crafted, recorder=recorder, rng=rng.child(f"round/{number}")
         )
         if total is not None and (crafted is None or crafted.applies):
-            state = apply_total(state, total, setting)
+            state = apply_total(state, total, setting, rule)
     return state
 
 
@@ -143,11 +157,15 @@ def one_round(
 
 
 class Clients:
-    """All clients of a setting; one module per architecture is reused, with each client's weights loaded."""
+    """All clients of a setting; one module per architecture is reused, with each client's weights loaded.
+
+    Personal layers stay here, by client: they start as agreed, whatever a server sends under their names.
+    """
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
         self._modules: dict[str, nn.Module] = {}
+        self._personal: dict[int, dict[str, Tensor]] = {}
 
     def answers(self, requests: list[Request]) -> Iterator[Answer | None]:
         """The answers in the order of the requests, from this process or from the crew (without guards)."""
@@ -166,6 +184,12 @@ class Clients:
         if behaviour is not None:
             train = behaviour.deviate(train, round=number, rng=rng.child("behaviour"))
         trained = train(model, data, rng=rng.child("train"))
+        personal = self._chosen(model.state_dict())
+        trained = replace(
+            trained,
+            tensors={n: t for n, t in trained.tensors.items() if n not in personal},
+            buffers={n: t for n, t in trained.buffers.items() if n not in personal},
+        )
         # the public size: a step of DP-SGD may use more or fewer examples, whose number must not be revealed
         examples = setting.terms.batch_size if trained.kind == "gradient" else len(data)
         update = Update(
@@ -182,6 +206,7 @@ class Clients:
         batch = data.pick(torch.unique(torch.cat(trained.order))) if trained.order else data
         update = apply_defenses(update, batch, model, setting.defenses, rng=rng, device=setting.device)
         sent = update if guard is None else guard.release(update, self._loaded(request), batch)
+        self._personal[client] = personal  # only now: until here the model is loaded as it was received
         return Answer(trained=trained, behaviour=name, update=sent)
 
     def _loaded(self, request: Request) -> nn.Module:
@@ -190,27 +215,35 @@ class Clients:
             self._modules[key] = self._setting.build(request.architecture)
         model = self._modules[key]
         own = model.state_dict()
-        model.load_state_dict({name: t for name, t in request.tensors.items() if name in own})
+        personal = self._personal.get(request.client) or self._chosen(self._setting.start)
+        tensors = {**request.tensors, **personal}
+        model.load_state_dict({name: t for name, t in tensors.items() if name in own})
         return model
 
+    def _chosen(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Copies of the personal ones."""
+        patterns = self._setting.terms.training.personal
+        return {name: t.detach().clone() for name, t in tensors.items() if covers(patterns, name)}
 
-def apply_total(state: Mapping[str, Tensor], total: Aggregate, setting: Setting) -> dict[str, Tensor]:
+
+def apply_total(
+    state: Mapping[str, Tensor], total: Aggregate, setting: Setting, rule: ServerRule
+) -> dict[str, Tensor]:
     """The server's model after one round, running statistics included.
 
-    A gradient is one SGD step of the round's learning rate; a delta is added; parameters replace. The
-    server rate multiplies the step.
+    The mean change is that of one SGD step of the round's learning rate (gradients), the mean of deltas, or
+    the way to the mean of new parameters. The server's rule turns it into a step, which its rate multiplies.
     """
-    rate = setting.terms.server_rate
-    new = dict(state)
+    new, change = dict(state), {}
     for name, summed in total.tensors.items():
-        mean, old = summed / total.weight, state[name].double()
+        mean = summed / total.weight
         if total.kind == "gradient":
-            value = old - rate * setting.terms.rate(total.round) * mean
-        elif total.kind == "delta":
-            value = old + rate * mean
+            change[name] = -setting.terms.rate(total.round) * mean
         else:
-            value = old + rate * (mean - old)
-        new[name] = value.to(state[name].dtype)
+            change[name] = mean if total.kind == "delta" else mean - state[name].double()
+    for name, step in rule.step(change).items():
+        moved = state[name].double() + setting.terms.server_rate * step
+        new[name] = moved.to(state[name].dtype)
     for name, summed in total.buffers.items():  # running statistics are averaged, whatever the kind
         new[name] = (summed / total.weight).to(state[name].dtype)
     return new

@@ -141,6 +141,8 @@ class Wording:
         chance: what guessing reaches, in words.
         range: smallest and largest possible number; infinite where it is unbounded.
         unit: of the numbers.
+        headline: what came out, for a title, with one ``{}`` for how many of which ("8 of 8 pictures");
+            empty: ``sentence`` serves.
         landmarks: example values and their meaning, for an image metric that needs no context; the report
             shows a picture of each.
     """
@@ -158,6 +160,7 @@ class Wording:
     range: tuple[float, float] = (-math.inf, math.inf)
     unit: Literal["dB", "share", ""] = ""
     landmarks: tuple[tuple[float, str], ...] = ()
+    headline: str = ""
 
     @property
     def higher_leaks(self) -> bool:
@@ -165,7 +168,8 @@ class Wording:
         return self.worse == "up"
 
     def __post_init__(self) -> None:
-        if self.sentence.count("{}") != 1 or not self.label or not self.explanation:
+        places = {text.count("{}") for text in (self.sentence, self.headline) if text}
+        if not self.sentence or places != {1} or not self.label or not self.explanation:
             raise BadValue(
                 f"wording of metric '{self.label}'",
                 needs="a label, an explanation, and a sentence with one {} for the value",

@@ -249,6 +249,7 @@ class Identification(Hits):
     card = Card(summary="share of originals that are the nearest of M images to their own reconstruction")
     wording = Wording(
         label="identification",
+        headline="{} rebuilt well enough to be recognised",
         sentence="rebuilt recognisable images: for {} the right original was picked from among look-alikes",
         explanation="How often the right original is found among many look-alikes from the rebuilt image "
         "alone: higher is worse; guessing finds 1 in as many as there are candidates.",

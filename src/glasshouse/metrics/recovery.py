@@ -32,6 +32,7 @@ class RateBlind(Hits):
     card = Card(summary="share of originals recovered at PSNR > 18 dB, each original and each candidate once")
     wording = rate_wording(
         label="examples recovered",
+        headline="{} rebuilt",
         sentence="recovered {} of the private examples",
         explanation="Share of the private images rebuilt at PSNR above 18 dB, each original and each "
         "rebuilt image counted once: higher is worse, guessing reaches about 0 %.",

@@ -21,7 +21,7 @@ from glasshouse.models.adapt import adapt
 from glasshouse.models.base import RENAMINGS, SplitModel, evaluated
 from glasshouse.models.text.base import TextModel
 from glasshouse.rng import Rng
-from glasshouse.settings import NORMALISATION, model_arguments, takes_description, takes_images
+from glasshouse.settings import NORMALISATION, covers, model_arguments, takes_description, takes_images
 from glasshouse.wire import Architecture
 
 
@@ -116,20 +116,25 @@ def rename_tensors(architecture: Architecture, tensors: Mapping[str, Tensor]) ->
     return rename(tensors)
 
 
-def name_tensors(tensors: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+def name_tensors(
+    tensors: Mapping[str, Tensor], model: nn.Module, *, apart: tuple[str, ...] = ()
+) -> dict[str, Tensor]:
     """``tensors`` by the names of ``model``, matched by name or by order.
 
     Args:
         tensors: part of the model's state by name; or its whole state, or all parameters, under other names.
         model: the model with the names.
+        apart: patterns of names of tensors that may be left out.
 
     Raises:
         BadValue: names or shapes do not match the model.
     """
     whole = model.state_dict()
+    names = dict(model.named_parameters())
+    parts = (whole, names) if not apart else (whole, names, *(_without(p, apart) for p in (whole, names)))
     if all(name in whole and t.shape == whole[name].shape for name, t in tensors.items()):
         return dict(tensors)
-    for own in (whole, dict(model.named_parameters())):
+    for own in parts:
         if [t.shape for t in tensors.values()] == [t.shape for t in own.values()]:
             return dict(zip(own, tensors.values(), strict=True))
     raise BadValue(
@@ -138,6 +143,10 @@ def name_tensors(tensors: Mapping[str, Tensor], model: nn.Module) -> dict[str, T
         got=f"{len(tensors)} tensors: {_shapes(tensors)}",
         fix="give the network that is trained: model, its arguments, image size and classes",
     )
+
+
+def _without(tensors: Mapping[str, Tensor], apart: tuple[str, ...]) -> dict[str, Tensor]:
+    return {name: t for name, t in tensors.items() if not covers(apart, name)}
 
 
 def _shapes(tensors: Mapping[str, Tensor]) -> str:

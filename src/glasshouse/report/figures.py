@@ -77,7 +77,7 @@ def panels(findings: Sequence[Finding], utility: Sequence[Utility], cards: Cards
     sets = grouped(findings, lambda f: (cards.rank(f.metric), words.setting(f.axes), f.protocol))
     several = len({f.protocol for f in findings}) > 1
     scales = {
-        rank: _scale([f for f in findings if f.metric == rank[-1]], cards.metric(rank[-1]))
+        rank: scale_of([f for f in findings if f.metric == rank[-1]], cards.metric(rank[-1]))
         for rank, _, _ in sets
     }
     order = sorted(sets, key=lambda key: key[0])
@@ -98,7 +98,7 @@ def _panel(
                 Row(
                     label=cards.attack(f.attack),
                     notes="; ".join(note for note in _notes(f) if note not in common),
-                    track=_track(f, scale),
+                    track=track(f, scale),
                     reading=readings.read(f, cards),
                     verdict=f.verdict,
                 )
@@ -113,7 +113,7 @@ def _panel(
         direction="further right is worse" if first.higher_leaks else "further left is worse",
         unit=numbers.unit(card, first.unit_of_value).strip(),
         common="; ".join(common),
-        axis=svg.axis(scale, labels=_ticks(scale, card)),
+        axis=svg.axis(scale, labels=tick_names(scale, card)),
         groups=groups,
         leaks=sum(f.verdict in OUT for f in findings),
         total=len(findings),
@@ -137,7 +137,7 @@ def _common(findings: Sequence[Finding]) -> list[str]:
     return [note for note in _notes(findings[0]) if all(note in other for other in rest)]
 
 
-def _scale(findings: Sequence[Finding], card: MetricCard) -> svg.Scale:
+def scale_of(findings: Sequence[Finding], card: MetricCard) -> svg.Scale:
     """A scale from 0 to the metric's upper limit, even if an interval exceeds it; else fitted to the data."""
     values = [v for f in findings for v in (f.value, f.low, f.high, f.baseline_value)]
     values += [f.bound.value for f in findings if f.bound is not None]
@@ -146,7 +146,7 @@ def _scale(findings: Sequence[Finding], card: MetricCard) -> svg.Scale:
     return svg.scale(values, count=4)
 
 
-def _track(f: Finding, scale: svg.Scale) -> Markup:
+def track(f: Finding, scale: svg.Scale) -> Markup:
     """The null's line, the confidence interval and the marker of one finding."""
     middle = ROW / 2
     null, value = svg.percent(scale(f.baseline_value)), svg.percent(scale(f.value))
@@ -257,8 +257,8 @@ def _scatter(pairs: Sequence[tuple[Utility, Finding]], card: MetricCard) -> Mark
         *(_cross(u, f, across, up) for u, f in pairs),
         *(_disc(i, p, f.verdict) for i, (p, (_, f)) in enumerate(zip(places, pairs, strict=True), start=1)),
         label=f"Utility against gain in {card.label}: {len(pairs)} settings, listed in the following table.",
-        x_labels=_ticks(across, ACCURACY),
-        y_labels=_ticks(up, card),
+        x_labels=tick_names(across, ACCURACY),
+        y_labels=tick_names(up, card),
     )
 
 
@@ -300,5 +300,6 @@ def _disc(number: int, place: tuple[float, float, float], kind: str) -> Markup:
     )
 
 
-def _ticks(scale: svg.Scale, card: MetricCard) -> list[str]:
+def tick_names(scale: svg.Scale, card: MetricCard) -> list[str]:
+    """The labels of a scale's ticks; rates in percent."""
     return [f"{100 * t:g}" if card.display == "rate" else svg.tick(t, scale) for t in scale.ticks]

@@ -19,7 +19,9 @@ from glasshouse.disk import write_text
 from glasshouse.outside.text import visible
 from glasshouse.report import numbers, readings, sections, svg, tables, words
 from glasshouse.report.exhibits import draw
-from glasshouse.report.verdicts import leaks, stories
+from glasshouse.report.first_screen import leaks
+from glasshouse.report.first_screen.screen import screen
+from glasshouse.report.verdicts import stories
 from glasshouse.report.verdicts.answer import facts, overall
 from glasshouse.report.verdicts.choice import ORDER, Choice, choose
 from glasshouse.report.verdicts.policy import MARKS, policy
@@ -51,15 +53,14 @@ def render(result: Result, run: Path, *, show_private: bool = False) -> str:
     result = replace(result, utility=readings.one_per_setting(result.utility))
     choice = choose(result)
     parts = sections.sections(result, run, choice, show_private=show_private)
-    leak_list, all_stories = leaks.leaks(result, choice), stories.stories(result, choice)
+    answer, told = overall(result, choice), stories.stories(result, choice)
     return page(
         "report.html",
         suite=result.suite,
-        answer=overall(result, choice),
+        answer=answer,
+        screen=screen(result, choice, answer, told, run, show_private=show_private),
+        scale=leaks.SCALE,
         facts=facts(result),
-        leaks=leak_list,
-        quiet=leaks.quiet(all_stories, leak_list),
-        glossary=[*leaks.GLOSSARY, *leaks.explain(result, leak_list)],
         anchors={part.story.scenario: part.anchor for part in parts},
         cards=choice.cards,
         terms=terms(choice),

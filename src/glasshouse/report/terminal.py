@@ -13,10 +13,10 @@ from rich.text import Text
 from glasshouse.outside.screen import Screen
 from glasshouse.outside.text import visible
 from glasshouse.report import readings, tables, words
+from glasshouse.report.first_screen.leaks import leaks
 from glasshouse.report.verdicts import stories
 from glasshouse.report.verdicts.answer import overall, registered
 from glasshouse.report.verdicts.choice import Choice, choose
-from glasshouse.report.verdicts.leaks import leaks
 from glasshouse.report.verdicts.policy import MARKS as LIMIT_MARKS
 from glasshouse.report.verdicts.policy import Policy, policy
 from glasshouse.results.judgement import OUT

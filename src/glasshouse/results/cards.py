@@ -14,7 +14,8 @@ class ThreatCard:
 
     ``limits``: metric → largest tolerated gain; ``broken``: the sentences on broken limits (:class:`Limit`).
     ``setup``: the federation in a few plain words; ``defenses``: registered name → description, of those in
-    use; ``advice``: a defence to try first, with its description.
+    use; ``advice``: what to try first, a defence's name behind it; ``things``: what examples are
+    ("pictures"); empty: not said.
     """
 
     scenario: str
@@ -34,6 +35,7 @@ class ThreatCard:
     setup: str = ""
     defenses: Mapping[str, str] = field(default_factory=dict)
     advice: str = ""
+    things: str = ""
 
 
 @final
@@ -97,6 +99,8 @@ class MetricCard:
         order: rank among metrics of one severity; the smallest is quoted first.
         note: caveats for comparing the value with a paper's.
         private: the metric is about private data; where False, it is never a headline.
+        headline: what came out, with one ``{}`` for "8 of 8" or "88 % of the" and what examples are
+            ("{} rebuilt recognisably"); empty: ``sentence`` serves.
         landmarks: (value, its meaning, an example as a ``data:`` URL of a PNG), the worst first.
     """
 
@@ -113,4 +117,5 @@ class MetricCard:
     order: int = 1000
     note: str = ""
     private: bool = True
+    headline: str = ""
     landmarks: tuple[tuple[float, str, str], ...] = ()

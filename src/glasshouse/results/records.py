@@ -253,6 +253,8 @@ class Finding(_InCell):
         reason: why the verdict is no stronger, in words; empty for leaks.
         remedy: what would show it, in words.
         by_luck: it would leak alone, but among as many findings as the run has, luck explains it.
+        scored: number of single scores behind the value; None: they are not counted.
+        hits: of these, the number that are 1, for metrics that are 0 or 1 per example; None for others.
         denied_by: metric by whose pixels the same images are further from the original than a guess.
     """
 
@@ -302,6 +304,8 @@ class Finding(_InCell):
     remedy: str = ""
     by_luck: bool = False
     denied_by: str = ""
+    scored: int | None = None
+    hits: int | None = None
 
     @property
     def highest(self) -> Rung | None:

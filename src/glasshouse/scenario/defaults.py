@@ -18,7 +18,7 @@ def fill_metrics(raw: dict[str, Any]) -> None:
     varied = [path for path in raw.get("axes", {}) if str(path).startswith(_PATHS)]
     if not isinstance(audit, dict) or "metrics" in audit or varied or not isinstance(attacks, list):
         return
-    names = [one.get("name") if isinstance(one, dict) else one for one in attacks]
+    names = [str(one.get("name") if isinstance(one, dict) else one) for one in attacks]
     known = registry.names("attacks")
     if not names or not all(name in known for name in names):
         return

@@ -6,7 +6,7 @@ from typing import Any
 
 from glasshouse import registry
 from glasshouse.errors import Problem
-from glasshouse.interfaces import Traits, traits_of
+from glasshouse.interfaces import Traits, traits_if_known
 from glasshouse.limits import LARGEST
 from glasshouse.scenario.axes import plain
 from glasshouse.scenario.problems import dotted_path, unmet
@@ -27,8 +27,7 @@ def feasibility_problems(scenario: Scenario) -> Iterator[Problem]:
 
 def protocol_traits(scenario: Scenario) -> Traits:
     """Traits of the protocol; the defaults for an unknown one, which is reported elsewhere."""
-    name = scenario.federation.protocol
-    return traits_of(name) if name in registry.names("protocols") else Traits()
+    return traits_if_known(scenario.federation.protocol)
 
 
 def _overflowing(path: tuple[str | int, ...], value: Any) -> Iterator[Problem]:

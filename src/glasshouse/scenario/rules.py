@@ -14,6 +14,7 @@ from glasshouse.scenario.problems import unmet
 from glasshouse.scenario.requirements import metrics_requiring
 from glasshouse.scenario.spec import Federation, Scenario
 from glasshouse.scenario.table import Plugin
+from glasshouse.settings import ORDINARY
 
 
 def rule_problems(scenario: Scenario) -> list[Problem]:
@@ -64,6 +65,15 @@ def _protocol(federation: Federation) -> Iterator[Problem]:
         hint = 'set protocol = "fedavg"' if traits.one_pass else 'set sends = "delta"'
         needs = f"1 under {federation.protocol} (one gradient of the whole batch)"
         yield unmet("federation.local_epochs", needs, hint=f"{hint} for several local steps")
+    if federation.training.personal and federation.kind not in ("delta", "parameters"):
+        hint = 'set protocol = "fedavg", or sends = "delta"'
+        needs = "nothing where clients take no local steps"
+        got = ", ".join(federation.training.personal)
+        yield unmet("federation.training.personal", needs, got=got, hint=hint)
+    for option, key in traits.terms.items():
+        if getattr(federation.training, key) != getattr(ORDINARY, key):
+            needs = f"nothing beside federation.options.{option}"
+            yield unmet(f"federation.training.{key}", needs, hint=f"leave federation.training.{key} out")
     yield from _optimizer(federation)
 
 
@@ -190,8 +200,8 @@ def _audit(scenario: Scenario) -> Iterator[Problem]:
         if name not in names:
             path, hint = f"policy.max_gain.{name}", registry.nearest_names(name, names)
             yield unmet(path, "a metric that audit.metrics asks for", got=f"'{name}'", hint=hint)
-    if scenario.policy.min_accuracy is not None and not audit.utility:
-        yield unmet("policy.min_accuracy", "audit.utility = true", got="false")
+    if scenario.policy.min_accuracy is not None:
+        yield from _measurable(scenario)
     if audit.utility and not scenario.data.heldout:
         hint = "give a number, or set audit.utility = false"
         yield unmet("data.heldout", "images to measure utility on", hint=hint)
@@ -216,6 +226,15 @@ def _audit(scenario: Scenario) -> Iterator[Problem]:
         yield unmet("attacks", "at least one attack", got="none", hint="'glasshouse list attacks'")
     if len(set(audit.seeds)) != len(audit.seeds):
         yield unmet("audit.seeds", "different seeds")
+
+
+def _measurable(scenario: Scenario) -> Iterator[Problem]:
+    """Refuse a limit on an accuracy that is not measured."""
+    if not scenario.audit.utility:
+        yield unmet("policy.min_accuracy", "audit.utility = true", got="false")
+    if scenario.federation.training.personal:
+        needs = "nothing beside personal layers: the server has no whole model to measure"
+        yield unmet("policy.min_accuracy", needs, got=str(scenario.policy.min_accuracy))
 
 
 def _kept(federation: Federation, *, logits: bool) -> Iterator[Problem]:

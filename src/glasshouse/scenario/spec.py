@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, final
 
 from pydantic import Field
 
-from glasshouse.interfaces import traits_of
+from glasshouse.interfaces import stated_training, traits_of
 from glasshouse.scenario.table import (
     Arguments,
     Clients,
@@ -185,6 +185,11 @@ class Federation(Table):
     def kind(self) -> Kind:
         """Kind of update: ``sends``, or the default of the protocol's class."""
         return self.sends or traits_of(self.protocol).sends
+
+    @property
+    def local(self) -> Training:
+        """What clients do in a step: ``training``, with what the protocol's options state of it."""
+        return stated_training(self.protocol, self.options, self.training)
 
     @property
     def cohort_size(self) -> int:

@@ -15,6 +15,7 @@ from typing import TypeVar
 from torch import Tensor
 
 from glasshouse.errors import Undefined
+from glasshouse.interfaces import traits_if_known
 from glasshouse.transcript.grants import Cohort, Grants
 from glasshouse.transcript.record import RoundRecord, Transcript
 from glasshouse.transcript.threat import Threat
@@ -54,7 +55,7 @@ def cut(
     numbers_seen = {r.round for r in records}
     terms = transcript.terms
     views = tuple(_round(r, threat, client) for r in records)
-    if threat.role != "server" and grants.cohorts:
+    if threat.role != "server" and grants.cohorts and traits_if_known(terms.protocol).averages:
         views = _with_sums(views, grants, terms)
     return View(
         terms=replace(terms, sends="delta") if terms.sends == "parameters" else terms,

@@ -163,7 +163,8 @@ def read_transcript(folder: Path, *, trust_factory: bool = False, contents: bool
     rows = read_jsonl(plain_file(folder, "rounds.jsonl", subject=subject), most=limits.JSONL_BYTES)
     for number, row in enumerate(rows, start=1):
         line = described.line_of(row, subject=f"{subject}, line {number} of rounds.jsonl")
-        where = f"{subject}, {line.message} of round {line.round}"
+        who = f" of client {line.client}" if isinstance(line, described.UpdateLine) else ""
+        where = f"{subject}, {line.message}{who} of round {line.round}"
         tensors = _tensors_of(line, folder, files, subject=where, contents=contents)
         log.record(described.message_of(line, tensors, subject=where, trust_factory=trust_factory))
     return log.transcript()

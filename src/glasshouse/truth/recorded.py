@@ -27,14 +27,14 @@ class Recorded:
     """The training data of one client in one round.
 
     Attributes:
-        node: the client's id in its framework.
+        node: the client's id or name in its framework; a plain file name.
         round: from 0.
         steps: the batch of every step, in order.
         pixels: inputs are pixels in [0, 1]; False: normalised, as they enter the network.
         sent: the tensors returned by the client's training, before further processing; by name or number.
     """
 
-    node: int
+    node: str
     round: int
     steps: tuple[Batch, ...]
     pixels: bool
@@ -46,7 +46,7 @@ def write_recorded(recorded: Recorded, folder: Path) -> None:
     tensors = {f"{i}.inputs": batch.inputs for i, batch in enumerate(recorded.steps)}
     tensors |= {f"{i}.labels": batch.labels for i, batch in enumerate(recorded.steps)}
     tensors |= {f"{_SENT}{i}.{name}": t for i, (name, t) in enumerate(recorded.sent.items())}
-    path = folder / str(recorded.node) / f"{recorded.round:06d}.safetensors"
+    path = folder / recorded.node / f"{recorded.round:06d}.safetensors"
     write_tensors(path, tensors, {_PIXELS: str(recorded.pixels)}, durable=True)
 
 
@@ -58,13 +58,13 @@ def read_recorded(folder: Path) -> Iterator[Recorded]:
     """
     for path in sorted(folder.glob("*/*.safetensors")):
         subject = f"recorded batches '{path}'"
-        numbers = (path.parent.name, path.stem)
-        if not all(n.isascii() and n.isdecimal() and len(n) <= limits.DIGITS for n in numbers):
+        number = path.stem
+        if not (number.isascii() and number.isdecimal() and len(number) <= limits.DIGITS):
             raise BadFile(
                 subject,
                 needs="files NODE/ROUND.safetensors",
                 got=shorten(f"{path.parent.name}/{path.name}"),
-                fix="give the folder that truth_mod was given",
+                fix="give the folder that the test client was given",
             )
         place = plain_file(path.parent, path.name, subject=subject)
         tensors = read_tensors(place)
@@ -78,7 +78,7 @@ def read_recorded(folder: Path) -> Iterator[Recorded]:
                 fix="record the round again",
             )
         yield Recorded(
-            node=int(path.parent.name),
+            node=path.parent.name,
             round=int(path.stem),
             steps=tuple(Batch(inputs=tensors[f"{i}.inputs"], labels=tensors[f"{i}.labels"]) for i in steps),
             pixels=read_metadata(place).get(_PIXELS) == "True",

@@ -22,9 +22,9 @@ from glasshouse.wire import Terms
 Gradient = Callable[[Mapping[str, Tensor], Tensor], Mapping[str, Tensor]]
 """(parameters, rows of the images) → gradient of the loss."""
 
-LINEAR: Final = frozenset({"sgd", "momentum", "weight_decay", "schedule"})
+LINEAR: Final = frozenset({"sgd", "momentum", "weight_decay", "schedule", "proximal", "personal"})
 """Traits (``Optimizer.traits``) under which one step is a multiple of the gradient plus a known term."""
-CLIPPED: Final = LINEAR | {"nesterov", "accumulate", "proximal", "clip_norm"}
+CLIPPED: Final = LINEAR | {"nesterov", "accumulate", "clip_norm"}
 """Also traits that scale the gradient by an unknown factor, or add nothing to the first step."""
 ANY: Final = CLIPPED | {"adam", "adamw"}
 """All traits."""

@@ -110,7 +110,7 @@ class SumReader(ABC):
         return Needs(
             sees=frozenset({"broadcast", "aggregate"}),
             scope="run",
-            optimizers=frozenset({"sgd", "schedule"}) if linear else ANY,
+            optimizers=frozenset({"sgd", "schedule"}) if linear else ANY - {"personal"},
             repeats=True,
             grants=frozenset({"auxiliary"}) | self._property.grants,
         )

@@ -8,6 +8,7 @@ from typing import Any, Final
 from glasshouse.attacks.base import Attack, Needs
 from glasshouse.attacks.budget import Budget
 from glasshouse.errors import GlasshouseError
+from glasshouse.interfaces import traits_if_known
 from glasshouse.models.derivatives import second_derivative_fault
 from glasshouse.registry import create, load
 from glasshouse.scenario.spec import Scenario
@@ -118,7 +119,7 @@ def foresee_refusal(scenario: Scenario, attack: Plugin) -> Refusal | None:
         granted=promised_grants(scenario),
         protocol=scenario.federation.protocol,
         stepping=stepping_of(
-            scenario.federation.kind, scenario.federation.optimizer, scenario.federation.training
+            scenario.federation.kind, scenario.federation.optimizer, scenario.federation.local
         ),
     )
 
@@ -143,7 +144,8 @@ def first_unmet_need(
     stepping: Collection[str],
 ) -> Refusal | None:
     """The first requirement of an attack that is not met; None: all are met."""
-    if protocol not in needs.protocols:
+    traits = traits_if_known(protocol)
+    if not {protocol, traits.like} & needs.protocols:
         return Refusal(
             subject=subject,
             needs=f"protocol {' or '.join(sorted(needs.protocols))}",
@@ -158,7 +160,8 @@ def first_unmet_need(
             fix="choose an attack that repeats the clients' steps (inverting_gradients), or plain sgd",
         )
     # With known cohorts, a client or bystander can compute the sums from successive models.
-    derived = {"aggregate"} if "cohorts" in granted and threat.role != "server" else set()
+    derives = traits.averages and "cohorts" in granted and threat.role != "server"
+    derived = {"aggregate"} if derives else set()
     if refusal := _missing_sight(needs, subject, threat, threat.sees | derived):
         return refusal
     if fixed := sorted(needs.changes - threat.changes):

@@ -12,6 +12,7 @@ from glasshouse.errors import BadFile, BadValue
 from glasshouse.models.base import Normalize
 from glasshouse.models.build import build, name_tensors
 from glasshouse.store import read_json, write_tensors
+from glasshouse.tensors import finite_fault
 from glasshouse.transcript.files import read_transcript
 from glasshouse.truth.record import Truth, Used, write_truth
 from glasshouse.truth.recorded import read_recorded
@@ -38,8 +39,9 @@ def collect(capture: Path, folders: Sequence[Path]) -> Truth:
         BadFile: no capture, nothing recorded, or a client unknown to the server.
         BadValue: images that are not in [0, 1] after undoing the normalisation.
     """
-    architecture = read_transcript(capture / "transcript", trust_factory=True).terms.architecture
-    clients = {int(node): int(client) for node, client in read_json(capture / NODES).items()}
+    terms = read_transcript(capture / "transcript", trust_factory=True).terms
+    architecture, apart = terms.architecture, (*terms.training.personal, *terms.training.fixed)
+    clients = {node: int(client) for node, client in read_json(capture / NODES).items()}
     network = build(architecture)
     normalize = dict(network.named_children()).get("normalize")
     pool: dict[str, tuple[int, Tensor, Tensor]] = {}
@@ -48,7 +50,7 @@ def collect(capture: Path, folders: Sequence[Path]) -> Truth:
         if one.node not in clients:
             raise BadFile(
                 "truth of a capture",
-                needs=f"batches of nodes that the server talked to: {', '.join(map(str, clients))}",
+                needs=f"batches of nodes that the server talked to: {', '.join(clients)}",
                 got=f"node {one.node}",
                 fix="give the folders of the clients of this run",
             )
@@ -58,15 +60,15 @@ def collect(capture: Path, folders: Sequence[Path]) -> Truth:
             pairs = zip(_pixels(inputs, architecture), batch.labels, strict=True)
             steps.append(tuple(_row(image, label, pool) for image, label in pairs))
         key = one.round, clients[one.node]
-        if one.sent:
-            write_tensors(sent_file(capture, *key), name_tensors(one.sent, network))
+        if one.sent and not finite_fault(one.sent):  # a broken result shows nothing about the terms
+            write_tensors(sent_file(capture, *key), name_tensors(one.sent, network, apart=apart))
         examples[key] = Used(steps=tuple(steps), behaviour="honest")
     if not examples:
         raise BadFile(
             f"truth of capture '{capture}'",
-            needs="batches that truth_mod recorded",
+            needs="batches that a test client recorded",
             got=f"none in {', '.join(map(str, folders))}",
-            fix="give the folders that truth_mod was given",
+            fix="give the folders that test clients were given",
         )
     _, images, labels = zip(*pool.values(), strict=True)
     truth = Truth(

@@ -13,7 +13,7 @@ from glasshouse.audit.captured.build import build_captured, truth_of
 from glasshouse.audit.captured.terms import TOLERANCE, check_terms
 from glasshouse.audit.defenses.check import check_defenses
 from glasshouse.audit.defenses.declared import Judged
-from glasshouse.audit.hashes import recorded_files, write_hashes
+from glasshouse.audit.provenance.hashes import recorded_files, write_hashes
 from glasshouse.audit.simulation.group import Group, file_group, simulate, utility_of
 from glasshouse.audit.simulation.monitor import BothSides
 from glasshouse.audit.simulation.record import (
@@ -30,6 +30,8 @@ from glasshouse.transcript.files import read_memory, read_own, read_transcript
 from glasshouse.transcript.record import Log, Transcript
 from glasshouse.wire import Mechanism
 
+_NAMED: Final = 3
+"""Largest number of failed answers that a note names."""
 _ROUNDS: Final = 20
 """Number of rounds examined, enough of a client's updates to estimate a defence's strength."""
 
@@ -88,7 +90,7 @@ def _record_capture(scenario: Scenario, group: Group) -> None:
             utility=utility_of(federation, last.tensors) if agreed else None,
             rounds=scenario.federation.rounds,
             seconds=time.process_time() - started,
-            facts=replace(federation.facts, notes=(*_notes(checked), *defenses)),
+            facts=replace(federation.facts, notes=(*_notes(checked), *_left_out(transcript), *defenses)),
             terms=checked,
         ),
         folder,
@@ -111,6 +113,16 @@ def _notes(checked: TermsCheck) -> tuple[str, ...]:
         origin,
         f"The declared training is the real one: {error} ({tested}; rounding is below {TOLERANCE:g}).",
     )
+
+
+def _left_out(transcript: Transcript) -> tuple[str, ...]:
+    """Which clients gave an error instead of a usable update, in one sentence."""
+    failed = [d for record in transcript.rounds for d in record.dropouts if d.reason]
+    if not failed:
+        return ()
+    told = "; ".join(f"client {d.client} in round {d.round}: {d.reason}" for d in failed[:_NAMED])
+    more = f"; and {len(failed) - _NAMED} more" if len(failed) > _NAMED else ""
+    return (f"Left out, the others are audited: {told}{more}.",)
 
 
 def _defense_notes(transcript: Transcript, declared: Sequence[Mechanism]) -> tuple[str, ...]:

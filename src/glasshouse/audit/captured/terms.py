@@ -20,7 +20,7 @@ from glasshouse.audit.simulation.record import TermsCheck
 from glasshouse.federation.client import LocalTraining
 from glasshouse.models.build import build, load
 from glasshouse.rng import Rng
-from glasshouse.settings import Optimizer
+from glasshouse.settings import Optimizer, covers
 from glasshouse.store import read_tensors
 from glasshouse.tasks.declare import declared_task
 from glasshouse.tensors import norm, scale_tensors
@@ -65,7 +65,8 @@ class Case:
         load(model, self.broadcast.tensors)
         order = tuple(torch.tensor(step) for step in self.used.steps)
         how = LocalTraining.of(terms, round=self.broadcast.round)
-        return replace(how, kind="delta", order=order)(model, self.pool, rng=Rng.root(0)).tensors
+        after = replace(how, kind="delta", order=order)(model, self.pool, rng=Rng.root(0)).tensors
+        return {name: t for name, t in after.items() if name in self.change}
 
     def error(self, terms: Terms) -> float:
         """Relative error of the change by training under ``terms``."""
@@ -92,11 +93,15 @@ def check_terms(capture: Path, transcript: Transcript, truth: Truth) -> TermsChe
 def _cases(capture: Path, transcript: Transcript, truth: Truth) -> Iterator[Case]:
     records = {record.round: record for record in transcript.rounds}
     recorded = [key for key in sorted(truth.used) if sent_file(capture, *key).is_file()]
+    personal = transcript.terms.training.personal
+    if personal:  # a client's own layers are known before its first round only
+        recorded = list({client: (number, client) for number, client in reversed(recorded)}.values())
     for number, client in recorded[:UPDATES]:
         broadcast = records[number].received_by(client) if number in records else None
         if broadcast is None:
             continue
-        names = LocalTraining.of(transcript.terms, round=number).parameters(build(broadcast.architecture))
+        trained = LocalTraining.of(transcript.terms, round=number).parameters(build(broadcast.architecture))
+        names = [name for name in trained if not covers(personal, name)]
         update = read_tensors(sent_file(capture, number, client))
         yield Case(
             terms=transcript.terms,

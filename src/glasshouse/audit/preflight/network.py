@@ -12,10 +12,11 @@ from glasshouse.data.survey import Survey
 from glasshouse.errors import GlasshouseError, Problem
 from glasshouse.interfaces import traits_of
 from glasshouse.modalities.image import Image
-from glasshouse.models.build import build
+from glasshouse.models.build import build, shortlist
 from glasshouse.models.derivatives import Fault, derivative_fault
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin
+from glasshouse.settings import Training, covers
 from glasshouse.tasks.base import Task
 from glasshouse.tasks.classification import Classification
 from glasshouse.tasks.declare import declared_task
@@ -62,6 +63,33 @@ def network_problems(scenario: Scenario, survey: Survey) -> Iterator[Problem]:
         if fault is not None:
             needs, got, hint = fault
             yield Problem(path=path, needs=needs, got=got, hint=hint)
+        elif path == "model":
+            yield from _patterns(scenario.federation.local, network)
+
+
+def _patterns(training: Training, network: Architecture) -> Iterator[Problem]:
+    """Patterns of names that match nothing in the model, or leave nothing to be sent."""
+    apart = {"personal": training.personal, "fixed": training.fixed}
+    if not any(apart.values()):
+        return
+    with without_memory(network):
+        model = build(network)
+    names = list(model.state_dict())
+    layers = sorted({name.rpartition(".")[0] for name in names})
+    for key, patterns in apart.items():
+        for pattern in patterns:
+            if not any(covers((pattern,), name) for name in names):
+                needs = "patterns of names of the model's layers"
+                yield Problem(
+                    path=f"federation.training.{key}",
+                    needs=needs,
+                    got=pattern,
+                    hint=f"its layers: {shortlist(layers)}",
+                )
+    both = (*training.personal, *training.fixed)
+    if all(covers(both, name) for name, _ in model.named_parameters()):
+        needs = "a parameter that travels"
+        yield Problem(path="federation.training", needs=needs, got="all personal or fixed", hint="")
 
 
 def without_memory(network: Architecture) -> AbstractContextManager[object]:

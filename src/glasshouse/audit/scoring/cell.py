@@ -11,10 +11,10 @@ from glasshouse.attacks.base import Claim
 from glasshouse.audit import guarded
 from glasshouse.audit.attacking.needs import declared, federation_of
 from glasshouse.audit.scoring.claims import claimed_kinds
-from glasshouse.audit.scoring.contrast import contrasts
 from glasshouse.audit.scoring.evidence import illustrate
-from glasshouse.audit.scoring.family import primary_metrics
 from glasshouse.audit.scoring.finding import Measurement, finding_of
+from glasshouse.audit.scoring.judging.contrast import contrasts
+from glasshouse.audit.scoring.judging.family import primary_metrics
 from glasshouse.audit.scoring.pair import can_score
 from glasshouse.audit.scoring.read import Run, read_runs
 from glasshouse.audit.scoring.score import ScoredMetric, score_metric

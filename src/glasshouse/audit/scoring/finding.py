@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Final, final
 import numpy as np
 
 from glasshouse.attacks.base import Reconstruction, Representations
-from glasshouse.audit.scoring.certificate import SEARCHED, certificate_of
 from glasshouse.audit.scoring.exchange import exchange
 from glasshouse.audit.scoring.gains import gain_of, middle, null_of, p_of, value_of, with_chance
+from glasshouse.audit.scoring.judging.certificate import SEARCHED, certificate_of
+from glasshouse.audit.scoring.judging.verdict import Evidence, decide
 from glasshouse.audit.scoring.read import Run
 from glasshouse.audit.scoring.score import ScoredMetric
 from glasshouse.audit.scoring.table import Table
-from glasshouse.audit.scoring.verdict import Evidence, decide
 from glasshouse.audit.scoring.words import chosen_words, given_words, place_of
 from glasshouse.errors import Undefined
 from glasshouse.federation.defenses.guarantee import Guarantee
@@ -120,6 +120,7 @@ def finding_of(cell: Cell, attack: Plugin, measured: Measurement, runs: Sequence
             claimed=bool(scored.claimed or scored.clients),
         )
     )
+    count, hits = _counted(scored, metric)
     finding = Finding(
         **place_of(cell),
         attack=attack.label or attack.name,
@@ -162,8 +163,18 @@ def finding_of(cell: Cell, attack: Plugin, measured: Measurement, runs: Sequence
         power=measured.power,
         alone=measured.alone,
         draws=len(scored.runs),
+        scored=count,
+        hits=hits,
     )
     return replace(finding, missing=_absent(measured, finding, runs))
+
+
+def _counted(scored: ScoredMetric, metric: Metric) -> tuple[int | None, int | None]:
+    """How many single scores there are, and how many are 1, of a metric that is 0 or 1; else nothing."""
+    values = [value for row in scored.values for value in row]
+    if scored.clients or not metric.counts or not set(values) <= {0.0, 1.0}:
+        return None, None
+    return len(values), sum(value == 1.0 for value in values)
 
 
 def _rung(knows: Knows, scored: ScoredMetric, value: float, gain: Interval, p: float) -> Rung:

@@ -97,6 +97,7 @@ def _metric_card(plugin: Plugin) -> MetricCard:
         order=wording.order,
         note=wording.note,
         private=wording.private,
+        headline=wording.headline,
         landmarks=() if isinstance(pictures, Refusal) else tuple(pictures),
     )
 
@@ -124,6 +125,7 @@ def threat_card(scenario: Scenario, cells: Sequence[CellResult]) -> ThreatCard:
         setup=_setup(scenario),
         defenses=_defenses(scenario),
         advice=_advice(scenario),
+        things=facts.things if facts else "",
     )
 
 
@@ -171,13 +173,13 @@ def _defenses(scenario: Scenario) -> dict[str, str]:
 
 
 def _advice(scenario: Scenario) -> str:
-    """The defence to try first in a scenario without one: it has a proof for what the clients send."""
+    """What to try first without a defence, its name behind it: it has a proof for what clients send."""
     advice = {
-        "logits": "label_only, which sends the most likely class alone",
-        "document": "a larger min_child_weight with fewer and shallower trees: no cell holds few rows",
-        "parameters": "dp_sgd, which clips and adds noise while a client trains",
+        "logits": "send the most likely class alone (label_only)",
+        "document": "grow fewer and shallower trees, so that no cell holds few rows (min_child_weight)",
+        "parameters": "clip and add noise while a client trains (dp_sgd)",
     }
-    usual = "gaussian_mechanism, which limits each update's size and adds noise"
+    usual = "limit each update's size and add noise (gaussian_mechanism)"
     return advice.get(scenario.federation.kind, usual)
 
 

@@ -127,13 +127,14 @@ def architecture_of(scenario: Scenario, dealt: DealtData) -> Architecture:
 def built_on(scenario: Scenario, setting: Setting, roles: Roles, source: DataSource, *, rng: Rng) -> Built:
     """Build what an audit needs besides the federation, whether simulated or captured."""
     architecture, public = setting.terms.architecture, scenario.data.images_are_public
+    personal = setting.terms.training.personal  # then the server has no whole model to measure
     return Built(
         setting=setting,
         rng=rng,
         threat=threat_of(scenario),
         grants=scenario.grants,
         auxiliary=roles.auxiliary,
-        heldout=roles.heldout if scenario.audit.utility else None,
+        heldout=roles.heldout if scenario.audit.utility and not personal else None,
         public=roles.public,
         attacked=frozenset(r % setting.rounds for r in scenario.audit.rounds),
         scoring=scoring_of(scenario, roles, architecture, rng),
@@ -142,6 +143,7 @@ def built_on(scenario: Scenario, setting: Setting, roles: Roles, source: DataSou
             data=data_words(source, roles),
             public=source.public if public is None else public,
             model=f"{architecture.name}, {sum(t.numel() for t in setting.start.values()):,} parameters",
+            things=architecture.inputs.nouns,
         ),
     )
 
@@ -215,7 +217,7 @@ def _terms(scenario: Scenario, architecture: Architecture, domain_roles: ClassRo
         local_epochs=federation.local_epochs,
         learning_rate=federation.learning_rate,
         optimizer=federation.optimizer,
-        training=federation.training,
+        training=federation.local,
         server_rate=federation.server_rate,
         secure_sum=federation.secure_sum,
         weighting=federation.weighting,

@@ -19,6 +19,7 @@ from torch import Tensor
 from glasshouse.audit.attacking.isolation import call_plugin
 from glasshouse.audit.simulation.build import build, guarantee_of
 from glasshouse.errors import BadValue
+from glasshouse.federation.client import LocalTraining
 from glasshouse.federation.defenses.canaries import ClientCanary, ExampleCanaries
 from glasshouse.federation.defenses.guarantee import Guarantee
 from glasshouse.federation.setting import FederationProtocol, Setting
@@ -203,7 +204,7 @@ def with_canaries(
         BadValue: the update has fewer entries than there are canaries.
     """
     model = setting.build(setting.terms.architecture)
-    entries = sum(p.numel() for n, p in model.named_parameters() if n.startswith(setting.terms.trained))
+    entries = sum(p.numel() for p in LocalTraining.of(setting.terms, round=0).parameters(model).values())
     if entries < len(included):
         raise BadValue(
             "canaries",

@@ -17,8 +17,8 @@ from glasshouse.attacks.base import ActiveAttack, Attack
 from glasshouse.audit.attacking.call import declared_grants
 from glasshouse.audit.attacking.isolation import call_on, own_device
 from glasshouse.audit.attacking.needs import attack_of, find_refusal, refusal_of
-from glasshouse.audit.hashes import NOTES, write_hashes
 from glasshouse.audit.log import collect_notes
+from glasshouse.audit.provenance.hashes import NOTES, write_hashes
 from glasshouse.audit.simulation.build import Built, build
 from glasshouse.audit.simulation.grants import collect_grants
 from glasshouse.audit.simulation.guard import SimulatedGuard
@@ -162,6 +162,7 @@ def has_use_for_crew(scenario: Scenario) -> bool:
     """Whether clients may train in parallel, and are numerous enough for it to pay off."""
     federation = scenario.federation
     is_plain = not federation.behaviours and scenario.guard == Guard() and not scenario.captured
+    is_plain &= not federation.local.personal  # what clients keep between rounds stays in one process
     return is_plain and federation.kind != "logits" and federation.rounds * federation.cohort_size >= WORTH
 
 

@@ -22,6 +22,7 @@ class Facts:
     Attributes:
         data: dataset and roles, in words.
         public: the private images may be shown.
+        things: what examples are, in the plural ("pictures").
         model: name and size, in words.
         guarantee: of the defences over the whole federation; None: nothing is proved.
         notes: for a capture, the declared terms and whether they are correct.
@@ -35,6 +36,7 @@ class Facts:
     guarantee: Guarantee | None = None
     notes: tuple[str, ...] = ()
     pretrained: Mapping[str, Any] | None = None
+    things: str = ""
 
 
 @final

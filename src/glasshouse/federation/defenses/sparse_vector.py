@@ -2,7 +2,7 @@
 
 Source: Shokri & Shmatikov 2015, "Privacy-Preserving Deep Learning", CCS, section 5.3, and Dwork & Roth 2014,
 "The Algorithmic Foundations of Differential Privacy", section 3.6; the rule is that of NVIDIA FLARE's filter
-``SVTPrivacy``, with its settings per local step.
+``SVTPrivacy`` before 2.9 (which clips before the noise), with its settings per local step.
 
 No guarantee is computed. Lyu, Su & Li 2017 (VLDB, arXiv:1603.01699) show that variants of the technique spend
 more budget than they state: here the threshold is not redrawn after a hit, and the noise is set by the clamp,

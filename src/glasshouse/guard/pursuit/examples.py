@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glasshouse.errors import BadValue
-from glasshouse.interfaces import HasLosses
+from glasshouse.examples import Batch
+from glasshouse.interfaces import losses_of, mean_loss, task_of
 
 
 @final
@@ -46,33 +47,48 @@ class Own:
 
 
 def train_loss(model: nn.Module, some: Own) -> Tensor:
-    """The loss that training minimises, for honest models."""
-    return goals(model, some, balanced=False).mean()
+    """The loss that training minimises, as the task of ``model`` says, for honest models."""
+    return mean_loss(model, Batch(inputs=some.inputs, labels=some.targets))
 
 
 def goals(model: nn.Module, some: Own, *, balanced: bool = True) -> Tensor:
     """A number per example whose gradient is what that example adds to the update, (B,).
 
-    Where the output is one row of logits per example, the gradient there has norm 1 for every example,
-    however well the model fits it (towards the label if it vanished), so that unevenness is due to the model.
-    A model with its own losses keeps them.
+    Where every example has one class, the gradient at the logits has norm 1 for every example, however well
+    the model fits it (towards the label if it vanished), so that unevenness is due to the model. All other
+    tasks keep their losses: numbers, several labels, next tokens, masks.
+
+    Args:
+        model: its task says what is minimised; a bare module is a classifier.
+        some: the examples.
+        balanced: False: the losses of the task, as they are.
+
+    Raises:
+        BadValue: the targets are classes, and the output is not one row of logits per example.
     """
-    if isinstance(model, HasLosses):
-        return model.losses(some.inputs, some.targets)
+    task = task_of(model)
+    if not task.one_label:
+        return losses_of(model, Batch(inputs=some.inputs, labels=some.targets))
     logits = model(some.inputs)
     _check(logits, some)
     if not balanced:
-        return F.cross_entropy(logits, some.targets, reduction="none")
-    return (logits * unit_force(logits.detach(), some.targets)).sum(1)
+        return task.losses(logits, some.targets, some.inputs)
+    each: Tensor = (logits * unit_force(task.chances(logits.detach()), some.targets)).sum(1)
+    return each
 
 
-def unit_force(logits: Tensor, targets: Tensor) -> Tensor:
-    """Each example's loss gradient at the logits, with norm 1; if it vanished, towards the label."""
-    classes = torch.arange(logits.shape[1], device=logits.device)
-    label = (targets[:, None] == classes).to(logits)  # one_hot looks at values, which vmap does not allow
-    force = logits.softmax(1) - label
+def unit_force(chances: Tensor, targets: Tensor) -> Tensor:
+    """Each example's loss gradient at the logits, with norm 1; if it vanished, towards the label.
+
+    Args:
+        chances: of the classes, (B, K).
+        targets: classes, (B,).
+    """
+    classes = torch.arange(chances.shape[1], device=chances.device)
+    label = (targets[:, None] == classes).to(chances)  # one_hot looks at values, which vmap does not allow
+    force = chances - label
     vanished = force.norm(dim=1, keepdim=True) < 1e-6
-    return F.normalize(torch.where(vanished, 1 / logits.shape[1] - label, force), dim=1)
+    return F.normalize(torch.where(vanished, 1 / chances.shape[1] - label, force), dim=1)
 
 
 def _check(logits: object, some: Own) -> None:
@@ -81,7 +97,7 @@ def _check(logits: object, some: Own) -> None:
     shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits)
     raise BadValue(
         "inspection of a model's behaviour",
-        needs="for each example one row of logits, or a model with its own losses",
+        needs="for each example one row of logits, or a model with a task that is no classification",
         got=f"{shape} of {len(some)} examples",
         fix="give examples in the form that the model takes",
     )

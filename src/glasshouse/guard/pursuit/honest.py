@@ -27,7 +27,7 @@ STEPS: Final = (0, 2, 8, 32)
 """Training steps after which honest models are measured."""
 LONGER: Final = (*STEPS, 64, 128)
 """The same, used if single rows of a model isolate more examples than those do."""
-FRESH: Final = 6
+FRESH: Final = 12
 """Honest models that are measured as initialised; as many as there are recipes are also trained."""
 _BATCH: Final = 64
 _BOUND: Final = 10.0  # of the buffers that are kept: statistics and constants of normalisation are below it
@@ -248,9 +248,9 @@ def _of(found: Sequence[Found], name: str) -> Given:
 def _range_of(every: Sequence[Given], batch: int, fresh: Sequence[Given] = ()) -> Range:
     """Limits by the spread of honest models.
 
-    What single rows isolate varies among fresh models: the limit is what a share of ``CHANCE`` of further ones
-    exceeds, and at least a margin over all that was measured. What combinations add is nearly always nothing:
-    a margin over all that was measured.
+    What single rows isolate varies among fresh models: the limit is what a share of ``CHANCE`` of further
+    ones exceeds, and at least a margin over all that was measured. What combinations add is nearly always
+    nothing: a margin over all that was measured.
 
     Args:
         every: measured, trained models too.
@@ -325,7 +325,8 @@ def _undo_parametrizations(model: nn.Module) -> None:
     for part in model.modules():
         if not nn.utils.parametrize.is_parametrized(part):
             continue
-        for name, chain in list(part.parametrizations.items()):
+        chains = part.get_submodule("parametrizations")
+        for name, chain in list(chains.named_children()):
             for p in chain.parameters():
                 p.copy_(_ordinary(name if p.ndim > 1 else "scale", p))
 

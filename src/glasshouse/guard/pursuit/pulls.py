@@ -315,7 +315,7 @@ def _with_batch_statistics(model: nn.Module, own: Own) -> nn.Module:
     if norms:
         for part in norms:
             part.momentum, part.track_running_stats = 1.0, True
-            if part.running_mean is None:
+            if getattr(part, "running_mean", None) is None:  # batch statistics alone
                 part.running_mean = torch.zeros(part.num_features, device=own.inputs.device)
                 part.running_var = torch.ones(part.num_features, device=own.inputs.device)
                 part.num_batches_tracked = torch.zeros((), dtype=torch.long)

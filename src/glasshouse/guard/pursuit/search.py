@@ -117,6 +117,7 @@ def _fit(columns: Tensor, support: Tensor) -> ReadOuts:
     others = columns[support]  # (r, k, N)
     weights = torch.ones_like(columns)
     eye = _RIDGE * columns.shape[1] * torch.eye(support.shape[1], dtype=columns.dtype)
+    beta = torch.zeros_like(columns[:, : support.shape[1]])
     for step in range(ROUNDS):
         weighted = others * weights[:, None]
         products = weighted @ others.mT + eye

@@ -6,8 +6,7 @@ message. Only the sum that secure aggregation reveals is computed above the grid
 :func:`watch` records it.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -16,32 +15,29 @@ from flwr.common import FitRes, Parameters, Scalar
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 from flwr.serverapp import Grid, ServerApp
-from torch import nn
 
-from glasshouse.errors import BadFile, BadValue
-from glasshouse.integrations.flower.recording import Recording
-from glasshouse.modalities.base import Modality
+from glasshouse.integrations.declared import (
+    MOST_BYTES,
+    Model,
+    Pixels,
+    architecture_of,
+    check_known,
+    start,
+)
+from glasshouse.integrations.flower import records
+from glasshouse.integrations.recording import Node, Recording
 from glasshouse.models import build as models
-from glasshouse.settings import NORMALISATION, Optimizer, Training
-from glasshouse.tasks.base import Task
 from glasshouse.transcript.record import Keep
-from glasshouse.wire import Architecture, Terms
 
-MOST_BYTES: Final = 20 * 2**30
-"""Default maximum size of a capture: 20 GiB."""
 _CONFIG: Final = ("batch-size", "local-epochs", "learning-rate")
 """Settings of a run that are terms, under the names used in the apps that ``flwr new`` generates."""
-
-Pixels = tuple[float | Sequence[float], float | Sequence[float]]
-Described = tuple[str | Callable[..., nn.Module], tuple[int, int, int] | Modality, int | Task]
-"""The network, the (C, H, W) of its pictures or another modality, the number of classes or another task."""
 
 
 def capture(
     app: ServerApp,
     folder: str | Path,
     *,
-    model: Architecture | Described,
+    model: Model,
     normalize: Pixels | None = None,
     terms: Mapping[str, Any] | None = None,
     keep: Keep | None = None,
@@ -69,10 +65,10 @@ def capture(
         BadValue: the model or the terms are inconsistent; at the start of a run, no batch size is known.
         BadFile: ``folder`` contains a capture.
     """
-    architecture = _architecture(model, normalize)
-    network = models.build(architecture)
+    architecture = architecture_of(model, normalize)
+    models.build(architecture)  # what cannot be built is said before the run
     declared = dict(terms or {})
-    _check_known(declared)
+    check_known(declared)
 
     captured = ServerApp()
 
@@ -80,15 +76,7 @@ def capture(
     def main(grid: Grid, context: Context) -> None:
         config = context.run_config
         configured = {name.replace("-", "_"): config[name] for name in _CONFIG if name in config}
-        stated = _terms(architecture, {**configured, **declared})
-        place = Path(folder).expanduser()
-        if (place / "transcript").exists():
-            raise BadFile(
-                f"capture in '{place}'", needs="a new folder", got="a transcript", fix="choose another folder"
-            )
-        recording = Recording(
-            folder=place, terms=stated, network=network, keep=keep or Keep(), most_bytes=most_bytes
-        )
+        recording = start(folder, architecture, {**configured, **declared}, keep=keep, most_bytes=most_bytes)
         try:
             app(CapturingGrid(grid, recording), context)
         finally:
@@ -151,13 +139,13 @@ class CapturingGrid(Grid):
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """As of the grid; recorded."""
         batch = list(messages)
-        self.recording.asked(batch)
+        self.recording.asked(filter(None, map(records.instruction_of, batch)))
         return self._inner.push_messages(batch)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """As of the grid; recorded."""
         received = list(self._inner.pull_messages(message_ids))
-        self.recording.answered(received)
+        self.recording.answered(filter(None, map(records.reply_of, received)))
         return received
 
     def send_and_receive(
@@ -165,9 +153,9 @@ class CapturingGrid(Grid):
     ) -> Iterable[Message]:
         """As of the grid; recorded."""
         batch = list(messages)
-        self.recording.asked(batch)
+        self.recording.asked(filter(None, map(records.instruction_of, batch)))
         received = list(self._inner.send_and_receive(batch, timeout=timeout))
-        self.recording.answered(received)
+        self.recording.answered(filter(None, map(records.reply_of, received)))
         return received
 
 
@@ -190,9 +178,11 @@ class _WatchedStrategy(Strategy):
         failures: list[tuple[ClientProxy, FitRes] | BaseException],
     ) -> tuple[Parameters | None, dict[str, Scalar]]:
         """As of the strategy. Under secure aggregation every result contains the mean of all."""
-        examples = {int(proxy.cid): result.num_examples for proxy, result in results}
+        examples: dict[Node, int] = {int(proxy.cid): result.num_examples for proxy, result in results}
         if results:
-            self._recording.summed(server_round - 1, examples, _record(results[0][1].parameters))
+            self._recording.summed(
+                server_round - 1, examples, records.tensors_of(_record(results[0][1].parameters))
+            )
         return self._inner.aggregate_fit(server_round, results, failures)
 
     initialize_parameters = _forwarded("initialize_parameters")
@@ -205,72 +195,3 @@ class _WatchedStrategy(Strategy):
 def _record(parameters: Parameters) -> ArrayRecord:
     arrays = (Array(dtype="", shape=(), stype=parameters.tensor_type, data=t) for t in parameters.tensors)
     return ArrayRecord({str(i): array for i, array in enumerate(arrays)})
-
-
-def _architecture(
-    model: Architecture | Described,
-    normalize: Pixels | None,
-) -> Architecture:
-    """The architecture from which an audit builds the network in another process.
-
-    Raises:
-        BadValue: another process cannot import the network, or mean or deviation differ between channels.
-    """
-    if isinstance(model, tuple):
-        name = model[0] if isinstance(model[0], str) else _name_of(model[0])
-        model = Architecture.of(name, model[1], model[2])
-    if normalize is None:
-        return model
-    numbers = [set(one) if isinstance(one, Sequence) else {one} for one in normalize]
-    if any(len(one) != 1 for one in numbers):
-        raise BadValue(
-            "normalize of a captured network",
-            needs="one mean and one standard deviation for all channels",
-            got=str(normalize),
-            fix="give as model a function that returns glasshouse.adapt(network, normalize=(means, stds))",
-        )
-    outside = dict(zip(NORMALISATION, (float(one.pop()) for one in numbers), strict=True))
-    return replace(model, arguments={**model.arguments, **outside})
-
-
-def _name_of(factory: Callable[..., nn.Module]) -> str:
-    """The name by which another process imports ``factory``."""
-    module, name = getattr(factory, "__module__", ""), getattr(factory, "__qualname__", "")
-    if module in ("", "__main__") or not name.isidentifier():
-        raise BadValue(
-            "network of a captured federation",
-            needs="a class or function that an audit can import: at the top of a module",
-            got=f"'{name or factory}' of '{module}'",
-            fix="move it to a file of its own, and import it from there",
-        )
-    return f"{module}:{name}"
-
-
-def _check_known(declared: Mapping[str, Any]) -> None:
-    """Reject fields that terms do not have."""
-    known = {f.name for f in fields(Terms)} - {"architecture", "sends", "secure_sum", "public"}
-    if unknown := sorted(declared.keys() - known):
-        raise _bad_terms(f"fields among {', '.join(sorted(known))}", ", ".join(unknown))
-
-
-def _terms(model: Architecture, declared: Mapping[str, Any]) -> Terms:
-    """Declared terms; the observed ones are filled in later.
-
-    Raises:
-        BadValue: the batch size is missing.
-    """
-    if "batch_size" not in declared:
-        raise _bad_terms(
-            "the examples in a step of the clients' training",
-            "no batch_size in terms, and no batch-size in the run's configuration",
-        )
-    optimizer = Optimizer.model_validate(declared.get("optimizer", {}))
-    training = Training.model_validate(declared.get("training", {}))
-    terms = {"protocol": "fedavg", "clients": 1, "cohort": 1, **declared}
-    terms |= {"optimizer": optimizer, "training": training}
-    return Terms(**terms, architecture=model, sends="parameters")
-
-
-def _bad_terms(needs: str, got: str) -> BadValue:
-    fix = "say how clients train: terms={'batch_size': 32, 'local_epochs': 1, 'learning_rate': 0.1}"
-    return BadValue("terms of a captured Flower app", needs=needs, got=got, fix=fix)

@@ -30,7 +30,7 @@ from glasshouse.integrations.flower.preflight import (
 )
 from glasshouse.integrations.flower.records import Mod, Next, arrays_of, is_secure, stage_of, tensors_of
 from glasshouse.integrations.flower.reports import OnFinding, Report, Settings
-from glasshouse.integrations.flower.watching import watching
+from glasshouse.integrations.watching import watching
 from glasshouse.models import build as models
 from glasshouse.wire import Architecture
 

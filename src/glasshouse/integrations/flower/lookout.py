@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from glasshouse.errors import BadValue
 from glasshouse.integrations.flower.examiner import BATCH, Examiner, Examples
-from glasshouse.integrations.flower.watching import paused
+from glasshouse.integrations.watching import paused
 from glasshouse.models import build as models
 
 ENOUGH: Final = 64

@@ -19,7 +19,7 @@ from glasshouse.integrations.flower.examiner import Examples
 from glasshouse.integrations.flower.lookout import Lookout
 from glasshouse.integrations.flower.records import Mod, Next, arrays_of, put_tensors, stage_of, tensors_of
 from glasshouse.integrations.flower.reports import OnFinding, Report, Settings
-from glasshouse.integrations.flower.watching import current, watching
+from glasshouse.integrations.watching import current, watching
 from glasshouse.models import build as models
 from glasshouse.tensors import difference
 from glasshouse.wire import Architecture

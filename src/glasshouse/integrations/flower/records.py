@@ -14,6 +14,7 @@ from flwr.app import Array, ArrayRecord, Context, Message, MessageType, RecordDi
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS
 from torch import Tensor
 
+from glasshouse.integrations.recording import Instruction, Reply
 from glasshouse.outside import limits
 from glasshouse.wire import Stage, Value
 
@@ -58,6 +59,39 @@ def arrays_of(content: RecordDict) -> ArrayRecord | None:
 def tensors_of(record: ArrayRecord) -> dict[str, Tensor]:
     """The tensors of a record, by its own names: those of the model, or numbers in legacy apps."""
     return {name: torch.from_numpy(array.numpy().copy()) for name, array in record.items()}
+
+
+def instruction_of(message: Message) -> Instruction | None:
+    """What a message asks of a client; None: neither training nor evaluation."""
+    stage = stage_of(message)
+    if stage is None:
+        return None
+    arrays = arrays_of(message.content) if message.has_content() else None
+    return Instruction(
+        node=message.metadata.dst_node_id,
+        stage=stage,
+        round=round_of(message),
+        load=None if arrays is None else lambda: tensors_of(arrays),
+        content=None if arrays is None else [array.data for array in arrays.values()],
+        secure=is_secure(message),
+    )
+
+
+def reply_of(message: Message) -> Reply | None:
+    """What a client answers; None: neither to training nor to evaluation."""
+    node, stage = message.metadata.src_node_id, stage_of(message)
+    if stage is None:
+        return None
+    if message.has_error():
+        return Reply(node=node, stage=stage, error=message.error.reason or f"error {message.error.code}")
+    values, arrays = values_of(message.content), arrays_of(message.content)
+    return Reply(
+        node=node,
+        stage=stage,
+        values=values,
+        load=None if arrays is None else lambda: tensors_of(arrays),
+        examples=examples_of(values),
+    )
 
 
 def put_tensors(record: ArrayRecord, tensors: Sequence[Tensor]) -> None:

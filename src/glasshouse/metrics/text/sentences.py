@@ -117,6 +117,7 @@ class ExactSentences(SentenceHits):
     )
     wording = rate_wording(
         label="sentences read word for word",
+        headline="{} read word for word",
         sentence="read {} of the private sentences word for word",
         explanation="Share of the private sentences that the attack wrote down without one wrong word: "
         "higher is worse. Guessing reaches about 0 %, unless people write the same sentences.",

@@ -5,7 +5,6 @@ One structure, written as HTML and as Markdown. Its words for guarantees are tho
 28/2024, its requirements those of OWASP AISVS 1.0, chapter 11.2. It says "evidence for", never "compliant".
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,19 @@ from typing import Final, NamedTuple, final
 
 from glasshouse.outside.text import markdown as escape
 from glasshouse.report import html, numbers, readings, tables, words
-from glasshouse.report.cards import SEVERITIES, Cards
+from glasshouse.report.cards import Cards
+from glasshouse.report.first_screen.matrix import (
+    EXAMPLES,
+    GROUP,
+    LABELS,
+    OTHERS,
+    PEOPLE,
+    Cell,
+    Matrix,
+    column,
+    matrix,
+    threat_of,
+)
 from glasshouse.report.markdown import table as markdown_table
 from glasshouse.report.verdicts.answer import facts
 from glasshouse.report.verdicts.choice import ORDER, choose
@@ -21,20 +32,15 @@ from glasshouse.report.verdicts.policy import policy
 from glasshouse.results.cards import ThreatCard
 from glasshouse.results.records import Finding, Result
 from glasshouse.results.rows import grouped
-from glasshouse.results.vocabulary import SEES
 
 UNTESTED: Final = "NOT TESTED"
-READS, ACTS = "a server that only reads", "a server that manipulates what it sends"
-SUMS, CLIENT = "whoever sees only sums of updates", "another client"
-BYSTANDER, MODEL = "a bystander who sees what is sent", "whoever gets the finished model"
-THREATS: Final = (READS, ACTS, SUMS, CLIENT, BYSTANDER, MODEL)
-KINDS: Final[Mapping[str, tuple[str, str]]] = {
-    "images": ("examples (pictures, rows, sentences)", "reconstruction, model inversion, exfiltration"),
-    "membership": ("who takes part", "membership inference"),
-    "labels": ("labels", "attribute inference"),
-    "other": ("other facts", "attribute inference"),
+ATTACKS: Final[Mapping[str, str]] = {
+    **dict.fromkeys((*EXAMPLES, OTHERS), "reconstruction, model inversion, exfiltration"),
+    LABELS: "attribute inference",
+    PEOPLE: "membership inference",
+    GROUP: "attribute inference",
 }
-"""Kind of private data → its name, and the attack in the words of EDPB Opinion 28/2024."""
+"""Kind of private data → the attack in the words of EDPB Opinion 28/2024."""
 UNITS: Final = {
     "example": ("one example", "datasets that differ by adding or removing one example"),
     "update": ("one client's update", "the federation with a client's update, or with zeros in its place"),
@@ -59,13 +65,6 @@ LIMITS: Final = (
     "The finished model is not attacked here: membership and extraction of released models need other tools.",
     "This annex says nothing of legal basis, retention, processors or the rights of data subjects.",
 )
-
-
-class Cell(NamedTuple):
-    """One threat and one kind of private data: a verdict or :data:`UNTESTED`, and what it rests on."""
-
-    verdict: str
-    text: str
 
 
 class Guarantee(NamedTuple):
@@ -97,8 +96,7 @@ class Annex:
         title: name of the suite.
         facts: (name, value): who ran it, when, with what.
         scenarios: (scenario, federation, adversary, what it sees and is given, data).
-        matrix: (threat, one cell per kind in the order of :data:`KINDS`); no cell is empty.
-        coverage: how many cells were tested, in a sentence.
+        matrix: threats against kinds of private data; the report shows the same.
         findings: (scenario, setting, attack, kind, verdict, number, guessing, n).
         refusals: (subject, got).
         guarantees: of settings with defences, or with a guarantee.
@@ -110,8 +108,7 @@ class Annex:
     title: str
     facts: Sequence[tuple[str, str]]
     scenarios: Sequence[tuple[str, str, str, str, str]]
-    matrix: Sequence[tuple[str, Sequence[Cell]]]
-    coverage: str
+    matrix: Matrix
     findings: Sequence[tuple[str, ...]]
     refusals: Sequence[tuple[str, str]]
     guarantees: Sequence[Guarantee]
@@ -129,64 +126,38 @@ def write_annex(result: Result, run: Path) -> list[Path]:
         DiskFull: not enough disk space.
     """
     content = annex(result)
-    page = html.page("annex.html", a=content, kinds=KINDS, limits=LIMITS, untested=UNTESTED, heads=HEADS)
-    return [html.save(page, run / "annex.html"), html.save(annex_markdown(content), run / "annex.md")]
+    cells = [(row.threat, [_text(c, Cards.of(result)) for c in row.cells]) for row in content.matrix.rows]
+    page = html.page("annex.html", a=content, cells=cells, attacks=ATTACKS, limits=LIMITS, heads=HEADS)
+    return [html.save(page, run / "annex.html"), html.save(annex_markdown(content, cells), run / "annex.md")]
 
 
 def annex(result: Result) -> Annex:
     """The annex of a result. Every number is the result's own; nothing is rated here."""
     choice, cards = choose(result), Cards.of(result)
     threats = {card.scenario: threat_of(card) for card in result.threats}
-    matrix = [(threat, _row(threat, choice.findings, threats, cards)) for threat in THREATS]
-    tested = sum(cell.verdict != UNTESTED for _, row in matrix for cell in row)
-    total = len(THREATS) * len(KINDS)
-    coverage = f"{tested} of {total} combinations of threat and kind were tested; the others were not."
+    kinds = {id(f): column(f, cards, {c.scenario: c for c in result.threats}) for f in choice.findings}
+    table = matrix(result, choice)
     outcome = policy(result)
     limits = [(state, one.text) for state, group in outcome.groups for one in group]
     return Annex(
         title=result.suite,
         facts=[*facts(result), *_program(result)],
         scenarios=[_scenario(card) for card in result.threats],
-        matrix=matrix,
-        coverage=coverage,
-        findings=[_finding(f, cards, threats) for f in choice.findings],
+        matrix=table,
+        findings=[_finding(f, cards, threats, kinds[id(f)]) for f in choice.findings],
         refusals=list(dict.fromkeys((r.subject, r.got) for r in result.refusals)),
         guarantees=list(_guarantees(result)),
         requirements=_requirements(result, choice.findings, cards),
         policy=[("", outcome.text), *limits],
-        residual=[coverage, *_residual(choice.findings, cards, threats)],
+        residual=[table.coverage, *_residual(choice.findings, kinds, threats)],
     )
 
 
-def threat_of(card: ThreatCard) -> str:
-    """The row of a scenario: its adversary's role, whether it acts, and whether it sees single updates.
-
-    A server that acts stands in its own row, also where it sees sums alone.
-    """
-    role = card.adversary.split()[1] if len(card.adversary.split()) > 1 else ""
-    if role in ("client", "bystander"):
-        return CLIENT if role == "client" else BYSTANDER
-    if card.changes:
-        return ACTS
-    return SUMS if SEES["aggregate"] in card.sees and SEES["update"] not in card.sees else READS
-
-
-def _row(
-    threat: str, findings: Sequence[Finding], threats: Mapping[str, str], cards: Cards
-) -> Sequence[Cell]:
-    mine = [f for f in findings if threats.get(f.scenario) == threat]
-    by_kind = grouped(mine, lambda f: str(cards.metric(f.metric).severity))
-    return [_cell(by_kind.get(kind, []), cards) for kind in KINDS]
-
-
-def _cell(findings: Sequence[Finding], cards: Cards) -> Cell:
-    """The worst verdict of a combination, its number beside guessing, and how many have which word."""
-    if not findings:
-        return Cell(UNTESTED, "")
-    worst = min(findings, key=lambda f: (ORDER.index(f.verdict), cards.rank(f.metric), -f.gain_low))
-    counts = Counter(f.verdict for f in findings)
-    split = words.join_words([f"{counts[v]} {v}" for v in sorted(counts, key=ORDER.index)])
-    return Cell(worst.verdict, f"{_number(worst, cards)}; {words.count(len(findings), 'findings')}: {split}")
+def _text(cell: Cell, cards: Cards) -> str:
+    """A cell of the matrix: its state, the number of its worst finding, and how many tests say so."""
+    if cell.worst is None:
+        return UNTESTED
+    return f"{cell.text}: {_number(cell.worst, cards)} ({cell.detail})"
 
 
 def _number(f: Finding, cards: Cards) -> str:
@@ -197,10 +168,10 @@ def _number(f: Finding, cards: Cards) -> str:
     )
 
 
-def _finding(f: Finding, cards: Cards, threats: Mapping[str, str]) -> tuple[str, ...]:
+def _finding(f: Finding, cards: Cards, threats: Mapping[str, str], kind: str) -> tuple[str, ...]:
     card, reading = cards.metric(f.metric), readings.read(f, cards)
     number = f"{card.label} {reading.value} {reading.interval}"
-    kind, threat = KINDS[card.severity][0], threats.get(f.scenario, "")
+    threat = threats.get(f.scenario, "")
     n = words.count(f.n, f.unit) if f.unit else str(f.n)
     setting = tables.setting(f)
     return (f.scenario, setting, threat, cards.attack(f.attack), kind, f.verdict, number, reading.baseline, n)
@@ -254,14 +225,16 @@ def _requirements(result: Result, findings: Sequence[Finding], cards: Cards) -> 
     ]
 
 
-def _residual(findings: Sequence[Finding], cards: Cards, threats: Mapping[str, str]) -> Iterable[str]:
+def _residual(
+    findings: Sequence[Finding], kinds: Mapping[int, str], threats: Mapping[str, str]
+) -> Iterable[str]:
     """What remains, by rule: a sentence per verdict and threat, in the order of verdicts."""
     groups = grouped(findings, lambda f: (f.verdict, threats.get(f.scenario, "an adversary")))
     for (verdict, threat), group in sorted(
         groups.items(), key=lambda item: (ORDER.index(item[0][0]), item[0])
     ):
-        kinds = {cards.metric(f.metric).severity for f in group}
-        named = words.join_words([KINDS[kind][0] for kind in SEVERITIES if kind in kinds])
+        about = {kinds[id(f)] for f in group}
+        named = words.join_words([kind for kind in ATTACKS if kind in about])
         settings = {(f.scenario, f.cell) for f in group}
         where = words.count(len(settings), "settings")
         yield f"{threat}: '{verdict}' in {words.count(len(group), 'findings')} about {named}, in {where}."
@@ -278,13 +251,13 @@ def _program(result: Result) -> list[tuple[str, str]]:
     return [(name, str(text)) for name, text in rows if text]
 
 
-def annex_markdown(a: Annex) -> str:
+def annex_markdown(a: Annex, cells: Sequence[tuple[str, Sequence[str]]]) -> str:
     """The annex as Markdown; all text from outside is escaped."""
     parts = [f"# Annex: what the federation of “{escape(a.title)}” gives away"]
     parts.append("\n".join(f"- {escape(name)}: {escape(value)}" for name, value in a.facts))
     sections = {
         "1. What was tested": _table(HEADS["scenarios"], a.scenarios),
-        "2. Threats, kinds of private data, verdicts": f"{a.coverage}\n\n{_matrix(a)}",
+        "2. Threats, kinds of private data, verdicts": f"{a.matrix.coverage}\n\n{_matrix(a, cells)}",
         "3. Findings": _table(HEADS["findings"], a.findings),
         "4. What could not run": _table(HEADS["refusals"], a.refusals),
         "5. Guarantees (NIST SP 800-226)": _table(HEADS["guarantees"], a.guarantees),
@@ -299,10 +272,9 @@ def annex_markdown(a: Annex) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _matrix(a: Annex) -> str:
-    head = ("threat", *(f"{name} ({attack})" for name, attack in KINDS.values()))
-    rows = [(threat, *(": ".join(filter(None, cell)) for cell in row)) for threat, row in a.matrix]
-    return _table(head, rows)
+def _matrix(a: Annex, cells: Sequence[tuple[str, Sequence[str]]]) -> str:
+    head = ("threat", *(f"{kind} ({ATTACKS[kind]})" for kind in a.matrix.kinds))
+    return _table(head, [(threat, *row) for threat, row in cells])
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

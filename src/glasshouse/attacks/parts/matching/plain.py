@@ -17,6 +17,7 @@ from glasshouse.attacks.parts.local_steps import LocalSteps, clamp_softly
 from glasshouse.attacks.parts.matching.ghost_layers import explicit
 from glasshouse.attacks.parts.matching.targets import Moments, moments
 from glasshouse.interfaces import task_of
+from glasshouse.settings import covers
 
 
 @final
@@ -49,6 +50,13 @@ class Plain:
         self._task = task_of(model)
         self._model, self._against = model, {name: (t[None], wide.get(name)) for name, t in target.items()}
         self._start = {name: received[name].detach().clone().requires_grad_() for name in target}
+        # In local steps the client's personal layers move too; from the start that everybody agreed on.
+        personal = steps.training.personal if steps is not None else ()
+        self._unsent = {
+            name: p.detach().clone().requires_grad_()
+            for name, p in model.named_parameters()
+            if covers(personal, name) and name not in target
+        }
         self._steps, self._levels, self._known = steps, levels, dict(known or {})
 
     def __call__(
@@ -84,8 +92,8 @@ class Plain:
         def gradient(parameters: Mapping[str, Tensor], rows: Tensor) -> dict[str, Tensor]:
             return self._gradient(parameters, inputs[rows], targets[rows], create_graph)
 
-        after = self._steps.repeat(self._start, gradient, through=create_graph)
-        change = {name: p - self._start[name] + self._known.get(name, 0.0) for name, p in after.items()}
+        after = self._steps.repeat({**self._start, **self._unsent}, gradient, through=create_graph)
+        change = {n: after[n] - start + self._known.get(n, 0.0) for n, start in self._start.items()}
         return change if create_graph else {name: t.detach() for name, t in change.items()}
 
     def _gradient(

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Literal, TypeVar
 
-from glasshouse.audit.scoring.verdict import BEYOND_SMALL, POWER
+from glasshouse.audit.scoring.judging.verdict import BEYOND_SMALL, POWER
 from glasshouse.audit.scoring.words import defense_labels
 from glasshouse.results.cards import Limit, MetricCard
 from glasshouse.results.judgement import expected_by_luck, victims_of

@@ -29,7 +29,7 @@ from glasshouse.audit.attacking.claims import Outcome, read_outcome
 from glasshouse.audit.attacking.isolation import call_on
 from glasshouse.audit.attacking.needs import attack_of, refusal_of
 from glasshouse.audit.scoring.claims import longest_prefix
-from glasshouse.audit.scoring.decoys import (
+from glasshouse.audit.scoring.judging.decoys import (
     SEARCHED,
     Point,
     Searched,

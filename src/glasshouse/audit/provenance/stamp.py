@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, final
 
 import glasshouse
-from glasshouse.audit.manifest import commit
+from glasshouse.audit.provenance.manifest import commit
 from glasshouse.disk import write_text
 from glasshouse.errors import BadFile
 from glasshouse.evidence import digests, register

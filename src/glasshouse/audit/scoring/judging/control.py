@@ -18,6 +18,7 @@ from filelock import FileLock
 from glasshouse.audit.attacking.call import AttackTask, pieces, run_piece, units_of
 from glasshouse.audit.attacking.claims import Outcome, read_outcome
 from glasshouse.audit.attacking.needs import attack_of, threat_of
+from glasshouse.audit.provenance.sources import sources_digest
 from glasshouse.audit.scoring.gains import gain_of
 from glasshouse.audit.scoring.nulls import claim_of
 from glasshouse.audit.scoring.read import read_ground
@@ -25,7 +26,6 @@ from glasshouse.audit.scoring.score import score_outcomes
 from glasshouse.audit.scoring.truth import exchange_classes, rotate_victims
 from glasshouse.audit.simulation.group import Group, federation_digest, simulate
 from glasshouse.audit.simulation.record import has_record
-from glasshouse.audit.sources import sources_digest
 from glasshouse.cache import digest
 from glasshouse.cache import folder as cache_folder
 from glasshouse.errors import BadScenario, BadValue, Inapplicable, Undefined

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 from pydantic import Field, RootModel
 
-from glasshouse.audit.manifest import file_hashes, tree_hash
+from glasshouse.audit.provenance.manifest import file_hashes, tree_hash
 from glasshouse.errors import BadFile
 from glasshouse.outside import limits
 from glasshouse.outside.files import check_plain_tree, printable

@@ -1,11 +1,13 @@
-"""The first screen: each leak in at most 60 plain words, with a remedy; scenarios without one in a line."""
+"""Each leak in at most 70 plain words, with a remedy; scenarios without one in a line."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
 from glasshouse.report import numbers, readings, words
-from glasshouse.report.cards import ACCURACY, KINDS, SEVERITIES
+from glasshouse.report.cards import ACCURACY, SEVERITIES
+from glasshouse.report.first_screen.matrix import ACTS, EXAMPLES, READS, threat_of
 from glasshouse.report.verdicts.choice import Choice, kind_of, severity
 from glasshouse.report.verdicts.sentences import place, where
 from glasshouse.report.verdicts.stories import Story
@@ -13,12 +15,31 @@ from glasshouse.results.cards import ThreatCard
 from glasshouse.results.judgement import OUT
 from glasshouse.results.records import Finding, Result, Utility, Verdict
 from glasshouse.results.rows import grouped
+from glasshouse.results.vocabulary import SEES
 
 CHEAP: Final = 0.02
 """Largest loss of accuracy for which no cheaper setting is suggested."""
 SHORT: Final = 5
 """Side knowledge is spelled out if it has fewer words than this."""
-SOME_DEFENCE: Final = "a defence that limits each update's size and adds noise"
+SOME_DEFENCE: Final = "limit each update's size and add noise"
+WHO: Final = {
+    READS: "the server, only reading what clients send",
+    ACTS: "the server, manipulating what it sends",
+}
+"""Who attacked, as the subject of a sentence; others are named as in the matrix."""
+SCALE: Final[Mapping[str, tuple[int, str, str]]] = {
+    "images": (4, "whole examples", "What a person gave is seen as it is."),
+    "membership": (3, "who takes part", "That alone can be the secret: a patient, a member."),
+    "labels": (2, "labels", "One answer per example, such as a diagnosis."),
+    "other": (1, "facts about the group", "They name nobody, and still tell on a site."),
+}
+"""Kind of private data → severity, its name, why. Only the kind decides: how much came out, the bar says."""
+ALSO: Final = {
+    "images": "examples",
+    "membership": "who takes part",
+    "labels": "labels",
+    "other": "other facts",
+}
 QUIET: Final[Mapping[Verdict | None, str]] = {
     "leaks": "",
     "contradiction": "More came out than the guarantee allows. Next, check that the clients really run it.",
@@ -47,15 +68,19 @@ class Leak:
     """One kind of private data that leaked in one scenario.
 
     Attributes:
+        finding: the worst finding of this kind.
+        severity: 1 to 4, by :data:`SCALE`.
         scenario: name of the scenario.
         setting: defence, other axes and participants.
-        title: the kind in words.
-        what: what leaked, to whom, and the gain over guessing.
+        title: what came out, in numbers.
+        what: who got it and how, and what guessing gets.
         whose: whose data leaked.
         action: the cheapest audited setting that closed the leak, with its cost; or that none did.
         advice: the next setting to try.
     """
 
+    finding: Finding
+    severity: int
     scenario: str
     setting: str
     title: str
@@ -66,7 +91,7 @@ class Leak:
 
     @property
     def text(self) -> str:
-        """All text except the headings: at most 60 words."""
+        """All text except the headings: at most 70 words."""
         return " ".join([self.what, self.whose, self.action, self.advice])
 
 
@@ -75,13 +100,15 @@ class Leak:
 class Setting:
     """A defended setting of the leak's scenario: its effect on the leak, and its cost.
 
-    ``left``: remaining gain of the leak's attack; ``accuracy``: None if it was not measured.
+    ``left``: remaining gain of the leak's attack; ``accuracy``: None if it was not measured; ``others``:
+    other kinds of private data that still come out in this setting.
     """
 
     finding: Finding
     state: Verdict
     left: float
     accuracy: Utility | None
+    others: tuple[str, ...] = ()
 
     @property
     def family(self) -> tuple[str, ...]:
@@ -124,13 +151,13 @@ def explain(result: Result, leak_list: Sequence[Leak]) -> list[tuple[str, str]]:
 def _leak(f: Finding, result: Result, choice: Choice) -> Leak:
     card = next((t for t in result.threats if t.scenario == f.scenario), None)
     kind = kind_of(f, choice.cards.metric(f.metric))
-    single = choice.standing(f) not in OUT
     action, advice = _remedy(f, list(_settings(f, result, choice)), result, card)
-    title = f"{KINDS[kind]} came out"
     return Leak(
+        finding=f,
+        severity=SCALE[kind][0],
         scenario=f.scenario,
         setting="; ".join(part for part in (where(f, capital=False), card.setup if card else "") if part),
-        title="Single victims' data came out" if single else title[0].upper() + title[1:],
+        title=_title(f, choice, card),
         what=_what(f, choice, card),
         whose=_whose(f, choice),
         action=action,
@@ -138,24 +165,48 @@ def _leak(f: Finding, result: Result, choice: Choice) -> Leak:
     )
 
 
+def _title(f: Finding, choice: Choice, card: ThreatCard | None) -> str:
+    """What came out, in numbers: "8 of 8 pictures rebuilt from single updates"."""
+    things = card.things if card and card.things in EXAMPLES else "examples"
+    source = ""
+    if card:
+        source = " from single updates" if SEES["update"] in card.sees else " from sums of updates"
+    if choice.standing(f) not in OUT:
+        verdicts = choice.victims(f)
+        return f"{sum(v.leaks for v in verdicts)} of {len(verdicts)} {things} recognised{source}"
+    if f.verdict == "label leak":
+        return f"Labels read{source}; no example is shown to have come out"
+    metric, counted = choice.cards.metric(f.metric), f.hits is not None and f.scored is not None
+    share = f"{f.hits} of {f.scored}" if counted else readings.read(f, choice.cards).value
+    if metric.headline:
+        text = metric.headline.replace(
+            "{}", f"{share} {things}" if counted else f"{share} of the {things}", 1
+        )
+    else:
+        # "read {} of the words" becomes "16 of 16 words" where hits were counted; explanations are cut.
+        text = metric.sentence.replace("{} of the ", "{} ") if counted else metric.sentence
+        text = re.sub(r"; [^()]*(?=\))", "", text.replace("{}", share, 1))
+    return f"{text[0].upper()}{text[1:]}{source}"
+
+
 def _what(f: Finding, choice: Choice, card: ThreatCard | None) -> str:
-    """What the attack achieved, and its gain over a guess."""
+    """Who achieved what, and what a guess gets."""
     reading, metric = readings.read(f, choice.cards), choice.cards.metric(f.metric)
-    who = card.adversary.partition(" (")[0] if card else "an attack"
+    threat = threat_of(card) if card else "an attack"
     knowledge = words.grants(f.given)
-    side = f", given {knowledge if knowledge.count(' ') < SHORT else 'side knowledge (listed below)'},"
+    side = f", given {knowledge if knowledge.count(' ') < SHORT else 'side knowledge (listed below)'}"
+    who = WHO.get(threat, threat) + (side if knowledge else "")
     deed = metric.sentence.replace("{}", reading.value, 1)
-    gap = reading.measured_gain.lstrip("+")
-    span = reading.gain_interval.strip("[]").replace(", ", " to ")
-    text = f"{who}{side if knowledge else ''} {deed}. Guessing gets {reading.baseline}"
-    return f"{text[0].upper()}{text[1:]}; the gap is {gap} ({span})."
+    text = f"{who}{',' if ',' in who else ''} {deed}. Guessing gets {reading.baseline}."
+    return text[0].upper() + text[1:]
 
 
 def _whose(f: Finding, choice: Choice) -> str:
+    """Whose data came out: a count of victims, or that it was not judged one by one."""
     verdicts = choice.victims(f)
     count, total = sum(v.leaks for v in verdicts), len(verdicts)
     if not count:
-        return f"Whose: {words.count(f.n, f.unit)}, on average."
+        return f"Whose: not judged one by one; the number is over {words.count(f.n, f.unit)}."
     victims = words.count(total, "victims")
     return f"Whose: all {victims}." if count == total > 1 else f"Whose: {count} of {victims}."
 
@@ -172,6 +223,8 @@ def _settings(f: Finding, result: Result, choice: Choice) -> Iterator[Setting]:
         and choice.cards.metric(g.metric).severity == kind
     ]
     for cell, in_cell in grouped(beside, lambda g: g.cell).items():
+        others = [g for g in choice.findings if g.cell == cell and (g.verdict in OUT or g in out)]
+        kinds = {kind_of(g, choice.cards.metric(g.metric)) for g in others} - {kind}
         same = [g for g in in_cell if (g.attack, g.metric) == (f.attack, f.metric)]
         standings = {choice.standing(g) for g in in_cell if g.verdict != "no power"}
         state: Verdict = "not shown"
@@ -180,7 +233,13 @@ def _settings(f: Finding, result: Result, choice: Choice) -> Iterator[Setting]:
         elif standings == {"no leak found"} and any(g.verdict != "no power" for g in same):
             state = "no leak found"
         left = max((g.gain for g in same), default=float("inf"))
-        yield Setting(finding=in_cell[0], state=state, left=left, accuracy=_accuracy(result, cell))
+        yield Setting(
+            finding=in_cell[0],
+            state=state,
+            left=left,
+            accuracy=_accuracy(result, cell),
+            others=tuple(ALSO[k] for k in SEVERITIES if k in kinds),
+        )
 
 
 def _remedy(
@@ -189,12 +248,12 @@ def _remedy(
     """The cheapest setting that closed the leak, and the next one to try, in sentences."""
     by_state = grouped(settings, lambda s: s.state)
     if closed := by_state.get("no leak found"):
-        best = max(closed, key=_kept)
+        best = max(closed, key=_rank)
         before = _accuracy(result, f.cell)
         cost, loss = _cost(best, before)
-        action = f"Use {_name(best)}, which closed this leak; {cost}."
+        action = f"Use {_in_words(best, card)}: it closed this leak{_but(best)}; {cost}."
         if best.accuracy and readings.at_chance(best.accuracy):
-            action = f"Only {_name(best)} closed it, but the model is then of no use: {cost}."
+            action = f"Only {_in_words(best, card)} closed it, but the model is then of no use: {cost}."
         weaker = [s for s in by_state.get("leaks", ()) if s.family == best.family]
         if loss is not None and loss <= CHEAP:
             return action, f"Next, audit {_name(best)} with stronger attacks and more victims."
@@ -203,15 +262,18 @@ def _remedy(
             return action, f"Next, try a strength between {_name(nearest)} and {_name(best)}."
         return action, f"Next, weaken {_name(best)}: that may cost less."
     if not settings:
-        advice = (card.advice if card else "") or SOME_DEFENCE
+        advice = f"Next, {(card.advice if card else '') or SOME_DEFENCE}."
         if f.defenses:
-            return f"It came out despite {words.protection(f.defenses, f.axes)}.", f"Next, try {advice}."
-        return "No defence was tried against it.", f"Next, try {advice}."
+            return f"It came out despite {words.protection(f.defenses, f.axes)}.", advice
+        return "No defence was tried against it.", advice
     outcome = f"None of the {words.count(len(settings), 'defences')} tried closed it"
     if len(settings) == 1:
         outcome = "The one defence tried did not close it"
     if unsure := by_state.get("not shown"):
-        best = max(unsure, key=_kept)
+        best = max(unsure, key=_rank)
+        if best.others:
+            # What leaks something else in the table below is no remedy, whatever more victims would show.
+            return f"{outcome} for certain.", f"Next, strengthen {_name(best)}{_but(best)}."
         return f"{outcome} for certain.", f"Next, audit {_name(best)} with more victims: it may."
     nearest = min(settings, key=lambda s: s.left)
     return f"{outcome}.", f"Next, strengthen {_name(nearest)}, which left least."
@@ -221,8 +283,24 @@ def _name(setting: Setting) -> str:
     return words.protection(setting.finding.defenses, setting.finding.axes)
 
 
-def _kept(setting: Setting) -> float:
-    return setting.accuracy.value if setting.accuracy else -1.0
+def _in_words(setting: Setting, card: ThreatCard | None) -> str:
+    """What the setting's defences do, their code names behind it; the names alone where nobody says more."""
+    does = card.defenses if card else {}
+    described = [does[name].partition(";")[0] for name in setting.family if name in does]
+    name, code = _name(setting), " + ".join(setting.finding.defenses)
+    if len(described) < len(setting.family):
+        return name
+    return f"a defence that {words.join_words(described)} ({name if name == code else f'{name}, {code}'})"
+
+
+def _but(setting: Setting) -> str:
+    """What else still comes out in a setting, to be said wherever it is recommended."""
+    return f", but {words.join_words(setting.others)} still came out there" if setting.others else ""
+
+
+def _rank(setting: Setting) -> tuple[bool, float]:
+    """Settings in which nothing else comes out first, then those with the most accuracy."""
+    return not setting.others, setting.accuracy.value if setting.accuracy else -1.0
 
 
 def _cost(best: Setting, before: Utility | None) -> tuple[str, float | None]:

@@ -77,7 +77,7 @@ def current() -> Sequence[Watcher]:
 
 
 def used(inputs: Tensor, labels: Tensor) -> None:
-    """Report to the mods that the client trains on this batch; has no effect without them.
+    """Report to whoever observes that the client trains on this batch; has no effect if nobody does.
 
     Args:
         inputs: (B, C, H, W), as they enter the network.

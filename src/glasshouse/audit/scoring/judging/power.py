@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from glasshouse.audit.scoring.certificate import certificate_of
+from glasshouse.audit.scoring.judging.certificate import certificate_of
 from glasshouse.audit.scoring.tasks import control_key
 from glasshouse.results.records import Finding, Power
 from glasshouse.scenario.table import Plugin

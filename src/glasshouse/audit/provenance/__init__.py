@@ -1,0 +1,1 @@
+"""What a run rests on: hashes of its files, digests of code, its manifest and its stamp."""

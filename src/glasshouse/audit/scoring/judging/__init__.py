@@ -1,0 +1,1 @@
+"""What scores are worth: controls, certificates, verdicts, contrasts, power, limits of a policy."""

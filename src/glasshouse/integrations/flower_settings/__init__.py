@@ -1,0 +1,1 @@
+"""What a Flower app's configuration declares; needs no Flower."""

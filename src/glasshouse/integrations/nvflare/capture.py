@@ -1,0 +1,296 @@
+"""Capture of a FLARE job's server: what it sends to clients, and what they answer.
+
+Two filters in the server's app see every task and every result, in the simulator, a POC deployment and in
+production alike. They change nothing. Workflows between clients (swarm, cyclic, split learning) do not pass
+the server, and are not seen.
+"""
+
+import hashlib
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from threading import Lock
+from typing import Any, Final, final
+
+from nvflare.apis.event_type import EventType
+from nvflare.apis.filter import Filter
+from nvflare.apis.fl_constant import FLContextKey, ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable
+
+from glasshouse.errors import BadFile, BadValue
+from glasshouse.integrations.declared import Model, Pixels, architecture_of, check_known, start
+from glasshouse.integrations.nvflare.messages import WEIGHTS, Parts, client_of, take_apart
+from glasshouse.integrations.recording import Instruction, Recording, Reply
+from glasshouse.models import build as models
+from glasshouse.outside import limits
+from glasshouse.wire import Architecture, Stage, Terms
+
+TASKS: Final = ("train", "validate", "submit_model")
+"""Tasks of FLARE's workflows for models. A filter must name tasks: ``*`` matches none."""
+MESSAGES: Final = "messages.jsonl"
+"""The file beside the transcript with one line a message, of every kind."""
+PAYLOADS: Final = "payloads"
+"""The folder with the bytes that messages contain, as trees and encoded statistics."""
+_STAGES: Final[Mapping[str, Stage]] = {"train": "train", "validate": "evaluate"}
+_ARGUMENTS: Final = {
+    "batch_size": "batch_size",
+    "batch": "batch_size",
+    "epochs": "local_epochs",
+    "local_epochs": "local_epochs",
+    "num_epochs": "local_epochs",
+    "lr": "learning_rate",
+    "learning_rate": "learning_rate",
+}
+"""Arguments of training scripts that are terms."""
+
+
+@final
+class Book:
+    """Everything that was captured of one job, whichever filter saw it.
+
+    Args:
+        folder: new or empty.
+        architecture: of the model; None: the job has none that a transcript could hold.
+        declared: fields of the terms.
+    """
+
+    def __init__(self, folder: Path, architecture: Architecture | None, declared: Mapping[str, Any]) -> None:
+        self._folder = folder.expanduser()
+        if (self._folder / MESSAGES).exists():
+            raise BadFile(
+                f"capture in '{folder}'", needs="a new folder", got="a capture", fix="choose another folder"
+            )
+        (self._folder / PAYLOADS).mkdir(parents=True)
+        self._recording: Recording | None = None
+        if architecture is not None:
+            self._recording = start(folder, architecture, declared)
+        (self._folder / MESSAGES).touch()
+        self._lock = Lock()
+        self._known: set[str] = set()
+        self._rounds: dict[tuple[str, str], int | None] = {}
+        self.seen = 0
+
+    def task(self, task: str, client: str, parts: Parts) -> None:
+        """Record what is sent to ``client``."""
+        self._rounds[client, task] = parts.round
+        self._write("task", task, client, parts, parts.round)
+        stage = _STAGES.get(task)
+        if self._recording is not None and stage is not None:
+            model = parts.kind in WEIGHTS and bool(parts.arrays)
+            one = Instruction(
+                node=client,
+                stage=stage,
+                round=parts.round,
+                load=parts.tensors if model else None,
+                content=parts.digest() if model else None,
+            )
+            self._recording.asked([one])
+
+    def result(self, task: str, client: str, parts: Parts) -> None:
+        """Record what ``client`` answers."""
+        self._write("result", task, client, parts, self._rounds.get((client, task)))
+        stage = _STAGES.get(task)
+        if self._recording is None or stage is None:
+            return
+        if parts.code != ReturnCode.OK:
+            self._recording.answered([Reply(node=client, stage=stage, error=parts.code)])
+            return
+        model = parts.kind in WEIGHTS and bool(parts.arrays)
+        kind = WEIGHTS.get(parts.kind, "parameters")
+        reply = Reply(
+            node=client,
+            stage=stage,
+            values=parts.values,
+            load=parts.tensors if model else None,
+            kind=kind,
+            examples=_examples(parts.steps, self._recording.terms),
+            steps=parts.steps,
+        )
+        self._recording.answered([reply])
+
+    def close(self) -> None:
+        """Record the drop-outs of the last round."""
+        if self._recording is not None:
+            self._recording.close()
+
+    def _write(self, direction: str, task: str, client: str, parts: Parts, number: int | None) -> None:
+        line: dict[str, object] = {
+            "direction": direction,
+            "task": task,
+            "client": client,
+            "round": number,
+            "kind": parts.kind,
+            "code": parts.code,
+            "tensors": {name[: limits.TEXT]: list(array.shape) for name, array in parts.arrays.items()},
+            "tensors_sha256": parts.digest() if parts.arrays else "",
+            "values": dict(parts.values),
+            "headers": dict(parts.headers),
+        }
+        with self._lock:
+            self.seen += 1
+            line["payloads"] = {name: self._store(payload) for name, payload in parts.payloads.items()}
+            with (self._folder / MESSAGES).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+
+    def _store(self, payload: bytes) -> str:
+        """Name of the file with these bytes; equal bytes are stored once."""
+        name = f"{hashlib.sha256(payload).hexdigest()}.bin"
+        if name not in self._known:
+            self._known.add(name)
+            (self._folder / PAYLOADS / name).write_bytes(payload)
+        return name
+
+
+_BOOKS: Final[dict[str, Book]] = {}
+"""The open captures of this process, by folder: both filters of a job write to one."""
+
+
+class _Capture(Filter):
+    """Shared by both directions: opens the book at the first message, closes it at the end of the job."""
+
+    def __init__(
+        self,
+        folder: str,
+        architecture: dict[str, Any] | None = None,
+        terms: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        # The Job API writes constructor arguments from attributes of the same names.
+        self.folder = folder
+        self.architecture = architecture
+        self.terms = terms
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Close the capture at the end of a run; a capture that saw nothing ends the job with an error."""
+        if event_type == EventType.START_RUN:
+            self._book()
+        if event_type == EventType.ABOUT_TO_END_RUN and (book := _BOOKS.get(self.folder)) is not None:
+            book.close()
+            if not book.seen:
+                self.system_panic(
+                    "capture: no message was seen; name the tasks of this job's workflow", fl_ctx
+                )
+
+    def _book(self) -> Book:
+        if self.folder not in _BOOKS:
+            shape = None if self.architecture is None else Architecture(**_tupled(self.architecture))
+            _BOOKS[self.folder] = Book(Path(self.folder), shape, self.terms or {})
+        return _BOOKS[self.folder]
+
+
+class CaptureTasks(_Capture):
+    """Records what the server sends; among the server's ``task_data_filters``.
+
+    Args:
+        folder: new or empty, the same as that of :class:`CaptureResults`.
+        architecture: the fields of :class:`glasshouse.wire.Architecture`; None: no transcript, messages only.
+        terms: as for :func:`capture`.
+    """
+
+    def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
+        """The same message, recorded."""
+        self._book().task(_task_of(fl_ctx), client_of(fl_ctx), take_apart(shareable))
+        return shareable
+
+
+class CaptureResults(_Capture):
+    """Records what clients answer; among the server's ``task_result_filters``.
+
+    Args:
+        folder: new or empty, the same as that of :class:`CaptureTasks`.
+        architecture: the fields of :class:`glasshouse.wire.Architecture`; None: no transcript, messages only.
+        terms: as for :func:`capture`.
+    """
+
+    def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
+        """The same message, recorded."""
+        self._book().result(_task_of(fl_ctx), client_of(fl_ctx), take_apart(shareable))
+        return shareable
+
+
+def capture(
+    recipe: Any,  # FLARE's recipes share no typed base of their filters
+    folder: str | Path,
+    *,
+    model: Model | None = None,
+    normalize: Pixels | None = None,
+    terms: Mapping[str, Any] | None = None,
+    tasks: Sequence[str] = TASKS,
+) -> None:
+    """Add a capture to a recipe's server app: every task, every result.
+
+    Args:
+        recipe: any of FLARE's, before it is executed or exported.
+        folder: on the server; new or empty. Receives ``messages.jsonl`` and ``payloads/``; with a model also
+            ``transcript/`` and ``nodes.json``, which maps sites to clients.
+        model: as for Flower's :func:`~glasshouse.integrations.flower.capture`; None: a job without tensors
+            of a network, such as trees or statistics.
+        normalize: mean and standard deviation with which clients normalise pixels.
+        terms: fields of :class:`glasshouse.wire.Terms` about local training. Missing ones are read off the
+            arguments of the training script (``--batch_size``, ``--epochs``, ``--lr``).
+        tasks: names of the tasks of the job's workflow. FLARE takes ``*`` for a name.
+
+    Raises:
+        BadValue: the model cannot be built, a term is unknown, no batch size is stated, or a task is ``*``.
+    """
+    if "*" in tasks or not tasks:
+        raise BadValue(
+            "tasks of a capture", needs="names of tasks", got=", ".join(tasks) or "none",
+            fix="name them: FLARE takes '*' for a name, and no message would be seen",
+        )  # fmt: skip
+    declared = {**terms_of_script(str(getattr(recipe, "train_args", "") or "")), **(terms or {})}
+    check_known(declared)
+    architecture = None
+    if model is not None:
+        built = architecture_of(model, normalize)
+        models.build(built)  # what cannot be built is said before the job
+        if "batch_size" not in declared:
+            raise BadValue(
+                "terms of a captured job",
+                needs="the examples in a step of the clients' training",
+                got="none",
+                fix="say how clients train: terms={'batch_size': 32, 'local_epochs': 1}",
+            )
+        architecture = {
+            "name": built.name, "input_shape": list(built.input_shape), "classes": built.classes,
+            "arguments": dict(built.arguments),
+        }  # fmt: skip
+    place = str(Path(folder).expanduser().absolute())
+    recipe.add_server_output_filter(CaptureTasks(place, architecture, declared), tasks=list(tasks))
+    recipe.add_server_input_filter(CaptureResults(place, architecture, declared), tasks=list(tasks))
+
+
+def terms_of_script(arguments: str) -> dict[str, float]:
+    """The terms among a training script's arguments.
+
+    Examples:
+        >>> terms_of_script("--epochs 2 --batch_size=32 --data /tmp --lr 0.1")
+        {'local_epochs': 2, 'batch_size': 32, 'learning_rate': 0.1}
+    """
+    words = shlex.split(arguments.replace("=", " "))
+    found: dict[str, float] = {}
+    for flag, value in pairwise(words):
+        term = _ARGUMENTS.get(flag.lstrip("-").replace("-", "_")) if flag.startswith("--") else None
+        if term is None:
+            continue
+        try:
+            found[term] = float(value) if term == "learning_rate" else int(value)
+        except ValueError:
+            continue
+    return found
+
+
+def _task_of(context: FLContext) -> str:
+    return str(context.get_prop(FLContextKey.TASK_NAME, ""))
+
+
+def _examples(steps: int | None, terms: Terms) -> int:
+    """Examples behind so many steps, at most: FLARE sends steps alone, and weights updates by them."""
+    return 0 if steps is None else steps * terms.batch_size // terms.local_epochs
+
+
+def _tupled(architecture: Mapping[str, Any]) -> dict[str, Any]:
+    return {**architecture, "input_shape": tuple(architecture["input_shape"])}

@@ -1,0 +1,1 @@
+"""What FLARE's configuration files declare of its privacy filters; needs no FLARE."""

@@ -1,0 +1,302 @@
+"""Recording of a server's view of a federation, written to disk as it happens.
+
+No framework is known here: an adapter turns its messages into :class:`Instruction` and :class:`Reply`.
+"""
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from threading import Lock
+from typing import Final, final
+
+from torch import Tensor, nn
+
+from glasshouse.models.build import name_tensors
+from glasshouse.outside import limits
+from glasshouse.settings import covers
+from glasshouse.store import write_json
+from glasshouse.tensors import finite_fault
+from glasshouse.transcript.files import TranscriptWriter
+from glasshouse.transcript.record import Keep
+from glasshouse.transcript.record import Message as WireMessage
+from glasshouse.wire import Aggregate, Broadcast, ClientMetrics, Dropout, Kind, Stage, Terms, Update, Value
+
+NODES: Final = "nodes.json"
+"""The file beside the transcript that maps nodes to clients."""
+_LOG = logging.getLogger(__name__)
+
+Node = int | str
+"""A client as its framework names it."""
+Load = Callable[[], Mapping[str, Tensor]]
+"""Reads a message's tensors, by the framework's names or numbers; called only if they are stored."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Instruction:
+    """What a server sends to one client.
+
+    Attributes:
+        node: the client.
+        stage: what it is asked to do.
+        round: from 0, as stated; None: not stated.
+        load: of the model; None: the message has none.
+        content: equal for two messages with equal tensors; compared so that a broadcast is stored once.
+        secure: the answers will be masked.
+    """
+
+    node: Node
+    stage: Stage
+    round: int | None
+    load: Load | None = None
+    content: object = None
+    secure: bool = False
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """What a client answers.
+
+    Attributes:
+        node: the client.
+        stage: what it was asked to do.
+        values: numbers and texts beside the tensors.
+        load: of the tensors; None: there are none.
+        kind: what they are: new ``parameters``, or their change (``delta``).
+        examples: number behind the update; 0: not stated.
+        steps: local steps behind the update; None: computed from terms and examples.
+        error: the reason in place of an answer; None: it is an answer.
+    """
+
+    node: Node
+    stage: Stage
+    values: Mapping[str, Value] = field(default_factory=dict)
+    load: Load | None = None
+    kind: Kind = "parameters"
+    examples: int = 0
+    steps: int | None = None
+    error: str | None = None
+
+
+@final
+@dataclass(kw_only=True)
+class _Round:
+    """State of a round in progress.
+
+    Attributes:
+        sent: content of the broadcast to all, for comparison with what each client is sent.
+        buffers: of the broadcast to all: the untrained tensors, to which changes are added.
+        asked: clients that received an instruction.
+        missing: clients with no stored answer yet, with the error that they returned instead.
+        secure: single updates are masked.
+    """
+
+    sent: object = None
+    buffers: Mapping[str, Tensor] = field(default_factory=dict)
+    asked: dict[int, None] = field(default_factory=dict)
+    missing: dict[int, str] = field(default_factory=dict)
+    secure: bool = False
+
+
+@final
+@dataclass(kw_only=True)
+class Recording:
+    """Writes instructions and replies to a transcript. Masked vectors are ignored.
+
+    Args:
+        folder: of the capture.
+        terms: as declared; observable ones (clients, cohort, secure sums) are kept up to date.
+        network: provides the names of tensors.
+        keep: what to store.
+        most_bytes: maximum size of stored tensors; nothing is recorded after that.
+    """
+
+    folder: Path
+    terms: Terms
+    network: nn.Module
+    keep: Keep
+    most_bytes: int
+    _writer: TranscriptWriter = field(init=False)
+    _full: bool = False
+    _clients: dict[Node, int] = field(default_factory=dict)
+    _nodes: set[Node] = field(default_factory=set)
+    _rounds: dict[int, _Round] = field(default_factory=dict)
+    _asked: dict[tuple[Node, Stage], int] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)
+
+    def __post_init__(self) -> None:
+        self._writer = TranscriptWriter(folder=self.folder / "transcript", durable=True)
+
+    def available(self, nodes: Iterable[Node]) -> None:
+        """Record which nodes take part in the federation."""
+        with self._lock:
+            self._nodes |= set(nodes)
+
+    def asked(self, instructions: Iterable[Instruction]) -> None:
+        """Record what the server sends: one broadcast to all, and one to each client sent something else."""
+        with self._lock:
+            for one in instructions:
+                number = self._number_of(one)
+                self._asked[one.node, one.stage] = number
+                if one.stage == "train":
+                    self._broadcast(number, self._client(one.node), one)
+
+    def answered(self, replies: Iterable[Reply]) -> None:
+        """Record the clients' replies."""
+        with self._lock:
+            for reply in replies:
+                if (number := self._asked.get((reply.node, reply.stage))) is not None:
+                    self._answer(number, self._client(reply.node), reply)
+
+    def summed(self, number: int, examples: Mapping[Node, int], mean: Mapping[str, Tensor]) -> None:
+        """Record the sum that secure aggregation reveals; does nothing for other rounds.
+
+        Args:
+            number: of the round, from 0.
+            examples: number of examples of each node in the sum.
+            mean: of their parameters, weighted by examples.
+        """
+        with self._lock:
+            this = self._rounds.get(number)
+            if this is None or not this.secure or not examples:
+                return
+            weight = float(sum(examples.values()))
+            clients = [self._client(node) for node in examples]
+            self._store(
+                Aggregate(
+                    round=number,
+                    kind="parameters",
+                    tensors={name: t.double() * weight for name, t in self._named(mean).items()},
+                    weight=weight,
+                    selected=tuple(sorted(this.asked)),
+                    dropped=tuple(sorted(this.asked.keys() - set(clients))),
+                    examples=int(weight),
+                    steps=max(map(self._steps, examples.values())),
+                )
+            )
+
+    def close(self) -> None:
+        """Record the dropouts of the last round."""
+        with self._lock:
+            self._close_before(math.inf)
+
+    def _number_of(self, one: Instruction) -> int:
+        """The round stated in the message; else the last one, or the next if the client was already asked."""
+        if one.round is not None:
+            return one.round
+        last = max(self._rounds, default=0)
+        clients = self._rounds[last].asked if self._rounds else {}
+        asked_again = one.stage == "train" and self._client(one.node) in clients
+        return last + 1 if asked_again else last
+
+    def _client(self, node: Node) -> int:
+        if node not in self._clients:
+            self._clients[node] = len(self._clients)
+            self._nodes.add(node)
+            write_json(self.folder / NODES, {str(n): c for n, c in self._clients.items()})
+        return self._clients[node]
+
+    def _named(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return name_tensors(tensors, self.network, apart=self._apart)
+
+    @property
+    def _apart(self) -> tuple[str, ...]:
+        """Patterns of the names of what does not travel."""
+        return (*self.terms.training.personal, *self.terms.training.fixed)
+
+    def _steps(self, examples: int) -> int:
+        return self.terms.local_epochs * max(1, math.ceil(examples / self.terms.batch_size))
+
+    def _broadcast(self, number: int, client: int, one: Instruction) -> None:
+        self._close_before(number)
+        this = self._rounds.setdefault(number, _Round())
+        this.secure = this.secure or one.secure
+        if client not in this.asked:
+            this.asked[client], this.missing[client] = None, ""
+        self._update_terms(this)
+        if one.load is None or (this.sent is not None and one.content == this.sent):
+            return
+        start = {n: t for n, t in self.network.state_dict().items() if covers(self._apart, n)}
+        tensors = {**start, **self._named(one.load())}  # what does not travel is known as it started
+        addressed = None if this.sent is None else client
+        if addressed is None:
+            trained = dict(self.network.named_parameters())
+            this.sent = one.content
+            this.buffers = {name: t for name, t in tensors.items() if name not in trained}
+        architecture = self.terms.architecture
+        self._store(Broadcast(round=number, architecture=architecture, tensors=tensors, client=addressed))
+
+    def _answer(self, number: int, client: int, reply: Reply) -> None:
+        this = self._rounds.get(number)
+        if reply.error is not None:
+            if reply.stage == "train" and this is not None and client in this.missing:
+                this.missing[client] = reply.error[: limits.TEXT]
+            return
+        if reply.values:
+            stage, values = reply.stage, reply.values
+            self._store(ClientMetrics(round=number, client=client, stage=stage, values=values))
+        if reply.stage == "evaluate" or this is None:
+            return
+        if reply.load is not None and not this.secure:
+            tensors = self._named(reply.load())
+            if reason := finite_fault(tensors):  # like a dropout: the others' updates are still audited
+                this.missing[client] = f"sent an update that is not finite: {reason}"[: limits.TEXT]
+                _LOG.warning("capture: client %d, round %d, %s", client, number, this.missing[client])
+                return
+            self._update(number, client, reply, tensors, this)
+        if reply.load is not None or reply.values:
+            this.missing.pop(client, None)
+
+    def _update(
+        self, number: int, client: int, reply: Reply, tensors: Mapping[str, Tensor], this: _Round
+    ) -> None:
+        """Store an update; a change of buffers is stored as the buffers after it."""
+        trained, fixed = dict(self.network.named_parameters()), self.terms.training.fixed
+        buffers = {name: t for name, t in tensors.items() if name not in trained}
+        if reply.kind == "delta":
+            buffers = {name: this.buffers[name] + t for name, t in buffers.items() if name in this.buffers}
+        if reply.kind != self.terms.sends:
+            self.terms = replace(self.terms, sends=reply.kind)
+            self._writer.terms(self.terms)
+        self._store(
+            Update(
+                round=number,
+                client=client,
+                kind=reply.kind,
+                tensors={n: t for n, t in tensors.items() if n in trained and not covers(fixed, n)},
+                examples=reply.examples,
+                steps=self._steps(reply.examples) if reply.steps is None else reply.steps,
+                buffers=buffers,
+            )
+        )
+
+    def _close_before(self, number: float) -> None:
+        for open_ in [n for n in self._rounds if n < number]:
+            this = self._rounds[open_]
+            for client, reason in this.missing.items():
+                self._store(Dropout(round=open_, client=client, reason=reason))
+            this.missing.clear()
+            this.sent, this.buffers = None, {}  # frees memory of the model's size
+
+    def _update_terms(self, this: _Round) -> None:
+        """Rewrite the terms if the observed ones have changed."""
+        terms = replace(
+            self.terms,
+            clients=max(self.terms.clients, len(self._nodes)),
+            cohort=max(self.terms.cohort, len(this.asked)),
+            secure_sum=self.terms.secure_sum or this.secure,
+        )
+        if vars(terms) != vars(self.terms) or not self._writer.written:
+            self.terms = terms
+            self._writer.terms(terms)
+
+    def _store(self, message: WireMessage) -> None:
+        stored = None if self._full else self.keep.cut(message)
+        if stored is not None:
+            self._writer.append(stored)
+        if not self._full and self._writer.written >= self.most_bytes:
+            self._full = True
+            _LOG.warning("capture: %d bytes are stored, nothing more is recorded", self._writer.written)

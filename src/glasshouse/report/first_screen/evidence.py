@@ -1,0 +1,114 @@
+"""What stands beside a leak's words: originals above reconstructions, and its number on a scale."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple, final
+
+from markupsafe import Markup
+
+from glasshouse.errors import GlasshouseError
+from glasshouse.report import figures, pictures, readings, svg
+from glasshouse.report.cards import Cards
+from glasshouse.results.exhibits import Place
+from glasshouse.results.records import Finding, Result
+
+PAIRS: Final = 4
+"""Pictures shown beside a leak; all of them stand in the scenario's section."""
+TEXTS: Final = 2
+"""Sentences shown beside a leak."""
+
+
+class Pair(NamedTuple):
+    """One example: the original, and what the attack made of it."""
+
+    original: pictures.Picture
+    rebuilt: pictures.Picture
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Gallery:
+    """The first examples of a leak's attack; not a selection.
+
+    Attributes:
+        names: of the originals and of what the attack made of them.
+        pairs: pictures; empty for examples in words.
+        texts: (original, claim); empty for pictures.
+        hidden: they are blurred or replaced by their length.
+    """
+
+    names: tuple[str, str]
+    pairs: tuple[Pair, ...] = ()
+    texts: tuple[tuple[str, str], ...] = ()
+    hidden: bool = False
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Bar:
+    """A finding's value, interval and guess on one scale: drawn, and in words."""
+
+    track: Markup
+    axis: Markup
+    label: str
+    value: str
+    span: str
+    guess: str
+
+
+def bar(finding: Finding, cards: Cards) -> Bar:
+    """The bar of a finding.
+
+    Raises:
+        BadValue: one of its numbers is not finite.
+    """
+    card, reading = cards.metric(finding.metric), readings.read(finding, cards)
+    scale = figures.scale_of([finding], card)
+    return Bar(
+        track=figures.track(finding, scale),
+        axis=svg.axis(scale, labels=figures.tick_names(scale, card)),
+        label=card.label,
+        value=reading.value,
+        span=f"({reading.interval.strip('[]').replace(', ', ' to ')})",
+        guess=reading.baseline,
+    )
+
+
+def gallery(finding: Finding, result: Result, run: Path, *, cards: Cards, show: bool) -> Gallery | None:
+    """What the finding's attack made of the first examples of its cell.
+
+    Args:
+        finding: of the cell and the attack.
+        result: the finding's.
+        run: the run directory, which holds the images.
+        cards: titles of the attacks.
+        show: do not hide private data.
+
+    Returns:
+        None where no exhibit shows examples, or where it cannot be read: the section then says why.
+    """
+    title = Place(scenario=finding.scenario, axes=finding.axes).heading(finding.attack)
+    beside = (e for e in result.exhibits if (e.scenario, e.title) == (finding.scenario, title))
+    exhibit = next((e for e in beside if e.kind in ("pictures", "sentences")), None)
+    columns = [str(name) for name in exhibit.data.get("columns", ())] if exhibit else []
+    if exhibit is None or len(columns) < 2:
+        return None
+    names = (columns[0], cards.attack(columns[1]))
+    hidden = bool(exhibit.private) and not show
+    try:
+        if exhibit.kind == "sentences":
+            rows = pictures.spoken(exhibit, run, show=show).rows[:TEXTS]
+            return Gallery(names=names, texts=tuple((row[1], row[2]) for row in rows), hidden=hidden)
+        pairs = tuple(_pairs(pictures.sheet(exhibit, run, cards=cards, show=show), columns))
+        return Gallery(names=names, pairs=pairs[:PAIRS], hidden=hidden)
+    except GlasshouseError:
+        return None
+
+
+def _pairs(sheet: pictures.Sheet, columns: Sequence[str]) -> list[Pair]:
+    """The pictures of the first two columns of an exhibit, however its sheet is turned."""
+    rows = {row.label: row.pictures for row in sheet.rows}
+    if columns[0] in rows and columns[1] in rows:
+        return [Pair(*pair) for pair in zip(rows[columns[0]], rows[columns[1]], strict=True)]
+    return [Pair(row.pictures[0], row.pictures[1]) for row in sheet.rows]

@@ -1,0 +1,252 @@
+"""A site's filters on the gate's policy, and the component that refuses jobs."""
+
+import json
+
+import numpy as np
+import pytest
+
+pytest.importorskip("nvflare")
+
+from nvflare.apis.dxo import DXO, DataKind, from_shareable
+from nvflare.apis.event_type import EventType
+from nvflare.apis.filter import ContentBlockedException
+from nvflare.apis.fl_constant import FLContextKey, ReservedKey, ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.fl_exception import UnsafeComponentError
+from nvflare.apis.shareable import Shareable, make_reply
+
+from glasshouse.gate.log import create_key, read_public_key, verify
+from glasshouse.integrations.nvflare import site as module
+from glasshouse.integrations.nvflare.install import differences, main, planned
+from glasshouse.integrations.nvflare.site import GateIn, GateJobs, GateOut
+
+POLICY = """
+format = 1
+site = "ward-3"
+dataset = "scans"
+[out]
+norm = 2.5
+{more}
+"""
+STEPS = "NUM_STEPS_CURRENT_ROUND"
+
+
+def base():
+    return {"w": np.zeros((3, 4), np.float32), "n": np.array(7, np.int64)}
+
+
+@pytest.fixture
+def gate(tmp_path, monkeypatch):
+    """The pair of filters of a fresh process, after a model arrived."""
+
+    def opened(more=""):
+        monkeypatch.setattr(module, "_DESKS", {})
+        monkeypatch.setattr(module, "_RECEIVED", {})
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        folder.mkdir()
+        path = folder / "gate.toml"
+        path.write_text(POLICY.format(more=more))
+        create_key(folder / "gate.ed25519")
+        GateIn(str(path)).process(message(base(), round=0), context())
+        return GateOut(str(path))
+
+    return opened
+
+
+def context(task="train"):
+    ctx = FLContext()
+    ctx.set_prop(FLContextKey.TASK_NAME, task)
+    ctx.set_prop(ReservedKey.IDENTITY_NAME, "site-1")
+    return ctx
+
+
+def message(data, kind=DataKind.WEIGHTS, *, round=None, **meta):
+    made = DXO(data_kind=kind, data=data, meta=meta).to_shareable()
+    if round is not None:
+        made.set_header("current_round", round)
+    return made
+
+
+def honest(value=0.1):
+    return {**base(), "w": np.full((3, 4), value, np.float32)}
+
+
+def last(gate):
+    log = module.read_policy(module.Path(gate.policy))
+    key = read_public_key(log.folder / "gate.ed25519.pub")
+    return verify(log.folder / log.log.file, key).entries[-1]
+
+
+def test_an_honest_update_leaves_as_a_new_message(gate):
+    handed = message(honest(), **{STEPS: 4})
+    handed.set_header("anything", "a row of data")
+    sent = gate().process(handed, context())
+    dxo = from_shareable(sent)
+    assert sent is not handed
+    assert sent.get_header("anything") is None
+    assert (dxo.data_kind, dxo.meta) == (DataKind.WEIGHTS, {STEPS: 4})
+    assert np.array_equal(dxo.data["w"], honest()["w"])
+
+
+def test_a_change_is_judged_as_a_change(gate):
+    change = {"w": np.full((3, 4), 0.1, np.float32), "n": np.array(0, np.int64)}
+    sent = gate().process(message(change, DataKind.WEIGHT_DIFF, **{STEPS: 4}), context())
+    assert from_shareable(sent).data_kind == DataKind.WEIGHT_DIFF
+
+
+def hostile():
+    rng = np.random.default_rng(0)
+    row = rng.normal(size=3072).astype(np.float32)
+    extra, shape, wide, buffer, nan = honest(), honest(), honest(), honest(), honest()
+    extra["row"] = row
+    shape["w"] = row
+    wide["w"] = honest()["w"].astype(np.float64)
+    buffer["n"] = np.array(1234, np.int64)
+    nan["w"][0, 0] = np.nan
+    return {
+        "norm": message(honest(100.0)),
+        "extra_tensor": message(extra),
+        "shape": message(shape),
+        "dtype": message(wide),
+        "buffer": message(buffer),
+        "not_finite": message(nan),
+        "unlisted": message(honest(), row=row),
+        "examples": message(honest(), **{STEPS: 1.5}),
+        "unreadable_kind": message({"trees": b"row"}, DataKind.STATISTICS),
+    }
+
+
+@pytest.mark.parametrize("rule", hostile())
+def test_what_the_policy_forbids_does_not_leave(gate, rule):
+    opened = gate()
+    with pytest.raises(ContentBlockedException, match="did not send") as caught:
+        opened.process(hostile()[rule], context())
+    assert rule not in str(caught.value)
+    entry = last(opened)
+    assert rule in entry["rules"]
+    assert entry["bytes_out"] == 0
+
+
+def test_accuracy_in_clear_is_stripped_where_the_policy_strips(gate):
+    handed = message(honest(), initial_metrics={"accuracy": 0.71}, secret="row", **{STEPS: 4})
+    sent = from_shareable(gate('unlisted = "strip"').process(handed, context()))
+    assert sent.meta == {STEPS: 4}
+
+
+def test_a_shareable_without_a_dxo_does_not_leave(gate):
+    with pytest.raises(ContentBlockedException):
+        gate().process(Shareable({"row": [1.0] * 99}), context())
+
+
+def test_a_failure_leaves_as_a_code_alone(gate):
+    failed = make_reply(ReturnCode.EXECUTION_EXCEPTION, {"text": "a row of data"})
+    failed["row"] = [1.0] * 99
+    sent = gate().process(failed, context())
+    assert sent.get_return_code() == ReturnCode.EXECUTION_EXCEPTION
+    assert "row" not in str(dict(sent))
+
+
+def test_an_answer_to_no_model_does_not_leave(gate, monkeypatch):
+    opened = gate()
+    module._RECEIVED.clear()
+    with pytest.raises(ContentBlockedException):
+        opened.process(message(honest()), context())
+    assert last(opened)["rules"] == ["no_model_received"]
+
+
+def test_a_model_that_is_not_finite_does_not_arrive(gate):
+    opened = gate()
+    with pytest.raises(ContentBlockedException):
+        GateIn(opened.policy).process(message(honest(np.inf)), context())
+
+
+def test_a_hundred_honest_updates_leave(gate):
+    opened = gate()
+    rng = np.random.default_rng(1)
+    for _ in range(100):
+        update = {**base(), "w": rng.normal(0, 0.2, (3, 4)).astype(np.float32)}
+        assert from_shareable(opened.process(message(update, **{STEPS: 4}), context())).data
+
+
+def built(config, place="executors.0.executor", **arguments):
+    ctx = FLContext()
+    ctx.set_prop(FLContextKey.COMPONENT_CONFIG, config, private=True, sticky=False)
+    node = type("Node", (), {"path": lambda self: place})()
+    ctx.set_prop(FLContextKey.COMPONENT_NODE, node, private=True, sticky=False)
+    GateJobs(**arguments).handle_event(EventType.BEFORE_BUILD_COMPONENT, ctx)
+
+
+EXECUTOR = "nvflare.app_common.executors.client_api_executor.ClientAPIExecutor"
+
+
+def test_a_job_with_a_script_of_its_own_process_is_built():
+    built({"path": EXECUTOR, "args": {"execution_mode": "external_process"}})
+
+
+@pytest.mark.parametrize(
+    ("config", "place", "words"),
+    [
+        ({"path": "mine.Late"}, "components.0", "not among those"),
+        ({"path": "nvflare.app_common.widgets.convert_to_fed_event.ConvertToFedEvent"}, "", "not among"),
+        ({"path": EXECUTOR}, "task_result_filters.0.filters.0", "after the site's"),
+        ({"path": EXECUTOR, "args": {"execution_mode": "in_process"}}, "", "could replace"),
+        ({"args": {}}, "", "without a path"),
+        ("text", "", "without a class path"),
+    ],
+)
+def test_a_job_that_could_go_around_the_filters_is_not(config, place, words):
+    with pytest.raises(UnsafeComponentError, match=words):
+        built(config, place)
+
+
+def test_a_site_may_allow_scripts_in_the_process():
+    built({"path": EXECUTOR, "args": {"execution_mode": "in_process"}}, in_process=True)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "local").mkdir()
+    resources = {
+        "format_version": 2,
+        "allow_log_streaming": True,
+        "components": [
+            {"id": "gpu", "path": "nvflare.x.GPU"},
+            {"id": "s", "path": "nvflare.app_common.logging.site_log_streamer.SiteLogStreamer"},
+        ],
+    }
+    (tmp_path / "local" / "resources.json.default").write_text(json.dumps(resources))
+    (tmp_path / "gate.toml").write_text(POLICY.format(more=""))
+    return tmp_path
+
+
+def test_installing_closes_what_stood_open(folder, capsys):
+    arguments = [str(folder), "--policy", str(folder / "gate.toml")]
+    assert main([*arguments, "--check"]) == 1
+    assert main(arguments) == 0
+    assert main([*arguments, "--check"]) == 0
+    out = capsys.readouterr().out
+    assert "grade A" in out
+    assert "meet no result filter" in out
+    resources = json.loads((folder / "local" / "resources.json").read_text())
+    assert [one["id"] for one in resources["components"]] == ["gpu", "glasshouse_gate_jobs"]
+    assert resources["allow_log_streaming"] is False
+
+
+def test_a_second_scope_is_a_difference(folder):
+    assert main([str(folder), "--policy", str(folder / "gate.toml")]) == 0
+    path = folder / "local" / "privacy.json"
+    table = json.loads(path.read_text())
+    path.write_text(json.dumps({**table, "scopes": [*table["scopes"], {"name": "open"}]}))
+    plan = planned(folder, folder / "gate.toml", in_process=False)
+    assert differences(plan) == [path]
+
+
+def test_scripts_in_the_process_are_grade_b(folder, capsys):
+    assert main([str(folder), "--policy", str(folder / "gate.toml"), "--in-process"]) == 0
+    assert "not a gate" in capsys.readouterr().out
+
+
+def test_a_folder_that_is_no_site_is_refused(tmp_path, capsys):
+    (tmp_path / "gate.toml").write_text(POLICY.format(more=""))
+    assert main([str(tmp_path), "--policy", str(tmp_path / "gate.toml")]) == 2
+    assert "startup/" in capsys.readouterr().err
