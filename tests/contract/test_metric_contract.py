@@ -8,10 +8,10 @@ from metric_cases import CASES, context, draws, row_context, sentence_context
 
 from glasshouse import registry
 from glasshouse.errors import NotInstalled
-from glasshouse.metrics import rows
 from glasshouse.metrics.base import Metric, Wording
 from glasshouse.metrics.lpips import Lpips
 from glasshouse.metrics.reconstruction import Mse
+from glasshouse.metrics.tables import rows
 from glasshouse.registry import Card
 from glasshouse.testing.metric_contract import MetricContract
 
