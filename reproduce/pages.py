@@ -216,16 +216,17 @@ ON_RESNET = (
     "audit.controls=false",
 )
 OUT_SPEAR, OUT_END = ("--out", "{out}/spear"), ("--out", "{out}/end")
-MLPS = ("--models", "mlp", "--seeds", "2")
 QUALITY = ("benchmarks.speed", "quality", "--iterations", "60", "--out", "{out}")
 SHORTER = ("benchmarks.speed", "quality", "--iterations", "40", "--out", "{out}")
 FAST = ("plain loop", "Glasshouse, bfloat16", "Glasshouse, bfloat16, racing")
 WIDE = ("ConvNet 8, 1 restart", "ConvNet 64, 8 restarts")
 FLOWER = {"plain": 50, "dp": 50, "sums": 100, "crafted": 650, "crafted-default": 80, "overhead": 30}
 LENETS = tuple(str(number) for number in range(19))  # the first updates of benchmarks.guard.forecast
-ORGANIC = (
-    *("--batches", "1", "8", "16", "32", "64", "128", "512", "--seeds", "9300", "9302"),
-    *("--data", "cifar10@test", "mnist@test", "chest_xray@train"),
+PURSUED = (
+    ("kinds", ("--seeds", "0", "2"), 300),
+    ("adaptive", ("--seeds", "0", "1"), 300),
+    ("zoo", ("--seeds", "0", "1"), 360),
+    ("cost", (), 30),
 )
 MITIGATION = ("benchmarks.guard", "mitigation", "--networks", "lenet5", "--seeds", *map(str, range(8)))
 ROUNDS = ("benchmarks.guard", "mitigation", "--networks", "--attacked", *map(str, range(5, 14)))
@@ -316,10 +317,10 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         ),
     ),
     "guard": (
-        Piece(("benchmarks.guard", "evasions", "--out", "{out}/evasions"), 1430),
-        Piece(("glasshouse", "guard", "--self-test"), 50),
-        about(4900, "benchmarks.guard", "organic", *ORGANIC, "--out", "{out}/organic"),
-        Piece(("benchmarks.guard", "crafted", "--data", "cifar10", *MLPS, "--out", "{out}/guard.json"), 21),
+        *(
+            about(cost, "benchmarks.guard", "pursuit", part, *seeds, "--out", f"{{out}}/{part}.jsonl")
+            for part, seeds, cost in PURSUED
+        ),
         Piece(("benchmarks.guard", "preflight", "--seeds", "3", "4", "--out", "{out}/preflight"), 600),
         Piece(("benchmarks.guard", "sums"), 15),
         Piece(("benchmarks.guard", "forecast", "--out", "{out}/forecast"), 250),

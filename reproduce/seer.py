@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from benchmarks.active import play_out
-from glasshouse.guard.behaviour.modes import learn_honest_ranges
 from torch import Tensor, nn
 
 from glasshouse.api.guard import with_behaviour
@@ -24,6 +23,8 @@ from glasshouse.attacks.linear.seer.chosen import brightness
 from glasshouse.attacks.linear.seer.training import SecretTraining, train_secret
 from glasshouse.data.sources import load as load_data
 from glasshouse.guard.inspect import Seen, inspect
+from glasshouse.guard.pursuit.examples import Own
+from glasshouse.guard.pursuit.inspect import HonestRanges
 from glasshouse.images import psnr
 from glasshouse.models.build import build, state
 from glasshouse.rng import Rng
@@ -151,7 +152,7 @@ def guard(arguments: argparse.Namespace) -> None:
     for seed in range(arguments.seeds):
         batch = pool.pick(torch.randperm(len(pool), generator=Rng.root(seed, salt="deal").torch())[:64])
         data = (batch.inputs, batch.labels)
-        honest = learn_honest_ranges(copy.deepcopy(agreed), *data, batch=64)
+        honest = HonestRanges.of(agreed, Own(inputs=batch.inputs, targets=batch.labels))
         for name, model in models.items():
             tensors = state(model)
             outcome = with_behaviour(

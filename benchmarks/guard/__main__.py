@@ -1,22 +1,18 @@
 """docs/results/guard.md, piece by piece.
 
-python -m benchmarks.guard crafted --data cifar10:/data/cifar-10-batches-py --models mlp --seeds 2
-python -m benchmarks.guard organic --data npz:cifar10.npz idx:mnist --out runs/organic --workers 16
-python -m benchmarks.guard organic --table --out runs/organic
-python -m benchmarks.guard evasions --data cifar10 --out runs/evasions
+python -m benchmarks.guard pursuit kinds --out runs/kinds.jsonl
+python -m benchmarks.guard pursuit zoo --out runs/zoo.jsonl
+python -m benchmarks.guard preflight --seeds 3 4 --out runs/preflight
 """
 
 import argparse
 import sys
 
-from benchmarks.guard import cost, crafted, evasions, forecast, mitigation, organic, pursuit, sums, truth
+from benchmarks.guard import cost, forecast, mitigation, pursuit, sums, truth
 
 PARTS = {
     "cost": cost.main,
-    "crafted": crafted.main,
-    "evasions": evasions.main,
     "forecast": forecast.main,
-    "organic": organic.main,
     "mitigation": mitigation.main,
     "preflight": truth.main,
     "pursuit": pursuit.main,

@@ -4,9 +4,9 @@
 
 The client holds ``--examples`` images (4,000: a client of Flower's quickstart; ten clients share CIFAR-10's
 training images and use a fifth for validation) and trains one epoch in batches of 32. Plain and watched steps
-alternate; the overhead of watching is part of preflight's cost. Inspection uses 64 images in training mode,
-preflight all of them; learning the honest range happens once per node and is listed separately. If fewer
-images are ``--trained`` on, epoch, watching and preflight are scaled up. Memory: what watching stores for the
+alternate; the overhead of watching is part of preflight's cost. The pursuit uses 192 images in training mode,
+preflight all of them; learning the ranges of honest models happens once per node and is listed apart. If
+fewer images are ``--trained`` on, epoch, watching and preflight are scaled up. Memory: what watching stores for the
 training images, and the increase of the training peak by inspection and preflight.
 
 The epoch consists of forward and backward passes and the optimizer, on tensors in memory. With ``--loaded``
@@ -25,8 +25,6 @@ from statistics import median
 
 import numpy as np
 import torch
-from glasshouse.guard.behaviour.inspect import learn_honest_range
-from glasshouse.guard.behaviour.observe import observe
 from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -36,6 +34,8 @@ from benchmarks.guard.networks import NETWORKS, of_zoo
 from glasshouse.data.sources import load
 from glasshouse.guard.inspect import inspect
 from glasshouse.guard.preflight import preflight
+from glasshouse.guard.pursuit.examples import Own
+from glasshouse.guard.pursuit.inspect import HonestRanges, inspect_in_modes
 from glasshouse.guard.watch import Watched
 
 FULL = {"lenet5": NETWORKS["lenet5"], "resnet18": of_zoo("resnet18"), "mlp": NETWORKS["mlp-512-plain"]}
@@ -117,7 +117,7 @@ def epochs(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[list[float
 
 
 def measure(
-    model: nn.Module, images: Tensor, labels: Tensor, *, loaded: bool, passed: bool
+    model: nn.Module, images: Tensor, labels: Tensor, *, honest: HonestRanges, loaded: bool, passed: bool
 ) -> dict[str, float]:
     """CPU seconds of every part, measured once."""
     plain, watched, (change, seen) = epochs(model, images, labels)
@@ -129,7 +129,8 @@ def measure(
     before = peak()
     spent["preflight"] = seconds(lambda: preflight(change, model, images, labels, watched=seen))
     spent["rules"] = seconds(lambda: inspect(model.state_dict()))
-    spent["behaviour"] = seconds(lambda: observe(model, images[:64], labels[:64]))
+    own = Own(inputs=images, targets=labels)
+    spent["pursuit"] = seconds(lambda: inspect_in_modes(model, own, honest=honest, modes=("train",)))
     spent["more MiB"] = peak() - before
     if passed:
         spent["by a pass"] = seconds(lambda: preflight(change, model, images, labels))
@@ -152,19 +153,21 @@ def main() -> None:
     part = load(chosen.data).splits["train"]
     batch = part.batch(torch.arange(min(chosen.trained, chosen.examples, len(part))))
     images, labels = batch.inputs, batch.labels
-    columns = "network, trained, epoch s, rules, behaviour, watching, preflight, all, kept MiB, more MiB"
+    columns = "network, trained, epoch s, rules, pursuit, watching, preflight, all, kept MiB, more MiB"
     print("| " + columns.replace(", ", " | ") + " |\n|" + "---|" * 10)
     for name in chosen.networks:
         model = FULL[name](tuple(images.shape[1:]), 10)
-        measure(model, images[:8], labels[:8], loaded=chosen.loaded, passed=False)  # imports, allocations
+        honest = HonestRanges.of(model, Own(inputs=images, targets=labels))
+        once = seconds(partial(honest.known, "train"))
+        measure(model, images, labels, honest=honest, loaded=False, passed=False)  # imports, allocations
         runs = [
-            measure(model, images, labels, loaded=chosen.loaded, passed=chosen.passed)
+            measure(model, images, labels, honest=honest, loaded=chosen.loaded, passed=chosen.passed)
             for _ in range(chosen.times)
         ]
         spent = {what: median(run[what] for run in runs) for what in runs[0]}
         scale = chosen.examples / len(images)
         epoch = spent["epoch"] * scale
-        shares = [spent["rules"] / epoch, spent["behaviour"] / epoch]
+        shares = [spent["rules"] / epoch, spent["pursuit"] / epoch]
         shares += [spent[what] / spent["epoch"] for what in ("watching", "preflight")]
         every = sum(max(0.0, share) for share in shares)
         words = " | ".join(in_words(share) for share in (*shares, every))
@@ -173,7 +176,4 @@ def main() -> None:
         if chosen.passed:
             print(f"{name}: preflight by a pass {spent['by a pass'] / spent['epoch']:.1%}")
         if chosen.range:
-            once = seconds(
-                lambda model=model: learn_honest_range(model, images[:256], labels[:256], batch=64)
-            )
-            print(f"{name}: the honest range, once, {once / epoch:.1%} of an epoch")
+            print(f"{name}: the ranges of honest models, once, {once / epoch:.1%} of an epoch")

@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from typing import Final
 
 import torch
-from glasshouse.guard.behaviour.inspect import initialise_again
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -28,6 +27,7 @@ from glasshouse.attacks.linear.robbing_the_fed import RobbingTheFed
 from glasshouse.data.sources import load
 from glasshouse.errors import BadValue
 from glasshouse.guard.mitigate import mitigate
+from glasshouse.guard.pursuit.honest import initialise_again
 from glasshouse.guard.watch import watch
 from glasshouse.models import build as models
 from glasshouse.rng import Rng
@@ -132,7 +132,7 @@ class Federation:
         self.test = splits["test"].batch(torch.arange(len(splits["test"])))
         shape, classes = tuple(self.shards[0].inputs.shape[1:]), int(self.test.labels.max()) + 1
         self.architecture = Architecture.of(network, shape, classes)
-        self.model = initialise_again(NETWORKS[network](shape, classes), seed=seed)
+        self.model, _ = initialise_again(NETWORKS[network](shape, classes), seed=seed)
         self.generator = torch.Generator().manual_seed(seed)
         self.seed, self.seconds = seed, 0.0
         self.remedies: dict[str, int] = {}

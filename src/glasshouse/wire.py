@@ -100,7 +100,7 @@ class Terms:
     """The public settings of the protocol: known to the server, the clients and any bystander.
 
     Attributes:
-        protocol: registered protocol name: fedsgd, fedavg, transfer, fedmd, fedgems, dsfl.
+        protocol: registered protocol name, such as fedsgd, fedavg, fedprox, fedadam, transfer or fedmd.
         architecture: the model that the clients agreed to train.
         sends: what an update contains; ``parameters`` means the client's new weights themselves.
         clients: N in the federation.

@@ -2,8 +2,10 @@
 
 import dataclasses
 import html
+import json
 import re
 import subprocess
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +35,7 @@ FLAGS = (
     "--enable-logging=stderr",
 )
 WIDTHS = (390, 1280)
+DARK = ("--force-dark-mode", "--blink-settings=preferredColorScheme=0")
 # A frame of each width around the page; what is found out about the pages is left in the document.
 FRAMES = """<!doctype html>{frames}<script>addEventListener("load", () => {{
   const found = document.body.dataset;
@@ -208,4 +211,32 @@ def test_follows_the_reader_into_the_dark(browse, tmp_path):
         return float(np.asarray(Image.open(shot).convert("L")).mean())
 
     assert brightness() > 220
-    assert brightness("--force-dark-mode", "--blink-settings=preferredColorScheme=0") < 50
+    assert brightness(*DARK) < 50
+
+
+def barriers(browse, page: Path, *extra: str) -> list[str]:
+    """The serious and critical findings of axe-core; its script may run only without the page's policy."""
+    axe = files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8")
+    look = (
+        "axe.run().then((r) => { document.body.dataset.barriers = JSON.stringify(r.violations"
+        '.filter((v) => ["serious", "critical"].includes(v.impact))'
+        '.map((v) => v.id + " " + v.nodes[0].html)); })'
+    )
+    text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page.read_text())
+    open_page = page.with_name("open.html")
+    open_page.write_text(text.replace("</body>", f"<script>{axe}</script><script>{look}</script></body>"))
+    out = browse(open_page, "--virtual-time-budget=60000", "--dump-dom", *extra).stdout
+    return json.loads(html.unescape(re.search(r'<body[^>]* data-barriers="([^"]*)"', out)[1]))
+
+
+@pytest.mark.parametrize("kind", ["specimen", "comparison", "guard"])
+def test_no_serious_barrier_for_a_screen_reader_or_a_keyboard(kind, browse, tmp_path):
+    page = make_page(kind, tmp_path)
+    assert barriers(browse, page) == []
+    assert barriers(browse, page, *DARK) == []
+
+
+def test_a_barrier_is_noticed(browse, tmp_path):
+    page = tmp_path / "bad.html"
+    page.write_text("<!doctype html><html lang=en><title>x</title><body><button></button></body></html>")
+    assert [text.split()[0] for text in barriers(browse, page)] == ["button-name"]

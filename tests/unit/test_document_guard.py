@@ -10,7 +10,7 @@ from glasshouse.audit.defenses.check import check_defenses
 from glasshouse.errors import BadValue
 from glasshouse.formats.base import read_document
 from glasshouse.formats.carried import NAME, tensor_of
-from glasshouse.guard.documents import determined, inspect_document
+from glasshouse.guard.rules.documents import determined, inspect_document
 from glasshouse.modalities.array import Array
 from glasshouse.transcript.record import RoundRecord, Transcript
 from glasshouse.wire import Architecture, Terms, Update

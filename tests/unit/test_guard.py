@@ -315,6 +315,9 @@ def test_the_command_says_what_it_found(honest, tmp_path, capsys):
     assert "bad: features.conv1: 1 of 8 are identity kernels" in output
     assert "Entropy of weight vectors" in page.read_text()
     assert "identity kernels" in page.read_text()
+    assert "No. Do not train on 1 of 2 models" in page.read_text()
+    assert run(good, "--report", page) == 0
+    assert "Unclear. Nothing odd was found" in page.read_text()  # no architecture, no data of one's own
     assert "Too small" not in output
     write_tensors(tmp_path / "two.safetensors", state(build(architecture("mlp 1x8x8 2"))))
     assert run(tmp_path / "two.safetensors") == 0

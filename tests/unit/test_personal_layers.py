@@ -17,7 +17,7 @@ from glasshouse.settings import Training, covers
 from glasshouse.testing.toys import toy
 
 PERSONAL = Training(personal=("head",))
-FEDBN = Training(mode="training", personal=("*norm*", "*bn*"))
+FEDBN = Training(mode="training", personal=("*bn*",))
 
 
 def played(training=PERSONAL, **settings):

@@ -1,4 +1,4 @@
-"""The first screen: each leak in 60 plain words, the severe kinds first, and always something to do."""
+"""The first screen: each leak in 70 plain words, the severe kinds first, and always something to do."""
 
 import dataclasses
 import html
@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 import report_specimen as specimen
-from report_cards import CARDS, described
+from report_cards import CARDS, METRICS, described
 
 from glasshouse.report.figures import trade
 from glasshouse.report.first_screen.leaks import GLOSSARY, QUIET, leaks
@@ -15,6 +15,7 @@ from glasshouse.report.html import render
 from glasshouse.report.readings import one_per_setting
 from glasshouse.report.verdicts.choice import choose
 from glasshouse.results.records import Verdict
+from glasshouse.results.vocabulary import SEES
 
 SILENT = {"gain": 0.0, "half": 0.02}
 NOISE, MORE, CLIP = ("gaussian_noise std=0.1",), ("gaussian_noise std=1",), ("clip norm=4",)
@@ -23,8 +24,9 @@ CARD = specimen.card(
     "ward",
     adversary="a server that only reads (honest-but-curious)",
     setup="10 clients, 20 rounds; each client's messages are seen",
+    sees=(SEES["update"],),
     defenses={"gaussian_noise": "adds noise", "clip": "limits the size of what is sent"},
-    advice="gaussian_mechanism, which limits each update's size and adds noise",
+    advice="limit each update's size and add noise (gaussian_mechanism)",
 )
 # Words that mean something to us alone, and what explains each where it stands.
 TERMS = {
@@ -34,9 +36,9 @@ TERMS = {
     "victims": "an attack aimed at",
     "accuracy": "how often the finished model is right",
     "defence": "a change to what a client sends",
-    "noise": "adds noise",
+    "noise 1": "adds noise",
     "clip 4": "limits the size",
-    "gaussian_mechanism": "which limits each update's size and adds noise",
+    "gaussian_mechanism": "limit each update's size and add noise",
     " to ": "holds the true value in 95 of 100",
 }
 JARGON = re.compile(
@@ -86,11 +88,11 @@ REPORTS = pytest.mark.parametrize("result", [CLOSED, UNTRIED, OPEN], ids=["close
 
 
 @REPORTS
-def test_sixty_words_and_something_to_do(result):
+def test_seventy_words_and_something_to_do(result):
     found = leaks(result, choose(result))
     assert found
     for leak in found:
-        assert len(leak.text.split()) <= 60
+        assert len(leak.text.split()) <= 70
         assert re.search("^(Use |None of|The one defence|No defence)", leak.action)
         assert leak.advice.startswith("Next, ")
         assert leak.whose.startswith("Whose: ")
@@ -109,20 +111,21 @@ def test_no_term_without_its_explanation_in_place(result, tmp_path):
 
 def test_the_first_leak_in_full():
     (leak,) = leaks(CLOSED, choose(CLOSED))
-    assert leak.title == "Private examples came out"
+    assert leak.title == "Rebuilt private images with SSIM 0.62 (likeness) from single updates"
+    assert leak.severity == 4
     assert leak.setting == "without a defence; 10 clients, 20 rounds; each client's messages are seen"
     assert leak.text == (
-        "A server that only reads rebuilt private images with SSIM 0.62 (likeness; 1 is a perfect copy). "
-        "Guessing gets 0.21; the gap is 0.41 (0.35 to 0.47). Whose: 20 victims, on average. "
-        "Use noise 1, which closed this leak; accuracy is 70\u00a0% instead of 91\u00a0%. "
-        "Next, try a strength between noise 0.1 and noise 1."
+        "The server, only reading what clients send, rebuilt private images with SSIM 0.62 (likeness; 1 is a "
+        "perfect copy). Guessing gets 0.21. Whose: not judged one by one; the number is over 20 victims. "
+        "Use a defence that adds noise (noise 1, gaussian_noise std=1): it closed this leak; accuracy is "
+        "70\u00a0% instead of 91\u00a0%. Next, try a strength between noise 0.1 and noise 1."
     )
 
 
 def test_a_leak_that_came_out_despite_the_only_defence_says_so():
     (only,) = first(finding(NOISE, gain=0.2))
     assert only.action == "It came out despite noise 0.1."
-    assert only.advice == f"Next, try {CARD.advice}."
+    assert only.advice == f"Next, {CARD.advice}."
 
 
 def test_severe_kinds_first_across_scenarios():
@@ -144,7 +147,10 @@ def test_the_cheapest_setting_that_closed_every_attack_of_the_kind():
     other = finding(MORE, attack="ggl", gain=0.3)
     result = dataclasses.replace(CLOSED, findings=(*CLOSED.findings, other))
     (leak,) = leaks(result, choose(result))
-    assert leak.action.startswith("Use clip 4, which closed this leak; accuracy is 60")
+    assert leak.action.startswith(
+        "Use a defence that limits the size of what is sent (clip 4, clip norm=4): it closed this leak; "
+        "accuracy is 60"
+    )
     assert leak.advice == "Next, weaken clip 4: that may cost less."
 
 
@@ -166,7 +172,7 @@ def test_silence_without_power_closes_nothing():
 def test_an_attack_without_power_says_nothing_about_what_closed_another():
     powerless = finding(MORE, attack="dlg", verdict="no power", control=specimen.WEAK)
     (leak,) = first(finding(), finding(MORE, **SILENT), powerless)
-    assert leak.action.startswith("Use noise 1")
+    assert leak.action.startswith("Use a defence that adds noise (noise 1, ")
 
 
 def test_what_left_least_is_to_be_strengthened():
@@ -179,19 +185,46 @@ def test_a_defence_at_the_cost_of_all_use_is_called_that():
     rows = (finding(), finding(MORE, **SILENT))
     (leak,) = first(*rows, utility=(utility((), 0.91), utility(MORE, 0.11, chance=0.1)))
     assert leak.action == (
-        "Only noise 1 closed it, but the model is then of no use: accuracy is 11\u00a0% instead of 91\u00a0%."
+        "Only a defence that adds noise (noise 1, gaussian_noise std=1) closed it, but the model is then of "
+        "no use: accuracy is 11\u00a0% instead of 91\u00a0%."
     )
 
 
 def test_an_unmeasured_cost_is_said():
     (leak,) = first(finding(), finding(MORE, **SILENT))
-    assert leak.action == "Use noise 1, which closed this leak; its cost in accuracy was not measured."
+    assert leak.action.endswith(": it closed this leak; its cost in accuracy was not measured.")
 
 
 def test_single_victims_are_a_leak_where_the_average_is_none():
     (leak,) = first(finding(primary=True, gain=0.02, half=0.3, victims=specimen.VICTIMS))
-    assert leak.title == "Single victims' data came out"
-    assert leak.whose == "Whose: 2 of 3 victims."
+    assert leak.title == "2 of 3 examples recognised from single updates"
+    assert leak.whose == "Whose: certain for 2 of 3 victims, judged one by one."
+
+
+def test_hits_are_counted_where_examples_were():
+    card = dataclasses.replace(CARD, things="pictures")
+    counted = {"metric": "identification", "base": 0.01, "gain": 0.8, "scored": 8, "hits": 7}
+    (leak,) = first(finding(**counted), threats=(card,))
+    assert leak.title == "Rebuilt images of which 7 of 8 point to the right original from single updates"
+    headed = [
+        dataclasses.replace(m, headline="{} rebuilt") if m.name == "identification" else m for m in METRICS
+    ]
+    (leak,) = first(finding(**counted), threats=(card,), metrics=tuple(headed))
+    assert leak.title == "7 of 8 pictures rebuilt from single updates"
+    (leak,) = first(finding(**{**counted, "hits": None}), threats=(card,), metrics=tuple(headed))
+    assert leak.title == "81\u00a0% of the pictures rebuilt from single updates"
+
+
+def test_no_setting_is_recommended_without_what_it_still_lets_out():
+    """The labels come out under the noise that closes, or may close, the leak of examples."""
+    labels = finding(MORE, metric="label_accuracy", base=0.1, gain=0.8)
+    leak = first(finding(), finding(MORE, **SILENT), labels)[0]
+    assert "it closed this leak, but labels still came out there; " in leak.action
+    leak = first(finding(), finding(MORE, gain=0.05, half=0.2), labels)[0]
+    assert leak.advice == "Next, strengthen noise 1: labels still came out there."
+    clean = finding(CLIP, gain=0.05, half=0.2)
+    leak = first(finding(), finding(MORE, gain=0.05, half=0.2), labels, clean)[0]
+    assert leak.advice == "Next, audit clip 4 with more victims: it may."
 
 
 def test_every_leaking_scenario_is_there_and_every_other_says_what_to_do(tmp_path):

@@ -3,10 +3,11 @@
 import dataclasses
 import io
 
+import pytest
 import report_specimen as specimen
 from rich.console import Console
 
-from glasshouse.report import lines, summary
+from glasshouse.report import brief, lines, summary
 from glasshouse.results.records import Result
 
 
@@ -60,3 +61,23 @@ def test_names_cannot_steer_the_terminal():
 
 def test_nothing_measured_is_said():
     assert "Nothing was measured" in lines(Result(suite="x"))[0]
+
+
+@pytest.mark.parametrize("make", [specimen.specimen, specimen.large])
+def test_a_suite_is_at_most_one_screen_of_80_by_24(make, tmp_path):
+    stream = io.StringIO()
+    Console(file=stream, width=80, color_system=None).print(brief(make(tmp_path)))
+    text = stream.getvalue().splitlines()
+    assert len(text) <= 23  # and a line for the path of the report
+    assert max(map(len, text)) <= 80
+    assert text[0] == "Private data came out"
+    assert any("were not" in t for t in text)
+    assert "--full" in text[-1]
+
+
+def test_a_single_scenario_is_told_whole():
+    result = Result(suite="x", findings=(specimen.finding(),))
+    stream, whole = io.StringIO(), io.StringIO()
+    Console(file=stream, width=100, color_system=None).print(brief(result))
+    Console(file=whole, width=100, color_system=None).print(summary(result))
+    assert stream.getvalue() == whole.getvalue()

@@ -8,7 +8,7 @@ from glasshouse.outside.screen import Screen
 from glasshouse.report.export import write_export
 from glasshouse.report.html import render, write_html
 from glasshouse.report.tables import setting
-from glasshouse.report.terminal import summary
+from glasshouse.report.terminal import brief, summary
 from glasshouse.results.files import read_result
 from glasshouse.results.judgement import OUT
 from glasshouse.results.records import Contrast, Finding, Refused, Result, Utility, Verdict
@@ -54,10 +54,14 @@ class Run:
         """The verdicts of the primary findings, by (setting, attack, metric)."""
         return {(setting(f), f.attack, f.metric): f.verdict for f in self.result.findings if f.primary}
 
-    def show(self) -> None:
-        """Print the summary, as the command line does, and the path of the report."""
+    def show(self, *, full: bool = False) -> None:
+        """Print one screen, as the command line does, and the path of the report.
+
+        Args:
+            full: print every scenario of a suite.
+        """
         console = Screen()
-        console.print(summary(self.result))
+        console.print(summary(self.result) if full else brief(self.result))
         console.print(f"report: {self.folder / 'report.html'}", soft_wrap=True)
 
     def write_report(self, *, show_private: bool = False) -> Path:

@@ -8,12 +8,12 @@ import typer
 from glasshouse.api.audit import audit as run_audit
 from glasshouse.api.audit import run_folder
 from glasshouse.cli.parts.failure import failure_report
-from glasshouse.cli.parts.options import Json, Name, Sets
+from glasshouse.cli.parts.options import Full, Json, Name, Sets
 from glasshouse.cli.parts.output import say_json
 from glasshouse.cli.parts.progress import bars
 from glasshouse.executors.local import HERE
 from glasshouse.outside.screen import Screen
-from glasshouse.report.terminal import summary
+from glasshouse.report.terminal import brief, summary
 from glasshouse.results.outcome import exit_code
 from glasshouse.results.records import Result
 
@@ -40,6 +40,7 @@ def audit(
     no_register: Annotated[
         bool, typer.Option("--no-register", help="list this audit nowhere; the report says so")
     ] = False,
+    full: Full = False,
     as_json: Json = False,
 ) -> int:
     """Simulate, attack, score and report what SCENARIO asks for."""
@@ -62,7 +63,7 @@ def audit(
     if as_json:
         say_json(json.loads((place / "result.json").read_text(encoding="utf-8")), indent=1)
     else:
-        console.print(summary(run.result))
+        console.print(summary(run.result) if full else brief(run.result))
         console.print(shares(run.result), soft_wrap=True)
         console.print(f"report: {place / 'report.html'}", soft_wrap=True)
     return exit_code(run.result)

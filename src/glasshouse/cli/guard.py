@@ -146,14 +146,17 @@ def _trial(agreed: str, data: str, *, trust_factory: bool) -> dict[str, Any]:
     return {"agreed": build(expected), "data": own_examples(data, expected)}
 
 
+QUESTION = "May you train on it?"
+
+
 def _verdict(models: dict[str, Seen], *, compared: bool, tried: bool) -> Verdict:
-    """The verdict: whether a client may train on these models."""
+    """Whether a client may train on these models; *unclear* where some rules were not applied."""
     suspicious = {name: one.inspection.findings for name, one in models.items() if one.inspection.findings}
     total, names = words.count(len(models), "models"), words.join_words(list(suspicious))
     if suspicious:
         first = printable(next(iter(suspicious.values()))[0])
         these = "this" if len(models) == 1 else f"{len(suspicious)} of {total}"
-        title = f"Do not train on {these}: {first}"
+        word, title = "No", f"Do not train on {these}: {first}"
         findings = words.count(sum(len(sentences) for sentences in suspicious.values()), "findings")
         lead = f"{findings} in {printable(names)} that honest models do not show."
         lead += " The others passed, which is no proof." if len(suspicious) < len(models) else ""
@@ -161,9 +164,11 @@ def _verdict(models: dict[str, Seen], *, compared: bool, tried: bool) -> Verdict
         unjudged = [one.judged.summary for one in models.values() if one.judged and one.judged.reason]
         title = printable(unjudged[0].rstrip(".")) if unjudged else "Nothing odd was found"
         lead = f"No rule found anything in {total}. {TOO_FEW if unjudged else TRIED if tried else UNTRIED}"
+        word = "Yes" if compared and tried and not unjudged else "Unclear"
     if not compared:
         lead += " Names and shapes were not compared: no architecture was given (--agreed)."
-    return Verdict(title=title, lead=lead, kind="leaks" if suspicious else "no leak found", terms=TERMS)
+    kinds = {"No": "leaks", "Yes": "no leak found", "Unclear": "not shown"}
+    return Verdict(title=title, lead=lead, kind=kinds[word], word=word, question=QUESTION, terms=TERMS)
 
 
 def exhibits(models: dict[str, Seen]) -> list[Exhibit]:

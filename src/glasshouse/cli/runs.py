@@ -9,7 +9,7 @@ import typer
 from glasshouse.api.run import Run as LoadedRun
 from glasshouse.api.run import load
 from glasshouse.audit.replay import replay as replay_run
-from glasshouse.cli.parts.options import Json, Run, ShowPrivate, TrustFactory
+from glasshouse.cli.parts.options import Full, Json, Run, ShowPrivate, TrustFactory
 from glasshouse.cli.parts.output import say, say_json
 from glasshouse.errors import UnknownName
 from glasshouse.outside.screen import Screen
@@ -25,6 +25,7 @@ def report(
     show_private: ShowPrivate = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="print the findings as tables")] = False,
     metrics: Annotated[list[str], typer.Option("--metric", help="in the tables; default: all")] = [],  # noqa: B006
+    full: Full = False,
     as_json: Json = False,
 ) -> int:
     """Write report.html of RUN again, and print its summary."""
@@ -35,7 +36,7 @@ def report(
     elif as_markdown:
         say(markdown(loaded.result, metrics=_known_metrics(metrics, loaded)))
     else:
-        loaded.show()
+        loaded.show(full=full)
     return 0
 
 

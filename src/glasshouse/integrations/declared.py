@@ -12,6 +12,7 @@ from glasshouse.integrations.recording import Recording
 from glasshouse.interfaces import stated_training
 from glasshouse.modalities.base import Modality
 from glasshouse.models import build as models
+from glasshouse.outside.schema import freeze
 from glasshouse.settings import NORMALISATION, Optimizer, Training
 from glasshouse.tasks.base import Task
 from glasshouse.transcript.record import Keep
@@ -103,8 +104,8 @@ def terms_of(model: Architecture, declared: Mapping[str, Any]) -> Terms:
             "the examples in a step of the clients' training",
             "no batch_size in terms, and no batch-size in the run's configuration",
         )
-    optimizer = Optimizer.model_validate(declared.get("optimizer", {}))
-    training = Training.model_validate(declared.get("training", {}))
+    optimizer = Optimizer.model_validate(freeze(declared.get("optimizer", {})))
+    training = Training.model_validate(freeze(declared.get("training", {})))
     terms = {"protocol": "fedavg", "clients": 1, "cohort": 1, **declared}
     training = stated_training(terms["protocol"], terms.get("options", {}), training)
     terms |= {"optimizer": optimizer, "training": training}

@@ -11,10 +11,11 @@ from glasshouse.report.compare import (
     write_comparison,
 )
 from glasshouse.report.html import write_html
-from glasshouse.report.terminal import lines, summary
+from glasshouse.report.terminal import brief, lines, summary
 
 __all__ = [
     "Comparison",
+    "brief",
     "compare",
     "comparison_html",
     "comparison_summary",

@@ -1,6 +1,6 @@
 """Compare two results: findings that changed beyond their uncertainty, and findings present in only one."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple, final
@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from glasshouse.outside.text import as_json
 from glasshouse.report import html, readings, tables, terminal, words
 from glasshouse.report.cards import Cards
+from glasshouse.report.first_screen.matrix import Matrix, matrix
 from glasshouse.report.readings import one_per_setting
 from glasshouse.report.verdicts.answer import facts
 from glasshouse.report.verdicts.choice import choose
@@ -82,6 +83,8 @@ class Comparison:
         refused_before: refusals only in the earlier result.
         refused_after: refusals only in the later result.
         utility: settings with a utility in both results.
+        matrix: of the later result: who attacks against what can come out.
+        earlier: the states of the earlier one, by (threat, kind).
     """
 
     before: str
@@ -99,6 +102,8 @@ class Comparison:
     refused_before: tuple[tables.RefusalRow, ...]
     refused_after: tuple[tables.RefusalRow, ...]
     utility: tuple[UtilityChange, ...]
+    matrix: Matrix
+    earlier: Mapping[tuple[str, str], str]
 
     @property
     def exit_code(self) -> int:
@@ -151,6 +156,8 @@ def compare(a: Result, b: Result, *, names: tuple[str, str] | None = None) -> Co
         refused_before=tuple(tables.refusals(r for r in a.refusals if _key(r) not in refused_after)),
         refused_after=tuple(tables.refusals(r for r in b.refusals if _key(r) not in refused_before)),
         utility=tuple(_utilities(one_per_setting(a.utility), one_per_setting(b.utility))),
+        matrix=matrix(b, choose(b)),
+        earlier=matrix(a, choose(a)).texts,
     )
 
 

@@ -134,12 +134,16 @@ class Verdict(NamedTuple):
         title: a few words.
         lead: one sentence.
         kind: a finding's verdict; it sets the colour.
+        word: one word before the title, the answer to ``question``; empty: none.
+        question: what the word answers.
         terms: glossary of the page: (term, explanation).
     """
 
     title: str
     lead: str
     kind: str
+    word: str = ""
+    question: str = ""
     terms: tuple[tuple[str, str], ...] = ()
 
 

@@ -13,7 +13,9 @@ from rich.text import Text
 from glasshouse.outside.screen import Screen
 from glasshouse.outside.text import visible
 from glasshouse.report import readings, tables, words
-from glasshouse.report.first_screen.leaks import leaks
+from glasshouse.report.first_screen.leaks import leaks, quiet
+from glasshouse.report.first_screen.matrix import matrix
+from glasshouse.report.first_screen.screen import sentence
 from glasshouse.report.verdicts import stories
 from glasshouse.report.verdicts.answer import overall, registered
 from glasshouse.report.verdicts.choice import Choice, choose
@@ -34,6 +36,43 @@ LOOKS: Final = {
     "no leak found": ("○", "cyan"),
 }
 """The mark of each verdict, and the style of mark and word."""
+
+
+def brief(result: Result) -> Group:
+    """At most one screen of 24 lines: the verdict, a line per leak, what was not tested, the policy.
+
+    A result of a single scenario is short enough for its :func:`summary`.
+
+    Raises:
+        BadValue: the result holds a non-finite number.
+    """
+    if len(result.scenarios) < 2:
+        return summary(result)
+    result = replace(result, utility=readings.one_per_setting(result.utility))
+    choice = choose(result)
+    answer, found, kinds = overall(result, choice), leaks(result, choice), matrix(result, choice)
+    parts: list[RenderableType] = [heading(answer.text, answer.kind or "")]
+    parts.append(line(sentence(found, kinds, result) or answer.qualification))
+    rows = [("leaks", f"{leak.scenario}: {leak.title}") for leak in found]
+    rows += [
+        (story.kind or "", f"{story.scenario}: {text}")
+        for story, text in quiet(stories.stories(result, choice), found)
+    ]
+    parts += [_short(kind, text) for kind, text in rows[:MOST]]
+    if len(rows) > MOST:
+        parts.append(line(f"  and {len(rows) - MOST} more"))
+    outcome = policy(result)
+    parts.append(line(kinds.coverage, "dim"))
+    state = "leaks" if outcome.state == "broken" else ""
+    parts.append(
+        line("Policy: no limits were set.", "dim")
+        if outcome.state == "none"
+        else heading(f"Policy: {outcome.text}", state)
+    )
+    if text := registered(result.manifest.get("register")):
+        parts.append(line(f"Register: {text}.", "dim"))
+    parts.append(line("What to do is in the report; --full prints it.", "dim"))
+    return Group(*parts)
 
 
 def summary(result: Result) -> Group:
@@ -96,6 +135,13 @@ def _sentence(kind: str, text: str) -> RenderableType:
     mark, style = LOOKS.get(kind, ("–", "dim"))
     grid.add_row(Text(mark, style=style), line(text, "dim" if kind == "note" else ""))
     return Padding(grid, (0, 0, 0, 2))
+
+
+def _short(kind: str, text: str) -> Text:
+    """A mark and as much of a text as one line holds."""
+    mark, style = LOOKS.get(kind, ("–", "dim"))
+    parts = ("  ", (mark, style), " ", visible(text))
+    return Text.assemble(*parts, no_wrap=True, overflow="ellipsis")
 
 
 def _strongest(result: Result, choice: Choice) -> Iterable[tuple[str, ...]]:

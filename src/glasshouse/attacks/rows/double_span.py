@@ -4,7 +4,8 @@ The layer's gradient is G = Σ δ_i x_iᵀ. Every row x_i lies in the row space 
 is nearly determined by that: each category has exactly one 1 (:mod:`.onehot`). Every backward signal δ_i
 lies in the column space of G, and the server can compute the signal of a candidate itself: this is the
 certificate. Last, non-negative least squares on the whole gradient give labels and multiplicities, whole
-numbers if all is right.
+numbers if all is right. Rows whose signals have one direction leave only their sum, so that a batch is
+certified whole or not at all.
 
 Source: the span of rows is used for tokens by Petrov et al. 2024, DAGER, arXiv:2405.15586, and low rank by
 Dimitrov et al. 2024, SPEAR, arXiv:2403.03945; the search by categories and the certificate of a table are
@@ -16,6 +17,7 @@ noise on the update lies above the smallest singular value. Then nothing is clai
 Shape letters: B rows behind the update, R candidates, F entries of a row, O units of the layer.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, final
 
@@ -42,10 +44,14 @@ from glasshouse.wire import Architecture
 
 Floats = NDArray[np.float64]
 SUBJECT: Final = "attack 'double_span'"
-INSIDE: Final = 2e-2
-"""Share of a backward signal outside the column space up to which a candidate stays; float32 leaves less."""
+INSIDE: Final = 1e-3
+"""Share of a backward signal outside the column space up to which a candidate stays; float32 leaves 1e-6."""
 WHOLE: Final = 0.15
 """Distance of a multiplicity from a whole number, of at least 1, up to which a row is certified."""
+NULL: Final = 1e-9
+"""Share of the largest eigenvalue of the atoms' Gram matrix below which they depend on one another."""
+FREE: Final = 1e-2
+"""Share of a null vector on a candidate from which its multiplicity is not determined."""
 CANDIDATES: Final = 2000
 """Candidates beyond which the search has found a continuum, not rows."""
 
@@ -102,10 +108,12 @@ class DoubleSpan:
         inputs = torch.from_numpy(np.repeat(found.rows, found.counts, 0)).float()
         labels = torch.from_numpy(np.repeat(found.labels, found.counts))
         inputs = table.project(inputs) if len(inputs) else inputs
-        sure = torch.full((len(inputs),), float(Certainty.PROVED))
+        # Twice a row may also be two rows with this mean: it is claimed, and not certified.
+        once = torch.from_numpy(np.repeat(found.counts, found.counts) == 1)
+        levels = torch.where(once, float(Certainty.PROVED), float(Certainty.GUESSED))
         return (
-            Reconstruction(about=client.about, inputs=inputs, labels=labels, confidence=sure),
-            CertifiedRows(about=client.about, inputs=inputs, certainty=sure),
+            Reconstruction(about=client.about, inputs=inputs, labels=labels, confidence=levels),
+            CertifiedRows(about=client.about, inputs=inputs[once], certainty=levels[once]),
         )
 
 
@@ -164,13 +172,29 @@ def read_rows(client: Replica, weight: Floats, table: Row, *, affine: float) -> 
         p = client.model(rows[kept]).double().softmax(1).numpy()
     times = times - p * (times / p).min(1, keepdims=True)
     counts = np.round(times)
-    sure = (counts >= 1) & (np.abs(times - counts) <= WHOLE)
+    sure = (counts >= 1) & (np.abs(times - counts) <= WHOLE) & determined_by(atoms, classes)[:, None]
     at, labels = np.nonzero(sure)
-    if counts[sure].sum() > client.images:  # more rows than were announced: the sums have another origin
+    # Rows whose signals have one direction are one row of the sum: only all n rows together are a proof.
+    if abs(float(times.sum()) - client.images) > WHOLE:
         return Found.nothing(table.shape[0])
     return Found(
         rows=spanned.rows[kept[at]], labels=labels.astype(np.int64), counts=counts[sure].astype(np.int64)
     )
+
+
+def determined_by(atoms: Sequence[Floats], classes: int) -> NDArray[np.bool_]:
+    """Which candidates' multiplicities the gradient determines, (R,), from their gradients (K, P) each.
+
+    Rows that differ in numbers alone may have backward signals of one direction; then the gradient holds only
+    their sum, and any valid rows with this sum fit. Such candidates stand in a null vector of all atoms. The
+    last label is left out: its atom is a combination of the others.
+    """
+    free = np.concatenate([atom[: classes - 1] for atom in atoms])
+    free = free / np.maximum(np.linalg.norm(free, axis=1, keepdims=True), 1e-300)
+    values, vectors = np.linalg.eigh(free @ free.T)
+    null = vectors[:, values < NULL * values[-1]]
+    weight = np.linalg.norm(null, axis=1).reshape(len(atoms), classes - 1).max(1)
+    return np.asarray(weight < FREE)
 
 
 def signals_of(client: Replica, rows: Tensor, label: int) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ from glasshouse.audit.defenses.observe import Observation, State
 from glasshouse.formats.base import read_document
 from glasshouse.formats.carried import bytes_of
 from glasshouse.formats.records import TreeEnsemble
-from glasshouse.guard.documents import determined
+from glasshouse.guard.rules.documents import determined
 from glasshouse.transcript.record import Transcript
 
 MASK = "masked_sums"

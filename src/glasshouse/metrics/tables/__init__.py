@@ -1,1 +1,1 @@
-"""Metrics of tables: rows and cells, and what attacks prove about them."""
+"""Metrics of tables: rows and cells that are claimed right, and what is proved of rows."""

@@ -31,7 +31,6 @@ class RowsExact(Hits):
     )
     wording = rate_wording(
         label="rows read exactly",
-        headline="{} read with every cell right",
         sentence="read {} of the private rows with every cell right",
         explanation="Share of the private rows of which the attack wrote down every cell, numbers within the "
         "tolerance of the schema: higher is worse. Guessing reaches about 0 %, unless people share a row.",
@@ -40,7 +39,7 @@ class RowsExact(Hits):
     )
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
-        return np.asarray(right_cells("rows_exact", claimed, truth, context).all(1), np.float64)
+        return np.asarray(right_cells("rows_exact", claimed, truth, context).all(1), dtype=np.float64)
 
 
 @final

@@ -27,6 +27,8 @@ WHO: Final = {
     ACTS: "the server, manipulating what it sends",
 }
 """Who attacked, as the subject of a sentence; others are named as in the matrix."""
+SOURCES: Final = {"update": "single updates", "aggregate": "sums of updates"}
+"""What data came out of, by what the attacker sees; the first that applies."""
 SCALE: Final[Mapping[str, tuple[int, str, str]]] = {
     "images": (4, "whole examples", "What a person gave is seen as it is."),
     "membership": (3, "who takes part", "That alone can be the secret: a patient, a member."),
@@ -124,7 +126,7 @@ def leaks(result: Result, choice: Choice) -> list[Leak]:
         return SEVERITIES.index(kind_of(f, choice.cards.metric(f.metric))), f.scenario
 
     leaking = [f for f in choice.findings if choice.standing(f) in ("leaks", "label leak") or f in out]
-    groups = grouped(sorted(leaking, key=kind), kind).values()
+    groups = grouped(leaking, kind).values()
     worst = [choice.worst_first([f for f in group if not f.defenses] or group)[0] for group in groups]
     ranked = sorted(worst, key=lambda f: (kind(f)[0], -severity(f, choice.cards.metric(f.metric))))
     return [_leak(f, result, choice) for f in ranked]
@@ -168,9 +170,8 @@ def _leak(f: Finding, result: Result, choice: Choice) -> Leak:
 def _title(f: Finding, choice: Choice, card: ThreatCard | None) -> str:
     """What came out, in numbers: "8 of 8 pictures rebuilt from single updates"."""
     things = card.things if card and card.things in EXAMPLES else "examples"
-    source = ""
-    if card:
-        source = " from single updates" if SEES["update"] in card.sees else " from sums of updates"
+    seen = [text for part, text in SOURCES.items() if card and SEES[part] in card.sees]
+    source = f" from {seen[0]}" if seen else ""
     if choice.standing(f) not in OUT:
         verdicts = choice.victims(f)
         return f"{sum(v.leaks for v in verdicts)} of {len(verdicts)} {things} recognised{source}"
@@ -184,7 +185,7 @@ def _title(f: Finding, choice: Choice, card: ThreatCard | None) -> str:
         )
     else:
         # "read {} of the words" becomes "16 of 16 words" where hits were counted; explanations are cut.
-        text = metric.sentence.replace("{} of the ", "{} ") if counted else metric.sentence
+        text = re.sub(r"(?<=\{\}) of (the )?", " ", metric.sentence) if counted else metric.sentence
         text = re.sub(r"; [^()]*(?=\))", "", text.replace("{}", share, 1))
     return f"{text[0].upper()}{text[1:]}{source}"
 
@@ -208,7 +209,9 @@ def _whose(f: Finding, choice: Choice) -> str:
     if not count:
         return f"Whose: not judged one by one; the number is over {words.count(f.n, f.unit)}."
     victims = words.count(total, "victims")
-    return f"Whose: all {victims}." if count == total > 1 else f"Whose: {count} of {victims}."
+    if count == total > 1:
+        return f"Whose: certain for all {victims}, judged one by one."
+    return f"Whose: certain for {count} of {victims}, judged one by one."
 
 
 def _settings(f: Finding, result: Result, choice: Choice) -> Iterator[Setting]:
@@ -273,7 +276,8 @@ def _remedy(
         best = max(unsure, key=_rank)
         if best.others:
             # What leaks something else in the table below is no remedy, whatever more victims would show.
-            return f"{outcome} for certain.", f"Next, strengthen {_name(best)}{_but(best)}."
+            also = words.join_words(best.others)
+            return f"{outcome} for certain.", f"Next, strengthen {_name(best)}: {also} still came out there."
         return f"{outcome} for certain.", f"Next, audit {_name(best)} with more victims: it may."
     nearest = min(settings, key=lambda s: s.left)
     return f"{outcome}.", f"Next, strengthen {_name(nearest)}, which left least."

@@ -90,6 +90,15 @@ class Matrix:
         return tuple(row for row in self.rows if row.threat in ALWAYS or any(c.total for c in row.cells))
 
     @property
+    def texts(self) -> dict[tuple[str, str], str]:
+        """The state of each (threat, kind), in words."""
+        return {
+            (row.threat, kind): cell.text
+            for row in self.rows
+            for kind, cell in zip(self.kinds, row.cells, strict=True)
+        }
+
+    @property
     def coverage(self) -> str:
         """How many cells were tested, in a sentence."""
         cells = [cell for row in self.rows for cell in row.cells]

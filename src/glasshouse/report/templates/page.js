@@ -33,6 +33,7 @@
         + encodeURIComponent(lines.map((line) => line.map(quote).join(",")).join("\r\n") + "\r\n");
     });
     if (rows.length > 1) head.forEach((cell, i) => {
+      if (!text(cell)) return;  // a button without a name says nothing to a screen reader
       const button = document.createElement("button");
       button.append(...cell.childNodes);
       cell.append(button);

@@ -40,7 +40,7 @@ class RowsCertified(Hits):
     claim: ClassVar[str] = "certified_rows"
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Floats:
-        return np.asarray(right_cells("rows_certified", claimed, truth, context).all(1), np.float64)
+        return np.asarray(right_cells("rows_certified", claimed, truth, context).all(1), dtype=np.float64)
 
 
 @final
@@ -62,7 +62,7 @@ class CertificatesRight(Hits):
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Floats:
         if not len(claimed):
             raise nothing_claimed("certificates_right", "certified row", "rows_certified")
-        return np.asarray(right_cells("certificates_right", truth, claimed, context).all(1), np.float64)
+        return np.asarray(right_cells("certificates_right", truth, claimed, context).all(1), dtype=np.float64)
 
 
 @final
