@@ -94,28 +94,17 @@ def finding_of(cell: Cell, attack: Plugin, measured: Measurement, runs: Sequence
     p = p_of(scored, metric, rng=stream)
     ladder = _ladder(scored, metric, _rung("domain", scored, null, gain, p), stream)
     bounds = Rng.root(scenario.seed, salt="bounds").child(f"{attack.name}/{measured.name}")
-    bound = _bound(value, measured, runs, chance=chance, rng=bounds)
-    if bound is not None and other is not None and not other.gain.above_zero:
-        bound = replace(bound, contradicted=False)  # as good about victims unseen: a good guess
+    guess = other is not None and not other.gain.above_zero
+    bound = _bound(value, measured, runs, chance=chance, guess=guess, rng=bounds)
     searches = _searches(measured, runs)
     share = _share(measured.victims or measured.singles, scenario.audit.margin)
-    decision = decide(
-        Evidence(
-            metric=metric,
-            gain=gain,
-            null=null,
-            exchange=other.gain if other else None,
-            ladder=ladder,
-            control=control,
-            contradicted=bound is not None and bound.contradicted,
-            certificate=certificate_of(searches),
-            share=share,
-            why_no_share=measured.why_no_victims,
-            power=measured.power,
-            alike=measured.alike,
-            claimed=bool(scored.claimed or scored.clients),
-        )
-    )
+    evidence = Evidence(
+        metric=metric, gain=gain, null=null, exchange=other.gain if other else None, ladder=ladder,
+        control=control, contradicted=bound is not None and bound.contradicted,
+        certificate=certificate_of(searches), share=share, why_no_share=measured.why_no_victims,
+        power=measured.power, alike=measured.alike, claimed=bool(scored.claimed or scored.clients),
+    )  # fmt: skip
+    decision = decide(evidence)
     count, hits = _counted(scored, metric)
     finding = Finding(
         **place_of(cell),
@@ -166,13 +155,23 @@ def finding_of(cell: Cell, attack: Plugin, measured: Measurement, runs: Sequence
 
 
 def _bound(
-    value: Interval, measured: Measurement, runs: Sequence[Run], *, chance: float | None, rng: Rng
+    value: Interval,
+    measured: Measurement,
+    runs: Sequence[Run],
+    *,
+    chance: float | None,
+    guess: bool,
+    rng: Rng,
 ) -> UpperBound | None:
-    """The bound by the weakest guarantee of the runs; None where one has none."""
+    """The bound by the weakest guarantee of the runs; None where one has none.
+
+    As good about victims whose update was not seen (``guess``): a good guess, which contradicts nothing.
+    """
     if (guarantee := _weakest(runs)) is None:
         return None
     marked = frozenset(name for run in runs for name in run.ground.truth.marked)
-    return bound_of(value, measured, guarantee, chance=chance, marked=marked, rng=rng)
+    bound = bound_of(value, measured, guarantee, chance=chance, marked=marked, rng=rng)
+    return replace(bound, contradicted=False) if bound is not None and guess else bound
 
 
 def _counted(scored: ScoredMetric, metric: Metric) -> tuple[int | None, int | None]:

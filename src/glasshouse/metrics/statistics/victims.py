@@ -147,9 +147,7 @@ def name_victims(  # noqa: PLR0913 - one table, and what its rows and columns ar
         rank[j], compared[j] = max(ranks), len(same)
     p = (1 + rank) / (1 + compared)
     judged = 1 / (1 + compared) <= ALPHA
-    adjusted = np.ones(n)
-    if judged.any():
-        adjusted[judged] = (benjamini_hochberg if question == "which" else holm)(p[judged])
+    adjusted = _adjusted(p, judged, question)
     return NamedVictims(
         p=p,
         adjusted=adjusted,
@@ -160,6 +158,14 @@ def name_victims(  # noqa: PLR0913 - one table, and what its rows and columns ar
         judged=judged,
         by_claims=by_claims,
     )
+
+
+def _adjusted(p: Floats, judged: NDArray[np.bool_], question: Question) -> Floats:
+    """p-values corrected for the number of victims judged; 1 for all others."""
+    adjusted = np.ones(len(p))
+    if judged.any():
+        adjusted[judged] = (benjamini_hochberg if question == "which" else holm)(p[judged])
+    return adjusted
 
 
 def heldout_needed(victims: int) -> int:
