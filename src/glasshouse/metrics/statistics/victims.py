@@ -169,13 +169,13 @@ def _adjusted(p: Floats, judged: NDArray[np.bool_], question: Question) -> Float
 
 
 def heldout_needed(victims: int) -> int:
-    """Held-out examples of one stratum that suffice to name one of ``victims`` after the correction.
+    """Held-out examples of one stratum that suffice to judge, and to name one of ``victims`` corrected.
 
     Examples:
         >>> heldout_needed(1), heldout_needed(20)
-        (19, 399)
+        (39, 399)
     """
-    return math.ceil(victims / NAMED - 1e-9) - 1
+    return math.ceil(max(1 / ALPHA, victims / NAMED) - 1e-9) - 1
 
 
 def exchangeable(
