@@ -42,7 +42,7 @@ EXTREMES = {
     "args": {"min_noise_level": 0.1, "max_noise_level": 0.3},
 }
 SHAPES = {"fc1.weight": (32, 64), "fc1.bias": (32,), "head.weight": (10, 32), "head.bias": (10,)}
-MODEL = Architecture(name="mlp", input_shape=(1, 8, 8), classes=10)
+MODEL = Architecture.of("mlp", (1, 8, 8), 10)
 
 
 def transcript_of(folder, change, *, kind="delta", without=""):

@@ -1,6 +1,7 @@
 """How often each word is wrong, by simulated audits through the functions that score real ones.
 
-``python -m tests.verdicts.test_tables 200`` prints the table of ``docs/result.md``; ``make slow`` asserts it.
+``python -m tests.verdicts.test_error_rates 200`` prints the table of ``docs/result.md``; ``make slow``
+asserts it.
 """
 
 import sys
