@@ -162,17 +162,16 @@ def finding_of(cell: Cell, attack: Plugin, measured: Measurement, runs: Sequence
         power=measured.power,
         alone=measured.alone,
         draws=len(scored.runs),
-        **_counted(scored, metric),
     )
-    return replace(finding, missing=_absent(measured, finding, runs))
+    return _counted(replace(finding, missing=_absent(measured, finding, runs)), scored, metric)
 
 
-def _counted(scored: ScoredMetric, metric: Metric) -> dict[str, int]:
-    """How many of the single scores are 1, for a metric that is 0 or 1 per example; else nothing."""
+def _counted(finding: Finding, scored: ScoredMetric, metric: Metric) -> Finding:
+    """The finding with how many of its single scores are 1, for a metric that is 0 or 1 per example."""
     values = [value for row in scored.values for value in row]
     if scored.clients or not metric.counts or not set(values) <= {0.0, 1.0}:
-        return {}
-    return {"scored": len(values), "hits": sum(value == 1.0 for value in values)}
+        return finding
+    return replace(finding, scored=len(values), hits=sum(value == 1.0 for value in values))
 
 
 def _rung(knows: Knows, scored: ScoredMetric, value: float, gain: Interval, p: float) -> Rung:
