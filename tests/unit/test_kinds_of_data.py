@@ -14,6 +14,8 @@ OF_ONE_KIND = {
     "modalities/": "the kinds themselves",
     "tasks/": "the tasks themselves",
     "attacks/text/": "attacks on sentences",
+    "attacks/rows/": "attacks on rows",
+    "attacks/trees/": "attacks on trees over rows",
     "models/text/": "models of sentences",
     "metrics/text/": "metrics of sentences",
     "metrics/tables/rows.py": "metrics of rows",

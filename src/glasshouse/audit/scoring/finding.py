@@ -93,14 +93,10 @@ def finding_of(cell: Cell, attack: Plugin, measured: Measurement, runs: Sequence
     null, other = null_of(scored, metric), exchange(scored, metric, rng=stream, tables=measured.tables)
     p = p_of(scored, metric, rng=stream)
     ladder = _ladder(scored, metric, _rung("domain", scored, null, gain, p), stream)
-    bound = None
-    if (guarantee := _weakest(runs)) is not None:
-        bounds = Rng.root(scenario.seed, salt="bounds").child(f"{attack.name}/{measured.name}")
-        marked = frozenset(name for run in runs for name in run.ground.truth.marked)
-        bound = bound_of(value, measured, guarantee, chance=chance, marked=marked, rng=bounds)
-        if bound is not None and other is not None and not other.gain.above_zero:
-            # As good about victims whose update was not seen: a good guess, no broken guarantee.
-            bound = replace(bound, contradicted=False)
+    bounds = Rng.root(scenario.seed, salt="bounds").child(f"{attack.name}/{measured.name}")
+    bound = _bound(value, measured, runs, chance=chance, rng=bounds)
+    if bound is not None and other is not None and not other.gain.above_zero:
+        bound = replace(bound, contradicted=False)  # as good about victims unseen: a good guess
     searches = _searches(measured, runs)
     share = _share(measured.victims or measured.singles, scenario.audit.margin)
     decision = decide(
@@ -164,6 +160,16 @@ def finding_of(cell: Cell, attack: Plugin, measured: Measurement, runs: Sequence
         draws=len(scored.runs),
     )
     return _counted(replace(finding, missing=_absent(measured, finding, runs)), scored, metric)
+
+
+def _bound(
+    value: Interval, measured: Measurement, runs: Sequence[Run], *, chance: float | None, rng: Rng
+) -> UpperBound | None:
+    """The bound by the weakest guarantee of the runs; None where one has none."""
+    if (guarantee := _weakest(runs)) is None:
+        return None
+    marked = frozenset(name for run in runs for name in run.ground.truth.marked)
+    return bound_of(value, measured, guarantee, chance=chance, marked=marked, rng=rng)
 
 
 def _counted(finding: Finding, scored: ScoredMetric, metric: Metric) -> Finding:
