@@ -17,7 +17,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 INDEX := $(if $(TORCH),--extra-index-url https://download.pytorch.org/whl/$(TORCH))
 INSTALL := $(PIP) install --quiet -c constraints.txt $(INDEX) -e
 # All but biggan (pyproject.toml says why) and vision (does not import beside a CPU build of torch).
-EXTRAS := dp,evidence,flower-data,flower,nvflare,gate,dicom,frames,ggl,ray,text,tuning,test,docs
+EXTRAS := dp,evidence,flower-data,flower,nvflare,gate,dicom,frames,ggl,ray,tables,text,trees,tuning,volumes,test,docs
 BUILD := build==1.6.1 hatchling==1.33.0 twine==7.0.0
 LISTS := cyclonedx-bom==7.5.0 pip-licenses==5.5.5
 SINGLE := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1

@@ -31,6 +31,7 @@ def test_a_federation_with_personal_batch_norm_is_audited_and_its_accuracy_is_no
     training = {"mode": "training", "personal": ["1"]}
     result = gh.audit(mine(**training), data=DATA, model=net(), out=str(tmp_path / "out"))
     assert [finding.n for finding in result.findings] == [3]
+    assert any("Clients keep layers of their own" in note for note in result.result.threats[0].notes)
     assert not [utility for utility in result.utility if utility.value is not None]
 
 

@@ -6,6 +6,8 @@ from typing import Final, final
 
 UNSEEN: Final = 0.25
 """Share of all seconds known so far that kinds of work without a finished piece are taken to need."""
+DECISIVE: Final = "attacks"
+"""The kind that may take any multiple of the rest: before one of its pieces has finished, nothing is said."""
 
 
 @final
@@ -35,7 +37,7 @@ class Remaining:
 
     @property
     def seconds(self) -> float | None:
-        """Wall-clock seconds until the run ends; None before any piece has finished.
+        """Wall-clock seconds until the run ends; None before any piece, and any attack, has finished.
 
         Examples:
             >>> run = Remaining(jobs=2, expected={"attacks": 10})
@@ -45,7 +47,7 @@ class Remaining:
             >>> run.seconds
             12.0
         """
-        if not self._done:
+        if not self._done or (self.expected.get(DECISIVE) and not self._done.get(DECISIVE)):
             return None
         known, unseen = 0.0, False
         for kind, number in self.expected.items():

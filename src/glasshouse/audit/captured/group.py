@@ -90,7 +90,10 @@ def _record_capture(scenario: Scenario, group: Group) -> None:
             utility=utility_of(federation, last.tensors) if agreed else None,
             rounds=scenario.federation.rounds,
             seconds=time.process_time() - started,
-            facts=replace(federation.facts, notes=(*_notes(checked), *_left_out(transcript), *defenses)),
+            facts=replace(
+                federation.facts,
+                notes=(*federation.facts.notes, *_notes(checked), *_left_out(transcript), *defenses),
+            ),
             terms=checked,
         ),
         folder,

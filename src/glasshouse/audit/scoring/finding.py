@@ -105,7 +105,6 @@ def finding_of(cell: Cell, attack: Plugin, measured: Measurement, runs: Sequence
         power=measured.power, alike=measured.alike, claimed=bool(scored.claimed or scored.clients),
     )  # fmt: skip
     decision = decide(evidence)
-    count, hits = _counted(scored, metric)
     finding = Finding(
         **place_of(cell),
         attack=attack.label or attack.name,
@@ -148,10 +147,8 @@ def finding_of(cell: Cell, attack: Plugin, measured: Measurement, runs: Sequence
         power=measured.power,
         alone=measured.alone,
         draws=len(scored.runs),
-        scored=count,
-        hits=hits,
     )
-    return replace(finding, missing=_absent(measured, finding, runs))
+    return _counted(replace(finding, missing=_absent(measured, finding, runs)), scored, metric)
 
 
 def _bound(
@@ -174,12 +171,12 @@ def _bound(
     return replace(bound, contradicted=False) if bound is not None and guess else bound
 
 
-def _counted(scored: ScoredMetric, metric: Metric) -> tuple[int | None, int | None]:
-    """How many single scores there are, and how many are 1, of a metric that is 0 or 1; else nothing."""
+def _counted(finding: Finding, scored: ScoredMetric, metric: Metric) -> Finding:
+    """The finding with how many of its single scores are 1, for a metric that is 0 or 1 per example."""
     values = [value for row in scored.values for value in row]
     if scored.clients or not metric.counts or not set(values) <= {0.0, 1.0}:
-        return None, None
-    return len(values), sum(value == 1.0 for value in values)
+        return finding
+    return replace(finding, scored=len(values), hits=sum(value == 1.0 for value in values))
 
 
 def _rung(knows: Knows, scored: ScoredMetric, value: float, gain: Interval, p: float) -> Rung:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, final
+from typing import Any, Final, final
 
 import torch
 from torch import Tensor
@@ -41,6 +41,10 @@ from glasshouse.transcript.threat import Threat
 from glasshouse.wire import Architecture, Batch, Terms
 
 PERCEPTUAL = Pretraining(epochs=12, batch_size=64, learning_rate=0.02)
+_ON_PERSONAL: Final = (
+    "Clients keep layers of their own: attacks know these as they started, exactly in a client's first "
+    "round only. The server has no whole model, so its accuracy is not measured."
+)
 LARGE = 500_000
 """Number of parameters from which training on the device outweighs the transfers to and from it."""
 
@@ -144,6 +148,7 @@ def built_on(scenario: Scenario, setting: Setting, roles: Roles, source: DataSou
             public=source.public if public is None else public,
             model=f"{architecture.name}, {sum(t.numel() for t in setting.start.values()):,} parameters",
             things=architecture.inputs.nouns,
+            notes=(_ON_PERSONAL,) if personal else (),
         ),
     )
 

@@ -25,7 +25,7 @@ class Facts:
         things: what examples are, in the plural ("pictures").
         model: name and size, in words.
         guarantee: of the defences over the whole federation; None: nothing is proved.
-        notes: for a capture, the declared terms and whether they are correct.
+        notes: what to know of the federation; of a capture the declared terms, and whether they are correct.
         pretrained: accuracy of the public model as ``natural``, ``n``, ``robust``, ``n_robust``; None: not
             measured.
     """
