@@ -31,8 +31,7 @@ from glasshouse.integrations.flower.in_process import InProcessGrid
 from glasshouse.models import build as models
 from glasshouse.rng import Rng
 
-WEAK = pytest.mark.xfail(reason="weak trap weights pass on 64 examples: docs/results/guard.md")
-ATTACKS = (bins, pytest.param(trap_weights, marks=WEAK), one_class, equal_rows)
+ATTACKS = (bins, trap_weights, one_class, equal_rows)
 CRAFTED = "refused by the client's guard: a model that clients do not train on"
 UNSEEN = "refused by the client's guard: the model could not be examined"
 

@@ -105,10 +105,7 @@ def guarding_client(folder, model=MLP, **settings):
     return message_client(model, mods=[guard_mod(model, data=own_data, reports=folder)], **settings)
 
 
-WEAK = pytest.mark.xfail(reason="weak trap weights pass on 64 examples: docs/results/guard.md")
-
-
-@pytest.mark.parametrize("craft", [bins, pytest.param(trap_weights, marks=WEAK), one_class, equal_rows])
+@pytest.mark.parametrize("craft", [bins, trap_weights, one_class, equal_rows])
 def test_crafted_models_are_refused_by_every_client_before_training(craft, tmp_path):
     strategy = Crafting()
     strategy.craft = craft

@@ -55,7 +55,6 @@ def tables(run: Path) -> dict[str, list[list[object]]]:
     return {one.title: one.data["rows"] for one in shown if "clients looked" in one.title}
 
 
-@pytest.mark.xfail(reason="trap weights pass on small clients: docs/results/guard.md")
 def test_clients_refuse_a_crafted_model_in_its_round(tmp_path):
     play(tmp_path / "run", models="refused")
     rows = tables(tmp_path / "run")["Models that clients looked at"]
@@ -66,7 +65,6 @@ def test_clients_refuse_a_crafted_model_in_its_round(tmp_path):
     assert any("round 1: neither" in one.got for one in result.refusals)
 
 
-@pytest.mark.xfail(reason="trap weights pass on small clients: docs/results/guard.md")
 def test_a_watched_model_is_trained_on_all_the_same(tmp_path):
     play(tmp_path / "run", models="watched")
     rows = tables(tmp_path / "run")["Models that clients looked at"]

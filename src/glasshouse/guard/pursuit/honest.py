@@ -64,15 +64,19 @@ class Given:
         rows_visible: the same at 18 dB.
         excess: what combinations of few rows add at 30 dB.
         excess_visible: the same at 18 dB.
+        focus: mean over the group's rows of the largest dominance of one example: how rarely rows fire.
     """
 
     rows: float
     rows_visible: float
     excess: float
     excess_visible: float
+    focus: float
 
 
 MEASURES: Final = ("rows", "rows_visible", "excess", "excess_visible")
+"""Measures of which each has a limit; ``focus`` decides which limits hold."""
+PARTS: Final = (*MEASURES, "focus")
 
 
 @final
@@ -103,10 +107,17 @@ class Range:
     Attributes:
         most: the largest value of each measure.
         limits: value of each measure beyond which a model is refused.
+        focused: the same for a model whose focus is beyond its limit. Chance spreads what single rows of
+            honest models isolate, because few of their rows do; it excuses no model all of whose rows do.
     """
 
     most: Given
     limits: Given
+    focused: Given
+
+    def limits_of(self, given: Given) -> Given:
+        """The limits for a model with these measures."""
+        return self.focused if given.focus > self.limits.focus else self.limits
 
 
 @final
@@ -141,7 +152,7 @@ class Ranges:
         )
 
 
-_NOTHING: Final = Given(rows=0.0, rows_visible=0.0, excess=0.0, excess_visible=0.0)
+_NOTHING: Final = Given(rows=0.0, rows_visible=0.0, excess=0.0, excess_visible=0.0, focus=0.0)
 
 
 def halves(own: Own) -> tuple[slice, slice, int]:
@@ -152,14 +163,17 @@ def halves(own: Own) -> tuple[slice, slice, int]:
 
 
 def look(groups: Sequence[Group], own: Own) -> list[Found]:
-    """What fixed read-outs of each group get: searched on one half of ``own``, judged on the other."""
+    """What fixed read-outs of each group get: searched on one half of ``own``, judged on the other.
+
+    Single rows are not searched for, so that they are judged on all examples.
+    """
     first, second, batch = halves(own)
     every = []
     for group in groups:
         read_outs = search(group.pulls[first])
         single = ReadOuts.single(group.pulls.shape[1])
         lone = judge(group.pulls[second], single, batch=batch)
-        sized = lone if group.sizes is group.pulls else judge(group.sizes[second], single, batch=batch)
+        sized = judge(group.sizes, single, batch=min(_BATCH, len(own)))
         both = single + read_outs
         all_of_it = judge(group.pulls[second], both, batch=batch)
         given = Given(
@@ -167,6 +181,7 @@ def look(groups: Sequence[Group], own: Own) -> list[Found]:
             rows_visible=sized.visible,
             excess=all_of_it.clear - lone.clear,
             excess_visible=all_of_it.visible - lone.visible,
+            focus=sized.focus,
         )
         rows = int((both.weights[all_of_it.best] != 0).sum())
         every.append(
@@ -242,7 +257,7 @@ def _tried(own: Own) -> Own:
 def _of(found: Sequence[Found], name: str) -> Given:
     """The largest values of the groups that a tensor is part of."""
     mine = [one.given for one in found if name in one.names] or [_NOTHING]
-    return Given(**{m: max(getattr(one, m) for one in mine) for m in MEASURES})
+    return Given(**{m: max(getattr(one, m) for one in mine) for m in PARTS})
 
 
 def _range_of(every: Sequence[Given], batch: int, fresh: Sequence[Given] = ()) -> Range:
@@ -255,23 +270,29 @@ def _range_of(every: Sequence[Given], batch: int, fresh: Sequence[Given] = ()) -
     Args:
         every: measured, trained models too.
         fresh: of these, the models as initialised.
-        batch: size of the batches in which they were judged.
+        batch: size of the batches in which their combinations were judged.
     """
-    many = max(batch, MANY) / batch  # in smaller batches: as many examples
-    shares = {m: [getattr(one, m) for one in every] for m in MEASURES}
-    most = {m: max(values) for m, values in shares.items()}
-    margins = {"excess": MARGIN, "excess_visible": MARGIN_VISIBLE}
-    limits = {m: most[m] + margins.get(m, MARGIN) * many for m in MEASURES}
-    for m in ("rows", "rows_visible"):
+    many = MANY / min(batch, MANY)  # in smaller batches: as many examples
+    whole = MANY / min(2 * batch, MANY)  # single rows are judged on both halves
+    most = {m: max(getattr(one, m) for one in every) for m in PARTS}
+    margins = {
+        **dict.fromkeys(("rows", "rows_visible"), MARGIN * whole),
+        "excess": MARGIN * many,
+        "excess_visible": MARGIN_VISIBLE * many,
+        "focus": MARGIN,
+    }
+    focused = {m: most[m] + margins[m] for m in PARTS}
+    limits = dict(focused)
+    for m in ("rows", "rows_visible", "focus"):
         limits[m] = max(limits[m], _predict_most([getattr(one, m) for one in fresh]))
-    return Range(most=Given(**most), limits=Given(**limits))
+    return Range(most=Given(**most), limits=Given(**limits), focused=Given(**focused))
 
 
 def _widest(ranges: Sequence[Range]) -> Range:
     def largest(part: str) -> Given:
-        return Given(**{m: max(getattr(getattr(one, part), m) for one in ranges) for m in MEASURES})
+        return Given(**{m: max(getattr(getattr(one, part), m) for one in ranges) for m in PARTS})
 
-    return Range(most=largest("most"), limits=largest("limits"))
+    return Range(most=largest("most"), limits=largest("limits"), focused=largest("focused"))
 
 
 def _predict_most(shares: Sequence[float]) -> float:

@@ -16,6 +16,7 @@ from glasshouse.guard.pursuit.honest import (
     MEASURES,
     STEPS,
     Found,
+    Given,
     Range,
     Ranges,
     learn,
@@ -170,13 +171,15 @@ def _inspect(
 
 
 def _exceeds(found: Found, honest: Range, measures: Sequence[str] = MEASURES) -> bool:
-    return any(getattr(found.given, m) > getattr(honest.limits, m) + 1e-9 for m in measures)
+    limits = honest.limits_of(found.given)
+    return any(getattr(found.given, m) > getattr(limits, m) + 1e-9 for m in measures)
 
 
 def _sentence(found: Found, honest: Range, own: Own) -> str:
     """What a person should know: where, how many, of how many, and what honest models show."""
-    measure = max(MEASURES, key=lambda m: getattr(found.given, m) - getattr(honest.limits, m))
-    batch = min(64, len(own) // 2)
+    limits = honest.limits_of(found.given)
+    measure = max(MEASURES, key=lambda m: getattr(found.given, m) - getattr(limits, m))
+    batch = min(64, len(own) if measure.startswith("rows") else len(own) // 2)
     seen, usual = (round(batch * getattr(one, measure)) for one in (found.given, honest.most))
     where = " and ".join(found.names[:2]) + (
         f" and {len(found.names) - 2} more" if len(found.names) > 2 else ""
@@ -220,15 +223,19 @@ def _few(model: nn.Module, pulls: Pulls, own: Own, ranges: Ranges) -> list[str]:
     return [sentence]
 
 
+def _limits(found: Found, ranges: Ranges) -> Given:
+    return ranges.of(found.names).limits_of(found.given)
+
+
 def _values(found: Sequence[Found], ranges: Ranges, pulls: Pulls) -> dict[str, float]:
     """The largest value of each measure with its limit, where they are closest; and what was looked at."""
     values: dict[str, float] = {}
     for m in MEASURES:
-        margins = [(getattr(f.given, m) - getattr(ranges.of(f.names).limits, m), f) for f in found]
+        margins = [(getattr(f.given, m) - getattr(_limits(f, ranges), m), f) for f in found]
         if margins:
             _, worst = max(margins, key=lambda pair: pair[0])
             values[m] = getattr(worst.given, m)
-            values[f"{m}_limit"] = getattr(ranges.of(worst.names).limits, m)
+            values[f"{m}_limit"] = getattr(_limits(worst, ranges), m)
     reached = {n: used(t) for n, t in pulls.lengths.items()}
     values["used"] = min((share for share in reached.values() if share), default=0.0)
     values["unreached"] = float(sum(not s and ranges.used.get(n, 0) > 0 for n, s in reached.items()))

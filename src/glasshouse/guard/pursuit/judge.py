@@ -25,12 +25,14 @@ class Isolated:
         visible: at 18 dB.
         best: index of the read-out that isolates an example in most batches at 30 dB.
         hits: share of the batches in which it does.
+        focus: mean over the read-outs that anybody reaches of the largest dominance of one example.
     """
 
     clear: float
     visible: float
     best: int
     hits: float
+    focus: float
 
 
 def dominance(responses: Tensor, noise: Tensor) -> Tensor:
@@ -48,17 +50,19 @@ def rounding(read_outs: ReadOuts, pulls: Tensor) -> Tensor:
 def judge(pulls: Tensor, read_outs: ReadOuts, *, batch: int) -> Isolated:
     """What ``read_outs`` isolate in random batches of ``batch`` of these examples, (N, R)."""
     if not len(read_outs.rows):
-        return Isolated(clear=0.0, visible=0.0, best=0, hits=0.0)
+        return Isolated(clear=0.0, visible=0.0, best=0, hits=0.0, focus=0.0)
     pulls = pulls.double() / pulls.double().abs().max().clamp_min(_TINY)
     responses = read_outs.of(pulls)
     generator = torch.Generator().manual_seed(0)
     count = max(1, len(pulls) // batch)
-    tops, hits = [], torch.zeros(responses.shape[1], dtype=torch.double)
+    tops, focused, hits = [], [], torch.zeros(responses.shape[1], dtype=torch.double)
     for _ in range(DRAWS if count * batch > batch or len(pulls) > batch else 1):
         order = torch.randperm(len(pulls), generator=generator)[: count * batch]
         for some in torch.split(order, batch):
             d = dominance(responses[some], rounding(read_outs, pulls[some]))
             tops.append(d.amax(1))
+            largest = d.amax(0)
+            focused.append(float(largest[largest > 0].mean()) if largest.any() else 0.0)
             hits += (d > CLEAR).any(0)
     top = torch.cat(tops)
     best = int(hits.argmax())
@@ -67,4 +71,5 @@ def judge(pulls: Tensor, read_outs: ReadOuts, *, batch: int) -> Isolated:
         visible=float((top > VISIBLE).double().mean()),
         best=best,
         hits=float(hits[best] / (len(top) / batch)),
+        focus=sum(focused) / len(focused),
     )

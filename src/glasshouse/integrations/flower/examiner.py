@@ -122,4 +122,4 @@ def _ranges_of(stored: Mapping[str, Any]) -> Ranges:
 
 
 def _range_of(stored: Mapping[str, Any]) -> Range:
-    return Range(most=Given(**stored["most"]), limits=Given(**stored["limits"]))
+    return Range(**{part: Given(**values) for part, values in stored.items()})
