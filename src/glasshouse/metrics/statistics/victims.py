@@ -252,7 +252,7 @@ def _ranks(column: Floats, heldout: Floats, j: int, peers: Ints, *, spread: bool
     lead = _lead(column, j, peers)
     leads = heldout[j] - heldout[peers].mean(0)
     ranks.append(int((leads >= lead).sum()))
-    if spread:
+    if spread and len(peers) > 1:  # a single peer has no spread
         # A common scale keeps the quotient finite where all other claims agree.
         floor = 1e-9 * max(float(np.abs(column).max()), float(np.abs(heldout).max()), 1e-300)
         scale = max(float(column[peers].std(ddof=1)), floor)
