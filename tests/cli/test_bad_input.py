@@ -225,7 +225,7 @@ CASES: list[Case] = [
     ("a resume of another scenario", resumed_elsewhere, "another scenario"),
     ("a device that is not there", lambda p: [*running()(p), "--device", "mps"], "device"),
     ("an unknown device", lambda p: [*running()(p), "--device", "gpu"], "device"),
-    ("an unknown null adversary", running('audit.baselines=["gray image"]'), "did you mean grey image"),
+    ("an unknown null adversary", running('audit.baselines=["gray picture"]'), "did you mean grey picture"),
     # what is there already
     ("a report of nothing", lambda p: ["report", str(p / "none")], "result.json"),
     ("a corrupt result", foreign_result("{"), "result.json"),

@@ -138,7 +138,7 @@ CASES: list[Case] = [
     ("no rounds", ("audit.rounds=[]",), "audit.rounds", "at least one"),
     ("no victims", ("audit.victims=0",), "audit.victims", ">= 1"),
     ("a seed twice", ("audit.seeds=[1, 1]",), "audit.seeds", "different seeds"),
-    ("an unknown null adversary", ('audit.baselines=["gray image"]',), "audit.baselines[0]", "grey image"),
+    ("an unknown null adversary", ('audit.baselines=["gray picture"]',), "audit.baselines[0]", "grey picture"),
     ("a limit on what is not measured", ("policy.max_gain={ssim=0.1}",), "policy.max_gain.ssim", "asks for"),
     ("accuracy without utility", ("policy.min_accuracy=0.5",), "policy.min_accuracy", "utility = true"),
     ("too few distractors", ('audit.metrics=["identification"]', "data.heldout=20"), "audit.distractors",

@@ -26,7 +26,12 @@ LOGITS = {
     "sends": "logits", "public": PUBLIC, "sensitive": 12, "targets": 4, "examples": 4, "clients": 2,
     "learning_rate": 1e-2,
 }  # fmt: skip
+TREES = {
+    "model": "boosted_trees", "array": (5,), "arguments": {"capacity": 2**17}, "sends": "document",
+    "examples": 20,
+}  # fmt: skip
 TOYS = {
+    **dict.fromkeys(("xgb_bagging", "xgb_cyclic"), TREES),
     "transfer": {"model": "maui_cnn", "arguments": {"width": 4, "hidden": 32}, "trained": "head."},
     **dict.fromkeys(("dsfl", "fedgems", "fedmd"), LOGITS),
 }

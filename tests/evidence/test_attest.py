@@ -199,7 +199,9 @@ TAMPERINGS = {
         {"stamp.json", "configuration", "register"},
     ),
     "a verdict of the result": (
-        lambda c: edited(c / "run/result.json", f'"verdict": "{verdict_of(c)}"', '"verdict": "inconclusive"'),
+        lambda c: edited(
+            c / "run/result.json", f'"verdict": "{verdict_of(c)}"', '"verdict": "no leak found"'
+        ),
         {"result.json", "findings of the result"},
     ),
     "the manifest": (

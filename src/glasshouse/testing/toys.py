@@ -10,6 +10,7 @@ from torch import Tensor
 from glasshouse.attacks.base import ActiveAttack
 from glasshouse.federation.setting import FederationProtocol, Setting
 from glasshouse.interfaces import Defense, Tamper
+from glasshouse.modalities.array import Array
 from glasshouse.modalities.base import Modality
 from glasshouse.modalities.image import Image
 from glasshouse.modalities.sentence import Sentence
@@ -75,6 +76,7 @@ def toy(
     *,
     model: str = "mlp",
     vocabulary: Vocabulary | None = None,
+    array: tuple[int, ...] | None = None,
     task: Task | None = None,
     arguments: Mapping[str, Any] | None = None,
     protocol: str = "fedsgd",
@@ -89,8 +91,8 @@ def toy(
 ) -> Toy:
     """Run a toy federation. ``examples``: per client; ``terms``: fields of :class:`glasshouse.wire.Terms`.
 
-    With a ``vocabulary`` the examples are sentences of random tokens. ``task`` None: their next tokens, or
-    the classes of pictures.
+    With a ``vocabulary`` the examples are sentences of random tokens, with the size of an ``array`` numbers
+    of two classes. ``task`` None: next tokens of sentences, or classes.
 
     Examples:
         >>> view = toy(clients=2, examples=4).view(client=1)
@@ -102,7 +104,10 @@ def toy(
     draws = rng.child("data").torch()
     kind: Modality
     usual: Task
-    if vocabulary is None:
+    if array is not None:
+        inputs = torch.rand((total, *array), generator=draws)
+        kind, usual = Array(size=array), Classification(classes=2)
+    elif vocabulary is None:
         inputs = torch.rand((total, *SHAPE), generator=draws)
         kind, usual = Image(size=SHAPE), Classification(classes=CLASSES)
     else:
@@ -110,7 +115,8 @@ def toy(
         usual = NextToken(vocabulary=vocabulary, length=PLACES, classes=CLASSES)
         lengths = torch.randint(3, PLACES - 1, (total,), generator=draws).tolist()
         inputs = random_sentences(lengths, vocabulary, draws, places=PLACES)
-    private = Batch(inputs=inputs, labels=torch.randint(CLASSES, (total,), generator=draws))
+    classes = CLASSES if array is None else 2
+    private = Batch(inputs=inputs, labels=torch.randint(classes, (total,), generator=draws))
     architecture = Architecture(name=model, inputs=kind, task=task or usual, arguments=arguments or {})
     sends = "gradient" if protocol in ("fedsgd", "transfer") else "delta"
     fields: dict[str, Any] = {"sends": sends, "cohort": clients, "batch_size": examples, **terms}
