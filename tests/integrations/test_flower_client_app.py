@@ -127,8 +127,8 @@ def test_data_are_tried_before_any_step(tmp_path):
     assert steps == []
 
 
-@pytest.mark.parametrize("model", [MLP, apps.MODEL])
-def test_honest_models_are_trained_on_and_the_report_says_what_was_checked(model, tmp_path):
+@pytest.mark.parametrize(("model", "tensors"), [(MLP, 4), (apps.MODEL, 10)])
+def test_honest_models_are_trained_on_and_the_report_says_what_was_checked(model, tensors, tmp_path):
     rounds = run(
         message_server(2, model), client(tmp_path / "guard", batch=16, model=model), tmp_path, model=model
     )
@@ -141,8 +141,8 @@ def test_honest_models_are_trained_on_and_the_report_says_what_was_checked(model
     checked = "The model's weights were checked, and its behaviour on 64 of your examples, "
     said = [(line["round"], *line["reasons"][-1].split(" It was ")) for line in lines]
     assert {one[:2] for one in said} == {
-        (0, f"{checked}after 3 batches (Passed: looked at 4 of 4 tensors, 100 %.)."),
-        (1, f"{checked}before any training (Passed: looked at 4 of 4 tensors, 100 %.)."),
+        (0, f"{checked}after 3 batches (Passed: looked at {tensors} of {tensors} tensors, 100 %.)."),
+        (1, f"{checked}before any training (Passed: looked at {tensors} of {tensors} tensors, 100 %.)."),
     }
     assert all("of your 64 examples, loss" in fit for *_, fit in said)
     assert all(("; the last accepted one: " in fit) == (number == 1) for number, _, fit in said)
