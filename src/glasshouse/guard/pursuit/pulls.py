@@ -303,7 +303,9 @@ def _one_by_one(goal: _Goal, some: Own, names: Sequence[str]) -> dict[str, Tenso
     weights = [goal.model.get_parameter(name) for name in names]
     rows: list[list[Tensor]] = []
     for inputs, targets in zip(some.inputs, some.targets, strict=True):
-        found = torch.autograd.grad(goal(inputs, targets), weights, allow_unused=True)
+        found: Sequence[Tensor | None] = torch.autograd.grad(
+            goal(inputs, targets), weights, allow_unused=True
+        )
         rows.append([torch.zeros_like(p) if g is None else g for g, p in zip(found, weights, strict=True)])
     return {name: torch.stack(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
 
