@@ -324,6 +324,29 @@ def test_what_cannot_be_examined_is_refused_unless_that_is_allowed(way, tmp_path
             assert reply.error.reason == UNSEEN
 
 
+class Paired(nn.Module):
+    """Its own parameter works on two examples and more alone, so that none is looked at by itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.matrix, self.head = nn.Parameter(torch.randn(64, 12) / 8), nn.Linear(12, 10)
+
+    def forward(self, inputs):
+        if len(inputs) < 2:
+            raise ValueError("a batch of one")
+        return self.head(inputs.flatten(1) @ self.matrix)
+
+
+def test_a_part_of_a_model_that_cannot_be_looked_at_is_refused_unless_that_is_allowed(tmp_path):
+    for unchecked in (False, True):
+        app = GuardedClientApp(reports=tmp_path / str(unchecked), unchecked=unchecked, most=64)
+        reply = ask(trainer(app, Paired), first_state(Paired))
+        lines = decisions(tmp_path / str(unchecked))
+        assert reply.has_content() == unchecked
+        assert ("refused" in {line["decision"] for line in lines}) != unchecked
+        assert any("matrix" in reason for line in lines for reason in line["reasons"])
+
+
 def test_a_loss_that_nobody_knows_is_told(tmp_path):
     app = trainer(GuardedClientApp(reports=tmp_path), plain, train=telling)
     assert ask(app, first_state(plain)).has_content()
