@@ -127,8 +127,8 @@ def test_data_are_tried_before_any_step(tmp_path):
     assert steps == []
 
 
-@pytest.mark.parametrize("model", [MLP, apps.MODEL])
-def test_honest_models_are_trained_on_and_the_report_says_what_was_checked(model, tmp_path):
+@pytest.mark.parametrize(("model", "tensors"), [(MLP, 4), (apps.MODEL, 10)])
+def test_honest_models_are_trained_on_and_the_report_says_what_was_checked(model, tensors, tmp_path):
     rounds = run(
         message_server(2, model), client(tmp_path / "guard", batch=16, model=model), tmp_path, model=model
     )
@@ -141,8 +141,8 @@ def test_honest_models_are_trained_on_and_the_report_says_what_was_checked(model
     checked = "The model's weights were checked, and its behaviour on 64 of your examples, "
     said = [(line["round"], *line["reasons"][-1].split(" It was ")) for line in lines]
     assert {one[:2] for one in said} == {
-        (0, f"{checked}after 3 batches (Passed: looked at 4 of 4 tensors, 100 %.)."),
-        (1, f"{checked}before any training (Passed: looked at 4 of 4 tensors, 100 %.)."),
+        (0, f"{checked}after 3 batches (Passed: looked at {tensors} of {tensors} tensors, 100 %.)."),
+        (1, f"{checked}before any training (Passed: looked at {tensors} of {tensors} tensors, 100 %.)."),
     }
     assert all("of your 64 examples, loss" in fit for *_, fit in said)
     assert all(("; the last accepted one: " in fit) == (number == 1) for number, _, fit in said)
@@ -322,6 +322,29 @@ def test_what_cannot_be_examined_is_refused_unless_that_is_allowed(way, tmp_path
         assert line["decision"] == ("sent unchecked" if unchecked else "refused")
         if not unchecked:
             assert reply.error.reason == UNSEEN
+
+
+class Paired(nn.Module):
+    """Its own parameter works on two examples and more alone, so that none is looked at by itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.matrix, self.head = nn.Parameter(torch.randn(64, 12) / 8), nn.Linear(12, 10)
+
+    def forward(self, inputs):
+        if len(inputs) < 2:
+            raise ValueError("a batch of one")
+        return self.head(inputs.flatten(1) @ self.matrix)
+
+
+def test_a_part_of_a_model_that_cannot_be_looked_at_is_refused_unless_that_is_allowed(tmp_path):
+    for unchecked in (False, True):
+        app = GuardedClientApp(reports=tmp_path / str(unchecked), unchecked=unchecked, most=64)
+        reply = ask(trainer(app, Paired), first_state(Paired))
+        lines = decisions(tmp_path / str(unchecked))
+        assert reply.has_content() == unchecked
+        assert ("refused" in {line["decision"] for line in lines}) != unchecked
+        assert any("matrix" in reason for line in lines for reason in line["reasons"])
 
 
 def test_a_loss_that_nobody_knows_is_told(tmp_path):

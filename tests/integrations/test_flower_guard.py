@@ -205,3 +205,16 @@ def test_the_example_runs(crafted, tmp_path, monkeypatch):
     run_in_process(server, InProcessGrid(apps=dict.fromkeys(NODES, client), run_config=settings))
     made = [line["decision"] for line in decisions(tmp_path / "glasshouse" / "guard")]
     assert made == (["refused"] if crafted else ["sent"]) * 6
+
+
+def test_a_guard_that_only_reports_lets_a_crafted_model_be_trained(tmp_path):
+    strategy = Crafting()
+    strategy.craft = trap_weights
+    guarding = guard_mod(MLP, data=own_data, reports=tmp_path / "guard", on_finding="report")
+    client = message_client(MLP, mods=[guarding])
+    record = run(message_server(1, MLP, strategy), client, tmp_path).rounds[0]
+    assert (len(record.updates), record.dropouts) == (3, ())
+    lines = decisions(tmp_path / "guard")
+    assert len(lines) == 3
+    assert all(line["decision"] != "refused" for line in lines)
+    assert all(any("would give away" in reason for reason in line["reasons"]) for line in lines)

@@ -6,13 +6,14 @@ from collections.abc import Callable
 import pytest
 import torch
 from benchmarks.guard import kinds
+from glasshouse.guard.trace import LayerTrace, trace
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glasshouse.cli.main import main
 from glasshouse.errors import BadValue
-from glasshouse.guard.layers.trace import LayerTrace, trace
+from glasshouse.examples import Batch
 from glasshouse.guard.mitigate import mitigate
 from glasshouse.guard.preflight import Memory, preflight
 from glasshouse.guard.pursuit.examples import Own, goals
@@ -21,7 +22,11 @@ from glasshouse.guard.pursuit.inspect import HonestRanges, inspect_in_modes, mod
 from glasshouse.guard.pursuit.judge import judge
 from glasshouse.guard.pursuit.pulls import groups_of, pulls_of
 from glasshouse.guard.pursuit.search import ReadOuts, search
+from glasshouse.interfaces import losses_of
 from glasshouse.store import write_tensors
+from glasshouse.tasks.next_token import NextToken
+from glasshouse.tasks.regression import Regression
+from glasshouse.tokens.vocabulary import Vocabulary
 
 
 @pytest.fixture(scope="module")
@@ -216,6 +221,48 @@ def test_every_trainable_tensor_is_looked_at_and_its_lengths_are_those_of_each_g
         for tensor, gradient in zip(names, gradients, strict=True):
             length = 0.0 if gradient is None else float(gradient.norm())
             assert float(pulls.lengths[tensor][i]) == pytest.approx(length, rel=1e-3, abs=1e-6), tensor
+
+
+class Predicting(nn.Module):
+    """A numeric answer per picture, by squared loss."""
+
+    task = Regression(targets=2)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(64, 12), nn.Linear(12, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(self.body(inputs.flatten(1)).relu())
+
+
+class Speaking(nn.Module):
+    """The next of 17 tokens, from the one before."""
+
+    task = NextToken(vocabulary=Vocabulary(size=17, pad=0), length=16)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(17, 6), nn.Linear(6, 17)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(self.table(inputs))
+
+
+def test_a_task_without_classes_is_judged_by_its_own_losses() -> None:
+    torch.manual_seed(0)
+    numbers = Own(inputs=torch.rand(64, 1, 8, 8), targets=torch.randn(64, 2))
+    tokens = Own(inputs=torch.randint(3, 17, (64, 16)), targets=torch.zeros(64, dtype=torch.long))
+    for model, own in ((Predicting(), numbers), (Speaking(), tokens)):
+        batch = Batch(inputs=own.inputs, labels=own.targets)
+        assert torch.equal(goals(model, own), losses_of(model, batch))
+        weights = list(model.parameters())
+        pulls = pulls_of(model, own)
+        gradients = torch.autograd.grad(goals(model, own[3:4]).sum(), weights)
+        for (name, _), gradient in zip(model.named_parameters(), gradients, strict=True):
+            assert float(pulls.lengths[name][3]) == pytest.approx(float(gradient.norm()), rel=1e-3)
+        judged = inspect_in_modes(model, own, honest=HonestRanges.of(model, own))
+        assert judged.verdict == "passed", judged.findings
 
 
 def test_what_cannot_be_looked_at_is_named_and_leaves_a_model_unjudged(digits: tuple[Tensor, Tensor]) -> None:

@@ -1,7 +1,7 @@
 """The numbers that decide, in one place.
 
 "Prototype": 32 crafted and 210 honest models of 35 architectures, on CIFAR-10 at 16 x 16, before this code
-was written. "Repeated" names a part of ``python -m benchmarks.guard pursuit``.
+was written. "Repeated" names a part of ``python -m benchmarks.guard pursuit``, or ``benchmarks.guard traps``.
 
 ==============  =====================================  ====================================  ========
 number          trades                                 set by                                repeated
@@ -13,9 +13,9 @@ CLEAR, VISIBLE  nothing: 30 and 18 dB of an image of   1 / (1 + error), arithmet
 ROUNDING        read-outs that float32 destroys        float32's sums of 64                  kinds
 MARGIN          false alarms, and faint combinations   prototype: 99 % of honest below .044  zoo
 MARGIN_VISIBLE  the same at 18 dB                      two honest rounds: .09                zoo
-CHANCE          false alarms, and crafted single rows  the limits that this replaces; trap   zoo
-                                                       weights on digits are 17 standard
-                                                       deviations off
+MARGIN          the same for single rows, and for the  honest digits: at most .20 of focus,  traps,
+                focus beyond which only it is allowed  trap weights .27 to .60               zoo
+CHANCE          false alarms, and crafted single rows  the limits that this replaces         zoo
 FEWER           false alarms, and fishing              the limits that this replaces         zoo
 COVERED         "not judged", and models that hide in  a choice                              zoo
                 what nobody looks at
