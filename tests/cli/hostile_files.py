@@ -123,7 +123,7 @@ def swollen(archive: bytes) -> bytes:
 
 
 def npz(path: Path, **arrays: Any) -> None:
-    """A numpy archive of ten small images, with other arrays in place of its own."""
+    """A numpy archive of ten small pictures, with other arrays in place of its own."""
     usual = {"train_images": np.zeros((10, 8, 8), np.uint8), "train_labels": np.arange(10)}
     np.savez_compressed(path, **{**usual, **arrays})
     path.with_suffix(".npz").rename(path)
