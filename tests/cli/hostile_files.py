@@ -60,7 +60,9 @@ def agreed(**architecture: Any) -> Case:
     def build(place: Path, honest: Path) -> list[str]:
         del honest
         (place / "evilmod.py").write_text("open('EVIL', 'w').close()\ndef f(*a, **k): ...\n")
-        plain = {"name": "mlp", "input_shape": [1, 8, 8], "classes": 10, "arguments": {}, **architecture}
+        inputs = {"name": "image", "fields": {"size": [1, 8, 8]}}
+        task = {"name": "classification", "fields": {"classes": 10}}
+        plain = {"name": "mlp", "inputs": inputs, "task": task, "arguments": {}, **architecture}
         (place / "terms.json").write_text(json.dumps({"architecture": plain}))
         write_tensors(place / "m.safetensors", {"fc.weight": torch.randn(8, 64)})
         return ["guard", "m.safetensors", "--agreed", "terms.json"]
@@ -121,7 +123,7 @@ def swollen(archive: bytes) -> bytes:
 
 
 def npz(path: Path, **arrays: Any) -> None:
-    """A numpy archive of ten small images, with other arrays in place of its own."""
+    """A numpy archive of ten small pictures, with other arrays in place of its own."""
     usual = {"train_images": np.zeros((10, 8, 8), np.uint8), "train_labels": np.arange(10)}
     np.savez_compressed(path, **{**usual, **arrays})
     path.with_suffix(".npz").rename(path)
@@ -204,7 +206,7 @@ _BLOCK = gzip.compress(bytes(2**22))
 
 FILES: dict[str, Case] = {
     "agreed: a factory of the current folder": agreed(name="evilmod:f"),
-    "agreed: 10^9 classes": agreed(classes=10**9),
+    "agreed: 10^9 classes": agreed(task={"name": "classification", "fields": {"classes": 10**9}}),
     "agreed: 10^6 wide": agreed(name="resnet18", arguments={"width": 10**6}),
     "agreed: a list for a name": agreed(name=["mlp"]),
     "model: a pickle that runs a command": model("m.pt", lambda p: p.write_bytes(pickle.dumps(Runs()))),

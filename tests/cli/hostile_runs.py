@@ -36,13 +36,15 @@ def changed(edit: Callable[[Path], None], *, hashes: bool = True) -> Case:
 
 
 def terms(key: str, value: Any) -> Case:
-    """One key of the terms has another value; ``architecture.name`` is one inside it. None: it is missing."""
+    """One key of the terms has another value; ``architecture.name`` is one inside. None: it is missing."""
 
     def edit(group: Path) -> None:
         path = group / "transcript" / "terms.json"
         raw = json.loads(path.read_text())
-        owner, _, last = key.rpartition(".")
-        table = raw[owner] if owner else raw
+        *owners, last = key.split(".")
+        table = raw
+        for owner in owners:
+            table = table[owner]
         table[last] = value
         if value is None:
             del table[last]
@@ -187,14 +189,14 @@ _F8 = {"w": {"dtype": "F8_E4M3", "shape": [4], "data_offsets": [0, 4]}}
 RUNS: dict[str, Case] = {
     "terms: a factory of the current folder": terms("architecture.name", "evilmod:f"),
     "terms: a model that is not registered": terms("architecture.name", "os.system"),
-    "terms: 10^9 classes": terms("architecture.classes", 10**9),
-    "terms: -1 classes": terms("architecture.classes", -1),
-    "terms: classes as text": terms("architecture.classes", "10"),
-    "terms: classes as a truth value": terms("architecture.classes", True),
-    "terms: images of 10^12 pixels": terms("architecture.input_shape", [1, 10**6, 10**6]),
-    "terms: images of 4,096 x 4,096 x 1,024": terms("architecture.input_shape", [1024, 4096, 4096]),
-    "terms: a shape of two numbers": terms("architecture.input_shape", [1, 8]),
-    "terms: no channel": terms("architecture.input_shape", [0, 8, 8]),
+    "terms: 10^9 classes": terms("architecture.task.fields.classes", 10**9),
+    "terms: -1 classes": terms("architecture.task.fields.classes", -1),
+    "terms: classes as text": terms("architecture.task.fields.classes", "10"),
+    "terms: classes as a truth value": terms("architecture.task.fields.classes", True),
+    "terms: pictures of 10^12 pixels": terms("architecture.inputs.fields.size", [1, 10**6, 10**6]),
+    "terms: pictures of 4,096 x 4,096 x 1,024": terms("architecture.inputs.fields.size", [1024, 4096, 4096]),
+    "terms: a shape of two numbers": terms("architecture.inputs.fields.size", [1, 8]),
+    "terms: no channel": terms("architecture.inputs.fields.size", [0, 8, 8]),
     "terms: 10^9 hidden units": terms("architecture.arguments", {"hidden": 10**9}),
     "terms: 2 x 30,000 hidden units": terms("architecture.arguments", {"hidden": "30000,30000"}),
     "terms: ten thousand layers": terms("architecture.arguments", {"hidden": "1," * 10_000}),
@@ -206,7 +208,7 @@ RUNS: dict[str, Case] = {
     "terms: no batch": terms("batch_size", 0),
     "terms: negative epochs": terms("local_epochs", -3),
     "terms: sends pickles": terms("sends", "pickle"),
-    "terms: half a range": terms("image_range", [0.0]),
+    "terms: half a range": terms("architecture.inputs.fields.range", [0.0]),
     "terms: a key that nobody knows": terms("__class__", "x"),
     "terms: a key is missing": terms("clients", None),
     "terms: public data without a file": terms("has_public", True),
@@ -233,7 +235,7 @@ RUNS: dict[str, Case] = {
     "line: a negative round": line("update", round=-1),
     "line: a round as text": line("update", round="0"),
     "line: 10^12 examples": line("update", examples=10**12),
-    "line: 10^7 images": line("update", examples=10**7),
+    "line: 10^7 pictures": line("update", examples=10**7),
     "line: a client of a list": line("update", client=[1]),
     "line: two megabytes": line("update", kind="x" * 2_000_000),
     "line: one file for a thousand messages": changed(duplicated),
@@ -263,7 +265,7 @@ RUNS: dict[str, Case] = {
     ),
     "grants: labels of 10^9": given("labels", {"0/0": torch.tensor([10**9])}),
     "grants: labels without a client": given("labels", {"../x": torch.tensor([1])}),
-    "grants: images without labels": given("auxiliary", {"inputs": torch.zeros(3, 1, 8, 8)}),
+    "grants: pictures without labels": given("auxiliary", {"inputs": torch.zeros(3, 1, 8, 8)}),
     "claims: a list": text("claims/*/*/claims.json", "[]"),
     "claims: of a kind that is not there": text(
         "claims/*/*/claims.json",

@@ -209,7 +209,7 @@ CASES: list[Case] = [
     ("missing CIFAR batches", running('data.source="cifar10:/nowhere"'), "nowhere"),
     ("more private examples than there are", running("federation.clients=5000"), "private"),
     ("a split that is not there", running('data.private_split="val"'), "val"),
-    ("images too small for the model", running("data.resize=4"), "8"),
+    ("pictures too small for the model", running("data.resize=4", 'model.name="convnet"'), "8"),
     # the model
     ("a module that is not there", running('model.name="no_module_here:make"'), "no_module_here"),
     ("a factory that is not there", running('model.name="json:make"'), "make"),

@@ -61,19 +61,19 @@ def exact_noise(epsilon: float, delta: float) -> float:
 
 
 @pytest.mark.parametrize("rounds", [1, 100])
-@pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0, 50.0, 1e4, 1e6])
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0, 50.0, 1e4, 999_999.0])
 def test_noise_of_the_update_mechanism_is_the_exact_one(epsilon, rounds):
     """T releases of one Gaussian mechanism are one release with a standard deviation √T times smaller."""
     ours = GaussianMechanism(epsilon=epsilon, delta=DELTA, clip=3.0, rounds=rounds)
     expected = exact_noise(epsilon, DELTA) * math.sqrt(rounds)
-    assert ours.noise_multiplier == pytest.approx(expected, rel=0.01)
+    assert ours.noise == pytest.approx(expected, rel=0.01)
     assert ours.describe().parameters["std"] == pytest.approx(3 * expected, rel=0.01)
     assert ours.spent(Exposure(rounds=rounds)).epsilon == pytest.approx(epsilon, rel=1e-6)
 
 
 def test_a_budget_beyond_which_nothing_was_checked_is_refused():
-    with pytest.raises(BadValue, match="epsilon <= 1000000"):
-        GaussianMechanism(epsilon=1.1e6, delta=DELTA, clip=1.0)
+    with pytest.raises(BadValue, match=r"epsilon, in \(0, 1e6\)"):
+        GaussianMechanism(epsilon=1e6, delta=DELTA, clip=1.0)
 
 
 @pytest.mark.parametrize(("epsilon", "rate", "steps"), [(8.0, 0.2, 100), (1.0, 0.05, 50)])

@@ -1,14 +1,13 @@
 """``glasshouse gate``: run a site's gate, make its keys, and read its log."""
 
-import json
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from glasshouse.cli.parts.options import Json
+from glasshouse.cli.parts.output import say, say_json
 from glasshouse.errors import BadFile, BadValue
 from glasshouse.gate.certificates import create_certificates
 from glasshouse.gate.log import Verified, create_key, public_path, read_public_key, verify
@@ -74,7 +73,7 @@ def gate(
     if deed is Deed.keys:
         return _make_keys(site)
     if deed is Deed.check:
-        print(json.dumps(site.model_dump(mode="json", by_alias=True)) if as_json else _describe(site))
+        say_json(site.model_dump(mode="json", by_alias=True)) if as_json else say(_describe(site))
         return 0
     if not to:
         raise BadValue("glasshouse gate run", needs="the server's address", got="none", fix="--to HOST:PORT")
@@ -95,8 +94,8 @@ def _make_keys(site: Policy) -> int:
     path = site.folder / site.log.key
     create_key(path)
     authority, certificate = create_certificates(site.folder)
-    print(f"signs the log: {path}; checks it: {public_path(path)}")
-    print(f"for --certificate: {certificate}; for the nodes' --root-certificates: {authority}")
+    say(f"signs the log: {path}; checks it: {public_path(path)}")
+    say(f"for --certificate: {certificate}; for the nodes' --root-certificates: {authority}")
     return 0
 
 
@@ -134,12 +133,12 @@ def _verified(deed: Deed, log: Path | None, key: Path, head: str) -> Verified:
 def _read(deed: Deed, checked: Verified, policy: Path, page: Path | None, *, as_json: bool) -> int:
     """Print what was asked of a log; its fault first."""
     if checked.fault:
-        print(f"{checked.fault}. The {len(checked.entries)} entries before it are whole.")
+        say(f"{checked.fault}. The {len(checked.entries)} entries before it are whole.")
         return 1
     if deed is Deed.head:
-        print(checked.head)
+        say(checked.head)
     if deed is Deed.verify:
-        print(f"{len(checked.entries)} entries, chain and signatures whole, head {checked.head}")
+        say(f"{len(checked.entries)} entries, chain and signatures whole, head {checked.head}")
     if deed is Deed.report:
         site = read_policy(policy) if policy.exists() else None
         _report(summarize(checked.entries, site), site, page, as_json=as_json)
@@ -151,18 +150,15 @@ def _report(summary: Summary, site: Policy | None, page: Path | None, *, as_json
     if as_json:
         spent = [{"dataset": s.dataset, "epsilon": s.epsilon, "releases": s.releases} for s in summary.spent]
         jobs = [dict(zip(_COLUMNS, row, strict=True)) for row in rows]
-        print(json.dumps({"grade": summary.grade, "jobs": jobs, "spent": spent}))
+        say_json({"grade": summary.grade, "jobs": jobs, "spent": spent})
         return
     verdict = _verdict(summary, site)
-    console = Console()
-    console.print(f"{verdict.title}. {verdict.lead}", highlight=False, soft_wrap=True)
-    for row in rows:
-        console.print(_sentence(row), highlight=False, soft_wrap=True, markup=False)
-    for sentence in map(_spent, summary.spent):
-        console.print(sentence, highlight=False, soft_wrap=True)
+    say(f"{verdict.title}. {verdict.lead}")
+    for sentence in (*map(_sentence, rows), *map(_spent, summary.spent)):
+        say(sentence)
     if page is not None:
         _write(page, verdict, summary, rows)
-        print(f"report: {page}")
+        say(f"report: {page}")
 
 
 def _write(page: Path, verdict: Verdict, summary: Summary, rows: list[list[object]]) -> None:

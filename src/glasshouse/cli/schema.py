@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from glasshouse.cli.parts.output import say
 from glasshouse.data.paths import require_existing
 from glasshouse.data.tables.schema import draft
 from glasshouse.data.tables.table import drafted, read_frame
@@ -17,5 +18,5 @@ def schema(
     """Draft the schema of TABLE: print it, to be read, corrected and confirmed by the owner of the data."""
     path = require_existing(str(table), name=str(table))
     columns = drafted(read_frame(path, name=str(table)))
-    print(draft(columns, target=target or columns[-1].name))
+    say(draft(columns, target=target or columns[-1].name))
     return 0

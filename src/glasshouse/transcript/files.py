@@ -26,6 +26,7 @@ from glasshouse.store import (
     write_jsonl,
     write_tensors,
 )
+from glasshouse.tasks.base import Task
 from glasshouse.tensors import check_finite
 from glasshouse.transcript import described
 from glasshouse.transcript.grants import Cohort, Grants
@@ -226,11 +227,16 @@ def write_grants(grants: Grants, folder: Path) -> None:
     write_json(folder / "grants.json", stated)
 
 
-def read_grants(folder: Path) -> Grants:
+def read_grants(folder: Path, *, task: Task | None = None) -> Grants:
     """Read what :func:`write_grants` wrote.
 
+    Args:
+        folder: of the grants; only regular files in it are opened.
+        task: of the transcript: granted labels must be its targets; None: they are not checked.
+
     Raises:
-        BadFile: missing, damaged, not regular files, or not as docs/transcript.md describes.
+        BadFile: missing, damaged, not regular files, labels that are no targets of ``task``, or not as
+            docs/transcript.md describes.
     """
     subject = f"grants in '{folder}'"
     raw = read_json(plain_file(folder, "grants.json", subject=subject), most=limits.JSON_BYTES)
@@ -245,6 +251,8 @@ def read_grants(folder: Path) -> Grants:
     if "labels" in stated.given:
         for name, t in described.tensors_of(place("labels"), subject=subject).items():
             number, client = described.key_of(name, 2, subject=subject)
+            if task is not None:
+                described.check_labels(t, task, subject=f"{subject}, labels '{name}'")
             labels[number, client] = t
     statistics: dict[tuple[int, int], dict[str, Tensor]] = {}
     if "batch_norm" in stated.given:

@@ -99,9 +99,10 @@ def adversary_side(folder: str, *, trust_factory: bool = False) -> Side:
         BadValue: as the functions of :mod:`glasshouse.transcript.files`.
     """
     root = Path(folder)
+    transcript = read_transcript(root / "transcript", trust_factory=trust_factory)
     return Side(
-        transcript=read_transcript(root / "transcript", trust_factory=trust_factory),
-        grants=read_grants(root / "grants"),
+        transcript=transcript,
+        grants=read_grants(root / "grants", task=transcript.terms.architecture.task),
         own=read_own(root / "own"),
         memory=read_memory(root / "adversary"),
     )

@@ -101,9 +101,8 @@ def lines(stream: TextIO, *, every: float) -> Iterator[None]:
         while not ended.wait(every):
             what = ", ".join(map(_how_far, counts.tasks)) or "preparing"
             left = f"; {listener.left}" if listener.left else ""
-            print(
-                f"{(time.monotonic() - started) / 60:.0f} min: {visible(what)}{left}", file=stream, flush=True
-            )
+            minutes = (time.monotonic() - started) / 60
+            print(f"{minutes:.0f} min: {visible(what)}{left}", file=stream, flush=True)
 
     thread = threading.Thread(target=say, daemon=True)
     thread.start()
