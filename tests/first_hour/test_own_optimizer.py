@@ -33,6 +33,7 @@ from glasshouse.transcript.threat import Threat
 
 sys.path += [str(Path(__file__).parents[1] / part) for part in ("unit", "contract")]
 from linear_attacks import attacked
+from table_views import of_gradient
 from test_attack_contract import CASES
 
 PLAIN = {
@@ -56,7 +57,9 @@ def client(played):
     return replica(played.view(), subject="a test")
 
 
-@pytest.mark.parametrize("name", sorted(n for n, c in CASES.items() if c.toy.get("sends") != "logits"))
+@pytest.mark.parametrize(
+    "name", sorted(n for n, c in CASES.items() if c.view is None and c.toy.get("sends") != "logits")
+)
 @each
 def test_every_attack_runs_or_refuses_by_name(name, how, monkeypatch, tmp_path):
     """Attacks on logits apart: their clients' own Adam is an option of the protocol."""
@@ -86,6 +89,33 @@ def test_every_attack_runs_or_refuses_by_name(name, how, monkeypatch, tmp_path):
             attack = replace(attack, head=replace(attack.head, shares=(0.5,)))
         _, view, _ = attacked(attack, **settings)
     assert attack.run(view, rng=Rng.root(0))
+
+
+@pytest.mark.parametrize("name", sorted(n for n, c in CASES.items() if c.view is not None))
+@each
+def test_attacks_on_rows_and_trees_refuse_pictures_by_name(name, how):
+    attack = registry.create(registry.load("attacks", name))
+    terms = toy(protocol="fedavg", sends="delta", optimizer=how).setting.terms
+    refusal = find_refusal(attack, name, Threat(), Grants(auxiliary=CASES[name].auxiliary), terms)
+    assert refusal is not None
+    assert name in refusal.subject
+
+
+@pytest.mark.parametrize(
+    "how", [Optimizer(nesterov=True, momentum=0.9), *ALL.values()], ids=["nesterov", *ALL]
+)
+def test_rows_are_read_from_one_step_or_refused_by_name(how):
+    """A change of one linear step is a gradient; one that the attack does not account for is refused."""
+    attack = registry.create(registry.load("attacks", "double_span"))
+    seen = of_gradient()
+    terms = replace(seen.terms, protocol="fedavg", sends="delta", optimizer=how)
+    grants = Grants(auxiliary=seen.grants.auxiliary)
+    refusal = find_refusal(attack, "double_span", Threat(), grants, terms)
+    ignored = how.traits - attack.needs.optimizers
+    assert (refusal is None) == (not ignored)
+    if refusal is not None:
+        assert "double_span" in refusal.subject
+        assert all(trait in refusal.got for trait in ignored)
 
 
 @each
@@ -202,7 +232,8 @@ def test_it_is_part_of_the_transcript(how, tmp_path):
         ({"eps": -1.0}, "optimizer.eps"),
         ({"momentum": 0.9, "name": "adam"}, "betas"),
         ({"schedule": "cosine"}, "period"),
-        ({"nesterov": True}, "optimizer.nesterov"),
+        ({"nesterov": 1}, "optimizer.nesterov"),
+        ({"nesterov": True}, r"momentum > 0 with nesterov"),
     ],
 )
 def test_a_strangers_optimizer_is_checked(change, words, tmp_path):
@@ -213,16 +244,6 @@ def test_a_strangers_optimizer_is_checked(change, words, tmp_path):
     path.write_text(json.dumps(terms))
     with pytest.raises(BadFile, match=words):
         read_transcript(tmp_path)
-
-
-@pytest.mark.parametrize(("old", "momentum"), [({}, 0.0), ({"momentum": 0.9}, 0.9)])
-def test_transcripts_of_earlier_versions_are_sgd(old, momentum, tmp_path):
-    write_transcript(toy(**WEIGHTED).transcript, tmp_path)
-    path = tmp_path / "terms.json"
-    terms = json.loads(path.read_text())
-    del terms["optimizer"]
-    path.write_text(json.dumps(terms | old))
-    assert read_transcript(tmp_path).terms.optimizer == Optimizer(momentum=momentum)
 
 
 def scenario(**federation):
@@ -252,10 +273,6 @@ def test_check_says_who_will_refuse():
 def test_what_makes_no_sense_is_refused(federation, words):
     with pytest.raises(BadScenario, match=words):
         scenario(**federation)
-
-
-def test_scenarios_of_earlier_versions_are_read():
-    assert scenario(momentum=0.9).federation.optimizer == Optimizer(momentum=0.9)
 
 
 def test_a_schedule_over_rounds_slows_the_server_of_gradients():
