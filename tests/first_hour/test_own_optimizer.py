@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from glasshouse import registry
+from glasshouse.attacks.base import Reconstruction
 from glasshouse.attacks.inversion.label_inference import LabelInference
 from glasshouse.attacks.parts.local_steps import ANY, clamp_softly
 from glasshouse.attacks.parts.matching import distance
@@ -33,7 +34,7 @@ from glasshouse.transcript.threat import Threat
 
 sys.path += [str(Path(__file__).parents[1] / part) for part in ("unit", "contract")]
 from linear_attacks import attacked
-from table_views import of_gradient
+from table_views import ROWS, of_gradient
 from test_attack_contract import CASES
 
 PLAIN = {
@@ -94,7 +95,7 @@ def test_every_attack_runs_or_refuses_by_name(name, how, monkeypatch, tmp_path):
 @pytest.mark.parametrize("name", sorted(n for n, c in CASES.items() if c.view is not None))
 @each
 def test_attacks_on_rows_and_trees_refuse_pictures_by_name(name, how):
-    attack = registry.create(registry.load("attacks", name))
+    attack = registry.create(registry.load("attacks", name), CASES[name].settings)
     terms = toy(protocol="fedavg", sends="delta", optimizer=how).setting.terms
     refusal = find_refusal(attack, name, Threat(), Grants(auxiliary=CASES[name].auxiliary), terms)
     assert refusal is not None
@@ -106,16 +107,26 @@ def test_attacks_on_rows_and_trees_refuse_pictures_by_name(name, how):
 )
 def test_rows_are_read_from_one_step_or_refused_by_name(how):
     """A change of one linear step is a gradient; one that the attack does not account for is refused."""
-    attack = registry.create(registry.load("attacks", "double_span"))
-    seen = of_gradient()
-    terms = replace(seen.terms, protocol="fedavg", sends="delta", optimizer=how)
-    grants = Grants(auxiliary=seen.grants.auxiliary)
-    refusal = find_refusal(attack, "double_span", Threat(), grants, terms)
+    attack, seen = registry.create(registry.load("attacks", "double_span"), {}), of_gradient(4)
+    terms = replace(seen.terms, protocol="fedavg", sends="delta", learning_rate=0.01, optimizer=how)
+    refusal = find_refusal(attack, "double_span", Threat(), seen.grants, terms)
     ignored = how.traits - attack.needs.optimizers
     assert (refusal is None) == (not ignored)
     if refusal is not None:
         assert "double_span" in refusal.subject
         assert all(trait in refusal.got for trait in ignored)
+        return
+    one, rows = seen.rounds[0], ROWS.pick(torch.arange(4))
+    model = build(terms.architecture)
+    load(model, one.broadcast.tensors)
+    trained = LocalTraining.of(terms, round=0)(model, rows, rng=Rng.root(0))
+    update = replace(one.updates[0], kind="delta", tensors=trained.tensors)
+    claims = attack.run(
+        replace(seen, terms=terms, rounds=(replace(one, updates={0: update}),)), rng=Rng.root(0)
+    )
+    (claim,) = [c for c in claims if isinstance(c, Reconstruction)]
+    distances = torch.cdist(claim.inputs.flatten(1), rows.inputs.flatten(1).float())
+    assert distances.min(0).values.max() < 1e-2
 
 
 @each
