@@ -128,13 +128,22 @@ def test_the_representation_enters_the_head(nets):
 @pytest.mark.parametrize(
     ("net", "settings", "needs"),
     [
-        (nn.Sequential(nn.Conv2d(1, 10, 8), nn.Flatten()), {}, "a linear layer that computes the logits"),
+        (nn.Sequential(nn.Conv2d(1, 10, 8), nn.Flatten()), {"head": "0"}, "the name of a linear layer"),
         (nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), {"head": "0"}, "the name of a linear layer"),
     ],
 )
 def test_what_cannot_be_adapted_is_said(net, settings, needs):
     with pytest.raises(BadValue, match=needs):
         adapt(net, **settings)
+
+
+def test_a_network_without_a_linear_layer_is_adapted():
+    net = nn.Sequential(nn.Conv2d(1, 10, 8), nn.Flatten())
+    x = torch.rand(2, 1, 8, 8)
+    expected = net(x)
+    model = adapt(net)
+    assert model.head_name == ""
+    torch.testing.assert_close(model(x), expected)
 
 
 SCENARIO = {

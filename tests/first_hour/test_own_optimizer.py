@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from glasshouse import registry
+from glasshouse.attacks.base import Reconstruction
 from glasshouse.attacks.inversion.label_inference import LabelInference
 from glasshouse.attacks.parts.local_steps import ANY, clamp_softly
 from glasshouse.attacks.parts.matching import distance
@@ -33,6 +34,7 @@ from glasshouse.transcript.threat import Threat
 
 sys.path += [str(Path(__file__).parents[1] / part) for part in ("unit", "contract")]
 from linear_attacks import attacked
+from table_views import ROWS, of_gradient
 from test_attack_contract import CASES
 
 PLAIN = {
@@ -56,7 +58,9 @@ def client(played):
     return replica(played.view(), subject="a test")
 
 
-@pytest.mark.parametrize("name", sorted(n for n, c in CASES.items() if c.toy.get("sends") != "logits"))
+@pytest.mark.parametrize(
+    "name", sorted(n for n, c in CASES.items() if c.view is None and c.toy.get("sends") != "logits")
+)
 @each
 def test_every_attack_runs_or_refuses_by_name(name, how, monkeypatch, tmp_path):
     """Attacks on logits apart: their clients' own Adam is an option of the protocol."""
@@ -86,6 +90,43 @@ def test_every_attack_runs_or_refuses_by_name(name, how, monkeypatch, tmp_path):
             attack = replace(attack, head=replace(attack.head, shares=(0.5,)))
         _, view, _ = attacked(attack, **settings)
     assert attack.run(view, rng=Rng.root(0))
+
+
+@pytest.mark.parametrize("name", sorted(n for n, c in CASES.items() if c.view is not None))
+@each
+def test_attacks_on_rows_and_trees_refuse_pictures_by_name(name, how):
+    attack = registry.create(registry.load("attacks", name), CASES[name].settings)
+    terms = toy(protocol="fedavg", sends="delta", optimizer=how).setting.terms
+    refusal = find_refusal(attack, name, Threat(), Grants(auxiliary=CASES[name].auxiliary), terms)
+    assert refusal is not None
+    assert name in refusal.subject
+
+
+@pytest.mark.parametrize(
+    "how", [Optimizer(nesterov=True, momentum=0.9), *ALL.values()], ids=["nesterov", *ALL]
+)
+def test_rows_are_read_from_one_step_or_refused_by_name(how):
+    """A change of one linear step is a gradient; one that the attack does not account for is refused."""
+    attack, seen = registry.create(registry.load("attacks", "double_span"), {}), of_gradient(4)
+    terms = replace(seen.terms, protocol="fedavg", sends="delta", learning_rate=0.01, optimizer=how)
+    refusal = find_refusal(attack, "double_span", Threat(), seen.grants, terms)
+    ignored = how.traits - attack.needs.optimizers
+    assert (refusal is None) == (not ignored)
+    if refusal is not None:
+        assert "double_span" in refusal.subject
+        assert all(trait in refusal.got for trait in ignored)
+        return
+    one, rows = seen.rounds[0], ROWS.pick(torch.arange(4))
+    model = build(terms.architecture)
+    load(model, one.broadcast.tensors)
+    trained = LocalTraining.of(terms, round=0)(model, rows, rng=Rng.root(0))
+    update = replace(one.updates[0], kind="delta", tensors=trained.tensors)
+    claims = attack.run(
+        replace(seen, terms=terms, rounds=(replace(one, updates={0: update}),)), rng=Rng.root(0)
+    )
+    (claim,) = [c for c in claims if isinstance(c, Reconstruction)]
+    distances = torch.cdist(claim.inputs.flatten(1), rows.inputs.flatten(1).float())
+    assert distances.min(0).values.max() < 1e-2
 
 
 @each
@@ -202,7 +243,8 @@ def test_it_is_part_of_the_transcript(how, tmp_path):
         ({"eps": -1.0}, "optimizer.eps"),
         ({"momentum": 0.9, "name": "adam"}, "betas"),
         ({"schedule": "cosine"}, "period"),
-        ({"nesterov": True}, "optimizer.nesterov"),
+        ({"nesterov": 1}, "optimizer.nesterov"),
+        ({"nesterov": True}, r"momentum > 0 with nesterov"),
     ],
 )
 def test_a_strangers_optimizer_is_checked(change, words, tmp_path):
@@ -213,16 +255,6 @@ def test_a_strangers_optimizer_is_checked(change, words, tmp_path):
     path.write_text(json.dumps(terms))
     with pytest.raises(BadFile, match=words):
         read_transcript(tmp_path)
-
-
-@pytest.mark.parametrize(("old", "momentum"), [({}, 0.0), ({"momentum": 0.9}, 0.9)])
-def test_transcripts_of_earlier_versions_are_sgd(old, momentum, tmp_path):
-    write_transcript(toy(**WEIGHTED).transcript, tmp_path)
-    path = tmp_path / "terms.json"
-    terms = json.loads(path.read_text())
-    del terms["optimizer"]
-    path.write_text(json.dumps(terms | old))
-    assert read_transcript(tmp_path).terms.optimizer == Optimizer(momentum=momentum)
 
 
 def scenario(**federation):
@@ -252,10 +284,6 @@ def test_check_says_who_will_refuse():
 def test_what_makes_no_sense_is_refused(federation, words):
     with pytest.raises(BadScenario, match=words):
         scenario(**federation)
-
-
-def test_scenarios_of_earlier_versions_are_read():
-    assert scenario(momentum=0.9).federation.optimizer == Optimizer(momentum=0.9)
 
 
 def test_a_schedule_over_rounds_slows_the_server_of_gradients():

@@ -203,6 +203,7 @@ def test_an_attack_on_a_gradient_in_memory():
     for update in (gradient, named):
         (claim,) = gh.attack("linear_input")(gh.view(net, update, input_shape=(1, 8, 8)))
         torch.testing.assert_close(claim.inputs, image, atol=1e-4, rtol=0)
+    assert net[2].inplace, "the user's own network is not touched"
 
 
 def test_an_attack_on_weights_after_local_training():
@@ -232,7 +233,7 @@ def test_an_update_that_does_not_fit_the_network_is_refused():
         gh.view(net, gradient[:-1], input_shape=(1, 8, 8))
     with pytest.raises(BadValue, match=r"not \(16, 64\)"):
         gh.view(net, [gradient[1], *gradient[1:]], input_shape=(1, 8, 8))
-    with pytest.raises(BadValue, match="forward pass on images"):
+    with pytest.raises(BadValue, match="forward pass on pictures"):
         gh.view(net, gradient, input_shape=(1, 9, 9))
 
 

@@ -1,5 +1,6 @@
 """One attack on one update in memory: no scenario, no files, no score."""
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -206,8 +207,11 @@ def _classes(model: nn.Module, inputs: Modality) -> Classification:
     """
     subject = f"network '{type(model).__name__}'"
     try:
-        with evaluated(model):
-            shape = tuple(adapt(model)(inputs.blank(1).to(next(model.parameters()).device)).shape)
+        copied = adapt(
+            copy.deepcopy(model).cpu()
+        )  # adapting changes layers: the user's network stays as it is
+        with evaluated(copied):
+            shape = tuple(copied(inputs.blank(1)).shape)
     except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise BadValue(
             subject,

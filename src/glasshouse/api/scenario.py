@@ -1,5 +1,6 @@
 """The inputs of an audit: a scenario by name, file, table or object; data and a network in memory."""
 
+import copy
 import hashlib
 import io
 import json
@@ -129,8 +130,9 @@ def _class_names(
         return {}
     shape = (1, *images.shape[1:3]) if images.ndim == 3 else (images.shape[3], *images.shape[1:3])
     try:
-        with evaluated(model):
-            outputs = adapt(model)(torch.zeros(1, *shape))
+        copied = adapt(copy.deepcopy(model))  # adapting changes layers: the user's network stays as it is
+        with evaluated(copied):
+            outputs = copied(torch.zeros(1, *shape))
     except (RuntimeError, ValueError, TypeError, LookupError, AttributeError):
         return {}  # the network does not take such images; the check of the scenario says why
     highest = max(int(part.max()) for _, part in pairs.values())
