@@ -13,7 +13,7 @@ from pydicom.uid import ExplicitVRLittleEndian, SecondaryCaptureImageStorage, ge
 
 from glasshouse import registry
 from glasshouse.data.named import NAMED
-from glasshouse.testing.data_contract import DataContract, TextContract
+from glasshouse.testing.data_contract import DataContract, ShapedContract, TextContract
 
 DRAWS = np.random.default_rng(0)
 PIXELS = DRAWS.integers(0, 256, (20, 16, 16, 3), dtype=np.uint8)
@@ -84,13 +84,57 @@ WRITERS = {
     "idx": write_idx,
     "cifar10": write_cifar10,
 }
+
+
+def write_arrays(folder):
+    inputs = DRAWS.uniform(-2, 2, (20, 2, 30)).astype(np.float32)
+    np.savez(folder / "series.npz", train_inputs=inputs, train_labels=LABELS, range=np.array([-2.0, 2.0]))
+    return folder / "series.npz"
+
+
+def write_nifti(folder):
+    nibabel = pytest.importorskip("nibabel", reason="the extra 'volumes'")
+    for i, label in enumerate(LABELS):
+        place = folder / "volumes" / "train" / f"class{label}"
+        place.mkdir(parents=True, exist_ok=True)
+        volume = nibabel.Nifti1Image(DRAWS.uniform(0, 100, (4, 5, 6)).astype(np.float32), np.eye(4))
+        volume.header["cal_min"], volume.header["cal_max"] = 0.0, 100.0
+        nibabel.save(volume, place / f"{i:02}.nii.gz")
+    return folder / "volumes"
+
+
+SCHEMA = """
+confirmed = true
+[[column]]
+name = "age"
+kind = "integer"
+low = 0
+high = 100
+[[column]]
+name = "ill"
+kind = "binary"
+role = "target"
+levels = ["no", "yes"]
+"""
+
+
+def write_table(folder):
+    pytest.importorskip("pandas", reason="the extra 'tables'")
+    rows = "".join(f"{20 + i},{('no', 'yes')[i % 2]}\n" for i in range(8))
+    (folder / "people.csv").write_text("age,ill\n" + rows)
+    (folder / "people.schema.toml").write_text(SCHEMA)
+    return folder / "people.csv"
+
+
+SHAPED = {"arrays": write_arrays, "nifti": write_nifti, "table": write_table, "clinic": None}
 BUILT_IN = ("digits", "photos")
 OF_SENTENCES = ("sentences", "text")
 ELSEWHERE = {"hf"}  # needs a hub: its reader is tested in tests/unit/test_sources.py with a stand-in
 
 
 def test_every_registered_kind_is_here():
-    assert {*WRITERS, *BUILT_IN, *OF_SENTENCES, *ELSEWHERE, *NAMED} == set(registry.names("datasets"))
+    here = {*WRITERS, *SHAPED, *BUILT_IN, *OF_SENTENCES, *ELSEWHERE, *NAMED}
+    assert here == set(registry.names("datasets"))
 
 
 class TestData(DataContract):
@@ -115,3 +159,14 @@ class TestSentences(TextContract):
         (tmp_path / "a.txt").write_text("one sentence\nand another one\n")
         (tmp_path / "b.txt").write_text("a third, of another class\n")
         return str(tmp_path)
+
+
+class TestShaped(ShapedContract):
+    @pytest.fixture(params=sorted(SHAPED))
+    def name(self, request):
+        return request.param
+
+    @pytest.fixture
+    def where(self, name, tmp_path):
+        writer = SHAPED[name]
+        return str(writer(tmp_path)) if writer else ""

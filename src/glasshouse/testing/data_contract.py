@@ -1,7 +1,7 @@
 """Contract tests for kinds of data sources, shipped for authors of plug-ins.
 
-Subclass :class:`DataContract` (images) or :class:`TextContract` (sentences) as ``TestMyData`` and provide the
-fixtures ``name`` and ``where``; the tests are inherited.
+Subclass :class:`DataContract` (pictures), :class:`TextContract` (sentences) or :class:`ShapedContract`
+(arrays and rows) as ``TestMyData`` and provide the fixtures ``name`` and ``where``; the tests are inherited.
 """
 
 import pytest
@@ -14,7 +14,7 @@ from glasshouse.errors import GlasshouseError
 from glasshouse.modalities.sentence import vocabulary_of
 from glasshouse.testing.fixtures import to_provide
 
-__all__ = ["DataContract", "TextContract"]
+__all__ = ["DataContract", "ShapedContract", "TextContract"]
 
 
 class _SourceContract:
@@ -90,3 +90,31 @@ class TextContract(_SourceContract):
         place = f"{name}:{where}" if where else name
         assert load(place).checksum == source.checksum
         assert load(place, tokenizer="bytes").checksum != source.checksum
+
+
+class ShapedContract(_SourceContract):
+    """Contract of a registered kind of arrays or rows of tables, tested on a small example with classes."""
+
+    def test_examples_and_labels_are_well_formed(self, source: DataSource) -> None:
+        """Every example fits the modality that the source declares; one label below K per example."""
+        assert "train" in source.splits
+        for part in source.splits.values():
+            batch = part.batch()
+            assert len(batch) > 0
+            source.inputs.check(batch.inputs, subject=f"data '{source.name}'")
+            assert len(batch.labels) == len(batch)
+            assert 0 <= int(batch.labels.min()) <= int(batch.labels.max()) < source.classes
+
+    def test_reading_gives_the_same_data_for_any_side(
+        self, source: DataSource, name: str, where: str
+    ) -> None:
+        """Reading a source twice gives the same checksum; ``resize`` is for pictures and changes nothing."""
+        place = f"{name}:{where}" if where else name
+        assert load(place).checksum == source.checksum
+        assert load(place, resize=12).checksum == source.checksum
+
+    def test_a_source_that_is_not_there_is_an_error_in_four_parts(self, name: str) -> None:
+        """A GlasshouseError with subject, needs, got and fix, not an exception of a library."""
+        with pytest.raises(GlasshouseError) as caught:
+            load(f"{name}:no-such-place/at-all")
+        assert all((caught.value.subject, caught.value.needs, caught.value.got, caught.value.fix))
