@@ -5,13 +5,15 @@ from functools import partial
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from glasshouse.attacks.parts.replica import Replica
 from glasshouse.attacks.parts.search.adam import Descent, Found, adam, roughness, stepwise
 from glasshouse.attacks.parts.search.rows import Rows
 from glasshouse.errors import Undefined
-from glasshouse.modalities.image import Image
 from glasshouse.rng import Rng
+from glasshouse.settings import Training
+from glasshouse.wire import Architecture, Terms, Update
 
 RNG = Rng.root(0)
 BOX = partial(torch.clamp, min=-1.0, max=1.0)
@@ -119,8 +121,30 @@ def test_no_finite_loss_is_not_a_reconstruction():
     assert Found(points=START, losses=torch.tensor([torch.nan, 2.0, 1.0])).best() == 2
 
 
+def client_of(model: nn.Module, mode: str = "training") -> Replica:
+    terms = Terms(
+        protocol="fedsgd",
+        architecture=Architecture.of("mlp", (1, 2, 2), 2),
+        sends="gradient",
+        clients=1,
+        cohort=1,
+        batch_size=2,
+        training=Training(mode=mode),
+    )
+    update = Update(round=0, client=0, kind="gradient", tensors={}, examples=2)
+    one = torch.ones(1, 1, 1, 1)
+    return Replica(model=model.eval(), update=update, received={}, terms=terms, scale=one, shift=one * 0)
+
+
 def test_decays_and_roughness():
     assert [stepwise(x) for x in (0, 3 / 8, 5 / 8, 7 / 8)] == [1.0, 0.1, 0.01, 0.001]
     points = torch.zeros(2, 2, 1, 2, 2)
-    points[0, 1, 0, 0, 1] = 1.0  # one of two images, half of its neighbours, both ways
-    assert roughness(Image(size=(1, 2, 2)), points).tolist() == [0.5, 0.0]
+    points[0, 1, 0, 0, 1] = 1.0  # one of two pictures, half of its neighbours, both ways
+    assert roughness(client_of(nn.Conv2d(1, 1, 1)), points).tolist() == [0.5, 0.0]
+
+
+def test_roughness_is_relative_to_the_contrast_under_statistics_of_the_batch():
+    points = torch.rand((2, 2, 1, 2, 2), generator=torch.Generator().manual_seed(0))
+    client, frozen = client_of(nn.BatchNorm2d(1)), client_of(nn.BatchNorm2d(1), mode="evaluation")
+    torch.testing.assert_close(roughness(client, points), roughness(client, points * 0.1))
+    torch.testing.assert_close(roughness(frozen, points) * 0.1, roughness(frozen, points * 0.1))

@@ -88,6 +88,12 @@ class Replica:
         set_mode(copied, how, dropout=False)
         return copied
 
+    @cached_property
+    def uses_batch_statistics(self) -> bool:
+        """Whether a batch norm of :attr:`trained` normalises with the statistics of the batch."""
+        norms = (m for m in self.trained.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm))
+        return any(norm.training for norm in norms)
+
     @property
     def device(self) -> torch.device:
         """The device of the model and the update."""

@@ -261,6 +261,6 @@ def roughness(client: Replica, points: Tensor) -> Tensor:
     examples, and a smoothness prior alone would pull it to zero: roughness is then relative to the contrast.
     """
     rough = client.inputs.roughness(points.flatten(0, 1)).reshape(points.shape[:2]).mean(1)
-    if client.terms.training.mode == "evaluation":
+    if not client.uses_batch_statistics:
         return rough
     return rough / points.flatten(1).std(1).clamp_min(FLAT)
