@@ -322,6 +322,7 @@ PAGES: dict[str, tuple[Piece, ...]] = {
             for part, seeds, cost in PURSUED
         ),
         Piece(("benchmarks.guard", "preflight", "--seeds", "3", "4", "--out", "{out}/preflight"), 600),
+        about(110, "benchmarks.guard", "traps"),
         Piece(("benchmarks.guard", "sums"), 15),
         Piece(("benchmarks.guard", "forecast", "--out", "{out}/forecast"), 250),
         Piece((*AGAIN, *LENETS, "--out", "{out}/forecast"), 75),
