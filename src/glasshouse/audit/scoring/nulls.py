@@ -173,7 +173,7 @@ class NullBook:
     def _of_classes(self, metric: Metric, pair: Pair, units: int) -> Blind:
         """The best of the images that null adversaries claim for the private classes.
 
-        All are scored on the judged classes, which can only make the gain smaller (decision 0040).
+        All are scored on the judged classes, which can only make the gain smaller.
         """
         assert pair.own is not None
         if metric.reads == "source":
