@@ -22,8 +22,9 @@ from glasshouse.errors import BadValue
 from glasshouse.integrations.nvflare import CaptureResults, CaptureTasks, capture
 from glasshouse.integrations.nvflare.messages import take_apart
 from glasshouse.integrations.nvflare.truth import recorded, truth
-from glasshouse.transcript.files import read_transcript
+from glasshouse.transcript.files import describe_architecture, read_transcript
 from glasshouse.truth.recorded import read_recorded
+from glasshouse.wire import Architecture
 
 
 class Net(nn.Module):
@@ -35,7 +36,7 @@ class Net(nn.Module):
         return self.fc(x.flatten(1))
 
 
-ARCHITECTURE = {"name": f"{__name__}:Net", "input_shape": [1, 2, 2], "classes": 3, "arguments": {}}
+ARCHITECTURE = json.loads(json.dumps(describe_architecture(Architecture.of(f"{__name__}:Net", (1, 2, 2), 3))))
 TERMS = {"batch_size": 2, "learning_rate": 0.5}
 
 
@@ -158,6 +159,7 @@ def test_terms_come_from_the_scripts_arguments(tmp_path):
     capture(recipe, tmp_path / "c", model=(Net, (1, 2, 2), 3))
     assert [type(one).__name__ for one, _ in recipe.added] == ["CaptureTasks", "CaptureResults"]
     assert recipe.added[0][0].terms == {"batch_size": 8, "local_epochs": 2, "learning_rate": 0.1}
+    assert recipe.added[0][0].architecture == ARCHITECTURE
 
 
 def test_a_star_is_no_task(tmp_path):

@@ -43,6 +43,7 @@ from glasshouse.wire import (
 )
 
 __all__ = [
+    "describe_architecture",
     "read_grants",
     "read_own",
     "read_transcript",
@@ -78,7 +79,10 @@ class TranscriptWriter:
     def terms(self, terms: Terms) -> None:
         """Write ``terms.json`` (and public data), replacing an existing file."""
         plain = {k: v for k, v in vars(terms).items() if k not in ("public", "architecture")}
-        plain |= {"architecture": _plain(terms.architecture), "optimizer": terms.optimizer.model_dump()}
+        plain |= {
+            "architecture": describe_architecture(terms.architecture),
+            "optimizer": terms.optimizer.model_dump(),
+        }
         plain |= {"training": terms.training.model_dump()}
         plain |= {"options": dict(terms.options), "has_public": terms.public is not None}
         if terms.public is not None:
@@ -100,7 +104,7 @@ class TranscriptWriter:
         plain = {k: v for k, v in vars(message).items() if k not in ("tensors", "buffers", "architecture")}
         line = {"message": kind, "file": name, **plain}
         if isinstance(message, Broadcast):
-            line["architecture"] = _plain(message.architecture)
+            line["architecture"] = describe_architecture(message.architecture)
         tensors = message.tensors
         if isinstance(message, Update | Aggregate) and message.buffers:
             line, tensors = {**line, "buffers": list(message.buffers)}, {**tensors, **message.buffers}
@@ -119,7 +123,13 @@ def _same(one: Tensor, other: Tensor | None) -> bool:
     return other is not None and one.dtype == other.dtype and torch.equal(one, other)
 
 
-def _plain(architecture: Architecture) -> dict[str, Any]:
+def describe_architecture(architecture: Architecture) -> dict[str, Any]:
+    """The fields of ``architecture`` as ``terms.json`` states them.
+
+    Examples:
+        >>> describe_architecture(Architecture.of("mlp", (1, 8, 8), 10))["task"]["fields"]["classes"]
+        10
+    """
     return {
         "name": architecture.name,
         "inputs": {"name": architecture.inputs.name, "fields": asdict(architecture.inputs)},

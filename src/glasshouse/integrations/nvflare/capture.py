@@ -26,6 +26,9 @@ from glasshouse.integrations.nvflare.messages import WEIGHTS, Parts, client_of, 
 from glasshouse.integrations.recording import Instruction, Recording, Reply
 from glasshouse.models import build as models
 from glasshouse.outside import limits
+from glasshouse.outside.schema import ArchitectureFile, parse_as
+from glasshouse.transcript.described import architecture_of as described_architecture
+from glasshouse.transcript.files import describe_architecture
 from glasshouse.wire import Architecture, Stage, Terms
 
 TASKS: Final = ("train", "validate", "submit_model")
@@ -176,8 +179,8 @@ class _Capture(Filter):
 
     def _book(self) -> Book:
         if self.folder not in _BOOKS:
-            shape = None if self.architecture is None else Architecture(**_tupled(self.architecture))
-            _BOOKS[self.folder] = Book(Path(self.folder), shape, self.terms or {})
+            architecture = None if self.architecture is None else _read_architecture(self.architecture)
+            _BOOKS[self.folder] = Book(Path(self.folder), architecture, self.terms or {})
         return _BOOKS[self.folder]
 
 
@@ -186,7 +189,7 @@ class CaptureTasks(_Capture):
 
     Args:
         folder: new or empty, the same as that of :class:`CaptureResults`.
-        architecture: the fields of :class:`glasshouse.wire.Architecture`; None: no transcript, messages only.
+        architecture: as a transcript's ``terms.json`` describes it; None: no transcript, messages only.
         terms: as for :func:`capture`.
     """
 
@@ -201,7 +204,7 @@ class CaptureResults(_Capture):
 
     Args:
         folder: new or empty, the same as that of :class:`CaptureTasks`.
-        architecture: the fields of :class:`glasshouse.wire.Architecture`; None: no transcript, messages only.
+        architecture: as a transcript's ``terms.json`` describes it; None: no transcript, messages only.
         terms: as for :func:`capture`.
     """
 
@@ -254,10 +257,7 @@ def capture(
                 got="none",
                 fix="say how clients train: terms={'batch_size': 32, 'local_epochs': 1}",
             )
-        architecture = {
-            "name": built.name, "input_shape": list(built.input_shape), "classes": built.classes,
-            "arguments": dict(built.arguments),
-        }  # fmt: skip
+        architecture = json.loads(json.dumps(describe_architecture(built)))  # as in the job's file
     place = str(Path(folder).expanduser().absolute())
     recipe.add_server_output_filter(CaptureTasks(place, architecture, declared), tasks=list(tasks))
     recipe.add_server_input_filter(CaptureResults(place, architecture, declared), tasks=list(tasks))
@@ -292,5 +292,9 @@ def _examples(steps: int | None, terms: Terms) -> int:
     return 0 if steps is None else steps * terms.batch_size // terms.local_epochs
 
 
-def _tupled(architecture: Mapping[str, Any]) -> dict[str, Any]:
-    return {**architecture, "input_shape": tuple(architecture["input_shape"])}
+def _read_architecture(described: Mapping[str, Any]) -> Architecture:
+    """The architecture that the job's configuration describes; its factory is the operator's own."""
+    subject = "architecture of a captured job"
+    fix = "describe it as a transcript's terms.json does: name, inputs, task, arguments"
+    stated = parse_as(ArchitectureFile, dict(described), subject=subject, fix=fix)
+    return described_architecture(stated, subject=subject, trust_factory=True)
