@@ -7,6 +7,7 @@ from typing import Final, final
 SOURCE: Final = Path(__file__).parents[2] / "src"
 RULES: Final = "tests/unit/test_rules.py"
 UNIT: Final = "tests/unit/test_audit.py"
+VERDICT: Final = "tests/unit/test_verdict.py"
 
 
 @final
@@ -29,16 +30,16 @@ class Edit:
 
 EDITS: Final = {
     "control ignored": Edit(
-        file="audit/scoring/gains.py",
-        old="if control is not None and not control.passed:",
-        new="if control is None and control is not None:",
-        test=f"{UNIT}::test_verdicts",
+        file="audit/scoring/judging/verdict.py",
+        old="if evidence.control is not None and not evidence.control.passed:",
+        new="if evidence.control is None and evidence.control is not None:",
+        test=f"{VERDICT}::test_a_failed_control_and_a_contradiction_come_first",
     ),
     "no control is good enough": Edit(
-        file="audit/scoring/gains.py",
-        old="if control is not None and min(g.high for g in gains)",
-        new="if min(g.high for g in gains)",
-        test=f"{UNIT}::test_verdicts",
+        file="audit/scoring/judging/verdict.py",
+        old="if evidence.control is None:",
+        new="if evidence.metric is None:",
+        test=f"{VERDICT}::test_whatever_is_missing_makes_it_not_shown_and_is_named",
     ),
     "negative control ignored": Edit(
         file="audit/scoring/judging/control.py",
@@ -65,10 +66,10 @@ EDITS: Final = {
         test=f"{RULES}::test_a_limit_holds_only_where_the_whole_interval_is_within_it",
     ),
     "verdict thresholds tripled": Edit(
-        file="audit/scoring/gains.py",
+        file="audit/scoring/judging/verdict.py",
         old='SMALL: Final = {"dB": 1.0, "share": 0.1, "": 0.05}',
         new='SMALL: Final = {"dB": 3.0, "share": 0.3, "": 0.15}',
-        test=f"{UNIT}::test_what_is_small_in_an_unbounded_metric_depends_on_the_null",
+        test=f"{VERDICT}::test_what_is_small_in_an_unbounded_metric_depends_on_the_null",
     ),
     "median 0": Edit(
         file="audit/scoring/gains.py",
@@ -95,22 +96,22 @@ EDITS: Final = {
         test="tests/unit/test_report_headline.py"
         "::test_among_many_findings_one_victim_out_is_luck_and_two_of_three_are_not",
     ),
-    "verdicts on single victims without Holm's correction": Edit(
+    "verdicts on single victims without a correction": Edit(
         file="audit/scoring/victims.py",
-        old="adjusted = holm([row.p for row in rows])",
+        old="adjusted = benjamini_hochberg([row.p for row in rows])",
         new="adjusted = [row.p for row in rows]",
         test="tests/property/test_false_leaks.py"
         "::test_claims_about_somebody_else_name_a_victim_in_five_of_a_hundred_cells_at_most[exchanged]",
     ),
     "luck counts as a leak in the headline": Edit(
-        file="results/judgement.py",
+        file="audit/scoring/judging/verdict.py",
         old="finding.p_adjusted >= ALPHA",
         new="finding.p_adjusted >= 1.1",
-        test="tests/unit/test_report_headline.py::test_what_luck_would_lift_is_no_headline",
+        test=f"{VERDICT}::test_luck_and_the_pixels_have_the_last_word_over_a_run",
     ),
     "a null replaces a known chance by luck": Edit(
         file="audit/scoring/nulls.py",
-        old="< LUCK / len(every)",
+        old="< LUCK / len(hits)",
         new="< 1.1",
         test="tests/unit/test_few_victims.py::test_luck_on_pseudo_victims_does_not_replace_a_known_chance",
     ),
@@ -122,15 +123,15 @@ EDITS: Final = {
     ),
     "exchange judged by Student's t": Edit(
         file="audit/scoring/exchange.py",
-        old="tested = None if metric.counts else",
-        new="tested = None if metric.card else",
+        old="elif (tested := _compare_pairs(scored, metric, stream)) is not None:",
+        new="elif (tested := None) is not None:",
         test="tests/property/test_false_leaks.py::test_a_long_tail_makes_no_leak[MSE, one failure in five-8]",
     ),
     "exchange score dropped": Edit(
-        file="audit/scoring/gains.py",
-        old="gains = [gain] if exchange is None else [gain, exchange]",
-        new="gains = [gain]",
-        test=f"{UNIT}::test_verdicts",
+        file="audit/scoring/judging/verdict.py",
+        old="if beyond_null and (evidence.exchange is None or evidence.exchange.above_zero):",
+        new="if beyond_null:",
+        test=f"{VERDICT}::test_a_leak_needs_the_null_the_exchange_and_the_label",
     ),
     "one claimed sentence serves for two private ones": Edit(
         file="metrics/text/sentences.py",
@@ -145,7 +146,7 @@ EDITS: Final = {
         test="tests/unit/test_sentences.py::test_identification_is_among_sentences_of_the_same_length",
     ),
     "padding has a loss": Edit(
-        file="models/text/base.py",
+        file="tasks/next_token.py",
         old="return (each * counts).sum(1) / counts.sum(1).clamp_min(1)",
         new="return each.mean(1)",
         test="tests/unit/test_text_models.py::test_the_loss_is_that_of_a_sentence_without_padding",
