@@ -100,8 +100,7 @@ EDITS: Final = {
         file="audit/scoring/victims.py",
         old="adjusted = benjamini_hochberg([row.p for row in rows])",
         new="adjusted = [row.p for row in rows]",
-        test="tests/property/test_false_leaks.py"
-        "::test_claims_about_somebody_else_name_a_victim_in_five_of_a_hundred_cells_at_most[exchanged]",
+        test="tests/unit/test_victims.py::test_who_is_named_is_corrected_for_how_many_are_asked_about",
     ),
     "luck counts as a leak in the headline": Edit(
         file="audit/scoring/judging/verdict.py",
