@@ -8,7 +8,7 @@ python -m benchmarks.guard preflight --seeds 3 4 --out runs/preflight
 import argparse
 import sys
 
-from benchmarks.guard import cost, forecast, mitigation, pursuit, sums, truth
+from benchmarks.guard import cost, forecast, mitigation, pursuit, sums, traps, truth
 
 PARTS = {
     "cost": cost.main,
@@ -17,6 +17,7 @@ PARTS = {
     "preflight": truth.main,
     "pursuit": pursuit.main,
     "sums": sums.main,
+    "traps": traps.main,
 }
 
 if __name__ == "__main__":

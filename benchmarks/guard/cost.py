@@ -3,11 +3,11 @@
     python -m benchmarks.guard cost --networks lenet5
 
 The client holds ``--examples`` images (4,000: a client of Flower's quickstart; ten clients share CIFAR-10's
-training images and use a fifth for validation) and trains one epoch in batches of 32. Plain and watched steps
-alternate; the overhead of watching is part of preflight's cost. The pursuit uses 192 images in training mode,
-preflight all of them; learning the ranges of honest models happens once per node and is listed apart. If
-fewer images are ``--trained`` on, epoch, watching and preflight are scaled up. Memory: what watching stores
-for the training images, and the increase of the training peak by inspection and preflight.
+training images and use a fifth for validation) and trains one epoch in batches of 32. Plain and watched
+steps alternate; the overhead of watching is part of preflight's cost. The pursuit uses 192 images in
+training mode, preflight all of them; learning the ranges of honest models happens once per node. If fewer
+images are ``--trained`` on, epoch, watching and preflight are scaled up. Memory: what watching stores for
+the training images, and the increase of the training peak by inspection and preflight.
 
 The epoch consists of forward and backward passes and the optimizer, on tensors in memory. With ``--loaded``
 it includes loading: images are PNG in a Hugging Face data set, decoded and normalised one by one for a

@@ -206,7 +206,7 @@ def zoo(options: argparse.Namespace, known: set[str]) -> Iterator[dict[str, Any]
             torch.manual_seed(7000 + seed)
             model = make()
             honest = HonestRanges.of(model, own)
-            for key, one in zip(keys, _states(model, elsewhere), strict=True):
+            for key, one in zip(keys, states_of(model, elsewhere), strict=True):
                 if key in known:
                     continue
                 started = time.process_time()
@@ -227,7 +227,8 @@ def zoo(options: argparse.Namespace, known: set[str]) -> Iterator[dict[str, Any]
 STATES = ("fresh", "3 steps", "30 steps", "100 steps", "half pruned", "8 bits", "two classes")
 
 
-def _states(model: nn.Module, own: Own) -> Iterator[nn.Module]:
+def states_of(model: nn.Module, own: Own) -> Iterator[nn.Module]:
+    """An honest model in each of ``STATES``, trained on ``own``."""
     yield model
     trained = copy.deepcopy(model)
     optimizer = torch.optim.SGD(trained.parameters(), lr=0.05, momentum=0.9)
