@@ -153,7 +153,7 @@ def read_rows(client: Replica, weight: Floats, table: Row, *, affine: float) -> 
     spanned = rows_in(basis, table, tolerance=affine)
     if not spanned.finished or not 0 < len(spanned.rows) <= CANDIDATES:
         return Found.nothing(table.shape[0])
-    rows = torch.from_numpy(spanned.rows).float()
+    rows = torch.from_numpy(spanned.rows).float().to(client.scale.device)
     classes = client.classes
     signals = [signals_of(client, rows, label) for label in range(classes)]
     left, values, _ = np.linalg.svd(weight, full_matrices=False)
@@ -169,7 +169,7 @@ def read_rows(client: Replica, weight: Floats, table: Row, *, affine: float) -> 
     times = weights.reshape(len(kept), classes)
     # Gradients of a row under all labels, weighted by its probabilities p, add up to 0: p itself is free.
     with torch.no_grad():
-        p = client.model(rows[kept]).double().softmax(1).numpy()
+        p = client.model(rows[kept]).cpu().double().softmax(1).numpy()
     times = times - p * (times / p).min(1, keepdims=True)
     counts = np.round(times)
     sure = (counts >= 1) & (np.abs(times - counts) <= WHOLE) & determined_by(atoms, classes)[:, None]
@@ -205,7 +205,7 @@ def signals_of(client: Replica, rows: Tensor, label: int) -> dict[str, Tensor]:
 
     def loss(values: dict[str, Tensor], row: Tensor) -> Tensor:
         outputs = torch.func.functional_call(model, values, (row[None],))
-        return task.loss(outputs, torch.tensor([label]), row[None])
+        return task.loss(outputs, torch.tensor([label], device=row.device), row[None])
 
     each: dict[str, Tensor] = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(parameters, rows)
     return each
@@ -213,7 +213,7 @@ def signals_of(client: Replica, rows: Tensor, label: int) -> dict[str, Tensor]:
 
 def _outside(signals: Tensor, span: Floats) -> Floats:
     """Share of each signal (R, O) that lies outside a span (O, r); 1 for a signal of zeros."""
-    vectors = signals.double().numpy()
+    vectors = signals.cpu().double().numpy()
     size = np.linalg.norm(vectors, axis=1)
     rest = np.linalg.norm(vectors - vectors @ span @ span.T, axis=1)
     return np.where(size > 0, rest / np.maximum(size, 1e-300), 1.0)
@@ -221,5 +221,5 @@ def _outside(signals: Tensor, span: Floats) -> Floats:
 
 def _flat(tensors: dict[str, Tensor], index: int) -> Floats:
     """All tensors of one row as one vector, in order of their names, (1, P)."""
-    parts = [tensors[name][index].double().reshape(-1) for name in sorted(tensors)]
+    parts = [tensors[name][index].cpu().double().reshape(-1) for name in sorted(tensors)]
     return np.asarray(torch.cat(parts).numpy()[None])

@@ -107,7 +107,7 @@ def complete(got: Received, solution: Solution, public: Batch, rng: Rng) -> Reco
 
     Cells in which no public row lies take the public row that violates the fewest ends.
     """
-    rows, labels = public.inputs.double().numpy(), public.labels.numpy()
+    rows, labels = public.inputs.cpu().double().numpy(), public.labels.cpu().numpy()
     draws = np.random.default_rng(rng.seed())
     picked, said, confidence = [], [], []
     for cell, label in np.argwhere(solution.counts > 0):
