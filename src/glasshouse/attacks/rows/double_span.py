@@ -201,11 +201,11 @@ def signals_of(client: Replica, rows: Tensor, label: int) -> dict[str, Tensor]:
     """The gradient of each row's own loss under a label, by parameter name, (R, ...)."""
     model = client.model
     parameters = {name: p.detach() for name, p in model.named_parameters()}
-    task = task_of(model)
+    task, target = task_of(model), torch.tensor([label], device=rows.device)
 
     def loss(values: dict[str, Tensor], row: Tensor) -> Tensor:
         outputs = torch.func.functional_call(model, values, (row[None],))
-        return task.loss(outputs, torch.tensor([label], device=row.device), row[None])
+        return task.loss(outputs, target, row[None])
 
     each: dict[str, Tensor] = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(parameters, rows)
     return each
