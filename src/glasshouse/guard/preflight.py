@@ -34,7 +34,7 @@ import torch
 from torch import Tensor, nn
 
 from glasshouse.errors import BadValue
-from glasshouse.guard.layers.contributions import Contributions, What, largest
+from glasshouse.guard.layers.contributions import ORDINARY, Contributions, What, largest
 from glasshouse.guard.layers.standing import RECOGNISED, Leak, find_examples
 from glasshouse.guard.layers.trace import LayerTrace, trace
 from glasshouse.guard.pursued import Memory, Pursued, pursue
@@ -139,6 +139,17 @@ def preflight(
     return Examples.behind(update, model, own, kind=kind, watched=watched, memory=memory).find_in(update)
 
 
+def _in_range(update: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """The update, scaled by a power of two if its numbers are so small or large that their squares vanish."""
+    size = max((float(largest(t)) for t in update.values() if t.numel()), default=1.0)
+    low, high = ORDINARY
+    if low <= size <= high:
+        return update
+    # Two steps: the power itself may be beyond float32.
+    half = 2.0 ** (-math.frexp(size)[1] / 2)
+    return {name: t * half * half for name, t in update.items()}
+
+
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Examples:
@@ -233,7 +244,7 @@ class Examples:
                 key = leak.example, one.what
                 leaks[key] = min(leaks.get(key, leak), leak, key=lambda known: known.missing)
         named = {leak.example for leak in leaks.values() if leak.what == "input"}
-        pursued = [] if self.pursued is None else self.pursued.find_in(update)
+        pursued = [] if self.pursued is None else self.pursued.find_in(_in_range(update))
         fixed = [leak for leak in pursued if leak.example not in named]
         classes = _named_classes(update, self.head, self.labels, self.kind)
         return Preflight(

@@ -25,7 +25,8 @@ FAINT: Final = 1e-12
 """Length below which contributions to a row have no direction; the largest entry of all rows is 1."""
 _COLUMNS: Final = 64  # of the weight, used to fit the scale of contributions
 _TINY: Final = torch.finfo(torch.float).tiny
-_ORDINARY: Final = 1e-6, 1e6  # range of largest entries for which inputs are not rescaled
+ORDINARY: Final = 1e-6, 1e6
+"""Range of largest entries for which numbers are not rescaled."""
 
 What = Literal["input", "features"]
 
@@ -42,7 +43,7 @@ def largest(t: Tensor) -> Tensor:
 def _unit_of(inputs: Tensor) -> float:
     """A power of two that scales ``inputs`` to an ordinary range; 1 where they already are."""
     size = float(largest(inputs.detach()))
-    low, high = _ORDINARY
+    low, high = ORDINARY
     return 1.0 if low <= size <= high else 2.0 ** math.frexp(size)[1]
 
 
