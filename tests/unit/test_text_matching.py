@@ -17,7 +17,7 @@ from glasshouse.attacks.text.matching import FREE, match_gradient
 from glasshouse.attacks.text.ngram import WEIGHT, count_ngrams
 from glasshouse.attacks.text.tag import Tag
 from glasshouse.audit.run import audit
-from glasshouse.audit.scoring.judging import certificate
+from glasshouse.audit.scoring.judging.decoys import true_orders
 from glasshouse.errors import Inapplicable
 from glasshouse.federation.defenses.gaussian_noise import GaussianNoise
 from glasshouse.rng import Rng
@@ -163,7 +163,7 @@ def test_the_truth_takes_the_places_of_likely_claims_and_then_its_own_labels():
         tokens=torch.tensor([[5, 6, 2, 1], [8, 2, 1, 0]]),
         confidence=torch.zeros(2),
     )
-    orders = [(x.tolist(), y.tolist()) for x, y in certificate._true_orders(claim, truth)]
+    orders = [(x.tolist(), y.tolist()) for x, y in true_orders(claim, truth)]
     assert orders == [(true.tolist(), [-1, -1]), (true.tolist(), [1, 0])]
 
 

@@ -167,18 +167,19 @@ def test_gradients_of_single_sentences_are_those_of_a_loop(name):
         pytest.importorskip("transformers", reason="the extra 'text'")
     from opacus import GradSampleModule
 
-    from glasshouse.federation.defenses.dp_sgd import _per_example_gradients
+    from glasshouse.federation.defenses.dp_sgd import _together, _trained
     from glasshouse.federation.defenses.per_example import prepare_model
 
     model = made(name, **SMALL)
     names = LocalTraining(kind="gradient", batch_size=1).parameters(model).keys()
     work = prepare_model(model, trained=names, dropout=False)
-    parameters = {n: p for n, p in work.named_parameters() if p.requires_grad}
-    _per_example_gradients(GradSampleModule(work, loss_reduction="sum"), parameters, BATCH, sign=1.0)
+    trained = [n for n, p in work.named_parameters() if p.requires_grad]
+    assert len(trained) == len(_trained(work))
+    gradients = _together(GradSampleModule(work, loss_reduction="sum"), BATCH, 1.0)
     for i in range(2):
         alone = gradient(model, BATCH.pick(torch.tensor([i])))
-        for n, p in parameters.items():
-            torch.testing.assert_close(p.grad_sample[i], alone[n], rtol=1e-3, atol=1e-6)
+        for n, each in zip(trained, gradients, strict=True):
+            torch.testing.assert_close(each[i], alone[n], rtol=1e-3, atol=1e-6)
 
 
 def test_the_mean_loss_is_the_mean_of_the_losses():
