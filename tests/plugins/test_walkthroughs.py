@@ -64,7 +64,9 @@ def test_ten_clients_give_their_sentences_away(tmp_path):
     assert exact["verdict"] == "leaks"
     assert exact["value"] > 0.9
     others = json.loads((tmp_path / "runs/ways-out/result.json").read_text())
-    assert {f["verdict"] for f in others["findings"]} == {"not shown"}
+    verdicts = {f["verdict"] for f in others["findings"]}
+    assert "not shown" in verdicts
+    assert verdicts <= {"not shown", "no power"}, "of two clients nothing can be shown, nor denied"
 
 
 def test_the_hospitals_questions_get_an_answer(tmp_path, monkeypatch):
