@@ -47,8 +47,9 @@ def suggested_task(labels: Tensor, classes: int) -> Task:
     """The task that targets (N, ...) suggest; a scenario may declare another.
 
     Examples:
-        >>> suggested_task(torch.tensor([0, 2]), 3)
-        Classification(classes=3, weights=(), smoothing=0.0)
+        >>> task = suggested_task(torch.tensor([0, 2]), 3)
+        >>> task.name, task.classes
+        ('classification', 3)
         >>> suggested_task(torch.tensor([[0, 1], [1, 1]]), 0).name, suggested_task(torch.rand(4), 0).name
         ('multilabel', 'regression')
     """

@@ -130,7 +130,7 @@ def draft(columns: Sequence[Column], *, target: str) -> str:
     Examples:
         >>> text = draft([Column(name="age", kind="integer", low=0, high=90)], target="age")
         >>> text.splitlines()[-6:]
-        ['[[column]]', 'name = "age"', 'kind = "integer"', 'role = "target"', 'low = 0.0', 'high = 90.0']
+        ['[[column]]', 'name = "age"', 'kind = "integer"', 'role = "target"', 'low = 0', 'high = 90']
     """
     lines = [
         "# A draft from the table's own values. What stands here is public: widen ranges, merge rare levels,",
