@@ -119,7 +119,9 @@ def test_crafted_models_are_refused_by_every_client_before_training(craft, tmp_p
     assert all(len(line["reasons"]) > 1 for line in reports)
 
 
-FALSE_ALARM = pytest.mark.xfail(reason="one of nine messages is refused at 16 examples", strict=False)
+FALSE_ALARM = pytest.mark.xfail(
+    reason="two rounds, 16 examples: one of nine messages is refused", strict=True
+)
 
 
 @pytest.mark.parametrize("model", [pytest.param(MLP, marks=FALSE_ALARM), apps.MODEL])

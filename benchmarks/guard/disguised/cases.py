@@ -1,4 +1,4 @@
-"""The attacks and settings that ``glasshouse guard --self-test`` tries."""
+"""The attacks and settings that are disguised."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -2,8 +2,8 @@
 
 Each evasion is a function from :class:`Material` to :class:`Evaded`, or None where it does not apply, and is
 listed in ``EVASIONS``. They act on the first crafted linear layer and the next one, for any attack, and most
-preserve the model's function. They exist to test the guard (``glasshouse guard --self-test``) and are not
-attacks: none makes a model leak that did not leak before.
+preserve the model's function. They exist to test the guard (:mod:`benchmarks.guard.disguised.play`) and are
+not attacks: none makes a model leak that did not leak before.
 
 Shape letters: R rows of the crafted layer, D its inputs, K rows of the next layer, N images.
 """
