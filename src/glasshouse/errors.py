@@ -81,7 +81,7 @@ class UnknownName(GlasshouseError, LookupError):
 
 
 @final
-class NotInstalled(GlasshouseError):
+class NotInstalled(GlasshouseError, ImportError):
     """An optional dependency is missing; the fix names the extra."""
 
 

@@ -16,7 +16,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, TypeVar, final
 
-from glasshouse.errors import BadFile, BadValue, BrokenPlugin, GlasshouseError, UnknownName
+from glasshouse.errors import BadFile, BadValue, BrokenPlugin, GlasshouseError, NotInstalled, UnknownName
 
 __all__ = [
     "FROM_DATA",
@@ -200,6 +200,8 @@ def import_factory(name: str, subject: str) -> Callable[..., Any]:
         sys.path.append(folder)
     try:
         result = getattr(importlib.import_module(module), attribute or "?", None)
+    except NotInstalled:
+        raise
     except (ImportError, ValueError) as error:  # ValueError: nothing before the colon
         raise BadFile(
             subject,

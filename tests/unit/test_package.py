@@ -168,14 +168,22 @@ def test_a_package_without_a_place_in_the_layers_breaks_the_contract(copy):
 EXTRAS = (
     "cma",
     "botorch",
+    "cryptography",
     "datasets",
     "dp_accounting",
     "flwr",
     "flwr_datasets",
+    "lightgbm",
+    "nibabel",
+    "nvflare",
     "opacus",
     "optuna",
     "pandas",
+    "pyarrow",
     "pydicom",
+    "ray",
+    "transformers",
+    "xgboost",
 )
 
 
@@ -184,6 +192,21 @@ def test_commands_are_there_without_any_extra():
     script = (
         f"import sys; sys.modules.update(dict.fromkeys({EXTRAS!r}))\n"
         f"import glasshouse.audit.run\nfrom glasshouse.cli import {commands}"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_workers_start_without_any_extra():
+    """The server that forks workers imports this beforehand, and skips nothing but an ImportError."""
+    script = (
+        f"import sys; sys.modules.update(dict.fromkeys({EXTRAS!r}))\n"
+        "from contextlib import suppress\n"
+        "from importlib import import_module\n"
+        "from glasshouse.executors.local import PRELOAD\n"
+        "for name in PRELOAD:\n"
+        "    with suppress(ImportError):\n"
+        "        import_module(name)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
