@@ -6,7 +6,6 @@ from collections.abc import Callable
 import pytest
 import torch
 from benchmarks.guard import kinds
-from glasshouse.guard.trace import LayerTrace, trace
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -14,6 +13,7 @@ from torch.nn import functional as F
 from glasshouse.cli.main import main
 from glasshouse.errors import BadValue
 from glasshouse.examples import Batch
+from glasshouse.guard.layers.trace import LayerTrace, trace
 from glasshouse.guard.mitigate import mitigate
 from glasshouse.guard.preflight import Memory, preflight
 from glasshouse.guard.pursuit.examples import Own, goals
