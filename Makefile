@@ -18,7 +18,7 @@ INDEX := $(if $(TORCH),--extra-index-url https://download.pytorch.org/whl/$(TORC
 INSTALL := $(PIP) install --quiet -c constraints.txt $(INDEX) -e
 # All but biggan (pyproject.toml says why) and vision (does not import beside a CPU build of torch).
 EXTRAS := dp,evidence,flower-data,flower,nvflare,gate,dicom,frames,ggl,ray,tables,text,trees,tuning,volumes,test,docs
-BUILD := build==1.6.1 hatchling==1.33.0 twine==7.0.0
+BUILD := build==1.6.1 hatchling==1.33.0 twine==6.2.0
 LISTS := cyclonedx-bom==7.5.0 pip-licenses==5.5.5
 SINGLE := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
@@ -68,7 +68,7 @@ dist:
 	"$$place/tools/bin/python" $$pip -c constraints.txt $(BUILD); \
 	"$$place/tools/bin/python" -m build --no-isolation --outdir dist .; \
 	"$$place/tools/bin/twine" check --strict dist/*; \
-	git ls-files src/glasshouse | sed 's,^src/,,' | sort > "$$place/files"; \
+	git ls-files src/glasshouse docs/plugins | sed 's,^src/,,; s,^docs/plugins,glasshouse/pages,' | sort > "$$place/files"; \
 	$(PYTHON) -m zipfile -l dist/*.whl | awk '$$1 ~ "^glasshouse/" {print $$1}' | sort | diff "$$place/files" -; \
 	$(PYTHON) -m venv "$$place/user"; \
 	"$$place/user/bin/python" $$pip -c constraints.txt $(INDEX) "$$(echo dist/*.whl)[ggl]"; \

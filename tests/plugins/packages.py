@@ -20,6 +20,14 @@ def register(place: Path, name: str, version: str, groups: Mapping[str, Mapping[
     (folder / "entry_points.txt").write_text("\n".join(lines) + "\n")
 
 
+def pip_install(place: Path, packages: Sequence[Path]) -> None:
+    """Install packages into the folder ``place`` as their users would, but for what they depend on."""
+    offline = ["--no-index", "--no-deps", "--no-build-isolation", "--disable-pip-version-check", "--quiet"]
+    folders = [str(package) for package in packages]
+    done = run_python(place, ["-m", "pip", "install", *offline, "--target", str(place), *folders])
+    assert done.returncode == 0, done.stderr
+
+
 def run_python(place: Path, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """Python in ``place``, which is on its path; with a cache of its own."""
     path = os.pathsep.join(p for p in (str(place), os.environ.get("PYTHONPATH")) if p)

@@ -1,14 +1,14 @@
-"""Every page of docs/plugins is a package: it installs, registers itself, and its own tests pass."""
+"""Every page of docs/plugins is a package that pip installs and whose tests pass, also under another name."""
 
 import importlib
 import re
-import tomllib
 from pathlib import Path
 
 import pytest
-from packages import register, run_python
+from packages import glasshouse, pip_install, run_python
 
 from glasshouse import registry
+from glasshouse.cli.new import package_files
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs" / "plugins").glob("*.md"))
@@ -24,38 +24,99 @@ KINDS = {
     "modality",
     "task",
 }
-FILE = re.compile(r"^\*\*`([\w./-]+)`\*\*\n\n```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def install(page: Path, place: Path) -> list[str]:
-    """Write the files that a page shows, with its entry points as pip would; returns its tests."""
-    files = dict(FILE.findall(page.read_text()))
-    project = tomllib.loads(files.pop("pyproject.toml"))["project"]
-    for name, text in files.items():
-        assert not (place / name).exists(), f"two pages show a file {name}"
-        (place / name).write_text(text)
-    register(place, project["name"], project["version"], project["entry-points"])
-    return [name for name in files if name.startswith("test_")]
+def outcomes(place: Path, packages: list[Path]) -> str:
+    """What pytest says of all tests of packages that are installed in ``place``, in one process."""
+    pip_install(place, packages)
+    (place / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
+    tests = [str(test) for package in packages for test in sorted(package.glob("test_*.py"))]
+    alone = ["-c", "pytest.ini", "--rootdir=.", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    return run_python(place, ["-m", "pytest", "-v", *alone, *tests]).stdout
+
+
+def require_passed(output: str, test: str) -> None:
+    """All tests of a file ran and passed."""
+    lines = [line for line in output.splitlines() if f"{test}::" in line and "::test" in line.lower()]
+    assert lines, output[-3000:]
+    assert [line for line in lines if "PASSED" not in line] == [], output[-3000:]
 
 
 @pytest.fixture(scope="module")
-def outcome(tmp_path_factory):
-    """All packages in one folder, tested in one process: the tests of each page, and what pytest said."""
-    place = tmp_path_factory.mktemp("packages")
-    tests = {page.stem: install(page, place) for page in PAGES}
-    (place / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
-    done = run_python(place, ["-m", "pytest", "-v", "-p", "no:cacheprovider", "-p", "no:xdist"])
-    return tests, done.stdout
+def shown(tmp_path_factory):
+    """The packages as the pages show them."""
+    place = tmp_path_factory.mktemp("shown")
+    for page in PAGES:
+        folder = place / "packages" / page.stem
+        folder.mkdir(parents=True)
+        for name, text in package_files(page.read_text()).items():
+            (folder / name).write_text(text)
+    return outcomes(place, [place / "packages" / page.stem for page in PAGES])
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory):
+    """The packages that ``glasshouse new`` writes: their folder, and what pytest said."""
+    place = tmp_path_factory.mktemp("started")
+    for page in PAGES:
+        done = glasshouse(place, "new", page.stem, own_name(page))
+        assert done.returncode == 0, done.stderr
+    return place, outcomes(place, [place / own_name(page) for page in PAGES])
+
+
+def own_name(page: Path) -> str:
+    return f"zz_{page.stem.replace('-', '_')}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
-def test_the_page_is_a_package_whose_tests_pass(page, outcome):
-    tests, output = outcome
-    assert tests[page.stem], "a page shows the test that holds its plug-in to the contract"
-    for name in tests[page.stem]:
-        lines = [line for line in output.splitlines() if line.startswith(f"{name}::")]
-        assert lines, output[-3000:]
-        assert [line for line in lines if "PASSED" not in line] == [], output[-3000:]
+def test_the_page_is_a_package_whose_tests_pass(page, shown):
+    (test,) = [name for name in package_files(page.read_text()) if name.startswith("test_")]
+    require_passed(shown, test)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
+def test_new_writes_a_package_whose_tests_pass(page, started):
+    _, output = started
+    require_passed(output, f"test_{own_name(page)}.py")
+
+
+def test_what_new_writes_is_registered_under_its_own_name_alone(started):
+    place, _ = started
+    for page in PAGES:
+        folder, before = place / own_name(page), package_files(page.read_text())
+        assert {path.name for path in folder.iterdir() if path.is_file()} == {
+            "pyproject.toml",
+            f"{own_name(page)}.py",
+            f"test_{own_name(page)}.py",
+        }
+        (test,) = [name for name in before if name.startswith("test_")]
+        shown = test.removeprefix("test_").removesuffix(".py")
+        written = "".join(path.read_text() for path in folder.glob("*.py"))
+        assert shown not in written
+        assert shown.replace("_", "").lower() not in written.lower()
+    done = glasshouse(place, "show", own_name(ROOT / "attack.md"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("zz_attack (attacks): classes whose bias gradient")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("atack", "mine"), "did you mean attack"),
+        (("attack", "My-attack"), "small letters, digits and underscores"),
+        (("attack", "class"), "small letters, digits and underscores"),
+        (("attack", "../mine"), "small letters, digits and underscores"),
+        (("attack", "dlg"), "the name of something installed"),
+        (("attack", "json"), "the name of something installed"),
+        (("attack", "there"), "a folder that does not exist yet"),
+    ],
+)
+def test_new_refuses_names_that_cannot_be_used(tmp_path, arguments, words):
+    (tmp_path / "there").mkdir()
+    done = glasshouse(tmp_path, "new", *arguments)
+    assert done.returncode == 2, done.stdout
+    assert words in " ".join(done.stderr.split())
+    assert [path.name for path in tmp_path.iterdir() if path.name != "cache"] == ["there"]
 
 
 def test_there_is_a_page_for_every_kind_that_has_a_contract():

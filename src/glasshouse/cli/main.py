@@ -26,6 +26,7 @@ COMMANDS = {
     "check": "glasshouse.cli.check:check",
     "list": "glasshouse.cli.listing:list_plugins",
     "show": "glasshouse.cli.listing:show",
+    "new": "glasshouse.cli.new:new",
     "replay": "glasshouse.cli.runs:replay",
     "report": "glasshouse.cli.runs:report",
     "export": "glasshouse.cli.runs:export",
