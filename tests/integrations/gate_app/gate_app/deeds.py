@@ -1,9 +1,12 @@
 """What the app does with its update: one honest way, and the hostile ones of docs/gate.md."""
 
+from dataclasses import dataclass
+
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 CLASSES = 10
+COUNT = "num-examples"
 
 
 def private_row(seed):
@@ -34,6 +37,20 @@ def honest(received, seed, turn):
     return arrays
 
 
+def quiet(received, kind, turn):
+    """An honest change: plain, a third of it (``clipped``), or with noise of 1e-3 (``noised``)."""
+    rng = np.random.default_rng(turn)
+    arrays = honest(received, turn, turn)
+    if kind == "clipped":
+        for name in ("hidden.weight", "head.weight"):
+            arrays[name] = received[name] + (arrays[name] - received[name]) / 3
+    if kind == "noised":
+        for name in ("hidden.weight", "hidden.bias", "head.weight"):
+            noise = 1e-3 * rng.standard_normal(arrays[name].shape)
+            arrays[name] = (arrays[name] + noise).astype(np.float32)
+    return arrays
+
+
 def as_floats(row, shape, dtype=np.float32):
     """The row's bytes as small floating numbers, repeated to a shape."""
     numbers = np.frombuffer(row, np.uint8).astype(np.float64) / 256 * 1e-3
@@ -45,13 +62,23 @@ def bits_of(row, size):
     return np.resize(np.unpackbits(np.frombuffer(row, np.uint8)), size)
 
 
-def reply(deed, received, *, seed, turn):  # noqa: C901 — a list of deeds, one line or two each
-    """The records that the app hands to its node."""
+@dataclass(kw_only=True)
+class Act:
+    """What an app hands in, whatever the framework: the deed in tensors, numbers and bytes."""
+
+    arrays: dict
+    metrics: dict
+    documents: dict
+    order: list
+    record_name: str = "arrays"
+    stype: str = ""
+
+
+def act(deed, received, *, seed, turn):  # noqa: C901 — a list of deeds, one line or two each
+    """An honest update with one deed done to it."""
     row = private_row(seed)
-    arrays = honest(received, seed, turn)
-    metrics = {"num-examples": 64}
-    extra = {}
-    record_name, order = "arrays", list(arrays)
+    made = Act(arrays=honest(received, seed, turn), metrics={COUNT: 64}, documents={}, order=list(received))
+    arrays, metrics = made.arrays, made.metrics
     if deed == "norm":
         arrays["hidden.weight"] += 1
     elif deed == "loss":
@@ -64,20 +91,20 @@ def reply(deed, received, *, seed, turn):  # noqa: C901 — a list of deeds, one
         arrays["batches"] = np.array(np.frombuffer(row, np.int64)[0])
     elif deed == "extra_tensor":
         arrays["row"] = np.frombuffer(row, np.uint8).astype(np.float32)
-        order.append("row")
+        made.order.append("row")
     elif deed == "shape":
         arrays["hidden.bias"] = np.frombuffer(row, np.uint8).astype(np.float32)[:60]
     elif deed == "record_name":
-        record_name = row.hex()
+        made.record_name = row.hex()
     elif deed == "tensor_name":
         arrays[row.hex()] = arrays.pop("hidden.bias")
-        order[order.index("hidden.bias")] = row.hex()
+        made.order[made.order.index("hidden.bias")] = row.hex()
     elif deed == "config_bytes":
-        extra["config"] = ConfigRecord({"row": row})
+        made.documents["row"] = row
     elif deed == "one_example":
-        metrics["num-examples"] = 1
+        metrics[COUNT] = 1
     elif deed == "count":
-        metrics["num-examples"] = 64 + row[0] % 32
+        metrics[COUNT] = 64 + row[0] % 32
     elif deed == "float64":
         arrays["hidden.bias"] = as_floats(row, arrays["hidden.bias"].shape, np.float64)
     elif deed == "nan":
@@ -97,10 +124,21 @@ def reply(deed, received, *, seed, turn):  # noqa: C901 — a list of deeds, one
     elif deed == "pieces":
         metrics["allowed"] = float(row[turn % 64])
     elif deed == "same_again":
-        arrays = honest(received, seed, 0)
+        made.arrays = honest(received, seed, 0)
+    elif deed == "noised":
+        made.arrays = quiet(received, "noised", turn)
     elif deed == "order":
-        order.reverse()
-    made = {name: Array(arrays[name].copy()) for name in order}
-    if deed == "stype":
-        made["hidden.bias"].stype = row.hex()
-    return RecordDict({record_name: ArrayRecord(made), "metrics": MetricRecord(metrics), **extra})
+        made.order.reverse()
+    elif deed == "stype":
+        made.stype = row.hex()
+    return made
+
+
+def reply(deed, received, *, seed, turn):
+    """The records of Flower that the app hands to its node."""
+    made = act(deed, received, seed=seed, turn=turn)
+    arrays = {name: Array(made.arrays[name].copy()) for name in made.order}
+    if made.stype:
+        arrays["hidden.bias"].stype = made.stype
+    extra = {"config": ConfigRecord(made.documents)} if made.documents else {}
+    return RecordDict({made.record_name: ArrayRecord(arrays), "metrics": MetricRecord(made.metrics), **extra})
