@@ -9,13 +9,16 @@ import statistics
 import subprocess
 import sys
 
+from glasshouse.cli.main import COMMANDS
+
 REPEATS = 5
 LIMITS = {
     ("--help",): 0.5,
     ("--version",): 0.5,
     ("list", "attacks"): 0.5,
     ("list", "scenarios"): 0.5,
-    ("check", "dlg", "--no-probe"): 2.0,
+    **{(name, "--help"): 0.5 for name in COMMANDS},
+    ("check", "dlg"): 2.0,
 }
 
 

@@ -33,7 +33,7 @@ from glasshouse.data.splits import RoleRequest, deal
 from glasshouse.integrations.flower import capture, truth_mod
 from glasshouse.integrations.flower.in_process import InProcessGrid, run_in_process
 from glasshouse.models import build as models
-from glasshouse.report import write_html
+from glasshouse.report.html import write_html
 from glasshouse.results.records import Result
 from glasshouse.rng import Rng
 from glasshouse.scenario.load import load

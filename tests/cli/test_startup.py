@@ -25,9 +25,12 @@ assert not heavy, heavy
 """
 
 
+HELP = [[name, "--help"] for name in COMMANDS]
+
+
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["--version"], *(["list", group] for group in (*registry.GROUPS, "scenarios"))],
+    [["--help"], ["--version"], *HELP, *(["list", group] for group in (*registry.GROUPS, "scenarios"))],
     ids=" ".join,
 )
 def test_answers_without_torch(arguments, tmp_path, monkeypatch):

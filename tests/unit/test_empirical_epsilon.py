@@ -9,9 +9,9 @@ from report_cards import described
 
 from glasshouse.audit.simulation.build import build, guarantee_of
 from glasshouse.audit.simulation.epsilon import measure_epsilon, with_canaries
-from glasshouse.cli.audit import exit_code
 from glasshouse.federation.protocols.fedavg import FedAvg
 from glasshouse.report.terminal import lines
+from glasshouse.results.outcome import exit_code
 from glasshouse.results.strength import EmpiricalEpsilon
 from glasshouse.rng import Rng
 from glasshouse.scenario.axes import cells, content_hash

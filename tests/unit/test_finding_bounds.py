@@ -9,7 +9,6 @@ from report_specimen import finding
 
 from glasshouse.audit.scoring.finding import Measurement, bound_of
 from glasshouse.audit.scoring.score import ClientSample, ScoredMetric
-from glasshouse.cli.audit import exit_code
 from glasshouse.federation.defenses.guarantee import Guarantee
 from glasshouse.metrics.clients import F1, Auc, TprAtFpr
 from glasshouse.metrics.labels import LabelAccuracy
@@ -18,6 +17,7 @@ from glasshouse.metrics.statistics.interval import Interval
 from glasshouse.privacy.bound import Release, attack_ceiling
 from glasshouse.privacy.gaussian import gaussian_share
 from glasshouse.report.terminal import lines
+from glasshouse.results.outcome import exit_code
 from glasshouse.rng import Rng
 
 RNG = Rng.root(0)

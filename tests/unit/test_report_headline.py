@@ -8,9 +8,9 @@ import pytest
 import report_specimen as specimen
 from report_cards import described
 
-from glasshouse.cli.audit import exit_code
 from glasshouse.report.verdicts.answer import overall
 from glasshouse.report.verdicts.choice import choose
+from glasshouse.results.outcome import exit_code
 
 
 def answer(*findings, **rest):

@@ -17,7 +17,7 @@ from glasshouse.evidence.register import default_path
 from glasshouse.executors.local import HERE
 from glasshouse.limits import Fix, Natural, check_value
 from glasshouse.process import prepare_process
-from glasshouse.report import write_html
+from glasshouse.report.html import write_html
 from glasshouse.scenario.axes import cells
 from glasshouse.scenario.suite import Suite
 from glasshouse.scenario.write import resolved_toml

@@ -10,6 +10,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
+from glasshouse.api import AGREED
 from glasshouse.data.sources import load as load_data
 from glasshouse.errors import BadFile, BadValue
 from glasshouse.guard.fit import Fit
@@ -32,7 +33,6 @@ from glasshouse.transcript.described import architecture_of
 from glasshouse.wire import Architecture
 
 __all__ = [
-    "FORM",
     "TRIED",
     "Received",
     "agreed_tensors",
@@ -44,7 +44,6 @@ __all__ = [
     "with_behaviour",
 ]
 
-FORM: Final = '"NAME CxHxW CLASSES key=value ...", as "maui_cnn 3x32x32 10 hidden=512"'
 
 Received = str | Path | nn.Module | Mapping[str, Any] | Sequence[Any]
 """A file (safetensors, torch's own, ``npz``), a network, arrays or tensors by name, or a list of them."""
@@ -255,7 +254,7 @@ def architecture(text: str, *, trust_factory: bool = False) -> Architecture:
         arguments = dict(split_assignment(part) for part in parts[3:])
         return Architecture.of(name, (channels, height, width), int(classes), arguments)
     except (ValueError, PathError) as error:
-        raise BadValue("option --agreed", needs=FORM, got=f"'{text}'", fix="write it like that") from error
+        raise BadValue("option --agreed", needs=AGREED, got=f"'{text}'", fix="write it like that") from error
 
 
 def _read_architecture(path: Path, *, trust_factory: bool) -> Architecture:

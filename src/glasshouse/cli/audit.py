@@ -1,21 +1,18 @@
 """``glasshouse audit``."""
 
 import json
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from glasshouse.api.audit import audit as run_audit
-from glasshouse.api.audit import run_folder
 from glasshouse.cli.parts.failure import failure_report
+from glasshouse.cli.parts.importing import importing
 from glasshouse.cli.parts.options import Full, Json, Name, Sets
 from glasshouse.cli.parts.output import say_json
 from glasshouse.cli.parts.progress import bars
-from glasshouse.executors.local import HERE
-from glasshouse.outside.screen import Screen
-from glasshouse.report.terminal import brief, summary
-from glasshouse.results.outcome import exit_code
-from glasshouse.results.records import Result
+
+if TYPE_CHECKING:
+    from glasshouse.results.records import Result
 
 
 def audit(
@@ -31,7 +28,7 @@ def audit(
         str | None,
         typer.Option(help="audit the federation captured in this folder, instead of a simulation"),
     ] = None,
-    executor: Annotated[str, typer.Option(help="where the pieces run: local or ray")] = HERE,
+    executor: Annotated[str, typer.Option(help="where the pieces run: local or ray")] = "local",
     address: Annotated[str, typer.Option(help="of the executor's cluster")] = "",
     register: Annotated[
         str | None,
@@ -44,6 +41,13 @@ def audit(
     as_json: Json = False,
 ) -> int:
     """Simulate, attack, score and report what SCENARIO asks for."""
+    with importing():
+        from glasshouse.api.audit import audit as run_audit
+        from glasshouse.api.audit import run_folder
+        from glasshouse.outside.screen import Screen
+        from glasshouse.report.terminal import brief, summary
+        from glasshouse.results.outcome import exit_code
+
     place = run_folder(name, sets, out, captured=captured)
     console = Screen(stderr=as_json)
     with failure_report(place), bars(console):
@@ -69,7 +73,7 @@ def audit(
     return exit_code(run.result)
 
 
-def shares(result: Result) -> str:
+def shares(result: "Result") -> str:
     """CPU time per part of the product that the suite demonstrates.
 
     Examples:

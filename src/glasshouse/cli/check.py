@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from glasshouse.api.check import check as check_scenario
+from glasshouse.cli.parts.importing import importing
 from glasshouse.cli.parts.options import Json, Name, Sets
 from glasshouse.cli.parts.output import say, say_json
 
@@ -18,6 +18,9 @@ def check(
     as_json: Json = False,
 ) -> int:
     """Validate SCENARIO, say which attacks will refuse, and count the work."""
+    with importing():
+        from glasshouse.api.check import check as check_scenario
+
     del probe
     checked = check_scenario(name, sets=sets)
     if as_json:

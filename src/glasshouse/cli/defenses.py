@@ -2,21 +2,25 @@
 
 import math
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 from rich.table import Column, Table
 
-from glasshouse.api.defenses import CheckedDefenses
-from glasshouse.api.defenses import defenses as check
-from glasshouse.audit.defenses.declared import Judged
+from glasshouse.cli.parts.importing import importing
 from glasshouse.cli.parts.options import Json, Run, TrustFactory
 from glasshouse.cli.parts.output import say_json
 from glasshouse.outside.files import printable
 from glasshouse.outside.screen import Screen
 from glasshouse.report.words import count, join_words
 from glasshouse.results.rows import grouped
+
+if TYPE_CHECKING:
+    from glasshouse.api.defenses import CheckedDefenses
+
+    with importing():
+        from glasshouse.audit.defenses.declared import Judged
 
 _SHOWN = 6
 
@@ -37,6 +41,9 @@ def defenses(
     as_json: Json = False,
 ) -> int:
     """Which defences the updates of RUN show, and how strong. Exit code 1 if one is not as declared."""
+    with importing():
+        from glasshouse.api.defenses import defenses as check
+
     checked = check(
         run, declared=declared, files=files or (), framework=framework, trust_factory=trust_factory
     )
@@ -48,7 +55,7 @@ def defenses(
     return 1 if any(one.faults for one in checked) else 0
 
 
-def _print(checked: CheckedDefenses) -> None:
+def _print(checked: "CheckedDefenses") -> None:
     console = Screen()
     title = f"{checked.name}: {checked.terms.protocol}, {count(checked.terms.clients, 'clients')}"
     if not checked.rows:
@@ -67,20 +74,20 @@ def _print(checked: CheckedDefenses) -> None:
     console.print(table)
 
 
-def _alike(rows: Sequence[Judged]) -> list[list[Judged]]:
+def _alike(rows: "Sequence[Judged]") -> "list[list[Judged]]":
     """Group rows that differ only in client and measurement."""
     alike = grouped(rows, lambda r: (r.defense, r.setting, str(r.declared), r.ruling, r.client is None))
     return list(alike.values())
 
 
-def _clients(rows: Sequence[Judged]) -> str:
+def _clients(rows: "Sequence[Judged]") -> str:
     clients = [str(row.client) for row in rows if row.client is not None]
     if not clients:
         return "server"
     return join_words(clients) if len(clients) <= _SHOWN else f"{len(clients)} of them"
 
 
-def _observed(rows: Sequence[Judged]) -> str:
+def _observed(rows: "Sequence[Judged]") -> str:
     observations = [row.observation for row in rows]
     strengths = [one for one in observations if one.state == "on" and not math.isnan(one.value)]
     if not strengths:

@@ -2,23 +2,26 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from glasshouse.cli.parts.importing import importing
 from glasshouse.cli.parts.options import Json
 from glasshouse.cli.parts.output import say, say_json
 from glasshouse.errors import BadFile, BadValue
 from glasshouse.gate.certificates import create_certificates
 from glasshouse.gate.log import Verified, create_key, public_path, read_public_key, verify
 from glasshouse.gate.policy import Policy, read_policy
-from glasshouse.gate.summary import Job, Spent, Summary, summarize
 from glasshouse.registry import load
 from glasshouse.report import words
-from glasshouse.report.html import Verdict, write_page
 from glasshouse.report.numbers import plain
 from glasshouse.results.exhibits import Place, table
 from glasshouse.results.records import Exhibit
+
+if TYPE_CHECKING:
+    from glasshouse.gate.summary import Job, Spent, Summary
+    from glasshouse.report.html import Verdict
 
 _COLUMNS = (
     "run",
@@ -141,11 +144,14 @@ def _read(deed: Deed, checked: Verified, policy: Path, page: Path | None, *, as_
         say(f"{len(checked.entries)} entries, chain and signatures whole, head {checked.head}")
     if deed is Deed.report:
         site = read_policy(policy) if policy.exists() else None
+        with importing():
+            from glasshouse.gate.summary import summarize
+
         _report(summarize(checked.entries, site), site, page, as_json=as_json)
     return 0
 
 
-def _report(summary: Summary, site: Policy | None, page: Path | None, *, as_json: bool) -> None:
+def _report(summary: "Summary", site: Policy | None, page: Path | None, *, as_json: bool) -> None:
     rows = [_row(job) for job in summary.jobs]
     if as_json:
         spent = [{"dataset": s.dataset, "epsilon": s.epsilon, "releases": s.releases} for s in summary.spent]
@@ -161,8 +167,11 @@ def _report(summary: Summary, site: Policy | None, page: Path | None, *, as_json
         say(f"report: {page}")
 
 
-def _write(page: Path, verdict: Verdict, summary: Summary, rows: list[list[object]]) -> None:
+def _write(page: Path, verdict: "Verdict", summary: "Summary", rows: list[list[object]]) -> None:
     if page.suffix == ".html":
+        with importing():
+            from glasshouse.report.html import write_page
+
         write_page(page, verdict=verdict, tagline="what left this site", exhibits=_exhibits(summary, rows))
         return
     if page.suffix != ".md":
@@ -174,7 +183,7 @@ def _write(page: Path, verdict: Verdict, summary: Summary, rows: list[list[objec
     page.write_text("\n".join(lines) + "\n")
 
 
-def _verdict(summary: Summary, site: Policy | None) -> Verdict:
+def _verdict(summary: "Summary", site: Policy | None) -> "Verdict":
     """The officer's headline: what left, what was refused, and what that does not cover."""
     actions = summary.actions
     left = actions["passed"] + actions["changed"]
@@ -191,10 +200,13 @@ def _verdict(summary: Summary, site: Policy | None) -> Verdict:
     if site is not None:
         parts.append(_uncovered(site))
     kind = "leaks" if actions["observed"] or summary.grade != "A" else "no leak found"
+    with importing():
+        from glasshouse.report.html import Verdict
+
     return Verdict(title=title, lead=" ".join(parts), kind=kind)
 
 
-def _row(job: Job) -> list[object]:
+def _row(job: "Job") -> list[object]:
     refused = ", ".join(f"{rule} {count}" for rule, count in job.refusals.most_common())
     epsilon = "" if job.epsilon is None else plain(job.epsilon)
     counts = [job.actions[name] for name in ("passed", "changed", "refused", "observed")]
@@ -209,7 +221,7 @@ def _sentence(row: list[object]) -> str:
     return f"Run {row[0]} of app {row[1] or 'unknown'}: {', '.join(facts)}."
 
 
-def _spent(spent: Spent) -> str:
+def _spent(spent: "Spent") -> str:
     if spent.epsilon is None:
         return (
             f"Data set {spent.dataset}: no epsilon holds; {spent.bare} of {spent.releases} updates left "
@@ -222,7 +234,7 @@ def _spent(spent: Spent) -> str:
     )
 
 
-def _exhibits(summary: Summary, rows: list[list[object]]) -> list[Exhibit]:
+def _exhibits(summary: "Summary", rows: list[list[object]]) -> list[Exhibit]:
     place = Place(scenario="gate")
     kept_out = [[job.run, rule, count] for job in summary.jobs for rule, count in job.kept_out.items()]
     changed = [[job.run, rule, count] for job in summary.jobs for rule, count in job.changes.items()]

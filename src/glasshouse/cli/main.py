@@ -1,11 +1,9 @@
 """Entry point of the command line: errors become one message and a stable exit code."""
 
 import ast
-import gc
 import logging
 import sys
 from collections.abc import Callable
-from importlib import import_module
 from importlib.metadata import EntryPoint
 from importlib.util import find_spec
 from pathlib import Path
@@ -90,7 +88,7 @@ def _run(command_line: list[str]) -> object:
 
 
 def application(command_line: list[str]) -> typer.Typer:
-    """The command-line application; only the requested command is imported, since most need torch."""
+    """The command-line application; only the requested command is imported."""
     app = typer.Typer(
         name="glasshouse",
         help="Measure what a federated-learning set-up leaks about its clients.",
@@ -122,18 +120,8 @@ def help_line(place: str) -> str:
 
 
 def load_command(place: str) -> Callable[..., Any]:
-    """Import the function at ``module:name``; prepare this process if its module has imported torch.
-
-    The garbage collector skips what is imported and lives to the end: that saves a quarter of a CPU second.
-    """
-    gc.disable()
-    try:
-        command: Callable[..., Any] = EntryPoint(name="", value=place, group="").load()
-    finally:
-        gc.freeze()
-        gc.enable()
-    if "torch" in sys.modules:
-        import_module("glasshouse.process").prepare_process()
+    """The function at ``module:name``."""
+    command: Callable[..., Any] = EntryPoint(name="", value=place, group="").load()
     return command
 
 

@@ -2,21 +2,17 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from glasshouse.api.run import Run as LoadedRun
-from glasshouse.api.run import load
-from glasshouse.audit.replay import replay as replay_run
+from glasshouse.cli.parts.importing import importing
 from glasshouse.cli.parts.options import Full, Json, Run, ShowPrivate, TrustFactory
 from glasshouse.cli.parts.output import say, say_json
 from glasshouse.errors import UnknownName
-from glasshouse.outside.screen import Screen
-from glasshouse.registry import nearest_names
-from glasshouse.report.compare import compare as compare_results
-from glasshouse.report.compare import write_comparison
-from glasshouse.report.markdown import markdown
+
+if TYPE_CHECKING:
+    from glasshouse.api.run import Run as LoadedRun
 
 
 def report(
@@ -29,6 +25,10 @@ def report(
     as_json: Json = False,
 ) -> int:
     """Write report.html of RUN again, and print its summary."""
+    with importing():
+        from glasshouse.api.run import load
+        from glasshouse.report.markdown import markdown
+
     loaded = load(run)
     loaded.write_report(show_private=show_private)
     if as_json:
@@ -50,13 +50,19 @@ def export(
     show_private: ShowPrivate = False,
 ) -> int:
     """Write tables and figures of RUN as files of their own."""
+    with importing():
+        from glasshouse.api.run import load
+
     folders = {"csv": csv, "latex": latex, "figures": figures}
     for path in load(run).export(**folders, annex=annex, show_private=show_private):
         say(path)
     return 0
 
 
-def _known_metrics(metrics: list[str], loaded: LoadedRun) -> list[str]:
+def _known_metrics(metrics: list[str], loaded: "LoadedRun") -> list[str]:
+    with importing():
+        from glasshouse.registry import nearest_names
+
     known = tuple(dict.fromkeys(f.metric for f in loaded.findings))
     for name in metrics:
         if name not in known:
@@ -79,6 +85,12 @@ def compare(
     as_json: Json = False,
 ) -> int:
     """An earlier and a later run: which findings changed. Exit code 1 where one got worse."""
+    with importing():
+        from glasshouse.api.run import load
+        from glasshouse.outside.screen import Screen
+        from glasshouse.report.compare import compare as compare_results
+        from glasshouse.report.compare import write_comparison
+
     results = [load(run).result for run in (first, second)]
     names = (first.name, second.name) if first.name != second.name else (str(first), str(second))
     comparison = compare_results(*results, names=names)
@@ -103,6 +115,9 @@ def replay(
     as_json: Json = False,
 ) -> int:
     """Run ATTACK again on what RUN's adversary saw, with the truth out of reach; compare its claims."""
+    with importing():
+        from glasshouse.audit.replay import replay as replay_run
+
     rows = replay_run(run, attack, trust_factory=trust_factory, swap=swap)
     if as_json:
         say_json(rows)

@@ -5,10 +5,8 @@ from typing import Annotated
 
 import typer
 
+from glasshouse.cli.parts.importing import importing
 from glasshouse.cli.parts.output import say
-from glasshouse.data.paths import require_existing
-from glasshouse.data.tables.schema import draft
-from glasshouse.data.tables.table import drafted, read_frame
 
 
 def schema(
@@ -16,6 +14,11 @@ def schema(
     target: Annotated[str, typer.Option(help="the column that is predicted; the last one otherwise")] = "",
 ) -> int:
     """Draft the schema of TABLE: print it, to be read, corrected and confirmed by the owner of the data."""
+    with importing():
+        from glasshouse.data.paths import require_existing
+        from glasshouse.data.tables.schema import draft
+        from glasshouse.data.tables.table import drafted, read_frame
+
     path = require_existing(str(table), name=str(table))
     columns = drafted(read_frame(path, name=str(table)))
     say(draft(columns, target=target or columns[-1].name))
