@@ -55,7 +55,7 @@ EDITS: Final = {
     ),
     "policy without upper bound": Edit(
         file="audit/scoring/judging/policy.py",
-        old="if finding.gain_high > limit:",
+        old="if end > limit:",
         new="if finding.gain > limit:",
         test=f"{RULES}::test_a_limit_holds_only_where_the_whole_interval_is_within_it",
     ),

@@ -10,7 +10,7 @@ from scipy import stats
 
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.metrics.statistics import interval
-from glasshouse.metrics.statistics.interval import Interval, mean_interval, paired_gain
+from glasshouse.metrics.statistics.interval import Interval, mean_interval, paired_gain, with_unseen
 from glasshouse.metrics.statistics.shares import (
     paired_share_gain,
     proportion_bounds,
@@ -299,3 +299,25 @@ def test_shifting_and_negating():
     assert not interval.minus(0.25).above_zero
     assert interval.above_zero
     assert interval.negated() == Interval(value=-0.5, low=-1.0, high=-0.25, n=4, level=0.9)
+
+
+@pytest.mark.parametrize("n", [3, 8, 20, 50])
+@pytest.mark.parametrize("share", [0.05, 0.1, 0.2, 0.34])
+def test_an_interval_with_the_unseen_holds_where_some_come_out_whole(n, share, monkeypatch):
+    """The spread of the victims alone misses the mean in up to two of three samples."""
+    monkeypatch.setattr(interval, "RESAMPLES", 100)
+    random, root = np.random.default_rng(7), Rng.root(7)
+    true, held = share * 100 + (1 - share) * 10, 0
+    for i in range(600):
+        values = np.where(random.random(n) < share, 100.0, random.normal(10, 2, n))
+        seen = mean_interval(values, rng=root.child(str(i)))
+        all_of = with_unseen(seen, values, most=100.0)
+        below = with_unseen(seen.negated(), -values, most=-100.0, upper=False)
+        assert below.low == pytest.approx(-all_of.high)
+        held += all_of.low <= true <= all_of.high
+    assert held >= 0.93 * 600
+
+
+def test_of_a_metric_without_an_end_nothing_is_known_of_the_unseen():
+    seen = Interval(value=1.0, low=0.0, high=2.0, n=4, level=0.95)
+    assert with_unseen(seen, [0.5, 1.0, 1.0, 1.5], most=math.inf) is seen

@@ -11,6 +11,7 @@ from glasshouse.report.verdicts.choice import choose, severity
 from glasshouse.report.verdicts.sentences import sentence
 from glasshouse.report.verdicts.stories import stories
 from glasshouse.results.records import Exchange, Power, Reference, Rung, Share
+from glasshouse.results.strength import UpperBound
 
 
 def told(*findings, **rest):
@@ -51,7 +52,20 @@ def test_no_leak_found_says_what_it_rests_on():
     quiet = specimen.finding(gain=0.0, half=0.02, share=share, power=power, alone=True)
     text = said(quiet)
     assert "At most 17 % of such victims would come out (0 of 20; 9 of 10 planted leaks were found)" in text
-    assert text.endswith("Only one attack of this kind ran.")
+    assert "Only one attack of this kind ran." in text
+    assert text.endswith("was tried, and the silence is for these weights.")
+    several = dataclasses.replace(quiet, share=dataclasses.replace(share, units=5), draws=3)
+    assert "(0 of 20, 5 of them independent; 9 of 10" in said(several)
+    assert "these weights" not in said(several)
+
+
+def test_a_guarantee_that_only_its_defence_states_is_quoted():
+    ours = UpperBound(value=0.3, chance=0.2, unit="update", epsilon=0.5, delta=1e-5, steps=1)
+    text = said(specimen.finding(bound=ours))
+    assert "No attack can reach more than 0.3 on average: the defence proves ε = 0.5" in text
+    text = said(specimen.finding(bound=dataclasses.replace(ours, word_of=("flimsy",))))
+    assert "The defence “flimsy” says of itself that it proves ε = 0.5" in text
+    assert "If it is so, no attack can reach more than 0.3 on average." in text
 
 
 def test_a_leak_where_smaller_is_worse():
@@ -180,7 +194,7 @@ def test_images_that_moved_in_ssim_alone_do_not_count_as_rebuilt():
     assert choice.standing(alike) == "not shown"
     text = sentence(alike, choice)
     assert "Inverting Gradients is above guessing by SSIM, but not by PSNR" in text
-    assert text.endswith("This does not count as rebuilt images.")
+    assert "This does not count as rebuilt images." in text
     assert "rebuilt private images" not in text
 
 

@@ -1,5 +1,7 @@
 """What each verdict must mean: every way in which one was turned, and variants of it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -60,6 +62,47 @@ def test_whatever_is_missing_makes_it_not_shown_and_is_said(changes, words, rand
     assert finding.verdict == "not shown"
     assert words in finding.reason
     assert finding.remedy
+
+
+def grey_to_forty(random, private):
+    """40 victims, of whom nothing is known: a silence, if they are as many as they seem."""
+    one = bench(40, random)
+    one.private = private
+    one.claims = torch.full((40, *SHAPE), 0.5) + 0.3 * torch.rand(40, *SHAPE)
+    return one.finding()
+
+
+@pytest.mark.parametrize("different", [2, 5, 20])
+def test_near_duplicates_are_not_so_many_victims(different, random):
+    """Forty copies of a few pictures show what few victims show."""
+    few = textured(different, random).repeat(40 // different, 1, 1, 1)
+    finding = grey_to_forty(random, batch((few + 1e-3 * torch.randn(few.shape)).clamp(0, 1)))
+    assert finding.share.units == different
+    assert finding.share.most >= 1 - 0.025 ** (1 / different)
+    assert finding.verdict == "not shown"
+
+
+def test_pictures_of_one_person_are_one_victim(random):
+    people = torch.arange(40) % 7
+    finding = grey_to_forty(random, replace(batch(textured(40, random)), groups=people))
+    assert finding.share.units == 7
+    assert finding.verdict == "not shown"
+
+
+@pytest.mark.parametrize("share", [0.1, 0.2])
+@pytest.mark.parametrize("metric", ["psnr", "ssim", "mse"])
+def test_the_printed_upper_end_knows_that_others_may_come_out_whole(share, metric, random):
+    """Of 8 victims none may be among those who do; the mean of all then lies far above that of the 8."""
+    best = {"psnr": 100.0, "ssim": 1.0, "mse": 0.0}[metric]
+    held = 0
+    for _ in range(15):
+        one = bench(8, random, metrics=(metric,))
+        one.claims = guesses(one, random)
+        finding = one.finding()
+        true = (1 - share) * finding.value + share * best
+        held += finding.low <= true <= finding.high
+        assert finding.gain_high >= finding.gain_high_seen
+    assert held >= 14
 
 
 def test_few_victims_cannot_show_that_few_come_out(random):
@@ -137,6 +180,17 @@ def test_who_is_known_is_named(random):
     assert named(finding) == [c == 4 for c in range(20)]
     assert finding.verdict == "not shown"
     assert [victim.out for victim in finding.victims] == named(finding)
+
+
+def test_of_fifty_brighter_victims_nobody_is_named(random):
+    """Where claims alone are compared there is one rank, and the best of 2,450 wrong pairs named somebody."""
+    named_in = 0
+    for _ in range(12):
+        one = bench(50, random, heldout=200)
+        one.private = batch(textured(50, random, around=0.7))
+        one.claims = guesses(one, random)
+        named_in += any(named(one.finding()))
+    assert named_in <= 1
 
 
 # Near-duplicates, labels, distractors ---------------------------------------------------------------

@@ -40,13 +40,14 @@ _PACKAGE: Final = __name__.partition(".")[0]
 
 
 def is_foreign(plugin: object) -> bool:
-    """Whether a plug-in is of another package than this one, so that nobody here has read its code.
+    """Whether a plug-in, or its class, is of another package, so that nobody here has read its code.
 
     Examples:
         >>> is_foreign(Path())
         True
     """
-    return type(plugin).__module__.partition(".")[0] != _PACKAGE
+    kind = plugin if isinstance(plugin, type) else type(plugin)
+    return kind.__module__.partition(".")[0] != _PACKAGE
 
 
 @final

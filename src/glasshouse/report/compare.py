@@ -256,7 +256,7 @@ def _change(a: Finding, b: Finding, cards: Cards, *, decides: bool) -> Change:
 
 
 def _apart(a: Finding, b: Finding) -> bool:
-    return a.gain_high < b.gain_low or b.gain_high < a.gain_low
+    return a.gain_end < b.gain_low or b.gain_end < a.gain_low
 
 
 def _qualification(both: int, changed: int, worse: int, unshown: int) -> str:

@@ -102,6 +102,8 @@ class Victim:
         leaks: the victim is named: ``p_adjusted`` is at most .05, and no other claim matches it as well.
         out: it counts as come out where the share of such victims is bounded: as ``leaks``, with p at most
             .025 and no correction, which would hide some.
+        unit: victims of equal units count once in that share: those of one update or one person, and
+            near-duplicates. Empty: it counts on its own.
     """
 
     name: str
@@ -112,6 +114,7 @@ class Victim:
     p_adjusted: float
     leaks: bool
     out: bool = False
+    unit: str = ""
 
 
 @final
@@ -146,8 +149,10 @@ class Share:
     """How many single victims came out, and how many would.
 
     Attributes:
-        out: victims that came out.
+        out: victims that are named.
         n: victims judged.
+        units: of these, the independent ones: examples of one update or person, and near-duplicates, are one.
+            0: of an earlier version.
         most: exact upper end of the share of such victims that come out, in [0, 1].
         margin: largest share that the scenario tolerates.
         needed: victims of whom none may come out to show that the share is below the margin.
@@ -158,6 +163,7 @@ class Share:
     most: float
     margin: float
     needed: int
+    units: int = 0
 
 
 @final
@@ -222,7 +228,9 @@ class Finding(_InCell):
         baseline_value: its score on the same victims.
         gain: improvement over the null, paired, signed so that positive is leakage.
         gain_low: lower end of its 95 % interval.
-        gain_high: upper end of its 95 % interval.
+        gain_high: upper end of its 95 % interval, also if victims like none of these leak more.
+        gain_high_seen: the same end if no victim leaks more than the worst of these: what limits and
+            comparisons refer to, beside ``share``; None: of an earlier version.
         control: outcome of the attack's control; None where it has none.
         chosen: how the number was chosen ("4 restarts, lowest loss of the attack").
         given: grants that were used.
@@ -280,6 +288,7 @@ class Finding(_InCell):
     given: tuple[str, ...]
     seconds: float
     about: str
+    gain_high_seen: float | None = None
     chance: float | None = None
     median: float | None = None
     claim: str = ""
@@ -306,6 +315,11 @@ class Finding(_InCell):
     denied_by: str = ""
     scored: int | None = None
     hits: int | None = None
+
+    @property
+    def gain_end(self) -> float:
+        """Upper end of the gain's interval among victims like these: what limits and comparisons use."""
+        return self.gain_high if self.gain_high_seen is None else self.gain_high_seen
 
     @property
     def highest(self) -> Rung | None:

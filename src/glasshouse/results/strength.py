@@ -123,6 +123,7 @@ class UpperBound:
         steps: releases that the guarantee covers.
         contradicted: the measured interval lies beyond the bound: the defence does not do what it declares,
             or the code has a bug.
+        word_of: defences of other packages on whose word the guarantee rests; empty: it is computed here.
     """
 
     value: float
@@ -132,6 +133,7 @@ class UpperBound:
     delta: float
     steps: int
     contradicted: bool = False
+    word_of: tuple[str, ...] = ()
 
 
 @final

@@ -195,7 +195,7 @@ def _audit(scenario: Scenario) -> Iterator[Problem]:
         if not -rounds <= number < rounds:
             yield unmet(f"audit.rounds[{i}]", f"a round from {-rounds} to {rounds - 1}")
     yield from _kept(scenario.federation, logits=_shares_logits(scenario))
-    names = tuple(metric.name for metric in audit.metrics)
+    names = tuple(metric.label or metric.name for metric in audit.metrics)
     for name in scenario.policy.max_gain:
         if name not in names:
             path, hint = f"policy.max_gain.{name}", registry.nearest_names(name, names)

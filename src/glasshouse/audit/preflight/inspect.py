@@ -26,7 +26,7 @@ from glasshouse.audit.scoring.nulls import auxiliary_needed, null_names
 from glasshouse.audit.scoring.pair import can_score
 from glasshouse.cache import once
 from glasshouse.errors import BadFile, BadScenario, Inapplicable, Problem
-from glasshouse.metrics.base import Metric, Wording
+from glasshouse.metrics.base import Metric, ScoreContext, Wording
 from glasshouse.scenario.axes import cells
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.suite import Suite
@@ -48,6 +48,7 @@ def problems(scenario: Scenario) -> list[Problem]:
         *_baselines(scenario),
         *_single_victim(scenario),
         *_canaries(scenario),
+        *_limits(scenario, None if survey is None else survey.classes),
     ]
 
 
@@ -137,6 +138,32 @@ def _canaries(scenario: Scenario) -> Iterator[Problem]:
     except BadFile as error:
         got = f"{error.subject}: {error.got}"
         yield Problem(path="audit.epsilon.claimed", needs=error.needs, got=got, hint=error.fix)
+
+
+def _limits(scenario: Scenario, classes: int | None) -> Iterator[Problem]:
+    """Report limits on a gain that no attack could ever break: they would hold whatever comes out."""
+    audit = scenario.audit
+    others = torch.zeros(audit.distractors, 1) if audit.distractors else None
+    context = ScoreContext(distractors=others, classes=classes)
+    plugins = {metric.label or metric.name: metric for metric in audit.metrics}
+    for name, limit in scenario.policy.max_gain.items():
+        if name not in plugins:
+            continue  # reported elsewhere
+        metric: Metric = registry.create(
+            registry.load("metrics", plugins[name].name), plugins[name].arguments
+        )
+        low, high = metric.range
+        chance = metric.chance(context)
+        start = (low if metric.higher_leaks else high) if chance is None else chance
+        reach = (high - start) if metric.higher_leaks else (start - low)
+        if math.isfinite(reach) and limit >= reach:
+            guess = "" if chance is None else f", since guessing reaches {chance:.3g}"
+            yield Problem(
+                path=f"policy.max_gain.{name}",
+                needs=f"a limit below {reach:.3g}: no attack can gain more{guess}",
+                got=f"{limit:g}",
+                hint="raise audit.distractors, or lower the limit" if chance else "lower the limit",
+            )
 
 
 def _baselines(scenario: Scenario) -> Iterator[Problem]:

@@ -7,7 +7,7 @@ from typing import final
 import numpy as np
 import scipy
 
-from glasshouse.audit.scoring.gains import gain_of, is_constant, null_of, p_of, value_of
+from glasshouse.audit.scoring.gains import gain_of, gain_with_unseen, is_constant, null_of, p_of, value_of
 from glasshouse.audit.scoring.nulls import CHANCE
 from glasshouse.audit.scoring.score import ScoredMetric
 from glasshouse.audit.scoring.table import Table
@@ -36,9 +36,10 @@ class ExchangeGain:
     gain: Interval
     p: float
 
-    def record(self) -> Exchange:
-        """The record for the result."""
-        gain = self.gain
+    def record(self, scored: ScoredMetric, metric: Metric) -> Exchange:
+        """The record for the result; ``scored``: whose gain it is."""
+        other = scored.with_exchange()
+        gain = self.gain if other is None else gain_with_unseen(self.gain, other, metric)
         return Exchange(value=self.level, gain=gain.value, gain_low=gain.low, gain_high=gain.high, n=gain.n)
 
 

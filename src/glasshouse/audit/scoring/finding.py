@@ -12,15 +12,26 @@ from typing import TYPE_CHECKING, Final, final
 
 import numpy as np
 
+from glasshouse import registry
 from glasshouse.attacks.base import Reconstruction, Representations
 from glasshouse.audit.scoring.exchange import exchange
-from glasshouse.audit.scoring.gains import gain_of, middle, null_of, p_of, value_of, with_chance
+from glasshouse.audit.scoring.gains import (
+    gain_of,
+    gain_with_unseen,
+    middle,
+    null_of,
+    p_of,
+    value_of,
+    value_with_unseen,
+    with_chance,
+)
 from glasshouse.audit.scoring.judging.certificate import SEARCHED, certificate_of
 from glasshouse.audit.scoring.judging.verdict import Evidence, decide
 from glasshouse.audit.scoring.read import Run
 from glasshouse.audit.scoring.score import ScoredMetric
 from glasshouse.audit.scoring.table import Table
 from glasshouse.audit.scoring.words import chosen_words, given_words, place_of
+from glasshouse.audit.sealed import is_foreign
 from glasshouse.errors import Undefined
 from glasshouse.federation.defenses.guarantee import Guarantee
 from glasshouse.metrics.base import Metric
@@ -33,6 +44,7 @@ from glasshouse.results.records import Control, Finding, Knows, Power, Rung, Sha
 from glasshouse.results.strength import Search, UpperBound
 from glasshouse.rng import Rng
 from glasshouse.scenario.axes import Cell
+from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin
 
 if TYPE_CHECKING:
@@ -92,10 +104,13 @@ def finding_of(cell: Cell, attack: Plugin, measured: Measurement, runs: Sequence
     value, gain = value_of(scored, metric, rng=stream), gain_of(scored, metric, rng=stream)
     null, other = null_of(scored, metric), exchange(scored, metric, rng=stream, tables=measured.tables)
     p = p_of(scored, metric, rng=stream)
-    ladder = _ladder(scored, metric, _rung("domain", scored, null, gain, p), stream)
+    # What is printed must hold for victims like none of these; the verdict bounds the share of such victims.
+    printed, gained = value_with_unseen(value, scored, metric), gain_with_unseen(gain, scored, metric)
+    ladder = _ladder(scored, metric, _rung("domain", scored, null, gained, p), stream)
     bounds = Rng.root(scenario.seed, salt="bounds").child(f"{attack.name}/{measured.name}")
     guess = other is not None and not other.gain.above_zero
     bound = _bound(value, measured, runs, chance=chance, guess=guess, rng=bounds)
+    bound = bound and replace(bound, word_of=_vouching(scenario))
     searches = _searches(measured, runs)
     share = _share(measured.victims or measured.singles, scenario.audit.margin)
     evidence = Evidence(
@@ -113,15 +128,16 @@ def finding_of(cell: Cell, attack: Plugin, measured: Measurement, runs: Sequence
         unit_of_value=metric.unit,
         higher_leaks=metric.higher_leaks,
         value=value.value,
-        low=value.low,
-        high=value.high,
+        low=printed.low,
+        high=printed.high,
         n=value.n,
         unit="clients" if scored.clients else "victims",
         baseline=scored.baseline,
         baseline_value=null,
         gain=gain.value,
         gain_low=gain.low,
-        gain_high=gain.high,
+        gain_high=gained.high,
+        gain_high_seen=gain.high,
         control=control,
         verdict=decision.verdict,
         reason=decision.reason,
@@ -135,7 +151,7 @@ def finding_of(cell: Cell, attack: Plugin, measured: Measurement, runs: Sequence
         claim=measured.claim,
         primary=measured.primary,
         p=max(p, other.p if other else 0.0),
-        exchange=other.record() if other else None,
+        exchange=other.record(scored, metric) if other else None,
         claimed=len(scored.claimed),
         runs=len(scored.runs),
         victims=measured.victims,
@@ -171,6 +187,12 @@ def _bound(
     return replace(bound, contradicted=False) if bound is not None and guess else bound
 
 
+def _vouching(scenario: Scenario) -> tuple[str, ...]:
+    """Defences of other packages that state a guarantee, which nobody here has computed."""
+    kinds = {defense.name: registry.load("defenses", defense.name) for defense in scenario.defenses}
+    return tuple(name for name, kind in kinds.items() if is_foreign(kind) and hasattr(kind, "spent"))
+
+
 def _counted(finding: Finding, scored: ScoredMetric, metric: Metric) -> Finding:
     """The finding with how many of its single scores are 1, for a metric that is 0 or 1 per example."""
     values = [value for row in scored.values for value in row]
@@ -204,6 +226,7 @@ def _ladder(scored: ScoredMetric, metric: Metric, domain: Rung, rng: Rng) -> tup
                 gain, p = gain_of(other, metric, rng=rng), p_of(other, metric, rng=rng)
             except Undefined:  # too few victims for a pair of rates
                 continue
+            gain = gain_with_unseen(gain, other, metric)
             one = _rung(knows, other, null_of(other, metric), gain, p)
         else:
             continue
@@ -217,10 +240,13 @@ def _share(victims: Sequence[Victim], margin: float) -> Share | None:
     if not victims:
         return None
     # Who counts as come out is not corrected for how many victims there are: that would hide some of them.
-    result = equivalence(sum(v.out for v in victims), len(victims), margin=margin)
+    units = {v.unit or v.name for v in victims}
+    out = {v.unit or v.name for v in victims if v.out}
+    result = equivalence(len(out), len(units), margin=margin)
     return Share(
         out=sum(v.leaks for v in victims),
         n=len(victims),
+        units=len(units),
         most=result.high,
         margin=margin,
         needed=result.needed,

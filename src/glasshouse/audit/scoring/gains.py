@@ -14,7 +14,13 @@ from glasshouse.audit.scoring.nulls import CHANCE, GUESS, OWNERS
 from glasshouse.audit.scoring.score import ScoredMetric
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Metric, ScoreContext
-from glasshouse.metrics.statistics.interval import Interval, gain_p_value, mean_interval, paired_gain
+from glasshouse.metrics.statistics.interval import (
+    Interval,
+    gain_p_value,
+    mean_interval,
+    paired_gain,
+    with_unseen,
+)
 from glasshouse.metrics.statistics.permutation import FEW_RUNS, GuessTest, compare_with_guesses
 from glasshouse.metrics.statistics.shares import (
     paired_share_gain,
@@ -140,6 +146,24 @@ def p_of(scored: ScoredMetric, metric: Metric, *, rng: Rng) -> float:
             return share_p_value(hits, level, clusters)
         return paired_share_p_value(hits, null, clusters)
     return gain_p_value(means_of(scored.values), means_of(scored.nulls), higher_leaks=metric.higher_leaks)
+
+
+def value_with_unseen(value: Interval, scored: ScoredMetric, metric: Metric) -> Interval:
+    """The interval of :func:`value_of` if victims may leak more than those tried; rates know that already."""
+    if scored.clients or metric.counts:
+        return value
+    most = metric.range[1 if metric.higher_leaks else 0]
+    return with_unseen(value, means_of(scored.values), most=most, upper=metric.higher_leaks)
+
+
+def gain_with_unseen(gain: Interval, scored: ScoredMetric, metric: Metric) -> Interval:
+    """The interval of :func:`gain_of` if victims may leak more than those tried; rates know that already."""
+    if scored.clients or metric.counts:
+        return gain
+    null = _null(scored, metric)
+    most = _sign(metric) * (metric.range[1 if metric.higher_leaks else 0] - null)
+    gains = _sign(metric) * (means_of(scored.values) - means_of(scored.nulls))
+    return with_unseen(gain, gains, most=most)
 
 
 def _sign(metric: Metric) -> float:

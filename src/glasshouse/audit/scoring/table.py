@@ -16,11 +16,13 @@ from torch import Tensor
 from glasshouse.attacks.base import About, Reconstruction
 from glasshouse.audit.scoring.claims import longest_prefix
 from glasshouse.audit.scoring.read import Run
+from glasshouse.cache import digest
 from glasshouse.metrics.base import Metric, ScoreContext
 from glasshouse.metrics.statistics.exchange import group_alike
 from glasshouse.metrics.statistics.units import Numbers
 from glasshouse.metrics.statistics.victims import exchangeable
 from glasshouse.modalities.base import Wanted
+from glasshouse.wire import Batch
 
 __all__ = ["MOST_VICTIMS", "Table", "best_of", "tables"]
 
@@ -51,6 +53,7 @@ class Table:
         strata: (n,), labels where there is one per example, else zeros.
         heldout_strata: (M,).
         alike: (n,), equal for near-duplicates.
+        shared: (n,), names of what makes victims one: their update, person, picture and near-duplicates.
         baseline: scores of a guess that knows each victim's label, (n,) and (n, M); None: nobody guesses so.
         shift_p: of private and held-out examples being exchangeable.
     """
@@ -64,6 +67,7 @@ class Table:
     strata: NDArray[np.int64]
     heldout_strata: NDArray[np.int64]
     alike: NDArray[np.int64]
+    shared: tuple[frozenset[str], ...]
     baseline: tuple[Numbers, Numbers] | None
     shift_p: float
 
@@ -115,6 +119,7 @@ def _table(metric: Metric, run: Run, *, singles: bool) -> Table | None:
     others = heldout.labels if known else torch.zeros(len(heldout))
     modality = run.book.modality
     places = np.concatenate([np.arange(len(batch)) for batch in batches])
+    alike = group_alike(modality.distance(examples, examples).numpy(), near=modality.near)
     return Table(
         names=tuple(_name(*claims[c][:2], int(i)) for c, i in zip(owners, places, strict=True)),
         identities=tuple(run.ground.truth.identity(claims[c][1], claims[c][0].client) for c in owners),
@@ -124,10 +129,25 @@ def _table(metric: Metric, run: Run, *, singles: bool) -> Table | None:
         claim_of=owners,
         strata=labels.long().numpy(),
         heldout_strata=others.long().numpy(),
-        alike=group_alike(modality.distance(examples, examples).numpy(), near=modality.near),
+        alike=alike,
+        shared=tuple(_shared(run, claims, batches, alike)),
         baseline=_baseline(metric, run, labels, everyone) if known and singles else None,
         shift_p=_shift_p(run, examples, heldout.inputs[:SHIFT_HELDOUT]) if singles else 1.0,
     )
+
+
+def _shared(
+    run: Run, claims: Sequence[tuple[About, int, Tensor]], batches: Sequence[Batch], alike: NDArray[np.int64]
+) -> Iterator[frozenset[str]]:
+    """What each example shares with others that it is no independent victim beside."""
+    groups = iter(alike.tolist())
+    for (about, number, _), batch in zip(claims, batches, strict=True):
+        update = f"{run.ground.run}, update {run.ground.truth.identity(number, about.client)}"
+        for row in range(len(batch)):
+            names = {update, f"{run.ground.run}, alike {next(groups)}", digest(batch.inputs[row])}
+            if batch.groups is not None:
+                names.add(f"person {int(batch.groups[row])}")
+            yield frozenset(names)
 
 
 def _baseline(metric: Metric, run: Run, labels: Tensor, everyone: Tensor) -> tuple[Numbers, Numbers] | None:

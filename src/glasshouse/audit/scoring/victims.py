@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 import numpy as np
+import scipy.sparse.csgraph
 
 from glasshouse.audit.scoring.read import Run
 from glasshouse.audit.scoring.score import ScoredMetric
@@ -19,7 +20,7 @@ from glasshouse.metrics.base import Metric
 from glasshouse.metrics.reconstruction import Mse
 from glasshouse.metrics.statistics.multiplicity import benjamini_hochberg
 from glasshouse.metrics.statistics.rank import FEWEST
-from glasshouse.metrics.statistics.victims import ALPHA, NAMED, NamedVictims, name_victims
+from glasshouse.metrics.statistics.victims import ALPHA, NamedVictims, name_victims
 from glasshouse.results.records import Victim
 
 __all__ = ["best_of", "can_judge_victims", "victims_of"]
@@ -59,7 +60,8 @@ def victims_of(
             return f"{name}: {reason}"
     own = dict(zip(scored.victims, scored.values, strict=True))
     rows: list[Victim] = []
-    best: list[bool] = []
+    shared: list[frozenset[str]] = []
+    levels: list[float] = []  # up to which a victim is named; below 0: never
     seen: set[str] = set()
     try:
         for position, table in enumerate(compared or tables(ranked, runs)):
@@ -87,15 +89,33 @@ def victims_of(
                         out=bool(judged.best[i] and judged.p[i] <= ALPHA),
                     )
                 )
-                best.append(bool(judged.best[i]))
+                shared.append(table.shared[i])
+                levels.append(judged.level if judged.best[i] else -1.0)
             seen |= set(table.identities)
     except GlasshouseError as error:
         return f"{name}: {error}"
     adjusted = benjamini_hochberg([row.p for row in rows])
     return tuple(
-        replace(row, p_adjusted=float(p), leaks=bool(p <= NAMED) and known)
-        for row, p, known in zip(rows, adjusted, best, strict=True)
+        replace(row, p_adjusted=float(p), leaks=bool(p <= level), unit=unit)
+        for row, p, level, unit in zip(rows, adjusted, levels, _units(shared), strict=True)
     )
+
+
+def _units(shared: Sequence[frozenset[str]]) -> list[str]:
+    """Names of independent victims: equal where two share anything, or others between them do.
+
+    Examples:
+        >>> _units([frozenset("a"), frozenset("bc"), frozenset("ca"), frozenset("d")])
+        ['1', '1', '1', '2']
+    """
+    rows = np.repeat(np.arange(len(shared)), [len(one) for one in shared])
+    names = [name for one in shared for name in sorted(one)]
+    columns = np.unique(names, return_inverse=True)[1] if names else np.zeros(0, dtype=np.int64)
+    # Victims and what they have are the two sides of a graph, whose components are the units.
+    size = len(shared) + int(columns.max(initial=-1)) + 1
+    links = scipy.sparse.coo_matrix((np.ones(len(rows)), (rows, len(shared) + columns)), shape=(size, size))
+    _, found = scipy.sparse.csgraph.connected_components(links, directed=False)
+    return [str(1 + number) for number in found[: len(shared)]]
 
 
 def _judge(table: Table) -> NamedVictims:

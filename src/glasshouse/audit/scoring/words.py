@@ -8,6 +8,7 @@ from typing import Any
 from glasshouse.audit import guarded
 from glasshouse.audit.attacking.needs import attack_of, declared
 from glasshouse.audit.scoring.tasks import CellResult
+from glasshouse.audit.sealed import is_foreign
 from glasshouse.errors import BadValue
 from glasshouse.metrics.base import Metric, Wording
 from glasshouse.metrics.landmarks import landmarks
@@ -167,9 +168,13 @@ def _setup(scenario: Scenario) -> str:
 
 
 def _defenses(scenario: Scenario) -> dict[str, str]:
-    """What each defence of the scenario does, including those of other packages."""
+    """What each defence of the scenario does; what those of other packages say is quoted as their words."""
     names = dict.fromkeys(d.name for cell in expand(scenario) for d in cell.scenario.defenses)
-    return {name: card("defenses", name).summary for name in names}
+    return {name: _said(card("defenses", name).summary, load("defenses", name)) for name in names}
+
+
+def _said(summary: str, kind: object) -> str:
+    return f"says of itself “{summary.replace(';', ',')}”" if is_foreign(kind) else summary
 
 
 def _advice(scenario: Scenario) -> str:

@@ -35,11 +35,14 @@ __all__ = ["ALPHA", "NAMED", "NamedVictims", "Question", "exchangeable", "heldou
 # | ALPHA   | victims that count as come out        | the share of false leaks elsewhere    | docs/result.md |
 # | NAMED   | false names, names; the worst of three| false names stay below .03 at this q  | docs/result.md |
 # |         | ranks makes it conservative           |                                       |                |
+# | BY_CLAIM| the same where claims are compared    | at .05 nobody was spared: .09 false   | docs/result.md |
+# |         | alone: one rank, so none of that      | names of 50 brighter victims          |                |
 # | SPREAD  | false names under shift, power at few | with 2 others the spread's luck takes | tests/verdicts |
 # |         | claims                                | four fifths of all names              |                |
 # | SHIFTED | names lost by luck, ranks that mislead| 1 exchangeable cell in 20 loses names | tests/verdicts |
 ALPHA: Final = 0.025
 NAMED: Final = 0.05
+BY_CLAIMS: Final = 0.025
 SPREAD: Final = 4
 SHIFTED: Final = 0.05
 
@@ -58,7 +61,7 @@ class NamedVictims:
     Attributes:
         p: ``(n,)``, of "the claim knows nothing about its victim but its stratum".
         adjusted: ``(n,)``, p corrected for the number of victims that can be judged; 1 where none can be.
-        named: ``(n,)``, adjusted is at most ``NAMED``, no other claim matches the victim as well, and of the
+        named: ``(n,)``, adjusted is at most ``level``, no other claim matches the victim as well, and of the
             claims on each other's victims none leads as far (or at most a share of ``ALPHA``).
         best: ``(n,)``, no other claim matches the victim as well, and wrong claims rarely lead as far.
         rank: ``(n,)``, held-out examples that are matched as well, by the worst of the three ranks; where
@@ -76,6 +79,11 @@ class NamedVictims:
     compared: Ints
     judged: Bools
     by_claims: bool
+
+    @property
+    def level(self) -> float:
+        """The largest adjusted p-value of a victim that is named."""
+        return BY_CLAIMS if self.by_claims else NAMED
 
 
 def name_victims(  # noqa: PLR0913 - one table, and what its rows and columns are
@@ -123,6 +131,7 @@ def name_victims(  # noqa: PLR0913 - one table, and what its rows and columns ar
     given = _Given.of(matches, heldout, strata, heldout_strata, claim_of, alike)
     n = len(given.strata)
     by_claims = shift_p < SHIFTED
+    wrong = {int(stratum): given.wrong_leads(int(stratum)) for stratum in np.unique(given.strata)}
     rank, compared = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
     best = np.zeros(n, dtype=bool)
     for j in range(n):
@@ -130,7 +139,7 @@ def name_victims(  # noqa: PLR0913 - one table, and what its rows and columns ar
         strangers = given.strangers(j)
         peers = np.intersect1d(strangers, given.claim_of[given.strata == given.strata[j]])
         # No other claim may match as well, and leads as long on others' victims must be rare.
-        pairs = given.wrong_leads(given.strata[j])
+        pairs = wrong[int(given.strata[j])]
         ahead = int((pairs >= _lead(column, own, peers)).sum()) if len(pairs) else 0
         rare = ahead == 0 or (1 + ahead) / (1 + len(pairs)) <= ALPHA
         best[j] = rare and bool((column[strangers] < column[own]).all())
@@ -151,7 +160,7 @@ def name_victims(  # noqa: PLR0913 - one table, and what its rows and columns ar
     return NamedVictims(
         p=p,
         adjusted=adjusted,
-        named=judged & best & (adjusted <= NAMED),
+        named=judged & best & (adjusted <= (BY_CLAIMS if by_claims else NAMED)),
         best=best,
         rank=rank,
         compared=compared,

@@ -43,6 +43,7 @@ def additions(finding: Finding, choice: Choice) -> list[str]:
     parts = [
         victims(choice.victims(finding)),
         ladder(finding),
+        weights(finding),
         _sample(finding),
         strength.search(finding),
         strength.bound(finding, choice.cards.metric(finding.metric)),
@@ -176,23 +177,26 @@ def earned(finding: Finding) -> str:
     share, planted = finding.share, finding.power
     if share is None:
         return ""
+    together = f", {share.units} of them independent" if 0 < share.units < share.n else ""
     text = f"At most {100 * share.most:.0f} % of such {finding.unit} would come out ({share.out} of {share.n}"
+    text += together
     if planted is not None:
         text += f"; {planted.found} of {planted.planted} planted leaks were found"
     return text + (")." if not finding.alone else "). Only one attack of this kind ran.")
 
 
 def ladder(finding: Finding) -> str:
-    """Which null adversaries a leak beats, and for how many draws of the first weights; else empty."""
-    if finding.verdict not in ("leaks", "label leak"):
+    """Which null adversaries a leak beats; else empty."""
+    top = finding.highest if finding.verdict in ("leaks", "label leak") else None
+    return "" if top is None else f"It does better than whoever knows {KNOWS[top.knows]}."
+
+
+def weights(finding: Finding) -> str:
+    """That one draw of the network's first weights stands behind the verdict; empty: several do."""
+    if finding.draws != 1 or finding.verdict == "no power":
         return ""
-    parts = []
-    if (top := finding.highest) is not None:
-        parts.append(f"It does better than whoever knows {KNOWS[top.knows]}")
-    if finding.draws == 1:
-        parts.append("one draw of the network's first weights was tried, and the number is for these weights")
-    text = "; ".join(parts)
-    return f"{text[0].upper()}{text[1:]}." if text else ""
+    what = {"no leak found": "the silence", "not shown": "this"}.get(finding.verdict, "the number")
+    return f"One draw of the network's first weights was tried, and {what} is for these weights."
 
 
 def _lower(text: str) -> str:

@@ -30,7 +30,10 @@ def brief(finding: Finding) -> str:
     """A note on a number in a chart: its privacy guarantee, or that there is none."""
     if finding.bound is None:
         return NO_GUARANTEE
-    return f"red line: the most that any attack could get under ε = {finding.bound.epsilon:.3g}"
+    text = f"red line: the most that any attack could get under ε = {finding.bound.epsilon:.3g}"
+    return text + (
+        f", by the word of {words.join_words(finding.bound.word_of)}" if finding.bound.word_of else ""
+    )
 
 
 def bound_line(finding: Finding, scale: svg.Scale, *, height: float) -> list[Markup]:
@@ -48,10 +51,15 @@ def bound(finding: Finding, card: MetricCard) -> str:
         return ""
     amount = numbers.value(most.value, card, finding.unit_of_value)
     limit = f"more than {amount}" if finding.higher_leaks else f"less than {amount}"
-    text = (
-        f"No attack can reach {limit} on average: the defence proves ε = {most.epsilon:.3g}, "
-        f"δ = {most.delta:g} for {UNITS[most.unit]}, over {words.count(most.steps, 'releases')}."
+    proof = (
+        f"ε = {most.epsilon:.3g}, δ = {most.delta:g} for {UNITS[most.unit]}, over "
+        f"{words.count(most.steps, 'releases')}"
     )
+    text = f"No attack can reach {limit} on average: the defence proves {proof}."
+    if most.word_of:
+        who = words.join_words([f"“{name}”" for name in most.word_of])
+        text = f"The defence {who} says of itself that it proves {proof}; nobody here has checked that. "
+        text += f"If it is so, no attack can reach {limit} on average."
     if most.contradicted:
         text = f"{CONTRADICTION}. {text} The defence is not what it says, or a program is wrong."
     return text

@@ -55,7 +55,9 @@ def state_of_gain(
     if finding.chance is not None and finding.higher_leaks and limit >= 1 - finding.chance:
         reach = f"{100 * (1 - finding.chance):.0f} points"
         return "undecided", f"no attack could break it: the metric gains at most {reach} over chance"
-    if finding.gain_high > limit:
+    # Without a bound on the share of victims that come out, the mean must hold for unseen ones, too.
+    end = finding.gain_high if finding.share is None else finding.gain_end
+    if end > limit:
         return "undecided", "the interval reaches beyond the limit"
     if control is None:
         return "undecided", "no control shows that this attack works where it must"
@@ -110,10 +112,13 @@ def _gain_rows(cell: Cell, result: Result) -> Iterator[Limit]:
                 victims = victims_of(f, result.findings)
                 refused = _refused(cell, attack, result)
                 state, reason = state_of_gain(f, limit, victims, refused=refused)
-                bounds = f"[{_number(f.gain_low, card)}, {_number(f.gain_high, card)}]"
+                whole = f.share is None or f.gain_high <= f.gain_end
+                end = f.gain_high if whole else f.gain_end
+                bounds = f"[{_number(f.gain_low, card)}, {_number(end, card)}]"
+                bounds += "" if whole else " among victims like these"
                 gain = f"the gain in {card.label} is {_amount(f.gain, card)} {bounds}"
-                end = f"; {reason}." if reason else "."
-                yield row(state=state, text=f"{title}, {place}: {gain}; {tolerated}{end}")
+                why = f"; {reason}." if reason else "."
+                yield row(state=state, text=f"{title}, {place}: {gain}; {tolerated}{why}")
             if not findings and _belongs(label, metric, cell.scenario.name, result):
                 none = f"no gain in {card.label} was measured ({_why_unmeasured(cell, attack, result)})"
                 yield row(state="unmeasured", text=f"{title}, {place}: {none}; {tolerated}.")

@@ -148,9 +148,11 @@ def _missing(evidence: Evidence) -> Iterator[tuple[str, str]]:
         yield f"single victims could not be judged ({evidence.why_no_share})", "more held-out examples"
     elif evidence.share is not None and evidence.share.most > evidence.share.margin:
         most, margin = (f"{100 * x:.0f} %" for x in (evidence.share.most, evidence.share.margin))
+        units, n = evidence.share.units, evidence.share.n
+        few = f" ({n} victims, of whom {units} are independent)" if 0 < units < n else ""
         yield (
-            f"up to {most} of such victims could come out, {margin} are tolerated",
-            f"{evidence.share.needed} victims of whom none comes out",
+            f"up to {most} of such victims could come out, {margin} are tolerated{few}",
+            f"{evidence.share.needed} independent victims of whom none comes out",
         )
     if evidence.power is None:
         yield "no leak was planted here to show that it would be found", "plant known leaks in this cell"
