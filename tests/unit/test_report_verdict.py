@@ -62,10 +62,10 @@ def test_no_leak_found_says_what_it_rests_on():
 def test_a_guarantee_that_only_its_defence_states_is_quoted():
     ours = UpperBound(value=0.3, chance=0.2, unit="update", epsilon=0.5, delta=1e-5, steps=1)
     text = said(specimen.finding(bound=ours))
-    assert "No attack can reach more than 0.3 on average: the defence proves ε = 0.5" in text
+    assert "No attack can reach more than 0.30 on average: the defence proves ε = 0.5" in text
     text = said(specimen.finding(bound=dataclasses.replace(ours, word_of=("flimsy",))))
     assert "The defence “flimsy” says of itself that it proves ε = 0.5" in text
-    assert "If it is so, no attack can reach more than 0.3 on average." in text
+    assert "If it is so, no attack can reach more than 0.30 on average." in text
 
 
 def test_a_leak_where_smaller_is_worse():
