@@ -8,7 +8,7 @@ python -m benchmarks.guard preflight --seeds 3 4 --out runs/preflight
 import argparse
 import sys
 
-from benchmarks.guard import cost, forecast, mitigation, pursuit, sums, traps, truth
+from benchmarks.guard import cost, forecast, mitigation, pursuit, rounds, sums, traps, truth
 
 PARTS = {
     "cost": cost.main,
@@ -16,6 +16,7 @@ PARTS = {
     "mitigation": mitigation.main,
     "preflight": truth.main,
     "pursuit": pursuit.main,
+    "rounds": rounds.main,
     "sums": sums.main,
     "traps": traps.main,
 }

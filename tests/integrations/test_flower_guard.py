@@ -119,19 +119,15 @@ def test_crafted_models_are_refused_by_every_client_before_training(craft, tmp_p
     assert all(len(line["reasons"]) > 1 for line in reports)
 
 
-FALSE_ALARM = pytest.mark.xfail(
-    reason="two rounds, 16 examples: one of nine messages is refused", strict=True
-)
-
-
-@pytest.mark.parametrize("model", [pytest.param(MLP, marks=FALSE_ALARM), apps.MODEL])
+@pytest.mark.parametrize("model", [MLP, apps.MODEL])
 def test_honest_models_are_trained_on(model, tmp_path):
     client = guarding_client(tmp_path / "guard", model)
     for record in run(message_server(3, model), client, tmp_path, model=model).rounds:
         assert len(record.updates) == 3
         assert record.dropouts == ()
     assert decisions(tmp_path / "guard") == []
-    assert len(list((tmp_path / "guard").glob("*.honest.json"))) == 1  # one architecture
+    files = list((tmp_path / "guard").glob("*.honest.json"))
+    assert 1 <= len(files) <= 3  # of one architecture: single models, and pairs of few and of many
 
 
 SEEDS = range(10, 15)  # the margins were set on others

@@ -19,8 +19,17 @@ from torch import Tensor, nn
 from glasshouse.errors import BadValue
 from glasshouse.guard.pursuit.examples import Own, train_loss
 from glasshouse.guard.pursuit.judge import judge
-from glasshouse.guard.pursuit.limits import CHANCE, FEWER, JUDGED, MANY, MARGIN, MARGIN_VISIBLE, SEARCHED
-from glasshouse.guard.pursuit.pulls import Group, Pulls, groups_of, pulls_of, stacked
+from glasshouse.guard.pursuit.limits import (
+    CHANCE,
+    CHANCE_ROUNDS,
+    FEWER,
+    JUDGED,
+    MANY,
+    MARGIN,
+    MARGIN_VISIBLE,
+    SEARCHED,
+)
+from glasshouse.guard.pursuit.pulls import Group, groups_of, pulls_of, stacked
 from glasshouse.guard.pursuit.search import ReadOuts, search
 
 STEPS: Final = (0, 2, 8, 32)
@@ -29,6 +38,12 @@ LONGER: Final = (*STEPS, 64, 128)
 """The same, used if single rows of a model isolate more examples than those do."""
 FRESH: Final = 12
 """Honest models that are measured as initialised; as many as there are recipes are also trained."""
+MOVES: Final = (3e-4, 1e-3, 3e-3, 1e-2)
+"""Length of the step between two honest rounds, relative to the weights: what two rounds give away together
+peaks in between, at another length for each architecture."""
+FEW: Final = 3
+"""Honest models of which pairs are measured first: mostly two rounds give away less than those."""
+_WARM: Final = 8  # steps of training before, for every other pair
 _BATCH: Final = 64
 _BOUND: Final = 10.0  # of the buffers that are kept: statistics and constants of normalisation are below it
 
@@ -102,7 +117,7 @@ class Found:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Range:
-    """Range of honest models, for one tensor, or for all groups that two rounds share.
+    """Range of honest models, for one tensor; or of pairs of them, for all groups that two rounds share.
 
     Attributes:
         most: the largest value of each measure.
@@ -128,26 +143,23 @@ class Ranges:
     Attributes:
         tensors: by name, of the groups that a tensor is part of.
         used: the least effective share of examples in a tensor's update, by name.
-        rounds: of the groups that two rounds share; None: there are none.
         kept: modules that could not be initialised again, and got ordinary values.
     """
 
     tensors: Mapping[str, Range] = field(default_factory=dict)
     used: Mapping[str, float] = field(default_factory=dict)
-    rounds: Range | None = None
     kept: tuple[str, ...] = ()
 
     def of(self, names: Sequence[str]) -> Range:
         """The widest range of these tensors, which honest models may have in groups of their own."""
         known = [self.tensors[name] for name in names if name in self.tensors]
-        return _widest(known) if known else _range_of([_NOTHING] * FRESH, _BATCH)
+        return _widest(known) if known else NOTHING
 
     def widened(self, longer: "Ranges") -> "Ranges":
         """The same for single rows extended to models trained longer; the other limits stay."""
         return Ranges(
             tensors={name: _widest([one, longer.tensors[name]]) for name, one in self.tensors.items()},
             used=self.used,
-            rounds=self.rounds,
             kept=self.kept,
         )
 
@@ -214,12 +226,10 @@ def learn(model: nn.Module, own: Own, *, steps: Sequence[int] = STEPS) -> Ranges
     found: list[list[Found]] = []
     as_initialised: list[list[Found]] = []
     least: dict[str, float] = {}
-    both: list[Found] = []
     kept: tuple[str, ...] = ()
     for seed in range(FRESH):
         fresh, kept = initialise_again(model, seed=seed)
         recipe = RECIPES[seed] if seed < len(RECIPES) else None
-        before: Pulls | None = None
         for number, one in enumerate(_train(fresh, own, recipe=recipe, steps=steps)):
             try:
                 pulls = pulls_of(one, tried)
@@ -232,9 +242,6 @@ def learn(model: nn.Module, own: Own, *, steps: Sequence[int] = STEPS) -> Ranges
                 as_initialised.append(found[-1])
             for name, lengths in pulls.lengths.items():
                 least[name] = min(least.get(name, 1.0), used(lengths))
-            if before is not None and number == 1:
-                both += look(stacked(before, pulls), tried)
-            before = pulls
     batch = halves(tried)[2]
     names = dict.fromkeys(name for one in found for group in one for name in group.names)
     return Ranges(
@@ -245,9 +252,62 @@ def learn(model: nn.Module, own: Own, *, steps: Sequence[int] = STEPS) -> Ranges
             for name in names
         },
         used=least,
-        rounds=_range_of([one.given for one in both], batch) if both else None,
         kept=kept,
     )
+
+
+def learn_rounds(model: nn.Module, own: Own, *, models: int = FRESH) -> Range:
+    """Measure what two rounds of honest models give away together, if the examples are the same in both.
+
+    Between near models few examples change sides at a row, so that the difference of its two rounds isolates
+    them: honest pairs give away much, at their worst distance. Each honest model, fresh or briefly trained,
+    is moved by steps of several lengths along the signs of a gradient, as Adam does (along the gradient pairs
+    give away less); its worst pair counts. The limit is what a share of ``CHANCE_ROUNDS`` of further models
+    exceeds; of few models, a margin over all that was measured.
+
+    Args:
+        model: its values are not used.
+        own: the client's own examples; each pair is searched and judged on other halves of them.
+        models: how many are measured, at most ``FRESH``.
+    """
+    tried = _tried(own)
+    worst: list[Given] = []
+    for seed in range(models):
+        fresh, _ = initialise_again(model, seed=seed)
+        steps = (_WARM * (seed % 2),)
+        one = next(iter(_train(fresh, own, recipe=RECIPES[1], steps=steps)), None)
+        order = torch.randperm(len(tried), generator=torch.Generator().manual_seed(seed))
+        mine = tried[order]
+        if one is None:
+            continue  # its training diverged
+        before = pulls_of(one, mine)
+        found = [
+            look(stacked(before, pulls_of(moved, mine)), mine) for moved in _moved(one, mine[: _BATCH // 2])
+        ]
+        worst.append(_most([each.given for groups in found for each in groups]))
+    spread = PARTS if models == FRESH else ()
+    return _range_of(worst, halves(tried)[2], worst, measures=spread, chance=CHANCE_ROUNDS)
+
+
+def _moved(model: nn.Module, some: Own) -> Iterator[nn.Module]:
+    """Copies of ``model`` a step of training away, of each length."""
+    weights = [p for p in model.parameters() if p.requires_grad]
+    gradients: Sequence[Tensor | None] = torch.autograd.grad(
+        train_loss(model, some), weights, allow_unused=True
+    )
+    steps = [torch.zeros_like(p) if g is None else g.sign() for g, p in zip(gradients, weights, strict=True)]
+    unit = _length(weights) / max(_length(steps), 1.0)
+    for move in MOVES:
+        other = copy.deepcopy(model)
+        with torch.no_grad():
+            trained = (p for p in other.parameters() if p.requires_grad)
+            for p, step in zip(trained, steps, strict=True):
+                p.sub_(step, alpha=move * unit)
+        yield other
+
+
+def _length(tensors: Sequence[Tensor]) -> float:
+    return math.sqrt(sum(float(t.detach().double().square().sum()) for t in tensors))
 
 
 def _tried(own: Own) -> Own:
@@ -256,21 +316,34 @@ def _tried(own: Own) -> Own:
 
 def _of(found: Sequence[Found], name: str) -> Given:
     """The largest values of the groups that a tensor is part of."""
-    mine = [one.given for one in found if name in one.names] or [_NOTHING]
-    return Given(**{m: max(getattr(one, m) for one in mine) for m in PARTS})
+    return _most([one.given for one in found if name in one.names])
 
 
-def _range_of(every: Sequence[Given], batch: int, fresh: Sequence[Given] = ()) -> Range:
+def _most(every: Sequence[Given]) -> Given:
+    """The largest value of each measure; 0 without any."""
+    return Given(**{m: max((getattr(one, m) for one in every), default=0.0) for m in PARTS})
+
+
+def _range_of(
+    every: Sequence[Given],
+    batch: int,
+    fresh: Sequence[Given] = (),
+    *,
+    measures: Sequence[str] = ("rows", "rows_visible", "focus"),
+    chance: float = CHANCE,
+) -> Range:
     """Limits by the spread of honest models.
 
-    What single rows isolate varies among fresh models: the limit is what a share of ``CHANCE`` of further
-    ones exceeds, and at least a margin over all that was measured. What combinations add is nearly always
-    nothing: a margin over all that was measured.
+    What single rows isolate varies among fresh models: the limit is what a share of ``chance`` of further
+    ones exceeds, and at least a margin over all that was measured. What combinations of one round add is
+    nearly always nothing: a margin over all that was measured.
 
     Args:
         every: measured, trained models too.
-        fresh: of these, the models as initialised.
         batch: size of the batches in which their combinations were judged.
+        fresh: of these, the models by whose spread limits are set.
+        measures: whose limits are set by spread.
+        chance: share of further models that may exceed a limit.
     """
     many = MANY / min(batch, MANY)  # in smaller batches: as many examples
     whole = MANY / min(2 * batch, MANY)  # single rows are judged on both halves
@@ -283,8 +356,8 @@ def _range_of(every: Sequence[Given], batch: int, fresh: Sequence[Given] = ()) -
     }
     focused = {m: most[m] + margins[m] for m in PARTS}
     limits = dict(focused)
-    for m in ("rows", "rows_visible", "focus"):
-        limits[m] = max(limits[m], _predict_most([getattr(one, m) for one in fresh]))
+    for m in measures:
+        limits[m] = max(limits[m], _predict_most([getattr(one, m) for one in fresh], chance))
     return Range(most=Given(**most), limits=Given(**limits), focused=Given(**focused))
 
 
@@ -295,13 +368,17 @@ def _widest(ranges: Sequence[Range]) -> Range:
     return Range(most=largest("most"), limits=largest("limits"), focused=largest("focused"))
 
 
-def _predict_most(shares: Sequence[float]) -> float:
-    """The share that only a share of ``CHANCE`` of further models exceeds, if they spread normally."""
+def _predict_most(shares: Sequence[float], chance: float) -> float:
+    """The share that only a share ``chance`` of further models exceeds, if they spread normally."""
     n, values = len(shares), np.array(shares)
     if n < 2:
         return float(values.max(initial=0.0))
-    reach = float(scipy.stats.t.isf(CHANCE, n - 1)) * math.sqrt(1 + 1 / n)
+    reach = float(scipy.stats.t.isf(chance, n - 1)) * math.sqrt(1 + 1 / n)
     return float(values.mean() + reach * values.std(ddof=1))
+
+
+NOTHING: Final = _range_of([_NOTHING] * FRESH, _BATCH)
+"""The range where no honest model gives anything away."""
 
 
 def least_used(ranges: Ranges, name: str) -> float:

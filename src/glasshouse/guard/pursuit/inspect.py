@@ -12,14 +12,18 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from glasshouse.guard.pursuit.examples import Own
 from glasshouse.guard.pursuit.honest import (
+    FEW,
+    FRESH,
     LONGER,
     MEASURES,
+    NOTHING,
     STEPS,
     Found,
     Given,
     Range,
     Ranges,
     learn,
+    learn_rounds,
     least_used,
     look,
     used,
@@ -80,21 +84,34 @@ class HonestRanges:
 
     Attributes:
         measure: measures the range of models trained for some steps, in a mode.
+        measure_rounds: measures what two rounds of some of them give away together, in a mode.
     """
 
     measure: Callable[[str, tuple[int, ...]], Ranges]
+    measure_rounds: Callable[[str, int], Range]
     _known: dict[tuple[str, tuple[int, ...]], Ranges] = field(default_factory=dict)
+    _rounds: dict[tuple[str, int], Range] = field(default_factory=dict)
 
     @classmethod
     def of(cls, model: nn.Module, own: Own) -> "HonestRanges":
         """Of the architecture of ``model``."""
-        return cls(measure=partial(_measure, copy.deepcopy(model), own))
+        kept = copy.deepcopy(model)
+        return cls(
+            measure=partial(_measure, kept, own),
+            measure_rounds=lambda mode, models: learn_rounds(in_mode(kept, mode), own, models=models),
+        )
 
     def known(self, mode: str, steps: tuple[int, ...] = STEPS) -> Ranges:
         """The range in one mode."""
         if (mode, steps) not in self._known:
             self._known[mode, steps] = self.measure(mode, steps)
         return self._known[mode, steps]
+
+    def rounds(self, mode: str, models: int) -> Range:
+        """What two rounds of ``models`` honest models give away together in one mode."""
+        if (mode, models) not in self._rounds:
+            self._rounds[mode, models] = self.measure_rounds(mode, models)
+        return self._rounds[mode, models]
 
 
 def _measure(model: nn.Module, own: Own, mode: str, steps: tuple[int, ...]) -> Ranges:
@@ -154,9 +171,14 @@ def _inspect(
     findings = [_sentence(f, ranges.of(f.names), tried) for f in found if _exceeds(f, ranges.of(f.names))]
     findings += _few(one, pulls, own, ranges)
     values = _values(found, ranges, pulls)
-    if earlier is not None and ranges.rounds is not None:
+    if earlier is not None:
         both = look(stacked(pulls_of(in_mode(earlier, mode), tried), pulls), tried)
-        findings += [_sentence(f, ranges.rounds, tried) for f in both if _exceeds(f, ranges.rounds)]
+        pairs = NOTHING
+        # Pairs of honest models take long to measure: only as many as are needed to tell.
+        for models in (FEW, FRESH):
+            if any(_exceeds(f, pairs) for f in both):
+                pairs = honest.rounds(mode, models)
+        findings += [_sentence(f, pairs, tried) for f in both if _exceeds(f, pairs)]
         values["rounds_excess"] = max((f.given.excess for f in both), default=0.0)
     few = pulls.seen < COVERED
     names = ", ".join(list(pulls.unseen)[:3])

@@ -1,7 +1,8 @@
 """The numbers that decide, in one place.
 
 "Prototype": 32 crafted and 210 honest models of 35 architectures, on CIFAR-10 at 16 x 16, before this code
-was written. "Repeated" names a part of ``python -m benchmarks.guard pursuit``, or ``benchmarks.guard traps``.
+was written. "Repeated" names a part of ``python -m benchmarks.guard pursuit``, or ``traps``
+and ``rounds`` of ``benchmarks.guard``.
 
 ==============  =====================================  ====================================  ========
 number          trades                                 set by                                repeated
@@ -16,6 +17,7 @@ MARGIN_VISIBLE  the same at 18 dB                      two honest rounds: .09   
 MARGIN          the same for single rows, and for the  honest digits: at most .20 of focus,  traps,
                 focus beyond which only it is allowed  trap weights .27 to .60               zoo
 CHANCE          false alarms, and crafted single rows  the limits that this replaces         zoo
+CHANCE_ROUNDS   false alarms, and two-round designs    honest digits, 600 to 963            rounds
 FEWER           false alarms, and fishing              the limits that this replaces         zoo
 COVERED         "not judged", and models that hide in  a choice                              zoo
                 what nobody looks at
@@ -47,6 +49,8 @@ MANY: Final = 64
 """Batch size of these margins: in smaller batches they are as many examples."""
 CHANCE: Final = 1e-5
 """Share of honest models in which single rows isolate more examples than the limit allows."""
+CHANCE_ROUNDS: Final = 1e-3
+"""Share of honest models of which two rounds, at their worst distance, give away more than the limit."""
 FEWER: Final = 1 / 5
 """The effective share of examples in a tensor's update may be this fraction of the least in honest models."""
 COVERED: Final = 0.99

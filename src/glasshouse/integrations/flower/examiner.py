@@ -2,7 +2,7 @@
 
 import copy
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from glasshouse.errors import BadValue
 from glasshouse.guard.fit import Fit
 from glasshouse.guard.inspect import inspect
 from glasshouse.guard.pursuit.examples import Own
-from glasshouse.guard.pursuit.honest import Given, Range, Ranges, learn
+from glasshouse.guard.pursuit.honest import Given, Range, Ranges, learn, learn_rounds
 from glasshouse.guard.pursuit.inspect import (
     EVALUATION,
     TRAINING,
@@ -50,7 +50,7 @@ class Examiner:
     kept: dict[int, Examples] = field(default_factory=dict)
     accepted: dict[int, Fit] = field(default_factory=dict)
     last: dict[int, nn.Module] = field(default_factory=dict)
-    _honest: dict[str, Ranges] = field(default_factory=dict)
+    _honest: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def examine_weights(
         self, tensors: Mapping[str, Tensor], *, agreed: Mapping[str, Tensor] | None = None
@@ -80,7 +80,9 @@ class Examiner:
         modes = (TRAINING if model.training else EVALUATION,) if is_mode_known else ()
         try:
             with torch.random.fork_rng(devices=[]), torch.autocast("cpu", enabled=False), torch.enable_grad():
-                honest = HonestRanges(measure=partial(self._range, model, own))
+                honest = HonestRanges(
+                    measure=partial(self._range, model, own), measure_rounds=partial(self._rounds, model, own)
+                )
                 judged = inspect_in_modes(model, own, honest=honest, earlier=self.last.get(node), modes=modes)
         except BadValue as error:
             return Judged(findings=(str(error),))
@@ -96,27 +98,42 @@ class Examiner:
 
     def _range(self, model: nn.Module, own: Own, mode: str, steps: tuple[int, ...]) -> Ranges:
         """The range of honest models, from the cache where it is known."""
-        layout = [(name, tuple(t.shape)) for name, t in model.state_dict().items()]
-        modes = [part.training for part in model.modules()]  # batch norm may be frozen
-        measured = [field.name for field in fields(Given)]  # cached ranges of old versions lack some
-        parts = [type(part).__name__ for part in model.modules()]
-        seen = [min(BATCH, len(own)), own.kind, layout, parts, mode, modes, steps, measured]
-        digest = hashlib.sha256(repr(seen).encode()).hexdigest()[:12]
-        name = f"{digest}.honest.json"
+        stored = self._cached(
+            _file_of(model, own, mode, steps), lambda: asdict(learn(in_mode(model, mode), own, steps=steps))
+        )
+        return _ranges_of(stored)
+
+    def _rounds(self, model: nn.Module, own: Own, mode: str, models: int) -> Range:
+        """The range of pairs of honest models, from the cache where it is known."""
+        stored = self._cached(
+            _file_of(model, own, mode, f"two rounds of {models}"),
+            lambda: asdict(learn_rounds(in_mode(model, mode), own, models=models)),
+        )
+        return _range_of(stored)
+
+    def _cached(self, name: str, measure: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
         if name not in self._honest and (self.folder / name).exists():
-            self._honest[name] = _ranges_of(read_json(self.folder / name))
+            self._honest[name] = read_json(self.folder / name)
         if name not in self._honest:
-            self._honest[name] = learn(in_mode(model, mode), own, steps=steps)
-            write_json(self.folder / name, asdict(self._honest[name]))
+            self._honest[name] = measure()
+            write_json(self.folder / name, self._honest[name])
         return self._honest[name]
 
 
+def _file_of(model: nn.Module, own: Own, mode: str, what: object) -> str:
+    """Name of the file with a range: what it depends on, hashed."""
+    layout = [(name, tuple(t.shape)) for name, t in model.state_dict().items()]
+    modes = [part.training for part in model.modules()]  # batch norm may be frozen
+    measured = [field.name for field in fields(Given)]  # cached ranges of old versions lack some
+    parts = [type(part).__name__ for part in model.modules()]
+    seen = [min(BATCH, len(own)), own.kind, layout, parts, mode, modes, what, measured]
+    return f"{hashlib.sha256(repr(seen).encode()).hexdigest()[:12]}.honest.json"
+
+
 def _ranges_of(stored: Mapping[str, Any]) -> Ranges:
-    rounds = stored["rounds"]
     return Ranges(
         tensors={name: _range_of(one) for name, one in stored["tensors"].items()},
         used=stored["used"],
-        rounds=None if rounds is None else _range_of(rounds),
         kept=tuple(stored["kept"]),
     )
 
