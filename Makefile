@@ -75,7 +75,8 @@ dist:
 	"$$place/tools/bin/python" $$pip $(LISTS); \
 	"$$place/tools/bin/cyclonedx-py" environment --output-format JSON --output-file dist/sbom.json "$$place/user/bin/python"; \
 	"$$place/tools/bin/pip-licenses" --python "$$place/user/bin/python" --format=markdown --output-file=dist/licences.md; \
-	cd "$$place"; unset PYTHONPATH; user/bin/python -m glasshouse audit quickstart --out run; test -s run/report.html
+	cd "$$place"; unset PYTHONPATH; user/bin/python -m glasshouse audit quickstart --out run; test -s run/report.html; \
+	test $$(wc -c < run/report.html) -le 1500000
 
 vulnerable: | .venv/bin/python
 	set -e; place=$$(mktemp -d); trap 'rm -rf "$$place"' EXIT; $(PYTHON) -m venv "$$place"; \

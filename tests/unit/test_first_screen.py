@@ -7,11 +7,20 @@ import report_specimen as specimen
 from report_cards import CARDS, described
 
 from glasshouse.report.first_screen.evidence import bar, gallery
-from glasshouse.report.first_screen.matrix import ALWAYS, GROUP, LABELS, OTHERS, READS, Matrix, matrix
-from glasshouse.report.first_screen.screen import DEMONSTRATION
+from glasshouse.report.first_screen.matrix import (
+    ALWAYS,
+    DESCRIPTIONS,
+    GROUP,
+    LABELS,
+    OTHERS,
+    READS,
+    Matrix,
+    matrix,
+)
+from glasshouse.report.first_screen.screen import DEMONSTRATION, leak_cards
 from glasshouse.report.html import render
 from glasshouse.report.verdicts.choice import choose
-from glasshouse.results.records import Share
+from glasshouse.results.records import Rung, Share
 from glasshouse.results.vocabulary import SEES
 
 CARD = specimen.card(
@@ -74,6 +83,34 @@ def test_examples_of_another_kind_have_a_column_of_their_own():
     found = table(specimen.finding(scenario="ward"), card=replace(CARD, things="arrays"))
     assert cell(found, OTHERS).text == "came out"
     assert cell(found, "pictures").text == cell(found, GROUP).text == "not tested"
+
+
+def test_inner_descriptions_have_a_column_of_their_own():
+    metric = replace(CARDS.metric("ssim"), severity="descriptions")
+    result = described(specimen.finding(scenario="ward"), threats=(CARD,), metrics=(metric,))
+    found = matrix(result, choose(result))
+    assert cell(found, DESCRIPTIONS).text == "came out"
+    assert cell(found, "pictures").text == "not tested"
+
+
+def test_a_label_leak_shows_no_reconstruction_and_what_the_label_alone_gives(tmp_path):
+    rung = Rung(
+        knows="label",
+        name="of the label",
+        value=0.6,
+        gain=0.02,
+        gain_low=-0.1,
+        gain_high=0.1,
+        p=0.4,
+        beaten=False,
+    )
+    finding = specimen.finding(scenario="ward", verdict="label leak", ladder=(rung,))
+    exhibit = replace(specimen.pictures_exhibit(tmp_path, "ward"), title="inverting_gradients")
+    result = described(finding, threats=(CARD,), exhibits=(exhibit,))
+    (card,) = leak_cards(result, choose(result), tmp_path, show_private=True)
+    assert card.gallery is None
+    assert card.bar.label_alone == "0.60"
+    assert "knowing the label alone, 0.60" in render(result, tmp_path)
 
 
 def test_the_banner_stands_only_where_all_data_are_public(tmp_path):

@@ -104,6 +104,23 @@ def test_page_and_terminal_show_the_intervals(tmp_path):
     assert write_comparison(comparison, tmp_path / "compare.html").read_text() == comparison_html(comparison)
 
 
+def test_every_leak_of_the_later_run_has_its_card_and_what_it_was_before(tmp_path):
+    quiet, leaking = specimen.finding(gain=0.0, half=0.02), specimen.finding(gain=0.5)
+    exhibit = dataclasses.replace(
+        specimen.pictures_exhibit(tmp_path, leaking.scenario), title="inverting_gradients"
+    )
+    later = result(leaking, specimen.finding(metric="label_accuracy"), exhibits=(exhibit,))
+    comparison = compare(result(quiet), later, names=("last-week", "today"), run=tmp_path)
+    assert [card.leak.severity for card in comparison.cards] == [4, 2]
+    assert comparison.since[0].startswith("In last-week: no leak found, gain 0.00 ")
+    assert comparison.since[0].endswith("; leaks now")
+    assert comparison.since[1] == "Not measured in last-week"
+    page = comparison_html(comparison)
+    for words in ("Severity 4 of 4: whole examples", "Above: original", *comparison.since):
+        assert words in page
+    assert compare(result(quiet), later).cards[0].gallery is None
+
+
 def test_hostile_names_stay_text():
     evil = specimen.finding(scenario="<script>alert(1)</script>")
     page = comparison_html(compare(result(evil), result(dataclasses.replace(evil, gain=0.9, gain_low=0.8))))

@@ -116,7 +116,7 @@ def test_the_first_leak_in_full():
     assert leak.setting == "without a defence; 10 clients, 20 rounds; each client's messages are seen"
     assert leak.text == (
         "The server, only reading what clients send, rebuilt private images with SSIM 0.62 (likeness; 1 is a "
-        "perfect copy). Guessing gets 0.21. Whose: not judged one by one; the number is over 20 victims. "
+        "perfect copy). Guessing gets 0.21. Whose: 20 victims counted together; none was judged alone. "
         "Use a defence that adds noise (noise 1, gaussian_noise std=1): it closed this leak; accuracy is "
         "70\u00a0% instead of 91\u00a0%. Next, try a strength between noise 0.1 and noise 1."
     )
@@ -163,10 +163,10 @@ def test_a_setting_that_costs_nothing_is_to_be_audited_harder():
 def test_silence_without_power_closes_nothing():
     rows = (finding(), finding(MORE, gain=0.0, half=0.02, verdict="no power", control=specimen.WEAK))
     (leak,) = first(*rows)
-    assert leak.action == "The one defence tried did not close it for certain."
-    assert leak.advice == "Next, audit noise 1 with more victims: it may."
+    assert leak.action == "The one defence tried is not shown to close it."
+    assert leak.advice == "Next, audit noise 1 with more victims: it may close it."
     (leak,) = first(*rows, finding(MORE, attack="ggl", **SILENT))
-    assert leak.action.endswith("for certain.")
+    assert leak.action.endswith("is not shown to close it.")
 
 
 def test_an_attack_without_power_says_nothing_about_what_closed_another():
@@ -179,6 +179,33 @@ def test_what_left_least_is_to_be_strengthened():
     (leak,) = first(finding(), finding(NOISE, gain=0.3), finding(MORE, gain=0.1))
     assert leak.action == "None of the 2 defences tried closed it."
     assert leak.advice == "Next, strengthen noise 1, which left least."
+
+
+def test_a_leak_under_a_defence_is_advised_on_that_defence():
+    """Without a defence the attack was too weak to count: the card is about noise, and so is its advice."""
+    rows = (finding(verdict="no power", control=specimen.WEAK), finding(NOISE, gain=0.3))
+    (leak,) = first(*rows, finding(CLIP, gain=0.4, verdict="leaks"))
+    assert leak.setting.startswith("under clip 4; ")
+    assert leak.action == "It came out despite clip 4, and the one other defence tried did not close it."
+    assert leak.advice == "Next, strengthen noise 0.1, which left least."
+    (leak,) = first(
+        finding(NOISE, gain=0.4, verdict="label leak"), finding(CLIP, gain=0.6, verdict="label leak")
+    )
+    assert leak.action == "It came out despite clip 4, and the one other defence tried did not close it."
+
+
+def test_a_label_leak_claims_no_example(tmp_path):
+    result = described(finding(verdict="label leak"), threats=(CARD,))
+    (leak,) = leaks(result, choose(result))
+    assert (leak.severity, leak.title) == (2, "Labels read from single updates")
+    assert "rebuilt" not in leak.text
+    assert "whoever knows the labels alone does as well, so no example is shown to have come out" in leak.what
+
+
+def test_an_inner_description_is_no_example():
+    headed = [dataclasses.replace(m, severity="descriptions") for m in METRICS if m.name == "ssim"]
+    (leak,) = first(finding(), metrics=tuple(headed))
+    assert (leak.severity, leak.severe) == (3, "inner descriptions of examples")
 
 
 def test_a_defence_at_the_cost_of_all_use_is_called_that():
@@ -198,7 +225,7 @@ def test_an_unmeasured_cost_is_said():
 def test_single_victims_are_a_leak_where_the_average_is_none():
     (leak,) = first(finding(primary=True, gain=0.02, half=0.3, victims=specimen.VICTIMS))
     assert leak.title == "2 of 3 examples recognised from single updates"
-    assert leak.whose == "Whose: certain for 2 of 3 victims, judged one by one."
+    assert leak.whose == "Whose: beyond chance for 2 of 3 victims, each judged alone."
 
 
 def test_hits_are_counted_where_examples_were():
@@ -224,7 +251,7 @@ def test_no_setting_is_recommended_without_what_it_still_lets_out():
     assert leak.advice == "Next, strengthen noise 1: labels still came out there."
     clean = finding(CLIP, gain=0.05, half=0.2)
     leak = first(finding(), finding(MORE, gain=0.05, half=0.2), labels, clean)[0]
-    assert leak.advice == "Next, audit clip 4 with more victims: it may."
+    assert leak.advice == "Next, audit clip 4 with more victims: it may close it."
 
 
 def test_every_leaking_scenario_is_there_and_every_other_says_what_to_do(tmp_path):

@@ -93,7 +93,7 @@ def compare(
 
     results = [load(run).result for run in (first, second)]
     names = (first.name, second.name) if first.name != second.name else (str(first), str(second))
-    comparison = compare_results(*results, names=names)
+    comparison = compare_results(*results, names=names, run=second)
     page = write_comparison(comparison, (out or second) / "compare.html")
     if as_json:
         say_json(json.loads(page.with_suffix(".json").read_text(encoding="utf-8")), indent=1)

@@ -151,7 +151,7 @@ class Wording:
     sentence: str
     explanation: str
     display: Literal["rate", "level", "plain"] = "plain"
-    severity: Literal["images", "membership", "labels", "other"] = "other"
+    severity: Literal["images", "membership", "descriptions", "labels", "other"] = "other"
     order: int = 1000
     note: str = ""
     private: bool = True

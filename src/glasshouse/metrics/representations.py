@@ -88,9 +88,10 @@ class Leakage(RepresentationMetric):
     wording = rate_wording(
         label="representations recovered",
         sentence="read the model's inner description of {} of the private examples",
+        headline="The model's inner description of {} read",
         explanation="Share of the private examples whose feature vector inside the model was read "
         "exactly: higher is worse, guessing gets 0 %.",
-        severity="images",
+        severity="descriptions",
         order=20,
         chance="0: nobody guesses a vector of hundreds of numbers",
     )

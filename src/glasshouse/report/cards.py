@@ -10,10 +10,11 @@ from typing import Final, final
 from glasshouse.results.cards import AttackCard, MetricCard
 from glasshouse.results.records import Result
 
-SEVERITIES: Final = ("images", "membership", "labels", "other")
+SEVERITIES: Final = ("images", "membership", "descriptions", "labels", "other")
 KINDS: Final[Mapping[str, str]] = {
     "images": "private examples",
     "membership": "facts about who takes part",
+    "descriptions": "inner descriptions of private examples",
     "labels": "private labels",
     "other": "other private facts",
 }

@@ -1,7 +1,7 @@
 """Compare two results: findings that changed beyond their uncertainty, and findings present in only one."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple, final
 
@@ -10,7 +10,9 @@ from rich.console import Group, RenderableType
 from glasshouse.outside.text import as_json
 from glasshouse.report import html, readings, tables, terminal, words
 from glasshouse.report.cards import Cards
+from glasshouse.report.first_screen.leaks import SCALE
 from glasshouse.report.first_screen.matrix import Matrix, matrix
+from glasshouse.report.first_screen.screen import Card, leak_cards
 from glasshouse.report.readings import one_per_setting
 from glasshouse.report.verdicts.answer import facts
 from glasshouse.report.verdicts.choice import choose
@@ -84,6 +86,8 @@ class Comparison:
         refused_after: refusals only in the later result.
         utility: settings with a utility in both results.
         matrix: of the later result: who attacks against what can come out.
+        cards: the leaks of the later result, as on its own page.
+        since: what changed of each since the earlier one, in words.
         earlier: the states of the earlier one, by (threat, kind).
     """
 
@@ -103,6 +107,8 @@ class Comparison:
     refused_after: tuple[tables.RefusalRow, ...]
     utility: tuple[UtilityChange, ...]
     matrix: Matrix
+    cards: tuple[Card, ...]
+    since: tuple[str, ...]
     earlier: Mapping[tuple[str, str], str]
 
     @property
@@ -115,7 +121,9 @@ class Comparison:
         return comparison_summary(self)
 
 
-def compare(a: Result, b: Result, *, names: tuple[str, str] | None = None) -> Comparison:
+def compare(
+    a: Result, b: Result, *, names: tuple[str, str] | None = None, run: Path | None = None
+) -> Comparison:
     """Compare an earlier result with a later one.
 
     Findings are matched by scenario, axes, protocol, defences, attack, metric and ``about``.
@@ -125,6 +133,7 @@ def compare(a: Result, b: Result, *, names: tuple[str, str] | None = None) -> Co
         a: the earlier result.
         b: the later result.
         names: display names of ``a`` and ``b``; by default the names of their suites.
+        run: the run directory of ``b``, from which the examples beside its leaks are read.
     """
     before, after = {_key(f): f for f in a.findings}, {_key(f): f for f in b.findings}
     cards = Cards.of(a, b)
@@ -140,6 +149,8 @@ def compare(a: Result, b: Result, *, names: tuple[str, str] | None = None) -> Co
     unshown = [*powerless, *(f for f in choose(a).findings if _key(f) not in after)]
     refused_before, refused_after = ({_key(r) for r in result.refusals} for result in (a, b))
     title = names or ((a.suite, b.suite) if a.suite != b.suite else (f"{a.suite} (1)", f"{b.suite} (2)"))
+    leaking = _leaks(b, run)
+    changes_of = {_key(c.after): c for c in both}
     return Comparison(
         before=title[0],
         after=title[1],
@@ -157,6 +168,8 @@ def compare(a: Result, b: Result, *, names: tuple[str, str] | None = None) -> Co
         refused_after=tuple(tables.refusals(r for r in b.refusals if _key(r) not in refused_before)),
         utility=tuple(_utilities(one_per_setting(a.utility), one_per_setting(b.utility))),
         matrix=matrix(b, choose(b)),
+        cards=tuple(leaking),
+        since=tuple(_since(changes_of.get(_key(card.leak.finding)), title[0]) for card in leaking),
         earlier=matrix(a, choose(a)).texts,
     )
 
@@ -186,7 +199,7 @@ def _plain(change: Change) -> dict[str, Any]:
 
 def comparison_html(comparison: Comparison) -> str:
     """The comparison as one self-contained HTML page."""
-    return html.page("compare.html", c=comparison)
+    return html.page("compare.html", c=comparison, scale=SCALE)
 
 
 def write_comparison(comparison: Comparison, path: Path) -> Path:
@@ -252,6 +265,20 @@ def _change(a: Finding, b: Finding, cards: Cards, *, decides: bool) -> Change:
         said=words_of,
         worse=words_of == WORSE or (disjoint and b.gain > a.gain and b.verdict in OUT),
         decides=decides,
+    )
+
+
+def _leaks(result: Result, run: Path | None) -> list[Card]:
+    result = replace(result, utility=one_per_setting(result.utility))
+    return leak_cards(result, choose(result), run, show_private=False)
+
+
+def _since(change: Change | None, earlier: str) -> str:
+    """What became of a leak of the later result."""
+    if change is None:
+        return f"Not measured in {earlier}"
+    return f"In {earlier}: {change.before.verdict}, gain {change.gain_before}" + (
+        f"; {change.said}" if change.said else "; the same"
     )
 
 

@@ -94,7 +94,7 @@ class MetricCard:
         high: largest possible value; None: unbounded.
         higher_leaks: larger values mean more leakage.
         unit: ``dB``, ``share`` or empty.
-        severity: ``images``, ``membership``, ``labels`` or ``other``: the kind of private data that leaks;
+        severity: ``images``, ``membership``, ``descriptions``, ``labels`` or ``other``: the kind that leaks;
             the report sorts by it.
         order: rank among metrics of one severity; the smallest is quoted first.
         note: caveats for comparing the value with a paper's.
@@ -113,7 +113,7 @@ class MetricCard:
     high: float | None
     higher_leaks: bool
     unit: str
-    severity: Literal["images", "membership", "labels", "other"] = "other"
+    severity: Literal["images", "membership", "descriptions", "labels", "other"] = "other"
     order: int = 1000
     note: str = ""
     private: bool = True

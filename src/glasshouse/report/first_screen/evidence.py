@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, final
 from markupsafe import Markup
 
 from glasshouse.errors import GlasshouseError
-from glasshouse.report import figures, pictures, readings, svg
+from glasshouse.report import figures, numbers, pictures, readings, svg
 from glasshouse.report.cards import Cards
 from glasshouse.results.exhibits import Place
 from glasshouse.results.records import Finding, Result
@@ -47,7 +47,10 @@ class Gallery:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """A finding's value, interval and guess on one scale: drawn, and in words."""
+    """A finding's value, interval and guess on one scale: drawn, and in words.
+
+    ``label_alone``: of a label leak, what somebody reaches who knows the labels alone.
+    """
 
     track: Markup
     axis: Markup
@@ -55,6 +58,7 @@ class Bar:
     value: str
     span: str
     guess: str
+    label_alone: str = ""
 
 
 def bar(finding: Finding, cards: Cards) -> Bar:
@@ -65,6 +69,7 @@ def bar(finding: Finding, cards: Cards) -> Bar:
     """
     card, reading = cards.metric(finding.metric), readings.read(finding, cards)
     scale = figures.scale_of([finding], card)
+    knows = next((rung for rung in finding.ladder if rung.knows == "label"), None)
     return Bar(
         track=figures.track(finding, scale),
         axis=svg.axis(scale, labels=figures.tick_names(scale, card)),
@@ -72,6 +77,7 @@ def bar(finding: Finding, cards: Cards) -> Bar:
         value=reading.value,
         span=f"({reading.interval.strip('[]').replace(', ', ' to ')})",
         guess=reading.baseline,
+        label_alone=numbers.value(knows.value, card) if knows and finding.verdict == "label leak" else "",
     )
 
 

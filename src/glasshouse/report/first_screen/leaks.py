@@ -32,6 +32,11 @@ SOURCES: Final = {"update": "single updates", "aggregate": "sums of updates"}
 SCALE: Final[Mapping[str, tuple[int, str, str]]] = {
     "images": (4, "whole examples", "What a person gave is seen as it is."),
     "membership": (3, "who takes part", "That alone can be the secret: a patient, a member."),
+    "descriptions": (
+        3,
+        "inner descriptions of examples",
+        "Numbers that the model computes of one example: not what a person gave, but a likeness may follow.",
+    ),
     "labels": (2, "labels", "One answer per example, such as a diagnosis."),
     "other": (1, "facts about the group", "They name nobody, and still tell on a site."),
 }
@@ -39,6 +44,7 @@ SCALE: Final[Mapping[str, tuple[int, str, str]]] = {
 ALSO: Final = {
     "images": "examples",
     "membership": "who takes part",
+    "descriptions": "inner descriptions",
     "labels": "labels",
     "other": "other facts",
 }
@@ -57,6 +63,7 @@ QUIET: Final[Mapping[Verdict | None, str]] = {
 GLOSSARY: Final = (
     ("Guessing", "what anybody reaches who never saw what the clients sent. Only what exceeds it is a leak."),
     ("A range such as (59 to 83)", "holds the true value in 95 of 100 such audits."),
+    ("Update", "what a client sends to the server instead of its data. A sum of updates hides whose is whose."),
     ("Example, victim", "one picture or record of a client; whose example or behaviour an attack aimed at."),
     ("Defence", "a change to what a client sends. It closed a leak if the same attack then gains nothing."),
     ("Accuracy", "how often the finished model is right on new examples."),
@@ -72,6 +79,7 @@ class Leak:
     Attributes:
         finding: the worst finding of this kind.
         severity: 1 to 4, by :data:`SCALE`.
+        severe: what stands for that severity, in words.
         scenario: name of the scenario.
         setting: defence, other axes and participants.
         title: what came out, in numbers.
@@ -83,6 +91,7 @@ class Leak:
 
     finding: Finding
     severity: int
+    severe: str
     scenario: str
     setting: str
     title: str
@@ -157,6 +166,7 @@ def _leak(f: Finding, result: Result, choice: Choice) -> Leak:
     return Leak(
         finding=f,
         severity=SCALE[kind][0],
+        severe=SCALE[kind][1],
         scenario=f.scenario,
         setting="; ".join(part for part in (where(f, capital=False), card.setup if card else "") if part),
         title=_title(f, choice, card),
@@ -176,7 +186,7 @@ def _title(f: Finding, choice: Choice, card: ThreatCard | None) -> str:
         verdicts = choice.victims(f)
         return f"{sum(v.leaks for v in verdicts)} of {len(verdicts)} {things} recognised{source}"
     if f.verdict == "label leak":
-        return f"Labels read{source}; no example is shown to have come out"
+        return f"Labels read{source}"
     metric, counted = choice.cards.metric(f.metric), f.hits is not None and f.scored is not None
     share = f"{f.hits} of {f.scored}" if counted else readings.read(f, choice.cards).value
     if metric.headline:
@@ -191,12 +201,18 @@ def _title(f: Finding, choice: Choice, card: ThreatCard | None) -> str:
 
 
 def _what(f: Finding, choice: Choice, card: ThreatCard | None) -> str:
-    """Who achieved what, and what a guess gets."""
+    """Who achieved what, and what a guess gets; of a label leak, that the label is all that is shown."""
     reading, metric = readings.read(f, choice.cards), choice.cards.metric(f.metric)
     threat = threat_of(card) if card else "an attack"
     knowledge = words.grants(f.given)
     side = f", given {knowledge if knowledge.count(' ') < SHORT else 'side knowledge (listed below)'}"
     who = WHO.get(threat, threat) + (side if knowledge else "")
+    if f.verdict == "label leak":
+        text = (
+            f"{who} learnt the labels. {choice.cards.attack(f.attack)} also claimed the examples; "
+            "whoever knows the labels alone does as well, so no example is shown to have come out."
+        )
+        return text[0].upper() + text[1:]
     deed = metric.sentence.replace("{}", reading.value, 1)
     text = f"{who}{',' if ',' in who else ''} {deed}. Guessing gets {reading.baseline}."
     return text[0].upper() + text[1:]
@@ -207,11 +223,11 @@ def _whose(f: Finding, choice: Choice) -> str:
     verdicts = choice.victims(f)
     count, total = sum(v.leaks for v in verdicts), len(verdicts)
     if not count:
-        return f"Whose: not judged one by one; the number is over {words.count(f.n, f.unit)}."
+        return f"Whose: {words.count(f.n, f.unit)} counted together; none was judged alone."
     victims = words.count(total, "victims")
     if count == total > 1:
-        return f"Whose: certain for all {victims}, judged one by one."
-    return f"Whose: certain for {count} of {victims}, judged one by one."
+        return f"Whose: beyond chance for all {victims}, each judged alone."
+    return f"Whose: beyond chance for {count} of {victims}, each judged alone."
 
 
 def _settings(f: Finding, result: Result, choice: Choice) -> Iterator[Setting]:
@@ -269,18 +285,31 @@ def _remedy(
         if f.defenses:
             return f"It came out despite {words.protection(f.defenses, f.axes)}.", advice
         return "No defence was tried against it.", advice
-    outcome = f"None of the {words.count(len(settings), 'defences')} tried closed it"
-    if len(settings) == 1:
-        outcome = "The one defence tried did not close it"
+    outcome = _outcome(f, settings, shown="not shown" not in by_state)
     if unsure := by_state.get("not shown"):
         best = max(unsure, key=_rank)
         if best.others:
             # What leaks something else in the table below is no remedy, whatever more victims would show.
             also = words.join_words(best.others)
-            return f"{outcome} for certain.", f"Next, strengthen {_name(best)}: {also} still came out there."
-        return f"{outcome} for certain.", f"Next, audit {_name(best)} with more victims: it may."
+            return outcome, f"Next, strengthen {_name(best)}: {also} still came out there."
+        return outcome, f"Next, audit {_name(best)} with more victims: it may close it."
+    if f.defenses and f.gain <= min(s.left for s in settings):
+        return outcome, f"Next, strengthen {words.protection(f.defenses, f.axes)}: the others left more."
     nearest = min(settings, key=lambda s: s.left)
-    return f"{outcome}.", f"Next, strengthen {_name(nearest)}, which left least."
+    return outcome, f"Next, strengthen {_name(nearest)}, which left least."
+
+
+def _outcome(f: Finding, settings: Sequence[Setting], *, shown: bool) -> str:
+    """That no setting closed the leak; ``shown``: all of them are shown not to."""
+    other = " other" if f.defenses else ""
+    if len(settings) == 1:
+        text = f"the one{other} defence tried {'did not' if shown else 'is not shown to'} close it"
+    else:
+        tried = words.count(len(settings), f"{other} defences".strip())
+        text = f"none of the {tried} tried {'closed' if shown else 'is shown to close'} it"
+    if f.defenses:
+        text = f"it came out despite {words.protection(f.defenses, f.axes)}, and {text}"
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def _name(setting: Setting) -> str:

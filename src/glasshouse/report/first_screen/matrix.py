@@ -26,11 +26,12 @@ THREATS: Final = (READS, ACTS, CLIENT, SUMS, BYSTANDER, MODEL)
 ALWAYS: Final = THREATS[:4]
 """Rows of the first screen; the others stand there only where they were tested."""
 
-LABELS, PEOPLE, GROUP, OTHERS = "labels", "who takes part", "facts about the group", "other examples"
+LABELS, PEOPLE, GROUP = "labels", "who takes part", "facts about the group"
+OTHERS, DESCRIPTIONS = "other examples", "inner descriptions"
 EXAMPLES: Final = ("pictures", "rows", "sentences")
 """What examples can be; as modalities name them."""
 KINDS: Final = (*EXAMPLES, LABELS, PEOPLE, GROUP)
-"""Columns; :data:`OTHERS` is added where a scenario has examples of another kind."""
+"""Columns; :data:`OTHERS` and :data:`DESCRIPTIONS` are added where a finding is about them."""
 
 
 class Cell(NamedTuple):
@@ -115,7 +116,7 @@ def matrix(result: Result, choice: Choice) -> Matrix:
     for f in choice.findings:
         for kind, out in _kinds(f, choice.cards, cards, out=f.verdict in OUT or id(f) in named):
             findings.setdefault((threats.get(f.scenario, ""), kind), []).append((f, out))
-    others = (OTHERS,) if any(kind == OTHERS for _, kind in findings) else ()
+    others = tuple(extra for extra in (OTHERS, DESCRIPTIONS) if any(kind == extra for _, kind in findings))
     kinds = (*EXAMPLES, *others, *KINDS[len(EXAMPLES) :])
     rows = [Row(t, tuple(_cell(findings.get((t, kind), []), choice) for kind in kinds)) for t in THREATS]
     return Matrix(kinds=kinds, rows=tuple(rows))
@@ -140,7 +141,7 @@ def column(finding: Finding, cards: Cards, threats: Mapping[str, ThreatCard]) ->
     if severity == "images":
         card = threats.get(finding.scenario)
         return card.things if card is not None and card.things in EXAMPLES else OTHERS
-    return {"membership": PEOPLE, "labels": LABELS}.get(severity, GROUP)
+    return {"membership": PEOPLE, "labels": LABELS, "descriptions": DESCRIPTIONS}.get(severity, GROUP)
 
 
 def _kinds(

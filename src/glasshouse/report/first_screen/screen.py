@@ -64,27 +64,31 @@ def screen(
         run: the run directory, which holds the images.
         show_private: do not hide private data.
     """
-    found = leaks.leaks(result, choice)
-    public = {card.scenario for card in result.threats if card.data_public}
-    cards = tuple(
-        Card(
-            leak=leak,
-            bar=bar(leak.finding, choice.cards),
-            gallery=gallery(
-                leak.finding, result, run, cards=choice.cards, show=show_private or leak.scenario in public
-            ),
-        )
-        for leak in found
-    )
-    table = matrix.matrix(result, choice)
+    cards = leak_cards(result, choice, run, show_private=show_private)
+    found, table = [card.leak for card in cards], matrix.matrix(result, choice)
+    public = [card for card in result.threats if card.data_public]
     return Screen(
         banner=DEMONSTRATION if public and len(public) == len(result.threats) else "",
         sentence=sentence(found, table, result) or answer.qualification,
         matrix=table,
-        cards=cards,
+        cards=tuple(cards),
         quiet=tuple(leaks.quiet(stories, found)),
         glossary=(*leaks.GLOSSARY, *leaks.explain(result, found)),
     )
+
+
+def leak_cards(result: Result, choice: Choice, run: Path | None, *, show_private: bool) -> list[Card]:
+    """A card per leak, worst first; without a ``run`` directory they show no examples."""
+    public = {card.scenario for card in result.threats if card.data_public}
+    cards = []
+    for leak in leaks.leaks(result, choice):
+        f, show = leak.finding, show_private or leak.scenario in public
+        # What an attack claimed of which only the label is right would read as a reconstruction.
+        beside = None
+        if run is not None and f.verdict != "label leak":
+            beside = gallery(f, result, run, cards=choice.cards, show=show)
+        cards.append(Card(leak=leak, bar=bar(f, choice.cards), gallery=beside))
+    return cards
 
 
 def sentence(found: Sequence[leaks.Leak], table: matrix.Matrix, result: Result) -> str:
