@@ -1,4 +1,4 @@
-"""The page that everybody sees first: what it weighs, and that nothing in it waits for a network or a script."""
+"""The page that everybody sees first: what it weighs, and that it waits for no network and no script."""
 
 import re
 

@@ -63,7 +63,7 @@ QUIET: Final[Mapping[Verdict | None, str]] = {
 GLOSSARY: Final = (
     ("Guessing", "what anybody reaches who never saw what the clients sent. Only what exceeds it is a leak."),
     ("A range such as (59 to 83)", "holds the true value in 95 of 100 such audits."),
-    ("Update", "what a client sends to the server instead of its data. A sum of updates hides whose is whose."),
+    ("Update", "what a client sends to the server instead of its data. Sums of updates hide whose is whose."),
     ("Example, victim", "one picture or record of a client; whose example or behaviour an attack aimed at."),
     ("Defence", "a change to what a client sends. It closed a leak if the same attack then gains nothing."),
     ("Accuracy", "how often the finished model is right on new examples."),
