@@ -20,12 +20,11 @@ SHARING: Final = 4
 PRELOAD: Final = (
     "glasshouse.audit.stages",
     "torch._dynamo",
-    "sklearn.datasets",
     *own_modules("attacks", "behaviours", "figures", "protocols"),
 )
-"""Modules imported once for all workers. Every torch optimizer imports the second, which takes 2 CPU seconds;
-the built-in data, and with them most controls, need the third. Plug-ins of other packages are left out: they
-are imported only where they are used, so that they cannot change a process that scores."""
+"""Modules imported once for all workers. Every torch optimizer imports the second, which takes 2 CPU
+seconds. Plug-ins of other packages are left out: they are imported only where they are used, so that they
+cannot change a process that scores."""
 
 
 @final

@@ -5,9 +5,10 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.datasets import load_sample_images
+from PIL import Image
 
 from glasshouse.data.base import DataSource, assemble_built_in
+from glasshouse.data.kinds.shipped import shipped_file
 from glasshouse.data.paths import refuse_path
 from glasshouse.registry import Card
 
@@ -30,11 +31,11 @@ def photos(where: str, *, resize: int | None = None) -> DataSource:
         BadValue: ``where`` is not empty; this source takes no path.
     """
     refuse_path("photos", where)
-    pictures = load_sample_images()
-    crops = [_crops(picture) for picture in pictures.images]
+    names = ("china", "flower")
+    crops = [_crops(np.asarray(Image.open(shipped_file("images", f"{name}.jpg")))) for name in names]
     images = np.concatenate(crops)
     labels = np.repeat(np.arange(len(crops)), [len(part) for part in crops])
-    return assemble_built_in("photos", images, labels, ["china", "flower"], resize)
+    return assemble_built_in("photos", images, labels, list(names), resize)
 
 
 def _crops(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
