@@ -49,6 +49,20 @@ def prepare_process() -> None:
         mallopt(_TRIM_THRESHOLD, _KEPT)
 
 
+@contextmanager
+def flushed_subnormals() -> Iterator[None]:
+    """Count numbers below 1.2e-38 (float32) as zero in this block, or in the function it decorates.
+
+    Processors treat them in microcode: trained networks, some 5 % of whose weights are so small, take two to
+    three times as long. Where claims are scored they stay, because p-values may be so small.
+    """
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
+
+
 _elsewhere = [0.0]
 
 

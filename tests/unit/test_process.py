@@ -5,9 +5,10 @@ import os
 import sys
 from types import SimpleNamespace
 
+import pytest
 import torch
 
-from glasshouse.process import each, prepare_process
+from glasshouse.process import each, flushed_subnormals, prepare_process
 from glasshouse.progress import listen
 
 
@@ -50,3 +51,21 @@ def test_pieces_go_to_processes_of_their_own_and_come_back_in_order_with_progres
     assert advanced == ["pieces/4", "one", "one", "one", "one", "end"]
     assert {process for _, process in each(_where, tasks, processes=1, label="pieces")} == {os.getpid()}
     assert not any(t.is_shared() for t in tasks)
+
+
+def test_subnormals_count_as_zero_where_networks_compute_and_nowhere_else() -> None:
+    tiny = torch.tensor(1e-40)
+    with flushed_subnormals():
+        assert float(tiny * 1) == 0
+    assert float(tiny * 1) > 0
+
+
+@pytest.mark.parametrize("deviation", [1e-20, 1e-6, 1.0])
+def test_noise_is_the_same_where_subnormals_are_flushed(deviation: float) -> None:
+    def draw() -> torch.Tensor:
+        return deviation * torch.randn(10_000, generator=torch.Generator().manual_seed(7))
+
+    kept = draw()
+    with flushed_subnormals():
+        assert torch.equal(draw(), kept)
+    assert kept.std() == pytest.approx(deviation, rel=0.03)

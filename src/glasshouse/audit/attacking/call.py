@@ -24,6 +24,7 @@ from glasshouse.audit.attacking.isolation import call_on
 from glasshouse.audit.attacking.needs import attack_of, find_refusal, refusal_of
 from glasshouse.audit.log import collect_notes
 from glasshouse.errors import BadFile, GlasshouseError
+from glasshouse.process import flushed_subnormals
 from glasshouse.rng import Rng
 from glasshouse.store import read_jsonl
 from glasshouse.tensors import copy_to
@@ -242,6 +243,7 @@ def _victims_at_once(task: AttackTask) -> int:
     return max(1, (ROWS if task.device == "cpu" else MANY) // restarts)
 
 
+@flushed_subnormals()
 def run_piece(piece: Piece) -> tuple[str, ...]:
     """Attack the units of a piece, write their outcomes and return their folders. Finished units are kept.
 

@@ -54,6 +54,7 @@ def manifest(suite: Suite, *, device: str, jobs: int, executor: str) -> dict[str
         "executor": executor,
         "jobs": jobs,
         "torch_threads_per_job": 1,
+        "subnormals": "flushed to zero in federations and attacks",
         "cpu": torch.backends.cpu.get_cpu_capability(),
         "seeds": {s.name: {"seed": s.seed, "attack_seed": s.attack_seed} for s in suite.scenarios},
     }

@@ -31,7 +31,7 @@ from glasshouse.federation.crew import WORTH, ProcessCrew
 from glasshouse.federation.setting import FederationProtocol, Setting
 from glasshouse.interfaces import task_of
 from glasshouse.models.fit import share_right
-from glasshouse.process import processor_time
+from glasshouse.process import flushed_subnormals, processor_time
 from glasshouse.registry import load
 from glasshouse.rng import Rng
 from glasshouse.scenario.load import read_resolved
@@ -84,6 +84,7 @@ def federation_digest(scenario: Scenario) -> str:
     return digest([scenario.model_dump(mode="json", exclude={"attacks"}), properties])
 
 
+@flushed_subnormals()
 def simulate(group: Group) -> str:
     """Run one group's federation, write everything and return its folder. Finished groups are kept."""
     folder = Path(group.folder)
