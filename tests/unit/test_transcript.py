@@ -12,7 +12,7 @@ from glasshouse.testing.toys import toy
 from glasshouse.transcript.cut import cut
 from glasshouse.transcript.files import read_grants, read_transcript, write_grants, write_transcript
 from glasshouse.transcript.grants import Cohort, Grants
-from glasshouse.transcript.record import Keep, Log
+from glasshouse.transcript.record import Keep, Log, RoundRecord
 from glasshouse.transcript.threat import Threat
 from glasshouse.wire import Batch, ClientMetrics, Dropout, Mechanism
 
@@ -205,10 +205,21 @@ def test_what_travels_beside_tensors_is_seen_by_who_receives_it(tmp_path):
         ClientMetrics(round=0, client=0, stage="train", values={"loss": 0.5}),
         Dropout(round=0, client=1, reason="out of memory"),
     )
-    record = result.rounds[0].with_message(beside[0]).with_message(beside[1])
+    record = RoundRecord.of(0, [*result.rounds[0].messages(), *beside])
     write_transcript(dataclasses.replace(result, rounds=(record,)), tmp_path)
     again = read_transcript(tmp_path)
     server = views(again, Threat(role="server")).rounds[0]
     assert (*server.metrics, *server.dropouts) == beside
     client = views(again, Threat(role="client", client=0, sees=frozenset({"broadcast"}))).rounds[0]
     assert (client.metrics, client.dropouts) == ((), ())
+
+
+def test_recording_a_round_takes_time_in_proportion_to_its_clients():
+    """Counted in copies, not in seconds: a record is made once for all messages that arrived meanwhile."""
+    log = Log(terms=toy(rounds=1).setting.terms)
+    for client in range(2_000):
+        log.record(Dropout(round=0, client=client, reason="late"))
+    first = log.transcript().rounds[0]
+    assert log.transcript().rounds[0] is first
+    log.record(Dropout(round=0, client=2_000, reason="late"))
+    assert [d.client for d in log.transcript().rounds[0].dropouts] == list(range(2_001))

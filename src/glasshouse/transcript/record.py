@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import final
+from typing import Any, final
 
 from torch import Tensor
 
@@ -66,19 +66,20 @@ class RoundRecord:
     metrics: tuple[ClientMetrics, ...] = ()
     dropouts: tuple[Dropout, ...] = ()
 
-    def with_message(self, message: Message) -> "RoundRecord":
-        """A copy with one more message; a second sum replaces the first."""
-        match message:
-            case Broadcast():
-                return replace(self, broadcasts=(*self.broadcasts, message))
-            case Update():
-                return replace(self, updates=(*self.updates, message))
-            case Aggregate():
-                return replace(self, aggregate=message)
-            case ClientMetrics():
-                return replace(self, metrics=(*self.metrics, message))
-            case Dropout():
-                return replace(self, dropouts=(*self.dropouts, message))
+    @classmethod
+    def of(cls, number: int, messages: Iterable[Message]) -> "RoundRecord":
+        """The record of round ``number`` with these messages, in their order; of several sums the last."""
+        kinds: dict[type[Message], list[Any]] = {}
+        for message in messages:
+            kinds.setdefault(type(message), []).append(message)
+        return cls(
+            round=number,
+            broadcasts=tuple(kinds.get(Broadcast, ())),
+            updates=tuple(kinds.get(Update, ())),
+            aggregate=kinds[Aggregate][-1] if Aggregate in kinds else None,
+            metrics=tuple(kinds.get(ClientMetrics, ())),
+            dropouts=tuple(kinds.get(Dropout, ())),
+        )
 
     def received_by(self, client: int | None) -> Broadcast | None:
         """The broadcast that ``client`` (None: any that was not addressed) trained on; None if not stored."""
@@ -129,16 +130,16 @@ class Log:
     Args:
         terms: of the federation.
         keep: what to store.
-        rounds: the rounds recorded so far.
         servers: the server's own tensors recorded so far, by round.
         pending: the last broadcast that was prepared.
     """
 
     terms: Terms
     keep: Keep = field(default_factory=Keep)
-    rounds: dict[int, RoundRecord] = field(default_factory=dict)
     servers: dict[int, dict[str, Tensor]] = field(default_factory=dict)
     pending: Broadcast | None = None
+    _messages: dict[int, list[Message]] = field(default_factory=dict)
+    _records: dict[int, RoundRecord] = field(default_factory=dict)
     _sent: Sent = field(default_factory=Sent)
     _honest: dict[str, Tensor] = field(default_factory=dict)
 
@@ -165,10 +166,12 @@ class Log:
 
     def transcript(self) -> Transcript:
         """The recorded transcript, in order of rounds."""
-        return Transcript(terms=self.terms, rounds=tuple(self.rounds[r] for r in sorted(self.rounds)))
+        for number in self._messages.keys() - self._records.keys():
+            self._records[number] = RoundRecord.of(number, self._messages[number])
+        return Transcript(terms=self.terms, rounds=tuple(self._records[r] for r in sorted(self._records)))
 
     def record(self, message: Message) -> None:
         """Record what the keep policy leaves of a message, as it is."""
         if (stored := self.keep.cut(message)) is not None:
-            record = self.rounds.get(stored.round, RoundRecord(round=stored.round))
-            self.rounds[stored.round] = record.with_message(stored)
+            self._messages.setdefault(stored.round, []).append(stored)
+            self._records.pop(stored.round, None)  # no longer complete

@@ -70,7 +70,9 @@ def _record_capture(scenario: Scenario, group: Group) -> None:
     transcript = read_transcript(capture / "transcript", trust_factory=True)
     federation = build_captured(scenario, transcript, seed=group.seed)
     own = read_own(capture / "own")
-    log = Log(terms=transcript.terms, rounds={r.round: r for r in transcript.rounds}, servers=own)
+    log = Log(terms=transcript.terms, servers=own)
+    for message in (message for record in transcript.rounds for message in record.messages()):
+        log.record(message)
     truth = truth_of(capture, transcript.terms.architecture)
     file_group(
         folder,
