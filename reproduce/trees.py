@@ -1,10 +1,10 @@
 """Tables of docs/results/trees.md and tables.md: counts, cuts, joint cells, rows, survival curves.
 
-Run: python reproduce/trees.py [SCHEMA.toml] counts|cells|rows|curves
-SCHEMA.toml describes a table with a yes-or-no target (Adult in the pages); without it, the made-up clinic.
+Run: ``python -m reproduce.trees counts|cells|rows|curves [--schema SCHEMA.toml] [--seeds 2]``.
+The schema describes a table with a yes-or-no target (Adult in the pages); without it, the made-up clinic.
 """
 
-import sys
+import argparse
 import time
 import warnings
 from collections import Counter
@@ -70,13 +70,13 @@ def documents(rows, labels, depth):
     yield "forest", document_of(forest), SHRUNK
 
 
-def counts(schema):
+def counts(schema, seeds):
     """Leaf algebra and cuts: clients whose counts are all exact, and cuts that are values."""
     exact, clients, cuts, values = Counter(), Counter(), 0, 0
     for name, rows, labels, _ in sources(schema):
         for n in (100, 400):
             for depth in (3, 6, 8):
-                for seed in range(10):
+                for seed in range(seeds):
                     picked = np.random.default_rng(seed).permutation(len(rows))[:n]
                     own, their = rows[picked], labels[picked]
                     for kind, document, how in documents(own, their, depth):
@@ -98,14 +98,14 @@ def counts(schema):
     print("cuts that are values", f"{values}/{cuts}")
 
 
-def cells(schema):
+def cells(schema, seeds):
     """Joint cells by sizes: rows in their cell, the null of public rows, certain counts that are right."""
     plans = {"breast": [(100, 2, 6), (100, 3, 3), (100, 5, 3)], "adult": [(200, 2, 6), (500, 2, 6)]}
     plans["clinic"] = plans["adult"]
     for name, rows, labels, possible in sources(schema):
         for n, count, depth in plans[name]:
             hits, nulls, right, certain, seconds, fitting = [], [], 0, 0, 0.0, 0
-            for seed in range(5):
+            for seed in range(seeds):
                 picked = np.random.default_rng(seed).permutation(len(rows))
                 own, their = rows[picked[:n]], labels[picked[:n]]
                 public, said = rows[picked[n : 2 * n]], labels[picked[n : 2 * n]]
@@ -133,8 +133,8 @@ def cells(schema):
                 fitting += got.residual <= 1
             print(
                 name, n, f"{count} trees", f"depth {depth}", "right", np.round(hits, 3),
-                "null", np.round(nulls, 3), f"programs that ended {fitting}/5,",
-                f"certain counts right {right}/{certain}, {seconds / 5:.1f} s", flush=True,
+                "null", np.round(nulls, 3), f"programs that ended {fitting}/{seeds},",
+                f"certain counts right {right}/{certain}, {seconds / seeds:.1f} s", flush=True,
             )  # fmt: skip
 
 
@@ -145,14 +145,14 @@ def place(trees, got, rows, labels):
     return np.array([[there.get((tuple(p), y), 0) for y in (0, 1)] for p in got.cells.paths.tolist()])
 
 
-def rows(schema):
+def rows(schema, seeds):
     """Double span by batch size: rows written down and certified, and those that are wrong."""
     source = table(schema) if schema else clinic("")
     own = source.splits["train"].batch()
     for size in (1, 2, 4, 8, 16, 24, 32):
         right = claimed = 0
         started = time.process_time()
-        for seed in range(5):
+        for seed in range(seeds):
             order = torch.randperm(len(own), generator=torch.Generator().manual_seed(seed))
             batch = own.pick(order[:size])
             _, proved = DoubleSpan().run(view_of(source, batch, seed), rng=Rng.root(0))
@@ -162,8 +162,8 @@ def rows(schema):
                 int((source.inputs.distance(got, batch.inputs).min(1).values == 0).sum()) if len(got) else 0
             )
         print(
-            source.name.split("/")[-1], "batch", size, f"right {right}/{5 * size}",
-            f"wrong {claimed - right}", f"{(time.process_time() - started) / 5:.2f} s", flush=True,
+            source.name.split("/")[-1], "batch", size, f"right {right}/{seeds * size}",
+            f"wrong {claimed - right}", f"{(time.process_time() - started) / seeds:.2f} s", flush=True,
         )  # fmt: skip
 
 
@@ -190,12 +190,12 @@ def view_of(source, batch: Batch, seed: int) -> View:
     return View(terms=terms, threat=Threat(), rounds=(seen,))
 
 
-def curves(_):
+def curves(_, seeds):
     """Data sets that fit a published curve, by patients and digits: median of 20, as a power of ten."""
     for n in (20, 50, 100, 200):
         for digits in (None, 4, 3, 2):
             sizes = []
-            for seed in range(20):
+            for seed in range(seeds):
                 draws = np.random.default_rng(seed)
                 lives, leaves = np.ceil(365 * draws.weibull(1.2, n)), np.ceil(365 * draws.uniform(0.3, 2, n))
                 times, events = np.minimum(lives, leaves), lives <= leaves
@@ -209,6 +209,20 @@ def curves(_):
             print(n, "patients", digits or "full", "digits: 10 to the", np.median(sizes), flush=True)
 
 
+PARTS = {"counts": (counts, 10), "cells": (cells, 5), "rows": (rows, 5), "curves": (curves, 20)}
+"""Tables, and the clients, batches or cohorts of each row on the pages."""
+
+
+def main() -> None:
+    """Print one table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("part", choices=PARTS)
+    parser.add_argument("--schema", help="a table's schema; default: the made-up clinic")
+    parser.add_argument("--seeds", type=int, help="clients, batches or cohorts of each row; default: the page's")
+    arguments = parser.parse_args()
+    table_of, seeds = PARTS[arguments.part]
+    table_of(arguments.schema, arguments.seeds or seeds)
+
+
 if __name__ == "__main__":
-    *schema, part = sys.argv[1:]
-    {"counts": counts, "cells": cells, "rows": rows, "curves": curves}[part](schema[0] if schema else None)
+    main()

@@ -107,22 +107,7 @@ def test_an_attack_runs_where_its_view_lies(attack, how, monkeypatch, tmp_path):
         assert len(attack.run(copy_to(view, "cuda"), rng=Rng.root(0))) == len(here)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(
-            name,
-            marks=[
-                pytest.mark.xfail(
-                    reason="vmap of double_span mixes devices on the pretended one", strict=True
-                )
-            ]
-            if name == "double_span"
-            else [],
-        )
-        for name in sorted(contract.ours() - ALONE)
-    ],
-)
+@pytest.mark.parametrize("name", sorted(contract.ours() - ALONE))
 def test_an_attack_of_the_contract_runs_there(name, monkeypatch, tmp_path):
     """Sums of rounds, crafted models, logits: on the toy that its contract plays."""
     attack, view = contract.made(name)

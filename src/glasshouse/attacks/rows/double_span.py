@@ -201,7 +201,7 @@ def signals_of(client: Replica, rows: Tensor, label: int) -> dict[str, Tensor]:
     """The gradient of each row's own loss under a label, by parameter name, (R, ...)."""
     model = client.model
     parameters = {name: p.detach() for name, p in model.named_parameters()}
-    task, target = task_of(model), torch.tensor([label], device=rows.device)
+    task, target = task_of(model), torch.full((1,), label, device=rows.device)
 
     def loss(values: dict[str, Tensor], row: Tensor) -> Tensor:
         outputs = torch.func.functional_call(model, values, (row[None],))
