@@ -1,10 +1,10 @@
 """CPU time of the FLARE filters on one message of 1.6 million numbers.
 
-Run: python -m benchmarks.nvflare
+Run: python -m benchmarks.nvflare [--repeats 20]
 """
 
+import argparse
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -19,7 +19,6 @@ from glasshouse.integrations.nvflare import CaptureResults, CaptureTasks, GateIn
 
 SHAPES = {"0.weight": (512, 3072), "0.bias": (512,), "2.weight": (10, 512), "2.bias": (10,)}
 MODEL = {"name": "mlp", "input_shape": [3, 32, 32], "classes": 10, "arguments": {"hidden": 512}}
-REPEATS = 20
 
 
 def context(client):
@@ -48,18 +47,18 @@ def timed(function, *arguments):
     return 1000 * (time.process_time() - start)
 
 
-def capture_times(folder, rng, model):
+def capture_times(folder, rng, model, repeats):
     """Medians of a task and a result."""
     arguments = (str(folder), model, {"batch_size": 32})
     tasks, results, ctx = CaptureTasks(*arguments), CaptureResults(*arguments), context("site-1")
     sent = [
         (timed(tasks.process, message(rng, 0.05, i), ctx), timed(results.process, message(rng, 0.05), ctx))
-        for i in range(REPEATS)
+        for i in range(repeats)
     ]
     return [statistics.median(column) for column in zip(*sent, strict=True)]
 
 
-def gate_times(folder, rng):
+def gate_times(folder, rng, repeats):
     """Medians of a task and a result."""
     folder.mkdir()
     policy = folder / "gate.toml"
@@ -68,22 +67,25 @@ def gate_times(folder, rng):
     arrive, leave, ctx = GateIn(str(policy)), GateOut(str(policy)), context("server")
     sent = [
         (timed(arrive.process, message(rng, 0.05, i), ctx), timed(leave.process, message(rng, 0.05), ctx))
-        for i in range(REPEATS)
+        for i in range(repeats)
     ]
     return [statistics.median(column) for column in zip(*sent, strict=True)]
 
 
 def main():
     """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=20, help="messages of each kind")
+    repeats = parser.parse_args().repeats
     rng = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as place:
         rows = {
-            "capture, messages only": capture_times(Path(place) / "a", rng, None),
-            "capture, with transcript": capture_times(Path(place) / "b", rng, MODEL),
-            "gate": gate_times(Path(place) / "c", rng),
+            "capture, messages only": capture_times(Path(place) / "a", rng, None, repeats),
+            "capture, with transcript": capture_times(Path(place) / "b", rng, MODEL, repeats),
+            "gate": gate_times(Path(place) / "c", rng, repeats),
         }
     for name, (arriving, leaving) in rows.items():
-        sys.stdout.write(f"{name:26} task {arriving:6.1f} ms   result {leaving:6.1f} ms\n")
+        print(f"{name:26} task {arriving:6.1f} ms   result {leaving:6.1f} ms")
 
 
 if __name__ == "__main__":

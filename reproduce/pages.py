@@ -245,6 +245,7 @@ TEXT = {
     "sums": 340, "defences": 1100, "fresh": 860,
 }  # fmt: skip
 """Tables of reproduce.text, and their CPU seconds."""
+CENSUS = ("--schema", "examples/census/adult.schema.toml")
 PAGES: dict[str, tuple[Piece, ...]] = {
     "dp": (
         Piece(("one_run",), 28),
@@ -362,6 +363,21 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         about(5, "text_baselines", "{out}/baselines", "--show"),
     ),
     "pli": PLI,
+    "tables": (
+        about(120, "audit", "examples/census/audit.toml"),
+        about(45, "trees", "rows", *CENSUS),
+    ),
+    "trees": (
+        about(30, "trees", "counts", *CENSUS),
+        about(60, "trees", "cells", *CENSUS),
+        about(20, "trees", "curves"),
+        about(30, "audit", "clinic-trees"),
+    ),
+    "nvflare": (
+        about(150, "flare", "job", "--out", "{out}/job"),
+        about(60, "flare", "filters"),
+        about(20, "benchmarks.nvflare"),
+    ),
 }  # fmt: skip
 
 

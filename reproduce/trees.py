@@ -218,7 +218,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("part", choices=PARTS)
     parser.add_argument("--schema", help="a table's schema; default: the made-up clinic")
-    parser.add_argument("--seeds", type=int, help="clients, batches or cohorts of each row; default: the page's")
+    parser.add_argument(
+        "--seeds", type=int, help="clients, batches or cohorts of each row; default: the page's"
+    )
     arguments = parser.parse_args()
     table_of, seeds = PARTS[arguments.part]
     table_of(arguments.schema, arguments.seeds or seeds)

@@ -67,22 +67,8 @@ def test_a_results_page_is_short_and_says_what_limits_it(page):
         assert "\n## What limits it\n" in text
 
 
-NO_COMMAND = {"nvflare", "tables", "trees"}
-
-
 @pytest.mark.parametrize(
-    "page",
-    [
-        pytest.param(
-            page,
-            id=page.stem,
-            marks=[pytest.mark.xfail(reason="make results does not repeat this page yet", strict=True)]
-            if page.stem in NO_COMMAND
-            else [],
-        )
-        for page in RESULTS
-        if page.stem != "not-reproduced"
-    ],
+    "page", [page for page in RESULTS if page.stem != "not-reproduced"], ids=lambda page: page.stem
 )
 def test_a_results_page_names_its_command(page):
     assert f"make results PAGE={page.stem}" in page.read_text(encoding="utf-8")

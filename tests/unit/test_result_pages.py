@@ -18,9 +18,6 @@ from glasshouse.scenario.load import load
 DOCS = Path(__file__).parents[2] / "docs" / "results"
 
 
-@pytest.mark.xfail(
-    reason="make results repeats neither nvflare, tables nor trees: their costs are not measured", strict=True
-)
 def test_every_page_can_be_run():
     assert sorted(pages.PAGES) == sorted({p.stem for p in DOCS.glob("*.md")} - {"not-reproduced"})
 

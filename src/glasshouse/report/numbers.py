@@ -62,9 +62,11 @@ def plain_ends(low: float, high: float) -> str:
 def places(metric: MetricCard, low: float, high: float) -> int:
     """Decimals to print, so that the interval's half-width shows one digit; at least the metric's usual.
 
+    More than four digits of the larger end say nothing to a reader, however narrow the interval.
+
     Examples:
-        >>> places(ACCURACY, 0.41, 0.85), places(ACCURACY, 0.0021, 0.0029)
-        (0, 2)
+        >>> places(ACCURACY, 0.41, 0.85), places(ACCURACY, 0.0021, 0.0029), places(ACCURACY, 0.5, 0.500002)
+        (0, 2, 2)
     """
     kind = metric.display
     size = max(abs(finite(low)), abs(finite(high)))
@@ -72,7 +74,8 @@ def places(metric: MetricCard, low: float, high: float) -> int:
     half = (high - low) / 2 * (100 if kind == "rate" else 1)
     if half <= 0:
         return usual
-    return min(max(usual, -math.floor(math.log10(half) + 1e-9)), 8)
+    most = 3 - math.floor(math.log10(size * (100 if kind == "rate" else 1)))
+    return max(usual, min(-math.floor(math.log10(half) + 1e-9), most, 8))
 
 
 def sign_places(metric: MetricCard, *bounds: float) -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, final
+from typing import Any, Final, Literal, final
 
 from glasshouse.results.cards import AttackCard, Limit, MetricCard, ThreatCard
 from glasshouse.results.strength import EmpiricalEpsilon, Search, UpperBound
@@ -339,11 +339,17 @@ class Refused(_InCell):
     fix: str
 
 
+TAMPERED: Final = ", under "
+"""Stands in the metric of a utility between what was measured and the attack that altered the model."""
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class Utility(_InCell):
-    """Held-out accuracy after the cell's rounds, with its exact interval over the n examples.
+    """What the task scores on held-out data after the cell's rounds, with its interval over the n examples.
 
+    ``metric``: the task's name of it, as accuracy, R2 or Dice; with :data:`TAMPERED` and an attack, of a
+    model that this attack altered.
     ``epsilon`` and ``delta``: the privacy guarantee of the cell's defences, None where there is none.
     ``chance``: the fraction of the examples in the most common class; None: unknown.
     """

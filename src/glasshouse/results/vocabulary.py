@@ -18,7 +18,7 @@ CHANGES: Final[Mapping[str, str]] = {
     "addressing": "what single clients are sent",
 }
 GRANTS: Final[Mapping[str, str]] = {
-    "auxiliary": "similar public images",
+    "auxiliary": "similar public examples",
     "labels": "the true labels",
     "batch_norm": "the batch-norm statistics of the private batch",
     "defense": "which defence is on",

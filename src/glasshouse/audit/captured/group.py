@@ -90,6 +90,7 @@ def _record_capture(scenario: Scenario, group: Group) -> None:
         GroupRecord(
             seed=group.seed,
             utility=utility_of(federation, last.tensors) if agreed else None,
+            measured=transcript.terms.architecture.task.utility,
             rounds=scenario.federation.rounds,
             seconds=time.process_time() - started,
             facts=replace(

@@ -25,7 +25,7 @@ from glasshouse.audit.scoring.words import place_of
 from glasshouse.audit.simulation.record import GroupRecord, read_record
 from glasshouse.metrics.base import Metric
 from glasshouse.registry import create, load
-from glasshouse.results.records import Control, Finding, Refused, Utility, Victim
+from glasshouse.results.records import TAMPERED, Control, Finding, Refused, Utility, Victim
 from glasshouse.scenario.axes import Cell
 from glasshouse.scenario.table import Plugin
 from glasshouse.wire import Refusal
@@ -266,11 +266,11 @@ def _utility(cell: Cell, records: Sequence[GroupRecord]) -> Iterator[Utility]:
     for record in records:
         if record.utility is None:
             continue
-        tampered = "" if record.active is None else f", under {cell.scenario.attacks[record.active].name}"
+        tampered = "" if record.active is None else f"{TAMPERED}{cell.scenario.attacks[record.active].name}"
         guarantee = record.facts.guarantee
         yield Utility(
             **place_of(cell),
-            metric="accuracy" + tampered,
+            metric=record.measured + tampered,
             rounds=record.rounds,
             epsilon=guarantee.epsilon if guarantee else None,
             delta=guarantee.delta if guarantee else None,

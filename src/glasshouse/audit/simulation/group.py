@@ -125,6 +125,7 @@ def simulate(group: Group) -> str:
         active=group.active,
         refusal=refusal,
         utility=utility,
+        measured=built.setting.terms.architecture.task.utility,
         sent=_as_sent(built, log) if refusal is None and group.active is not None else None,
         curve=tuple(recorder.accuracies.points) if recorder.accuracies and refusal is None else (),
         parties=tuple(watch.curve()) if watch else (),

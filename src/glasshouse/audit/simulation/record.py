@@ -64,8 +64,8 @@ class GroupRecord:
         seed: of this repetition.
         active: position of the active attack in the scenario; None: the passive ones.
         refusal: why the federation could not be simulated; None: it was.
-        utility: held-out accuracy at the end as ``value``, ``low``, ``high``, ``n``, and ``chance``, that of
-            always predicting the most common class; None: not measured.
+        utility: what the task scores on held-out data at the end as ``value``, ``low``, ``high``, ``n``, and
+            ``chance``, that of always giving the most common answer; None: not measured.
         sent: held-out accuracy of the model that an active server sent, ``value`` and ``n``; None: there is
             no such model, or it is of another architecture.
         curve: (round, held-out accuracy of the global model) during training.
@@ -78,6 +78,7 @@ class GroupRecord:
         crafting: the part of it in which the attack crafted messages.
         facts: for the report.
         terms: check of the declared terms; None: a simulation, whose terms are real.
+        measured: name of what ``utility`` is, as the task says it.
     """
 
     seed: int
@@ -94,6 +95,7 @@ class GroupRecord:
     terms: TermsCheck | None = None
     guard: tuple[Mapping[str, Any], ...] = ()
     crafting: float = 0.0
+    measured: str = "accuracy"
 
 
 _SCHEMA: Final = TypeAdapter(GroupRecord)

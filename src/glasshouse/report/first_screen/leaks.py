@@ -13,7 +13,7 @@ from glasshouse.report.verdicts.sentences import place, where
 from glasshouse.report.verdicts.stories import Story
 from glasshouse.results.cards import ThreatCard
 from glasshouse.results.judgement import OUT
-from glasshouse.results.records import Finding, Result, Utility, Verdict
+from glasshouse.results.records import TAMPERED, Finding, Result, Utility, Verdict
 from glasshouse.results.rows import grouped
 from glasshouse.results.vocabulary import SEES
 
@@ -341,9 +341,9 @@ def _cost(best: Setting, before: Utility | None) -> tuple[str, float | None]:
     if best.accuracy is None or before is None:
         return "its cost in accuracy was not measured", None
     now, then = (numbers.value(u.value, ACCURACY) for u in (best.accuracy, before))
-    return f"accuracy is {now} instead of {then}", before.value - best.accuracy.value
+    return f"{before.metric} is {now} instead of {then}", before.value - best.accuracy.value
 
 
 def _accuracy(result: Result, cell: str) -> Utility | None:
-    """The accuracy of a cell's model, excluding models that an attack modified; None: not measured."""
-    return next((u for u in result.utility if u.cell == cell and u.metric == ACCURACY.name), None)
+    """The utility of a cell's model, excluding models that an attack modified; None: not measured."""
+    return next((u for u in result.utility if u.cell == cell and TAMPERED not in u.metric), None)
