@@ -364,7 +364,7 @@ PAGES: dict[str, tuple[Piece, ...]] = {
     ),
     "pli": PLI,
     "tables": (
-        about(120, "audit", "examples/census/audit.toml"),
+        about(115, "audit", "reproduce/census.toml"),
         about(45, "trees", "rows", *CENSUS),
     ),
     "trees": (

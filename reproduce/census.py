@@ -1,4 +1,4 @@
-"""A network of one's own for rows of a table."""
+"""The own network of reproduce/census.toml, for rows of a table."""
 
 import math
 
