@@ -8,7 +8,9 @@ import report_specimen as specimen
 
 from glasshouse.api.run import load
 from glasshouse.cli import main
-from glasshouse.report.export.annex import UNTESTED, annex
+from glasshouse.report.cards import Cards
+from glasshouse.report.export.annex import ATTACKS, OPEN, UNTESTED, annex
+from glasshouse.report.first_screen.leaks import leaks
 from glasshouse.report.first_screen.matrix import (
     ACTS,
     BYSTANDER,
@@ -16,8 +18,11 @@ from glasshouse.report.first_screen.matrix import (
     READS,
     SUMS,
     THREATS,
+    column,
     threat_of,
 )
+from glasshouse.report.readings import one_per_setting
+from glasshouse.report.verdicts.choice import choose
 from glasshouse.results.files import write_result
 from glasshouse.results.vocabulary import SEES
 
@@ -72,11 +77,32 @@ def test_both_files_hold_the_same(run, pages):
     assert pages[".md"].count(UNTESTED) == pages[".html"].count(UNTESTED)
 
 
-def test_guarantees_have_their_unit_and_neighbours(run):
-    rows = annex(run.result).guarantees
-    proved = [row for row in rows if row.epsilon != "none"]
-    assert all(row.unit != "none" and row.neighbours != "none" for row in proved)
-    assert all(row.unit == row.neighbours == row.delta == "none" for row in rows if row.epsilon == "none")
+def test_guarantees_have_their_unit_and_neighbours_and_the_others_are_counted(run):
+    content = annex(run.result)
+    assert all("neighb" not in row.unit and row.epsilon != "none" for row in content.guarantees)
+    rows = one_per_setting(run.result.utility)
+    assert len(content.guarantees) == sum(row.epsilon is not None for row in rows)
+    assert content.unguarded.startswith(f"Without a guarantee: {len(rows) - len(content.guarantees)} of ")
+
+
+def test_every_leak_stands_there_with_what_was_tried(run, pages):
+    rows = annex(run.result).leaks
+    found = leaks(run.result, choose(run.result))
+    assert len(rows) == len(found) > 0
+    for row, leak in zip(rows, found, strict=True):
+        assert row[0].startswith(f"{leak.scenario}, ")
+        assert leak.title in row[1]
+        assert leak.whose in row[1]
+        assert row[3] == f"{leak.action} {leak.advice}"
+    for text in OPEN:
+        assert text in pages[".md"]
+
+
+def test_inner_descriptions_are_named_in_the_words_of_the_opinion(run):
+    metrics = tuple(replace(m, severity="descriptions") for m in run.result.metrics if m.severity == "images")
+    assert {
+        column(f, Cards.of(replace(run.result, metrics=metrics)), {}) for f in run.result.findings
+    } <= set(ATTACKS)
 
 
 def test_requirements_without_a_finding_are_not_tested(run):

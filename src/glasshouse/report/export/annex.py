@@ -13,12 +13,15 @@ from typing import Final, NamedTuple, final
 from glasshouse.outside.text import markdown as escape
 from glasshouse.report import html, numbers, readings, tables, words
 from glasshouse.report.cards import Cards
+from glasshouse.report.first_screen.leaks import Leak, leaks
 from glasshouse.report.first_screen.matrix import (
+    DESCRIPTIONS,
     EXAMPLES,
     GROUP,
     LABELS,
     OTHERS,
     PEOPLE,
+    THREATS,
     Cell,
     Matrix,
     column,
@@ -36,6 +39,7 @@ from glasshouse.results.rows import grouped
 UNTESTED: Final = "NOT TESTED"
 ATTACKS: Final[Mapping[str, str]] = {
     **dict.fromkeys((*EXAMPLES, OTHERS), "reconstruction, model inversion, exfiltration"),
+    DESCRIPTIONS: "model inversion (of features)",
     LABELS: "attribute inference",
     PEOPLE: "membership inference",
     GROUP: "attribute inference",
@@ -47,42 +51,45 @@ UNITS: Final = {
 }
 """Unit of a bound → NIST's "unit of privacy" and "neighboring datasets"."""
 HEADS: Final[Mapping[str, Sequence[str]]] = {
-    "scenarios": ("scenario", "federation", "adversary", "sees and is given", "data"),
-    "findings": (
-        "scenario", "setting", "threat", "attack", "kind", "verdict", "value [95 %]", "guessing", "n",
-    ),
-    "refusals": ("what", "why"),
+    "scenarios": ("scenario", "federation, adversary, what it sees and is given", "data and network"),
+    "leaks": ("scenario and setting", "what came out, and whose", "number [95 %]", "tried, and next"),
     "guarantees": (
-        "scenario", "setting", "privacy loss parameter ε", "δ", "unit of privacy", "neighboring datasets",
+        "scenario, setting", "ε (privacy loss parameter)", "δ", "unit of privacy; neighboring datasets",
         "utility",
     ),
-    "requirements": ("requirement", "text", "evidence"),
+    "requirements": ("requirement of OWASP AISVS 1.0", "evidence"),
 }  # fmt: skip
 """Columns of the tables."""
+MOST: Final = 6
+"""Rows of what could not run; the report has all."""
 LIMITS: Final = (
     "Findings hold for the attacks, settings, network and data named here, and bound no attack beside them.",
     "An attack that came to nothing is no proof of safety. A guarantee (ε, δ) that is in force covers all.",
     "The finished model is not attacked here: membership and extraction of released models need other tools.",
-    "This annex says nothing of legal basis, retention, processors or the rights of data subjects.",
 )
+OPEN: Final = (
+    "Whose data these are, and how the tested data differ from those used later (people, smallest client).",
+    "Whether the federation that runs has the settings tested: who checks it, and when this is repeated.",
+    "How likely each adversary is, and what binds it; who else receives updates, logs and the model.",
+    "What a leak would mean for the persons concerned, and whether what is left is acceptable.",
+    "Legal basis, retention, processors, transfers, the rights of data subjects.",
+)
+"""Questions that no measurement answers; listed, so that nobody takes them for answered."""
 
 
 class Guarantee(NamedTuple):
     """A setting's differential-privacy guarantee in the words of NIST SP 800-226."""
 
-    scenario: str
     setting: str
     epsilon: str
     delta: str
     unit: str
-    neighbours: str
     utility: str
 
 
 class Requirement(NamedTuple):
     """A requirement of a standard, and what this run is evidence of."""
 
-    name: str
     text: str
     evidence: str
 
@@ -95,11 +102,12 @@ class Annex:
     Attributes:
         title: name of the suite.
         facts: (name, value): who ran it, when, with what.
-        scenarios: (scenario, federation, adversary, what it sees and is given, data).
+        scenarios: (scenario, federation and adversary, data and network).
         matrix: threats against kinds of private data; the report shows the same.
-        findings: (scenario, setting, attack, kind, verdict, number, guessing, n).
-        refusals: (subject, got).
-        guarantees: of settings with defences, or with a guarantee.
+        leaks: (scenario and setting, what came out, number, measures): the report's cards.
+        refusals: what could not run, and why; at most :data:`MOST`.
+        guarantees: of settings with a guarantee.
+        unguarded: how many settings have none, in a sentence.
         requirements: of standards.
         policy: (state, sentence) of every limit, and a summary before them.
         residual: sentences by rule.
@@ -107,11 +115,12 @@ class Annex:
 
     title: str
     facts: Sequence[tuple[str, str]]
-    scenarios: Sequence[tuple[str, str, str, str, str]]
+    scenarios: Sequence[tuple[str, str, str]]
     matrix: Matrix
-    findings: Sequence[tuple[str, ...]]
-    refusals: Sequence[tuple[str, str]]
+    leaks: Sequence[tuple[str, str, str, str]]
+    refusals: Sequence[str]
     guarantees: Sequence[Guarantee]
+    unguarded: str
     requirements: Sequence[Requirement]
     policy: Sequence[tuple[str, str]]
     residual: Sequence[str]
@@ -127,7 +136,9 @@ def write_annex(result: Result, run: Path) -> list[Path]:
     """
     content = annex(result)
     cells = [(row.threat, [_text(c, Cards.of(result)) for c in row.cells]) for row in content.matrix.rows]
-    page = html.page("annex.html", a=content, cells=cells, attacks=ATTACKS, limits=LIMITS, heads=HEADS)
+    page = html.page(
+        "annex.html", a=content, cells=cells, attacks=ATTACKS, limits=LIMITS, heads=HEADS, open=OPEN
+    )
     return [html.save(page, run / "annex.html"), html.save(annex_markdown(content, cells), run / "annex.md")]
 
 
@@ -138,15 +149,16 @@ def annex(result: Result) -> Annex:
     kinds = {id(f): column(f, cards, {c.scenario: c for c in result.threats}) for f in choice.findings}
     table = matrix(result, choice)
     outcome = policy(result)
-    limits = [(state, one.text) for state, group in outcome.groups for one in group]
+    limits = [(state, one.text) for state, group in outcome.groups for one in group if state != "holds"]
     return Annex(
         title=result.suite,
         facts=[*facts(result), *_program(result)],
         scenarios=[_scenario(card) for card in result.threats],
         matrix=table,
-        findings=[_finding(f, cards, threats, kinds[id(f)]) for f in choice.findings],
-        refusals=list(dict.fromkeys((r.subject, r.got) for r in result.refusals)),
+        leaks=[_leak(leak, cards) for leak in leaks(result, choice)],
+        refusals=_refusals(result),
         guarantees=list(_guarantees(result)),
+        unguarded=_unguarded(result),
         requirements=_requirements(result, choice.findings, cards),
         policy=[("", outcome.text), *limits],
         residual=[table.coverage, *_residual(choice.findings, kinds, threats)],
@@ -157,7 +169,10 @@ def _text(cell: Cell, cards: Cards) -> str:
     """A cell of the matrix: its state, the number of its worst finding, and how many tests say so."""
     if cell.worst is None:
         return UNTESTED
-    return f"{cell.text}: {_number(cell.worst, cards)} ({cell.detail})"
+    reading = readings.read(cell.worst, cards)
+    label = cards.metric(cell.worst.metric).label
+    number = f"{label} {reading.value} {reading.interval}, guessing {reading.baseline}"
+    return f"{cell.text} ({cell.detail}): {number}"
 
 
 def _number(f: Finding, cards: Cards) -> str:
@@ -168,59 +183,73 @@ def _number(f: Finding, cards: Cards) -> str:
     )
 
 
-def _finding(f: Finding, cards: Cards, threats: Mapping[str, str], kind: str) -> tuple[str, ...]:
-    card, reading = cards.metric(f.metric), readings.read(f, cards)
-    number = f"{card.label} {reading.value} {reading.interval}"
-    threat = threats.get(f.scenario, "")
-    n = words.count(f.n, f.unit) if f.unit else str(f.n)
-    setting = tables.setting(f)
-    return (f.scenario, setting, threat, cards.attack(f.attack), kind, f.verdict, number, reading.baseline, n)
+def _leak(leak: Leak, cards: Cards) -> tuple[str, str, str, str]:
+    number = _number(leak.finding, cards)
+    out = f"{leak.title} (severity {leak.severity} of 4: {leak.severe}). {leak.whose}"
+    return f"{leak.scenario}, {leak.setting}", out, number, f"{leak.action} {leak.advice}"
 
 
-def _scenario(card: ThreatCard) -> tuple[str, str, str, str, str]:
+def _refusals(result: Result) -> list[str]:
+    texts = list(dict.fromkeys(f"{r.subject}: {r.got}" for r in result.refusals))
+    rest = [f"{len(texts) - MOST} more, in the report"] if len(texts) > MOST else []
+    return texts[:MOST] + rest
+
+
+def _scenario(card: ThreatCard) -> tuple[str, str, str]:
     seen = [*card.sees, *(f"it may change {part}" for part in card.changes)]
     given = words.grants(card.given)
     sees = "; ".join([*seen, *([f"it is given {given}"] if given else [])])
-    return card.scenario, card.federation, card.adversary, sees, f"{card.data}; network: {card.model}"
+    return (
+        card.scenario,
+        f"{card.federation}. {card.adversary}: {sees}",
+        f"{card.data}; network: {card.model}",
+    )
 
 
 def _guarantees(result: Result) -> Iterable[Guarantee]:
-    """One row per setting: its guarantee, or that it has none."""
+    """One row per setting with a guarantee."""
     units = {f.cell: f.bound for f in result.findings if f.bound is not None}
     for row in readings.one_per_setting(result.utility):
         limit = units.get(row.cell)
-        unit, neighbours = UNITS[limit.unit] if limit else ("not stated", "not stated")
-        with_bound = row.epsilon is not None
-        yield Guarantee(
-            scenario=row.scenario,
-            setting=tables.setting(row),
-            epsilon=f"{row.epsilon:.3g}" if row.epsilon is not None else "none",
-            delta=f"{row.delta:g}" if row.delta is not None else "none",
-            unit=unit if with_bound else "none",
-            neighbours=neighbours if with_bound else "none",
-            utility=f"{row.metric} {numbers.percent(row.value)} %",
-        )
+        if row.epsilon is not None:
+            yield Guarantee(
+                setting=f"{row.scenario}, {tables.setting(row)}",
+                epsilon=f"{row.epsilon:.3g}",
+                delta=f"{row.delta:g}" if row.delta is not None else "not stated",
+                unit="; ".join(UNITS[limit.unit]) if limit else "not stated",
+                utility=f"{row.metric} {numbers.percent(row.value)} %",
+            )
+
+
+def _unguarded(result: Result) -> str:
+    rows = readings.one_per_setting(result.utility)
+    without = sum(row.epsilon is None for row in rows)
+    return f"Without a guarantee: {without} of {words.count(len(rows), 'settings')}." if rows else ""
 
 
 def _requirements(result: Result, findings: Sequence[Finding], cards: Cards) -> list[Requirement]:
     """OWASP AISVS 1.0, C11.2.4 and C11.2.5, and which findings answer them."""
-    epsilons = sorted({u.epsilon for u in result.utility if u.epsilon is not None})
+    rows = readings.one_per_setting(result.utility)
+    epsilons = sorted({u.epsilon for u in rows if u.epsilon is not None})
     private = f"settings with ε = {', '.join(f'{e:.3g}' for e in epsilons)}" if epsilons else ""
-    without = sum(u.epsilon is None for u in result.utility)
+    without = sum(u.epsilon is None for u in rows)
     rest = f"{words.count(without, 'settings')} without a guarantee" if without else ""
     members = [f for f in findings if cards.metric(f.metric).severity == "membership"]
-    simulated = "; ".join(f"{_number(f, cards)}: {f.verdict}" for f in members)
+    worst = min(members, key=lambda f: ORDER.index(f.verdict), default=None)
+    simulated = (
+        f"{words.count(len(members), 'simulations')}, the worst: {worst.verdict}, {_number(worst, cards)}"
+        if worst
+        else UNTESTED
+    )
     return [
         Requirement(
-            "OWASP AISVS 1.0, C11.2.4 (level 2)",
-            "training on sensitive datasets employs differentially-private optimization",
+            "C11.2.4 (level 2): training on sensitive datasets employs differentially-private optimization",
             words.join_words([part for part in (private, rest) if part]) or UNTESTED,
         ),
         Requirement(
-            "OWASP AISVS 1.0, C11.2.5 (level 3)",
-            "membership-inference attack simulations demonstrate that attack accuracy does not exceed random "
-            "guessing on evaluated data",
-            simulated or UNTESTED,
+            "C11.2.5 (level 3): membership-inference attack simulations demonstrate that attack accuracy "
+            "does not exceed random guessing on evaluated data",
+            simulated,
         ),
     ]
 
@@ -228,16 +257,17 @@ def _requirements(result: Result, findings: Sequence[Finding], cards: Cards) -> 
 def _residual(
     findings: Sequence[Finding], kinds: Mapping[int, str], threats: Mapping[str, str]
 ) -> Iterable[str]:
-    """What remains, by rule: a sentence per verdict and threat, in the order of verdicts."""
-    groups = grouped(findings, lambda f: (f.verdict, threats.get(f.scenario, "an adversary")))
-    for (verdict, threat), group in sorted(
-        groups.items(), key=lambda item: (ORDER.index(item[0][0]), item[0])
-    ):
+    """What remains, by rule: a sentence per verdict, in the order of verdicts."""
+    groups = grouped(findings, lambda f: f.verdict)
+    for verdict, group in sorted(groups.items(), key=lambda item: ORDER.index(item[0])):
         about = {kinds[id(f)] for f in group}
         named = words.join_words([kind for kind in ATTACKS if kind in about])
-        settings = {(f.scenario, f.cell) for f in group}
-        where = words.count(len(settings), "settings")
-        yield f"{threat}: '{verdict}' in {words.count(len(group), 'findings')} about {named}, in {where}."
+        who = words.join_words(
+            [threat for threat in THREATS if threat in {threats.get(f.scenario) for f in group}]
+        )
+        settings = words.count(len({(f.scenario, f.cell) for f in group}), "settings")
+        by = f" by {who}" if who else ""
+        yield f"'{verdict}': {words.count(len(group), 'findings')} about {named}{by}, in {settings}."
 
 
 def _program(result: Result) -> list[tuple[str, str]]:
@@ -258,18 +288,24 @@ def annex_markdown(a: Annex, cells: Sequence[tuple[str, Sequence[str]]]) -> str:
     sections = {
         "1. What was tested": _table(HEADS["scenarios"], a.scenarios),
         "2. Threats, kinds of private data, verdicts": f"{a.matrix.coverage}\n\n{_matrix(a, cells)}",
-        "3. Findings": _table(HEADS["findings"], a.findings),
-        "4. What could not run": _table(HEADS["refusals"], a.refusals),
-        "5. Guarantees (NIST SP 800-226)": _table(HEADS["guarantees"], a.guarantees),
-        "6. Requirements that this is evidence for": _table(HEADS["requirements"], a.requirements),
-        "7. Policy": "\n".join(
-            f"- {escape(f'{state}: {text}' if state else text)}" for state, text in a.policy
+        "3. Leaks, and measures": _table(HEADS["leaks"], a.leaks),
+        "4. Guarantees (NIST SP 800-226)": "\n\n".join(
+            part for part in (_table(HEADS["guarantees"], a.guarantees), escape(a.unguarded)) if part
         ),
-        "8. What remains": "\n".join(f"- {escape(text)}" for text in a.residual),
-        "9. Limits of this annex": "\n".join(f"- {text}" for text in LIMITS),
+        "5. Requirements that this is evidence for": _table(HEADS["requirements"], a.requirements),
+        "6. Limits that were set": _bullets(
+            f"{state}: {text}" if state else text for state, text in a.policy
+        ),
+        "7. What remains": _bullets([*a.residual, *(f"Could not run: {text}" for text in a.refusals)]),
+        "8. Limits of this annex": _bullets(LIMITS),
+        "9. What the assessment must still answer": _bullets(OPEN),
     }
     parts += [f"## {title}\n\n{body or 'None.'}" for title, body in sections.items()]
     return "\n\n".join(parts) + "\n"
+
+
+def _bullets(texts: Iterable[str]) -> str:
+    return "\n".join(f"- {escape(text)}" for text in texts)
 
 
 def _matrix(a: Annex, cells: Sequence[tuple[str, Sequence[str]]]) -> str:
