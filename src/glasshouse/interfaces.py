@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from glasshouse import registry
 from glasshouse.rng import Rng
 from glasshouse.settings import Training
-from glasshouse.tasks.base import Task
+from glasshouse.tasks.base import Reduction, Task
 from glasshouse.tasks.classification import Classification
 from glasshouse.wire import Aggregate, Batch, Broadcast, Crafted, Kind, Mechanism, Trained, Update, Value
 
@@ -154,9 +154,9 @@ def set_mode(model: nn.Module, training: Training, *, dropout: bool) -> None:
             module.training = True
 
 
-def mean_loss(model: nn.Module, batch: Batch) -> Tensor:
-    """The mean of :func:`losses_of`."""
-    return task_of(model).loss(model(batch.inputs), batch.labels, batch.inputs)
+def mean_loss(model: nn.Module, batch: Batch, *, reduction: Reduction = "mean") -> Tensor:
+    """The mean of :func:`losses_of`, or their sum."""
+    return task_of(model).loss(model(batch.inputs), batch.labels, batch.inputs, reduction=reduction)
 
 
 Tamper = Callable[[int], Crafted | None]

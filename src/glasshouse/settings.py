@@ -134,8 +134,10 @@ class Training(Table):
             ``module.train()``: statistics of the batch, dropout, and running statistics that are sent.
         frozen: prefixes of the names of layers that stay in evaluation in mode ``training``.
         precision: of the forward and backward pass; ``float16`` with a scaled loss.
+        reduction: ``mean`` or ``sum`` of the losses of a step's examples.
+        drop_last: steps of fewer than ``batch_size`` examples are left out, as with a loader's ``drop_last``.
         clip_norm: L2 norm to which the gradient of a step is clipped, all tensors together; None: unclipped.
-        accumulate: batches whose mean gradient makes one step.
+        accumulate: batches whose mean gradient makes one step; also at the end, where fewer are left.
         proximal: FedProx's factor of half the squared distance from the received parameters (Li et al. 2020).
         personal: patterns (``bn*``, ``head``) of names of layers or tensors that each client trains and
             keeps: after the agreed start they are never sent in either direction (FedBN: Li et al. 2021).
@@ -145,6 +147,8 @@ class Training(Table):
     mode: Literal["evaluation", "training"] = "evaluation"
     frozen: tuple[str, ...] = ()
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    reduction: Literal["mean", "sum"] = "mean"
+    drop_last: bool = False
     clip_norm: Positive | None = None
     accumulate: Count = 1
     proximal: NotNegative = 0.0

@@ -149,6 +149,14 @@ class Terms:
                 fix="correct the [federation] table",
             )
 
+    def steps(self, examples: int) -> int:
+        """Local steps per round of a client with so many examples; 1 where it sends a gradient."""
+        if self.sends == "gradient":
+            return 1
+        how = self.training
+        batches = examples // self.batch_size if how.drop_last else -(-examples // self.batch_size)
+        return self.local_epochs * -(-batches // how.accumulate)
+
     def rate(self, round: int) -> float:
         """The learning rate in the first local step of a round."""
         return self.learning_rate * self.optimizer.share(round=round)

@@ -1,7 +1,6 @@
 """One attack on one update in memory: no scenario, no files, no score."""
 
 import copy
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, final
@@ -167,7 +166,7 @@ def view(
         kind=sends,
         tensors=_tensors(update, network),
         examples=examples,
-        steps=local_epochs * math.ceil(examples / terms.batch_size),
+        steps=terms.steps(examples),
     )
     check_finite(update_message.tensors, subject="update in memory")
     grants = Grants(

@@ -101,6 +101,8 @@ def group_tasks(scenario: Scenario, group: Group, device: str) -> Iterator[Attac
     """Every call of every attack on one recorded group; none if its federation was refused."""
     attacked = frozenset(r % scenario.federation.rounds for r in scenario.audit.rounds)
     trust_factory = any(":" in m.name for m in (scenario.model, *scenario.federation.client_models))
+    if (task := scenario.data.task) is not None:  # a loss of the user's own
+        trust_factory |= any(":" in value for value in task.arguments.values() if isinstance(value, str))
     folder = Path(group.folder)
     if read_record(folder).refusal is not None:
         return

@@ -124,11 +124,13 @@ class LocalTraining:
             if self.kind == "gradient":
                 yield order[: self.batch_size]
             else:
-                yield from torch.split(order, self.batch_size * self.training.accumulate)
+                used = examples // self.batch_size * self.batch_size if self.training.drop_last else examples
+                yield from torch.split(order[:used], self.batch_size * self.training.accumulate)
 
     def check_enough(self, data: Batch, *, subject: str) -> None:
-        """Refuse no data, or fewer than one batch for a gradient."""
-        if len(data) < (self.batch_size if self.kind == "gradient" else 1):
+        """Refuse no data, or fewer than one batch for a gradient or where the last batch is left out."""
+        whole = self.kind == "gradient" or self.training.drop_last
+        if len(data) < (self.batch_size if whole else 1):
             raise BadValue(
                 subject,
                 needs=f"at least {self.batch_size} examples per client",
@@ -201,17 +203,18 @@ class LocalTraining:
 
         Args:
             model: with ``parameters`` as they are now.
-            batch: examples of the step; ``training.accumulate`` parts of it are passed one after the other.
+            batch: examples of the step; parts of ``batch_size`` are passed one after the other.
             parameters: that are trained.
             before: their received values, from which the proximal term pulls back.
             sign: -1 to ascend.
         """
-        how, parts = self.training, torch.chunk(torch.arange(len(batch)), self.training.accumulate)
+        how, parts = self.training, torch.split(torch.arange(len(batch)), self.batch_size)
         total = {name: torch.zeros_like(p) for name, p in parameters.items()}
         scale = LOSS_SCALE if how.precision == "float16" else 1.0
         for rows in parts:
             with _autocast(how, self.device):
-                loss = sign * mean_loss(model, batch.pick(rows)) * (scale / len(parts))
+                loss = mean_loss(model, batch.pick(rows), reduction=how.reduction)
+                loss = sign * loss * (scale / len(parts))
             gradients = torch.autograd.grad(
                 loss, list(parameters.values()), allow_unused=True, materialize_grads=True
             )

@@ -69,9 +69,17 @@ class Task(ABC):
         return True
 
     @property
-    def signal(self) -> LabelSignal:
-        """How label read-outs find classes in a gradient; for tasks with ``one_label``."""
+    def signal(self) -> LabelSignal | None:
+        """How label read-outs find classes in a gradient; for tasks with ``one_label``.
+
+        None: in no such form; they then differentiate the loss for each class.
+        """
         return LabelSignal()
+
+    @property
+    def code(self) -> str:
+        """``module:function`` of the user's that the loss runs; empty: none."""
+        return ""
 
     def chances(self, outputs: Tensor) -> Tensor:
         """Probabilities (B, K) that the loss compares with one-hot labels; for tasks with ``one_label``."""

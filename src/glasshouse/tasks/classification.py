@@ -4,7 +4,7 @@ Shape letters: B examples, K classes.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, final
+from typing import ClassVar, Final, final
 
 import torch
 from torch import Tensor
@@ -12,9 +12,14 @@ from torch.nn import functional as F
 
 from glasshouse.errors import BadValue
 from glasshouse.outside import limits
-from glasshouse.registry import Card
+from glasshouse.registry import Card, import_factory
 from glasshouse.rng import Rng
 from glasshouse.tasks.base import LabelSignal, Reduction, Task, Unknown
+
+CRITERIA: Final = ("cross_entropy", "binary", "squared", "focal")
+"""Losses by name; whatever else stands in ``Classification.criterion`` is a function of the user's."""
+CODE: Final = ":"
+"""Stands in the name of a function of the user's."""
 
 
 @final
@@ -26,9 +31,13 @@ class Classification(Task):
         classes: K.
         weights: one per class, as of ``torch.nn.CrossEntropyLoss``; empty: all 1.
         smoothing: label smoothing, in [0, 1).
+        ignored: classes whose examples add nothing, as ``ignore_index``: their weight is 0.
         criterion: ``cross_entropy``; ``binary``: binary cross-entropy of every logit against the one-hot
-            label, mean over the classes; ``focal``: cross-entropy times (1 − p)^gamma (Lin et al. 2017,
-            arXiv:1708.02002). The last two take neither weights nor smoothing.
+            label, mean over the classes; ``squared``: likewise the squared difference of logit and one-hot
+            label, as ``torch.nn.MSELoss``; ``focal``: cross-entropy times (1 − p)^gamma (Lin et al. 2017,
+            arXiv:1708.02002); or a loss of your own, ``module:function``, which is called with outputs (B, K)
+            and one-hot labels (B, K) and returns the loss of each example, (B,). All but the first take
+            neither weights nor smoothing nor ignored classes.
         gamma: of ``focal``, >= 0.
 
     Examples:
@@ -46,8 +55,9 @@ class Classification(Task):
     classes: int
     weights: tuple[float, ...] = ()
     smoothing: float = 0.0
-    criterion: Literal["cross_entropy", "binary", "focal"] = "cross_entropy"
+    criterion: str = "cross_entropy"
     gamma: float = 2.0
+    ignored: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         weighted = len(self.weights) in (0, self.classes) and all(0 <= w < float("inf") for w in self.weights)
@@ -59,24 +69,40 @@ class Classification(Task):
                 fix="correct the task: one logit per class; one logit alone is task 'multilabel'",
             )
 
-        plain = not self.weights and not self.smoothing
-        if self.gamma < 0 or (self.criterion != "cross_entropy" and not plain):
+        weighs = bool(self.weights or self.smoothing or self.ignored)
+        known = self.criterion in CRITERIA or CODE in self.criterion
+        fits = all(0 <= c < self.classes for c in self.ignored) and len(set(self.ignored)) < self.classes
+        if self.gamma < 0 or not known or not fits or (self.criterion != "cross_entropy" and weighs):
             raise BadValue(
                 "task 'classification'",
-                needs="gamma >= 0; weights and smoothing only with criterion cross_entropy",
+                needs=f"criterion {', '.join(CRITERIA)} or module:function; gamma >= 0; weights, smoothing "
+                "and ignored classes, not all of them, only with cross_entropy",
                 got=f"criterion = {self.criterion}, gamma = {self.gamma}, {len(self.weights)} weights, "
-                f"smoothing = {self.smoothing}",
-                fix="leave weights and smoothing out, or take cross_entropy",
+                f"smoothing = {self.smoothing}, ignored = {self.ignored}",
+                fix="leave weights, smoothing and ignored out, or take cross_entropy",
             )
 
     @property
-    def signal(self) -> LabelSignal:
-        """Cross-entropy as it is weighted and smoothed; binary cross-entropy in units of 1/K."""
-        unit = 1 / self.classes if self.criterion == "binary" else 1.0
-        return LabelSignal(unit=unit, weights=self.weights, smoothing=self.smoothing)
+    def factors(self) -> tuple[float, ...]:
+        """The weight of each class, 0 where it is ignored; empty: all 1."""
+        if not self.ignored:
+            return self.weights
+        weights = self.weights or (1.0,) * self.classes
+        return tuple(0.0 if c in self.ignored else w for c, w in enumerate(weights))
+
+    @property
+    def signal(self) -> LabelSignal | None:
+        """Cross-entropy as it is weighted and smoothed; means over the K classes are in units of 1/K."""
+        if self.code:
+            return None
+        units = {"binary": 1 / self.classes, "squared": 2 / self.classes}
+        unit = units.get(self.criterion, 1.0)
+        return LabelSignal(unit=unit, weights=self.factors, smoothing=self.smoothing)
 
     def chances(self, outputs: Tensor) -> Tensor:
-        """Softmax of the logits, or the sigmoid of each."""
+        """Softmax of the logits, the sigmoid of each, or the logits themselves (``squared``)."""
+        if self.criterion == "squared":
+            return outputs
         return outputs.sigmoid() if self.criterion == "binary" else outputs.softmax(1)
 
     @property
@@ -101,7 +127,12 @@ class Classification(Task):
     @property
     def separable(self) -> bool:
         """Not with class weights: torch divides by the sum of the weights of the batch."""
-        return not self.weights
+        return not self.factors
+
+    @property
+    def code(self) -> str:
+        """The loss of one's own, whose code runs; empty: the criterion is one of ours."""
+        return self.criterion if CODE in self.criterion else ""
 
     def losses(self, outputs: Tensor, labels: Tensor, inputs: Tensor) -> Tensor:
         """Cross-entropy, (B,), scaled so that its mean is the loss of ``torch.nn.CrossEntropyLoss``.
@@ -111,14 +142,14 @@ class Classification(Task):
         del inputs
         if self.criterion != "cross_entropy":
             return self._other(outputs, labels)
-        weight = outputs.new_tensor(self.weights) if self.weights else None
+        weight = outputs.new_tensor(self.factors) if self.factors else None
         losses = F.cross_entropy(
             outputs, labels, weight=weight, label_smoothing=self.smoothing, reduction="none"
         )
-        if weight is None or labels.is_floating_point():
+        if weight is None:
             return losses
         # torch divides the weighted sum by the sum of the weights of the batch, not by its size.
-        return losses * len(labels) / weight[labels].sum()
+        return losses * len(labels) / _weighed(labels, weight)
 
     def loss(
         self, outputs: Tensor, labels: Tensor, inputs: Tensor, *, reduction: Reduction = "mean"
@@ -128,17 +159,24 @@ class Classification(Task):
         if self.criterion != "cross_entropy":
             losses = self._other(outputs, labels)
             return losses.mean() if reduction == "mean" else losses.sum()
-        weight = outputs.new_tensor(self.weights) if self.weights else None
+        weight = outputs.new_tensor(self.factors) if self.factors else None
+        if weight is not None and reduction == "mean" and labels.is_floating_point():
+            # torch divides probabilities by the size of the batch; here as the labels that they stand for
+            return self.losses(outputs, labels, outputs).mean()
         return F.cross_entropy(
             outputs, labels, weight=weight, label_smoothing=self.smoothing, reduction=reduction
         )
 
     def _other(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Binary cross-entropy or focal loss, (B,)."""
+        """Binary cross-entropy, squared error, focal loss or the user's own, (B,)."""
         wanted = labels if labels.is_floating_point() else F.one_hot(labels, self.classes)
         wanted = wanted.to(outputs.dtype)
+        if self.code:
+            return _own_losses(self.code, outputs, wanted)
         if self.criterion == "binary":
             return F.binary_cross_entropy_with_logits(outputs, wanted, reduction="none").mean(1)
+        if self.criterion == "squared":
+            return (outputs - wanted).square().mean(1)
         logs = outputs.log_softmax(1)
         return -(wanted * (1 - logs.exp()) ** self.gamma * logs).sum(1)
 
@@ -155,3 +193,27 @@ class Classification(Task):
     def guess(self, labels: Tensor, count: int, *, rng: Rng) -> Tensor:
         """Labels drawn from the public ones."""
         return labels[torch.randint(len(labels), (count,), generator=rng.torch())]
+
+
+def _weighed(labels: Tensor, weight: Tensor) -> Tensor:
+    """The sum of the weights of a batch of labels (B,), or of probabilities (B, K)."""
+    return (labels.to(weight.dtype) @ weight if labels.is_floating_point() else weight[labels]).sum()
+
+
+def _own_losses(name: str, outputs: Tensor, wanted: Tensor) -> Tensor:
+    """What the function ``name`` returns, checked.
+
+    Raises:
+        BadFile: it cannot be imported.
+        BadValue: it returned something else than one number per example.
+    """
+    losses = import_factory(name, f"loss '{name}'")(outputs, wanted)
+    if isinstance(losses, Tensor) and losses.shape == outputs.shape[:1]:
+        return losses
+    got = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+    raise BadValue(
+        f"loss '{name}'",
+        needs=f"the loss of each example, ({len(outputs)},)",
+        got=str(got),
+        fix="reduce over the classes and not over the batch (reduction='none')",
+    )

@@ -14,7 +14,7 @@ from torch import Tensor
 from glasshouse import wire
 from glasshouse.errors import BadFile, BadValue
 from glasshouse.outside import limits
-from glasshouse.outside.files import check_holes, plain_file, printable
+from glasshouse.outside.files import check_holes, plain_file, printable, shorten
 from glasshouse.outside.schema import (
     ArchitectureFile,
     Client,
@@ -175,14 +175,22 @@ def architecture_of(stated: ArchitectureFile, *, subject: str, trust_factory: bo
     """The architecture described in a file.
 
     Raises:
-        BadFile: it is neither registered nor a trusted ``module:factory``.
+        BadFile: it is neither registered nor a trusted ``module:factory``, or its loss is code.
     """
     check_name(stated.name, subject=subject, trust_factory=trust_factory)
     fix = "correct the architecture: docs/transcript.md lists its keys"
+    task: Task = plugin_of("tasks", stated.task, subject=subject, fix=fix)
+    if task.code and not trust_factory:
+        raise BadFile(
+            subject,
+            needs="a loss of ours: a file from outside never has code imported",
+            got=f"the loss {shorten(task.code)}",
+            fix="--trust-factory runs that module's code: only if you wrote it or read it",
+        )
     return wire.Architecture(
         name=stated.name,
         inputs=plugin_of("modalities", stated.inputs, subject=subject, fix=fix),
-        task=plugin_of("tasks", stated.task, subject=subject, fix=fix),
+        task=task,
         arguments=stated.arguments,
     )
 

@@ -37,6 +37,7 @@ from glasshouse.attacks.parts.replica import Replica
 from glasshouse.attacks.parts.restore import restore_columns
 from glasshouse.privacy.marks import ROUNDING, grid_bits, noise_of, scattered_zeros
 from glasshouse.rng import Rng
+from glasshouse.tasks.base import LabelSignal
 from glasshouse.tensors import norm, widen
 from glasshouse.wire import Value
 
@@ -70,7 +71,10 @@ def detect(replica: Replica, *, images: Tensor | None = None, rng: Rng) -> Defen
     bound = transforms.estimate(gradient, last=last).layer_clip
     if bound is not None:
         return _guess(replica, "clip_layers", norm=bound)
-    if replica.images == 1 and replica.update.steps == 1 and bias is not None and bool(bias.any()):
+    # How one example's bias gradient should look is known of plain cross-entropy alone.
+    plain = replica.terms.architecture.task.signal == LabelSignal()
+    alone = plain and replica.images == 1 and replica.update.steps == 1
+    if alone and bias is not None and bool(bias.any()):
         return _single(replica, widen(weight), widen(bias), noise)
     if noise:
         return _guess(replica, "gaussian_noise", std=noise)

@@ -15,7 +15,7 @@ examples are distributed over them in proportion to the rise of their biases, wh
 A class that occurs less often than the model expects is then missed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Literal
 
 import torch
@@ -124,19 +124,38 @@ def counts(sums: Tensor, expected: Tensor, examples: int, signal: LabelSignal = 
 
 
 def _weighted_counts(shares: Tensor, weights: Tensor, examples: int) -> Tensor:
-    """Counts n whose weighted shares ``n w / Σ n w`` are nearest to ``shares``, by exchanging examples."""
-    every = torch.eye(len(shares), dtype=shares.dtype, device=shares.device)
+    """Counts n whose weighted shares ``n w / Σ n w`` are nearest to ``shares``, by exchanging examples.
+
+    Classes of weight 0 leave no trace: none is ever counted.
+    """
+    if bool((weights == 0).any()):
+        seen = weights > 0
+        counted = torch.zeros(len(weights), dtype=torch.int64, device=shares.device)
+        counted[seen] = _weighted_counts(shares[seen], weights[seen], examples)
+        return counted
 
     def errors(candidates: Tensor) -> Tensor:
         weighted = candidates * weights
         return (weighted / weighted.sum(1, keepdim=True).clamp_min(1e-12) - shares).square().sum(1)
 
+    return _exchanged(errors, shares, examples)
+
+
+def _exchanged(errors: Callable[[Tensor], Tensor], like: Tensor, examples: int) -> Tensor:
+    """Counts that add up to ``examples`` with a small error, by adding and exchanging examples.
+
+    Args:
+        errors: of candidates (R, K), (R,).
+        like: a tensor of K rows, for the type and the place.
+        examples: B.
+    """
+    every = torch.eye(len(like), dtype=like.dtype, device=like.device)
     # One example after the other, each in the class that fits best; then single exchanges while they help.
-    now = torch.zeros_like(shares)
+    now = torch.zeros(len(like), dtype=like.dtype, device=like.device)
     for _ in range(examples):
         now = now + every[int(errors(now + every).argmin())]
     lowest = float(errors(now[None]))
-    for _ in range(examples * len(shares)):
+    for _ in range(examples * len(like)):
         present = torch.where(now > 0)[0]
         moved = (now - every[present])[:, None] + every[None]
         each = errors(moved.flatten(0, 1))
@@ -154,14 +173,49 @@ def expected_probabilities(replica: Replica, *, rng: Rng) -> Tensor:
     real ones; classes are then assumed equally likely, as training makes them on balanced data.
     """
     with torch.no_grad():
-        probes = replica.terms.architecture.inputs.probes(PROBES, rng.torch())
-        logits: Tensor = replica.model(probes.to(replica.device))
+        logits = _probed(replica, rng=rng)
     each = replica.terms.architecture.task.chances(widen(logits))
-    shares = each / each.sum(1, keepdim=True)
+    shares = each.clamp_min(0)  # outputs of a squared loss may be negative
+    shares = shares / shares.sum(1, keepdim=True).clamp_min(1e-12)
     information = _entropy(shares.mean(0)) - _entropy(shares).mean()
     if float(information) > LEARNT:
         return torch.full_like(each[0], 1 / replica.classes)
     return each.mean(0)
+
+
+def _probed(replica: Replica, *, rng: Rng) -> Tensor:
+    """(PROBES, K) outputs for random examples, in the mode in which the client trained."""
+    probes = replica.terms.architecture.inputs.probes(PROBES, rng.torch())
+    outputs: Tensor = replica.trained(probes.to(replica.device))
+    return outputs
+
+
+def slopes_of(replica: Replica, *, rng: Rng) -> Tensor:
+    """(K, K): row y is the mean gradient of the outputs for an example of class y, by differentiation.
+
+    For losses of which nothing is known: they are called with every label, on random examples.
+    """
+    task = replica.terms.architecture.task
+    with torch.no_grad():
+        outputs = _probed(replica, rng=rng)
+    rows = []
+    for label in range(replica.classes):
+        points = outputs.detach().clone().requires_grad_()
+        labels = torch.full((len(points),), label, dtype=torch.int64, device=points.device)
+        losses = task.losses(points, labels, points)
+        (slope,) = torch.autograd.grad(losses.sum(), points)
+        rows.append(widen(slope).mean(0))
+    return torch.stack(rows)
+
+
+def counts_by_slopes(sums: Tensor, slopes: Tensor, examples: int) -> Tensor:
+    """Counts n whose mean of ``slopes`` (K, K), ``Σ n_y slopes_y / B``, is nearest to ``sums``."""
+    wanted = widen(sums)
+
+    def errors(candidates: Tensor) -> Tensor:
+        return (candidates @ slopes / examples - wanted).square().sum(1)
+
+    return _exchanged(errors, slopes, examples)
 
 
 def _entropy(probabilities: Tensor) -> Tensor:
@@ -191,15 +245,27 @@ def infer_labels(replica: Replica, *, rng: Rng, rule: Rule = "sums") -> Tensor:
         raise Inapplicable(
             "label inference by column-wise minima", needs=needs, got=got, fix="use rule 'sums'"
         )
-    if replica.images == 1:  # whatever the weights and the smoothing, only the label's entry is negative
+    task, summed = replica.terms.architecture.task, replica.terms.training.reduction == "sum"
+    signal = task.signal
+    if replica.images == 1 and signal is not None:  # whatever the weights, only the label's entry is negative
         return sums(replica).argmin()[None]
+    if summed and signal is not None and signal.weights:
+        raise Inapplicable(
+            f"label inference for client {replica.update.client} in round {replica.update.round}",
+            needs="a mean of weighted losses, or a sum of losses that have no weights",
+            got="a sum of weighted losses, whose unit depends on the labels",
+            fix="grant the labels (threat.grants)",
+        )
     class_sums = sums(replica)
-    if replica.adaptive:
+    if replica.adaptive:  # only signs remain, under any loss
         rises = class_sums.clamp_max(0)
         class_counts = counts(rises / rises.sum().abs(), torch.zeros_like(rises), replica.images)
     else:
-        expected, signal = expected_probabilities(replica, rng=rng), replica.terms.architecture.task.signal
-        class_counts = counts(class_sums, expected, replica.images, signal)
+        expected = expected_probabilities(replica, rng=rng)
+        if signal is None:
+            class_counts = counts_by_slopes(class_sums, slopes_of(replica, rng=rng), replica.images)
+        else:
+            class_counts = counts(class_sums, expected, replica.images, signal)
     return torch.arange(replica.classes, device=class_counts.device).repeat_interleave(class_counts)
 
 

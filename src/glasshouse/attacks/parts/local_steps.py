@@ -118,6 +118,8 @@ class LocalSteps:
         rates: learning rate of each step.
         how: the optimizer.
         training: what else happens in a step: clipping, the proximal term.
+        batch: images that are passed together in a step, whose mean gradient over such parts is taken
+            (accumulation); 0: all at once.
         soften: for Adam, the share of each tensor's mean ``|g|`` that is added to ``eps``, so that steps have
             a useful gradient; 0: unchanged.
     """
@@ -126,6 +128,7 @@ class LocalSteps:
     rates: tuple[float, ...]
     how: Optimizer
     training: Training = ORDINARY
+    batch: int = 0
     soften: float = 0.0
 
     def repeat(self, start: Mapping[str, Tensor], gradient: Gradient, *, through: bool) -> dict[str, Tensor]:
@@ -138,13 +141,21 @@ class LocalSteps:
         """
         now, state = dict(start), {name: _State() for name in start}
         for number, (rows, rate) in enumerate(zip(self.rows, self.rates, strict=True), start=1):
-            slope = self._bounded(gradient(now, rows), now, start)
+            slope = self._bounded(self._mean(gradient, now, rows), now, start)
             for name, p in now.items():
                 p, g = self._decayed(p, slope[name], rate)
                 now[name] = p - rate * self._direction(g, state[name], number)
             if not through:
                 now = {name: p.detach().requires_grad_() for name, p in now.items()}
         return now
+
+    def _mean(self, gradient: Gradient, now: Mapping[str, Tensor], rows: Tensor) -> Mapping[str, Tensor]:
+        """The mean gradient over the parts of a step."""
+        parts = torch.split(rows, self.batch or len(rows))
+        if len(parts) == 1:
+            return gradient(now, rows)
+        each = [gradient(now, part) for part in parts]
+        return {name: torch.stack([g[name] for g in each]).mean(0) for name in now}
 
     def _bounded(
         self, slope: Mapping[str, Tensor], now: Mapping[str, Tensor], start: Mapping[str, Tensor]

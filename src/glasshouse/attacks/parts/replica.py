@@ -24,7 +24,7 @@ from glasshouse.interfaces import set_mode
 from glasshouse.modalities.base import Modality
 from glasshouse.models.build import build, load
 from glasshouse.models.text.base import TextModel
-from glasshouse.tensors import check_finite, device_of
+from glasshouse.tensors import check_finite, device_of, scale_tensors
 from glasshouse.transcript.view import View
 from glasshouse.wire import Broadcast, Terms, Update
 
@@ -61,8 +61,10 @@ class Replica:
 
     @property
     def images(self) -> int:
-        """B, the number of examples behind the update."""
-        return self.update.examples
+        """B, the number of examples behind the update: without those that ``drop_last`` left out."""
+        size, terms = self.terms.batch_size, self.terms
+        dropped = terms.training.drop_last and terms.local_epochs == 1 and self.update.kind != "gradient"
+        return self.update.examples // size * size if dropped else self.update.examples
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -150,7 +152,7 @@ class Replica:
         return self._sent()
 
     def gradient(self) -> dict[str, Tensor]:
-        """The update as one gradient of the mean loss over the B images.
+        """The update as one gradient of the mean loss over the B images, also where clients sum losses.
 
         Exact for a gradient and for a single local step. After several steps it is the mean of their
         gradients, treated as if all had been taken at the received weights.
@@ -158,12 +160,21 @@ class Replica:
         Raises:
             Inapplicable: clients use Adam or AdamW, whose steps do not determine the gradient.
         """
+        share = 1.0 / self._summed()
         if self.update.kind == "gradient":
-            return self._sent()
+            return self._sent() if share == 1.0 else scale_tensors(self._sent(), share)
         check_linear(self.terms, subject=f"the gradient behind the update of client {self.update.client}")
         weight = self.terms.optimizer.weight(round=self.update.round, steps=self.update.steps)
-        factor = -1.0 / (self.terms.learning_rate * weight)
+        factor = -share / (self.terms.learning_rate * weight)
         return {name: t * factor for name, t in self.moved().items()}
+
+    def _summed(self) -> float:
+        """How many losses a step adds up where it does not average them; 1 where it does."""
+        if self.terms.training.reduction == "mean":
+            return 1.0
+        if self.update.kind == "gradient":
+            return float(self.images)
+        return float(min(self.terms.batch_size, self.images))
 
     def clamped_gradient(self) -> tuple[dict[str, Tensor], dict[str, float]]:
         """The gradient behind one step of Adam, softly clamped, and the levels: as high as rounding allows.

@@ -39,6 +39,7 @@ from glasshouse.modalities.row import Row
 from glasshouse.models.build import build
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
+from glasshouse.tasks.base import LabelSignal
 from glasshouse.transcript.view import View
 from glasshouse.wire import Architecture
 
@@ -103,6 +104,13 @@ class DoubleSpan:
         table = client.inputs
         if not isinstance(table, Row):
             raise Inapplicable(SUBJECT, needs="rows of a table", got=table.nouns, fix="use spear or dager")
+        if client.terms.architecture.task.signal != LabelSignal():
+            raise Inapplicable(
+                SUBJECT,
+                needs="plain cross-entropy: a row's gradients under all labels, weighted by p, add up to 0",
+                got=repr(client.terms.architecture.task),
+                fix="use linear_input or spear, which read rows under any loss",
+            )
         weight = raw_gradient(client, first_linear(client, subject=SUBJECT))
         found = read_rows(client, weight, table, affine=self.affine)
         inputs = torch.from_numpy(np.repeat(found.rows, found.counts, 0)).float()

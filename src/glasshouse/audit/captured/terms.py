@@ -6,7 +6,6 @@ same batches under the declared terms must give the same result. If not, the ter
 find the one that is probably wrong.
 """
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -118,7 +117,7 @@ def _miscounted(case: Case) -> str:
     if max(sizes) != terms.batch_size and len(sizes) > 1:
         return f"batch_size: declared {terms.batch_size}, but steps of {max(sizes)} examples were recorded"
     examples = len(case.used.rows())
-    declared = terms.local_epochs * math.ceil(examples / terms.batch_size)
+    declared = terms.steps(examples)
     if len(sizes) != declared:
         return (
             f"local_epochs: declared {terms.local_epochs}, so {declared} steps over {examples} examples, but "

@@ -49,9 +49,17 @@ def schedule(replica: Replica) -> tuple[Tensor, ...]:
 
     Example: 5 images, batches of 2 and 6 steps give 0 1 | 2 3 | 4 | 0 1 | 2 3 | 4.
     """
-    size = replica.terms.batch_size * replica.terms.training.accumulate
-    batches = torch.split(torch.arange(replica.images), size)
+    batches = epoch(replica)
     return tuple(batches[step % len(batches)] for step in range(replica.update.steps))
+
+
+def epoch(replica: Replica) -> tuple[Tensor, ...]:
+    """:func:`schedule` of one pass over the images."""
+    terms = replica.terms
+    used = replica.images
+    if terms.training.drop_last and used > terms.batch_size:  # which images a pass leaves out is not known
+        used = used // terms.batch_size * terms.batch_size
+    return torch.split(torch.arange(used), terms.batch_size * terms.training.accumulate)
 
 
 @final
@@ -138,12 +146,28 @@ def local_steps(replica: Replica, steps: Steps, *, soften: float = 0.0) -> Local
     """The local steps to simulate on candidates; None: the update is read as one gradient."""
     update, terms = replica.update, replica.terms
     several = update.kind != "gradient" and update.steps > 1 and steps == "simulate"
+    several = several or (steps == "simulate" and _is_divided(replica))
     if not several and not replica.adaptive:
         return None
     rows = schedule(replica) if several else (torch.arange(replica.images),)
     shares = [terms.optimizer.share(round=update.round, step=step) for step in range(len(rows))]
     rates = tuple(terms.learning_rate * share for share in shares)
-    return LocalSteps(rows=rows, rates=rates, how=terms.optimizer, training=terms.training, soften=soften)
+    return LocalSteps(
+        rows=rows,
+        rates=rates,
+        how=terms.optimizer,
+        training=terms.training,
+        batch=terms.batch_size,
+        soften=soften,
+    )
+
+
+def _is_divided(replica: Replica) -> bool:
+    """Whether one step has several batches whose mean gradient is not that of all its images together."""
+    size, how, task = replica.terms.batch_size, replica.terms.training, replica.terms.architecture.task
+    if replica.update.kind == "gradient" or how.accumulate == 1 or replica.images <= size:
+        return False
+    return bool(replica.images % size) or replica.uses_batch_statistics or not task.separable
 
 
 def target_of(replica: Replica, steps: LocalSteps | None) -> dict[str, Tensor]:
@@ -258,6 +282,14 @@ class _Reading:
 
 
 def _read(client: Replica, steps: Steps, adaptive: bool | Adaptation) -> _Reading:
+    task, how = client.terms.architecture.task, client.terms.training
+    if how.reduction == "sum" and not task.separable:
+        raise Inapplicable(
+            f"matching the update of client {client.update.client} in round {client.update.round}",
+            needs="a mean of weighted losses, or a sum of losses that have no weights",
+            got=f"a sum of losses of {task!r}",
+            fix="use linear_input, or another attack that repeats no loss",
+        )
     repeated = local_steps(client, steps, soften=SOFTEN)
     target, levels = target_of(client, repeated), None
     if client.adaptive and client.update.steps == 1:
@@ -285,7 +317,7 @@ def _engine(readings: Sequence[_Reading], *, form: Form, bf16: bool) -> Engine:
     if one.levels is not None and steps is not None:
         LOG.info("matching a clamped gradient, one restart after the other")
         known = scale_tensors(received, steps.how.weight_decay if steps.how.name == "adam" else 0.0)
-        return Plain(model, received, one.target, masks=masks, levels=one.levels, known=known)
+        return Plain(model, received, one.target, masks=masks, steps=steps, levels=one.levels, known=known)
     if steps is not None:
         LOG.info("matching %d local steps by simulation, one restart after the other", len(steps.rows))
         return Plain(model, received, one.target, masks=masks, steps=steps, known=client.decay())

@@ -193,7 +193,7 @@ class Ghost:
             tape = dict(self._tape)
             self._tape.clear()
             logits = logits.to(self._targets.precision)
-            loss = self._task.loss(logits, targets.flatten(0, 1), flat, reduction="sum") / images
+            loss = self._loss(logits, targets, flat)
             outputs = [tape[name][1] for name, _ in self._layers]
             slopes = torch.autograd.grad(loss, [*outputs, *weights.values()], create_graph=create_graph)
             deltas, known = slopes[: len(outputs)], dict(zip(weights, slopes[len(outputs) :], strict=True))
@@ -205,6 +205,14 @@ class Ghost:
                     gradients, pairs = self._layer(name, module, seen, restarts=restarts, of=chosen)
                     formed, triples = formed | gradients, triples | pairs
                 return self._targets.compare(formed, triples, chosen, exact=self._form == "explicit")
+
+    def _loss(self, logits: Tensor, targets: Tensor, flat: Tensor) -> Tensor:
+        """The sum over the restarts of the mean losses of their images."""
+        images = targets.shape[1]
+        if self._task.separable:
+            return self._task.loss(logits, targets.flatten(0, 1), flat, reduction="sum") / images
+        parts = zip(logits.split(images), targets, flat.split(images), strict=True)
+        return torch.stack([self._task.loss(z, y, x) for z, y, x in parts]).sum()
 
     def _layer(
         self,

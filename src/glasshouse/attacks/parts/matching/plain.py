@@ -18,6 +18,7 @@ from glasshouse.attacks.parts.matching.ghost_layers import explicit
 from glasshouse.attacks.parts.matching.targets import Moments, moments
 from glasshouse.interfaces import task_of
 from glasshouse.settings import covers
+from glasshouse.tasks.base import Reduction
 
 
 @final
@@ -58,6 +59,7 @@ class Plain:
             if covers(personal, name) and name not in target
         }
         self._steps, self._levels, self._known = steps, levels, dict(known or {})
+        self._reduction: Reduction = "mean" if steps is None else steps.training.reduction
 
     def __call__(
         self,
@@ -103,7 +105,7 @@ class Plain:
             # Running statistics are copied: in training mode the forward pass would overwrite the model's.
             state = {**{name: t.clone() for name, t in self._model.named_buffers()}, **parameters}
             outputs = functional_call(self._model, state, (inputs,))
-            loss = self._task.loss(outputs, targets, inputs)
+            loss = self._task.loss(outputs, targets, inputs, reduction=self._reduction)
             gradients = torch.autograd.grad(
                 loss,
                 list(parameters.values()),

@@ -16,7 +16,7 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from glasshouse.attacks.parts.matching.distance import schedule
+from glasshouse.attacks.parts.matching.distance import epoch
 from glasshouse.attacks.parts.replica import Replica
 from glasshouse.attacks.parts.search.adam import Descent, Found, adam
 from glasshouse.attacks.parts.search.rows import LOOKS, Labelled, with_labels
@@ -78,9 +78,8 @@ def step_of(client: Replica) -> Tensor:
     Example: 5 images in batches of 2 give 0 0 1 1 2.
     """
     place = torch.zeros(client.images, dtype=torch.int64)
-    for step, rows in enumerate(schedule(client)):
-        if step * client.terms.batch_size < client.images:
-            place[rows] = step
+    for step, rows in enumerate(epoch(client)):
+        place[rows] = step
     return place
 
 
