@@ -180,6 +180,8 @@ class Traits:
         like: the protocol whose attacks read these updates as well; empty: attacks name this one.
         terms: options that are terms of local training: option → key of ``federation.training``.
         averages: the server adds the mean change; False: its step cannot be undone from two models.
+        controls: control variates travel, which correct every local step (SCAFFOLD).
+        stale: updates are applied one by one, late ones too, so that no sum of a round exists.
     """
 
     sends: Kind = "delta"
@@ -191,6 +193,8 @@ class Traits:
     like: str = ""
     terms: Mapping[str, str] = field(default_factory=dict)
     averages: bool = True
+    controls: bool = False
+    stale: bool = False
 
     @property
     def kinds(self) -> tuple[Kind, ...]:

@@ -139,6 +139,10 @@ class Training(Table):
         clip_norm: L2 norm to which the gradient of a step is clipped, all tensors together; None: unclipped.
         accumulate: batches whose mean gradient makes one step; also at the end, where fewer are left.
         proximal: FedProx's factor of half the squared distance from the received parameters (Li et al. 2020).
+        local_steps: steps that a client takes in a round, whatever its number of examples, in passes that go on
+            as long as needed; None: as many as ``local_epochs`` passes take.
+        epochs_by_client: passes of each client, in turn by its id; empty: ``local_epochs``.
+        batch_sizes_by_client: likewise examples per step; empty: ``batch_size``.
         personal: patterns (``bn*``, ``head``) of names of layers or tensors that each client trains and
             keeps: after the agreed start they are never sent in either direction (FedBN: Li et al. 2021).
         fixed: likewise of what nobody trains or sends, such as a public backbone.
@@ -152,6 +156,9 @@ class Training(Table):
     clip_norm: Positive | None = None
     accumulate: Count = 1
     proximal: NotNegative = 0.0
+    local_steps: Count | None = None
+    epochs_by_client: tuple[Count, ...] = ()
+    batch_sizes_by_client: tuple[Count, ...] = ()
     personal: tuple[str, ...] = ()
     fixed: tuple[str, ...] = ()
 

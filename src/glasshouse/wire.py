@@ -6,8 +6,8 @@ shared and never modified.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal, final
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal, final
 
 from torch import Tensor
 
@@ -20,6 +20,7 @@ from glasshouse.tasks.base import Task
 from glasshouse.tasks.classification import Classification
 
 __all__ = [
+    "CONTROL",
     "Aggregate",
     "Architecture",
     "Batch",
@@ -43,6 +44,8 @@ Kind = Literal["gradient", "delta", "parameters", "logits", "document"]
 Place = Literal["local", "gradient", "update"]
 Stage = Literal["train", "evaluate"]
 Value = float | int | str | bool
+CONTROL: Final = "control."
+"""How names of control variates begin, among tensors of a broadcast and untrained state of an update."""
 
 
 @final
@@ -149,11 +152,36 @@ class Terms:
                 fix="correct the [federation] table",
             )
 
+    def of_client(self, client: int) -> "Terms":
+        """The terms with this client's own passes and batch size.
+
+        Examples:
+            >>> from glasshouse.settings import Training
+            >>> agreed = Architecture.of("mlp", (1, 8, 8), 10)
+            >>> how = Training(epochs_by_client=(1, 5))
+            >>> terms = Terms(
+            ...     protocol="fedavg", architecture=agreed, sends="delta", clients=4, cohort=4, batch_size=2,
+            ...     training=how,
+            ... )
+            >>> [terms.of_client(client).local_epochs for client in range(4)]
+            [1, 5, 1, 5]
+        """
+        how = self.training
+        epochs, sizes = how.epochs_by_client, how.batch_sizes_by_client
+        if not epochs and not sizes:
+            return self
+        return replace(
+            self,
+            local_epochs=epochs[client % len(epochs)] if epochs else self.local_epochs,
+            batch_size=sizes[client % len(sizes)] if sizes else self.batch_size,
+            training=how.model_copy(update={"epochs_by_client": (), "batch_sizes_by_client": ()}),
+        )
+
     def steps(self, examples: int) -> int:
         """Local steps per round of a client with so many examples; 1 where it sends a gradient."""
-        if self.sends == "gradient":
-            return 1
         how = self.training
+        if self.sends == "gradient" or how.local_steps is not None:
+            return how.local_steps or 1
         batches = examples // self.batch_size if how.drop_last else -(-examples // self.batch_size)
         return self.local_epochs * -(-batches // how.accumulate)
 

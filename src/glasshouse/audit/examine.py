@@ -18,7 +18,7 @@ from glasshouse.errors import BadFile
 from glasshouse.models.outline import outline
 from glasshouse.outside import limits
 from glasshouse.outside.files import printable
-from glasshouse.wire import Architecture, Broadcast, ClientMetrics, Dropout
+from glasshouse.wire import CONTROL, Architecture, Broadcast, ClientMetrics, Dropout
 
 
 def examine(run: Path, *, trust_factory: bool = False) -> None:
@@ -70,6 +70,10 @@ def _check_shapes(
     tensors: Mapping[str, Tensor], models: Iterable[Mapping[str, Tensor]], *, subject: str
 ) -> None:
     """Raise unless every tensor belongs to a model that was sent, or is a table of logits."""
+    # A control variate has the shape of its parameter.
+    tensors = {name.removeprefix(CONTROL): t for name, t in tensors.items()} if any(
+        name.startswith(CONTROL) for name in tensors
+    ) else tensors
     known = {name: {tuple(m[name].shape) for m in models if name in m} for name in tensors}
     for name, t in tensors.items():
         if name == "logits" and not known[name]:

@@ -7,7 +7,8 @@ dropout, and running statistics that are updated and sent.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import count, islice
 from typing import Final, final
 
 import torch
@@ -42,6 +43,8 @@ class LocalTraining:
         trained: prefix of the parameters that are trained; empty for all.
         dropout: run the model in ``train()`` mode, without sending running statistics.
         training: what else happens in a step; see :class:`glasshouse.settings.Training`.
+        control: SCAFFOLD's correction, the server's control variate minus the client's, by parameter name,
+            which is added to the gradient of every step.
         order: recorded rows of every step, to be repeated; None: they are drawn.
         device: where it trains; model, data and update are on the CPU before and after.
     """
@@ -55,6 +58,7 @@ class LocalTraining:
     trained: str = ""
     dropout: bool = False
     training: Training = ORDINARY
+    control: Mapping[str, Tensor] = field(default_factory=dict)
     order: tuple[Tensor, ...] | None = None
     device: str = "cpu"
 
@@ -119,7 +123,14 @@ class LocalTraining:
         if self.order is not None:
             yield from self.order
             return
-        for epoch in range(self.epochs if self.kind != "gradient" else 1):
+        if self.training.local_steps is not None and self.kind != "gradient":
+            yield from islice(self._passes(examples, count(), rng=rng), self.training.local_steps)
+        else:
+            yield from self._passes(examples, range(self.epochs if self.kind != "gradient" else 1), rng=rng)
+
+    def _passes(self, examples: int, epochs: Iterable[int], *, rng: Rng) -> Iterator[Tensor]:
+        """The rows of every step of some passes, each in a new order."""
+        for epoch in epochs:
             order = torch.randperm(examples, generator=rng.child(f"epoch/{epoch}").torch())
             if self.kind == "gradient":
                 yield order[: self.batch_size]
@@ -220,12 +231,21 @@ class LocalTraining:
             )
             for name, gradient in zip(parameters, gradients, strict=True):
                 total[name] += gradient / scale if scale != 1.0 else gradient
-        if how.proximal:
-            for name, p in parameters.items():
-                total[name] += how.proximal * (p.detach() - before[name])
+        for name, pull in self.pulls(parameters, before).items():
+            total[name] += pull
         if how.clip_norm is not None:
             total = scale_tensors(total, min(1.0, how.clip_norm / max(norm(total), TINY)))
         return total
+
+    def pulls(self, parameters: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What a step adds to the gradient of the loss and needs no example for: proximal term and control."""
+        pulls: dict[str, Tensor] = {}
+        for name, p in parameters.items():
+            if self.training.proximal:
+                pulls[name] = self.training.proximal * (p.detach() - before[name])
+            if name in self.control:
+                pulls[name] = pulls.get(name, 0.0) + self.control[name].to(p)
+        return pulls
 
     def changed(self, parameters: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What is sent after steps: the new parameters, or their change."""

@@ -1,7 +1,8 @@
 """The round loop of protocols that exchange parameters or gradients (fedsgd, fedavg, transfer)."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import final
 
 import torch
 from torch import Tensor, nn
@@ -10,12 +11,12 @@ from glasshouse.federation.client import LocalTraining, apply_defenses, private
 from glasshouse.federation.secure_sum import SecureSum
 from glasshouse.federation.server_rules import Mean, ServerRule
 from glasshouse.federation.setting import Answer, Request, Setting
-from glasshouse.interfaces import Recorder, Tamper
+from glasshouse.interfaces import Recorder, Tamper, traits_if_known
 from glasshouse.progress import track
 from glasshouse.registry import create
 from glasshouse.rng import Rng
 from glasshouse.settings import covers
-from glasshouse.wire import Aggregate, Broadcast, Crafted, Update
+from glasshouse.wire import CONTROL, Aggregate, Broadcast, Crafted, Update
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +61,8 @@ def play(
     The server broadcasts all tensors in round 0, the agreed start, and afterwards only those that are trained
     and shared, and what changed with them (running statistics).
     """
-    state = {name: t.detach().clone() for name, t in setting.start.items()}
+    state = {name: t.detach().clone() for name, t in setting.start.items()} | controls_of(setting)
+    ledger = ControlLedger()
     apart = (*setting.terms.training.personal, *setting.terms.training.fixed)
     clients, rule = Clients(setting), rule or Mean()
     received: Mapping[str, Tensor] = {}
@@ -85,11 +87,14 @@ def play(
             for broadcast in (crafted.default, *crafted.addressed.values()):
                 recorder.broadcast(broadcast)
         total = one_round(
-            setting, number, clients, received, crafted, recorder=recorder, rng=rng.child(f"round/{number}")
+            setting, number, clients, received, crafted, recorder=recorder, rng=rng.child(f"round/{number}"),
+            ledger=ledger,
         )
+        if ledger.before:  # what the server knows of those who answered; beside its model where it sent another
+            recorder.own(number, {**(state if crafted else {}), **ledger.before})
         if total is not None and (crafted is None or crafted.applies):
             state = apply_total(state, total, setting, rule)
-    return state
+    return {name: t for name, t in state.items() if not name.startswith(CONTROL)}
 
 
 def select(setting: Setting, *, rng: Rng) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -110,6 +115,7 @@ def one_round(
     *,
     recorder: Recorder,
     rng: Rng,
+    ledger: "ControlLedger | None" = None,
 ) -> Aggregate | None:
     """Train the cohort, record what the server may see, and return the sum to apply.
 
@@ -123,29 +129,10 @@ def one_round(
         bits=int(options.get("sum_bits", 0)) if hidden else 0,
         bound=float(options.get("sum_bound", 1.0)),
     )
-
-    def request_to(client: int) -> Request:
-        """The request to one client: the honest broadcast, or what was crafted for it."""
-        broadcast = crafted.addressed.get(client, crafted.default) if crafted else None
-        return Request(
-            round=number,
-            client=client,
-            architecture=broadcast.architecture if broadcast else setting.terms.architecture,
-            tensors={**sent, **broadcast.tensors} if broadcast else sent,
-            rng=rng.child(f"client/{client}"),
-        )
-
-    requests = [request_to(client) for client in answering]
-    for request, answer in zip(requests, clients.answers(requests), strict=True):
-        if answer is None:
-            continue
-        client, update = request.client, answer.update
-        rows = setting.shards[client]
-        recorder.private(number, client, index=rows, trained=answer.trained, behaviour=answer.behaviour)
-        if update is None:
-            continue
-        if not hidden:
-            recorder.update(update)
+    requests = requests_to(answering, setting, number, sent, crafted, rng=rng)
+    for request, update in gather(requests, setting, clients, recorder=recorder):
+        if ledger is not None and not hidden:
+            ledger.add(update)
         weight = float(update.examples) if setting.terms.weighting == "size" else 1.0
         total.add(update, weight=weight, rng=request.rng.child("quantise"))
     if not total.answered:
@@ -154,6 +141,72 @@ def one_round(
     if hidden:
         recorder.aggregate(aggregate)
     return aggregate
+
+
+def requests_to(
+    clients: Iterable[int],
+    setting: Setting,
+    number: int,
+    sent: Mapping[str, Tensor],
+    crafted: Crafted | None,
+    *,
+    rng: Rng,
+) -> list[Request]:
+    """The request to each client: the honest broadcast, or what was crafted for it."""
+    requests = []
+    for client in clients:
+        broadcast = crafted.addressed.get(client, crafted.default) if crafted else None
+        requests.append(
+            Request(
+                round=number,
+                client=client,
+                architecture=broadcast.architecture if broadcast else setting.terms.architecture,
+                tensors={**sent, **broadcast.tensors} if broadcast else sent,
+                rng=rng.child(f"client/{client}"),
+            )
+        )
+    return requests
+
+
+def gather(
+    requests: list[Request], setting: Setting, clients: "Clients", *, recorder: Recorder
+) -> Iterator[tuple[Request, Update]]:
+    """What the asked clients send, in their order; recorded, with the ground truth behind it."""
+    for request, answer in zip(requests, clients.answers(requests), strict=True):
+        if answer is None:
+            continue
+        rows, trained = setting.shards[request.client], answer.trained
+        recorder.private(
+            request.round, request.client, index=rows, trained=trained, behaviour=answer.behaviour
+        )
+        if answer.update is None:
+            continue
+        if not setting.terms.secure_sum:
+            recorder.update(answer.update)
+        yield request, answer.update
+
+
+@final
+@dataclass(kw_only=True)
+class ControlLedger:
+    """What a server that sees single updates knows of the clients' control variates: the sum of their changes.
+
+    Attributes:
+        before: of the clients that answered in this round, as they were before it, by ``control.CLIENT.NAME``.
+    """
+
+    before: dict[str, Tensor] = field(default_factory=dict)
+    _sums: dict[int, dict[str, Tensor]] = field(default_factory=dict)
+    _round: int = -1
+
+    def add(self, update: Update) -> None:
+        """Note the changes in one client's update."""
+        changes = {n: t for n, t in update.buffers.items() if n.startswith(CONTROL)}
+        if update.round != self._round:
+            self.before, self._round = {}, update.round
+        known = self._sums.get(update.client, {})
+        self.before |= {f"{CONTROL}{update.client}.{n.removeprefix(CONTROL)}": t for n, t in known.items()}
+        self._sums[update.client] = {n: t + known[n] if n in known else t for n, t in changes.items()}
 
 
 class Clients:
@@ -166,6 +219,8 @@ class Clients:
         self._setting = setting
         self._modules: dict[str, nn.Module] = {}
         self._personal: dict[int, dict[str, Tensor]] = {}
+        self._controls = traits_if_known(setting.terms.protocol).controls
+        self._own: dict[int, dict[str, Tensor]] = {}
 
     def answers(self, requests: list[Request]) -> Iterator[Answer | None]:
         """The answers in the order of the requests, from this process or from the crew (without guards)."""
@@ -178,7 +233,10 @@ class Clients:
         model, guard, data = self._loaded(request), setting.guard, setting.shard(client)
         if guard is not None and not guard.accepts(model, data, round=number, client=client):
             return None
-        honest = LocalTraining.of(setting.terms, round=number, device=setting.device)
+        terms = setting.terms.of_client(client)
+        honest = LocalTraining.of(terms, round=number, device=setting.device)
+        if self._controls:
+            honest = replace(honest, control=self._correction(request))
         train = private(honest, setting.defenses)
         name, behaviour = setting.behaviours.get(client, ("honest", None))
         if behaviour is not None:
@@ -191,7 +249,7 @@ class Clients:
             buffers={n: t for n, t in trained.buffers.items() if n not in personal},
         )
         # the public size: a step of DP-SGD may use more or fewer examples, whose number must not be revealed
-        examples = setting.terms.batch_size if trained.kind == "gradient" else len(data)
+        examples = terms.batch_size if trained.kind == "gradient" else len(data)
         update = Update(
             round=number,
             client=client,
@@ -207,6 +265,8 @@ class Clients:
         update = apply_defenses(update, batch, model, setting.defenses, rng=rng, device=setting.device)
         sent = update if guard is None else guard.release(update, self._loaded(request), batch)
         self._personal[client] = personal  # only now: until here the model is loaded as it was received
+        if sent is not None and self._controls:
+            sent = self._with_control(sent, request, honest)
         return Answer(trained=trained, behaviour=name, update=sent)
 
     def _loaded(self, request: Request) -> nn.Module:
@@ -219,6 +279,26 @@ class Clients:
         tensors = {**request.tensors, **personal}
         model.load_state_dict({name: t for name, t in tensors.items() if name in own})
         return model
+
+    def _correction(self, request: Request) -> dict[str, Tensor]:
+        """The server's control variate minus the client's own, by parameter name."""
+        own = self._own.get(request.client, {})
+        server = {n.removeprefix(CONTROL): t for n, t in request.tensors.items() if n.startswith(CONTROL)}
+        return {name: c - own[name] if name in own else c for name, c in server.items()}
+
+    def _with_control(self, sent: Update, request: Request, how: LocalTraining) -> Update:
+        """The update with the change of the client's control variate, which follows from what is sent.
+
+        Karimireddy et al. 2020, equation 4, option II: the new one is the mean gradient of the round.
+        """
+        own, received = self._own.setdefault(request.client, {}), request.tensors
+        moved = sum(how.rate(step) for step in range(sent.steps))
+        changes: dict[str, Tensor] = {}
+        for name, t in sent.tensors.items():
+            change = t if sent.kind == "delta" else t - received[name]
+            changes[CONTROL + name] = -received[CONTROL + name] - change / moved
+            own[name] = own.get(name, 0.0) + changes[CONTROL + name]
+        return replace(sent, buffers={**sent.buffers, **changes})
 
     def _chosen(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Copies of the personal ones."""
@@ -244,6 +324,22 @@ def apply_total(
     for name, step in rule.step(change).items():
         moved = state[name].double() + setting.terms.server_rate * step
         new[name] = moved.to(state[name].dtype)
-    for name, summed in total.buffers.items():  # running statistics are averaged, whatever the kind
-        new[name] = (summed / total.weight).to(state[name].dtype)
+    answered = len(total.selected) - len(total.dropped)
+    for name, summed in total.buffers.items():
+        mean = summed / total.weight
+        if name.startswith(CONTROL):  # the sum of the changes over all clients, of which these answered
+            mean = state[name].double() + mean * (answered / setting.terms.clients)
+        new[name] = mean.to(state[name].dtype)  # running statistics are averaged, whatever the kind
     return new
+
+
+def controls_of(setting: Setting) -> dict[str, Tensor]:
+    """The server's control variates before round 0: zeros, one for every parameter that travels."""
+    if not traits_if_known(setting.terms.protocol).controls:
+        return {}
+    model = setting.build(setting.terms.architecture)
+    names = LocalTraining.of(setting.terms, round=0).parameters(model)
+    kept = setting.terms.training.personal
+    return {
+        CONTROL + name: torch.zeros_like(setting.start[name]) for name in names if not covers(kept, name)
+    }

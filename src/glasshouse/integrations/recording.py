@@ -208,7 +208,7 @@ class Recording:
         return (*self.terms.training.personal, *self.terms.training.fixed)
 
     def _steps(self, examples: int) -> int:
-        return self.terms.local_epochs * max(1, math.ceil(examples / self.terms.batch_size))
+        return max(1, self.terms.steps(examples))
 
     def _broadcast(self, number: int, client: int, one: Instruction) -> None:
         self._close_before(number)

@@ -22,7 +22,7 @@ from glasshouse.models.base import RENAMINGS, SplitModel, evaluated
 from glasshouse.models.text.base import TextModel
 from glasshouse.rng import Rng
 from glasshouse.settings import NORMALISATION, covers, model_arguments, takes_description, takes_images
-from glasshouse.wire import Architecture
+from glasshouse.wire import CONTROL, Architecture
 
 
 def build(architecture: Architecture, *, rng: Rng | None = None) -> nn.Module:
@@ -85,6 +85,7 @@ def load(model: nn.Module, tensors: Mapping[str, Tensor], *, partial: bool = Fal
         BadValue: names are missing or unknown, or a shape differs; ``model`` is then unchanged.
     """
     own = model.state_dict()
+    tensors = {name: t for name, t in tensors.items() if not name.startswith(CONTROL)}  # travel beside a model
     missing = [] if partial else [name for name in own if name not in tensors]
     unknown = [name for name in tensors if name not in own]
     shapes = [

@@ -3,11 +3,11 @@
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from glasshouse import registry
 from glasshouse.errors import Problem
-from glasshouse.interfaces import traits_of
+from glasshouse.interfaces import Traits, traits_of
 from glasshouse.scenario.feasible import feasibility_problems, protocol_traits
 from glasshouse.scenario.overrides import parse_path
 from glasshouse.scenario.problems import unmet
@@ -15,6 +15,9 @@ from glasshouse.scenario.requirements import metrics_requiring
 from glasshouse.scenario.spec import Federation, Scenario
 from glasshouse.scenario.table import Plugin
 from glasshouse.settings import ORDINARY
+
+STEPS: Final = ("accumulate", "proximal", "drop_last", "local_steps", "epochs_by_client")
+"""Keys of ``federation.training`` that say nothing where clients take no steps."""
 
 
 def rule_problems(scenario: Scenario) -> list[Problem]:
@@ -43,6 +46,10 @@ def _federation(scenario: Scenario) -> Iterator[Problem]:
     federation, examples = scenario.federation, scenario.data.examples
     if federation.batch_size > examples and not scenario.data.domains.targets:
         yield unmet("federation.batch_size", f"at most data.examples = {examples}, a client's whole data")
+    largest = max(federation.training.batch_sizes_by_client, default=0)
+    if largest > examples and not scenario.data.domains.targets:
+        needs = f"at most data.examples = {examples}, a client's whole data"
+        yield unmet("federation.training.batch_sizes_by_client", needs, got=str(largest))
     if federation.cohort_size < 1:
         least = f"cohort >= {0.5 / federation.clients:.3g}"
         yield unmet("federation.cohort", f"at least one of {federation.clients} clients: {least}")
@@ -70,11 +77,32 @@ def _protocol(federation: Federation) -> Iterator[Problem]:
         needs = "nothing where clients take no local steps"
         got = ", ".join(federation.training.personal)
         yield unmet("federation.training.personal", needs, got=got, hint=hint)
+    yield from _steps(federation, traits)
     for option, key in traits.terms.items():
         if getattr(federation.training, key) != getattr(ORDINARY, key):
             needs = f"nothing beside federation.options.{option}"
             yield unmet(f"federation.training.{key}", needs, hint=f"leave federation.training.{key} out")
     yield from _optimizer(federation)
+
+
+def _steps(federation: Federation, traits: Traits) -> Iterator[Problem]:
+    """Refuse terms of local steps where none are taken, and what a protocol cannot be combined with."""
+    how = federation.training
+    if federation.kind not in ("delta", "parameters"):
+        plain = {key: getattr(ORDINARY, key) for key in STEPS}
+        for key in (key for key, value in plain.items() if getattr(how, key) != value):
+            needs = "nothing where clients take no local steps"
+            hint = 'set protocol = "fedavg", or sends = "delta"'
+            yield unmet(f"federation.training.{key}", needs, got=str(getattr(how, key)), hint=hint)
+    if how.local_steps is not None and (federation.local_epochs != 1 or how.epochs_by_client):
+        needs = "nothing beside local_epochs or epochs_by_client: it counts steps, whatever the passes"
+        yield unmet("federation.training.local_steps", needs, got=str(how.local_steps))
+    if traits.controls and federation.optimizer.traits - {"sgd", "schedule"}:
+        needs = f"plain sgd under {federation.protocol}, whose control variates are mean gradients"
+        yield unmet("federation.optimizer", needs, got=", ".join(sorted(federation.optimizer.traits)))
+    if traits.stale and federation.secure_sum:
+        needs = f"false under {federation.protocol}: updates are applied one by one"
+        yield unmet("federation.secure_sum", needs, got="true")
 
 
 def _optimizer(federation: Federation) -> Iterator[Problem]:

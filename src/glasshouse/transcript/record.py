@@ -6,7 +6,7 @@ from typing import Any, final
 
 from torch import Tensor
 
-from glasshouse.wire import Aggregate, Broadcast, ClientMetrics, Dropout, Terms, Update
+from glasshouse.wire import CONTROL, Aggregate, Broadcast, ClientMetrics, Dropout, Terms, Update
 
 Message = Broadcast | Update | Aggregate | ClientMetrics | Dropout
 
@@ -156,8 +156,9 @@ class Log:
         self.record(aggregate)
 
     def own(self, round: int, tensors: Mapping[str, Tensor]) -> None:
-        """Record tensors that only the server has."""
-        self.servers[round] = dict(tensors)
+        """Record tensors that only the server has; of control variates those of rounds whose updates are kept."""
+        kept = self.keep.updates is None or round in self.keep.updates
+        self.servers[round] = {n: t for n, t in tensors.items() if kept or not n.startswith(CONTROL)}
 
     def prepare(self, broadcast: Broadcast) -> None:
         """Remember the broadcast that a tamper may replace, completed with the last value of every tensor."""

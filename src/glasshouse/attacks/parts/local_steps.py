@@ -8,7 +8,7 @@ far above ``eps``: in a ConvNet nearly all of it. Several steps of Adam are simu
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, final
 
 import torch
@@ -22,7 +22,7 @@ from glasshouse.wire import Terms
 Gradient = Callable[[Mapping[str, Tensor], Tensor], Mapping[str, Tensor]]
 """(parameters, rows of the images) → gradient of the loss."""
 
-LINEAR: Final = frozenset({"sgd", "momentum", "weight_decay", "schedule", "proximal", "personal"})
+LINEAR: Final = frozenset({"sgd", "momentum", "weight_decay", "schedule", "proximal", "personal", "control"})
 """Traits (``Optimizer.traits``) under which one step is a multiple of the gradient plus a known term."""
 CLIPPED: Final = LINEAR | {"nesterov", "accumulate", "clip_norm"}
 """Also traits that scale the gradient by an unknown factor, or add nothing to the first step."""
@@ -120,6 +120,7 @@ class LocalSteps:
         training: what else happens in a step: clipping, the proximal term.
         batch: images that are passed together in a step, whose mean gradient over such parts is taken
             (accumulation); 0: all at once.
+        control: SCAFFOLD's correction, added to every gradient, by parameter name.
         soften: for Adam, the share of each tensor's mean ``|g|`` that is added to ``eps``, so that steps have
             a useful gradient; 0: unchanged.
     """
@@ -129,6 +130,7 @@ class LocalSteps:
     how: Optimizer
     training: Training = ORDINARY
     batch: int = 0
+    control: Mapping[str, Tensor] = field(default_factory=dict)
     soften: float = 0.0
 
     def repeat(self, start: Mapping[str, Tensor], gradient: Gradient, *, through: bool) -> dict[str, Tensor]:
@@ -162,6 +164,8 @@ class LocalSteps:
     ) -> Mapping[str, Tensor]:
         """The gradient with the proximal term, clipped, as the clients' trainer computes it."""
         how = self.training
+        if self.control:
+            slope = {n: g + self.control[n] if n in self.control else g for n, g in slope.items()}
         if how.proximal:
             slope = {name: g + how.proximal * (now[name] - start[name]) for name, g in slope.items()}
         if how.clip_norm is None:

@@ -10,7 +10,7 @@ images. A model without such a layer takes raw pixels.
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, final
 
@@ -26,7 +26,7 @@ from glasshouse.models.build import build, load
 from glasshouse.models.text.base import TextModel
 from glasshouse.tensors import check_finite, device_of, scale_tensors
 from glasshouse.transcript.view import View
-from glasshouse.wire import Broadcast, Terms, Update
+from glasshouse.wire import CONTROL, Broadcast, Terms, Update
 
 LEVEL: Final = 0.1
 """See :meth:`Replica.clamped_gradient`."""
@@ -43,6 +43,7 @@ class Replica:
         update: as received.
         received: the value before training of every tensor in the update, by name.
         terms: of the federation.
+        control: SCAFFOLD's correction of every local step, by parameter name; empty: there is none.
         scale: pixel = model input * scale + shift, (1, *shape).
         shift: pixel = model input * scale + shift, (1, *shape).
     """
@@ -53,6 +54,7 @@ class Replica:
     terms: Terms
     scale: Tensor
     shift: Tensor
+    control: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def about(self) -> About:
@@ -166,7 +168,9 @@ class Replica:
         check_linear(self.terms, subject=f"the gradient behind the update of client {self.update.client}")
         weight = self.terms.optimizer.weight(round=self.update.round, steps=self.update.steps)
         factor = -share / (self.terms.learning_rate * weight)
-        return {name: t * factor for name, t in self.moved().items()}
+        # What control variates added to every step is known: it is no part of the loss's gradient.
+        gradient = {name: t * factor for name, t in self.moved().items()}
+        return {n: g - self.control[n] * share if n in self.control else g for n, g in gradient.items()}
 
     def _summed(self) -> float:
         """How many losses a step adds up where it does not average them; 1 where it does."""
@@ -257,7 +261,8 @@ def replicas(views: Sequence[View], *, subject: str) -> list[Replica]:
     """
     every: list[tuple[Broadcast, Replica]] = []
     for view in views:
-        (broadcast, update), terms = view.single(subject=subject), view.terms
+        broadcast, update = view.single(subject=subject)
+        terms = view.terms.of_client(update.client)
         where = f"round {update.round}, client {update.client}"
         if update.kind == "logits" or update.examples < 1:
             raise Inapplicable(
@@ -281,9 +286,30 @@ def replicas(views: Sequence[View], *, subject: str) -> list[Replica]:
         device = device_of(broadcast.tensors)
         scale, shift = normalization(model, broadcast.architecture.input_shape, device=device)
         received = {name: parameters[name].detach() for name in update.tensors}
-        one = Replica(model=model, update=update, received=received, terms=terms, scale=scale, shift=shift)
+        one = Replica(
+            model=model,
+            update=update,
+            received=received,
+            terms=terms,
+            scale=scale,
+            shift=shift,
+            control=control_of(view, broadcast, update),
+        )
         every.append((broadcast, one))
     return [one for _, one in every]
+
+
+def control_of(view: View, broadcast: Broadcast, update: Update) -> dict[str, Tensor]:
+    """The server's control variate minus the client's, as it corrected every step behind ``update``.
+
+    The client's own is the sum of the changes that it sent before, which a server keeps; 0 in its first round.
+    """
+    own, control = view.own.get(update.round, {}), {}
+    for name in update.tensors:
+        if CONTROL + name in broadcast.tensors:
+            server, key = broadcast.tensors[CONTROL + name], f"{CONTROL}{update.client}.{name}"
+            control[name] = server - own[key].to(server) if key in own else server
+    return control
 
 
 def _is_same(one: Broadcast, other: Broadcast) -> bool:

@@ -152,7 +152,8 @@ def first_unmet_need(
             got=protocol,
             fix="choose an attack on this protocol: glasshouse list attacks",
         )
-    if ignored := sorted(set(stepping) - needs.optimizers):
+    stepping = {*stepping, *(("control",) if traits.controls else ())}
+    if ignored := sorted(stepping - needs.optimizers):
         return Refusal(
             subject=subject,
             needs=f"clients that step by an optimizer it accounts for: {', '.join(sorted(needs.optimizers))}",

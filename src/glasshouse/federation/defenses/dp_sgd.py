@@ -159,8 +159,10 @@ class PrivateTraining:
             Inapplicable: the model mixes the examples of a batch, so that no example has its own gradient.
         """
         self.inner.check_enough(data, subject="private local training")
+        self._check_terms()
         exposure = self.exposure(len(data))
-        work = prepare_model(model, trained=self.inner.parameters(model).keys(), dropout=self.inner.dropout)
+        mixes = self.inner.dropout or self.inner.training.mode == "training"
+        work = prepare_model(model, trained=self.inner.parameters(model).keys(), dropout=mixes)
         parameters = {name: p for name, p in work.named_parameters() if p.requires_grad}
         before = {name: p.detach().clone() for name, p in parameters.items()}
         optimizer = DPOptimizer(
@@ -174,8 +176,8 @@ class PrivateTraining:
         order = poisson(len(data), exposure.batch_rate, exposure.steps, rng=rng.child("order"))
         places, drawn = self.canaries, rng.child("canaries")  # drawn like examples
         canaries = () if places is None else poisson(len(places), exposure.batch_rate, len(order), rng=drawn)
-        with torch.random.fork_rng(devices=[], enabled=self.inner.dropout):
-            if self.inner.dropout:
+        with torch.random.fork_rng(devices=[], enabled=mixes):
+            if mixes:
                 torch.manual_seed(rng.child("dropout").seed())
             for step, rows in enumerate(order):
                 optimizer.zero_grad()
@@ -188,10 +190,31 @@ class PrivateTraining:
                     optimizer.pre_step()
                 else:
                     optimizer.param_groups[0]["lr"] = self.inner.rate(step)
-                    optimizer.step()
+                    optimizer.pre_step()
+                    # The noisy gradient is released already: what is added now depends on no example.
+                    for name, pull in self.inner.pulls(parameters, before).items():
+                        parameters[name].grad += pull  # type: ignore[operator]  # set by pre_step
+                    optimizer.original_optimizer.step()
         return Trained(
             tensors=self._sent(model, parameters, before), kind=self.inner.kind, steps=len(order), order=order
         )
+
+    def _check_terms(self) -> None:
+        """Refuse terms of a step that DP-SGD would not carry out.
+
+        Raises:
+            Inapplicable: names them.
+        """
+        how = self.inner.training
+        plain = {"clip_norm": None, "accumulate": 1, "precision": "float32", "reduction": "mean",
+                 "drop_last": False, "local_steps": None}  # fmt: skip
+        if other := [name for name, value in plain.items() if getattr(how, name) != value]:
+            raise Inapplicable(
+                "defense 'dp_sgd'",
+                needs="steps whose gradient it computes by itself, of single examples, clipped and noisy",
+                got=f"federation.training.{', '.join(other)}",
+                fix=f"leave {', '.join(other)} out: dp_sgd has its own clip, batches and mean",
+            )
 
     def _sent(
         self, model: nn.Module, parameters: Mapping[str, nn.Parameter], before: Mapping[str, Tensor]

@@ -158,6 +158,7 @@ def local_steps(replica: Replica, steps: Steps, *, soften: float = 0.0) -> Local
         how=terms.optimizer,
         training=terms.training,
         batch=terms.batch_size,
+        control=replica.control,
         soften=soften,
     )
 
