@@ -181,7 +181,7 @@ class Traits:
         terms: options that are terms of local training: option → key of ``federation.training``.
         averages: the server adds the mean change; False: its step cannot be undone from two models.
         controls: control variates travel, which correct every local step (SCAFFOLD).
-        stale: updates are applied one by one, late ones too, so that no sum of a round exists.
+        singly: the server must see single updates, to clip them or because they are late: no secure sum.
     """
 
     sends: Kind = "delta"
@@ -194,7 +194,7 @@ class Traits:
     terms: Mapping[str, str] = field(default_factory=dict)
     averages: bool = True
     controls: bool = False
-    stale: bool = False
+    singly: bool = False
 
     @property
     def kinds(self) -> tuple[Kind, ...]:

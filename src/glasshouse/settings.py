@@ -139,8 +139,8 @@ class Training(Table):
         clip_norm: L2 norm to which the gradient of a step is clipped, all tensors together; None: unclipped.
         accumulate: batches whose mean gradient makes one step; also at the end, where fewer are left.
         proximal: FedProx's factor of half the squared distance from the received parameters (Li et al. 2020).
-        local_steps: steps that a client takes in a round, whatever its number of examples, in passes that go on
-            as long as needed; None: as many as ``local_epochs`` passes take.
+        local_steps: steps that a client takes in a round, whatever its number of examples; None: as many as
+            ``local_epochs`` passes take.
         epochs_by_client: passes of each client, in turn by its id; empty: ``local_epochs``.
         batch_sizes_by_client: likewise examples per step; empty: ``batch_size``.
         personal: patterns (``bn*``, ``head``) of names of layers or tensors that each client trains and

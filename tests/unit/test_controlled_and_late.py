@@ -1,4 +1,4 @@
-"""SCAFFOLD, FedBuff and clients that differ, each beside a loop of plain torch; attacks know the corrections."""
+"""SCAFFOLD, FedBuff and clients that differ, each beside a loop of plain torch; attacks follow."""
 
 import copy
 import math
@@ -115,9 +115,7 @@ def test_scaffold_is_algorithm_1_of_the_paper():
 @pytest.mark.parametrize("round", [0, 2])
 def test_an_attack_knows_the_corrections_of_every_round(round):
     made, transcript, _, order, own = played("scaffold", Scaffold())
-    view = cut(
-        transcript, threat=SERVER, grants=Grants(), own=own, memory={}, rounds=(round,), client=1
-    )
+    view = cut(transcript, threat=SERVER, grants=Grants(), own=own, memory={}, rounds=(round,), client=1)
     client, rows = replica(view, subject="test"), torch.cat(order[round, 1])
     measure = objective(client, distance="squared")
     truth = made.private.inputs[rows][None], made.private.labels[rows][None]
@@ -156,9 +154,7 @@ def test_fedbuff_is_algorithm_1_of_the_paper():
                 with torch.no_grad():
                     for p, g in zip(local.parameters(), gradients_of(local, made, rows), strict=True):
                         p -= RATE * g
-            change = [
-                (y - x).detach() for x, y in zip(model.parameters(), local.parameters(), strict=True)
-            ]
+            change = [(y - x).detach() for x, y in zip(model.parameters(), local.parameters(), strict=True)]
             when = number + delay_of(2, rng=stream.child(f"client/{client}"))
             arriving.append((when, version, change))
         now = [one for one in arriving if one[0] == number]
@@ -232,7 +228,7 @@ name = "linear_input"
     ("protocol", "more", "words"),
     [
         ("scaffold", "optimizer = {momentum = 0.9}", "plain sgd under scaffold"),
-        ("fedbuff", "secure_sum = true", "updates are applied one by one"),
+        ("fedbuff", "secure_sum = true", "its server needs single updates"),
         ("fedsgd", "training = {accumulate = 2}", "nothing where clients take no local steps"),
         ("fedsgd", "training = {local_steps = 2}", "nothing where clients take no local steps"),
         ("fedavg", "local_epochs = 2\ntraining = {local_steps = 2}", "nothing beside local_epochs"),

@@ -71,9 +71,11 @@ def _check_shapes(
 ) -> None:
     """Raise unless every tensor belongs to a model that was sent, or is a table of logits."""
     # A control variate has the shape of its parameter.
-    tensors = {name.removeprefix(CONTROL): t for name, t in tensors.items()} if any(
-        name.startswith(CONTROL) for name in tensors
-    ) else tensors
+    tensors = (
+        {name.removeprefix(CONTROL): t for name, t in tensors.items()}
+        if any(name.startswith(CONTROL) for name in tensors)
+        else tensors
+    )
     known = {name: {tuple(m[name].shape) for m in models if name in m} for name in tensors}
     for name, t in tensors.items():
         if name == "logits" and not known[name]:

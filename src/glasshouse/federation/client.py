@@ -238,7 +238,7 @@ class LocalTraining:
         return total
 
     def pulls(self, parameters: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What a step adds to the gradient of the loss and needs no example for: proximal term and control."""
+        """What a step adds to the gradient and needs no example for: the proximal term, the control."""
         pulls: dict[str, Tensor] = {}
         for name, p in parameters.items():
             if self.training.proximal:

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from glasshouse.federation.client import LocalTraining, apply_defenses, private
+from glasshouse.federation.defenses.guarantee import Guarantee
 from glasshouse.federation.secure_sum import SecureSum
-from glasshouse.federation.server_rules import Mean, ServerRule
+from glasshouse.federation.server_rules import Mean, Screening, ServerRule
 from glasshouse.federation.setting import Answer, Request, Setting
 from glasshouse.interfaces import Recorder, Tamper, traits_if_known
 from glasshouse.progress import track
@@ -44,6 +45,11 @@ class ParameterRounds:
         """What the server makes of the mean change, in a fresh state."""
         return Mean()
 
+    def against_clients(self, rounds: int) -> Guarantee | None:
+        """What the server's own noise proves against everybody but the server; None: there is none."""
+        del rounds
+        return None
+
     def passes(self, rounds: int) -> None:
         """None: the number of passes over the data follows from the terms."""
 
@@ -62,9 +68,9 @@ def play(
     and shared, and what changed with them (running statistics).
     """
     state = {name: t.detach().clone() for name, t in setting.start.items()} | controls_of(setting)
-    ledger = ControlLedger()
+    server = ServerSide(rule=rule or Mean())
     apart = (*setting.terms.training.personal, *setting.terms.training.fixed)
-    clients, rule = Clients(setting), rule or Mean()
+    clients = Clients(setting)
     received: Mapping[str, Tensor] = {}
     for number in track(range(setting.rounds), "federation", total=setting.rounds):
         terms = setting.terms
@@ -86,14 +92,14 @@ def play(
             recorder.own(number, state)
             for broadcast in (crafted.default, *crafted.addressed.values()):
                 recorder.broadcast(broadcast)
-        total = one_round(
-            setting, number, clients, received, crafted, recorder=recorder, rng=rng.child(f"round/{number}"),
-            ledger=ledger,
-        )
-        if ledger.before:  # what the server knows of those who answered; beside its model where it sent another
-            recorder.own(number, {**(state if crafted else {}), **ledger.before})
+        stream = rng.child(f"round/{number}")
+        selected, answering = select(setting, rng=stream)
+        requests = requests_to(answering, setting, number, received, crafted, rng=stream)
+        total = one_round(setting, server, selected, requests, clients, recorder=recorder, rng=stream)
+        if server.known:  # of those who answered; beside its model where it sent another
+            recorder.own(number, {**(state if crafted else {}), **server.known})
         if total is not None and (crafted is None or crafted.applies):
-            state = apply_total(state, total, setting, rule)
+            state = apply_total(state, total, setting, server.rule)
     return {name: t for name, t in state.items() if not name.startswith(CONTROL)}
 
 
@@ -108,36 +114,39 @@ def select(setting: Setting, *, rng: Rng) -> tuple[tuple[int, ...], tuple[int, .
 
 def one_round(
     setting: Setting,
-    number: int,
+    server: "ServerSide",
+    selected: tuple[int, ...],
+    requests: list[Request],
     clients: "Clients",
-    sent: Mapping[str, Tensor],
-    crafted: Crafted | None,
     *,
     recorder: Recorder,
     rng: Rng,
-    ledger: "ControlLedger | None" = None,
 ) -> Aggregate | None:
-    """Train the cohort, record what the server may see, and return the sum to apply.
+    """Train the clients that answer, record what the server may see, and return the sum to apply.
 
     None: no client sent an update.
     """
-    selected, answering = select(setting, rng=rng)
-    options, hidden = setting.terms.options, setting.terms.secure_sum
+    options, hidden, rule = setting.terms.options, setting.terms.secure_sum, server.rule
     total = SecureSum(
-        round=number,
+        round=requests[0].round,
         selected=selected,
         bits=int(options.get("sum_bits", 0)) if hidden else 0,
         bound=float(options.get("sum_bound", 1.0)),
     )
-    requests = requests_to(answering, setting, number, sent, crafted, rng=rng)
+    server.known.clear()
     for request, update in gather(requests, setting, clients, recorder=recorder):
-        if ledger is not None and not hidden:
-            ledger.add(update)
-        weight = float(update.examples) if setting.terms.weighting == "size" else 1.0
-        total.add(update, weight=weight, rng=request.rng.child("quantise"))
+        if not hidden:
+            server.note(update)
+        sized = setting.terms.weighting == "size"
+        weight, entering = float(update.examples) if sized else 1.0, update
+        if isinstance(rule, Screening):
+            weight, entering = 1.0, rule.admit(update)
+        total.add(entering, weight=weight, rng=request.rng.child("quantise"))
     if not total.answered:
         return None
     aggregate = total.close()
+    if isinstance(rule, Screening):
+        aggregate = rule.release(aggregate, rng=rng.child("server"))
     if hidden:
         recorder.aggregate(aggregate)
     return aggregate
@@ -188,25 +197,25 @@ def gather(
 
 @final
 @dataclass(kw_only=True)
-class ControlLedger:
-    """What a server that sees single updates knows of the clients' control variates: the sum of their changes.
+class ServerSide:
+    """How the server steps, and what it knows of the clients' control variates if it sees single updates.
 
     Attributes:
-        before: of the clients that answered in this round, as they were before it, by ``control.CLIENT.NAME``.
+        rule: what it makes of the mean change.
+        known: control variates of the clients that answered in a round, as they were before it: the sum of
+            the changes that they sent; by ``control.CLIENT.NAME``.
     """
 
-    before: dict[str, Tensor] = field(default_factory=dict)
+    rule: ServerRule
+    known: dict[str, Tensor] = field(default_factory=dict)
     _sums: dict[int, dict[str, Tensor]] = field(default_factory=dict)
-    _round: int = -1
 
-    def add(self, update: Update) -> None:
+    def note(self, update: Update) -> None:
         """Note the changes in one client's update."""
         changes = {n: t for n, t in update.buffers.items() if n.startswith(CONTROL)}
-        if update.round != self._round:
-            self.before, self._round = {}, update.round
-        known = self._sums.get(update.client, {})
-        self.before |= {f"{CONTROL}{update.client}.{n.removeprefix(CONTROL)}": t for n, t in known.items()}
-        self._sums[update.client] = {n: t + known[n] if n in known else t for n, t in changes.items()}
+        before = self._sums.get(update.client, {})
+        self.known |= {f"{CONTROL}{update.client}.{n.removeprefix(CONTROL)}": t for n, t in before.items()}
+        self._sums[update.client] = {n: t + before[n] if n in before else t for n, t in changes.items()}
 
 
 class Clients:
@@ -340,6 +349,4 @@ def controls_of(setting: Setting) -> dict[str, Tensor]:
     model = setting.build(setting.terms.architecture)
     names = LocalTraining.of(setting.terms, round=0).parameters(model)
     kept = setting.terms.training.personal
-    return {
-        CONTROL + name: torch.zeros_like(setting.start[name]) for name in names if not covers(kept, name)
-    }
+    return {CONTROL + name: torch.zeros_like(setting.start[name]) for name in names if not covers(kept, name)}

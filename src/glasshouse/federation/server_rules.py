@@ -6,10 +6,13 @@ A protocol that steps otherwise than by the mean returns another rule from ``Par
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, final
+from typing import Protocol, final, runtime_checkable
 
 import torch
 from torch import Tensor
+
+from glasshouse.rng import Rng
+from glasshouse.wire import Aggregate, Update
 
 Tensors = Mapping[str, Tensor]
 Second = Callable[[Tensor, Tensor], Tensor]
@@ -26,6 +29,17 @@ class ServerRule(Protocol):
             change: the clients' mean change by parameter name, float64; minus the mean gradient times the
                 learning rate where they send gradients.
         """
+
+
+@runtime_checkable
+class Screening(ServerRule, Protocol):
+    """A rule that acts on single updates and on their sum, too: all clients weigh the same under it."""
+
+    def admit(self, update: Update) -> Update:
+        """What of an update enters the sum."""
+
+    def release(self, total: Aggregate, *, rng: Rng) -> Aggregate:
+        """What the server goes on with instead of the sum."""
 
 
 @final

@@ -85,7 +85,9 @@ def load(model: nn.Module, tensors: Mapping[str, Tensor], *, partial: bool = Fal
         BadValue: names are missing or unknown, or a shape differs; ``model`` is then unchanged.
     """
     own = model.state_dict()
-    tensors = {name: t for name, t in tensors.items() if not name.startswith(CONTROL)}  # travel beside a model
+    tensors = {
+        name: t for name, t in tensors.items() if not name.startswith(CONTROL)
+    }  # travel beside a model
     missing = [] if partial else [name for name in own if name not in tensors]
     unknown = [name for name in tensors if name not in own]
     shapes = [

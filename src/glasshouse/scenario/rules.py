@@ -100,8 +100,8 @@ def _steps(federation: Federation, traits: Traits) -> Iterator[Problem]:
     if traits.controls and federation.optimizer.traits - {"sgd", "schedule"}:
         needs = f"plain sgd under {federation.protocol}, whose control variates are mean gradients"
         yield unmet("federation.optimizer", needs, got=", ".join(sorted(federation.optimizer.traits)))
-    if traits.stale and federation.secure_sum:
-        needs = f"false under {federation.protocol}: updates are applied one by one"
+    if traits.singly and federation.secure_sum:
+        needs = f"false under {federation.protocol}: its server needs single updates"
         yield unmet("federation.secure_sum", needs, got="true")
 
 

@@ -156,7 +156,7 @@ class Log:
         self.record(aggregate)
 
     def own(self, round: int, tensors: Mapping[str, Tensor]) -> None:
-        """Record tensors that only the server has; of control variates those of rounds whose updates are kept."""
+        """Record tensors that only the server has; control variates only where updates are kept."""
         kept = self.keep.updates is None or round in self.keep.updates
         self.servers[round] = {n: t for n, t in tensors.items() if kept or not n.startswith(CONTROL)}
 

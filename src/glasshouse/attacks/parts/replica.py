@@ -302,7 +302,7 @@ def replicas(views: Sequence[View], *, subject: str) -> list[Replica]:
 def control_of(view: View, broadcast: Broadcast, update: Update) -> dict[str, Tensor]:
     """The server's control variate minus the client's, as it corrected every step behind ``update``.
 
-    The client's own is the sum of the changes that it sent before, which a server keeps; 0 in its first round.
+    The client's own is the sum of the changes that it sent before, which a server keeps; 0 at first.
     """
     own, control = view.own.get(update.round, {}), {}
     for name in update.tensors:

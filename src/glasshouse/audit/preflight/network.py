@@ -9,21 +9,28 @@ import torch
 
 from glasshouse.cache import once
 from glasshouse.data.survey import Survey
-from glasshouse.errors import GlasshouseError, Problem
+from glasshouse.errors import GlasshouseError, Inapplicable, Problem
+from glasshouse.federation.client import LocalTraining
+from glasshouse.federation.defenses.base import NetworkBound
 from glasshouse.interfaces import traits_of
 from glasshouse.modalities.image import Image
 from glasshouse.models.build import build, shortlist
 from glasshouse.models.derivatives import Fault, derivative_fault
-from glasshouse.scenario.spec import Scenario
+from glasshouse.registry import create, load
+from glasshouse.rng import Rng
+from glasshouse.scenario.spec import Federation, Scenario
 from glasshouse.scenario.table import Plugin
 from glasshouse.settings import Training, covers
 from glasshouse.tasks.base import Task
 from glasshouse.tasks.classification import Classification
 from glasshouse.tasks.declare import declared_task
-from glasshouse.wire import Architecture
+from glasshouse.wire import Architecture, Batch
 
 MOST_PARAMETERS = 2**28
 """Largest number of parameters of a model: 1 GiB in float32, which every client and every attack copies."""
+
+MOST_TRIED = 64
+"""Largest batch on which a defence is tried before a run; the run tries its own."""
 
 SMALL_LAYER = 2**22
 """Largest number of parameters of a layer, guessed from the model's arguments, for building it in memory."""
@@ -65,6 +72,43 @@ def network_problems(scenario: Scenario, survey: Survey) -> Iterator[Problem]:
             yield Problem(path=path, needs=needs, got=got, hint=hint)
         elif path == "model":
             yield from _patterns(scenario.federation.local, network)
+            yield from _defenses(scenario, network)
+
+
+def _defenses(scenario: Scenario, network: Architecture) -> Iterator[Problem]:
+    """Defences that do not work on the network, as DP-SGD where examples influence each other."""
+    if scenario.federation.kind == "logits":
+        return
+    for i, plugin in enumerate(scenario.defenses):
+        defense = create(load("defenses", plugin.name), plugin.arguments)
+        if isinstance(defense, NetworkBound):
+            key = ["defence on a network", repr(defense), repr(network), scenario.federation.model_dump()]
+            fault = once(key, partial(_unfit, defense, network, scenario.federation))
+            if fault is not None:
+                needs, got, hint = fault
+                yield Problem(path=f"defenses[{i}]", needs=needs, got=got, hint=hint)
+
+
+def _unfit(defense: NetworkBound, network: Architecture, federation: Federation) -> Fault | None:
+    """What a defence needs of the network that it lacks, tried on random examples."""
+    train = LocalTraining(
+        kind=federation.kind,
+        batch_size=federation.batch_size,
+        epochs=federation.local_epochs,
+        trained=traits_of(federation.protocol).trained,
+        dropout=bool(federation.options.get("dropout", False)),
+        training=federation.local,
+    )
+    model, count = build(network), min(federation.batch_size, MOST_TRIED) + 1
+    inputs = network.inputs.probes(count, Rng.root(0).child("probes").torch())
+    with torch.no_grad():
+        outputs = model.eval()(inputs[:1])
+    labels = network.task.blank(count, tuple(outputs.shape[1:]))
+    try:
+        defense.check_network(model, Batch(inputs=inputs, labels=labels), train)
+    except Inapplicable as error:
+        return error.needs, error.got, error.fix
+    return None
 
 
 def _patterns(training: Training, network: Architecture) -> Iterator[Problem]:

@@ -7,6 +7,7 @@ from typing import Any, Final, final
 
 import torch
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from glasshouse.audit.attacking.needs import threat_of
 from glasshouse.audit.simulation.deal import (
@@ -26,7 +27,8 @@ from glasshouse.data.partition import partition
 from glasshouse.data.private_domain import ClassRoles
 from glasshouse.data.splits import Roles
 from glasshouse.data.targets import class_codes
-from glasshouse.federation.defenses.guarantee import Exposure, Guarantee, guarantee
+from glasshouse.federation.defenses.guarantee import Exposure, Guarantee, Private, guarantee
+from glasshouse.federation.rounds import ParameterRounds
 from glasshouse.federation.setting import FederationProtocol, Setting
 from glasshouse.interfaces import Behaviour, Defense, traits_of
 from glasshouse.models import build as models
@@ -36,6 +38,7 @@ from glasshouse.rng import Rng
 from glasshouse.scenario.requirements import distractors, metrics_requiring
 from glasshouse.scenario.spec import Grants, Scenario
 from glasshouse.scenario.table import Pretraining
+from glasshouse.settings import covers
 from glasshouse.transcript.record import Keep
 from glasshouse.transcript.threat import Threat
 from glasshouse.wire import Architecture, Batch, Terms
@@ -111,7 +114,8 @@ def build(scenario: Scenario, *, seed: int, device: str = "cpu") -> Built:
         marked={**marked, **members, **built.marked},
         facts=replace(
             built.facts,
-            guarantee=guarantee_of(setting),
+            guarantee=(proved := guarantee_of(setting, built.threat.role)),
+            notes=(*built.facts.notes, *_remarks(setting, proved)),
             pretrained=measure_accuracy(start, built.heldout, device=device),
         ),
     )
@@ -197,17 +201,69 @@ def _architectures(scenario: Scenario, agreed: Architecture) -> dict[int, Archit
     return {client: every[client % len(every)] for client in range(scenario.federation.clients)}
 
 
-def guarantee_of(setting: Setting) -> Guarantee | None:
-    """The guarantee of the defences over the whole federation, against a server that sees who takes part."""
-    terms = setting.terms
-    smallest = min(len(s) for s in setting.shards)
-    steps = 1 if terms.sends == "gradient" else terms.local_epochs * math.ceil(smallest / terms.batch_size)
-    rounds = setting.rounds
+def guarantee_of(setting: Setting, role: str = "server") -> Guarantee | None:
+    """What is proved over the whole federation against one role.
+
+    The defences of the clients protect against everybody, a server that sees who takes part included; the
+    weakest exposure of all clients counts. A server's own noise protects against the others only. What leaves
+    beside the parameters is not covered: with running statistics of clients nothing is proved of updates.
+    """
+    terms, rounds = setting.terms, setting.rounds
     protocol: FederationProtocol = create(load("protocols", terms.protocol), terms.options)
-    if (passes := protocol.passes(rounds)) is not None:  # in the whole run, including before the first upload
-        steps, rounds = passes * math.ceil(smallest / terms.batch_size), 1
-    exposure = Exposure(rounds=rounds, steps=steps, batch_rate=min(1.0, terms.batch_size / smallest))
-    return guarantee(setting.defenses, exposure)
+    passes = protocol.passes(rounds)
+    clients = [(terms.of_client(client), len(shard)) for client, shard in enumerate(setting.shards)]
+    proofs = []
+    for exposure in {_exposure(own, examples, rounds, passes) for own, examples in clients}:
+        proved = guarantee(setting.defenses, exposure)
+        if proved is None or (proved.neighbours == "update" and sends_statistics(setting)):
+            proofs = []
+            break
+        proofs.append(proved)
+    own = max(proofs, key=lambda one: one.epsilon, default=None)
+    if role == "server" or not isinstance(protocol, ParameterRounds):
+        return own
+    if (central := protocol.against_clients(rounds)) is None:
+        return own
+    return central if own is None else min(own, central, key=lambda one: one.epsilon)
+
+
+def _remarks(setting: Setting, proved: Guarantee | None) -> tuple[str, ...]:
+    """What to know of a guarantee."""
+    remarks = []
+    if proved is not None:
+        unit = "client" if proved.neighbours == "update" else "example"
+        units = setting.terms.clients if unit == "client" else min(len(s) for s in setting.shards)
+        if proved.delta * units > 1:
+            remarks.append(
+                f"delta = {proved.delta:g} is above 1 in {units:,}, the number of {unit}s that it is about: "
+                f"a mechanism that publishes one {unit} at random and whole would pass. Choose one far below."
+            )
+    if any(isinstance(d, Private) for d in setting.defenses) and sends_statistics(setting):
+        remarks.append(
+            "Running statistics of batch norms leave the clients without noise: a guarantee about updates "
+            "does not cover them, and none is stated."
+        )
+    return tuple(remarks)
+
+
+def _exposure(terms: Terms, examples: int, rounds: int, passes: int | None) -> Exposure:
+    """How often a client with so many examples is used."""
+    steps, size = terms.steps(examples), min(terms.batch_size, examples)
+    if passes is not None:  # in the whole run, including before the first upload
+        steps, rounds = passes * math.ceil(examples / size), 1
+    return Exposure(rounds=rounds, steps=max(1, steps), batch_rate=size / examples)
+
+
+def sends_statistics(setting: Setting) -> bool:
+    """Whether running statistics of batch norms leave the clients beside the parameters."""
+    terms = setting.terms
+    if terms.training.mode == "evaluation" or terms.sends == "gradient":
+        return False
+    model = setting.build(terms.architecture)
+    norms = [name for name, m in model.named_modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+    apart = (*terms.training.personal, *terms.training.fixed)
+    frozen = terms.training.frozen or ("\0",)
+    return any(not covers(apart, f"{n}.running_mean") and not n.startswith(frozen) for n in norms)
 
 
 def _terms(scenario: Scenario, architecture: Architecture, domain_roles: ClassRoles | None) -> Terms:

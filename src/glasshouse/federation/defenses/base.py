@@ -4,22 +4,31 @@ import dataclasses
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from glasshouse.errors import BadValue, Inapplicable
+from glasshouse.federation.client import LocalTraining
 from glasshouse.federation.defenses.marks import Mark
 from glasshouse.limits import check_ranges
 from glasshouse.rng import Rng
 from glasshouse.tensors import check_finite
-from glasshouse.wire import Kind, Mechanism, Terms, Update, Value
+from glasshouse.wire import Batch, Kind, Mechanism, Terms, Update, Value
 
 CHANGES: frozenset[Kind] = frozenset({"gradient", "delta"})
 """Kinds centred on zero: scaling or dropping entries of new *parameters* would damage the model itself."""
 
 ALL: frozenset[Kind] = frozenset({"gradient", "delta", "parameters", "logits"})
+
+
+@runtime_checkable
+class NetworkBound(Protocol):
+    """A defence that does not work on every network; ``check`` asks it before anything runs."""
+
+    def check_network(self, model: nn.Module, sample: Batch, train: LocalTraining) -> None:
+        """Raise ``Inapplicable`` if it cannot work on ``model``; ``sample`` is a little more than a batch."""
 
 
 class NamedDefense(Protocol):

@@ -118,6 +118,19 @@ class DpSgd(NamedDefense):
             )
         return PrivateTraining(inner=train, defense=self)
 
+    def check_network(self, model: nn.Module, sample: Batch, train: LocalTraining) -> None:
+        """Refuse beforehand what :class:`PrivateTraining` would refuse.
+
+        Args:
+            model: as the clients receive it.
+            sample: examples of any values, one more than a batch has.
+            train: the honest trainer.
+
+        Raises:
+            Inapplicable: examples influence each other, or a term that DP-SGD does not carry out.
+        """
+        PrivateTraining(inner=train, defense=self).check(model, sample)
+
     def spent(self, exposure: Exposure) -> Guarantee:
         """The budget over ``exposure``. Every round counts, as if the client took part in all of them."""
         stated: dict[str, Any] = {
@@ -159,10 +172,8 @@ class PrivateTraining:
             Inapplicable: the model mixes the examples of a batch, so that no example has its own gradient.
         """
         self.inner.check_enough(data, subject="private local training")
-        self._check_terms()
-        exposure = self.exposure(len(data))
-        mixes = self.inner.dropout or self.inner.training.mode == "training"
-        work = prepare_model(model, trained=self.inner.parameters(model).keys(), dropout=mixes)
+        exposure, mixes = self.exposure(len(data)), self._draws
+        work = self.check(model, data)
         parameters = {name: p for name, p in work.named_parameters() if p.requires_grad}
         before = {name: p.detach().clone() for name, p in parameters.items()}
         optimizer = DPOptimizer(
@@ -172,7 +183,7 @@ class PrivateTraining:
             expected_batch_size=min(self.inner.batch_size, len(data)),
             generator=rng.child("noise").torch(data.inputs.device),
         )
-        gradients_of = _choose_gradients(work, data, size=self.inner.batch_size)
+        gradients_of = _choose_gradients(work, _sample(data, self.inner.batch_size))
         order = poisson(len(data), exposure.batch_rate, exposure.steps, rng=rng.child("order"))
         places, drawn = self.canaries, rng.child("canaries")  # drawn like examples
         canaries = () if places is None else poisson(len(places), exposure.batch_rate, len(order), rng=drawn)
@@ -198,6 +209,29 @@ class PrivateTraining:
         return Trained(
             tensors=self._sent(model, parameters, before), kind=self.inner.kind, steps=len(order), order=order
         )
+
+    @property
+    def _draws(self) -> bool:
+        """Whether layers are in training mode, in which some draw at random."""
+        return self.inner.dropout or self.inner.training.mode == "training"
+
+    def check(self, model: nn.Module, data: Batch) -> nn.Module:
+        """The copy to train, after showing that each of its examples has a gradient of its own.
+
+        Raises:
+            Inapplicable: they influence each other, or a term that DP-SGD does not carry out.
+        """
+        self._check_terms()
+        names = self.inner.parameters(model).keys()
+        work = prepare_model(model, trained=names, dropout=self._draws)
+        sample, size = _sample(data, self.inner.batch_size), self.inner.batch_size
+        modes = {module: module.training for module in work.modules()}
+        if len(sample) > 1:
+            work.eval()  # dropout draws anew in every pass and would look like an influence
+            check_independence(work, sample, subject="defense 'dp_sgd'", sizes=(2, size, size + 1))
+            for module, training in modes.items():
+                module.training = training
+        return work
 
     def _check_terms(self) -> None:
         """Refuse terms of a step that DP-SGD would not carry out.
@@ -249,22 +283,17 @@ Gradients = Callable[[Batch, float], list[Tensor]]
 """(batch, sign) → for every trained parameter the signed gradients of the examples, (B, *shape)."""
 
 
-def _choose_gradients(work: nn.Module, data: Batch, *, size: int) -> Gradients:
+def _sample(data: Batch, size: int) -> Batch:
+    """One example more than a batch, on which the ways to gradients are compared."""
+    return data.pick(torch.arange(min(len(data), size + 1)))
+
+
+def _choose_gradients(work: nn.Module, sample: Batch) -> Gradients:
     """Per-example gradients that are shown to be those of single examples, on this network and batch size.
 
     Opacus computes them for a whole batch, for layers that it knows. Where that fails, or differs from the
     gradients of examples alone, each example is differentiated by itself: slower, right by construction.
-
-    Raises:
-        Inapplicable: examples influence each other, so that none has a gradient of its own.
     """
-    sample = data.pick(torch.arange(min(len(data), size + 1)))
-    modes = {module: module.training for module in work.modules()}
-    if len(sample) > 1:
-        work.eval()  # dropout draws anew in every pass and would look like an influence
-        check_independence(work, sample, subject="defense 'dp_sgd'", sizes=(2, size, size + 1))
-        for module, training in modes.items():
-            module.training = training
     apart = partial(_one_by_one, copy.deepcopy(work))  # without the hooks that are about to be attached
     hooked = GradSampleModule(work, loss_reduction="sum", strict=False)
     together = partial(_together, hooked)

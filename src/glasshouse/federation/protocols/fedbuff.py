@@ -1,10 +1,10 @@
 """FedBuff: the server steps whenever its buffer is full, with updates of older models among them.
 
 Source: Nguyen et al. 2022, "Federated Learning with Buffered Asynchronous Aggregation", arXiv:2106.06639,
-Algorithm 1; the weight ``1 / sqrt(1 + staleness)`` is its section 5. Where we differ: time is counted in rounds.
-In each the cohort receives the newest model; an answer arrives after a random number of rounds up to ``late``.
-The transcript has an update in the round of the model that it answers, which is what an attack needs. Updates
-that are under way when the run ends never arrive and are not recorded as applied.
+Algorithm 1; the weight ``1 / sqrt(1 + staleness)`` is its section 5. Where we differ: time is counted in
+rounds. In each the cohort receives the newest model; an answer arrives after a random number of rounds up to
+``late``. The transcript has an update in the round of the model that it answers, as attacks need it. Updates
+that are under way when the run ends are never applied.
 """
 
 import math
@@ -42,7 +42,7 @@ class FedBuff(ParameterRounds):
         source="Nguyen et al. 2022, arXiv:2106.06639",
     )
     traits: ClassVar[Traits] = Traits(
-        sends="delta", allows=("delta",), like="fedavg", averages=False, stale=True
+        sends="delta", allows=("delta",), like="fedavg", averages=False, singly=True
     )
     buffer: Count = 2
     late: Natural = 1

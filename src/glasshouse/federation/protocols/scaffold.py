@@ -1,9 +1,9 @@
 """SCAFFOLD: control variates travel beside the model and correct every local step.
 
 Source: Karimireddy et al. 2020, "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
-arXiv:1910.06378, Algorithm 1, option II: a client's new control variate is the mean gradient of its round. Where
-we differ: changes are averaged with the weights of ``federation.weighting`` (``uniform`` is the paper's), and a
-client computes them from what it sends, after its defences, so that they reveal nothing more.
+arXiv:1910.06378, Algorithm 1, option II: a client's new control variate is the mean gradient of its round.
+Where we differ: changes are averaged with the weights of ``federation.weighting`` (``uniform`` is the
+paper's), and a client computes them from what it sends, after its defences, so that they reveal nothing more.
 """
 
 from dataclasses import dataclass
