@@ -121,10 +121,10 @@ def measured(how: Setting, number: int, *, told: bool, pool: Batch, public: Batc
     )
     answers: dict[str, Any] = {}
     try:
-        (labels,) = gh.attack("label_inference")(seen)
+        labels: Any = gh.attack("label_inference")(seen)[0]
         true = batch.labels.bincount(minlength=10)
         answers["labels"] = float(torch.minimum(labels.counts, true).sum() / SIZE)
-        (claim,) = gh.attack("inverting_gradients", search=SEARCH)(seen, seed=number)
+        claim: Any = gh.attack("inverting_gradients", search=SEARCH)(seen, seed=number)[0]
     except GlasshouseError as error:
         return {**answers, "refused": error.needs}
     others = torch.cat([batch.inputs, pool.inputs[UPDATES * SIZE :][: OTHERS - 1]])

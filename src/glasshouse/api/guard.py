@@ -14,6 +14,7 @@ from glasshouse.api import AGREED
 from glasshouse.data.sources import load as load_data
 from glasshouse.errors import BadFile, BadValue
 from glasshouse.guard.fit import Fit
+from glasshouse.guard.forms import is_statistic, without_prefix
 from glasshouse.guard.inspect import Seen, inspect
 from glasshouse.guard.pursuit.examples import Own
 from glasshouse.guard.pursuit.inspect import HonestRanges, inspect_in_modes
@@ -25,6 +26,7 @@ from glasshouse.models.build import build, load, state
 from glasshouse.models.outline import outline
 from glasshouse.models.text.base import TextModel
 from glasshouse.outside import limits
+from glasshouse.outside.files import printable
 from glasshouse.outside.schema import ArchitectureFile, parse_as
 from glasshouse.outside.weights import read_weights
 from glasshouse.scenario.overrides import PathError, split_assignment
@@ -46,7 +48,8 @@ __all__ = [
 
 
 Received = str | Path | nn.Module | Mapping[str, Any] | Sequence[Any]
-"""A file (safetensors, torch's own, ``npz``), a network, arrays or tensors by name, or a list of them."""
+"""A file (safetensors, torch's own, ``npz``; of several the index, one part or the folder), a network, arrays
+or tensors by name, or a list of them."""
 
 TRIED: Final = SEARCHED + JUDGED
 """Examples that a model is tried on."""
@@ -91,14 +94,20 @@ def guard(
         expected = agreed_tensors(agreed) if agreed else None
     else:
         expected = state(agreed) if isinstance(agreed, nn.Module) else dict(agreed)
-    honest = None if reference is None else tensors_of(reference, list(expected or ()))
-    tensors = tensors_of(model, list(expected or honest or ()))
+    honest = None if reference is None else tensors_of(reference, _orders(agreed, expected))
+    tensors = tensors_of(model, _orders(agreed, expected or honest))
+    tensors, form = _as_agreed(tensors, expected or honest or {})
+    if honest is not None and expected is not None:
+        honest = _as_agreed(honest, expected)[0]
+    if expected is not None and _only_trainable(tensors, expected):
+        form = form or "running statistics are missing: taken for a list of what is trained"
+        expected = {name: t for name, t in expected.items() if name in tensors}
     if expected is None and honest is not None:
         shared = tensors.keys() & honest.keys()
         if any(tensors[name].shape != honest[name].shape for name in shared):
             tensors = tensors_of(model)  # the order of tensors in a file may differ
     try:
-        outcome = inspect(tensors, agreed=expected, reference=honest)
+        outcome = replace(inspect(tensors, agreed=expected, reference=honest), form=form)
         if data is None:
             return outcome
         return with_behaviour(outcome, tensors, _network(agreed), data, reference=honest)
@@ -167,7 +176,7 @@ def with_behaviour(
     """
     if not outcome.fits:
         return outcome
-    load(network, tensors)
+    load(network, tensors, partial=all(map(is_statistic, network.state_dict().keys() - tensors.keys())))
     own = Own(inputs=data[0], targets=data[1])
     honest = HonestRanges.of(network, own) if honest is None else honest
     is_known = reference is not None and _is_whole(reference, network)
@@ -206,8 +215,34 @@ def _network(agreed: nn.Module | Mapping[str, Tensor] | str) -> nn.Module:
     )
 
 
-def tensors_of(model: Received, names: Sequence[str] = ()) -> dict[str, Tensor]:
-    """The tensors of a model by name; those of a list by ``names`` if their number matches.
+def _orders(
+    agreed: nn.Module | Mapping[str, Tensor] | str, expected: Mapping[str, Tensor] | None
+) -> tuple[Sequence[str], ...]:
+    """Orders in which a list of arrays may be: the whole state, or what is trained."""
+    if not expected:
+        return ()
+    trained = (
+        [name for name, _ in agreed.named_parameters()]
+        if isinstance(agreed, nn.Module)
+        else [name for name in expected if not is_statistic(name)]
+    )
+    return tuple(expected), trained
+
+
+def _as_agreed(tensors: Mapping[str, Tensor], agreed: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], str]:
+    """``tensors`` under the agreed names, and what a wrapper had put into theirs, in words."""
+    named, prefix = without_prefix(tensors, frozenset(agreed))
+    return named, f"names have '{printable(prefix)}' of a wrapper, which was taken off" if prefix else ""
+
+
+def _only_trainable(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> bool:
+    """Whether exactly the running statistics of the agreed model are missing."""
+    missing = [name for name in expected if name not in tensors]
+    return bool(missing) and all(is_statistic(name) for name in missing)
+
+
+def tensors_of(model: Received, names: Sequence[Sequence[str]] = ()) -> dict[str, Tensor]:
+    """The tensors of a model by name; those of a list by the first order in ``names`` that has as many.
 
     Raises:
         BadFile: a file that cannot be read.
@@ -221,7 +256,8 @@ def tensors_of(model: Received, names: Sequence[str] = ()) -> dict[str, Tensor]:
     if isinstance(weights, Mapping):
         return {str(name): _tensor(value, str(name)) for name, value in weights.items()}
     tensors = [_tensor(value, f"number {i}") for i, value in enumerate(weights)]
-    own = names if len(names) == len(tensors) else [_name(i, t) for i, t in enumerate(tensors)]
+    numbered = [_name(i, t) for i, t in enumerate(tensors)]
+    own = next((order for order in names if len(order) == len(tensors)), numbered)
     return dict(zip(own, tensors, strict=True))
 
 

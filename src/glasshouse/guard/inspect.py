@@ -11,6 +11,7 @@ from torch import Tensor
 
 from glasshouse.errors import BadValue
 from glasshouse.guard.dense import dense
+from glasshouse.guard.forms import effective, zero_adapters
 from glasshouse.guard.pursuit.inspect import Judged, Verdict
 from glasshouse.guard.rules.entropy import low_entropy
 from glasshouse.guard.rules.finite import not_finite
@@ -36,6 +37,8 @@ class Seen:
         inspection: findings, and ``minimum``, ``percentile_3`` and ``median`` of the entropies (absent if no
             vector was measured); ``vectors`` and ``skipped`` count the measured vectors and those too small
             to measure, ``apart`` the tensors in no vector.
+        resting: names of adapters that are zero as their method starts them (``lora_B`` beside ``lora_A``).
+        form: how the received names differed from the agreed ones, in words; empty: they did not.
         judged: what fixed read-outs get of the client's examples; None: it was not tried on any.
     """
 
@@ -43,6 +46,8 @@ class Seen:
     apart: tuple[str, ...]
     fits: bool
     inspection: Inspection
+    resting: tuple[str, ...] = ()
+    form: str = ""
     judged: Judged | None = None
 
     @property
@@ -87,9 +92,11 @@ def inspect(
         >>> seen.inspection.values["minimum"], len(seen.inspection.findings)
         (0.0, 3)
     """
-    read = dense(tensors)
-    vectors = vectors_of(read)
-    if not any(v.count for v in vectors if v.kind != "bias"):
+    read = effective(dense(tensors))
+    # Adapters that start at zero are no oddity; whoever judges the others does not see them.
+    resting = zero_adapters(read, None if reference is None else dense(reference))
+    vectors = vectors_of({name: t for name, t in read.items() if name not in resting})
+    if not resting and not any(v.count for v in vectors if v.kind != "bias"):
         raise BadValue(
             "inspection of a model",
             needs="weights of convolutions or linear layers ('*.weight' with 2 or more dimensions)",
@@ -99,7 +106,7 @@ def inspect(
     if reference is not None:
         check_related(reference, tensors if agreed is None else agreed)
         agreed = reference if agreed is None else agreed
-    honest = vectors_of(dense(reference)) if reference is not None else ()
+    honest = vectors_of(effective(dense(reference))) if reference is not None else ()
     structure = other_structure(tensors, agreed) if agreed is not None else []
     findings = [
         *structure,
@@ -115,12 +122,13 @@ def inspect(
         apart=apart,
         fits=not structure,
         inspection=Inspection(guard=NAME, findings=tuple(findings), values=values),
+        resting=resting,
     )
 
 
 def _entropies(vectors: Sequence[Vectors]) -> dict[str, float]:
     """Numbers of measured and skipped vectors, and a summary of the entropies."""
-    every = torch.cat([v.entropies for v in vectors]).numpy()
+    every = torch.cat([torch.empty(0), *(v.entropies for v in vectors)]).numpy()
     counts = {
         "vectors": float(len(every)),
         "skipped": float(sum(v.count for v in vectors if not len(v.entropies))),

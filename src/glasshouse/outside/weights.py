@@ -4,9 +4,9 @@ import pickle
 import re
 import warnings
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -15,22 +15,97 @@ from glasshouse.errors import BadFile
 from glasshouse.outside import limits
 from glasshouse.outside.arrays import BROKEN, read_arrays
 from glasshouse.outside.files import check_size, check_unpacked, damaged, printable, reason, unreadable
-from glasshouse.store import read_tensors
+from glasshouse.outside.kinds import refuse_foreign
+from glasshouse.store import read_json, read_tensors
+
+MOST_SHARDS: Final = 1000
+"""Largest number of files of one checkpoint."""
+
+
+_SHARD: Final = re.compile(r"(.+)-(\d{5})-of-(\d{5})(\.\w+)")
+_INDEX: Final = ".index.json"
+_WRAPPERS: Final = ("state_dict", "model_state_dict", "model", "module")
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
     """Read a model's tensors by name from safetensors, npz, or a torch file, which is read weights-only.
 
-    A torch file may hold the tensors themselves, or a dictionary with them under ``state_dict``,
-    ``model`` or ``model_state_dict``.
+    A torch file may hold the tensors themselves, or a dictionary with them under ``state_dict``, ``model``,
+    ``model_state_dict`` or ``module``. A checkpoint in several files is read as one model: by its
+    ``*.index.json``, by one of its shards, or by the folder that holds it.
 
     Raises:
-        BadFile: missing, corrupt, containing code or other objects, not a mapping of names to tensors, or
-            larger than the limits allow.
+        BadFile: missing, corrupt, containing code or other objects, not a mapping of names to tensors, of a
+            kind that is not read here, or larger than the limits allow.
     """
-    if path.suffix == ".safetensors":
-        return read_tensors(path, most=limits.FILE_BYTES)
     subject = f"file '{path}'"
+    refuse_foreign(path, subject=subject)
+    if path.is_dir():
+        return read_weights(_of_folder(path))
+    if path.name.endswith(_INDEX):
+        return _joined(_listed(path), subject=subject)
+    if (shard := _SHARD.fullmatch(path.name)) is not None and path.is_file():
+        stem, _, total, ending = shard.groups()
+        names = [f"{stem}-{number:05d}-of-{total}{ending}" for number in range(1, int(total) + 1)]
+        return _joined([path.with_name(name) for name in names[:MOST_SHARDS]], subject=subject)
+    return _read_file(path)
+
+
+def _of_folder(folder: Path) -> Path:
+    """The one index, or the one file of weights, in a folder."""
+    for pattern in (f"*{_INDEX}", "*.safetensors", "*.bin", "*.pt", "*.pth", "*.npz"):
+        found = sorted(folder.glob(pattern))
+        if len(found) == 1 or (found and _SHARD.fullmatch(found[0].name)):
+            return found[0]
+    raise BadFile(
+        f"folder '{folder}'",
+        needs="one file of weights, or the shards of one checkpoint",
+        got="none, or several" if any(folder.iterdir()) else "an empty folder",
+        fix="name the file",
+    )
+
+
+def _listed(index: Path) -> list[Path]:
+    """The shards that an index names, each a plain file beside it."""
+    subject = f"index '{index}'"
+    raw = read_json(index, most=limits.JSON_BYTES)
+    named = raw.get("weight_map") if isinstance(raw, dict) else None
+    files = sorted(set(named.values())) if isinstance(named, dict) and all(
+        isinstance(value, str) for value in named.values()
+    ) else []  # fmt: skip
+    plain = all(Path(name).name == name and not name.endswith(_INDEX) for name in files)
+    if not files or len(files) > MOST_SHARDS or not plain:
+        raise damaged(subject, needs=f"a weight_map to 1 to {MOST_SHARDS} files beside it", got="another")
+    return [index.with_name(name) for name in files]
+
+
+def _joined(parts: Sequence[Path], *, subject: str) -> dict[str, Tensor]:
+    """The tensors of several files as one model."""
+    missing = [part.name for part in parts if not part.is_file()]
+    if missing:
+        raise BadFile(
+            subject,
+            needs="all parts of the checkpoint beside it: a part alone is no model",
+            got=f"{len(missing)} of {len(parts)} missing: {', '.join(map(printable, missing[:2]))}",
+            fix="put them into one folder",
+        )
+    check_size(sum(part.stat().st_size for part in parts), limits.FILE_BYTES, subject=subject)
+    tensors: dict[str, Tensor] = {}
+    for part in parts:
+        own = _read_file(part)
+        if twice := sorted(own.keys() & tensors.keys()):
+            raise damaged(subject, needs="each tensor in one part", got=f"'{printable(twice[0])}' in two")
+        tensors |= own
+    _check_backed(tensors, subject=subject)
+    return tensors
+
+
+def _read_file(path: Path) -> dict[str, Tensor]:
+    """The tensors of one file."""
+    subject = f"file '{path}'"
+    refuse_foreign(path, subject=subject)
+    if path.suffix == ".safetensors" or _is_safetensors(path):
+        return read_tensors(path, most=limits.FILE_BYTES)
     if not path.is_file():
         raise unreadable(path, subject=subject)
     size = path.stat().st_size
@@ -38,7 +113,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     if path.suffix == ".npz":
         return _from_arrays(path, subject)
     content: Any = _unpickled(path, size, subject)
-    for wrapper in ("state_dict", "model_state_dict", "model"):
+    for wrapper in _WRAPPERS:
         if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
             content = content[wrapper]
     if not (isinstance(content, dict) and content and all(isinstance(t, Tensor) for t in content.values())):
@@ -47,6 +122,16 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     tensors = {str(name): tensor for name, tensor in content.items()}
     _check_backed(tensors, subject=subject)
     return tensors
+
+
+def _is_safetensors(path: Path) -> bool:
+    """Whether a file of another name begins like safetensors: the length of its header, then the header."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(9)
+        return head[8:] == b"{" and int.from_bytes(head[:8], "little") < path.stat().st_size
+    except OSError:
+        return False
 
 
 def _from_arrays(path: Path, subject: str) -> dict[str, Tensor]:

@@ -212,7 +212,7 @@ def guarantee_of(setting: Setting, role: str = "server") -> Guarantee | None:
     protocol: FederationProtocol = create(load("protocols", terms.protocol), terms.options)
     passes = protocol.passes(rounds)
     clients = [(terms.of_client(client), len(shard)) for client, shard in enumerate(setting.shards)]
-    proofs = []
+    proofs: list[Guarantee] = []
     for exposure in {_exposure(own, examples, rounds, passes) for own, examples in clients}:
         proved = guarantee(setting.defenses, exposure)
         if proved is None or (proved.neighbours == "update" and sends_statistics(setting)):

@@ -128,7 +128,7 @@ def _inspect(asked: Asked) -> dict[str, Seen]:
     trusted = asked.trust_factory
     expected = agreed_tensors(asked.agreed, trust_factory=trusted) if asked.agreed else {}
     tried: dict[str, Any] = _trial(asked.agreed, asked.data, trust_factory=trusted) if asked.data else {}
-    honest = tensors_of(asked.reference, list(expected)) if asked.reference else None
+    honest = tensors_of(asked.reference, [list(expected)]) if asked.reference else None
     inspected: dict[str, Seen] = {}
     for path in asked.models:
         name = path.stem if path.stem not in inspected else str(path)
@@ -243,6 +243,13 @@ def _list_unseen(names: tuple[str, ...]) -> str:
     return f"{tensors} not looked at, but for values that are not finite: {', '.join(names[:_SHOWN])}{more}"
 
 
+def _forms(one: Seen) -> tuple[str, ...]:
+    """What is unusual in how a model is written down, and no finding."""
+    resting = words.count(len(one.resting), "adapters")
+    start = f"{resting} at their start of zero, beside a partner that is not" if one.resting else ""
+    return tuple(sentence for sentence in (one.form, start) if sentence)
+
+
 def _print(models: dict[str, Seen]) -> None:
     console = Screen()
     heads = [Column(name, justify="left" if name == "model" else "right") for name in COLUMNS]
@@ -253,7 +260,7 @@ def _print(models: dict[str, Seen]) -> None:
         table.add_row(escape(printable(name)), *numbers, str(len(one.inspection.findings)))
     console.print(table)
     for name, one in models.items():
-        for sentence in one.inspection.findings:
+        for sentence in (*_forms(one), *one.inspection.findings):
             _say(console, f"{name}: {sentence}")
         if one.judged is not None:
             _say(console, f"{name}: {one.judged.summary}")

@@ -211,7 +211,7 @@ class Ghost:
         images = targets.shape[1]
         if self._task.separable:
             return self._task.loss(logits, targets.flatten(0, 1), flat, reduction="sum") / images
-        parts = zip(logits.split(images), targets, flat.split(images), strict=True)
+        parts = zip(logits.unflatten(0, (-1, images)), targets, flat.unflatten(0, (-1, images)), strict=True)
         return torch.stack([self._task.loss(z, y, x) for z, y, x in parts]).sum()
 
     def _layer(
