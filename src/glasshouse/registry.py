@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any, TypeVar, final
 
 from glasshouse.errors import BadFile, BadValue, BrokenPlugin, GlasshouseError, NotInstalled, UnknownName
@@ -194,7 +194,11 @@ def import_factory(name: str, subject: str) -> Callable[..., Any]:
         BadFile: its module cannot be imported.
         BadValue: the name has another form, or the module has no such function.
     """
-    module, _, attribute = name.partition(":")
+    module, _, attribute = name.rpartition(":")
+    if "/" in module or "\\" in module or module.endswith(".py"):
+        path = PureWindowsPath(module)  # reads both kinds of slash
+        fix = f"write {path.stem}:{attribute}, and run from '{path.parent}'"
+        raise BadFile(subject, needs="a module's name before the colon", got=f"the path '{module}'", fix=fix)
     folder = str(Path.cwd())
     if folder not in sys.path:  # a console script has no entry for the working directory
         sys.path.append(folder)

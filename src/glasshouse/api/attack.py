@@ -1,7 +1,7 @@
 """One attack on one update in memory: no scenario, no files, no score."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, final
 
@@ -13,12 +13,12 @@ from glasshouse.attacks.base import Claim
 from glasshouse.audit.attacking.call import call_attack, declared_grants
 from glasshouse.audit.attacking.claims import Unit
 from glasshouse.audit.attacking.needs import attack_of, find_refusal
-from glasshouse.errors import BadScenario, BadValue, Inapplicable
+from glasshouse.errors import BadScenario, BadValue, GlasshouseError, Inapplicable
 from glasshouse.modalities.base import Modality
 from glasshouse.modalities.image import Image
 from glasshouse.models.adapt import adapt
 from glasshouse.models.base import evaluated
-from glasshouse.models.build import build, state
+from glasshouse.models.build import build, forward_hint, state
 from glasshouse.models.derivatives import derivative_fault
 from glasshouse.models.memory import keep
 from glasshouse.outside.schema import freeze
@@ -164,7 +164,7 @@ def view(
         round=0,
         client=0,
         kind=sends,
-        tensors=_tensors(update, network),
+        tensors=_tensors(update, network, architecture.inputs.blank(1)),
         examples=examples,
         steps=terms.steps(examples),
     )
@@ -211,30 +211,51 @@ def _classes(model: nn.Module, inputs: Modality) -> Classification:
         )  # adapting changes layers: the user's network stays as it is
         with evaluated(copied):
             shape = tuple(copied(inputs.blank(1)).shape)
+    except GlasshouseError:
+        raise
     except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise BadValue(
             subject,
             needs=f"a forward pass on {inputs.nouns} {inputs.shape}",
             got=f"{type(error).__name__}: {str(error).splitlines()[0]}",
-            fix="give the input_shape that it was built for",
+            fix=forward_hint(error),
         ) from error
     if len(shape) != 2 or shape[1] < 2:
         raise BadValue(
             subject,
             needs="logits (B, K) of at least two classes, or the task that it was trained for",
             got=f"{shape} for one {inputs.noun}",
-            fix="give task=Regression(...), Multilabel(...) or another of glasshouse.tasks",
+            fix="give task=Multilabel(targets=1) for one logit, or another of glasshouse.tasks",
         )
     return Classification(classes=shape[1])
 
 
-def _tensors(update: Mapping[str, Any] | Sequence[Any], network: nn.Module) -> dict[str, Tensor]:
+def _unreached(network: nn.Module, example: Tensor, names: Collection[str]) -> set[str]:
+    """Those of the parameters on which the outputs for an example do not depend."""
+    if not names:
+        return set()
+    parameters = {name: p for name, p in network.named_parameters() if name in names}
+    with evaluated(network), torch.enable_grad():
+        outputs = network(example)
+    slopes = torch.autograd.grad(outputs.sum(), list(parameters.values()), allow_unused=True)
+    return {name for name, slope in zip(parameters, slopes, strict=True) if slope is None}
+
+
+def _tensors(
+    update: Mapping[str, Any] | Sequence[Any], network: nn.Module, example: Tensor
+) -> dict[str, Tensor]:
     """The update by parameter name, with checked shapes; frozen parameters are known and do not travel."""
     parameters = {name: p for name, p in network.named_parameters() if p.requires_grad}
     tensors_by_name = (
         dict(update) if isinstance(update, Mapping) else dict(zip(parameters, update, strict=False))
     )
-    tensors = {name: torch.as_tensor(t).detach().cpu() for name, t in tensors_by_name.items()}
+    # Who takes gradients gets None of a parameter that the loss does not reach, such as an unused head.
+    given = {n: t for n, t in tensors_by_name.items() if t is not None or n not in parameters}
+    unused = tensors_by_name.keys() - given.keys() | _unreached(
+        network, example, parameters.keys() - given.keys()
+    )
+    given |= {name: torch.zeros_like(parameters[name]) for name in unused}
+    tensors = {name: torch.as_tensor(t).detach().cpu() for name, t in given.items()}
     wrong = [
         *(f"'{name}' is missing" for name in parameters if name not in tensors),
         *(f"'{name}' is unknown" for name in tensors if name not in parameters),

@@ -26,7 +26,7 @@ from glasshouse.models.build import build, load, state
 from glasshouse.models.outline import outline
 from glasshouse.models.text.base import TextModel
 from glasshouse.outside import limits
-from glasshouse.outside.files import printable
+from glasshouse.outside.files import is_path, printable
 from glasshouse.outside.schema import ArchitectureFile, parse_as
 from glasshouse.outside.weights import read_weights
 from glasshouse.scenario.overrides import PathError, split_assignment
@@ -120,7 +120,8 @@ def guard(
 
 def named_source(name: str) -> str:
     """``name`` as a data source: a folder of images, an ``npz`` file, or ``name`` itself."""
-    kind = "folder:" if Path(name).is_dir() else "npz:" if name.endswith(".npz") and ":" not in name else ""
+    archive = name.endswith(".npz") and (":" not in name or is_path(name))
+    kind = "folder:" if Path(name).is_dir() else "npz:" if archive else ""
     return f"{kind}{name}"
 
 

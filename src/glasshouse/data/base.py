@@ -191,12 +191,18 @@ def assemble_built_in(
     return assemble(name, arrays, class_names=class_names, public=True, resize=resize)
 
 
+MAPPED: Final = "(x - low) / (high - low)"
+"""How a range becomes [0, 1], in a hint."""
+
+
 def check_pixels(images: NDArray[Any], *, subject: str) -> Tensor:
     """Raw images as (N, C, H, W), uint8 or float32; 16 bits are divided by 65,535, as those of files.
 
     Raises:
         BadFile: wrong type, shape or range, non-finite values, or no images.
     """
+    if images.dtype == np.bool_:  # black and white
+        images = images.astype(np.float32)
     floats = np.issubdtype(images.dtype, np.floating)
     if images.ndim not in (3, 4) or (images.ndim == 4 and images.shape[3] not in (1, 3)):
         needs, got = "images (N, H, W), (N, H, W, 1) or (N, H, W, 3)", f"shape {images.shape}"
@@ -206,12 +212,13 @@ def check_pixels(images: NDArray[Any], *, subject: str) -> Tensor:
     elif not floats and images.dtype not in (np.uint8, np.uint16):
         needs = "images as uint8 (divided by 255), uint16 (divided by 65,535) or floats in [0, 1]"
         got = f"type {images.dtype}, values from {images.min()} to {images.max()}"
-        fix = "map the range that the scanner can produce to [0, 1], as (x - low) / (high - low), in float32"
+        parts = "take magnitude or phase, as the network does, and " if images.dtype.kind == "c" else ""
+        fix = f"{parts}map the range that the scanner can produce to [0, 1], as {MAPPED}, in float32"
     elif floats and not ((images >= 0) & (images <= 1)).all():
         bad = int((~np.isfinite(images)).sum())
         needs = "float images in [0, 1]"
         got = f"{bad} values not finite" if bad else f"values from {images.min():.4g} to {images.max():.4g}"
-        fix = "divide by 255, undo the normalisation (the model normalises), or store uint8"
+        fix = _into_range(images, bad=bad)
     else:
         numbers = images
         if floats or images.dtype == np.uint16:
@@ -219,6 +226,19 @@ def check_pixels(images: NDArray[Any], *, subject: str) -> Tensor:
         pixels = torch.from_numpy(np.require(numbers, requirements=["C", "W"]))
         return pixels.unsqueeze(1) if images.ndim == 3 else pixels.permute(0, 3, 1, 2).contiguous()
     raise BadFile(subject, needs=needs, got=got, fix=fix)
+
+
+def _into_range(images: NDArray[Any], *, bad: int) -> str:
+    """What to do about float images outside [0, 1], by what is outside."""
+    if bad:
+        return "leave those images out, or fill in what is missing: NaN is no measurement"
+    if images.min() >= 0:
+        largest = 255 if images.max() <= 255 else 65_535 if images.max() <= 65_535 else float(images.max())
+        return f"divide by {largest:,}, the largest value that there can be"
+    return (
+        "map the range that there can be to [0, 1], as (x - low) / (high - low); where a normalisation "
+        "went before, undo it: the model normalises"
+    )
 
 
 def check_count(count: int, most: int, what: str, *, name: str) -> None:

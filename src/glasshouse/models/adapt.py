@@ -148,7 +148,9 @@ def _outputs_of(output: Any, net: nn.Module) -> Tensor:
     Raises:
         BadValue: something else.
     """
+    got = f"a {type(output).__name__}"
     if isinstance(output, Mapping):
+        got = f"a dictionary of {', '.join(repr(key) for key in output)}"
         output = output.get("logits")
     elif isinstance(output, tuple | list) and output:
         output = output[0]
@@ -159,7 +161,7 @@ def _outputs_of(output: Any, net: nn.Module) -> Tensor:
     raise BadValue(
         _subject(net),
         needs="outputs as a tensor, or in an entry 'logits' of a dictionary, or first in a tuple",
-        got=f"a {type(output).__name__}",
+        got=got,
         fix="say where they are: glasshouse.adapt(net, logits=lambda output: output['scores'])",
     )
 

@@ -200,8 +200,10 @@ def _check_arguments(factory: Callable[..., Any], architecture: Architecture) ->
     raise BadValue(f"model '{architecture.name}'", needs=needs, got=got, fix=fix)
 
 
-def _forward_hint(error: Exception) -> str:
+def forward_hint(error: Exception) -> str:
     """What to do about an exception in the forward pass of the user's own network."""
+    if isinstance(error, GlasshouseError):
+        return error.fix
     if "dtype" in str(error):
         return "keep all its parameters in one type of float: net.float()"
     if isinstance(error, TypeError) and "argument" in str(error):
@@ -223,7 +225,7 @@ def _check_forward(model: nn.Module, architecture: Architecture) -> None:
             subject,
             needs=f"a forward pass on {architecture.inputs.nouns} {architecture.input_shape}",
             got=got,
-            fix=_forward_hint(error),
+            fix=forward_hint(error),
         ) from error
     if not architecture.task.accepts(shape[1:]):
         asked = ", ".join("any" if size < 0 else str(size) for size in architecture.task.outputs)
@@ -231,5 +233,19 @@ def _check_forward(model: nn.Module, architecture: Architecture) -> None:
             subject,
             needs=f"outputs (B, {asked}) for task '{architecture.task.name}'",
             got=f"{shape} for one {architecture.inputs.noun}",
-            fix="use the 'classes' that the factory is called with, or declare the task (data.task)",
+            fix=_outputs_hint(architecture, shape),
         )
+
+
+def _outputs_hint(architecture: Architecture, shape: tuple[int, ...]) -> str:
+    """What to do about outputs that do not fit the task."""
+    classes = architecture.classes
+    if not classes or len(shape) != 2:
+        return "declare the task (data.task) that the network was built for"
+    if shape[1] == 1:
+        one = 'set data.task = "multilabel", which takes one logit for two classes'
+        return f'{one}, or data.task = "regression"; or give the network {classes} outputs'
+    return (
+        f"labels go up to {classes - 1}: number the classes from 0 without gaps, or give the network "
+        f"{classes} outputs (a factory is called with 'classes'); or declare another task (data.task)"
+    )

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from glasshouse import cache
 from glasshouse.errors import BadValue
@@ -39,6 +40,13 @@ def keep(net: nn.Module) -> str:
         >>> keep(nn.Sequential(nn.Flatten(), nn.Linear(4, 2))).startswith(PREFIX + "Sequential_")
         True
     """
+    if lazy := [name for name, p in net.named_parameters() if is_lazy(p)]:
+        raise BadValue(
+            f"network '{type(net).__name__}'",
+            needs="layers whose size is known",
+            got=f"lazy ones that were never called: {', '.join(lazy[:3])}",
+            fix="call net(example) once before handing it over, or give the layers their sizes",
+        )
     model = copy.deepcopy(net).cpu()
     kind = type(model.net if isinstance(model, AdaptedNetwork) else model)
     content = [dict(model.state_dict()), repr(model), _source(kind)]

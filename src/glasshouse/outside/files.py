@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -205,6 +206,16 @@ def lines_of(text: str) -> Iterator[str]:
 def printable(text: str) -> str:
     """``text`` on one line for an error message: :func:`glasshouse.outside.text.visible`."""
     return visible(text)
+
+
+def is_path(text: str) -> bool:
+    r"""Whether a text is the path of a file and names nothing: absolute, relative by dots, or with a drive.
+
+    Examples:
+        >>> is_path(r"C:\\scans"), is_path("../scans"), is_path("npz:scans.npz"), is_path("digits")
+        (True, True, False, False)
+    """
+    return bool(re.match(r"[A-Za-z]:|[\\\\/~]|\.{1,2}[\\\\/]", text))
 
 
 def shorten(value: object) -> str:

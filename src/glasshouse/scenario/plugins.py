@@ -3,7 +3,8 @@
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
-from typing import Any
+from pathlib import PureWindowsPath
+from typing import Any, Final
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
@@ -11,11 +12,23 @@ from pydantic.errors import PydanticUserError
 from glasshouse import registry
 from glasshouse.errors import GlasshouseError, Problem
 from glasshouse.limits import is_finite
+from glasshouse.outside.files import is_path
 from glasshouse.scenario.problems import condition, show_value, unmet
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin, canonical
 from glasshouse.settings import model_arguments
 
+KINDS_OF_FILES: Final = {
+    ".npz": "npz",
+    ".zip": "zip",
+    ".csv": "table",
+    ".parquet": "table",
+    ".txt": "text",
+    ".npy": "arrays",
+    ".nii": "nifti",
+    ".dcm": "dicom",
+}
+"""The source that reads files of a suffix; all else is taken for a folder."""
 # Cheap to construct, so their own checks can run during validation.
 CONSTRUCTED = frozenset({"attacks", "defenses", "behaviours", "transforms"})
 # The scenario key of the name, where it is not below the plug-in's own path.
@@ -43,12 +56,17 @@ def used_plugins(scenario: Scenario) -> Iterator[tuple[str, str, Plugin]]:
     for path, group in LISTS.items():
         for i, plugin in enumerate(attrgetter(path)(scenario)):
             yield group, f"{path}[{i}]", plugin
-    yield "datasets", "data.source", Plugin(name=scenario.data.source.split(":", 1)[0])
+    source = scenario.data.source
+    yield "datasets", "data.source", Plugin(name=source if is_path(source) else source.split(":", 1)[0])
     yield "partitioners", "data.partition", Plugin(name=scenario.data.partition)
 
 
 def plugin_problems(group: str, path: str, plugin: Plugin) -> list[Problem]:
     """All problems of one plug-in: unknown name; unknown, missing or ill-typed arguments; invalid values."""
+    if group == "datasets" and is_path(plugin.name):
+        kind = KINDS_OF_FILES.get(PureWindowsPath(plugin.name).suffix.lower(), "folder")
+        needs = "what the path holds, before it: KIND:PATH"
+        return [unmet("data.source", needs, got=f"'{plugin.name}'", hint=f'write "{kind}:{plugin.name}"')]
     if group not in CHECKED and not plugin.arguments and plugin.name in registry.names(group):
         return []  # nothing to check: avoid a slow import
     try:

@@ -100,7 +100,8 @@ def _unfit(defense: NetworkBound, network: Architecture, federation: Federation)
         training=federation.local,
     )
     model, count = build(network), min(federation.batch_size, MOST_TRIED) + 1
-    inputs = network.inputs.probes(count, Rng.root(0).child("probes").torch())
+    inputs = network.inputs.probes(4 * count, Rng.root(0).child("probes").torch())
+    inputs = inputs[torch.randperm(len(inputs), generator=Rng.root(1).torch())[:count]]
     with torch.no_grad():
         outputs = model.eval()(inputs[:1])
     labels = network.task.blank(count, tuple(outputs.shape[1:]))

@@ -211,7 +211,9 @@ class Ghost:
         images = targets.shape[1]
         if self._task.separable:
             return self._task.loss(logits, targets.flatten(0, 1), flat, reduction="sum") / images
-        parts = zip(logits.unflatten(0, (-1, images)), targets, flat.unflatten(0, (-1, images)), strict=True)
+        outputs = logits.reshape(-1, images, *logits.shape[1:])
+        examples = flat.reshape(-1, images, *flat.shape[1:])
+        parts = zip(outputs, targets, examples, strict=True)
         return torch.stack([self._task.loss(z, y, x) for z, y, x in parts]).sum()
 
     def _layer(

@@ -1,0 +1,229 @@
+"""Each input that cannot be audited gets the hint that answers its own question; the others work."""
+
+import collections
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import glasshouse as gh
+from glasshouse.errors import BadFile, BadScenario, BadValue
+from glasshouse.registry import import_factory
+
+IMAGES = np.random.default_rng(0).integers(0, 256, (60, 8, 8), dtype=np.uint8)
+LABELS = np.arange(60) % 4
+
+
+def mine(**changes):
+    return {
+        "name": "mine", "data": {"auxiliary": 15, "heldout": 15}, "federation": {"clients": 3},
+        "attacks": ["label_inference"], "audit": {"distractors": 9}, **changes,
+    }  # fmt: skip
+
+
+def net(outputs=4):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, outputs))
+
+
+class Wrapped(nn.Module):
+    """A network whose output is wrapped."""
+
+    def __init__(self, wrap):
+        super().__init__()
+        self.body, self.head, self.wrap = nn.Linear(64, 8), nn.Linear(8, 4), wrap
+
+    def forward(self, x):
+        return self.wrap(self.head(self.body(x.flatten(1)).relu()))
+
+
+@dataclasses.dataclass
+class Answer:
+    logits: torch.Tensor
+
+
+Pair = collections.namedtuple("Pair", "scores aux")
+WRAPS = {
+    "dictionary": lambda z: {"logits": z, "features": z},
+    "tuple": lambda z: (z, z),
+    "list": lambda z: [z],
+    "named tuple": lambda z: Pair(z, z),
+    "object": Answer,
+}
+
+
+@pytest.mark.parametrize("wrap", WRAPS.values(), ids=WRAPS)
+def test_wrapped_outputs_are_unwrapped(wrap):
+    gh.check(mine(), data=(IMAGES, LABELS), model=Wrapped(wrap))
+
+
+def test_outputs_elsewhere_are_asked_for_by_their_names():
+    with pytest.raises(
+        BadScenario, match=r"got a dictionary of 'out', 'aux'; say where they are: glasshouse"
+    ):
+        gh.check(mine(), data=(IMAGES, LABELS), model=Wrapped(lambda z: {"out": z, "aux": z}))
+    with pytest.raises(BadValue, match=r"got +a dictionary of 'out'\n"):
+        gh.view(Wrapped(lambda z: {"out": z}), [], input_shape=(1, 8, 8))
+
+
+@pytest.mark.parametrize("outputs", [4, 10, 1000])
+def test_more_logits_than_classes_work(outputs):
+    gh.check(mine(), data=(IMAGES, LABELS), model=net(outputs))
+
+
+@pytest.mark.parametrize(
+    ("outputs", "labels", "words"),
+    [
+        (1, LABELS % 2, 'set data.task = "multilabel"'),
+        (3, LABELS, "labels go up to 3: number the classes from 0"),
+        (4, LABELS + 1, "labels go up to 4: number the classes from 0"),
+    ],
+)
+def test_fewer_logits_than_classes_say_what_to_change(outputs, labels, words):
+    with pytest.raises(BadScenario, match=words):
+        gh.check(mine(), data=(IMAGES, labels), model=net(outputs))
+
+
+def test_one_logit_works_as_the_hint_says():
+    data = {"auxiliary": 15, "heldout": 15, "task": "multilabel"}
+    gh.check(mine(data=data, attacks=["linear_input"]), data=(IMAGES, LABELS % 2), model=net(1))
+    with pytest.raises(BadValue, match=r"task=Multilabel\(targets=1\) for one logit"):
+        gh.view(net(1), [], input_shape=(1, 8, 8))
+
+
+def test_lazy_layers_are_named():
+    lazy = nn.Sequential(nn.Flatten(), nn.LazyLinear(4))
+    for run in (
+        lambda: gh.check(mine(), data=(IMAGES, LABELS), model=lazy),
+        lambda: gh.view(lazy, [], input_shape=(1, 8, 8)),
+    ):
+        with pytest.raises(
+            BadValue, match=r"never called: 1\.weight, 1\.bias\n +fix +call net\(example\) once"
+        ):
+            run()
+    lazy(torch.zeros(1, 1, 8, 8))
+    gh.check(mine(), data=(IMAGES, LABELS), model=lazy)
+
+
+class TwoHeads(nn.Module):
+    """A second head that the loss does not reach."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head, self.aux = nn.Linear(64, 8), nn.Linear(8, 4), nn.Linear(8, 7)
+
+    def forward(self, x):
+        return self.head(self.body(x.flatten(1)).relu())
+
+
+def test_parameters_without_a_gradient_are_zero():
+    two, picture = TwoHeads(), torch.rand(1, 1, 8, 8)
+    loss = F.cross_entropy(two(picture), torch.tensor([2]))
+    slopes = torch.autograd.grad(loss, list(two.parameters()), allow_unused=True)
+    named = {n: g for (n, _), g in zip(two.named_parameters(), slopes, strict=True) if g is not None}
+    for update in (slopes, named):
+        (claim,) = gh.attack("linear_input")(gh.view(two, update, input_shape=(1, 8, 8)))
+        assert float((claim.inputs - picture).abs().max()) < 1e-4
+    del named["head.weight"]
+    with pytest.raises(BadValue, match=r"'head\.weight' is missing"):
+        gh.view(two, named, input_shape=(1, 8, 8))
+
+
+class TwoInputs(nn.Module):
+    """Needs a mask beside the picture."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(64, 4)
+
+    def forward(self, x, mask):
+        return self.head(x.flatten(1) * mask)
+
+
+def test_a_second_input_is_what_the_hint_is_about():
+    with pytest.raises(BadScenario, match="audit a network of one input; wrap one of several"):
+        gh.check(mine(), data=(IMAGES, LABELS), model=TwoInputs())
+    with pytest.raises(BadValue, match="audit a network of one input; wrap one of several"):
+        gh.view(TwoInputs(), [], input_shape=(1, 8, 8))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, bool, np.float16, np.float64])
+def test_types_that_have_a_meaning_are_read(dtype):
+    scale = 255 if np.dtype(dtype).kind == "f" else 1
+    gh.check(
+        mine(attacks=["linear_input"], model={"name": "mlp"}), data=((IMAGES / scale).astype(dtype), LABELS)
+    )
+
+
+@pytest.mark.parametrize(
+    ("images", "words"),
+    [
+        (IMAGES.astype(np.int16), r"\(x - low\) / \(high - low\)"),
+        (IMAGES.astype(np.int64), r"\(x - low\) / \(high - low\)"),
+        (IMAGES.astype(np.complex64), "take magnitude or phase"),
+        (IMAGES.astype(np.float32), "divide by 255"),
+        (IMAGES.astype(np.float32) * 200, "divide by 65,535"),
+        (IMAGES.astype(np.float32) / 127.5 - 1, r"\(x - low\) / \(high - low\); where a normalisation"),
+        (np.where(IMAGES > 200, np.nan, 0.5), "leave those images out"),
+    ],
+)
+def test_no_hint_destroys_pixels(images, words):
+    with pytest.raises(BadFile) as caught:
+        gh.check(mine(), data=(images, LABELS), model=net())
+    assert "astype" not in caught.value.fix
+    with pytest.raises(BadFile, match=words):
+        gh.check(mine(), data=(images, LABELS), model=net())
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        (r"C:\data\scans.npz", "npz"), ("C:/pictures", "folder"), (r"\\server\share\rows.csv", "table"),
+        ("D:pictures", "folder"), ("/data/all.zip", "zip"), ("../pictures", "folder"),
+    ],
+)  # fmt: skip
+def test_a_path_alone_is_told_its_kind(path, kind):
+    with pytest.raises(BadScenario) as caught:
+        gh.check(mine(data={"source": path, "auxiliary": 15}, model={"name": "mlp"}))
+    assert f'write "{kind}:{path}"' in str(caught.value)
+
+
+@pytest.mark.parametrize("path", [r"C:\nets\my.py", r"C:\nets\my", "nets/my.py", "my.py"])
+def test_a_path_to_code_is_told_the_module(path):
+    with pytest.raises(BadFile, match="write my:Net, and run from"):
+        import_factory(f"{path}:Net", "model")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_networks_and_updates_of_another_precision_are_read(dtype):
+    gh.check(mine(), data=(IMAGES, LABELS), model=net().to(dtype))
+    plain, picture = net(), torch.rand(1, 1, 8, 8)
+    slopes = torch.autograd.grad(F.cross_entropy(plain(picture), torch.tensor([2])), list(plain.parameters()))
+    seen = gh.view(plain, [g.to(dtype) for g in slopes], input_shape=(1, 8, 8))
+    assert gh.attack("label_inference")(seen)[0].counts.tolist() == [0, 0, 1, 0]
+
+
+class Mixing(nn.Module):
+    """Subtracts the mean of the batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.head = nn.Linear(64, 8), nn.Linear(8, 4)
+
+    def forward(self, x):
+        x = self.first(x.flatten(1))
+        return self.head((x - x.mean(0)).relu())
+
+
+def test_check_refuses_dp_sgd_on_a_network_that_mixes_examples():
+    private = [{"name": "dp_sgd", "clip": 1.0, "noise_multiplier": 1.0}]
+    asked = mine(
+        defenses=private,
+        data={"auxiliary": 15, "heldout": 15, "examples": 4},
+        federation={"clients": 3, "protocol": "fedavg", "batch_size": 2},
+    )
+    gh.check(asked, data=(IMAGES, LABELS), model=net())
+    with pytest.raises(BadScenario, match=r"defenses\[0\] +needs a network in which no example influences"):
+        gh.check(asked, data=(IMAGES, LABELS), model=Mixing())
