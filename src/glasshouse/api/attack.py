@@ -237,7 +237,7 @@ def _unreached(network: nn.Module, example: Tensor, names: Collection[str]) -> s
     parameters = {name: p for name, p in network.named_parameters() if name in names}
     with evaluated(network), torch.enable_grad():
         outputs = network(example)
-    slopes = torch.autograd.grad(outputs.sum(), list(parameters.values()), allow_unused=True)
+    slopes: Sequence[Any] = torch.autograd.grad(outputs.sum(), list(parameters.values()), allow_unused=True)
     return {name for name, slope in zip(parameters, slopes, strict=True) if slope is None}
 
 

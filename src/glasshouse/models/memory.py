@@ -10,7 +10,7 @@ import inspect
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from torch import nn
 from torch.nn.parameter import is_lazy
@@ -40,7 +40,8 @@ def keep(net: nn.Module) -> str:
         >>> keep(nn.Sequential(nn.Flatten(), nn.Linear(4, 2))).startswith(PREFIX + "Sequential_")
         True
     """
-    if lazy := [name for name, p in net.named_parameters() if is_lazy(p)]:
+    parameters: list[tuple[str, Any]] = list(net.named_parameters())
+    if lazy := [name for name, p in parameters if is_lazy(p)]:
         raise BadValue(
             f"network '{type(net).__name__}'",
             needs="layers whose size is known",
