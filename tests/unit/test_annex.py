@@ -21,9 +21,9 @@ from glasshouse.report.first_screen.matrix import (
     column,
     threat_of,
 )
-from glasshouse.report.readings import one_per_setting
 from glasshouse.report.verdicts.choice import choose
 from glasshouse.results.files import write_result
+from glasshouse.results.strength import UpperBound
 from glasshouse.results.vocabulary import SEES
 
 
@@ -78,11 +78,15 @@ def test_both_files_hold_the_same(run, pages):
 
 
 def test_guarantees_have_their_unit_and_neighbours_and_the_others_are_counted(run):
-    content = annex(run.result)
-    assert all("neighb" not in row.unit and row.epsilon != "none" for row in content.guarantees)
-    rows = one_per_setting(run.result.utility)
-    assert len(content.guarantees) == sum(row.epsilon is not None for row in rows)
-    assert content.unguarded.startswith(f"Without a guarantee: {len(rows) - len(content.guarantees)} of ")
+    bound = UpperBound(value=0.9, chance=0.5, unit="example", epsilon=8.0, delta=1e-3, steps=10)
+    first, *others = (replace(f, bound=None) for f in run.result.findings)
+    content = annex(replace(run.result, findings=(replace(first, bound=bound), *others), utility=()))
+    (row,) = content.guarantees
+    assert (row.epsilon, row.delta, row.utility) == ("8", "0.001", "not measured")
+    assert row.unit == "one example; datasets that differ by adding or removing one example"
+    assert content.unguarded.startswith("Without a guarantee: ")
+    assert content.requirements[0].evidence.startswith("settings with ε = 8")
+    assert annex(replace(run.result, findings=tuple(others), utility=())).guarantees == []
 
 
 def test_every_leak_stands_there_with_what_was_tried(run, pages):

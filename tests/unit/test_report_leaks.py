@@ -163,7 +163,7 @@ def test_a_setting_that_costs_nothing_is_to_be_audited_harder():
 def test_silence_without_power_closes_nothing():
     rows = (finding(), finding(MORE, gain=0.0, half=0.02, verdict="no power", control=specimen.WEAK))
     (leak,) = first(*rows)
-    assert leak.action == "The one defence tried is not shown to close it."
+    assert leak.action == "The one defence tried (noise 1) is not shown to close it."
     assert leak.advice == "Next, audit noise 1 with more victims: it may close it."
     (leak,) = first(*rows, finding(MORE, attack="ggl", **SILENT))
     assert leak.action.endswith("is not shown to close it.")
@@ -177,7 +177,7 @@ def test_an_attack_without_power_says_nothing_about_what_closed_another():
 
 def test_what_left_least_is_to_be_strengthened():
     (leak,) = first(finding(), finding(NOISE, gain=0.3), finding(MORE, gain=0.1))
-    assert leak.action == "None of the 2 defences tried closed it."
+    assert leak.action == "None of the 2 defences tried (noise 0.1 and noise 1) closed it."
     assert leak.advice == "Next, strengthen noise 1, which left least."
 
 
@@ -186,12 +186,18 @@ def test_a_leak_under_a_defence_is_advised_on_that_defence():
     rows = (finding(verdict="no power", control=specimen.WEAK), finding(NOISE, gain=0.3))
     (leak,) = first(*rows, finding(CLIP, gain=0.4, verdict="leaks"))
     assert leak.setting.startswith("under clip 4; ")
-    assert leak.action == "It came out despite clip 4, and the one other defence tried did not close it."
+    assert (
+        leak.action
+        == "It came out despite clip 4, and the one other defence tried (noise 0.1) did not close it."
+    )
     assert leak.advice == "Next, strengthen noise 0.1, which left least."
     (leak,) = first(
         finding(NOISE, gain=0.4, verdict="label leak"), finding(CLIP, gain=0.6, verdict="label leak")
     )
-    assert leak.action == "It came out despite clip 4, and the one other defence tried did not close it."
+    assert (
+        leak.action
+        == "It came out despite clip 4, and the one other defence tried (noise 0.1) did not close it."
+    )
 
 
 def test_a_label_leak_claims_no_example(tmp_path):

@@ -33,7 +33,7 @@ from glasshouse.report.verdicts.answer import facts
 from glasshouse.report.verdicts.choice import ORDER, choose
 from glasshouse.report.verdicts.policy import policy
 from glasshouse.results.cards import ThreatCard
-from glasshouse.results.records import Finding, Result
+from glasshouse.results.records import Finding, Result, Utility
 from glasshouse.results.rows import grouped
 
 UNTESTED: Final = "NOT TESTED"
@@ -54,8 +54,8 @@ HEADS: Final[Mapping[str, Sequence[str]]] = {
     "scenarios": ("scenario", "federation, adversary, what it sees and is given", "data and network"),
     "leaks": ("scenario and setting", "what came out, and whose", "number [95 %]", "tried, and next"),
     "guarantees": (
-        "scenario, setting", "ε (privacy loss parameter)", "δ", "unit of privacy; neighboring datasets",
-        "utility",
+        "scenario, setting", "ε over this run (privacy loss parameter)", "δ",
+        "unit of privacy; neighboring datasets", "utility",
     ),
     "requirements": ("requirement of OWASP AISVS 1.0", "evidence"),
 }  # fmt: skip
@@ -147,7 +147,7 @@ def annex(result: Result) -> Annex:
     choice, cards = choose(result), Cards.of(result)
     threats = {card.scenario: threat_of(card) for card in result.threats}
     kinds = {id(f): column(f, cards, {c.scenario: c for c in result.threats}) for f in choice.findings}
-    table = matrix(result, choice)
+    table, settings = matrix(result, choice), _settings(result)
     outcome = policy(result)
     limits = [(state, one.text) for state, group in outcome.groups for one in group if state != "holds"]
     return Annex(
@@ -157,9 +157,9 @@ def annex(result: Result) -> Annex:
         matrix=table,
         leaks=[_leak(leak, cards) for leak in leaks(result, choice)],
         refusals=_refusals(result),
-        guarantees=list(_guarantees(result)),
-        unguarded=_unguarded(result),
-        requirements=_requirements(result, choice.findings, cards),
+        guarantees=[guarantee for guarantee in settings.values() if guarantee is not None],
+        unguarded=_unguarded(settings),
+        requirements=_requirements(settings, choice.findings, cards),
         policy=[("", outcome.text), *limits],
         residual=[table.coverage, *_residual(choice.findings, kinds, threats)],
     )
@@ -206,45 +206,54 @@ def _scenario(card: ThreatCard) -> tuple[str, str, str]:
     )
 
 
-def _guarantees(result: Result) -> Iterable[Guarantee]:
-    """One row per setting with a guarantee."""
-    units = {f.cell: f.bound for f in result.findings if f.bound is not None}
-    for row in readings.one_per_setting(result.utility):
-        limit = units.get(row.cell)
-        if row.epsilon is not None:
-            yield Guarantee(
-                setting=f"{row.scenario}, {tables.setting(row)}",
-                epsilon=f"{row.epsilon:.3g}",
-                delta=f"{row.delta:g}" if row.delta is not None else "not stated",
-                unit="; ".join(UNITS[limit.unit]) if limit else "not stated",
-                utility=f"{row.metric} {numbers.percent(row.value)} %",
+def _settings(result: Result) -> dict[str, Guarantee | None]:
+    """Every setting of the run, and its guarantee: from what covers a finding, else from its utility."""
+    settings: dict[str, Guarantee | None] = {}
+    utility = {_name(row): row for row in readings.one_per_setting(result.utility)}
+    bounds = {_name(f): f.bound for f in result.findings if f.bound is not None}
+    for name in dict.fromkeys([_name(row) for row in result.findings] + list(utility)):
+        bound, row = bounds.get(name), utility.get(name)
+        source = bound if bound is not None else row
+        epsilon, delta = (source.epsilon, source.delta) if source is not None else (None, None)
+        settings[name] = None
+        if epsilon is not None:
+            settings[name] = Guarantee(
+                setting=name,
+                epsilon=f"{epsilon:.3g}",
+                delta=f"{delta:g}" if delta is not None else "not stated",
+                unit="; ".join(UNITS[bound.unit]) if bound else "not stated",
+                utility=f"{row.metric} {numbers.percent(row.value)} %" if row else "not measured",
             )
+    return settings
 
 
-def _unguarded(result: Result) -> str:
-    rows = readings.one_per_setting(result.utility)
-    without = sum(row.epsilon is None for row in rows)
-    return f"Without a guarantee: {without} of {words.count(len(rows), 'settings')}." if rows else ""
+def _name(row: Finding | Utility) -> str:
+    return f"{row.scenario}, {tables.setting(row)}"
 
 
-def _requirements(result: Result, findings: Sequence[Finding], cards: Cards) -> list[Requirement]:
+def _unguarded(settings: Mapping[str, Guarantee | None]) -> str:
+    without = sum(guarantee is None for guarantee in settings.values())
+    return f"Without a guarantee: {without} of {words.count(len(settings), 'settings')}." if settings else ""
+
+
+def _requirements(
+    settings: Mapping[str, Guarantee | None], findings: Sequence[Finding], cards: Cards
+) -> list[Requirement]:
     """OWASP AISVS 1.0, C11.2.4 and C11.2.5, and which findings answer them."""
-    rows = readings.one_per_setting(result.utility)
-    epsilons = sorted({u.epsilon for u in rows if u.epsilon is not None})
-    private = f"settings with ε = {', '.join(f'{e:.3g}' for e in epsilons)}" if epsilons else ""
-    without = sum(u.epsilon is None for u in rows)
-    rest = f"{words.count(without, 'settings')} without a guarantee" if without else ""
+    epsilons = dict.fromkeys(one.epsilon for one in settings.values() if one is not None)
+    private = [f"settings with ε = {', '.join(epsilons)}"] if epsilons else []
+    without = sum(guarantee is None for guarantee in settings.values())
+    rest = [f"{words.count(without, 'settings')} without a guarantee"] if without else []
     members = [f for f in findings if cards.metric(f.metric).severity == "membership"]
     worst = min(members, key=lambda f: ORDER.index(f.verdict), default=None)
-    simulated = (
-        f"{words.count(len(members), 'simulations')}, the worst: {worst.verdict}, {_number(worst, cards)}"
-        if worst
-        else UNTESTED
-    )
+    simulated = UNTESTED
+    if worst is not None:
+        count = words.count(len(members), "simulations")
+        simulated = f"{count}, the worst: {worst.verdict}, {_number(worst, cards)}"
     return [
         Requirement(
             "C11.2.4 (level 2): training on sensitive datasets employs differentially-private optimization",
-            words.join_words([part for part in (private, rest) if part]) or UNTESTED,
+            words.join_words([*private, *rest]) or UNTESTED,
         ),
         Requirement(
             "C11.2.5 (level 3): membership-inference attack simulations demonstrate that attack accuracy "

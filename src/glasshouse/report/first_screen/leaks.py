@@ -19,6 +19,8 @@ from glasshouse.results.vocabulary import SEES
 
 CHEAP: Final = 0.02
 """Largest loss of accuracy for which no cheaper setting is suggested."""
+NAMED: Final = 4
+"""Most defences that a card names."""
 SHORT: Final = 5
 """Side knowledge is spelled out if it has fewer words than this."""
 SOME_DEFENCE: Final = "limit each update's size and add noise"
@@ -302,11 +304,12 @@ def _remedy(
 def _outcome(f: Finding, settings: Sequence[Setting], *, shown: bool) -> str:
     """That no setting closed the leak; ``shown``: all of them are shown not to."""
     other = " other" if f.defenses else ""
+    names = f" ({words.join_words([_name(s) for s in settings])})" if len(settings) <= NAMED else ""
     if len(settings) == 1:
-        text = f"the one{other} defence tried {'did not' if shown else 'is not shown to'} close it"
+        text = f"the one{other} defence tried{names} {'did not' if shown else 'is not shown to'} close it"
     else:
         tried = words.count(len(settings), f"{other} defences".strip())
-        text = f"none of the {tried} tried {'closed' if shown else 'is shown to close'} it"
+        text = f"none of the {tried} tried{names} {'closed' if shown else 'is shown to close'} it"
     if f.defenses:
         text = f"it came out despite {words.protection(f.defenses, f.axes)}, and {text}"
     return f"{text[0].upper()}{text[1:]}."
