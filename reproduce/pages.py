@@ -35,6 +35,11 @@ def rounds_of(
     )
 
 
+CHOSEN = (
+    *("quickstart-text", "quickstart-rounds", "digits-inversion", "quickstart-logits"),
+    *("quickstart-secure-sum", "quickstart-photos", "quickstart-ggl", "quickstart-transfer"),
+)
+"""Parts of the quickstart that are audited by hand and by choice."""
 SHADOWS = "attacks.*.method={pairs=200,pool=600}"
 """L-BFGS instead of the discriminant."""
 AUTHORS = (SHADOWS, "federation.local_epochs=2", 'data.partition="shards"')
@@ -300,6 +305,10 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         about(130, "seer", "guard", "--seeds", "3"),
         Piece(("audit", "spear"), 25),
         Piece(("audit", "active-servers"), 189),
+    ),
+    "auto": (
+        about(150, "auto", "compare", "{out}", *CHOSEN, "--budget", "30 s"),
+        about(5, "auto", "table", "{out}"),
     ),
     "flower": (
         *(about(cost, "flower", run, "--out", "{out}") for run, cost in FLOWER.items()),

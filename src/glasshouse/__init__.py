@@ -24,6 +24,7 @@ PUBLIC: Final = {
     "guard": "glasshouse.api.guard",
     "load": "glasshouse.api.run",
     "scenario": "glasshouse.scenario.load:from_dict",
+    "terms": "glasshouse.api.terms",
     "view": "glasshouse.api.attack",
 }
 """The module of each public name, and the name there if it differs; ``__init__.pyi`` declares the same."""

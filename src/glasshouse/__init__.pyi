@@ -6,6 +6,7 @@ from glasshouse.api.defenses import defenses as defenses
 from glasshouse.api.guard import guard as guard
 from glasshouse.api.run import Run as Run
 from glasshouse.api.run import load as load
+from glasshouse.api.terms import terms as terms
 from glasshouse.errors import GlasshouseError as GlasshouseError
 from glasshouse.models.adapt import adapt as adapt
 from glasshouse.scenario.load import from_dict as _from_dict

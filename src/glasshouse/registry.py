@@ -23,6 +23,7 @@ __all__ = [
     "GROUPS",
     "Card",
     "D",
+    "Offer",
     "arguments",
     "card",
     "create",
@@ -66,6 +67,25 @@ D = TypeVar("D")
 
 @final
 @dataclass(frozen=True, kw_only=True)
+class Offer:
+    """Settings at which ``attacks = "auto"`` may choose an attack, and what was measured of them.
+
+    Attributes:
+        strength: share, from 0 to 1, of what guessing leaves that the attack got (docs/results/auto.md).
+        settings: arguments of the attack; those left out have their defaults.
+        seconds: of one core for one call, beyond what counting its budget shows.
+        fills: argument → path of a list in the scenario, of whose first entry it takes the name; where the
+            list is empty, the effort is not offered.
+    """
+
+    strength: float
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+    fills: Mapping[str, str] = field(default_factory=dict)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
 class Card:
     """What ``glasshouse list`` says of a plug-in: an attribute of its class, or a decorator of its function.
 
@@ -82,6 +102,7 @@ class Card:
             ``scenario`` overrides the built-in control scenario, ``metric`` (default psnr) judges. The attack
             runs there with the audited settings; ``fits`` (path → value) replaces only those that have no
             meaning with the easy data, never the attack's effort. Empty: the attack has no control.
+        offers: of an attack: settings at which ``attacks = "auto"`` may choose it; empty: only by name.
 
     Examples:
         >>> @Card(summary="nothing at all")
@@ -99,6 +120,7 @@ class Card:
     extra: str = ""
     details: Mapping[str, str] = field(default_factory=dict)
     control: Mapping[str, Any] = field(default_factory=dict)
+    offers: tuple[Offer, ...] = ()
 
     @property
     def control_metric(self) -> str:

@@ -166,7 +166,7 @@ CASES: list[Case] = [
     ("unknown attack", setting('attacks=[{name="linear_imput"}]'), "did you mean linear_input"),
     ("attack argument unknown", setting('attacks=[{name="idlg", search.restart=3}]'), "mean restarts"),
     ("attack argument of another type", setting('attacks=[{name="idlg", search.restarts="2"}]'), "restarts"),
-    ("no attack", setting("attacks=[]"), "at least one attack"),
+    ("no attack that applies", setting("attacks=[]", 'threat={role="bystander"}'), "an attack that applies"),
     ("unknown defence", setting('defenses=[{name="gausian_noise"}]'), "did you mean gaussian_noise"),
     ("defence without its argument", setting('defenses=[{name="gaussian_noise"}]'), "std"),
     ("negative noise", setting('defenses=[{name="gaussian_noise", std=-1.0}]'), "std"),

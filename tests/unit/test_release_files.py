@@ -98,7 +98,9 @@ def test_hooks_end_with_the_code_of_the_first_file_that_fails(tmp_path):
     hooks = {hook["id"]: hook for hook in yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())}
     for name in ("good", "bad", "other"):
         (tmp_path / f"{name}.toml").write_text(
-            f'name = "{name}"\nattacks = ["idlg"]\n' + ("nonsense = 1\n" if name == "bad" else "")
+            f'name = "{name}"\nattacks = ["idlg"]\n'
+            + ("nonsense = 1\n" if name == "bad" else "")
+            + "[federation]\n"
         )
     place = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     command = [*shlex.split(hooks["glasshouse-check"]["entry"]), "good.toml", "bad.toml", "other.toml"]

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from glasshouse.api.run import Run
-from glasshouse.api.scenario import Arrays, Asked, ask, in_memory
+from glasshouse.api.scenario import Arrays, Asked, ask, in_memory, unasked
 from glasshouse.audit.run import audit as audit_suite
 from glasshouse.errors import BadValue
 from glasshouse.evidence.register import default_path
@@ -28,9 +28,9 @@ Jobs = Annotated[Natural, Fix("0 for one per core, or a number of processes")]
 
 
 def audit(
-    scenario: Asked,
-    *,
+    scenario: Asked | nn.Module,
     data: Arrays | None = None,
+    *,
     model: nn.Module | None = None,
     sets: Sequence[str] = (),
     out: Path | str | None = None,
@@ -47,7 +47,8 @@ def audit(
 
     Args:
         scenario: a preset's name, the path of a TOML file, its tables as dictionaries, or a
-            :class:`Scenario`.
+            :class:`Scenario`. Or a network, of which eight clients then send gradients of single examples of
+            ``data``, attacked by what ``attacks = "auto"`` chooses.
         data: (images, labels) in memory, or arrays by their names in an ``npz`` file, in place of
             ``data.source``. They are written to the run directory, so that ``resume`` finds them.
         model: a network in memory, in place of the ``[model]`` table, with its current weights. The attacks
@@ -75,6 +76,7 @@ def audit(
     Example: ``audit("digits-inversion", out="runs/first").findings.where(metric="psnr")``; ``docs/python.md``
     has more, tested ones.
     """
+    scenario, model = unasked(scenario, data, model)
     check_value("worker processes", "jobs", jobs, Jobs)
     folder = run_folder(scenario, sets, out, captured=captured)
     memory = in_memory(data, model, folder)

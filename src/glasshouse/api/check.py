@@ -8,7 +8,7 @@ from typing import final
 
 from torch import nn
 
-from glasshouse.api.scenario import Arrays, Asked, ask, in_memory
+from glasshouse.api.scenario import Arrays, Asked, ask, in_memory, unasked
 from glasshouse.audit.count import Speed, Work, count, magnitude, measure_speed
 from glasshouse.audit.preflight.data import survey_data
 from glasshouse.audit.preflight.inspect import check_suite, foreseen_refusals, problems
@@ -43,6 +43,7 @@ class Checked:
         count = sum(len(cells(s)) for s in self.suite.scenarios)
         lines = [f"suite '{self.suite.name}' is valid: {len(self.suite.scenarios)} scenarios, {count} cells"]
         lines += [f"  network {sentence}" for sentence in self.networks]
+        lines += [f"  {s.name}: {note}" for s in self.suite.scenarios for note in s.audit.auto]
         lines += [f"  {row.scenario}: {row.part}: {row}" for row in self.work]
         lines += [f"  order of magnitude: {self.duration}"] if self.duration else []
         lines += [
@@ -59,11 +60,12 @@ class Checked:
 
 
 def check(
-    scenario: Asked,
-    *,
+    scenario: Asked | nn.Module,
     data: Arrays | None = None,
+    *,
     model: nn.Module | None = None,
     sets: Sequence[str] = (),
+    captured: Path | str | None = None,
     probe: bool | None = None,
 ) -> Checked:
     """Report all errors that :func:`audit` would raise at once, and count the work of the audit.
@@ -75,6 +77,7 @@ def check(
         data: as for :func:`audit`.
         model: as for :func:`audit`.
         sets: as for :func:`audit`.
+        captured: as for :func:`audit`.
         probe: has no effect and will go: nothing is timed any more.
 
     Raises:
@@ -88,8 +91,11 @@ def check(
         'total'
     """
     del probe
+    scenario, model = unasked(scenario, data, model)
     with tempfile.TemporaryDirectory() as place:
-        suite = ask(scenario, [*sets, *in_memory(data, model, Path(place))], inspect=problems)
+        suite = ask(
+            scenario, [*sets, *in_memory(data, model, Path(place))], inspect=problems, captured=captured
+        )
         check_suite(suite)
         return Checked(
             suite=suite,
@@ -103,7 +109,7 @@ def check(
 def _own_networks(suite: Suite) -> tuple[str, ...]:
     descriptions: dict[str, None] = {}
     for scenario in (cell.scenario for member in suite.scenarios for cell in cells(member)):
-        survey = survey_data(scenario)[0]
-        if survey is not None:
-            descriptions |= {describe(n): None for _, n in networks(scenario, survey) if ":" in n.name}
+        if scenario.federation.kind != "document":
+            every = networks(scenario, survey_data(scenario)[0])
+            descriptions |= {describe(n): None for _, n in every if ":" in n.name}
     return tuple(descriptions)

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from glasshouse.audit.auto import choose
 from glasshouse.audit.captured.tables import captured_tables
 from glasshouse.data.base import assemble
 from glasshouse.data.paths import SPLITS
@@ -27,11 +28,12 @@ from glasshouse.models.base import evaluated
 from glasshouse.models.memory import keep
 from glasshouse.scenario.axes import plain
 from glasshouse.scenario.check import Inspect
+from glasshouse.scenario.defaults import AUTO
 from glasshouse.scenario.load import load, load_table
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.suite import Suite
 
-__all__ = ["Arrays", "Asked", "ask", "in_memory"]
+__all__ = ["Arrays", "Asked", "ask", "in_memory", "unasked"]
 
 Asked = str | Path | Mapping[str, Any] | Scenario
 """A preset's name, the path of a TOML file, its tables as dictionaries, or a checked scenario."""
@@ -41,6 +43,7 @@ Arrays = tuple[Any, Any] | Mapping[str, Any]
 examples of another modality as ``train_inputs``, ``test_inputs``, with ``range`` or ``modality``."""
 
 _PAIR: Final = ("train_images", "train_labels")
+_CLIENTS: Final = 8
 _IMAGES: Final = re.compile(r"\w+_images")
 
 
@@ -64,8 +67,42 @@ def ask(
     if isinstance(scenario, Scenario):
         scenario = plain(scenario)
     if isinstance(scenario, Mapping):
-        return load_table(scenario, sets, inspect=inspect, captured=tables)
-    return load(str(scenario), sets, inspect=inspect, captured=tables)
+        return load_table(scenario, sets, inspect=inspect, captured=tables, choose=choose)
+    return load(str(scenario), sets, inspect=inspect, captured=tables, choose=choose)
+
+
+def unasked(
+    scenario: Asked | nn.Module, data: Arrays | None, model: nn.Module | None
+) -> tuple[Asked, nn.Module | None]:
+    """The scenario and the network of a call; of a call with a network alone, the usual scenario.
+
+    The usual one has eight clients that send the gradient of one example each. A third of the data are the
+    adversary's, a third are held out, at most 200 each.
+
+    Raises:
+        BadValue: a network without data.
+    """
+    if not isinstance(scenario, nn.Module):
+        return scenario, model
+    if data is None or model is not None:
+        raise BadValue(
+            "audit of a network",
+            needs="the network and its data: audit(model, (images, labels))",
+            got="no data" if data is None else "two networks",
+            fix="give both, or a scenario first",
+        )
+    parts = data.items() if isinstance(data, Mapping) else zip(_PAIR, data, strict=False)
+    labelled = [len(values) for name, values in parts if str(name).endswith("_labels")]
+    third = max(1, min(200, sum(labelled) // 3))
+    usual = {
+        "name": "audit",
+        "summary": "Eight clients train this network and send the gradient of one example each.",
+        "data": {"auxiliary": third, "heldout": third},
+        "federation": {"clients": _CLIENTS},
+        "attacks": AUTO,
+        "audit": {"distractors": min(99, third)},
+    }
+    return usual, scenario
 
 
 def in_memory(data: Arrays | None, model: nn.Module | None, folder: Path) -> list[str]:

@@ -133,6 +133,12 @@ def count(suite: Suite) -> tuple[Work, ...]:
     return (*rows, whole)
 
 
+def cost_of(uses: Sequence[tuple[Scenario, Plugin]]) -> Cost:
+    """What one attack costs in cells that do not rule it out, with its controls and its training."""
+    rows = (_calls("", "", uses), _controls("", "", uses, set()), *_trainings("", uses, set()))
+    return sum((row.cost for row in rows if row.cost is not None), Cost())
+
+
 def _count_scenario(name: str, plans: Sequence[Plan], shared: set[str]) -> Iterator[Work]:
     yield _pretraining(name, plans, shared)
     yield _simulations(name, plans)
@@ -299,8 +305,8 @@ def _seeds(scenario: Scenario) -> tuple[int, ...]:
 
 def _gradient(scenario: Scenario) -> Cost:
     """The cost of the gradient of one example through the agreed network; 0 where it cannot be counted."""
-    survey = survey_data(scenario)[0]
-    if survey is None:
+    survey, wrong = survey_data(scenario)
+    if wrong or scenario.federation.kind == "document":
         return Cost()
     network = agreed_network(scenario, survey)
     if fault_of(network) is not None:

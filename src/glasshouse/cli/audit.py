@@ -7,7 +7,7 @@ import typer
 
 from glasshouse.cli.parts.failure import failure_report
 from glasshouse.cli.parts.importing import importing
-from glasshouse.cli.parts.options import Full, Json, Name, Sets
+from glasshouse.cli.parts.options import Captured, Full, Json, Name, Sets
 from glasshouse.cli.parts.output import say_json
 from glasshouse.cli.parts.progress import bars
 
@@ -24,10 +24,7 @@ def audit(
     jobs: Annotated[int, typer.Option(help="worker processes; default: cores")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps")] = "auto",
     show_private: Annotated[bool, typer.Option(help="do not blur private images in the report")] = False,
-    captured: Annotated[
-        str | None,
-        typer.Option(help="audit the federation captured in this folder, instead of a simulation"),
-    ] = None,
+    captured: Captured = None,
     executor: Annotated[str, typer.Option(help="where the pieces run: local or ray")] = "local",
     address: Annotated[str, typer.Option(help="of the executor's cluster")] = "",
     register: Annotated[

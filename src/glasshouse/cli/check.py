@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from glasshouse.cli.parts.importing import importing
-from glasshouse.cli.parts.options import Json, Name, Sets
+from glasshouse.cli.parts.options import Captured, Json, Name, Sets
 from glasshouse.cli.parts.output import say, say_json
 
 
@@ -14,6 +14,7 @@ def check(
     name: Name,
     *,
     sets: Sets = [],  # noqa: B006 - typer needs a list; never mutated
+    captured: Captured = None,
     probe: Annotated[bool, typer.Option(hidden=True, help="no effect: nothing is timed any more")] = False,
     as_json: Json = False,
 ) -> int:
@@ -22,7 +23,7 @@ def check(
         from glasshouse.api.check import check as check_scenario
 
     del probe
-    checked = check_scenario(name, sets=sets)
+    checked = check_scenario(name, sets=sets, captured=captured)
     if as_json:
         plain = [[scenario, vars(refusal)] for scenario, refusal in checked.refusals]
         facts = {

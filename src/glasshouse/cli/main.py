@@ -20,6 +20,7 @@ from glasshouse.errors import GlasshouseError
 COMMANDS = {
     "audit": "glasshouse.cli.audit:audit",
     "collect": "glasshouse.cli.collect:collect",
+    "terms": "glasshouse.cli.collect:terms",
     "schema": "glasshouse.cli.schema:schema",
     "check": "glasshouse.cli.check:check",
     "list": "glasshouse.cli.listing:list_plugins",

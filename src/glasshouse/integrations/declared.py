@@ -7,8 +7,9 @@ from typing import Any, Final
 
 from torch import nn
 
+from glasshouse.audit.captured.origins import origins_of, with_values
 from glasshouse.errors import BadFile, BadValue
-from glasshouse.integrations.recording import Recording
+from glasshouse.integrations.recording import Recording, terms_in
 from glasshouse.interfaces import stated_training
 from glasshouse.modalities.base import Modality
 from glasshouse.models import build as models
@@ -21,6 +22,9 @@ from glasshouse.wire import Architecture, Terms
 MOST_BYTES: Final = 20 * 2**30
 """Default maximum size of a capture: 20 GiB."""
 
+BATCH: Final = 32
+"""Examples in a step, where nobody says."""
+
 Pixels = tuple[float | Sequence[float], float | Sequence[float]]
 Model = Architecture | tuple[str | Callable[..., nn.Module], tuple[int, int, int] | Modality, int | Task]
 """A network: its architecture; or its class, factory or registered name, the (C, H, W) of its pictures or
@@ -32,22 +36,42 @@ def start(
     architecture: Architecture,
     declared: Mapping[str, Any],
     *,
+    config: Mapping[str, Any] | None = None,
     keep: Keep | None = None,
     most_bytes: int = MOST_BYTES,
 ) -> Recording:
     """A recording in a new ``folder``.
 
+    Args:
+        folder: of the capture.
+        architecture: of the network.
+        declared: terms that the operator stated.
+        config: of the run: terms that are not stated are read from it, else assumed.
+        keep: what to store; None: everything.
+        most_bytes: maximum size of stored tensors.
+
     Raises:
-        BadValue: the batch size is not declared.
+        BadValue: terms out of range.
         BadFile: ``folder`` contains a capture.
     """
-    stated, place = terms_of(architecture, declared), Path(folder).expanduser()
+    read = terms_in(config or {}, "run configuration")
+    origins = origins_of(declared, {key: origin for key, (_, origin) in read.items()})
+    values = {key: value for key, (value, origin) in read.items() if origins[key] == origin}
+    place = Path(folder).expanduser()
+    stated = with_values(terms_of(architecture, declared), values)
     if (place / "transcript").exists():
         raise BadFile(
             f"capture in '{place}'", needs="a new folder", got="a transcript", fix="choose another folder"
         )
     network = models.build(architecture)
-    return Recording(folder=place, terms=stated, network=network, keep=keep or Keep(), most_bytes=most_bytes)
+    return Recording(
+        folder=place,
+        terms=stated,
+        origins=origins,
+        network=network,
+        keep=keep or Keep(),
+        most_bytes=most_bytes,
+    )
 
 
 def architecture_of(model: Model, normalize: Pixels | None) -> Architecture:
@@ -94,19 +118,10 @@ def check_known(declared: Mapping[str, Any]) -> None:
 
 
 def terms_of(model: Architecture, declared: Mapping[str, Any]) -> Terms:
-    """Declared terms; the observed ones are filled in later.
-
-    Raises:
-        BadValue: the batch size is missing.
-    """
-    if "batch_size" not in declared:
-        raise _bad_terms(
-            "the examples in a step of the clients' training",
-            "no batch_size in terms, and no batch-size in the run's configuration",
-        )
+    """Declared terms, with what is assumed; the observed ones are filled in later."""
     optimizer = Optimizer.model_validate(freeze(declared.get("optimizer", {})))
     training = Training.model_validate(freeze(declared.get("training", {})))
-    terms = {"protocol": "fedavg", "clients": 1, "cohort": 1, **declared}
+    terms = {"protocol": "fedavg", "clients": 1, "cohort": 1, "batch_size": BATCH, **declared}
     training = stated_training(terms["protocol"], terms.get("options", {}), training)
     terms |= {"optimizer": optimizer, "training": training}
     return Terms(**terms, architecture=model, sends="parameters")

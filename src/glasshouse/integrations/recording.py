@@ -13,6 +13,8 @@ from typing import Final, final
 
 from torch import Tensor, nn
 
+from glasshouse.audit.captured.origins import ASSUMED, with_values
+from glasshouse.audit.captured.origins import NAME as ORIGINS
 from glasshouse.models.build import name_tensors
 from glasshouse.outside import limits
 from glasshouse.settings import covers
@@ -26,11 +28,51 @@ from glasshouse.wire import Aggregate, Broadcast, ClientMetrics, Dropout, Kind, 
 NODES: Final = "nodes.json"
 """The file beside the transcript that maps nodes to clients."""
 _LOG = logging.getLogger(__name__)
+_SETTINGS: Final[Mapping[str, tuple[str, ...]]] = {
+    "batch_size": ("batch-size",),
+    "local_epochs": ("local-epochs", "epochs", "num-epochs"),
+    "learning_rate": ("learning-rate", "lr"),
+    "optimizer.name": ("optimizer",),
+    "optimizer.momentum": ("momentum",),
+    "optimizer.weight_decay": ("weight-decay",),
+    "training.proximal": ("proximal-mu",),
+}
+"""Terms, and the names under which apps configure them; also with underscores."""
 
 Node = int | str
 """A client as its framework names it."""
 Load = Callable[[], Mapping[str, Tensor]]
 """Reads a message's tensors, by the framework's names or numbers; called only if they are stored."""
+
+
+def terms_in(config: Mapping[str, object], where: str) -> dict[str, tuple[Value, str]]:
+    """Terms that a configuration states, by dotted key: the value, and in words where it stands.
+
+    Examples:
+        >>> terms_in({"lr": 0.01, "batch_size": 8, "epochs": "many"}, "message")
+        {'batch_size': (8, "message, 'batch_size'"), 'learning_rate': (0.01, "message, 'lr'")}
+    """
+    found: dict[str, tuple[Value, str]] = {}
+    for key, names in _SETTINGS.items():
+        for name in (form for dashed in names for form in (dashed, dashed.replace("-", "_"))):
+            value = _as_term(key, config.get(name))
+            if value is not None and key not in found:
+                found[key] = value, f"{where}, '{name}'"
+    return found
+
+
+def _as_term(key: str, value: object) -> Value | None:
+    """A configured value as its term has it; None: it is none."""
+    if isinstance(value, bool):
+        return None
+    if key == "optimizer.name":
+        return value.lower() if isinstance(value, str) and value.lower() in ("sgd", "adam", "adamw") else None
+    if key in ("batch_size", "local_epochs"):
+        return value if isinstance(value, int) and value >= 1 else None
+    if not isinstance(value, int | float) or not 0 <= value < math.inf:
+        return None
+    fits = value > 0 if key == "learning_rate" else value < 1 if key == "optimizer.momentum" else True
+    return float(value) if fits else None
 
 
 @final
@@ -45,6 +87,7 @@ class Instruction:
         load: of the model; None: the message has none.
         content: equal for two messages with equal tensors; compared so that a broadcast is stored once.
         secure: the answers will be masked.
+        config: settings that the server sends beside the model.
     """
 
     node: Node
@@ -53,6 +96,7 @@ class Instruction:
     load: Load | None = None
     content: object = None
     secure: bool = False
+    config: Mapping[str, Value] = field(default_factory=dict)
 
 
 @final
@@ -109,6 +153,7 @@ class Recording:
     Args:
         folder: of the capture.
         terms: as declared; observable ones (clients, cohort, secure sums) are kept up to date.
+        origins: where each term about local training comes from; assumed ones are read from messages.
         network: provides the names of tensors.
         keep: what to store.
         most_bytes: maximum size of stored tensors; nothing is recorded after that.
@@ -116,6 +161,7 @@ class Recording:
 
     folder: Path
     terms: Terms
+    origins: dict[str, str]
     network: nn.Module
     keep: Keep
     most_bytes: int
@@ -129,6 +175,7 @@ class Recording:
 
     def __post_init__(self) -> None:
         self._writer = TranscriptWriter(folder=self.folder / "transcript", durable=True)
+        write_json(self.folder / ORIGINS, self.origins)
 
     def available(self, nodes: Iterable[Node]) -> None:
         """Record which nodes take part in the federation."""
@@ -142,6 +189,7 @@ class Recording:
                 number = self._number_of(one)
                 self._asked[one.node, one.stage] = number
                 if one.stage == "train":
+                    self._read(one.config)
                     self._broadcast(number, self._client(one.node), one)
 
     def answered(self, replies: Iterable[Reply]) -> None:
@@ -179,9 +227,25 @@ class Recording:
             )
 
     def close(self) -> None:
-        """Record the dropouts of the last round."""
+        """Record the dropouts of the last round, and say what was assumed."""
         with self._lock:
             self._close_before(math.inf)
+        if assumed := [key for key, origin in self.origins.items() if origin == ASSUMED]:
+            _LOG.warning(
+                "capture: assumed: %s; a test client shows what is right, or: glasshouse terms %s --set ...",
+                ", ".join(assumed), self.folder,
+            )  # fmt: skip
+
+    def _read(self, config: Mapping[str, Value]) -> None:
+        """Take terms that were assumed so far from what the server sends."""
+        read = {k: one for k, one in terms_in(config, "message").items() if self._open(k)}
+        if read:
+            self.terms = with_values(self.terms, {key: value for key, (value, _) in read.items()})
+            self.origins |= {key: origin for key, (_, origin) in read.items()}
+            write_json(self.folder / ORIGINS, self.origins)
+
+    def _open(self, key: str) -> bool:
+        return self.origins.get(key, ASSUMED) == ASSUMED
 
     def _number_of(self, one: Instruction) -> int:
         """The round stated in the message; else the last one, or the next if the client was already asked."""

@@ -156,6 +156,10 @@ class Modality(ABC):
         """The nearest points to ``inputs`` (B, ...) at which a search may stand, e.g. on a simplex."""
         return self.project(inputs)
 
+    def received(self, inputs: Tensor) -> Tensor:
+        """Examples as they entered a network, (B, ...), as this description has them, free of rounding."""
+        return inputs.to(self.dtype)
+
     def roughness(self, inputs: Tensor) -> Tensor:
         """How far inputs (B, ...) are from smooth, (B,), differentiable: a prior; 0: there is none."""
         return inputs.new_zeros(len(inputs))

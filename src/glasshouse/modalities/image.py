@@ -23,6 +23,7 @@ from glasshouse.rng import Rng
 
 SLACK: Final = 1e-4
 """Tolerated excess over the range: rounding of a normalisation that was undone."""
+_LEVELS: Final = 255
 
 
 @final
@@ -88,6 +89,14 @@ class Image(Modality):
         if not len(inputs) or (inputs.min() >= low - SLACK and inputs.max() <= high + SLACK):
             return None
         return f"pixels in [{low}, {high}]", f"[{float(inputs.min()):.3g}, {float(inputs.max()):.3g}]"
+
+    def received(self, inputs: Tensor) -> Tensor:
+        """Pixels in the range; those of 8-bit pictures exactly, since a normalisation was undone."""
+        low, high = self.range
+        levels = ((inputs - low) / (high - low) * _LEVELS).round() / _LEVELS * (high - low) + low
+        exact = bool((levels - inputs).abs().max() < SLACK)
+        near = bool(((inputs >= low - SLACK) & (inputs <= high + SLACK)).all())
+        return (levels if exact else inputs).clamp(low, high) if near else inputs
 
     def project(self, inputs: Tensor) -> Tensor:
         """Clipped to the range."""

@@ -10,6 +10,7 @@ from typing import ClassVar, Final, final
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from glasshouse.errors import BadValue
 from glasshouse.examples import Batch
@@ -79,6 +80,11 @@ class Sentence(Modality):
         if bool(((inputs >= 0) & (inputs < self.vocabulary.size)).all()):
             return None
         return f"tokens from 0 to {self.vocabulary.size - 1}", f"{int(inputs.min())} to {int(inputs.max())}"
+
+    def received(self, inputs: Tensor) -> Tensor:
+        """Padded to the length: loaders pad a batch to its longest sentence."""
+        missing = self.length - inputs.shape[1]
+        return F.pad(inputs.long(), (0, missing), value=self.vocabulary.pad) if missing > 0 else inputs.long()
 
     def project(self, inputs: Tensor) -> Tensor:
         """Clipped to the vocabulary."""

@@ -54,6 +54,7 @@ class Control:
         n: number of victims.
         metric: of the gains; chosen by the attack, not necessarily the metric of the finding.
         reason: why the control did not pass, in words, where the gains do not show it.
+        remedy: what would make it pass, in words; empty: more effort.
     """
 
     positive: float | None = None
@@ -65,6 +66,7 @@ class Control:
     n: int
     metric: str = ""
     reason: str = ""
+    remedy: str = ""
 
 
 @final

@@ -95,7 +95,8 @@ def content_hash(scenario: Scenario) -> str:
     content = plain(scenario)
     for words in ("summary", "policy", "tuning"):
         content.pop(words, None)
-    content["audit"].pop("auditor", None)
+    for words in ("auditor", "budget", "auto"):
+        content["audit"].pop(words, None)
     text = json.dumps(content, sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

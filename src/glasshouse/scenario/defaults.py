@@ -1,11 +1,65 @@
-"""Defaults that depend on other settings: what a scenario without ``audit.metrics`` is scored by."""
+"""Defaults that depend on other settings: attacks and metrics of a scenario that names none."""
 
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, final
+
+from pydantic import ValidationError
 
 from glasshouse import registry
+from glasshouse.errors import GlasshouseError, Problem
+from glasshouse.outside.schema import freeze
+from glasshouse.scenario.overrides import PathError
+from glasshouse.scenario.problems import unmet
+from glasshouse.scenario.spec import Scenario
+
+AUTO: Final = "auto"
+"""In the place of attacks: choose them."""
 
 _PATHS: Final = ("attacks", "data.source")
 """Where these settings vary, the metrics of one cell would not fit the next."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """The attacks that were chosen for a scenario, as tables, and how, in sentences."""
+
+    attacks: tuple[dict[str, Any], ...]
+    notes: tuple[str, ...]
+
+
+class Choose(Protocol):
+    """Chooses the attacks of a scenario without any; ``scored``: its metrics were asked for."""
+
+    def __call__(self, scenario: Scenario, *, scored: bool) -> Chosen: ...
+
+
+def fill_attacks(raw: dict[str, Any], choose: Choose) -> list[Problem]:
+    """Write the attacks that ``choose`` finds into ``raw`` where it names none, or ``"auto"``.
+
+    Nothing is written where attacks are an axis, or where the rest of the scenario is wrong: the problems of
+    the rest are then reported elsewhere.
+    """
+    if raw.get("attacks", AUTO) not in (AUTO, []) or any(str(p).startswith("attacks") for p in _paths(raw)):
+        return []
+    raw["attacks"] = []
+    try:
+        bare = Scenario.model_validate(freeze(raw))
+        chosen = choose(bare, scored=isinstance(raw.get("audit"), dict) and "metrics" in raw["audit"])
+    except (ValidationError, PathError, GlasshouseError):
+        return []
+    if not chosen.attacks:
+        return [unmet("attacks", "an attack that applies here", got="none", hint=" ".join(chosen.notes[1:]))]
+    raw["attacks"] = list(chosen.attacks)
+    raw.setdefault("audit", {})["auto"] = list(chosen.notes)
+    return []
+
+
+def _paths(raw: dict[str, Any]) -> list[Any]:
+    """The paths of all axes."""
+    zipped = raw.get("axes_zipped", [])
+    tables = [raw.get("axes", {}), *(zipped if isinstance(zipped, list) else [])]
+    return [path for table in tables if isinstance(table, dict) for path in table]
 
 
 def fill_metrics(raw: dict[str, Any]) -> None:

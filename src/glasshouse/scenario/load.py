@@ -16,7 +16,7 @@ from glasshouse.outside import limits
 from glasshouse.outside.schema import freeze
 from glasshouse.registry import nearest_names
 from glasshouse.scenario.check import Inspect, check_raw
-from glasshouse.scenario.defaults import fill_metrics
+from glasshouse.scenario.defaults import Choose, fill_attacks, fill_metrics
 from glasshouse.scenario.overrides import PathError, assign, join_path, parse_path, split_assignment
 from glasshouse.scenario.problems import found_problems, unmet
 from glasshouse.scenario.shipped import preset_text
@@ -36,12 +36,14 @@ def load(
     *,
     inspect: Inspect | None = None,
     captured: Mapping[str, Any] = MappingProxyType({}),
+    choose: Choose | None = None,
 ) -> Suite:
     """Load and validate the preset or TOML file ``name``, after applying the assignments ``sets``.
 
     A single scenario is a suite of one. In a suite, an assignment changes every scenario in which its path
     exists; ``scenarios.NAME.path=value`` changes one. ``inspect`` finds further problems of each cell.
-    ``captured``: tables given by a capture instead of by the file.
+    ``captured``: tables given by a capture instead of by the file. ``choose``: chooses the attacks of a
+    scenario without any; None: such a scenario is refused.
 
     Raises:
         UnknownName: no preset of that name.
@@ -49,7 +51,9 @@ def load(
         BadScenario: all other problems, in one error.
     """
     text = _read(name, Path())
-    return _check(_parse(text, name), sets, name=name, given=text, inspect=inspect, captured=captured)
+    return _check(
+        _parse(text, name), sets, name=name, given=text, inspect=inspect, captured=captured, choose=choose
+    )
 
 
 def load_table(
@@ -58,6 +62,7 @@ def load_table(
     *,
     inspect: Inspect | None = None,
     captured: Mapping[str, Any] = MappingProxyType({}),
+    choose: Choose | None = None,
 ) -> Suite:
     """Like :func:`load`, but from plain data: the tables of a scenario or suite as in a TOML file.
 
@@ -68,7 +73,9 @@ def load_table(
     """
     table = canonical(raw)
     name = str(table.get("name", "without a name"))
-    return _check(table, sets, name=name, given=toml(table), inspect=inspect, captured=captured)
+    return _check(
+        table, sets, name=name, given=toml(table), inspect=inspect, captured=captured, choose=choose
+    )
 
 
 def _check(
@@ -79,13 +86,23 @@ def _check(
     given: str,
     inspect: Inspect | None,
     captured: Mapping[str, Any],
+    choose: Choose | None,
 ) -> Suite:
     is_suite = "scenarios" in raw
     entries, raws, problems = _suite(raw, name) if is_suite else ([Entry(use=name)], [("", raw)], [])
     problems += [p for where, one in raws for p in _fill(one, captured, where)]
     problems += _set_all(raws, entries, sets)
+    if captured:
+        problems += _of_the_capture(raws, sets, captured)
+    files = [one.use for one in entries]
+    if not captured:
+        problems += [
+            p for (where, one), file in zip(raws, files, strict=True) for p in _alone(one, file, where)
+        ]
     members = []
     for (prefix, one), entry in zip(raws, entries, strict=True):
+        if choose is not None:
+            problems += [replace(p, path=prefix + p.path) for p in fill_attacks(one, choose)]
         fill_metrics(one)
         scenario, faults = check_raw(one, inspect=inspect)
         problems += [replace(p, path=prefix + p.path) for p in faults]
@@ -177,6 +194,36 @@ def _fill(raw: dict[str, Any], captured: Mapping[str, Any], where: str) -> list[
         else:
             raw[name] = {**raw.get(name, {}), **value} if isinstance(value, dict) else value
     return problems
+
+
+def _of_the_capture(raws: list[_Raw], sets: Sequence[str], captured: Mapping[str, Any]) -> list[Problem]:
+    """Assignments and axes that would contradict what a capture says of its federation and its model."""
+    needs, hint = "nothing: the capture says it", f"glasshouse terms {captured['captured']} --set key=value"
+    paths = {text.partition("=")[0].strip(): text.partition("=")[0].strip() for text in sets}
+    for _, raw in raws:
+        zipped = raw.get("axes_zipped", [])
+        tables = [raw.get("axes", {}), *(zipped if isinstance(zipped, list) else [])]
+        paths |= {f'axes."{path}"': str(path) for one in tables if isinstance(one, dict) for path in one}
+    own = [name for name in captured if name != "data"]
+    return [
+        unmet(text, needs, got="another value", hint=hint)
+        for text, path in paths.items()
+        if path.partition(".")[0] in own
+    ]
+
+
+def _alone(raw: Mapping[str, Any], file: str, where: str) -> list[Problem]:
+    """Report a file that says nothing of a federation: meant for a capture, it would play the default one."""
+    paths = [str(path) for path in raw.get("axes", {})] if isinstance(raw.get("axes"), dict) else []
+    if raw.get("captured"):
+        hint = f"--captured {raw['captured']}"
+        return [unmet(where + "captured", "nothing: an option gives it", got=str(raw["captured"]), hint=hint)]
+    stated = {"federation", "model"} & raw.keys() or any(p.startswith(("federation", "model")) for p in paths)
+    if not file.endswith(".toml") or stated:
+        return []
+    hint = "an empty [federation] plays the default one: one client, one step on one example"
+    needs = "a table [federation], or --captured FOLDER: this file describes no federation"
+    return [unmet(where + "federation", needs, got="neither", hint=hint)]
 
 
 def _set_all(raws: list[_Raw], entries: list[Entry], sets: Sequence[str]) -> list[Problem]:

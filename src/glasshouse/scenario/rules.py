@@ -44,7 +44,7 @@ def _value_at(scenario: Scenario, path: str) -> str:
 
 def _federation(scenario: Scenario) -> Iterator[Problem]:
     federation, examples = scenario.federation, scenario.data.examples
-    if federation.batch_size > examples and not scenario.data.domains.targets:
+    if federation.batch_size > examples and not (scenario.data.domains.targets or scenario.captured):
         yield unmet("federation.batch_size", f"at most data.examples = {examples}, a client's whole data")
     largest = max(federation.training.batch_sizes_by_client, default=0)
     if largest > examples and not scenario.data.domains.targets:

@@ -13,6 +13,7 @@ from glasshouse.interfaces import stated_training, traits_of
 from glasshouse.scenario.table import (
     Arguments,
     Clients,
+    Duration,
     Epsilon,
     Guard,
     Message,
@@ -21,6 +22,7 @@ from glasshouse.scenario.table import (
     Plugin,
     Rounds,
     Split,
+    seconds_of,
 )
 from glasshouse.settings import Count, Natural, Optimizer, Positive, Share, Table, Training
 from glasshouse.wire import Kind
@@ -255,6 +257,8 @@ class Audit(Table):
             behind a silence; 0: none.
         epsilon: the claimed ε, and how it is tested.
         auditor: who is responsible for the audit, printed on the report; default: ``GLASSHOUSE_AUDITOR``.
+        budget: time of one core for what ``attacks = "auto"`` chooses: ``90 s``, ``10 min``, ``2 h``.
+        auto: written by ``attacks = "auto"``: what it chose and left out, and why.
     """
 
     metrics: tuple[Plugin, ...] = (
@@ -272,6 +276,13 @@ class Audit(Table):
     planted: Natural = 8
     epsilon: Epsilon = Epsilon()
     auditor: str = ""
+    budget: Duration = "10 min"
+    auto: tuple[str, ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        """The budget in seconds."""
+        return seconds_of(self.budget)
 
 
 @final

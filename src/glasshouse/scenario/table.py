@@ -1,5 +1,6 @@
 """Building blocks of a scenario's tables: names, rounds, clients, :class:`Plugin`; and smaller tables."""
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, final
 
@@ -22,6 +23,30 @@ Message = Literal["broadcast", "update", "aggregate", "own"]
 
 ROUNDS_NEEDS = '"all", "attacked", or a list of round numbers'
 CLIENTS_NEEDS = "a number of clients >= 1, or a list of their ids"
+
+
+DURATION_NEEDS = 'a time above 0, such as "90 s", "10 min" or "2 h"'
+_UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
+
+
+def seconds_of(text: str) -> float:
+    """A duration in seconds; 0: the text is none.
+
+    Examples:
+        >>> seconds_of("90 s"), seconds_of("10 min"), seconds_of("1.5h"), seconds_of("soon")
+        (90.0, 600.0, 5400.0, 0.0)
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(s|min|h)", text)
+    return float(match[1]) * _UNITS[match[2]] if match else 0.0
+
+
+def _check_duration(value: str) -> str:
+    if seconds_of(value) > 0:
+        return value
+    raise PydanticCustomError("needs", "{needs}", {"needs": DURATION_NEEDS})
+
+
+Duration = Annotated[str, AfterValidator(_check_duration), WithJsonSchema({"description": DURATION_NEEDS})]
 
 
 def _is_ids(value: object) -> bool:

@@ -46,6 +46,7 @@ __all__ = [
     "describe_architecture",
     "read_grants",
     "read_own",
+    "read_terms",
     "read_transcript",
     "write_grants",
     "write_own",
@@ -160,16 +161,7 @@ def read_transcript(folder: Path, *, trust_factory: bool = False, contents: bool
         BadValue: a tensor is empty or not finite.
     """
     subject = f"transcript '{folder.name}'"
-    raw = read_json(plain_file(folder, "terms.json", subject=subject), most=limits.JSON_BYTES)
-    if not isinstance(raw, dict) or type(raw.get("format")) is not int or raw.pop("format") != FORMAT:
-        raise BadFile(
-            subject,
-            needs=f"format {FORMAT}",
-            got="another format in terms.json",
-            fix="upgrade glasshouse; older formats stay readable",
-        )
-    terms = described.terms_of(raw, folder=folder, trust_factory=trust_factory)
-    log = Log(terms=terms)
+    log = Log(terms=read_terms(folder, trust_factory=trust_factory))
     files: Files = {}
     rows = read_jsonl(plain_file(folder, "rounds.jsonl", subject=subject), most=limits.JSONL_BYTES)
     for number, row in enumerate(rows, start=1):
@@ -179,6 +171,25 @@ def read_transcript(folder: Path, *, trust_factory: bool = False, contents: bool
         tensors = _tensors_of(line, folder, files, subject=where, contents=contents)
         log.record(described.message_of(line, tensors, subject=where, trust_factory=trust_factory))
     return log.transcript()
+
+
+def read_terms(folder: Path, *, trust_factory: bool = False) -> Terms:
+    """Read the terms of an untrusted transcript folder.
+
+    Raises:
+        BadFile: as :func:`read_transcript`.
+        BadValue: inconsistent terms.
+    """
+    subject = f"transcript '{folder.name}'"
+    raw = read_json(plain_file(folder, "terms.json", subject=subject), most=limits.JSON_BYTES)
+    if not isinstance(raw, dict) or type(raw.get("format")) is not int or raw.pop("format") != FORMAT:
+        raise BadFile(
+            subject,
+            needs=f"format {FORMAT}",
+            got="another format in terms.json",
+            fix="upgrade glasshouse; older formats stay readable",
+        )
+    return described.terms_of(raw, folder=folder, trust_factory=trust_factory)
 
 
 def write_own(own: Mapping[int, Mapping[str, Tensor]], folder: Path) -> None:

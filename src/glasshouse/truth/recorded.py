@@ -4,10 +4,11 @@
 ``0.labels``, ``1.inputs``, ..., and the tensors that training returned: ``sent.0.NAME``, ...
 """
 
+import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, final
+from typing import Any, Final, final
 
 from torch import Tensor
 
@@ -19,6 +20,7 @@ from glasshouse.wire import Batch
 
 _PIXELS: Final = "pixels"
 _SENT: Final = "sent."
+_STEPPING: Final = "stepping"
 
 
 @final
@@ -32,6 +34,8 @@ class Recorded:
         steps: the batch of every step, in order.
         pixels: inputs are pixels in [0, 1]; False: normalised, as they enter the network.
         sent: the tensors returned by the client's training, before further processing; by name or number.
+        stepping: how it stepped, as far as it was seen: ``optimizer``, ``learning_rate``, ``mode``,
+            ``accumulate``, or ``unread``: why that is unknown.
     """
 
     node: str
@@ -39,6 +43,7 @@ class Recorded:
     steps: tuple[Batch, ...]
     pixels: bool
     sent: Mapping[str, Tensor]
+    stepping: Mapping[str, Any] = field(default_factory=dict)
 
 
 def write_recorded(recorded: Recorded, folder: Path) -> None:
@@ -47,7 +52,8 @@ def write_recorded(recorded: Recorded, folder: Path) -> None:
     tensors |= {f"{i}.labels": batch.labels for i, batch in enumerate(recorded.steps)}
     tensors |= {f"{_SENT}{i}.{name}": t for i, (name, t) in enumerate(recorded.sent.items())}
     path = folder / recorded.node / f"{recorded.round:06d}.safetensors"
-    write_tensors(path, tensors, {_PIXELS: str(recorded.pixels)}, durable=True)
+    facts = {_PIXELS: str(recorded.pixels), _STEPPING: json.dumps(dict(recorded.stepping))}
+    write_tensors(path, tensors, facts, durable=True)
 
 
 def read_recorded(folder: Path) -> Iterator[Recorded]:
@@ -77,13 +83,30 @@ def read_recorded(folder: Path) -> Iterator[Recorded]:
                 got=shorten(", ".join(tensors)),
                 fix="record the round again",
             )
+        facts = read_metadata(place)
         yield Recorded(
             node=path.parent.name,
             round=int(path.stem),
             steps=tuple(Batch(inputs=tensors[f"{i}.inputs"], labels=tensors[f"{i}.labels"]) for i in steps),
-            pixels=read_metadata(place).get(_PIXELS) == "True",
+            pixels=facts.get(_PIXELS) == "True",
             sent={name.split(".", 2)[2]: t for name, t in update.items()},
+            stepping=_stepping(facts.get(_STEPPING, "{}"), subject),
         )
+
+
+def _stepping(text: str, subject: str) -> dict[str, Any]:
+    """How a client stepped, from a file's metadata.
+
+    Raises:
+        BadFile: not a table.
+    """
+    try:
+        stated = json.loads(text)
+    except ValueError:
+        stated = None
+    if isinstance(stated, dict):
+        return stated
+    raise BadFile(subject, needs="how the client stepped, as a table", got=shorten(text), fix="record again")
 
 
 def _place(name: str) -> int:

@@ -31,7 +31,7 @@ from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.images import total_variation
 from glasshouse.limits import NotNegative, check_ranges
 from glasshouse.progress import track
-from glasshouse.registry import Card
+from glasshouse.registry import Card, Offer
 from glasshouse.rng import Rng
 from glasshouse.tensors import device_of
 from glasshouse.transcript.view import RoundView, View
@@ -73,6 +73,7 @@ class ClassInversion:
             "scenario": EASY,
             "metric": "owner",
         },
+        offers=(Offer(strength=0.2, seconds=5),),
     )
     needs: ClassVar[Needs] = Needs(
         modalities=PICTURES,

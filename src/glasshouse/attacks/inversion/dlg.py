@@ -20,7 +20,7 @@ from typing import ClassVar, final
 from glasshouse.attacks.base import Needs
 from glasshouse.attacks.parts.local_steps import LINEAR, ON_LENET, update_needs
 from glasshouse.attacks.parts.matching.exact import ExactAttack, QuasiNewton
-from glasshouse.registry import Card
+from glasshouse.registry import Card, Offer
 
 
 @final
@@ -41,6 +41,10 @@ class DLG(ExactAttack):
         claims=("reconstruction",),
         threat="server, sees single updates",
         control=ON_LENET,
+        offers=(
+            Offer(strength=0.2, settings={"search": {"iterations": 40, "restarts": 1}}),
+            Offer(strength=0.3),
+        ),
     )
     needs: ClassVar[Needs] = update_needs(LINEAR, one_label=True, twice=True)
 

@@ -32,7 +32,7 @@ from glasshouse.attacks.parts.replica import Replica
 from glasshouse.attacks.parts.search.adam import Descent, roughness
 from glasshouse.attacks.parts.search.rows import Labelled
 from glasshouse.limits import NotNegative
-from glasshouse.registry import Card
+from glasshouse.registry import Card, Offer
 from glasshouse.transcript.view import View
 
 
@@ -63,6 +63,11 @@ class InvertingGradients(DescentAttack):
         claims=("reconstruction",),
         threat="server, sees single updates",
         control=ON_MLP,
+        offers=(
+            Offer(strength=0.5, settings={"search": {"iterations": 150, "restarts": 1}}),
+            Offer(strength=0.55, settings={"search": {"iterations": 400, "restarts": 1}}),
+            Offer(strength=0.6),
+        ),
     )
     needs: ClassVar[Needs] = update_needs(ANY, "labels", twice=True)
 

@@ -14,7 +14,7 @@ from glasshouse.attacks.base import Claim, Labels, Needs
 from glasshouse.attacks.parts.labels import Rule, infer_labels
 from glasshouse.attacks.parts.local_steps import ANY, LINEAR, ON_LENET, update_needs
 from glasshouse.attacks.parts.replica import replica
-from glasshouse.registry import Card
+from glasshouse.registry import Card, Offer
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 
@@ -36,6 +36,7 @@ class LabelInference:
         claims=("labels",),
         threat="server, sees single updates",
         control={**ON_LENET, "metric": "label_accuracy"},
+        offers=(Offer(strength=0.8),),
     )
     budget: ClassVar[None] = None
 

@@ -26,7 +26,7 @@ from glasshouse.attacks.parts.matching.exact import claim_images
 from glasshouse.attacks.parts.replica import Replica, replica
 from glasshouse.errors import Inapplicable
 from glasshouse.models.build import build
-from glasshouse.registry import Card
+from glasshouse.registry import Card, Offer
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 from glasshouse.wire import Architecture
@@ -48,6 +48,7 @@ class LinearInput:
         claims=("reconstruction",),
         threat="server, sees single updates",
         control=ON_MLP,
+        offers=(Offer(strength=0.95),),
     )
     needs: ClassVar[Needs] = update_needs(LINEAR, repeats=False)
     budget: ClassVar[None] = None

@@ -34,7 +34,7 @@ from glasshouse.attacks.parts.readout.sparse_columns import ColumnSearch, factor
 from glasshouse.attacks.parts.replica import Replica, replica
 from glasshouse.errors import Inapplicable
 from glasshouse.models.build import build
-from glasshouse.registry import Card
+from glasshouse.registry import Card, Offer
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 from glasshouse.wire import Architecture
@@ -68,6 +68,7 @@ class Spear:
             },
             "metric": "rate_blind",
         },
+        offers=(Offer(strength=0.9, seconds=5),),
     )
     needs: ClassVar[Needs] = update_needs(LINEAR, repeats=False)
 

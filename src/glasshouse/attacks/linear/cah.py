@@ -30,7 +30,7 @@ from glasshouse.attacks.parts.replica import normalization
 from glasshouse.errors import Inapplicable
 from glasshouse.limits import NotNegative, Positive, check_ranges
 from glasshouse.models.build import build
-from glasshouse.registry import Card
+from glasshouse.registry import Card, Offer
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 from glasshouse.wire import Architecture, Crafted
@@ -63,6 +63,7 @@ class CuriousAbandonHonesty:
         grants=("auxiliary",),
         details={"attribution": "none: it cannot say whose image it is", "structure": "unchanged"},
         control=summed.crafting_control("parameters", model={"name": "mlp", "hidden": "512,32"}),
+        offers=(Offer(strength=0.6, seconds=1),),
     )
     needs: ClassVar[Needs] = summed.crafting_needs("parameters")
     budget: ClassVar[None] = None

@@ -40,7 +40,7 @@ from glasshouse.attacks.parts.readout.summed import RoundSum, crafting_control, 
 from glasshouse.errors import Inapplicable
 from glasshouse.limits import Natural, check_ranges
 from glasshouse.models.build import build, load
-from glasshouse.registry import Card
+from glasshouse.registry import Card, Offer
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import RoundView, View
 from glasshouse.wire import Architecture, Crafted, Terms
@@ -72,6 +72,7 @@ class Fishing:
         grants=("auxiliary",),
         details={"attribution": "none: it cannot say whose image it is", "structure": "unchanged"},
         control=crafting_control("parameters", batch=1, rounds=120, model={"name": "mlp"}),
+        offers=(Offer(strength=0.5, seconds=1),),
     )
     needs: ClassVar[Needs] = crafting_needs("parameters")
     budget: ClassVar[None] = None

@@ -25,7 +25,7 @@ from glasshouse.attacks.base import Claim, Needs
 from glasshouse.attacks.linear.robbing_the_fed import PREFIX, Imprinting
 from glasshouse.attacks.parts.readout import summed
 from glasshouse.limits import Count, Natural
-from glasshouse.registry import Card
+from glasshouse.registry import Card, Offer
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import RoundView, View
 from glasshouse.wire import Architecture, Broadcast, Crafted
@@ -55,6 +55,7 @@ class Loki(Imprinting):
         grants=("auxiliary",),
         details={"attribution": "by channel group", "structure": "changed: a client can see it"},
         control=summed.crafting_control("addressing", "architecture", "parameters"),
+        offers=(Offer(strength=0.8, seconds=1),),
     )
 
     needs: ClassVar[Needs] = summed.crafting_needs("architecture", "addressing")

@@ -27,7 +27,7 @@ from glasshouse.attacks.parts.readout.linear_leakage import normal_thresholds, r
 from glasshouse.attacks.parts.replica import complete_broadcast
 from glasshouse.errors import Inapplicable
 from glasshouse.limits import check_ranges
-from glasshouse.registry import Card
+from glasshouse.registry import Card, Offer
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import RoundView, View
 from glasshouse.wire import Architecture, Broadcast, Crafted, Value
@@ -122,6 +122,7 @@ class RobbingTheFed(Imprinting):
             "structure": "changed: a client can see it",
         },
         control=summed.crafting_control("architecture", "parameters"),
+        offers=(Offer(strength=0.8, seconds=1),),
     )
 
     needs: ClassVar[Needs] = summed.crafting_needs("architecture", modalities=frozenset())

@@ -18,7 +18,7 @@ from glasshouse.attacks.logits.material import material
 from glasshouse.attacks.logits.queries import one_hot
 from glasshouse.attacks.parts.local_steps import PICTURES
 from glasshouse.limits import Positive, check_ranges
-from glasshouse.registry import Card
+from glasshouse.registry import Card, Offer
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 
@@ -39,6 +39,13 @@ class Tbi:
         source="Yang et al. 2019, arXiv:1902.08552",
         claims=("class_representatives",),
         threat="server, sees single uploads of logits",
+        offers=(
+            Offer(
+                strength=0.17,
+                settings={"training": {"width": 64, "epochs": 2, "batch_size": 16, "learning_rate": 1e-3}},
+                seconds=3,
+            ),
+        ),
     )
     needs: ClassVar[Needs] = Needs(
         modalities=PICTURES,

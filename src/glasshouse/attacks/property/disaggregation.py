@@ -36,6 +36,7 @@ class Disaggregation(SumReader):
         "Gradient disaggregation",
         "clients' mean updates from sums over rounds, judged by every round's detector",
         source="Lam et al. 2021, arXiv:2106.06089",
+        strength=1.0,
     )
 
     name: ClassVar[str] = "disaggregation"

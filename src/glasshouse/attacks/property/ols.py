@@ -28,7 +28,9 @@ class Ols(SumReader):
         every: rounds between the prefixes that are judged.
     """
 
-    card: ClassVar[Card] = sums_card("OLS", "clients' features from sums over rounds, by least squares")
+    card: ClassVar[Card] = sums_card(
+        "OLS", "clients' features from sums over rounds, by least squares", strength=1.0
+    )
 
     name: ClassVar[str] = "ols"
 

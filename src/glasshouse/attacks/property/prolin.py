@@ -62,7 +62,7 @@ class Prolin(SumReader):
     """
 
     card: ClassVar[Card] = sums_card(
-        "PROLIN", "the most likely assignment of a property to clients, from sums over rounds"
+        "PROLIN", "the most likely assignment of a property to clients, from sums over rounds", strength=1.0
     )
 
     name: ClassVar[str] = "prolin"

@@ -59,6 +59,7 @@ class ProlinPosterior(SumReader):
         "PROLIN posterior",
         "posterior of a property per client, features integrated out in closed form",
         source="",  # our own
+        strength=1.0,
     )
 
     name: ClassVar[str] = "prolin_posterior"

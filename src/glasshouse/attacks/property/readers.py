@@ -21,7 +21,7 @@ from glasshouse.attacks.property.properties import Property
 from glasshouse.cache import digest
 from glasshouse.errors import BadValue
 from glasshouse.limits import Count, check_ranges
-from glasshouse.registry import Card, arguments, create, load
+from glasshouse.registry import Card, Offer, arguments, create, load
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 from glasshouse.wire import Value
@@ -51,8 +51,11 @@ CONTROL: Final[Mapping[str, Any]] = {
 """The easy setting in which every estimator must succeed."""
 
 
-def sums_card(title: str, summary: str, *, source: str = "Kerkouche et al. 2023, arXiv:2303.03908") -> Card:
-    """The card of an estimator."""
+def sums_card(
+    title: str, summary: str, *, strength: float, source: str = "Kerkouche et al. 2023, arXiv:2303.03908"
+) -> Card:
+    """The card of an estimator, offered for what the scenario's clients do, and for membership."""
+    settings = {"method": {"pairs": 60}}
     return Card(
         title=title,
         summary=summary,
@@ -61,6 +64,10 @@ def sums_card(title: str, summary: str, *, source: str = "Kerkouche et al. 2023,
         threat="honest-but-curious server under secure aggregation",
         grants=("auxiliary",),
         control=CONTROL,
+        offers=(
+            Offer(strength=strength, settings=settings, fills={"looks_for": "federation.behaviours"}),
+            Offer(strength=strength, settings=settings),
+        ),
     )
 
 

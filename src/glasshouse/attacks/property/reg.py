@@ -32,7 +32,7 @@ class Reg(SumReader):
     """
 
     card: ClassVar[Card] = sums_card(
-        "REG", "clients' features from sums over rounds, by weighted ridge regression"
+        "REG", "clients' features from sums over rounds, by weighted ridge regression", strength=1.0
     )
 
     name: ClassVar[str] = "reg"

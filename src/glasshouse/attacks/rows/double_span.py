@@ -37,7 +37,7 @@ from glasshouse.errors import Inapplicable
 from glasshouse.interfaces import task_of
 from glasshouse.modalities.row import Row
 from glasshouse.models.build import build
-from glasshouse.registry import Card
+from glasshouse.registry import Card, Offer
 from glasshouse.rng import Rng
 from glasshouse.tasks.base import LabelSignal
 from glasshouse.transcript.view import View
@@ -81,6 +81,7 @@ class DoubleSpan:
             },
             "metric": "rows_certified",
         },
+        offers=(Offer(strength=0.9, seconds=1),),
     )
     needs: ClassVar[Needs] = update_needs(
         LINEAR, repeats=False, modalities=frozenset({"row"}), one_label=True

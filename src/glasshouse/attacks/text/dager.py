@@ -30,7 +30,7 @@ from glasshouse.attacks.text.reading import Answer, SentenceAttack, answers, hea
 from glasshouse.attacks.text.sentences import assemble
 from glasshouse.attacks.text.span import candidates
 from glasshouse.limits import Count, Share
-from glasshouse.registry import Card
+from glasshouse.registry import Card, Offer
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 
@@ -65,6 +65,7 @@ class Dager(SentenceAttack):
             },
             "metric": "exact_sentences",
         },
+        offers=(Offer(strength=1.0, seconds=3),),
     )
     name: ClassVar[str] = "dager"
     needs: ClassVar[Needs] = replace(READING_NEEDS, modalities=SENTENCES)

@@ -23,7 +23,7 @@ from glasshouse.attacks.sequences import OccurredTokens
 from glasshouse.attacks.text.reading import Answer, SentenceAttack, answers
 from glasshouse.errors import Inapplicable
 from glasshouse.limits import Positive
-from glasshouse.registry import Card
+from glasshouse.registry import Card, Offer
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 
@@ -54,6 +54,7 @@ class EmbeddingRows(SentenceAttack):
             "scenario": {"data": {"source": "sentences"}, "model": {"name": "small_gpt"}},
             "metric": "tokens_named",
         },
+        offers=(Offer(strength=1.0),),
     )
     name: ClassVar[str] = "embedding_rows"
     needs: ClassVar[Needs] = replace(READING_NEEDS, modalities=SENTENCES)

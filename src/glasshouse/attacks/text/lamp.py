@@ -32,7 +32,7 @@ from glasshouse.attacks.text.matching import FREE, Candidates, Distance, Matchin
 from glasshouse.attacks.text.ngram import NGrams, count_ngrams
 from glasshouse.attacks.text.reading import SentenceAttack
 from glasshouse.limits import Count, NotNegative
-from glasshouse.registry import Card
+from glasshouse.registry import Card, Offer
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 
@@ -70,6 +70,10 @@ class Lamp(SentenceAttack):
             },
             "metric": "token_accuracy",
         },
+        offers=(
+            Offer(strength=0.015, settings={"search": {"iterations": 60}, "every": 20}, seconds=5),
+            Offer(strength=0.025, seconds=20),
+        ),
     )
     name: ClassVar[str] = "lamp"
     needs: ClassVar[Needs] = replace(

@@ -21,7 +21,7 @@ from glasshouse.attacks.text.reading import SentenceAttack, answers, input_spans
 from glasshouse.attacks.text.span import Span
 from glasshouse.limits import Fraction, Share
 from glasshouse.models.text.base import TextModel
-from glasshouse.registry import Card
+from glasshouse.registry import Card, Offer
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 
@@ -56,6 +56,7 @@ class ProjRes(SentenceAttack):
             },
             "metric": "auc",
         },
+        offers=(Offer(strength=0.8, seconds=1),),
     )
     name: ClassVar[str] = "projres"
     needs: ClassVar[Needs] = Needs(

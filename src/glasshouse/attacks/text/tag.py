@@ -22,7 +22,7 @@ from glasshouse.attacks.parts.search.adam import Descent, adam
 from glasshouse.attacks.text.matching import Candidates, Matching, anywhere, match_gradient
 from glasshouse.attacks.text.reading import SentenceAttack
 from glasshouse.limits import NotNegative
-from glasshouse.registry import Card
+from glasshouse.registry import Card, Offer
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 
@@ -53,6 +53,10 @@ class Tag(SentenceAttack):
             },
             "metric": "token_accuracy",
         },
+        offers=(
+            Offer(strength=0.01, settings={"search": {"iterations": 60}}, seconds=2),
+            Offer(strength=0.02, seconds=5),
+        ),
     )
     name: ClassVar[str] = "tag"
     needs: ClassVar[Needs] = update_needs(LINEAR, "auxiliary", "labels", modalities=SENTENCES, twice=True)

@@ -24,7 +24,7 @@ from glasshouse.attacks.parts.readout.head_gradient import (
     Inversion,
 )
 from glasshouse.attacks.parts.readout.summed import READING_NEEDS
-from glasshouse.registry import Card
+from glasshouse.registry import Card, Offer
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 
@@ -54,6 +54,20 @@ class Nex(HeadAttack):
             },
             "metric": "leakage",
         },
+        offers=(
+            Offer(
+                strength=0.4,
+                settings={
+                    "inversion": {
+                        "invert": "pixels",
+                        "iterations": 150,
+                        "distance": {"tv": 0.05},
+                        "step": 0.2,
+                    }
+                },
+                seconds=5,
+            ),
+        ),
     )
     needs: ClassVar[Needs] = replace(READING_NEEDS, modalities=PICTURES)
 

@@ -19,7 +19,7 @@ from glasshouse.errors import Inapplicable
 from glasshouse.formats.records import LEAF, TreeEnsemble
 from glasshouse.modalities.base import Modality
 from glasshouse.modalities.row import Row
-from glasshouse.registry import Card
+from glasshouse.registry import Card, Offer
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 
@@ -40,6 +40,7 @@ class CutValues:
         claims=("facts",),
         threat="server, sees single documents",
         control={**ON_CLINIC, "metric": "facts"},
+        offers=(Offer(strength=0.9),),
     )
     needs: ClassVar[Needs] = needs()
     budget: ClassVar[None] = None

@@ -21,7 +21,7 @@ from glasshouse.attacks.tabular import Certainty, leaves_of
 from glasshouse.attacks.trees.algebra import Configuration, count_rows, sums_of
 from glasshouse.attacks.trees.cells import Effort, Possible, Solution, count_cells
 from glasshouse.modalities.row import Row
-from glasshouse.registry import Card
+from glasshouse.registry import Card, Offer
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 from glasshouse.wire import Batch
@@ -45,6 +45,7 @@ class JointCells:
         claims=("leaves", "reconstruction"),
         threat="server, sees single documents",
         control={**ON_CLINIC, "metric": "leaves_exact"},
+        offers=(Offer(strength=0.7, seconds=20),),
     )
     needs: ClassVar[Needs] = needs("auxiliary")
 

@@ -17,7 +17,7 @@ from glasshouse.attacks.parts.documents import ON_CLINIC, first_trees, needs
 from glasshouse.attacks.tabular import Certainty, Fact, What, facts_of, leaves_of
 from glasshouse.attacks.trees.algebra import Configuration, count_rows
 from glasshouse.errors import Inapplicable
-from glasshouse.registry import Card
+from glasshouse.registry import Card, Offer
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 
@@ -36,6 +36,7 @@ class LeafAlgebra:
         claims=("labels", "leaves", "facts"),
         threat="server, sees single documents",
         control={**ON_CLINIC, "metric": "leaves_exact"},
+        offers=(Offer(strength=1.0),),
     )
     needs: ClassVar[Needs] = needs()
     budget: ClassVar[None] = None

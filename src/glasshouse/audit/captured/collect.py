@@ -1,5 +1,6 @@
 """Collect the ground truth of a capture from the folders of test clients."""
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -7,22 +8,22 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from glasshouse.audit.captured.origins import repair
 from glasshouse.cache import digest
-from glasshouse.errors import BadFile, BadValue
+from glasshouse.errors import BadFile
 from glasshouse.models.base import Normalize
 from glasshouse.models.build import build, name_tensors
 from glasshouse.store import read_json, write_tensors
+from glasshouse.tasks.base import Task
 from glasshouse.tensors import finite_fault
 from glasshouse.transcript.files import read_transcript
 from glasshouse.truth.record import Truth, Used, write_truth
 from glasshouse.truth.recorded import read_recorded
 from glasshouse.wire import Architecture, Batch
 
+_LOG = logging.getLogger(__name__)
 NODES: Final = "nodes.json"
 """The file of a capture that maps nodes to clients."""
-_LEVELS: Final = 255
-_ROUNDING: Final = 1e-4
-"""Pixels within this distance of one of 256 levels are rounded to it."""
 
 
 def collect(capture: Path, folders: Sequence[Path]) -> Truth:
@@ -37,7 +38,7 @@ def collect(capture: Path, folders: Sequence[Path]) -> Truth:
 
     Raises:
         BadFile: no capture, nothing recorded, or a client unknown to the server.
-        BadValue: images that are not in [0, 1] after undoing the normalisation.
+        BadValue: examples that are not those of the model, such as pictures normalised otherwise.
     """
     terms = read_transcript(capture / "transcript", trust_factory=True).terms
     architecture, apart = terms.architecture, (*terms.training.personal, *terms.training.fixed)
@@ -46,7 +47,8 @@ def collect(capture: Path, folders: Sequence[Path]) -> Truth:
     normalize = dict(network.named_children()).get("normalize")
     pool: dict[str, tuple[int, Tensor, Tensor]] = {}
     examples: dict[tuple[int, int], Used] = {}
-    for one in (one for folder in folders for one in read_recorded(folder)):
+    records = [one for folder in folders for one in read_recorded(folder)]
+    for one in records:
         if one.node not in clients:
             raise BadFile(
                 "truth of a capture",
@@ -57,8 +59,9 @@ def collect(capture: Path, folders: Sequence[Path]) -> Truth:
         steps = []
         for batch in one.steps:
             inputs = batch.inputs if one.pixels else _without(normalize, batch.inputs)
-            pairs = zip(_pixels(inputs, architecture), batch.labels, strict=True)
-            steps.append(tuple(_row(image, label, pool) for image, label in pairs))
+            labels = _targets(batch.labels, len(inputs), architecture.task)
+            pairs = zip(_examples(inputs, architecture), labels, strict=True)
+            steps.append(tuple(_row(example, label, pool) for example, label in pairs))
         key = one.round, clients[one.node]
         if one.sent and not finite_fault(one.sent):  # a broken result shows nothing about the terms
             write_tensors(sent_file(capture, *key), name_tensors(one.sent, network, apart=apart))
@@ -70,13 +73,15 @@ def collect(capture: Path, folders: Sequence[Path]) -> Truth:
             got=f"none in {', '.join(map(str, folders))}",
             fix="give the folders that test clients were given",
         )
-    _, images, labels = zip(*pool.values(), strict=True)
+    _, inputs_of, labels_of = zip(*pool.values(), strict=True)
     truth = Truth(
-        private=Batch(inputs=torch.stack(images), labels=torch.stack(labels)),
+        private=Batch(inputs=torch.stack(inputs_of), labels=torch.stack(labels_of)),
         shards={client: _shard(client, examples) for client in sorted({c for _, c in examples})},
         used=dict(sorted(examples.items())),
     )
     write_truth(truth, capture / "truth")
+    for sentence in repair(capture, records, truth):
+        _LOG.warning("%s", sentence)
     return truth
 
 
@@ -92,7 +97,7 @@ def _shard(client: int, examples: dict[tuple[int, int], Used]) -> tuple[int, ...
 
 def _row(image: Tensor, label: Tensor, pool: dict[str, tuple[int, Tensor, Tensor]]) -> int:
     """The row of an image in the pool, to which a new image is appended."""
-    return pool.setdefault(f"{digest(image)} {int(label)}", (len(pool), image, label))[0]
+    return pool.setdefault(f"{digest(image)} {label.tolist()}", (len(pool), image, label))[0]
 
 
 def _without(normalize: object, inputs: Tensor) -> Tensor:
@@ -100,20 +105,25 @@ def _without(normalize: object, inputs: Tensor) -> Tensor:
     return inputs * normalize.std + normalize.mean if isinstance(normalize, Normalize) else inputs
 
 
-def _pixels(inputs: Tensor, architecture: Architecture) -> Tensor:
-    """``inputs`` as pixels; those of 8-bit images exactly.
+def _examples(inputs: Tensor, architecture: Architecture) -> Tensor:
+    """``inputs`` as examples of the network's modality.
 
     Raises:
-        BadValue: they are outside [0, 1], or their shape is not that of the model's images.
+        BadValue: they are none.
     """
-    low, high = float(inputs.min()), float(inputs.max())
-    if tuple(inputs.shape[1:]) != architecture.input_shape or low < -_ROUNDING or high > 1 + _ROUNDING:
-        raise BadValue(
-            "images that test clients recorded",
-            needs=f"images {architecture.input_shape} in [0, 1] once the model's normalisation is undone",
-            got=f"{tuple(inputs.shape[1:])}, from {low:.3g} to {high:.3g}",
-            fix="say what the app normalises with: adapt(network, normalize=(mean, std))",
-        )
-    levels = (inputs * _LEVELS).round() / _LEVELS
-    exact = bool((levels - inputs).abs().max() < _ROUNDING)
-    return (levels if exact else inputs).clamp(0, 1)
+    modality = architecture.inputs
+    if inputs.ndim == len(modality.shape) + 1:
+        inputs = modality.received(inputs)
+    modality.check(
+        inputs,
+        subject=f"{modality.nouns} that test clients recorded, once the model's normalisation is undone",
+        fix="say what the app normalises with: adapt(network, normalize=(mean, std))",
+    )
+    return inputs
+
+
+def _targets(labels: Tensor, count: int, task: Task) -> Tensor:
+    """The labels of the loss, as targets of the task; blank ones where the inputs are the targets."""
+    labels = labels if not task.blank(1, task.outputs).is_floating_point() else labels.float()
+    fits = len(labels) == count and task.violation(labels) is None
+    return labels if fits else task.blank(count, task.outputs)

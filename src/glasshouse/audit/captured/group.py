@@ -3,13 +3,14 @@
 import math
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Final
 
 from glasshouse.audit.captured.build import build_captured, truth_of
+from glasshouse.audit.captured.origins import ASSUMED, COUNTED, read_origins
 from glasshouse.audit.captured.terms import TOLERANCE, check_terms
 from glasshouse.audit.defenses.check import check_defenses
 from glasshouse.audit.defenses.declared import Judged
@@ -95,7 +96,12 @@ def _record_capture(scenario: Scenario, group: Group) -> None:
             seconds=time.process_time() - started,
             facts=replace(
                 federation.facts,
-                notes=(*federation.facts.notes, *_notes(checked), *_left_out(transcript), *defenses),
+                notes=(
+                    *federation.facts.notes,
+                    *_notes(checked, read_origins(capture)),
+                    *_left_out(transcript),
+                    *defenses,
+                ),
             ),
             terms=checked,
         ),
@@ -103,17 +109,28 @@ def _record_capture(scenario: Scenario, group: Group) -> None:
     )
 
 
-def _notes(checked: TermsCheck) -> tuple[str, ...]:
+def _origin_words(origins: Mapping[str, str]) -> str:
+    """Where the terms come from, what was assumed last, in a sentence; empty: the capture does not say."""
+    keys: dict[str, list[str]] = {}
+    for key, origin in origins.items():
+        keys.setdefault("" if key == COUNTED else origin, []).append(key)
+    said = [f"{origin}: {', '.join(keys[origin])}" for origin in sorted(keys, key=ASSUMED.__eq__) if origin]
+    counted = [f" {origins[COUNTED]}."] if COUNTED in origins else []
+    return f"Terms: {'; '.join(said)}.{''.join(counted)}" if said else ""
+
+
+def _notes(checked: TermsCheck, origins: Mapping[str, str]) -> tuple[str, ...]:
     """Notes on the origin of the facts about the federation."""
     origin = (
         "This federation ran: its messages were captured. Observed: clients, cohort, rounds, what they send. "
-        "Declared: epochs, batches, learning rate, optimizer."
+        + (_origin_words(origins) or "Declared: epochs, batches, learning rate, optimizer.")
     )
     if not checked.n:
         return (origin, "Nobody recorded what clients trained on: the declared training is not checked.")
     tested = f"{checked.n} updates of test clients, trained again on the batches that they recorded"
     if checked.suspect:
-        return (origin, f"The declared training is not the real one: {checked.suspect} ({tested}).")
+        advice = f" Next, {checked.advice}" if checked.advice else ""
+        return (origin, f"The declared training is not the real one: {checked.suspect} ({tested}).{advice}")
     error = f"the largest error is {checked.error:.1e} of the change"
     return (
         origin,

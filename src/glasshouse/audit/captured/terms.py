@@ -6,6 +6,7 @@ same batches under the declared terms must give the same result. If not, the ter
 find the one that is probably wrong.
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,6 +38,10 @@ PULLS: Final = (0.001, 0.01, 0.1, 1.0)
 DECAYS: Final = (1e-4, 5e-4, 1e-3, 1e-2)
 FITTED: Final = 0.02
 """Largest error at which a fitted learning rate is accepted."""
+
+
+Suspect = tuple[str, str]
+"""A term that is probably wrong, in words, and the assignment that corrects it (empty: unknown)."""
 
 
 @final
@@ -83,10 +88,11 @@ def check_terms(capture: Path, transcript: Transcript, truth: Truth) -> TermsChe
     cases = list(_cases(capture, transcript, truth))
     errors = [case.error(case.terms) for case in cases]
     worst = max(errors, default=0.0)
-    suspect = next(filter(None, map(_miscounted, cases)), "")
-    if worst > TOLERANCE and not suspect:
+    suspect = next(filter(None, map(_miscounted, cases)), None)
+    if worst > TOLERANCE and suspect is None:
         suspect = _suspect(cases[errors.index(worst)])
-    return TermsCheck(n=len(cases), error=worst, suspect=suspect)
+    words, fix = suspect or ("", "")
+    return TermsCheck(n=len(cases), error=worst, suspect=words, fix=fix)
 
 
 def _cases(capture: Path, transcript: Transcript, truth: Truth) -> Iterator[Case]:
@@ -111,54 +117,83 @@ def _cases(capture: Path, transcript: Transcript, truth: Truth) -> Iterator[Case
         )
 
 
-def _miscounted(case: Case) -> str:
-    """Describe batch sizes or numbers of steps that contradict the terms; empty: none."""
+def _miscounted(case: Case) -> Suspect | None:
+    """Batch sizes or numbers of steps that contradict the terms; None: they do not."""
     terms, sizes = case.terms, [len(step) for step in case.used.steps]
     if max(sizes) != terms.batch_size and len(sizes) > 1:
-        return f"batch_size: declared {terms.batch_size}, but steps of {max(sizes)} examples were recorded"
+        words = f"batch_size: declared {terms.batch_size}, but steps of {max(sizes)} examples were recorded"
+        return words, f"batch_size={max(sizes)}"
     examples = len(case.used.rows())
     declared = terms.steps(examples)
-    if len(sizes) != declared:
-        return (
-            f"local_epochs: declared {terms.local_epochs}, so {declared} steps over {examples} examples, but "
-            f"{len(sizes)} steps were recorded"
-        )
-    return ""
+    once = declared // terms.local_epochs
+    if len(sizes) == declared:
+        return None
+    words = (
+        f"local_epochs: declared {terms.local_epochs}, so {declared} steps over {examples} examples, but "
+        f"{len(sizes)} steps were recorded"
+    )
+    return words, "" if len(sizes) % max(1, once) else f"local_epochs={len(sizes) // once}"
 
 
-def _suspect(case: Case) -> str:
-    """The declared term that is probably wrong, in words."""
-    for words, other in (*_variants(case.terms), *_losses(case)):
+def _suspect(case: Case) -> Suspect:
+    """The declared term that is probably wrong, and how to correct it."""
+    for words, fix, other in (*_variants(case.terms), *_losses(case)):
         if case.error(other) <= TOLERANCE:
-            return words
-    return _scaled(case) or "no single term explains it: another loss or optimizer, or images that changed"
+            return words, fix
+    for other in (case.terms, *_optimizers(case.terms)):
+        if (rate := _fitted_rate(case, other)) is not None:
+            return _another_rate(case.terms, other, rate)
+    again = case.again(case.terms)
+    factor = _share(case.change, again)
+    if _distance(case.change, scale_tensors(again, factor)) <= TOLERANCE:
+        return f"the change is {factor:.3g} times what the terms give: something scales it", ""
+    return "no single term explains it: another loss or optimizer, or images that changed", ""
 
 
-def _variants(terms: Terms) -> Iterator[tuple[str, Terms]]:
-    """Terms with one of them changed, each with a description."""
+def _variants(terms: Terms) -> Iterator[tuple[str, str, Terms]]:
+    """Terms with one of them changed, each with a description and the assignment that makes it."""
     how, training = terms.optimizer, terms.training
     for mode in ("training", "evaluation"):
         if mode != training.mode:
             other = training.model_copy(update={"mode": mode})
-            yield f"training.mode: {mode} fits", replace(terms, training=other)
-    for bound in CLIPS:
-        other = training.model_copy(update={"clip_norm": bound})
-        yield f"training.clip_norm: {bound:g} fits", replace(terms, training=other)
-    for pull in PULLS:
-        other = training.model_copy(update={"proximal": pull})
-        yield f"training.proximal: {pull:g} fits", replace(terms, training=other)
+            yield f"training.mode: {mode} fits", f"training.mode={mode}", replace(terms, training=other)
+    for key, values in {"clip_norm": CLIPS, "proximal": PULLS}.items():
+        for value in values:
+            other = training.model_copy(update={key: value})
+            setting = f"training.{key}"
+            yield f"{setting}: {value:g} fits", f"{setting}={value:g}", replace(terms, training=other)
     for momentum in sorted({0.0, MOMENTUM} - {how.momentum}):
-        yield f"momentum: {momentum:g} fits", replace(terms, optimizer=Optimizer(momentum=momentum))
+        fix = f"optimizer.momentum={momentum:g}"
+        yield f"momentum: {momentum:g} fits", fix, replace(terms, optimizer=Optimizer(momentum=momentum))
     for usual in (Optimizer(name="sgd"), Optimizer(name="adam"), Optimizer(name="adamw", weight_decay=0.01)):
         if usual.name != how.name:
-            yield f"optimizer: {usual.name} fits", replace(terms, optimizer=usual)
+            yield f"optimizer: {usual.name} fits", _assignment(usual), replace(terms, optimizer=usual)
     for decay in DECAYS:
         decayed = how.model_copy(update={"weight_decay": decay})
-        yield f"weight_decay: {decay:g} fits", replace(terms, optimizer=decayed)
+        fix = f"optimizer.weight_decay={decay:g}"
+        yield f"weight_decay: {decay:g} fits", fix, replace(terms, optimizer=decayed)
 
 
-def _losses(case: Case) -> Iterator[tuple[str, Terms]]:
-    """Terms with another loss of the same targets, each with a description."""
+def _optimizers(terms: Terms) -> Iterator[Terms]:
+    """Terms with the optimizers that people use, whose rates are then fitted, too."""
+    for usual in (
+        Optimizer(),
+        Optimizer(momentum=MOMENTUM),
+        Optimizer(name="adam"),
+        Optimizer(name="adamw", weight_decay=0.01),
+    ):
+        if usual != terms.optimizer:
+            yield replace(terms, optimizer=usual)
+
+
+def _assignment(optimizer: Optimizer) -> str:
+    """The assignment that states an optimizer."""
+    stated = {"name": optimizer.name, **optimizer.model_dump(exclude_defaults=True)}
+    return f"optimizer={{{', '.join(f'{key} = {json.dumps(value)}' for key, value in stated.items())}}}"
+
+
+def _losses(case: Case) -> Iterator[tuple[str, str, Terms]]:
+    """Terms with another loss of the same targets, each with a description and its assignment."""
     architecture, task = case.terms.architecture, case.terms.architecture.task
     if not task.one_label:
         return
@@ -173,25 +208,38 @@ def _losses(case: Case) -> Iterator[tuple[str, Terms]]:
     }
     for words, setting in settings.items():
         other = declared_task("classification", setting, facts={"classes": architecture.classes})
-        yield f"task: {words} fits", replace(case.terms, architecture=replace(architecture, task=other))
+        ((key, value),) = setting.items()
+        fix = f"task.{key}={json.dumps(value)}"
+        yield f"task: {words} fits", fix, replace(case.terms, architecture=replace(architecture, task=other))
 
 
-def _scaled(case: Case) -> str:
-    """Describe another learning rate, or a factor on the whole change, that explains it; empty: neither."""
-    declared, again = case.terms.learning_rate, case.again(case.terms)
+def _fitted_rate(case: Case, terms: Terms) -> float | None:
+    """The learning rate under which terms explain the change, in few digits; None: none does."""
+    again = case.again(terms)
     factor = _share(case.change, again)
     scaled = _distance(case.change, scale_tensors(again, factor))
-    rate = declared * factor
+    rate = terms.learning_rate * factor
     for _ in range(4):  # the change is not linear in the rate
         if rate <= 0:
-            return ""
-        rate *= _share(case.change, case.again(replace(case.terms, learning_rate=rate)))
-    fitted = case.error(replace(case.terms, learning_rate=rate)) if rate > 0 else 1.0
-    if fitted <= min(FITTED, scaled):
-        return f"learning_rate: declared {declared:g}, about {rate:.3g} fits"
-    if scaled <= TOLERANCE:
-        return f"the change is {factor:.3g} times what the terms give: something scales it"
-    return ""
+            return None
+        rate *= _share(case.change, case.again(replace(terms, learning_rate=rate)))
+    if rate <= 0 or case.error(replace(terms, learning_rate=rate)) > min(FITTED, scaled):
+        return None
+    # People choose round rates: the roundest one that is exact, else the fitted one.
+    for digits in (1, 2, 3):
+        rounded = float(f"{rate:.{digits}g}")
+        if case.error(replace(terms, learning_rate=rounded)) <= TOLERANCE:
+            return rounded
+    return rate
+
+
+def _another_rate(declared: Terms, other: Terms, rate: float) -> Suspect:
+    """That another rate fits, under the declared optimizer or another."""
+    if other.optimizer == declared.optimizer:
+        words = f"learning_rate: declared {declared.learning_rate:g}, about {rate:.3g} fits"
+        return words, f"learning_rate={rate:.6g}"
+    words = f"optimizer: {other.optimizer.name} with learning_rate about {rate:.3g} fits"
+    return words, f"{_assignment(other.optimizer)} --set learning_rate={rate:.6g}"
 
 
 def _share(change: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:

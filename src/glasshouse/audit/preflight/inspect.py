@@ -40,8 +40,9 @@ def problems(scenario: Scenario) -> list[Problem]:
     """All problems that prevent an audit of a scenario without axes."""
     survey, wrong = survey_data(scenario)
     if survey is not None:
-        wrong += [*data_problems(scenario, survey), *network_problems(scenario, survey)]
-        wrong += _labels(scenario, survey.classes)
+        wrong += [*data_problems(scenario, survey), *_labels(scenario, survey.classes)]
+    if not any(problem.path == "data.source" for problem in wrong):
+        wrong += network_problems(scenario, survey)
     return [
         *wrong,
         *_auxiliary(scenario),
@@ -206,18 +207,24 @@ def refused_altogether(scenario: Scenario) -> Problem | None:
 
 
 def _refusals_in(scenario: Scenario) -> Iterator[Refusal | None]:
-    """Why each attack is ruled out in each cell, by unmet needs or by the model; None: no reason is known."""
+    """Why each attack is ruled out in each cell; None: no reason is known."""
     for one in (cell.scenario for cell in cells(scenario)):
-        survey = survey_data(one)[0]
         for attack in one.attacks:
-            refusal = foresee_refusal(one, attack)
-            if refusal is None and survey is not None:
-                network, name = agreed_network(one, survey), attack.label or attack.name
-                key = ["attack on a model", attack.name, repr(attack.arguments), repr(network)]
-                refusal = unmet_by_examples(
-                    declared(attack)[0], f"attack '{name}'", network, promised_grants(one)
-                ) or once(key, partial(_on_model, attack, network))
-            yield refusal
+            yield refusal_in(one, attack)
+
+
+def refusal_in(scenario: Scenario, attack: Plugin) -> Refusal | None:
+    """Why a scenario without axes rules an attack out, by its needs or the model; None: it does not."""
+    if (refusal := foresee_refusal(scenario, attack)) is not None:
+        return refusal
+    survey, wrong = survey_data(scenario)
+    if wrong:
+        return None  # reported elsewhere
+    network, name = agreed_network(scenario, survey), attack.label or attack.name
+    key = ["attack on a model", attack.name, repr(attack.arguments), repr(network)]
+    return unmet_by_examples(
+        declared(attack)[0], f"attack '{name}'", network, promised_grants(scenario)
+    ) or once(key, partial(_on_model, attack, network))
 
 
 def _on_model(plugin: Plugin, network: Architecture) -> Refusal | None:

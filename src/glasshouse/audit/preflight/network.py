@@ -1,18 +1,24 @@
 """Check that the models of a scenario fit its images, by building them and passing one blank image."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, final
 
 import torch
 
+from glasshouse.audit.simulation.deal import task_as
 from glasshouse.cache import once
+from glasshouse.data.sources import load as load_source
 from glasshouse.data.survey import Survey
 from glasshouse.errors import GlasshouseError, Inapplicable, Problem
 from glasshouse.federation.client import LocalTraining
 from glasshouse.federation.defenses.base import NetworkBound
 from glasshouse.interfaces import traits_of
+from glasshouse.modalities.base import Modality
 from glasshouse.modalities.image import Image
 from glasshouse.models.build import build, shortlist
 from glasshouse.models.derivatives import Fault, derivative_fault
@@ -24,6 +30,7 @@ from glasshouse.settings import Training, covers
 from glasshouse.tasks.base import Task
 from glasshouse.tasks.classification import Classification
 from glasshouse.tasks.declare import declared_task
+from glasshouse.transcript.files import read_terms
 from glasshouse.wire import Architecture, Batch
 
 MOST_PARAMETERS = 2**28
@@ -36,34 +43,87 @@ SMALL_LAYER = 2**22
 """Largest number of parameters of a layer, guessed from the model's arguments, for building it in memory."""
 
 
-def networks(scenario: Scenario, survey: Survey) -> Iterator[tuple[str, Architecture]]:
-    """(path, network) of every model of the scenario; the agreed one first."""
-    domains = scenario.data.domains
-    classes = survey.classes
-    if domains.targets:
-        labels_public = traits_of(scenario.federation.protocol).labels_public
-        classes = (domains.identities or classes) if labels_public else domains.targets
+def networks(scenario: Scenario, survey: Survey | None) -> Iterator[tuple[str, Architecture]]:
+    """(path, network) of every model of the scenario; the agreed one first.
+
+    Of a capture it is the one that its terms state. Data that cannot be counted without reading are read.
+
+    Raises:
+        GlasshouseError: the data or the terms cannot be read.
+    """
+    if scenario.captured:
+        yield "model", read_terms(Path(scenario.captured) / "transcript", trust_factory=True).architecture
+        return
+    of_data = _of_data(scenario, survey)
     models: list[tuple[str, Plugin]] = [("model", scenario.model)]
     models += [(f"federation.client_models[{i}]", m) for i, m in enumerate(scenario.federation.client_models)]
-    inputs = Image(size=survey.shape)
-    task: Task = Classification(classes=max(2, classes))
-    if (declared := scenario.data.task) is not None:
-        facts = {**vars(inputs), "classes": classes}
-        task = declared_task(declared.name, declared.arguments, facts=facts)
-    of_data = partial(Architecture, inputs=inputs, task=task)
     for path, model in models:
         yield path, of_data(name=model.name, arguments=model.arguments)
 
 
-def agreed_network(scenario: Scenario, survey: Survey) -> Architecture:
-    """The model that all parties know."""
+def _of_data(scenario: Scenario, survey: Survey | None) -> Callable[..., Architecture]:
+    """A network without its name and arguments: for the examples and the targets of the scenario."""
+    if survey is None:
+        data = scenario.data
+        read = _read(data.source, data.resize, data.channels, data.tokenizer, data.length)
+        drafted = task_as(scenario, read.task, read.facts, max(2, _classes(scenario, read.facts["classes"])))
+        return partial(Architecture, inputs=read.inputs, task=drafted)
+    inputs, classes = Image(size=survey.shape), _classes(scenario, survey.classes)
+    task: Task = Classification(classes=max(2, classes))
+    if (declared := scenario.data.task) is not None:
+        facts = {**vars(inputs), "classes": classes}
+        task = declared_task(declared.name, declared.arguments, facts=facts)
+    return partial(Architecture, inputs=inputs, task=task)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class _Read:
+    """What data say that were read: their examples, the task that they suggest, and its facts."""
+
+    inputs: Modality
+    task: Task
+    facts: Mapping[str, Any]
+
+
+@lru_cache(maxsize=16)
+def _read(name: str, resize: int | None, channels: int | None, tokenizer: str, length: int) -> _Read:
+    """Read data that cannot be counted without it; once, as counting does."""
+    source = load_source(name, resize=resize, channels=channels, tokenizer=tokenizer, length=length)
+    return _Read(inputs=source.inputs, task=source.task, facts=source.facts)
+
+
+def _classes(scenario: Scenario, classes: int) -> int:
+    """The classes of the data that the agreed network tells apart."""
+    domains = scenario.data.domains
+    if not domains.targets:
+        return classes
+    labels_public = traits_of(scenario.federation.protocol).labels_public
+    return (domains.identities or classes) if labels_public else domains.targets
+
+
+def agreed_network(scenario: Scenario, survey: Survey | None) -> Architecture:
+    """The model that all parties know.
+
+    Raises:
+        GlasshouseError: the data or the terms cannot be read.
+    """
     return next(network for _, network in networks(scenario, survey))
 
 
-def network_problems(scenario: Scenario, survey: Survey) -> Iterator[Problem]:
-    """Problems with models that cannot be built for these images, or are too large."""
+def network_problems(scenario: Scenario, survey: Survey | None) -> Iterator[Problem]:
+    """Problems with models that cannot be built for these examples, or are too large."""
     trained = traits_of(scenario.federation.protocol).trained
-    for path, network in networks(scenario, survey):
+    if scenario.federation.kind == "document":
+        return  # the model is grown, not built
+    try:
+        every = list(networks(scenario, survey))
+    except GlasshouseError as error:
+        got = f"{error.subject}: {error.got}"
+        path = "model" if scenario.captured else "data.source"
+        yield Problem(path=path, needs=error.needs, got=got, hint=error.fix)
+        return
+    for path, network in every:
         fault = fault_of(network)
         if fault is None and ":" in network.name:
             fault = derivative_fault(network, trained)

@@ -228,8 +228,9 @@ def _with_terms(task: CellTask, attack: Plugin, records: Sequence[GroupRecord]) 
         return task
     key, check = control_key(attack), checks[0]
     control = task.controls.get(key) or Control(passed=False, setting="", n=check.n)
-    reason = f"the declared training is not the real one ({check.suspect})"
-    failed = replace(control, passed=False, reason=reason)
+    remedy = check.advice or "terms that reproduce what test clients sent: glasshouse terms CAPTURE"
+    reason = f"the declared training is not the real one ({check.suspect}); next, {remedy}"
+    failed = replace(control, passed=False, reason=reason, remedy=remedy)
     return replace(task, controls={**task.controls, key: failed})
 
 

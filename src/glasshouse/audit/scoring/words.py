@@ -190,9 +190,10 @@ def _advice(scenario: Scenario) -> str:
 
 def _notes(scenario: Scenario) -> tuple[str, ...]:
     if not scenario.tuning.source:
-        return ()
+        return scenario.audit.auto
     on = f"{scenario.tuning.source} {scenario.tuning.split}".strip()
-    return (f"Defaults were tuned on {on}; other data judge here. {scenario.tuning.note}".strip(),)
+    tuned = f"Defaults were tuned on {on}; other data judge here. {scenario.tuning.note}".strip()
+    return (tuned, *scenario.audit.auto)
 
 
 def chosen_words(attack: Plugin) -> str:

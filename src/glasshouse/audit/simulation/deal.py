@@ -1,8 +1,9 @@
 """Load a scenario's data and deal them to the roles, by class and domain under ``[data.domains]``."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final, cast, final
+from typing import Any, Final, cast, final
 
 import torch
 from torch import Tensor
@@ -77,10 +78,15 @@ def classes_of(scenario: Scenario, source: DataSource, domain_roles: ClassRoles 
 
 def task_for(scenario: Scenario, source: DataSource, classes: int) -> Task:
     """The task of the federation: as the scenario declares, else as the data suggest."""
+    return task_as(scenario, source.task, source.facts, classes)
+
+
+def task_as(scenario: Scenario, drafted: Task, facts: Mapping[str, Any], classes: int) -> Task:
+    """As :func:`task_for`, of data that suggest the task ``drafted`` and say ``facts``."""
     if (declared := scenario.data.task) is not None:
-        facts = {**source.facts, "classes": classes}
-        return declared_task(declared.name, declared.arguments, facts=facts)
-    return replace(source.task, classes=classes) if isinstance(source.task, Classification) else source.task
+        known = {**facts, "classes": classes}
+        return declared_task(declared.name, declared.arguments, facts=known)
+    return replace(drafted, classes=classes) if isinstance(drafted, Classification) else drafted
 
 
 def gallery_tensors(scenario: Scenario, domain_roles: ClassRoles) -> dict[str, Tensor]:

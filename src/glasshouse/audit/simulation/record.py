@@ -1,5 +1,6 @@
 """The record of one group, ``group.json``."""
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -48,11 +49,19 @@ class TermsCheck:
         n: number of updates whose training was repeated on the recorded batches; 0: none were recorded.
         error: the largest difference, relative to the change by training.
         suspect: the term that is probably wrong, in words; empty: the terms reproduce the updates.
+        fix: the assignment that corrects it, as for ``glasshouse terms --set``; empty: unknown.
     """
 
     n: int
     error: float
     suspect: str
+    fix: str = ""
+
+    @property
+    def advice(self) -> str:
+        """What to do about a wrong term."""
+        parts = [shlex.quote(one) for one in self.fix.split(" --set ") if one]
+        return "correct the terms: glasshouse terms CAPTURE --set " + " --set ".join(parts) if parts else ""
 
 
 @final

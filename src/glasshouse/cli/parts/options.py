@@ -7,6 +7,9 @@ import typer
 
 Name = Annotated[str, typer.Argument(help="a preset (glasshouse list scenarios) or a TOML file")]
 Sets = Annotated[list[str], typer.Option("--set", help="path=value, as often as needed")]
+Captured = Annotated[
+    str | None, typer.Option(help="a captured federation: its folder; audited instead of a simulation")
+]
 Full = Annotated[bool, typer.Option("--full", help="print every scenario, not one screen for all")]
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 ShowPrivate = Annotated[bool, typer.Option(help="do not blur private images")]

@@ -8,7 +8,7 @@ message. Only the sum that secure aggregation reveals is computed above the grid
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, final
 
 from flwr.app import Array, ArrayRecord, Context, Message
 from flwr.common import FitRes, Parameters, Scalar
@@ -28,9 +28,6 @@ from glasshouse.integrations.flower import records
 from glasshouse.integrations.recording import Node, Recording
 from glasshouse.models import build as models
 from glasshouse.transcript.record import Keep
-
-_CONFIG: Final = ("batch-size", "local-epochs", "learning-rate")
-"""Settings of a run that are terms, under the names used in the apps that ``flwr new`` generates."""
 
 
 def capture(
@@ -53,16 +50,16 @@ def capture(
             classes (or another task).
         normalize: mean and standard deviation with which the clients normalise pixels in [0, 1] before they
             enter the network; None: they do not, or the network does it itself.
-        terms: fields of :class:`glasshouse.wire.Terms` about the clients' local training: at least
-            ``batch_size``; ``local_epochs``, ``learning_rate``, ``optimizer``. Missing ones are taken from
-            ``batch-size``, ``local-epochs`` and ``learning-rate`` of the run's configuration, if present.
-            They cannot be observed in messages; an audit checks them against the records of test clients.
-            The number of clients, and whether sums are secure, is observed.
+        terms: fields of :class:`glasshouse.wire.Terms` about the clients' local training: ``batch_size``,
+            ``local_epochs``, ``learning_rate``, ``optimizer``, ``training``. Missing ones are read from the
+            run's configuration and from the configurations that the server sends (``batch-size``, ``lr``,
+            ``momentum``, ...), then from test clients; what nobody says is assumed, and marked so in
+            ``origins.json``. The number of clients, and whether sums are secure, is observed.
         keep: what to store; None: everything.
         most_bytes: maximum size of stored tensors; recording stops there, the federation continues.
 
     Raises:
-        BadValue: the model or the terms are inconsistent; at the start of a run, no batch size is known.
+        BadValue: the model or the terms are inconsistent.
         BadFile: ``folder`` contains a capture.
     """
     architecture = architecture_of(model, normalize)
@@ -75,8 +72,7 @@ def capture(
     @captured.main()
     def main(grid: Grid, context: Context) -> None:
         config = context.run_config
-        configured = {name.replace("-", "_"): config[name] for name in _CONFIG if name in config}
-        recording = start(folder, architecture, {**configured, **declared}, keep=keep, most_bytes=most_bytes)
+        recording = start(folder, architecture, declared, config=config, keep=keep, most_bytes=most_bytes)
         try:
             app(CapturingGrid(grid, recording), context)
         finally:

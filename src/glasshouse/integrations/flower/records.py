@@ -45,6 +45,13 @@ def round_of(message: Message) -> int | None:
     return int(group) - 1 if group.isdecimal() and int(group) > 0 else None
 
 
+def config_of(message: Message) -> dict[str, Value]:
+    """The settings that a server sends beside the model."""
+    records = message.content.config_records.values() if message.has_content() else ()
+    pairs = (pair for record in records for pair in record.items())
+    return {name: value for name, value in pairs if isinstance(value, int | float | str)}
+
+
 def is_secure(message: Message) -> bool:
     """Whether the message belongs to SecAgg+."""
     return message.has_content() and RECORD_KEY_CONFIGS in message.content.config_records
@@ -74,6 +81,7 @@ def instruction_of(message: Message) -> Instruction | None:
         load=None if arrays is None else lambda: tensors_of(arrays),
         content=None if arrays is None else [array.data for array in arrays.values()],
         secure=is_secure(message),
+        config={} if is_secure(message) else config_of(message),
     )
 
 

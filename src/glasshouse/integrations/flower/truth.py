@@ -13,8 +13,7 @@ from flwr.app import Context, Message
 
 from glasshouse.errors import BadValue
 from glasshouse.integrations.flower.records import Mod, Next, arrays_of, round_of, stage_of, tensors_of
-from glasshouse.integrations.steps import Steps
-from glasshouse.integrations.watching import watching
+from glasshouse.integrations.steps import Steps, observed
 from glasshouse.truth.recorded import Recorded, write_recorded
 
 
@@ -40,7 +39,7 @@ def truth_mod(folder: str | Path) -> Mod:
                 fix="use a strategy of Flower, or set it where the server makes its messages",
             )
         steps = Steps()
-        with watching(steps):
+        with observed(steps):
             answer = call_next(message, context)
         arrays = arrays_of(answer.content) if answer.has_content() else None
         recorded = Recorded(
@@ -49,6 +48,7 @@ def truth_mod(folder: str | Path) -> Mod:
             steps=steps.batches,
             pixels=steps.pixels,
             sent={} if arrays is None else tensors_of(arrays),
+            stepping=steps.read,
         )
         if recorded.steps:
             write_recorded(recorded, Path(folder).expanduser())

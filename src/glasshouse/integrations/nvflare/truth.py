@@ -16,7 +16,7 @@ from nvflare.app_common.abstract.fl_model import FLModel
 from torch import Tensor
 
 from glasshouse.integrations.steps import Steps
-from glasshouse.integrations.watching import watching
+from glasshouse.integrations.steps import observed as observed_steps
 from glasshouse.truth.recorded import Recorded, write_recorded
 
 
@@ -42,7 +42,7 @@ def recorded(folder: str | Path, *, site: str, round: int) -> Iterator[dict[str,
         round: from 0.
     """
     steps, sent = Steps(), dict[str, Tensor]()
-    with watching(steps):
+    with observed_steps(steps):
         yield sent
     _write(Path(folder).expanduser(), site, round, steps, sent)
 
@@ -62,7 +62,7 @@ class _Rounds:
             model = receive(*args, **kwargs)
             if model is not None and self._open is None and model.current_round is not None:
                 stack, steps = ExitStack(), Steps()
-                stack.enter_context(watching(steps))
+                stack.enter_context(observed_steps(steps))
                 self._open = stack, steps, int(model.current_round)
             return model
 
@@ -91,5 +91,12 @@ def _tensors(params: Mapping[str, Any]) -> dict[str, Tensor]:
 
 def _write(folder: Path, site: str, number: int, steps: Steps, sent: Mapping[str, Tensor]) -> None:
     if steps.batches:
-        record = Recorded(node=site, round=number, steps=steps.batches, pixels=steps.pixels, sent=sent)
+        record = Recorded(
+            node=site,
+            round=number,
+            steps=steps.batches,
+            pixels=steps.pixels,
+            sent=sent,
+            stepping=steps.read,
+        )
         write_recorded(record, folder)

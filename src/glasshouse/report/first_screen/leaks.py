@@ -57,7 +57,7 @@ QUIET: Final[Mapping[Verdict | None, str]] = {
     "label leak": "",
     "too alike": "Victims are too alike to say whose data came out. Next, audit victims that differ.",
     "not shown": "No leak is shown, nor its absence. Next, do what the reason below asks for.",
-    "no power": "Nothing can be said: the attack failed where it must succeed. Next, give it more effort.",
+    "no power": "Nothing can be said: the attack failed where it must succeed. Next, mend the reason below.",
     None: "Nothing about private data was measured. Next, choose an attack that fits.",
 }
 

@@ -59,7 +59,7 @@ from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import Replica, replicas
 from glasshouse.errors import BadValue
 from glasshouse.limits import Count, NotNegative, check_ranges
-from glasshouse.registry import Card
+from glasshouse.registry import Card, Offer
 from glasshouse.rng import Rng
 from glasshouse.tensors import norm
 from glasshouse.transcript.view import View
@@ -107,6 +107,17 @@ class GGL(SearchingTogether):
             # another generator knows other images, and that of digits has one stage
             "fits": {"generator": generators.WGAN, "refinement.stage": 0},
         },
+        offers=(
+            Offer(
+                strength=0.3,
+                settings={
+                    "latent": 12,
+                    "training": {"steps": 500, "learning_rate": 2e-3, "critic_steps": 1},
+                    "search": {"evaluations": 400, "population": 20},
+                },
+            ),
+            Offer(strength=0.4),
+        ),
     )
 
     generator: str = generators.WGAN

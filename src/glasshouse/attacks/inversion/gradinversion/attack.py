@@ -37,7 +37,7 @@ from glasshouse.attacks.parts.replica import Replica
 from glasshouse.attacks.parts.search.adam import Descent, Loss, roughness
 from glasshouse.attacks.parts.search.rows import Labelled
 from glasshouse.limits import NotNegative
-from glasshouse.registry import Card
+from glasshouse.registry import Card, Offer
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 
@@ -68,6 +68,10 @@ class GradInversion(DescentAttack):
         threat="server, sees single updates",
         control=ON_MLP,
         details={"uses, if granted": "batch_norm, labels"},
+        offers=(
+            Offer(strength=0.4, settings={"search": {"iterations": 150, "restarts": 1}}),
+            Offer(strength=0.5),
+        ),
     )
     needs: ClassVar[Needs] = update_needs(ANY, "labels", "batch_norm", modalities=PICTURES, twice=True)
 

@@ -32,7 +32,7 @@ from glasshouse.attacks.parts.readout.summed import crafting_control, crafting_n
 from glasshouse.errors import BadValue
 from glasshouse.limits import Natural, NotNegative, check_ranges
 from glasshouse.models.build import build, state
-from glasshouse.registry import Card
+from glasshouse.registry import Card, Offer
 from glasshouse.rng import Rng
 from glasshouse.tensors import take_prefix, with_prefix
 from glasshouse.transcript.view import View
@@ -67,6 +67,10 @@ class ScaleMia:
         details={"attribution": "none: it cannot say whose image it is", "structure": "unchanged"},
         control=crafting_control(  # the images and the model of quickstart-secure-sum: one autoencoder
             "parameters", auxiliary=800, examples=240, model={"name": "scale_mia_cnn", "bins": 256}
+        ),
+        offers=(
+            Offer(strength=0.8, settings={"training": {"steps": 250, "mirror": False}}),
+            Offer(strength=0.9),
         ),
     )
 

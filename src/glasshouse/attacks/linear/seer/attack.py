@@ -31,7 +31,7 @@ from glasshouse.attacks.linear.seer.training import SecretTraining, train_secret
 from glasshouse.attacks.parts.readout.summed import crafting_control, crafting_needs, sum_of_round
 from glasshouse.limits import check_ranges
 from glasshouse.models.build import load, state
-from glasshouse.registry import Card
+from glasshouse.registry import Card, Offer
 from glasshouse.rng import Rng
 from glasshouse.tensors import take_prefix, with_prefix
 from glasshouse.transcript.view import View
@@ -58,6 +58,10 @@ class Seer:
         details={"attribution": "none: it cannot say whose image it is", "structure": "unchanged"},
         control=crafting_control(
             "parameters", batch=1, rounds=60, auxiliary=800, model={"name": "mlp", "hidden": "256,256"}
+        ),
+        offers=(
+            Offer(strength=0.3, settings={"training": {"steps": 300}}),
+            Offer(strength=0.5),
         ),
     )
     needs: ClassVar[Needs] = replace(crafting_needs("parameters"), protocols=frozenset({"fedsgd", "fedavg"}))

@@ -26,7 +26,7 @@ from glasshouse.attacks.logits.queries import choose_smooth, choose_surest, one_
 from glasshouse.attacks.parts.local_steps import PICTURES
 from glasshouse.errors import BadValue
 from glasshouse.limits import Count, NotNegative, Positive, Share, check_ranges
-from glasshouse.registry import Card
+from glasshouse.registry import Card, Offer
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 
@@ -92,6 +92,13 @@ class Pli:
             "fits": {"training.learning_rate": 1e-3},
             "metric": "ssim_private",
         },
+        offers=(
+            Offer(
+                strength=0.39,
+                settings={"training": {"width": 64, "epochs": 6, "learning_rate": 1e-3}},
+                seconds=5,
+            ),
+        ),
     )
     needs: ClassVar[Needs] = Needs(
         modalities=PICTURES,

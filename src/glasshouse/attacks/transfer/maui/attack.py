@@ -35,7 +35,7 @@ from glasshouse.attacks.transfer.maui.head import CraftedHead, HeadSettings, cra
 from glasshouse.attacks.transfer.maui.leakage import Sample
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.limits import Natural, check_ranges
-from glasshouse.registry import Card
+from glasshouse.registry import Card, Offer
 from glasshouse.rng import Rng
 from glasshouse.tensors import map_tensors, with_prefix
 from glasshouse.transcript.view import View
@@ -74,6 +74,16 @@ class Maui(HeadAttack):
             },
             "metric": "leakage",
         },
+        offers=(
+            Offer(
+                strength=0.5,
+                settings={
+                    "head": {"epochs": 6, "batches": 40, "output_epochs": 5},
+                    "inversion": {"iterations": 150, "distance": {"tv": 0.05}, "step": 0.2},
+                },
+                seconds=5,
+            ),
+        ),
     )
     needs: ClassVar[Needs] = replace(crafting_needs("parameters"), protocols=frozenset({"transfer"}))
 

@@ -94,7 +94,8 @@ def decide(evidence: Evidence) -> Decision:
         return Decision(
             verdict="no power",
             reason=evidence.control.reason or "its control failed",
-            remedy="repair the attack, or give it the effort that it needs in the easy setting",
+            remedy=evidence.control.remedy
+            or "repair the attack, or give it the effort that it needs in the easy setting",
         )
     if not evidence.claimed:
         return Decision(
