@@ -106,6 +106,9 @@ class Claim:
         scored: False for claims that are only shown, or used by the judge.
         metrics: names of the metrics that a scenario without ``audit.metrics`` gets for it; empty: those of
             the data's modality.
+        proofs: name of the metric that holds what such a claim proves against the truth, 1 per assertion that
+            is true: computed wherever the claim is made, and below 1 the audit ends with 1; empty: it proves
+            nothing.
 
     Attributes:
         about: the rounds, and one client or the whole cohort.
@@ -121,6 +124,7 @@ class Claim:
     guessed: ClassVar[bool] = False
     scored: ClassVar[bool] = True
     metrics: ClassVar[tuple[str, ...]] = ()
+    proofs: ClassVar[str] = ""
 
     about: About
 

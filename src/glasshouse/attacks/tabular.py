@@ -83,6 +83,7 @@ class CertifiedRows(Claim):
 
     card: ClassVar[Card] = Card(summary="these were private rows, with a certificate")
     kind: ClassVar[str] = "certified_rows"
+    proofs: ClassVar[str] = "certificates_right"
     guessed: ClassVar[bool] = True
     may_be_empty: ClassVar[bool] = True
 
@@ -106,6 +107,7 @@ class Leaves(Claim):
 
     card: ClassVar[Card] = Card(summary="so many rows of this client lie in these boxes")
     kind: ClassVar[str] = "leaves"
+    proofs: ClassVar[str] = "leaves_proved"
     may_be_empty: ClassVar[bool] = True
 
     boxes: Tensor
@@ -127,6 +129,7 @@ class Facts(Claim):
 
     card: ClassVar[Card] = Card(summary="these numbers are true of the client's rows")
     kind: ClassVar[str] = "facts"
+    proofs: ClassVar[str] = "facts_proved"
     may_be_empty: ClassVar[bool] = True
 
     facts: Tensor

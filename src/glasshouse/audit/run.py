@@ -182,6 +182,7 @@ def _gather(
         refusals=tuple(r for _, one in parts for r in one.refusals),
         utility=tuple(u for _, one in parts for u in one.utility),
         contrasts=tuple(c for _, one in parts for c in one.contrasts),
+        proofs=tuple(p for _, one in parts for p in one.proofs),
         attacks=attack_cards(p.cell.scenario for p, _ in parts),
     )
     return replace(

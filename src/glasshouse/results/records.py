@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, final
 
 from glasshouse.results.cards import AttackCard, Limit, MetricCard, ThreatCard
-from glasshouse.results.strength import EmpiricalEpsilon, Search, UpperBound
+from glasshouse.results.strength import EmpiricalEpsilon, Proofs, Search, UpperBound
 
 __all__ = [
     "Contrast",
@@ -33,7 +33,8 @@ Knows = Literal["nothing", "domain", "label", "twin"]
 """What a null adversary knows: nothing, the domain, the victim's label, everything but the example."""
 Settings = Mapping[str, Any]
 ExhibitKind = Literal["pictures", "sentences", "lines", "histogram", "boxes", "table"]
-_PARTS = ("threats", "findings", "refusals", "utility", "exhibits", "epsilons", "contrasts", "limits")
+_PARTS = ("threats", "findings", "refusals", "utility", "exhibits", "epsilons", "contrasts", "limits",
+          "proofs")  # fmt: skip
 """Fields of a result whose rows name their scenario."""
 
 
@@ -433,6 +434,7 @@ class Result:
     contrasts: tuple[Contrast, ...] = ()
     limits: tuple[Limit, ...] = ()
     epsilons: tuple[EmpiricalEpsilon, ...] = ()
+    proofs: tuple[Proofs, ...] = ()
     attacks: tuple[AttackCard, ...] = ()
     metrics: tuple[MetricCard, ...] = ()
     manifest: Settings = field(default_factory=dict)

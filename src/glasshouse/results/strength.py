@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Final, Literal, final
 
-__all__ = ["TOLD", "Certificate", "EmpiricalEpsilon", "Search", "UpperBound"]
+__all__ = ["TOLD", "Certificate", "EmpiricalEpsilon", "Proofs", "Search", "UpperBound"]
 
 
 TOLD: Final = 0.05
@@ -180,3 +180,32 @@ class EmpiricalEpsilon:
     def contradicted(self) -> bool:
         """Whether the run shows a larger ε than claimed or proved."""
         return self.shown > min(x for x in (self.claimed, self.proved) if x is not None)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Proofs:
+    """What an attack said it proved in one cell, held against the truth.
+
+    Attributes:
+        scenario: name of the scenario.
+        cell: hash of the cell.
+        axes: values of the axes in this cell.
+        attack: registered name, or its label.
+        claim: kind of the claims.
+        stated: number of assertions with a certificate.
+        wrong: of these, the number that are not true: a defect, which ends the audit with exit code 1.
+    """
+
+    scenario: str
+    cell: str
+    axes: Mapping[str, Any] = field(default_factory=dict)
+    attack: str
+    claim: str
+    stated: int
+    wrong: int
+
+    @property
+    def refuted(self) -> bool:
+        """Whether a certificate is wrong."""
+        return self.wrong > 0

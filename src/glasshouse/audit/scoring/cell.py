@@ -16,6 +16,7 @@ from glasshouse.audit.scoring.finding import Measurement, finding_of
 from glasshouse.audit.scoring.judging.contrast import contrasts
 from glasshouse.audit.scoring.judging.family import primary_metrics
 from glasshouse.audit.scoring.pair import can_score
+from glasshouse.audit.scoring.proofs import hold_proofs
 from glasshouse.audit.scoring.read import Run, read_runs
 from glasshouse.audit.scoring.score import ScoredMetric, score_metric
 from glasshouse.audit.scoring.table import MOST_VICTIMS, tables
@@ -26,6 +27,7 @@ from glasshouse.audit.simulation.record import GroupRecord, read_record
 from glasshouse.metrics.base import Metric
 from glasshouse.registry import create, load
 from glasshouse.results.records import TAMPERED, Control, Finding, Refused, Utility, Victim
+from glasshouse.results.strength import Proofs
 from glasshouse.scenario.axes import Cell
 from glasshouse.scenario.table import Plugin
 from glasshouse.wire import Refusal
@@ -41,12 +43,14 @@ class AttackScores:
         refusals: of metrics whose value is undefined.
         numbers: the scores per victim in the findings, by metric.
         notes: on victims that could not be judged.
+        proofs: what it proved, held against the truth.
     """
 
     findings: tuple[Finding, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     numbers: dict[str, ScoredMetric] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    proofs: tuple[Proofs, ...] = ()
 
 
 def score_cell(task: CellTask) -> tuple[str, CellResult]:
@@ -72,6 +76,7 @@ def score_cell(task: CellTask) -> tuple[str, CellResult]:
         contrasts=tuple(contrasts(cell, numbers)) if scenario.audit.contrast else (),
         facts=records[0].facts if records else None,
         notes=tuple(note for one in scores.values() for note in one.notes),
+        proofs=tuple(proof for one in scores.values() for proof in one.proofs),
     )
 
 
@@ -110,9 +115,11 @@ def score_attack(task: CellTask, attack: Plugin, runs: Sequence[Run], *, alone: 
             notes += [f"{label}: {note}"] if note else []
     order = list(metrics)
     findings.sort(key=lambda finding: order.index(finding.metric))
+    proofs, unheld = hold_proofs(task.cell, attack, runs)
     return AttackScores(
-        findings=tuple(findings), refusals=tuple(refusals), numbers=numbers, notes=tuple(notes)
-    )
+        findings=tuple(findings), refusals=(*refusals, *unheld), numbers=numbers, notes=tuple(notes),
+        proofs=tuple(proofs),
+    )  # fmt: skip
 
 
 def _metrics(cell: Cell) -> tuple[dict[str, Metric], list[Refusal]]:

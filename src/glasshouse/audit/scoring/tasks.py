@@ -9,7 +9,7 @@ from glasshouse.audit.simulation.group import Group
 from glasshouse.audit.simulation.record import Facts
 from glasshouse.figures.drawing import Drawings
 from glasshouse.results.records import Contrast, Control, Finding, Power, Refused, Utility
-from glasshouse.results.strength import Search
+from glasshouse.results.strength import Proofs, Search
 from glasshouse.scenario.axes import Cell
 from glasshouse.scenario.table import Plugin
 
@@ -49,6 +49,7 @@ class CellResult:
         contrasts: between attacks.
         facts: of the first federation; None: none ran.
         notes: on victims that could not be judged, for the log.
+        proofs: what was proved, held against the truth.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -58,6 +59,7 @@ class CellResult:
     contrasts: tuple[Contrast, ...] = ()
     facts: Facts | None
     notes: tuple[str, ...] = ()
+    proofs: tuple[Proofs, ...] = ()
 
 
 def attack_key(position: int, attack: Plugin) -> str:

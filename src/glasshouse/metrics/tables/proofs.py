@@ -19,6 +19,8 @@ from glasshouse.registry import Card
 Floats = NDArray[np.float64]
 COUNT, OCCURS, SUM = 0, 1, 2
 """Kinds of facts, as in ``attacks.tabular.What``."""
+GUESSED = 0
+"""The certainty without a certificate, as in ``attacks.tabular.Certainty``."""
 NEAR: Final = 1e-7
 """Slack of a fact's ends: rounding of float32 entries."""
 
@@ -161,6 +163,60 @@ class FactsRight(Hits):
         public = np.concatenate([auxiliary.inputs, auxiliary.labels[:, None]], 1).astype(np.float64)
         facts, rows = _floats(claimed), _floats(truth)
         return np.array([_holds(fact, rows) for fact in _from_public(facts, public, len(rows))])
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class FactsProved(Hits):
+    """1 for every fact claimed with a certificate that is true, else 0: below 1 is a defect of the attack."""
+
+    card = Card(summary="share of the proved facts that are true; below 1 a proof is wrong")
+    wording = rate_wording(
+        label="proved facts that hold",
+        sentence="was right in {} of the facts that it proved",
+        explanation="Share of the facts stated as proved, or as the only ones that fit, that are true. "
+        "Anything below 100 % is a defect of the attack.",
+        private=False,
+        order=901,
+    )
+    claim: ClassVar[str] = "facts"
+    reads: ClassVar[str] = "facts"
+    against: ClassVar[str] = "examples"
+
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Floats:
+        del context
+        facts, rows = _floats(claimed), _floats(truth)
+        proved = facts[facts[:, -1] > GUESSED]
+        if not len(proved):
+            raise nothing_claimed("facts_proved", "proved fact", "facts")
+        return np.array([_holds(fact, rows) for fact in proved])
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class LeavesProved(Hits):
+    """1 for every box whose count is claimed with a certificate and is right, else 0."""
+
+    card = Card(summary="share of the proved counts of boxes that are true; below 1 a proof is wrong")
+    wording = rate_wording(
+        label="proved counts that hold",
+        sentence="was right in {} of the counts of rows that it proved",
+        explanation="Share of the counts of rows in a box, stated as proved or as the only ones that fit, "
+        "that are true. Anything below 100 % is a defect of the attack.",
+        private=False,
+        order=902,
+    )
+    claim: ClassVar[str] = "leaves"
+    reads: ClassVar[str] = "boxes"
+    against: ClassVar[str] = "examples"
+
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Floats:
+        del context
+        boxes, rows = _floats(claimed), _floats(truth)
+        proved = boxes[boxes[:, -1] > GUESSED] if len(boxes) else boxes
+        if not len(proved):
+            raise nothing_claimed("leaves_proved", "proved count", "leaves_exact")
+        return np.asarray(_inside(proved, rows).sum(0) == proved[:, -2], dtype=np.float64)
 
 
 def _floats(values: Tensor) -> Floats:

@@ -108,7 +108,8 @@ def _day(text: str) -> str:
 def _answer(result: Result, choice: Choice, standings: Sequence[Verdict], attempts: str) -> tuple[str, str]:
     total = len(standings)
     if wrong := contradictions(result):
-        return strength.CONTRADICTION, " ".join(wrong)
+        refuted = any(one.refuted for one in result.proofs)
+        return strength.WRONG_PROOF if refuted else strength.CONTRADICTION, " ".join(wrong)
     if total == 0:
         lead = f"{words.count(len(result.refusals), 'refusal')} below say why. " if result.refusals else ""
         return "Nothing was measured", f"No attack produced a finding about private data. {lead}{NOT_SAFE}"
@@ -133,13 +134,22 @@ def _answer(result: Result, choice: Choice, standings: Sequence[Verdict], attemp
 
 
 def contradictions(result: Result) -> list[str]:
-    """Measurements that a claimed privacy guarantee rules out, in sentences."""
+    """Measurements that a claimed privacy guarantee rules out, and proofs that are wrong, in sentences."""
     cards = Cards.of(result)
-    return [
-        f"{where(f)}, {cards.attack(f.attack)}: {strength.bound(f, cards.metric(f.metric))}"
-        for f in result.findings
-        if f.bound is not None and f.bound.contradicted
-    ] + [strength.epsilon(one) for one in result.epsilons if one.contradicted]
+    wrong = [
+        f"{one.scenario}, {cards.attack(one.attack)}: {strength.proofs([one])}"
+        for one in result.proofs
+        if one.refuted
+    ]
+    return (
+        wrong
+        + [
+            f"{where(f)}, {cards.attack(f.attack)}: {strength.bound(f, cards.metric(f.metric))}"
+            for f in result.findings
+            if f.bound is not None and f.bound.contradicted
+        ]
+        + [strength.epsilon(one) for one in result.epsilons if one.contradicted]
+    )
 
 
 def _single(out: Sequence[Finding], choice: Choice) -> str:

@@ -72,6 +72,10 @@ def _told(result: Result, choice: Choice, top: Finding | None) -> Iterator[Sente
     yield from _not_private(choice)
     for one in result.epsilons:
         yield Sentence("contradiction" if one.contradicted else "note", strength.epsilon(one))
+    for attack in dict.fromkeys(one.attack for one in result.proofs):
+        held = [one for one in result.proofs if one.attack == attack]
+        kind = "contradiction" if any(one.refuted for one in held) else "note"
+        yield Sentence(kind, f"{choice.cards.attack(attack)}: {strength.proofs(held)}")
     yield from _at_chance(result.utility)
     if result.refusals:
         subjects = words.join_words(list(dict.fromkeys(r.subject for r in result.refusals)))

@@ -1,14 +1,17 @@
 """Strength of the evidence, in sentences: search convergence, DP bounds, and the empirical ε of a run."""
 
+from collections.abc import Sequence
+
 from markupsafe import Markup
 
 from glasshouse.report import numbers, svg, words
 from glasshouse.results.cards import MetricCard
 from glasshouse.results.records import Finding
-from glasshouse.results.strength import EmpiricalEpsilon
+from glasshouse.results.strength import EmpiricalEpsilon, Proofs
 
 NO_GUARANTEE = "no guarantee covers this: only the attacks that were tried limit what came out"
 CONTRADICTION = "CONTRADICTION: more came out than the guarantee allows"
+WRONG_PROOF = "WRONG PROOF: an attack certified what is not true"
 UNITS = {"example": "one example more or less", "update": "a client's update, or zeros in its place"}
 
 
@@ -76,3 +79,22 @@ def epsilon(one: EmpiricalEpsilon) -> str:
     if one.contradicted:
         return f"CONTRADICTION: the noise is not there, or not as large as claimed. {text}"
     return text if one.proved is not None else f"{text} No defence proves any ε."
+
+
+def proofs(held: Sequence[Proofs]) -> str:
+    """How many assertions an attack proved, and whether they are true.
+
+    Examples:
+        >>> one = Proofs(scenario="s", cell="c", attack="a", claim="facts", stated=12, wrong=0)
+        >>> proofs([one])
+        '12 assertions were proved (facts), and all of them are true.'
+    """
+    stated, wrong = sum(one.stated for one in held), sum(one.wrong for one in held)
+    kinds = words.join_words(list(dict.fromkeys(one.claim.replace("_", " ") for one in held)))
+    proved = f"{words.count(stated, 'assertions')} {'was' if stated == 1 else 'were'} proved ({kinds})"
+    if not wrong:
+        return f"{proved}, and {'it is' if stated == 1 else 'all of them are'} true."
+    return (
+        f"{proved}, but {wrong:,} {'is' if wrong == 1 else 'are'} not true: the attack has a defect, or the "
+        "clients did not do what the terms say. Nothing that it claims here can be believed."
+    )
