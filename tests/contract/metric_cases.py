@@ -151,9 +151,9 @@ def labelled(seed: int) -> Tensor:
 
 
 def boxes(rows: Tensor, labels: Tensor) -> Tensor:
-    """One box around each row, with a label, a count of 1 and no certainty."""
+    """One box around each row, with a label, a count of 1, said to be proved."""
     ends = [rows[:, :-1], rows[:, :-1] + 1e-3]
-    return torch.cat([*ends, labels[:, None], torch.ones(len(rows), 1), torch.zeros(len(rows), 1)], 1)
+    return torch.cat([*ends, labels[:, None], torch.ones(len(rows), 1), torch.full((len(rows), 1), 2.0)], 1)
 
 
 def counts_of_labels(values: list[float]) -> Tensor:

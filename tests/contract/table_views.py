@@ -1,14 +1,16 @@
-"""What a server sees of one client with rows of the made-up clinic: a gradient, or a document of trees."""
+"""What a server sees of one client with rows of the made-up clinic: a gradient, or documents."""
 
 import torch
 import xgboost
 
-from glasshouse.data.tables.clinic import clinic
+from glasshouse.data.tables.clinic import TABLE, clinic
 from glasshouse.examples import Batch
 from glasshouse.formats.carried import NAME, tensor_of
 from glasshouse.interfaces import mean_loss
 from glasshouse.models.build import build, state
 from glasshouse.rng import Rng
+from glasshouse.testing.toys import toy
+from glasshouse.transcript.cut import cut
 from glasshouse.transcript.grants import Grants
 from glasshouse.transcript.threat import Threat
 from glasshouse.transcript.view import RoundView, View
@@ -56,3 +58,14 @@ def of_trees(count: int = 60) -> View:
     tensors = {NAME: tensor_of(bytes(booster.save_raw("json")), 2**17)}
     update = Update(round=0, client=0, kind="document", tensors=tensors, examples=count)
     return _view("boosted_trees", {"capacity": 2**17}, update, "xgb_bagging", "document")
+
+
+def of_statistics(count: int = 12) -> View:
+    """Two rounds of statistics of one site, which one person joined in between."""
+    played = toy(
+        model="no_model", table=TABLE, arguments={"capacity": 2**17}, protocol="statistics", clients=1,
+        examples=count, rounds=2, sends="document", options={"joins": 1},
+    )  # fmt: skip
+    return cut(
+        played.transcript, threat=Threat(), grants=Grants(), own={}, memory={}, rounds=(0, 1), client=None
+    )

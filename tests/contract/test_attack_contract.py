@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from table_views import of_gradient, of_trees
+from table_views import of_gradient, of_statistics, of_trees
 
 from glasshouse import registry
 from glasshouse.attacks.base import Attack
+from glasshouse.data.tables.cohort import TABLE
 from glasshouse.testing.attack_contract import ActiveAttackContract, AttackContract
 from glasshouse.testing.toys import SHAPE, toy
 from glasshouse.tokens.vocabulary import Vocabulary
@@ -59,6 +60,9 @@ LOGITS = {
 TEXT = {
     "model": "small_gpt", "vocabulary": Vocabulary(size=40, pad=0, end=1), "arguments": {"width": 32},
     "examples": 2,
+}  # fmt: skip
+ROWS_SENT = {
+    "table": TABLE, "arguments": {"capacity": 2**20}, "sends": "document", "examples": 12,
 }  # fmt: skip
 KNOWN = Batch(inputs=torch.tensor([[5, 6, 7, 1, 0, 0, 0, 0]]), labels=torch.zeros(1).long())
 SENTENCES = Batch(
@@ -120,6 +124,11 @@ CASES: Mapping[str, Case] = {
     "leaf_algebra": Case(view=of_trees),
     "cut_values": Case(view=of_trees),
     "joint_cells": Case(view=of_trees),
+    "histogram_readout": Case(toy=ROWS_SENT | {"model": "boosted_trees", "protocol": "xgb_histogram"}),
+    "newton_rows": Case(toy=ROWS_SENT | {"model": "coefficients", "protocol": "newton", "examples": 4}),
+    "stated_numbers": Case(toy=ROWS_SENT | {"model": "no_model", "protocol": "statistics"}),
+    "follow_up": Case(toy=ROWS_SENT | {"model": "no_model", "protocol": "survival"}),
+    "differencing": Case(view=of_statistics),
     "prolin": Case(kind="run", settings={**LOOKS, "iterations": 20}, toy=SUMS),
 }
 

@@ -126,7 +126,7 @@ def write_table(folder):
     return folder / "people.csv"
 
 
-SHAPED = {"arrays": write_arrays, "nifti": write_nifti, "table": write_table, "clinic": None}
+SHAPED = {"arrays": write_arrays, "nifti": write_nifti, "table": write_table, "clinic": None, "cohort": None}
 BUILT_IN = ("digits", "photos")
 OF_SENTENCES = ("sentences", "text")
 ELSEWHERE = {"hf"}  # needs a hub: its reader is tested in tests/unit/test_sources.py with a stand-in

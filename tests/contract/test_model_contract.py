@@ -41,7 +41,7 @@ SENTENCES = {
 TORCHVISION = {"resnet50": (COLOUR, {}), "vgg11_bn": (COLOUR, {}), "vit_b_32": ((3, 224, 224), {})}
 
 
-DOCUMENTS = {"boosted_trees"}  # not networks: no logits to differentiate
+DOCUMENTS = {"boosted_trees", "coefficients", "no_model"}  # not networks: no logits to differentiate
 
 
 def test_every_registered_model_is_here():

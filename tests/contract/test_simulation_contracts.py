@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from glasshouse import registry
+from glasshouse.data.tables.cohort import TABLE
 from glasshouse.testing.simulation_contracts import (
     BehaviourContract,
     PartitionerContract,
@@ -30,7 +31,16 @@ TREES = {
     "model": "boosted_trees", "array": (5,), "arguments": {"capacity": 2**17}, "sends": "document",
     "examples": 20,
 }  # fmt: skip
+DOCUMENTS = {
+    name: {"model": model, "table": TABLE, "arguments": {"capacity": 2**20}, "sends": "document",
+           "examples": 20}
+    for name, model in (
+        ("statistics", "no_model"), ("survival", "no_model"), ("newton", "coefficients"),
+        ("xgb_histogram", "boosted_trees"),
+    )
+}  # fmt: skip
 TOYS = {
+    **DOCUMENTS,
     **dict.fromkeys(("xgb_bagging", "xgb_cyclic"), TREES),
     "transfer": {"model": "maui_cnn", "arguments": {"width": 4, "hidden": 32}, "trained": "head."},
     **dict.fromkeys(("dsfl", "fedgems", "fedmd"), LOGITS),

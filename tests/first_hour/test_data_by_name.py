@@ -274,7 +274,11 @@ def test_no_preset_names_a_folder_of_ours(name):
     assert not re.search(r"shared/|\.\./|npz:|zip:|folder:cifar", text)
     for scenario in load_scenario(name).scenarios:
         source = scenario.data.source
-        assert source in ("digits", "photos", "sentences", "clinic") or source in NAMED or name == "pli-paper"
+        assert (
+            source in ("digits", "photos", "sentences", "clinic", "cohort")
+            or source in NAMED
+            or name == "pli-paper"
+        )
 
 
 @REAL

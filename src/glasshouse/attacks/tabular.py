@@ -91,6 +91,11 @@ class CertifiedRows(Claim):
     certainty: Tensor
 
     @classmethod
+    def proved(cls, about: About, rows: Tensor) -> "CertifiedRows":
+        """These rows (R, F), all proved."""
+        return cls(about=about, inputs=rows, certainty=torch.full((len(rows),), float(Certainty.PROVED)))
+
+    @classmethod
     def silence(cls, about: About, terms: Terms) -> "CertifiedRows":
         nothing = torch.zeros(0, *terms.architecture.input_shape)
         return cls(about=about, inputs=nothing, certainty=torch.zeros(0))

@@ -11,7 +11,17 @@ from numpy.typing import NDArray
 
 from glasshouse.errors import BadValue
 
-__all__ = ["Document", "Newton", "Statistic", "Statistics", "Survival", "Tree", "TreeEnsemble"]
+__all__ = [
+    "Document",
+    "Histograms",
+    "Newton",
+    "Node",
+    "Statistic",
+    "Statistics",
+    "Survival",
+    "Tree",
+    "TreeEnsemble",
+]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -231,7 +241,43 @@ class Newton:
     hessian: Floats
 
 
-Document = TreeEnsemble | Statistics | Survival | Newton
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Node:
+    """Sums of the derivatives of one site's rows in one node of a growing tree, per column and bin.
+
+    Attributes:
+        first: lowest bin of the node's box, by column, (F,).
+        last: highest bin of the node's box, by column, (F,).
+        gradient: by column, sums of g per bin.
+        hessian: by column, sums of h per bin.
+    """
+
+    first: Ints
+    last: Ints
+    gradient: tuple[Floats, ...]
+    hessian: tuple[Floats, ...]
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Histograms:
+    """What a site sends while a tree is grown together: histograms of every node that is looked at.
+
+    Attributes:
+        tree: number of the tree, from 0.
+        base: probability before the first tree.
+        cuts: by column, rising; a value x is in bin k where so many cuts are at most x.
+        nodes: the root first, parents before children.
+    """
+
+    tree: int
+    base: float
+    cuts: tuple[Floats, ...]
+    nodes: tuple[Node, ...]
+
+
+Document = TreeEnsemble | Statistics | Survival | Newton | Histograms
 
 
 def _is_tree(feature: Ints, left: Ints, right: Ints) -> bool:

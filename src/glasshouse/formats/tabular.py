@@ -1,22 +1,25 @@
-"""Statistics, survival tables and moments of linear models: small JSON documents.
+"""Statistics, survival tables, moments of linear models and histograms: JSON documents.
 
 Flower's and NVFlare's apps send these as records of numbers; a capture writes them in this form. Nothing is
 computed here.
 """
 
+import json
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, final
 
 import numpy as np
 
 from glasshouse.formats.base import NODES, Format, bad, field, json_of, numbers, whole_numbers
-from glasshouse.formats.records import Newton, Statistic, Statistics, Survival
+from glasshouse.formats.records import Document, Histograms, Newton, Node, Statistic, Statistics, Survival
 from glasshouse.registry import Card
 
 NAMES: Final = ("count", "sum", "mean", "sum_squares", "minimum", "maximum", "auc", "accuracy", "loss", "bin")
 PATIENTS: Final = 10**7
 ENTRIES: Final = 1024
 """Largest number of coefficients."""
+COLUMNS: Final = 4096
+"""Largest number of columns of histograms."""
 
 
 @final
@@ -133,3 +136,87 @@ class GlmJson(Format):
         if not np.allclose(hessian, hessian.T):
             raise bad(subject, "a symmetric hessian", "another matrix")
         return Newton(theta=theta, gradient=gradient, hessian=hessian)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class HistogramsJson(Format):
+    """Sums of derivatives per node, column and bin, while a tree is grown together."""
+
+    card: ClassVar[Card] = Card(summary="histograms of derivatives of a growing tree as JSON")
+    media: ClassVar[str] = "histograms-json"
+
+    def sniff(self, head: bytes) -> bool:
+        """The first key names the format."""
+        return head.startswith(b'{"format": "histograms"')
+
+    def parse(self, document: bytes) -> Histograms:
+        subject = "histograms"
+        raw = json_of(document, subject)
+        tree = int(whole_numbers([field(raw, "tree", subject=subject)], subject)[0])
+        base = float(numbers([field(raw, "base", subject=subject)], subject)[0])
+        stated, nodes = (field(raw, key, subject=subject) for key in ("cuts", "nodes"))
+        if tree < 0 or not 0 < base < 1 or not isinstance(stated, list) or not isinstance(nodes, list):
+            raise bad(subject, "a tree from 0, a base in (0, 1), lists of cuts and nodes", "others")
+        if not 0 < len(stated) <= COLUMNS or not 0 < len(nodes) <= 2**10:
+            raise bad(subject, f"1 to {COLUMNS} columns and 1,024 nodes", f"{len(stated)}, {len(nodes)}")
+        cuts = tuple(numbers(one, f"{subject}, cuts of column {i}") for i, one in enumerate(stated))
+        if any((np.diff(one) <= 0).any() for one in cuts):
+            raise bad(subject, "cuts that rise", "others")
+        bins = [len(one) + 1 for one in cuts]
+        read = tuple(_node(node, bins, f"{subject}, node {i}") for i, node in enumerate(nodes))
+        return Histograms(tree=tree, base=base, cuts=cuts, nodes=read)
+
+
+def _node(raw: Any, bins: list[int], subject: str) -> Node:
+    first, last = (
+        whole_numbers(field(raw, key, subject=subject), subject, length=len(bins))
+        for key in ("first", "last")
+    )
+    if (first < 0).any() or (first > last).any() or (last >= np.array(bins)).any():
+        raise bad(subject, "a box of bins that exist", "another one")
+    sums = {}
+    for key in ("gradient", "hessian"):
+        columns = field(raw, key, subject=subject)
+        if not isinstance(columns, list) or len(columns) != len(bins):
+            raise bad(subject, f"{key} of {len(bins)} columns", "another number")
+        sums[key] = tuple(
+            numbers(one, f"{subject}, {key}", length=size) for one, size in zip(columns, bins, strict=True)
+        )
+    if any((one < 0).any() for one in sums["hessian"]):
+        raise bad(subject, "sums of second derivatives of at least 0", "a negative one")
+    return Node(first=first, last=last, **sums)
+
+
+def document_of(record: Document) -> bytes:
+    """A record as the document that its reader here reads: numbers to their last bit, None left out.
+
+    Raises:
+        TypeError: trees, which their own libraries write.
+
+    Examples:
+        >>> table = Survival(times=np.array([1.0]), patients=2, events=np.array([1]), censored=np.array([1]))
+        >>> document_of(table).decode()
+        '{"format": "survival", "times": [1.0], "patients": 2, "events": [1], "censored": [1]}'
+    """
+    named = {Statistics: "statistics", Survival: "survival", Newton: "glm", Histograms: "histograms"}
+    if type(record) not in named:
+        raise TypeError(f"no writer of {type(record).__name__}")
+    if isinstance(record, Statistics):
+        return json.dumps({"format": "statistics", "numbers": [_stated(n) for n in record.numbers]}).encode()
+    parts = {name: _plain(value) for name, value in vars(record).items() if value is not None}
+    return json.dumps({"format": named[type(record)], **parts}).encode()
+
+
+def _stated(number: Statistic) -> dict[str, Any]:
+    """One statistic without what it does not say; digits always."""
+    stated = {key: value for key, value in vars(number).items() if value not in ("", -np.inf, np.inf, None)}
+    return {**stated, "digits": number.digits}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, Node):
+        return {key: _plain(part) for key, part in vars(value).items()}
+    return [_plain(one) for one in value] if isinstance(value, tuple) else value

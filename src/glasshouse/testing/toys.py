@@ -13,6 +13,7 @@ from glasshouse.interfaces import Defense, Tamper
 from glasshouse.modalities.array import Array
 from glasshouse.modalities.base import Modality
 from glasshouse.modalities.image import Image
+from glasshouse.modalities.row import Row
 from glasshouse.modalities.sentence import Sentence
 from glasshouse.models import build as models
 from glasshouse.registry import load
@@ -77,6 +78,7 @@ def toy(
     model: str = "mlp",
     vocabulary: Vocabulary | None = None,
     array: tuple[int, ...] | None = None,
+    table: Row | None = None,
     task: Task | None = None,
     arguments: Mapping[str, Any] | None = None,
     protocol: str = "fedsgd",
@@ -92,7 +94,8 @@ def toy(
     """Run a toy federation. ``examples``: per client; ``terms``: fields of :class:`glasshouse.wire.Terms`.
 
     With a ``vocabulary`` the examples are sentences of random tokens, with the size of an ``array`` numbers
-    of two classes. ``task`` None: next tokens of sentences, or classes.
+    of two classes, with a ``table`` random rows of two classes. ``task`` None: next tokens of sentences, or
+    classes.
 
     Examples:
         >>> view = toy(clients=2, examples=4).view(client=1)
@@ -107,6 +110,8 @@ def toy(
     if array is not None:
         inputs = torch.rand((total, *array), generator=draws)
         kind, usual = Array(size=array), Classification(classes=2)
+    elif table is not None:
+        inputs, kind, usual = table.probes(total, draws), table, Classification(classes=2)
     elif vocabulary is None:
         inputs = torch.rand((total, *SHAPE), generator=draws)
         kind, usual = Image(size=SHAPE), Classification(classes=CLASSES)
@@ -115,7 +120,7 @@ def toy(
         usual = NextToken(vocabulary=vocabulary, length=PLACES, classes=CLASSES)
         lengths = torch.randint(3, PLACES - 1, (total,), generator=draws).tolist()
         inputs = random_sentences(lengths, vocabulary, draws, places=PLACES)
-    classes = CLASSES if array is None else 2
+    classes = CLASSES if array is None and table is None else 2
     private = Batch(inputs=inputs, labels=torch.randint(classes, (total,), generator=draws))
     architecture = Architecture(name=model, inputs=kind, task=task or usual, arguments=arguments or {})
     sends = "gradient" if protocol in ("fedsgd", "transfer") else "delta"

@@ -5,11 +5,12 @@ from typing import Final, final
 
 import torch
 
-from glasshouse.attacks.base import About, Needs
+from glasshouse.attacks.base import About, Needs, Scope
 from glasshouse.errors import Inapplicable
 from glasshouse.formats.base import read_document
 from glasshouse.formats.carried import bytes_of
 from glasshouse.formats.records import Document, TreeEnsemble
+from glasshouse.modalities.row import Row
 from glasshouse.transcript.view import View
 from glasshouse.wire import Update
 
@@ -26,6 +27,30 @@ ON_CLINIC: Final = {
     },
 }
 """Control of attacks on trees."""
+ON_SITES: Final = {
+    "setting": "statistics of 12 rows of a made-up clinic, one of whom joined, no filter",
+    "scenario": {
+        "data": {"source": "clinic", "examples": 12, "auxiliary": 600},
+        "model": {"name": "no_model"},
+        "federation": {
+            "protocol": "statistics",
+            "batch_size": 12,
+            "rounds": 2,
+            "options": {"joins": 1},
+        },
+        "audit": {"rounds": [0, 1]},
+    },
+}
+"""Control of attacks on statistics."""
+ON_COHORT: Final = {
+    "setting": "the follow-up table of 5 patients of a made-up cohort",
+    "scenario": {
+        "data": {"source": "cohort", "examples": 5, "auxiliary": 300},
+        "model": {"name": "no_model"},
+        "federation": {"protocol": "survival", "batch_size": 5},
+    },
+}
+"""Control of attacks on survival tables."""
 BOOSTED: Final = frozenset({"xgb_bagging", "xgb_cyclic"})
 
 
@@ -66,7 +91,7 @@ def received(view: View, *, subject: str) -> Received:
             subject,
             needs="an update that is one document of bytes",
             got=f"kind '{update.kind}', {len(documents)} tensors of bytes",
-            fix="audit a protocol that sends documents: xgb_bagging, xgb_cyclic",
+            fix="audit a protocol that sends documents: glasshouse list protocols",
         )
     media, document = read_document(bytes_of(documents[0]))
     before = any(t.dtype == torch.uint8 and bool(t.any()) for t in broadcast.tensors.values())
@@ -91,12 +116,24 @@ def first_trees(view: View, *, subject: str) -> tuple[Received, TreeEnsemble]:
     return got, got.document
 
 
-def needs(*uses: str) -> Needs:
-    """Needs of an attack on documents of trees; ``uses``: grants used where given."""
+def needs(*uses: str, protocols: frozenset[str] = BOOSTED, scope: Scope = "update") -> Needs:
+    """Needs of an attack on documents, of trees unless said; ``uses``: grants used where given."""
     return Needs(
         sees=frozenset({"broadcast", "update"}),
-        scope="update",
+        scope=scope,
         uses=frozenset(uses),
-        protocols=BOOSTED,
+        protocols=protocols,
         modalities=frozenset({"row"}),
     )
+
+
+def table_in(view: View, *, subject: str) -> Row:
+    """The columns that the terms describe.
+
+    Raises:
+        Inapplicable: the data are no table.
+    """
+    table = view.terms.architecture.inputs
+    if not isinstance(table, Row):
+        raise Inapplicable(subject, needs="rows of a table", got=table.nouns, fix="audit a table")
+    return table

@@ -7,28 +7,25 @@ whole model goes round.
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
 
-from glasshouse.errors import BadValue, not_installed
+from glasshouse.errors import not_installed
+from glasshouse.federation.protocols.documents import TRAITS, broadcast, check, send
 from glasshouse.federation.setting import Setting
-from glasshouse.formats.carried import NAME, bytes_of, tensor_of
+from glasshouse.formats.carried import NAME, tensor_of
 from glasshouse.interfaces import Recorder, Tamper, Traits
 from glasshouse.progress import track
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.wire import Broadcast, Trained, Update
 
 try:
     import xgboost
 except ImportError as error:
     raise not_installed("protocols xgb_bagging and xgb_cyclic", "xgboost", error, extra="trees") from error
-
-TRAITS = Traits(sends="document")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +65,7 @@ class Boosting:
         Raises:
             BadValue: another model than boosted trees, or settings that these protocols do not have.
         """
-        _check(setting, tamper)
+        check(setting, tamper, model="boosted_trees")
         names = self.__dataclass_fields__
         how = type(self)(**{n: v for n, v in setting.terms.options.items() if n in names})  # type: ignore[arg-type]
         common = b""
@@ -125,12 +122,12 @@ class XgbBagging(Boosting):
         self, setting: Setting, number: int, common: bytes, *, recorder: Recorder, rng: Rng
     ) -> bytes:
         """One round: all clients boost the same model."""
-        _broadcast(setting, number, common, recorder)
+        broadcast(setting, number, common, recorder)
         added: list[bytes] = []
         for client in range(setting.terms.clients):
             grown = self.boost(setting, client, common, rng=rng.child(f"client/{client}"))
             new = bytes(grown[grown.num_boosted_rounds() - self.trees :].save_raw("json"))
-            added.append(_send(setting, number, client, new, recorder))
+            added.append(send(setting, number, client, new, recorder))
         for document in added:
             common = append_trees(common, document)
         return common
@@ -152,10 +149,10 @@ class XgbCyclic(Boosting):
         self, setting: Setting, number: int, common: bytes, *, recorder: Recorder, rng: Rng
     ) -> bytes:
         """One round: the next client's turn."""
-        _broadcast(setting, number, common, recorder)
+        broadcast(setting, number, common, recorder)
         client = number % setting.terms.clients
         grown = self.boost(setting, client, common, rng=rng.child(f"client/{client}"))
-        return _send(setting, number, client, bytes(grown.save_raw("json")), recorder)
+        return send(setting, number, client, bytes(grown.save_raw("json")), recorder)
 
 
 def append_trees(common: bytes, document: bytes) -> bytes:
@@ -174,41 +171,3 @@ def append_trees(common: bytes, document: bytes) -> bytes:
         model["iteration_indptr"].append(model["iteration_indptr"][-1] + 1)
     model["gbtree_model_param"]["num_trees"] = str(len(model["trees"]))
     return json.dumps(whole).encode()
-
-
-def _broadcast(setting: Setting, number: int, common: bytes, recorder: Recorder) -> None:
-    tensors: Mapping[str, Tensor] = {NAME: tensor_of(common, setting.start[NAME].numel())}
-    broadcast = Broadcast(round=number, architecture=setting.terms.architecture, tensors=tensors)
-    recorder.prepare(broadcast)
-    recorder.broadcast(broadcast)
-
-
-def _send(setting: Setting, number: int, client: int, document: bytes, recorder: Recorder) -> bytes:
-    """Record what a client sends; what the server gets."""
-    tensors = {NAME: tensor_of(document, setting.start[NAME].numel())}
-    size = len(setting.shards[client])  # every tree sees every row
-    trained = Trained(tensors=tensors, kind="document", steps=1, order=(torch.arange(size),))
-    recorder.private(number, client, index=setting.shards[client], trained=trained, behaviour="honest")
-    update = Update(round=number, client=client, kind="document", tensors=tensors, examples=size)
-    recorder.update(update)
-    return bytes_of(update.tensors[NAME])
-
-
-def _check(setting: Setting, tamper: Tamper | None) -> None:
-    terms = setting.terms
-    conflicts = {
-        "another model than boosted_trees": NAME not in setting.start,
-        "secure_sum": terms.secure_sum,
-        "a cohort below all clients": terms.cohort < terms.clients,
-        "dropout of clients": setting.dropout > 0,
-        "a malicious server": tamper is not None,
-        "defences on numbers": bool(setting.defenses),
-        "misbehaving clients": bool(setting.behaviours),
-    }
-    if wrong := [word for word, bad in conflicts.items() if bad]:
-        raise BadValue(
-            f"protocol '{terms.protocol}'",
-            needs="model boosted_trees, honest parties, all clients in every round, no defence on numbers",
-            got=", ".join(wrong),
-            fix='set model.name = "boosted_trees"; leave cohort, dropout, secure_sum, defenses as they are',
-        )

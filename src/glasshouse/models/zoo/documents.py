@@ -1,4 +1,4 @@
-"""A model that is a document: the bytes of boosted trees, read by ``glasshouse.formats`` to predict.
+"""Models that are documents: the bytes of trees or coefficients, read by ``glasshouse.formats`` to predict.
 
 Shape letters: B rows, F features, N bytes.
 """
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from glasshouse.errors import BadValue
 from glasshouse.formats.base import read_document
 from glasshouse.formats.carried import CAPACITY, bytes_of
-from glasshouse.formats.records import TreeEnsemble
+from glasshouse.formats.records import Newton, TreeEnsemble
 from glasshouse.models.base import Normalize, SplitModel
 from glasshouse.registry import Card
 
@@ -26,9 +26,37 @@ def boosted_trees(input_shape: tuple[int, ...], classes: int, *, capacity: int =
         classes: must be 2.
         capacity: largest number of bytes of the document.
     """
+    return _model("boosted_trees", input_shape, classes, capacity)
+
+
+@Card(summary="logistic regression as a document of coefficients; trained by protocol newton")
+def coefficients(input_shape: tuple[int, ...], classes: int, *, capacity: int = CAPACITY) -> SplitModel:
+    """Logistic regression of two classes.
+
+    Args:
+        input_shape: (F,).
+        classes: must be 2.
+        capacity: largest number of bytes of the document.
+    """
+    return _model("coefficients", input_shape, classes, capacity)
+
+
+@Card(summary="no model: sites send documents of numbers (protocols statistics and survival)")
+def no_model(input_shape: tuple[int, ...], classes: int, *, capacity: int = CAPACITY) -> SplitModel:
+    """Nothing is learnt, so that every prediction is the first class: set audit.utility = false.
+
+    Args:
+        input_shape: (F,).
+        classes: must be 2.
+        capacity: largest number of bytes of the document.
+    """
+    return _model("no_model", input_shape, classes, capacity)
+
+
+def _model(name: str, input_shape: tuple[int, ...], classes: int, capacity: int) -> SplitModel:
     if classes != 2 or len(input_shape) != 1 or not 1 <= capacity <= 2**26:
         raise BadValue(
-            "model 'boosted_trees'",
+            f"model '{name}'",
             needs="rows (F,), two classes, capacity from 1 to 2^26 bytes",
             got=f"inputs {input_shape}, {classes} classes, capacity = {capacity:,}",
             fix="choose a table with a yes-or-no target",
@@ -38,7 +66,7 @@ def boosted_trees(input_shape: tuple[int, ...], classes: int, *, capacity: int =
 
 @final
 class Margins(nn.Module):
-    """Rows (B, F) → the sum of the trees' values, (B, 1); 0 without a document."""
+    """Rows (B, F) → their margin by trees or coefficients, (B, 1); 0 without a document."""
 
     document: Tensor
 
@@ -51,6 +79,9 @@ class Margins(nn.Module):
         if not document:
             return rows.new_zeros(len(rows), 1)
         trees = read_document(document)[1]
+        if isinstance(trees, Newton):
+            theta = torch.from_numpy(trees.theta).to(rows.device)
+            return (theta[0] + rows.double() @ theta[1:]).to(rows)[:, None]
         assert isinstance(trees, TreeEnsemble)
         values: Any = np.zeros(len(rows))
         for t, tree in enumerate(trees.trees):

@@ -1,0 +1,86 @@
+"""Federated logistic regression by Newton's method: every site sends two sums, the server solves and steps.
+
+Source: NVIDIA FLARE, hello-lr (Newton–Raphson; gradient and Hessian of each site as sums, in clear), read in
+2026.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+from torch import Tensor
+
+from glasshouse.federation.protocols.documents import TRAITS, broadcast, check, send, table_of
+from glasshouse.federation.setting import Setting
+from glasshouse.formats.base import read_document
+from glasshouse.formats.carried import NAME, tensor_of
+from glasshouse.formats.records import Newton
+from glasshouse.formats.tabular import document_of
+from glasshouse.interfaces import Recorder, Tamper, Traits
+from glasshouse.progress import track
+from glasshouse.registry import Card
+from glasshouse.rng import Rng
+from glasshouse.wire import Batch
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class NewtonProtocol:
+    """Its fields are public settings, which are read from ``Terms.options``.
+
+    Args:
+        damping: of the server's step.
+        ridge: added to the Hessian's diagonal, since one-hot columns add up to the intercept.
+    """
+
+    card: ClassVar[Card] = Card(
+        summary="logistic regression: each site sends gradient and Hessian as sums, the server steps",
+        source="NVIDIA FLARE, hello-lr",
+    )
+    traits: ClassVar[Traits] = TRAITS
+
+    damping: float = 0.8
+    ridge: float = 1.0
+
+    def passes(self, rounds: int) -> int:
+        """Number of passes over a client's private data in a run: one per round."""
+        return rounds
+
+    def play(
+        self, setting: Setting, *, recorder: Recorder, rng: Rng, tamper: Tamper | None = None
+    ) -> dict[str, Tensor]:
+        """Run all rounds from coefficients of 0. See ``FederationProtocol.play``.
+
+        Raises:
+            BadValue: another model than coefficients, no table, or settings that documents do not have.
+        """
+        del rng
+        check(setting, tamper, model="coefficients")
+        names = self.__dataclass_fields__
+        how = type(self)(**{n: v for n, v in setting.terms.options.items() if n in names})  # type: ignore[arg-type]
+        size = table_of(setting).shape[0] + 1
+        theta, nothing = np.zeros(size), np.zeros((size, size))
+        for number in track(range(setting.rounds), "federation", total=setting.rounds):
+            model = document_of(Newton(theta=theta, gradient=nothing[0], hessian=nothing))
+            broadcast(setting, number, model, recorder)
+            gradient, hessian = nothing[0].copy(), nothing.copy()
+            for client in range(setting.terms.clients):
+                sent = send(
+                    setting, number, client, document_of(sums_at(theta, setting.shard(client))), recorder
+                )
+                got = read_document(sent)[1]
+                assert isinstance(got, Newton)
+                gradient, hessian = gradient + got.gradient, hessian + got.hessian
+            theta = theta + how.damping * np.linalg.solve(hessian + how.ridge * np.eye(size), gradient)
+        model = document_of(Newton(theta=theta, gradient=nothing[0], hessian=nothing))
+        return {**setting.start, NAME: tensor_of(model, setting.start[NAME].numel())}
+
+
+def sums_at(theta: np.ndarray, rows: Batch) -> Newton:
+    """Xᵀ(y − p) and Xᵀ diag(p (1 − p)) X of rows with a 1 before them, in float64."""
+    inputs = np.concatenate([np.ones((len(rows), 1)), rows.inputs.double().numpy()], 1)
+    p = 1 / (1 + np.exp(-inputs @ theta))
+    hessian = inputs.T @ (inputs * (p * (1 - p))[:, None])
+    return Newton(
+        theta=theta, gradient=inputs.T @ (rows.labels.numpy() - p), hessian=(hessian + hessian.T) / 2
+    )
