@@ -13,12 +13,24 @@ from glasshouse.formats.records import Document
 from glasshouse.outside.files import parse_json, shorten
 from glasshouse.registry import Card
 
-__all__ = ["BYTES", "Format", "bad", "field", "numbers", "read_document", "whole_numbers"]
+__all__ = [
+    "BYTES",
+    "HEAD",
+    "Format",
+    "bad",
+    "field",
+    "looks_like_document",
+    "numbers",
+    "read_document",
+    "whole_numbers",
+]
 
 BYTES: Final = 2**26
 """Bytes of one document. A forest of 10,000 trees of depth 6 takes 60 MB as JSON."""
 NODES: Final = 2**22
 """Nodes of all trees of a document, or numbers of another one."""
+HEAD: Final = 4096
+"""Bytes by which a format is recognised."""
 DEPTH: Final = 64
 """Nesting of a document in JSON."""
 FIX: Final = "send the document as the framework writes it; docs/documents.md lists the formats"
@@ -58,7 +70,7 @@ def read_document(document: bytes, *, media: str = "") -> tuple[str, Document]:
         raise bad("document", f"1 to {BYTES:,} bytes", f"{len(document):,}")
     if document[:1] == b"\x80" or document[:4] in (b"PK\x03\x04", b"\x1f\x8b\x08\x00"):
         raise bad("document", "a format that is only data", "a pickle or an archive, which may run code")
-    head = document[:4096]
+    head = document[:HEAD]
     known = (media,) if media else registry.names("formats")
     for name in known:
         reader: Format = registry.load("formats", name)()
@@ -68,6 +80,13 @@ def read_document(document: bytes, *, media: str = "") -> tuple[str, Document]:
             except BadValue as error:  # the record itself refuses what the reader let through
                 raise bad(f"document '{name}'", error.needs, error.got) from error
     raise bad("document", f"one of the formats {', '.join(known)}", shorten(head[:40]))
+
+
+def looks_like_document(head: bytes) -> bool:
+    """Whether a file that begins like this is a document: of a known format, or some JSON."""
+    # The files of weights that may begin with such a sign hold zeros behind it, as texts do not.
+    words = head.lstrip()[:1] in (b"{", b"[") and b"\0" not in head[:16]
+    return words or any(registry.load("formats", name)().sniff(head) for name in registry.names("formats"))
 
 
 def bad(subject: str, needs: str, got: object) -> BadFile:

@@ -14,7 +14,7 @@ from glasshouse.gate.ledger import Ledger
 from glasshouse.gate.log import Log
 from glasshouse.gate.message import Arrays, Decision, Outgoing, Reason
 from glasshouse.gate.policy import Policy
-from glasshouse.gate.preflight import Preflighter
+from glasshouse.gate.preflight import DocumentGuard, Preflighter
 
 P = TypeVar("P")
 OBSERVED = "observed"
@@ -52,6 +52,8 @@ class Desk:
         self._lock = threading.Lock()
         rule = policy.out.preflight
         self._preflight = None if rule is None else Preflighter(rule, policy.folder)
+        papers = policy.out.document
+        self._documents = None if papers is None else DocumentGuard(papers, policy.folder)
         self._last_model: dict[str, Mapping[str, Any]] = {}
 
     def decide(
@@ -72,8 +74,14 @@ class Desk:
         """
         with self._lock:
             try:
-                decision = judge(self.policy, message, received, self._ledger, preflight=self._preflight)
+                decision = judge(
+                    self.policy, message, received, self._ledger, preflight=self._preflight,
+                    documents=self._documents,
+                )  # fmt: skip
                 payload = None if decision.message is None else encode(decision.message)
+                if self._documents is not None and decision.message is not None:
+                    sent = self._documents.split(decision.message.arrays)[0]
+                    self._documents.remember(message.origin.run, sent)
             except Exception as error:  # noqa: BLE001 — fails closed: what cannot be judged does not leave
                 kind = error.subject if isinstance(error, GlasshouseError) else type(error).__name__
                 decision = Decision(action="refused", reasons=(Reason(rule="gate_failed", detail=kind),))

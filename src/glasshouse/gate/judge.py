@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
+
+from numpy.typing import NDArray
 
 from glasshouse.gate.ledger import Ledger
 from glasshouse.gate.mechanism import (
@@ -14,6 +16,7 @@ from glasshouse.gate.mechanism import (
 )
 from glasshouse.gate.message import Arrays, Decision, Outgoing, Reason
 from glasshouse.gate.policy import Policy
+from glasshouse.gate.preflight import DocumentGuard
 from glasshouse.gate.rules import (
     agreed_form,
     limited_change,
@@ -37,6 +40,7 @@ def judge(
     ledger: Ledger,
     *,
     preflight: Check | None = None,
+    documents: DocumentGuard | None = None,
 ) -> Decision:
     """Decide what of ``message`` may leave.
 
@@ -48,6 +52,7 @@ def judge(
         received: the tensors that it answers, by the same names; None: it answers none.
         ledger: what left before; not changed here (the caller adds the entry it logs).
         preflight: looks for the site's own examples in the tensors as they would be sent.
+        documents: judges tensors of bytes that are documents; None: they are tensors like any.
 
     Returns:
         The decision; its message is None if refused.
@@ -55,18 +60,28 @@ def judge(
     refusals = [*message.oddities, *ledger.within(message, policy.budget), *_admitted(policy, message)]
     if message.error is not None:
         return _replace_error(message, refusals)
-    fields, documents = treat_fields(message, policy.out), treat_documents(message, policy.out)
-    refusals += [*fields.refusals, *documents.refusals]
-    changes = [*fields.changes, *documents.changes]
+    fields, texts = treat_fields(message, policy.out), treat_documents(message, policy.out)
+    refusals += [*fields.refusals, *texts.refusals]
+    changes = [*fields.changes, *texts.changes]
     kept = replace(message, fields=fields.kept, documents={}, oddities=())
     if message.masked:
         # Nothing can be told of masked vectors: only what stands beside them is judged.
         got = message.digest()
         kept = replace(kept, documents=message.documents)
-        refusals = [reason for reason in refusals if reason not in documents.refusals]
+        refusals = [reason for reason in refusals if reason not in texts.refusals]
         decision = Decision(action="passed", message=kept, got=got, unjudged=_UNDER_MASK)
     else:
+        whole = kept.digest()
+        papers: dict[str, NDArray[Any]] = {}
+        if documents is not None:
+            papers, rest = documents.split(kept.arrays)
+            papers, found = documents.judge(message.origin.run, papers)
+            refusals, kept = [*refusals, *found], replace(kept, arrays=rest)
+            received = None if received is None else documents.split(received)[1]
         decision = _judge_tensors(policy, kept, received, ledger, form_only=bool(refusals))
+        if papers and decision.message is not None:
+            sent = replace(decision.message, arrays={**decision.message.arrays, **papers})
+            decision = replace(decision, message=sent, got=whole, unjudged=("words in documents",))
         if preflight is not None and decision.action != "refused" and not refusals and kept.arrays:
             refusals += preflight(kept.arrays, received or {})
     return _conclude(decision, refusals, changes)

@@ -93,6 +93,21 @@ class Preflight(Described):
     seconds: Annotated[float, Field(gt=0, le=3600)] = 60.0
 
 
+class DocumentRule(Described):
+    """Documents of bytes (trees, statistics, survival tables) that may leave, judged by the document guard.
+
+    Attributes:
+        rows: an ``npy`` file of the site's own rows (N, F) as the trees see them; empty: rules about cells
+            and values are left out.
+        fewest: smallest number of people that a number may be about.
+        formats: media names that may leave; empty: any that can be read.
+    """
+
+    rows: Annotated[str, Field(max_length=1000)] = ""
+    fewest: Annotated[int, Field(ge=2, le=10_000)] = 5
+    formats: Names = ()
+
+
 class Out(Described):
     """What may leave.
 
@@ -125,6 +140,7 @@ class Out(Described):
     noise: ShownNoise | None = None
     mechanism: Mechanism | None = None
     preflight: Preflight | None = None
+    document: DocumentRule | None = None
 
     @model_validator(mode="after")
     def _bounded(self) -> "Out":

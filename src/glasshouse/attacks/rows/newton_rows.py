@@ -17,7 +17,7 @@ Shape letters: R candidates, F entries of an encoded row, D = F + 1.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Final, final
+from typing import Any, ClassVar, Final, final
 
 import numpy as np
 import torch
@@ -197,7 +197,7 @@ def read_rows(moments: Moments, table: Row, *, affine: float) -> tuple[Floats, n
         return nothing
     # Rows that occur are independent, so that their class sums give the number of positives of each.
     positives, _, rank, _ = np.linalg.lstsq(atoms[there].T, moments.positive, rcond=None)
-    ones = np.round(positives).astype(np.int64)
+    ones: Any = np.round(positives).astype(np.int64)
     sure = np.abs(positives - ones).max() <= WHOLE and (ones >= 0).all() and (ones <= counts[there]).all()
     if rank < there.sum() or not sure:
         return nothing
@@ -219,4 +219,4 @@ def only_these(columns: Floats, target: Floats, there: np.ndarray) -> bool:
     error = EQUAL * float(np.abs(target).max())
     bounds = np.concatenate([target + error, error - target])
     most = linprog(-(~there).astype(float), A_ub=np.concatenate([columns, -columns]), b_ub=bounds)
-    return most.status == 0 and -most.fun < HALF
+    return bool(most.status == 0 and most.fun is not None and -most.fun < HALF)

@@ -15,8 +15,8 @@ from glasshouse.audit.scoring.evidence import illustrate
 from glasshouse.audit.scoring.finding import Measurement, finding_of
 from glasshouse.audit.scoring.judging.contrast import contrasts
 from glasshouse.audit.scoring.judging.family import primary_metrics
+from glasshouse.audit.scoring.judging.proofs import hold_proofs
 from glasshouse.audit.scoring.pair import can_score
-from glasshouse.audit.scoring.proofs import hold_proofs
 from glasshouse.audit.scoring.read import Run, read_runs
 from glasshouse.audit.scoring.score import ScoredMetric, score_metric
 from glasshouse.audit.scoring.table import MOST_VICTIMS, tables

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from glasshouse.errors import BadValue
 from glasshouse.formats.base import read_document
-from glasshouse.formats.records import LEAF, Statistics, Survival, Tree, TreeEnsemble
+from glasshouse.formats.records import LEAF, Histograms, Newton, Statistics, Survival, Tree, TreeEnsemble
 from glasshouse.wire import Inspection
 
 Floats = NDArray[np.float64]
@@ -50,7 +50,9 @@ def inspect_document(
         return _of_statistics(record, last, fewest)
     if isinstance(record, Survival):
         return _of_survival(record, fewest)
-    return Inspection(guard=NAME, findings=(), values={})
+    if isinstance(record, Histograms):
+        return _of_histograms(record, fewest)
+    return _of_newton(record, rows, fewest)
 
 
 def _of_trees(trees: TreeEnsemble, rows: Floats | None, fewest: int) -> Inspection:
@@ -173,3 +175,50 @@ def _of_survival(table: Survival, fewest: int) -> Inspection:
         "send counts per quarter"
     )
     return Inspection(guard=NAME, findings=(found,) if small else (), values={"small": float(small)})
+
+
+def _of_newton(sums: Newton, rows: Floats | None, fewest: int) -> Inspection:
+    """Few rows stand in the range of the Hessian, and small class sums of a category are people."""
+    at_zero = not sums.theta.any()
+    count = len(rows) if rows is not None else round(4 * float(sums.hessian[0, 0])) if at_zero else None
+    values = {} if count is None else {"rows": float(count)}
+    if count is None:
+        return Inspection(guard=NAME, findings=(), values=values)
+    rank = int(np.linalg.matrix_rank(sums.hessian))
+    values["rank"] = float(rank)
+    findings = []
+    if count <= rank:
+        findings.append(
+            f"sums of {count} rows, no more than the {rank} independent numbers of a row: the rows follow; "
+            "wait for more rows, or send only sums over several sites"
+        )
+    if at_zero:
+        positive = sums.gradient + 2 * sums.hessian[0]
+        counts = np.concatenate([positive, 4 * sums.hessian[0] - positive])
+        whole = np.abs(counts - np.round(counts)) < 1e-6
+        small = int((whole & (counts > 0.5) & (counts < fewest)).sum())
+        values["small"] = float(small)
+        if small:
+            findings.append(
+                f"{small} class sums are counts of fewer than {fewest} people: merge levels, or start from "
+                "other coefficients than 0"
+            )
+    return Inspection(guard=NAME, findings=tuple(findings), values=values)
+
+
+def _of_histograms(sent: Histograms, fewest: int) -> Inspection:
+    """Bins and nodes of few rows; h is at most 1/4, so that a bin of sum H holds at least 4 H rows."""
+    p = sent.base * (1 - sent.base)
+    small = bins = 0
+    for node in sent.nodes:
+        for hessian in node.hessian:
+            rows = hessian / (p if sent.tree == 0 else 0.25)
+            bins += int((rows > 1e-9).sum())
+            small += int(((rows > 1e-9) & (rows < fewest - 1e-6)).sum())
+    told = (
+        f"{small} of {bins} bins hold fewer than {fewest} of your rows: lower max_bin and max_depth, or let "
+        "only the sum over all sites be seen"
+    )
+    return Inspection(
+        guard=NAME, findings=(told,) if small else (), values={"small": float(small), "bins": float(bins)}
+    )

@@ -7,13 +7,13 @@ are answered with a count per level, as their histograms are.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Final, final
+from typing import Any, ClassVar, Final, final
 
 import numpy as np
 import torch
 
 from glasshouse.errors import BadValue
-from glasshouse.federation.protocols.documents import TRAITS, Present, Reports
+from glasshouse.federation.protocols.documents.base import TRAITS, Present, Reports
 from glasshouse.formats.records import Statistic, Statistics
 from glasshouse.formats.tabular import document_of
 from glasshouse.interfaces import Traits
@@ -67,7 +67,7 @@ class StatisticsProtocol(Reports):
         """Every statistic of every column, as asked."""
         asked, draws = set(self.asked.split(",")), np.random.default_rng(rng.seed())
         values = table.decode(site.batch.inputs).numpy()
-        where = {"site": site.client, "round": number}
+        where: dict[str, Any] = {"site": site.client, "round": number}
         stated = [Statistic(name="count", value=len(values), **where)] if "count" in asked else []
         if "labels" in asked:
             for label in (0, 1):
@@ -85,7 +85,7 @@ class StatisticsProtocol(Reports):
         values: np.ndarray,
         asked: set[str],
         draws: np.random.Generator,
-        where: dict[str, int],
+        where: dict[str, Any],
     ) -> Iterator[Statistic]:
         """The statistics of one column's values that are not missing."""
         if not column.numeric:

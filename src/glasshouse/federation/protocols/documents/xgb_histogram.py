@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.errors import BadValue
-from glasshouse.federation.protocols.documents import TRAITS, broadcast, check, send, table_of
+from glasshouse.federation.protocols.documents.base import TRAITS, broadcast, check, send, table_of
 from glasshouse.federation.setting import Setting
 from glasshouse.formats.carried import NAME, tensor_of
 from glasshouse.formats.records import LEAF, Histograms, Node
@@ -219,7 +219,7 @@ class Site:
         """Send the histograms of a node."""
         sums = [
             tuple(
-                np.bincount(self.at[inside, i], weights[inside], minlength=size)
+                np.bincount(self.at[inside, i], weights[inside], minlength=size).astype(np.float64)
                 for i, size in enumerate(self.bins)
             )
             for weights in (self.gradient, self.hessian)
@@ -230,7 +230,7 @@ class Site:
 
 def cuts_of(table: Row, most: int) -> tuple[Floats, ...]:
     """Public cuts of every entry: between the two values of a category, even over a number's range."""
-    cuts: list[Floats] = []
+    cuts: list[Any] = []
     for column, place in table.places():
         steps = column.high - column.low
         for offset in range(place.stop - place.start):

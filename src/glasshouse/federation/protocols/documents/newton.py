@@ -10,7 +10,7 @@ from typing import ClassVar, final
 import numpy as np
 from torch import Tensor
 
-from glasshouse.federation.protocols.documents import TRAITS, broadcast, check, send, table_of
+from glasshouse.federation.protocols.documents.base import TRAITS, broadcast, check, send, table_of
 from glasshouse.federation.setting import Setting
 from glasshouse.formats.base import read_document
 from glasshouse.formats.carried import NAME, tensor_of

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from glasshouse.errors import not_installed
-from glasshouse.federation.protocols.documents import TRAITS, broadcast, check, send
+from glasshouse.federation.protocols.documents.base import TRAITS, broadcast, check, send
 from glasshouse.federation.setting import Setting
 from glasshouse.formats.carried import NAME, tensor_of
 from glasshouse.interfaces import Recorder, Tamper, Traits

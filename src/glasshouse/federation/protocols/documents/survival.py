@@ -12,7 +12,7 @@ from typing import ClassVar, Final, final
 import numpy as np
 
 from glasshouse.errors import BadValue
-from glasshouse.federation.protocols.documents import TRAITS, Present, Reports
+from glasshouse.federation.protocols.documents.base import TRAITS, Present, Reports
 from glasshouse.formats.records import Survival
 from glasshouse.formats.tabular import document_of
 from glasshouse.interfaces import Traits

@@ -1,0 +1,1 @@
+"""Protocols whose messages are documents: trees, statistics, survival times, sums."""
