@@ -121,6 +121,7 @@ CASES: Mapping[str, Case] = {
     "embedding_rows": Case(toy=TEXT),
     "projres": Case(kind="run", toy=TEXT, challenge=KNOWN),
     "double_span": Case(view=of_gradient),
+    "tableak": Case(settings={"members": 2, "iterations": 3}, view=of_gradient),
     "leaf_algebra": Case(view=of_trees),
     "cut_values": Case(view=of_trees),
     "joint_cells": Case(view=of_trees),
