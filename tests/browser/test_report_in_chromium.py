@@ -17,7 +17,8 @@ from report_cards import described
 from safetensors.torch import save_file
 
 from glasshouse.cli.guard import guard
-from glasshouse.report import compare, write_comparison, write_html
+from glasshouse.report.compare import compare, write_comparison
+from glasshouse.report.html import write_html
 
 pytestmark = pytest.mark.browser
 

@@ -26,7 +26,7 @@ from glasshouse.federation.setting import Setting
 from glasshouse.integrations.flower import capture, truth_mod
 from glasshouse.integrations.flower.in_process import InProcessGrid, run_in_process
 from glasshouse.models.build import build
-from glasshouse.report import write_html
+from glasshouse.report.html import write_html
 from glasshouse.rng import Rng
 from glasshouse.scenario.load import load
 from glasshouse.settings import Optimizer

@@ -10,7 +10,7 @@ from report_cards import described
 from rich.console import Console
 
 from glasshouse.cli.main import main
-from glasshouse.report import compare, comparison_html, comparison_summary, write_comparison
+from glasshouse.report.compare import compare, comparison_html, comparison_summary, write_comparison
 
 
 def result(*findings, **rest):

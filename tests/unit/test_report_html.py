@@ -14,7 +14,7 @@ import report_specimen as specimen
 from report_cards import described
 
 from glasshouse.errors import BadFile, DiskFull
-from glasshouse.report import write_html
+from glasshouse.report.html import write_html
 from glasshouse.results.records import Result
 
 HOSTILE = """<script>alert(1)</script>"'><img src=x onerror=alert(1)>{{ 7*7 }}{%s}"""

@@ -12,7 +12,7 @@ from PIL import Image
 from report_cards import CARDS
 
 from glasshouse.errors import BadFile
-from glasshouse.report import write_html
+from glasshouse.report.html import write_html
 from glasshouse.report.pictures import MOSAIC, STEPS, blur, merge_sheets, png, sheet
 from glasshouse.results.files import pictures
 from glasshouse.results.records import Exhibit, Result

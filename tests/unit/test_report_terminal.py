@@ -7,7 +7,7 @@ import pytest
 import report_specimen as specimen
 from rich.console import Console
 
-from glasshouse.report import brief, lines, summary
+from glasshouse.report.terminal import brief, lines, summary
 from glasshouse.results.records import Result
 
 

@@ -13,7 +13,7 @@ from glasshouse.audit.replay import replay
 from glasshouse.audit.run import audit
 from glasshouse.audit.simulation.build import build
 from glasshouse.audit.simulation.group import Group, simulate
-from glasshouse.report import write_html
+from glasshouse.report.html import write_html
 from glasshouse.scenario.load import from_dict, write_resolved
 from glasshouse.scenario.suite import Member, Suite
 from glasshouse.transcript.files import read_transcript

@@ -6,7 +6,7 @@ import pytest
 
 from glasshouse.audit.run import audit
 from glasshouse.guard.inspect import inspect
-from glasshouse.report import write_html
+from glasshouse.report.html import write_html
 from glasshouse.scenario.load import load
 from glasshouse.transcript.files import read_transcript
 

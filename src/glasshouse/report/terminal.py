@@ -56,7 +56,7 @@ def brief(result: Result) -> Group:
     rows = [("leaks", f"{leak.scenario}: {leak.title}") for leak in found]
     rows += [
         (story.kind or "", f"{story.scenario}: {text}")
-        for story, text in quiet(stories.stories(result, choice), found)
+        for story, text in quiet(stories.stories(result, choice), found, choice)
     ]
     parts += [_short(kind, text) for kind, text in rows[:MOST]]
     if len(rows) > MOST:

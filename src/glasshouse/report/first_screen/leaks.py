@@ -56,8 +56,8 @@ QUIET: Final[Mapping[Verdict | None, str]] = {
     "no leak found": "No leak was found. Next, audit with stronger attacks and more victims.",
     "label leak": "",
     "too alike": "Victims are too alike to say whose data came out. Next, audit victims that differ.",
-    "not shown": "No leak is shown, nor its absence. Next, do what the reason below asks for.",
-    "no power": "Nothing can be said: the attack failed where it must succeed. Next, mend the reason below.",
+    "not shown": "No leak is shown, nor its absence.",
+    "no power": "Nothing can be said: the attack failed where it must succeed.",
     None: "Nothing about private data was measured. Next, choose an attack that fits.",
 }
 
@@ -143,10 +143,26 @@ def leaks(result: Result, choice: Choice) -> list[Leak]:
     return [_leak(f, result, choice) for f in ranked]
 
 
-def quiet(stories: Iterable[Story], leak_list: Sequence[Leak]) -> list[tuple[Story, str]]:
+def quiet(stories: Iterable[Story], leak_list: Sequence[Leak], choice: Choice) -> list[tuple[Story, str]]:
     """Scenarios without a leak, each with its outcome and the next step."""
     leaking = {leak.scenario for leak in leak_list}
-    return [(story, QUIET[story.kind]) for story in stories if story.scenario not in leaking]
+    rest = [story for story in stories if story.scenario not in leaking]
+    return [(story, _quiet(story, choice.of(story.scenario))) for story in rest]
+
+
+def _quiet(story: Story, choice: Choice) -> str:
+    """The outcome of one scenario, with its number where more work may change it, and what work."""
+    text, worst = QUIET[story.kind], choice.worst()
+    if worst is None or story.kind not in ("not shown", "no power"):
+        return text
+    if story.kind == "not shown":
+        reading, metric = readings.read(worst, choice.cards), choice.cards.metric(worst.metric)
+        span = reading.interval.strip("[]").replace(", ", " to ")
+        text = (
+            f"{text} {choice.cards.attack(worst.attack)} reached {metric.label} {reading.value} ({span}) "
+            f"over {words.count(worst.n, worst.unit)}, where guessing gets {reading.baseline}."
+        )
+    return f"{text} Next: {worst.remedy or 'more victims, and more effort of the attack'}."
 
 
 def explain(result: Result, leak_list: Sequence[Leak]) -> list[tuple[str, str]]:

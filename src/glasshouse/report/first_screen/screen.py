@@ -72,7 +72,7 @@ def screen(
         sentence=sentence(found, table, result) or answer.qualification,
         matrix=table,
         cards=tuple(cards),
-        quiet=tuple(leaks.quiet(stories, found)),
+        quiet=tuple(leaks.quiet(stories, found, choice)),
         glossary=(*leaks.GLOSSARY, *leaks.explain(result, found)),
     )
 

@@ -126,6 +126,9 @@ def _answer(result: Result, choice: Choice, standings: Sequence[Verdict], attemp
         return "No leak was found", f"{ran} That bounds these attacks, not every attack."
     parts = words.join_words([f"{standings.count(k)} {k}" for k in ORDER if k in standings])
     rest = "What could not be measured may still leak."
+    if standings.count("not shown") == total:
+        shows = f"Neither a leak nor its absence is shown in {words.count(total, 'measurements')}."
+        return "This audit cannot tell", f"{shows} {rest}"
     if "too alike" in standings:
         return "Victims are too alike to say whose", (
             "What came out fits several victims, which are near-duplicates of each other. " + NOT_SAFE
