@@ -75,26 +75,18 @@ def test_cards(kind):
     assert registry.card("partitioners", kind).summary
 
 
-@pytest.mark.parametrize(
-    ("module", "package"),
-    [("glasshouse.data.partitioners.flower", "flwr_datasets"), ("glasshouse.data.kinds.hf", "datasets")],
-)
-def test_what_needs_the_extra_names_it(module, package):
-    code = (
-        f"import sys; sys.modules['{package}'] = None\n"
-        "from glasshouse.errors import NotInstalled\n"
-        f"try: import {module}\n"
-        "except NotInstalled as error: print(error)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert "glasshouse[flower-data]" in done.stdout
-
-
-def test_flower_is_not_imported_for_iid():
+def test_the_extra_is_not_imported_for_iid_and_named_where_it_is_needed():
     code = (
         "import sys, torch; from glasshouse.rng import Rng; from glasshouse.data.partition import partition\n"
         "from glasshouse.data.sources import load; load('digits')\n"
+        "from glasshouse.errors import NotInstalled\n"
         "partition(torch.zeros(4), 2, rng=Rng.root(0))\n"
-        "assert 'flwr_datasets' not in sys.modules and 'datasets' not in sys.modules"
+        "assert 'flwr_datasets' not in sys.modules and 'datasets' not in sys.modules\n"
+        "sys.modules['flwr_datasets'] = sys.modules['datasets'] = None\n"
+        "try: import glasshouse.data.partitioners.flower\n"
+        "except NotInstalled as error: print(error)\n"
+        "try: import glasshouse.data.kinds.hf\n"
+        "except NotInstalled as error: print(error)\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.count("glasshouse[flower-data]") == 2
