@@ -9,6 +9,7 @@ from flwr.app import Message as FlowerMessage
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
+from tests.worlds import LABELS_OF_A_CAPTURE
 from torch import nn
 from torch.nn import functional as F
 
@@ -27,20 +28,6 @@ from glasshouse.wire import Architecture
 
 MODEL = Architecture.of("mlp", (1, 8, 8), 10)
 BROKEN, NODES = 11, (10, 11, 12)
-MINE = """
-name = "mine"
-[data]
-auxiliary = 60
-auxiliary_split = "train"
-heldout = 30
-heldout_split = "train"
-[[attacks]]
-name = "label_inference"
-[audit]
-metrics = ["label_accuracy"]
-rounds = [0]
-controls = false
-"""
 
 
 def client(node, mods):
@@ -97,7 +84,7 @@ def test_the_broken_update_is_noted_like_a_dropout(run):
 
 
 def test_everybody_else_is_audited(run, tmp_path):
-    (tmp_path / "mine.toml").write_text(MINE)
+    (tmp_path / "mine.toml").write_text(LABELS_OF_A_CAPTURE)
     suite = load(str(tmp_path / "mine.toml"), (), captured=captured_tables(run))
     result = audit(suite, out=tmp_path / "out", jobs=1)
     (finding,) = result.findings

@@ -6,6 +6,7 @@ from flower_apps import BATCH, EXAMPLES, RATE, ServerApp, shard
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
+from tests.worlds import LABELS_OF_A_CAPTURE
 from torch import nn
 
 from glasshouse.audit.captured.collect import collect
@@ -28,20 +29,6 @@ KINDS = {
     ),
     "head": (Architecture.of("mlp", (1, 8, 8), 10), {"fixed": ["features"]}),
 }
-MINE = """
-name = "mine"
-[data]
-auxiliary = 60
-auxiliary_split = "train"
-heldout = 30
-heldout_split = "train"
-[[attacks]]
-name = "label_inference"
-[audit]
-metrics = ["label_accuracy"]
-rounds = [0]
-controls = false
-"""
 
 
 def network(model):
@@ -101,7 +88,7 @@ def test_what_does_not_travel_is_in_no_update_and_the_terms_are_checked(run, tmp
     checked = check_terms(run, transcript, read_truth(run / "truth"))
     assert checked.n == (2 if training.personal else 4)  # own layers are known before the first round only
     assert checked.error <= TOLERANCE, checked.suspect
-    (tmp_path / "mine.toml").write_text(MINE)
+    (tmp_path / "mine.toml").write_text(LABELS_OF_A_CAPTURE)
     suite = load(str(tmp_path / "mine.toml"), (), captured=captured_tables(run))
     (finding,) = audit(suite, out=tmp_path / "out", jobs=1).findings
     assert finding.n == 2

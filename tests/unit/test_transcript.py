@@ -61,12 +61,14 @@ def test_without_contents_no_update_is_opened(tmp_path):
     assert record.broadcasts[0].tensors.keys() == true.broadcasts[0].tensors.keys()
 
 
-def test_a_newer_format_is_refused(tmp_path):
+@pytest.mark.parametrize(("number", "advice"), [(99, "upgrade"), (1, "run the audit or the capture again")])
+def test_another_format_is_refused_by_its_number(number, advice, tmp_path):
+    """Before anything else of the file is read: what format 1 states has other keys."""
     write_transcript(toy().transcript, tmp_path)
-    terms = json.loads((tmp_path / "terms.json").read_text())
-    (tmp_path / "terms.json").write_text(json.dumps({**terms, "format": 99}))
-    with pytest.raises(BadFile, match="upgrade"):
+    (tmp_path / "terms.json").write_text(json.dumps({"format": number, "input_shape": [1, 8, 8]}))
+    with pytest.raises(BadFile, match=advice) as caught:
         read_transcript(tmp_path)
+    assert caught.value.got == f"format {number}"
 
 
 def test_a_nan_in_a_transcript_is_refused(tmp_path):

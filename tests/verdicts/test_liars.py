@@ -1,13 +1,10 @@
 """Certificates and controls fail closed, and what a loss learns of the truth reaches no claim."""
 
-import os
-import sys
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.worlds import installed
 
-from glasshouse import registry
 from glasshouse.audit.replay import replay
 from glasshouse.audit.run import audit
 from glasshouse.scenario.load import from_dict
@@ -22,30 +19,10 @@ LIARS = {
 }
 
 
-@contextmanager
-def installed(place: Path):
-    """The package of liars, installed below ``place``, which becomes the working folder."""
-    info = place / "liars-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: liars\nVersion: 1.0\n")
-    lines = [f"{name} = liars:{kind}" for name, kind in LIARS.items()]
-    (info / "entry_points.txt").write_text("\n".join(["[glasshouse.attacks]", *lines, ""]))
-    paths, folder = list(sys.path), Path.cwd()
-    sys.path[:0] = [str(place), str(PLUGINS)]
-    registry._installed.cache_clear()
-    os.chdir(place)
-    try:
-        yield
-    finally:
-        os.chdir(folder)
-        sys.path[:] = paths
-        registry._installed.cache_clear()
-
-
 @pytest.fixture(scope="module")
 def liars(tmp_path_factory):
     place = tmp_path_factory.mktemp("liars")
-    with installed(place):
+    with installed(place, PLUGINS, "liars", LIARS):
         yield place
 
 

@@ -1,12 +1,7 @@
 """The audit in which the cheats run between honest attacks, and what its result says of each."""
 
-import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from glasshouse import registry
 from glasshouse.audit.run import audit
 from glasshouse.results.records import Finding, Result
 from glasshouse.scenario.load import from_dict
@@ -47,26 +42,6 @@ RAW = {
         "utility": False,
     },
 }
-
-
-@contextmanager
-def installed(place: Path) -> Iterator[None]:
-    """The cheating package, installed below ``place``, which becomes the working folder."""
-    info = place / "cheating_attacks-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: cheating-attacks\nVersion: 1.0\n")
-    lines = [f"{name} = cheating_attacks:{kind}" for name, kind in CHEATS.items()]
-    (info / "entry_points.txt").write_text("\n".join(["[glasshouse.attacks]", *lines, ""]))
-    paths, folder = list(sys.path), Path.cwd()
-    sys.path[:0] = [str(place), str(PLUGINS)]
-    registry._installed.cache_clear()
-    os.chdir(place)
-    try:
-        yield
-    finally:
-        os.chdir(folder)
-        sys.path[:] = paths
-        registry._installed.cache_clear()
 
 
 def run_audit(out: Path, attacks: list[dict[str, object]]) -> Result:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.wall.cheated import CHEATS, PLUGINS, run_audit
 from tests.wall.cheated import RAW as RAW_CHEATED
-from tests.wall.cheated import installed, run_audit
+from tests.worlds import installed
 
 from glasshouse.audit.replay import SIDE
 from glasshouse.audit.run import audit
@@ -111,5 +112,5 @@ def side(group: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def cheated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Result, Path]]:
     """An audit of the twelve cheats between honest attacks, and its run directory."""
     place = tmp_path_factory.mktemp("cheats")
-    with installed(place):
+    with installed(place, PLUGINS, "cheating_attacks", CHEATS):
         yield run_audit(place / "run", RAW_CHEATED["attacks"]), place / "run"

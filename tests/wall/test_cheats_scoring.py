@@ -1,7 +1,8 @@
 """Cheats that only the judge can notice: too many candidates, an image for everybody, silence."""
 
 import pytest
-from tests.wall.cheated import finding, installed, refusals, run_audit
+from tests.wall.cheated import CHEATS, PLUGINS, finding, refusals, run_audit
+from tests.worlds import installed
 
 
 def test_hundreds_of_candidates_count_as_one(cheated):
@@ -13,7 +14,7 @@ def test_hundreds_of_candidates_count_as_one(cheated):
 
 
 def test_more_candidates_than_any_method_reads_off_an_update_are_refused(tmp_path):
-    with installed(tmp_path):
+    with installed(tmp_path, PLUGINS, "cheating_attacks", CHEATS):
         attacks = [{"name": "linear_input"}, {"name": "hundreds_of_candidates", "copies": 40}]
         result = run_audit(tmp_path / "run", attacks)
     assert refusals(result, "hundreds_of_candidates")[0] == "at most 4,096 images for 1 private examples"

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from glasshouse.audit.auto import choose
 from glasshouse.audit.captured.tables import captured_tables
-from glasshouse.data.base import assemble
+from glasshouse.data.base import DataSource, assemble
 from glasshouse.data.paths import SPLITS
 from glasshouse.data.shaped.arrays import source_of
 from glasshouse.disk import write_bytes
@@ -147,9 +147,10 @@ def _save(data: Arrays, folder: Path, model: nn.Module | None) -> str:
             for split in SPLITS
             if {f"{split}_images", f"{split}_labels"} <= arrays.keys()
         }
-        if "class_names" not in arrays and model is not None and pairs:
-            arrays |= _class_names(model, pairs)
-        assemble("in memory", pairs, class_names=arrays.get("class_names"), public=False, resize=None)
+        names = arrays.get("class_names")
+        source = assemble("in memory", pairs, class_names=names, public=False, resize=None)
+        if names is None and model is not None:
+            arrays |= _class_names(model, source)
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)
     content = buffer.getvalue()
@@ -158,22 +159,17 @@ def _save(data: Arrays, folder: Path, model: nn.Module | None) -> str:
     return f"{kind}:{path}"
 
 
-def _class_names(
-    model: nn.Module, pairs: Mapping[str, tuple[NDArray[Any], NDArray[Any]]]
-) -> dict[str, NDArray[Any]]:
+def _class_names(model: nn.Module, source: DataSource) -> dict[str, NDArray[Any]]:
     """Names of as many classes as ``model`` has outputs, where that is more than occur in the labels."""
-    images, labels = next(iter(pairs.values()))
-    if images.ndim not in (3, 4) or not np.issubdtype(labels.dtype, np.integer) or not labels.size:
+    if not source.task.one_label:
         return {}
-    shape = (1, *images.shape[1:3]) if images.ndim == 3 else (images.shape[3], *images.shape[1:3])
     try:
         copied = adapt(copy.deepcopy(model))  # adapting changes layers: the user's network stays as it is
         with evaluated(copied):
-            outputs = copied(torch.zeros(1, *shape))
+            outputs = copied(source.inputs.blank(1))
     except (RuntimeError, ValueError, TypeError, LookupError, AttributeError):
-        return {}  # the network does not take such images; the check of the scenario says why
-    highest = max(int(part.max()) for _, part in pairs.values())
-    if outputs.ndim != 2 or outputs.shape[1] <= highest + 1:
+        return {}  # the network does not take such examples; the check of the scenario says why
+    if outputs.ndim != 2 or outputs.shape[1] <= len(source.class_names):
         return {}
     return {"class_names": np.array([str(number) for number in range(outputs.shape[1])])}
 

@@ -13,12 +13,12 @@ from torch.nn import functional as F
 from glasshouse.errors import BadValue
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.tasks.base import Task
+from glasshouse.tasks.several import SeveralTargets
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Multilabel(Task):
+class Multilabel(SeveralTargets):
     """Binary cross-entropy over K logits; the loss of an example is the mean over its labels.
 
     Args:
@@ -36,7 +36,6 @@ class Multilabel(Task):
     name: ClassVar[str] = "multilabel"
     utility: ClassVar[str] = "label accuracy"
 
-    targets: int = 1
     weights: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
@@ -48,25 +47,6 @@ class Multilabel(Task):
                 got=f"targets = {self.targets}, {len(self.weights)} weights",
                 fix="correct the task",
             )
-
-    @property
-    def outputs(self) -> tuple[int, ...]:
-        """(K,)."""
-        return (self.targets,)
-
-    @property
-    def target_shape(self) -> tuple[int, ...]:
-        """(K,), or one label per example."""
-        return () if self.targets == 1 else (self.targets,)
-
-    def accepts(self, shape: tuple[int, ...]) -> bool:
-        """Also (B,), for one label."""
-        return super().accepts(shape) or (self.targets == 1 and shape == ())
-
-    def blank(self, count: int, outputs: tuple[int, ...]) -> Tensor:
-        """No label holds."""
-        del outputs
-        return torch.zeros(count, *self.target_shape)
 
     def violation(self, labels: Tensor) -> tuple[str, str] | None:
         """K labels per example, each 0 or 1."""

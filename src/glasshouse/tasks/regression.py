@@ -13,12 +13,12 @@ from torch.nn import functional as F
 from glasshouse.errors import BadValue
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.tasks.base import Task
+from glasshouse.tasks.several import SeveralTargets
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Regression(Task):
+class Regression(SeveralTargets):
     """Predict T numbers per example; the loss of an example is the mean over its targets.
 
     Args:
@@ -38,7 +38,6 @@ class Regression(Task):
     utility: ClassVar[str] = "R2"
     shares: ClassVar[bool] = False
 
-    targets: int = 1
     loss_name: Literal["squared", "absolute", "huber"] = "squared"
     delta: float = 1.0
     spread: float = 1.0
@@ -53,25 +52,6 @@ class Regression(Task):
                 f"spread = {self.spread}",
                 fix="correct the task",
             )
-
-    @property
-    def outputs(self) -> tuple[int, ...]:
-        """(T,)."""
-        return (self.targets,)
-
-    @property
-    def target_shape(self) -> tuple[int, ...]:
-        """(T,), or one number per example."""
-        return () if self.targets == 1 else (self.targets,)
-
-    def accepts(self, shape: tuple[int, ...]) -> bool:
-        """Also (B,), for one target."""
-        return super().accepts(shape) or (self.targets == 1 and shape == ())
-
-    def blank(self, count: int, outputs: tuple[int, ...]) -> Tensor:
-        """Zeros."""
-        del outputs
-        return torch.zeros(count, *self.target_shape)
 
     def violation(self, labels: Tensor) -> tuple[str, str] | None:
         """T finite numbers per example."""

@@ -53,7 +53,7 @@ __all__ = [
     "write_transcript",
 ]
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 Files = dict[str, Mapping[str, Tensor]]
 
 
@@ -182,12 +182,14 @@ def read_terms(folder: Path, *, trust_factory: bool = False) -> Terms:
     """
     subject = f"transcript '{folder.name}'"
     raw = read_json(plain_file(folder, "terms.json", subject=subject), most=limits.JSON_BYTES)
-    if not isinstance(raw, dict) or type(raw.get("format")) is not int or raw.pop("format") != FORMAT:
+    stated = raw.pop("format", None) if isinstance(raw, dict) else None
+    if type(stated) is not int or stated != FORMAT:
+        again = "run the audit or the capture again: it names no modality and no task"
         raise BadFile(
             subject,
-            needs=f"format {FORMAT}",
-            got="another format in terms.json",
-            fix="upgrade glasshouse; older formats stay readable",
+            needs=f"terms.json of format {FORMAT}",
+            got=f"format {stated}" if type(stated) is int else "no format that is a number",
+            fix=again if type(stated) is int and stated < FORMAT else "upgrade glasshouse",
         )
     return described.terms_of(raw, folder=folder, trust_factory=trust_factory)
 

@@ -6,6 +6,7 @@ Source: Reddi et al. 2021, "Adaptive Federated Optimization", arXiv:2003.00295, 
 from dataclasses import dataclass
 from typing import ClassVar, final
 
+from glasshouse.federation.protocols.adaptive import SERVER_STEPS
 from glasshouse.federation.rounds import ParameterRounds
 from glasshouse.federation.server_rules import Adaptive, ServerRule
 from glasshouse.interfaces import Traits
@@ -26,9 +27,7 @@ class FedAdagrad(ParameterRounds):
         summary="FedAvg whose server steps by Adagrad",
         source="Reddi et al. 2021, arXiv:2003.00295",
     )
-    traits: ClassVar[Traits] = Traits(
-        sends="delta", allows=("gradient", "delta", "parameters"), like="fedavg", averages=False
-    )
+    traits: ClassVar[Traits] = SERVER_STEPS
     tau: Positive = 1e-3
 
     def server_rule(self) -> ServerRule:

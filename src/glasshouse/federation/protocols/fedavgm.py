@@ -7,6 +7,7 @@ Classification", arXiv:1909.06335, section 4.3.
 from dataclasses import dataclass
 from typing import ClassVar, final
 
+from glasshouse.federation.protocols.adaptive import SERVER_STEPS
 from glasshouse.federation.rounds import ParameterRounds
 from glasshouse.federation.server_rules import Momentum, ServerRule
 from glasshouse.interfaces import Traits
@@ -27,9 +28,7 @@ class FedAvgM(ParameterRounds):
         summary="FedAvg whose server adds momentum to the mean change",
         source="Hsu et al. 2019, arXiv:1909.06335",
     )
-    traits: ClassVar[Traits] = Traits(
-        sends="delta", allows=("gradient", "delta", "parameters"), like="fedavg", averages=False
-    )
+    traits: ClassVar[Traits] = SERVER_STEPS
     momentum: Share = 0.9
 
     def server_rule(self) -> ServerRule:
