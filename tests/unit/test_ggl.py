@@ -1,5 +1,7 @@
 """GGL: what it promises, what its detector sees, and how its parts behave on their own."""
 
+import copy
+import dataclasses
 import math
 from dataclasses import replace
 
@@ -21,6 +23,7 @@ from glasshouse.attacks.parts.matching.distance import objective
 from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import replica
 from glasshouse.errors import BadFile, BadValue, GlasshouseError, Inapplicable
+from glasshouse.federation.defenses.soteria import Soteria, feature_scores
 from glasshouse.images import mse
 from glasshouse.rng import Rng
 from glasshouse.testing.toys import toy
@@ -258,6 +261,36 @@ def test_the_detector_names_the_defence(name):
             assert strength == pytest.approx(next(iter(settings.values())), rel=0.25)
     if name == "clip":
         assert finding.parameters["norm"] == pytest.approx(1.0, rel=1e-4)
+
+
+def _perturbed(result, client, share):
+    """The gradient of a loss on what Soteria leaves of the representation, as GGL's text has it."""
+    one, shard = replica(result.view(client=client), subject="test"), result.setting.shard(client)
+    scores = feature_scores(one.model, one.last_linear(), shard.inputs)
+    kept = torch.ones(len(scores))
+    kept[scores.argsort()[: int(share * len(scores))]] = 0
+    model = copy.deepcopy(one.model).requires_grad_(True)
+    model.get_submodule(one.last_linear()).register_forward_pre_hook(lambda _, given: (given[0] * kept,))
+    torch.nn.functional.cross_entropy(model(shard.inputs), shard.labels).backward()
+    return {name: p.grad for name, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("form", ["none", "published", "perturbed"])
+@pytest.mark.parametrize("model", ["lenet_sigmoid", "lenet5"])
+def test_both_forms_of_soteria_are_named_in_every_precision(model, form, kind):
+    """12 clients of three networks each; the second model's features are often zero by themselves."""
+    chain = [Soteria(share=0.8)] if form == "published" else []
+    for seed in range(3):
+        result = toy(model=model, clients=4, defenses=chain, seed=seed)
+        for client in range(4):
+            one = replica(result.view(client=client), subject="test")
+            sent = _perturbed(result, client, 0.8) if form == "perturbed" else one.update.tensors
+            rounded = {name: sent[name].to(kind).float() for name in one.update.tensors}
+            changed = dataclasses.replace(one, update=dataclasses.replace(one.update, tensors=rounded))
+            finding = detect.detect(changed, rng=RNG)
+            assert finding.name == ("none" if form == "none" else "soteria")
+            assert finding.parameters.get("loss") == (detect.PERTURBED if form == "perturbed" else None)
 
 
 def test_without_a_defence_nothing_is_done_to_the_candidates_of_adaptive_attacks():

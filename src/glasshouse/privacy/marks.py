@@ -25,8 +25,30 @@ def zero_sums(weight: Tensor) -> Tensor:
     return sums
 
 
-def noise_of(weight: Tensor) -> float:
+def rounding_of(tensors: Mapping[str, Tensor]) -> float:
+    """Largest relative rounding error of an entry: of the narrowest format that holds every entry exactly.
+
+    An update that travelled in half precision shows it in its values, whatever type they are read as.
+
+    Examples:
+        >>> thirds = torch.full((64,), 1 / 3)
+        >>> rounding_of({"w": thirds}) == 2**-24, rounding_of({"w": thirds.bfloat16().float()}) == 2**-8
+        (True, True)
+    """
+    entries = [t[t != 0].float() for t in tensors.values() if t.is_floating_point()]
+    if sum(map(len, entries)) >= _SMALLEST_GRID:
+        for narrow in (torch.bfloat16, torch.float16):
+            if all(torch.equal(t.to(narrow).float(), t) for t in entries):
+                return torch.finfo(narrow).eps / 2
+    return torch.finfo(torch.float32).eps / 2
+
+
+def noise_of(weight: Tensor, *, rounding: float = 0.0) -> float:
     """Standard deviation of the noise in a last layer's weight gradient (K, F); 0 if rounding explains it.
+
+    Args:
+        weight: the gradient.
+        rounding: relative rounding error of its entries, as :func:`rounding_of` finds it.
 
     Examples:
         >>> honest = torch.tensor([[1.0, 2.0], [-1.0, -2.0]])
@@ -34,7 +56,11 @@ def noise_of(weight: Tensor) -> float:
         (0.0, 0.141)
     """
     noise = float(zero_sums(weight).square().mean()) ** 0.5
-    return noise if noise > ROUNDING * float(weight.cpu().double().square().mean()) ** 0.5 else 0.0
+    return (
+        noise
+        if noise > max(ROUNDING, rounding) * float(weight.cpu().double().square().mean()) ** 0.5
+        else 0.0
+    )
 
 
 def scattered_zeros(tensor: Tensor) -> float:

@@ -8,8 +8,9 @@ The shown columns tell their entries of r; the H hidden ones and c solve K - 1 l
 classes than hidden features the solution is exact to rounding, and nothing was hidden.
 
 Breaks when: there are not more classes than hidden features, several examples or steps, or no bias gradient;
-the update was rounded, or a second defence changed it: then the equations contradict each other. All are
-noticed, and nothing is restored.
+a second defence changed the update, or coarser rounding than half precision: then the equations contradict
+each other. All are noticed, and nothing is restored. In half precision equations and solution hold to that
+rounding.
 """
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 
 from glasshouse.attacks.parts.labels import sums
 from glasshouse.attacks.parts.replica import Replica
-from glasshouse.privacy.marks import ROUNDING
+from glasshouse.privacy.marks import ROUNDING, rounding_of
 
 _SMALLEST = 1e-3
 """Singular value, as a share of the largest, from which a direction counts as determined: errors of float32
@@ -49,6 +50,7 @@ def restore_columns(replica: Replica) -> Tensor | None:
         return None
     features[hidden] = solution.solution[:-1, 0]
     miss = (weight @ features + bias).log_softmax(0)[others] - slope[others].log()
-    if not float(miss.norm()) <= ROUNDING * (len(matrix) - matrix.shape[1]) ** 0.5:  # NaN contradicts, too
+    tolerance = max(ROUNDING, 2 * rounding_of(replica.update.tensors))  # of p on either side
+    if not float(miss.norm()) <= tolerance * (len(matrix) - matrix.shape[1]) ** 0.5:  # NaN contradicts, too
         return None
     return torch.outer(slope, features).to(received)
