@@ -16,8 +16,8 @@ The contribution of each example is known from the training itself, if it was re
 (:mod:`glasshouse.guard.watch`), or from a pass of the examples through the received model (and, after several
 steps, through the updated one).
 
-For models of sentences, see :mod:`glasshouse.guard.sentences`: a sentence exposed in the update is a leak of
-the first attention layer.
+For models of sentences, see :mod:`glasshouse.guard.sentences`: a sentence is exposed in the update by the
+first attention layer, or by a fixed combination of rows of any tensor.
 
 The check does not search: what gradient inversion, or a network trained to read updates, would recover is not
 covered.
@@ -28,7 +28,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Final, final
+from typing import Any, Final, final
 
 import torch
 from torch import Tensor, nn
@@ -66,7 +66,9 @@ class Preflight:
             present or indicated, as the signs then reveal nothing.
         wrong_classes: number of classes that the signs indicate and no example has.
         controlled: the control passed: in an update of a single example, that one was found and no other.
-        unseen: trainable tensors that were not checked, as they could not be differentiated.
+        unseen: trainable tensors that were not checked, as they could not be differentiated, or as each row
+            has inputs of its own (convolutions in groups).
+        seen: share of the update's numbers that was looked at.
         sentences: the result for a model of sentences; None for other models.
     """
 
@@ -76,7 +78,14 @@ class Preflight:
     wrong_classes: int
     controlled: bool
     unseen: tuple[str, ...]
+    seen: float = 1.0
     sentences: SentencePreflight | None = None
+
+    @property
+    def coverage(self) -> str:
+        """What was looked at, in words."""
+        names = f"; not looked at: {', '.join(self.unseen)}" if self.unseen else ""
+        return f"looked at {math.floor(1000 * self.seen) / 10:g} % of the update{names}"
 
     def standing(self, what: What) -> tuple[int, ...]:
         """Indices of the examples whose inputs, or features, are exposed in the update."""
@@ -84,11 +93,12 @@ class Preflight:
 
     @property
     def summary(self) -> str:
-        """One sentence; two for a model of sentences."""
+        """One sentence; three for a model of sentences."""
         if not self.controlled:
             return "Nothing can be said: an update of one of your examples did not show it, or showed others."
         if self.sentences is not None:
-            return self.sentences.summary
+            fixed = self._count(len({leak.example for leak in self.leaks if leak.by == "fixed rows"}))
+            return f"{self.sentences.summary} Fixed combinations of rows isolate {fixed} of them."
         inputs, features = (self._count(len(self.standing(what))) for what in ("input", "features"))
         return (
             f"inputs of {inputs} of your {self.examples} examples, features of {features}, "
@@ -160,9 +170,9 @@ class Examples:
         kind: of the update.
         layers: contributions to each layer that can be checked.
         head: the last layer, before the output.
-        pursued: what the examples add along rows that a server may combine; None for sentences, and in sums.
+        pursued: what the examples add along rows that a server may combine; None in sums.
         controlled: the control passed: in an update of one of them only that one is found.
-        sentences: the model and its tokens, for a model of sentences; all else is then empty.
+        sentences: the model and its tokens, for a model of sentences; it has no ``layers``.
     """
 
     labels: Tensor
@@ -195,8 +205,9 @@ class Examples:
                 got=f"'{kind}' of {', '.join(list(update)[:3]) or 'nothing'}",
                 fix="subtract what was received from the parameters that are sent",
             )
+        pursued = pursue(in_mode(model, TRAINING if model.training else EVALUATION), own, memory)
         if isinstance(model, ReadsSentences):
-            return cls(labels=labels, kind=kind, sentences=(model, inputs))
+            return cls(labels=labels, kind=kind, pursued=pursued, sentences=(model, inputs))
         seen = watched.layers(model, inputs) if watched is not None else None
         traces = _pass_through(update, model, inputs, labels, kind) if seen is None else seen
         return cls(
@@ -213,11 +224,7 @@ class Examples:
                 if one.is_flat
             ),
             head=traces[-1],
-            pursued=pursue(
-                in_mode(model, TRAINING if model.training else EVALUATION),
-                own,
-                memory,
-            ),
+            pursued=pursued,
             controlled=_control(inputs),
         )
 
@@ -235,7 +242,7 @@ class Examples:
                 fix="do not send it: the model that was received, or the training, overflows",
             )
         if self.sentences is not None:
-            return _of_sentences(update, *self.sentences)
+            return self._in_sentences(update, *self.sentences)
         assert self.head is not None
         leaks: dict[tuple[int, What], Leak] = {}
         for one in self.layers:
@@ -253,7 +260,37 @@ class Examples:
             labels=tuple(i for i, label in enumerate(self.labels.tolist()) if label in classes),
             wrong_classes=len(classes - set(self.labels.tolist())),
             controlled=self.controlled,
-            unseen=() if self.pursued is None else self.pursued.unseen(update),
+            **self._coverage(update),
+        )
+
+    def _coverage(self, update: Mapping[str, Tensor]) -> dict[str, Any]:
+        unseen = () if self.pursued is None else self.pursued.unseen(update)
+        missed = sum(update[name].numel() for name in unseen)
+        return {"unseen": unseen, "seen": 1 - missed / max(1, sum(t.numel() for t in update.values()))}
+
+    def _in_sentences(self, update: Mapping[str, Tensor], model: nn.Module, tokens: Tensor) -> Preflight:
+        """What the first attention layer exposes, and fixed combinations of rows of all tensors."""
+        assert isinstance(model, ReadsSentences)
+        assert self.pursued is not None
+        seen = preflight_sentences(update, model, tokens)
+        module, _ = model.anatomy.blocks[0].projections()["value"]
+        layer = next(name for name, one in model.named_modules() if one is module)
+        rows = tuple(range(seen.rows))
+        spanned = [
+            Leak(example=i, what="input", layer=layer, by="all rows", missing=0.0, rows=rows)
+            for i in seen.standing
+        ]
+        fixed = [
+            leak for leak in self.pursued.find_in(_in_range(update)) if leak.example not in seen.standing
+        ]
+        return Preflight(
+            examples=seen.sentences,
+            leaks=(*spanned, *fixed),
+            labels=(),
+            wrong_classes=0,
+            controlled=seen.controlled,
+            **self._coverage(update),
+            sentences=seen,
         )
 
 
@@ -266,30 +303,6 @@ def _pass_through(
         return before
     after = _trace_linear(_moved(model, update), inputs, labels, kind)
     return [replace(a, pulls=(a.pulls + b.pulls) / 2) for a, b in zip(before, after, strict=True)]
-
-
-def _of_sentences(update: Mapping[str, Tensor], model: nn.Module, tokens: Tensor) -> Preflight:
-    """What is exposed in the first attention layer; the other weights are not checked."""
-    assert isinstance(model, ReadsSentences)
-    seen = preflight_sentences(update, model, tokens)
-    module, _ = model.anatomy.blocks[0].projections()["value"]
-    layer = next(name for name, one in model.named_modules() if one is module)
-    return Preflight(
-        examples=seen.sentences,
-        leaks=tuple(
-            Leak(
-                example=i, what="input", layer=layer, by="all rows", missing=0.0, rows=tuple(range(seen.rows))
-            )
-            for i in seen.standing
-        ),
-        labels=(),
-        wrong_classes=0,
-        controlled=seen.controlled,
-        unseen=tuple(
-            n for n, p in model.named_parameters() if p.ndim > 1 and n in update and not n.startswith(layer)
-        ),
-        sentences=seen,
-    )
 
 
 def _trace_linear(model: nn.Module, inputs: Tensor, labels: Tensor, kind: Kind) -> list[LayerTrace]:

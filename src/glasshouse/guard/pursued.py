@@ -60,16 +60,19 @@ class Pursued:
         count: B.
         before: the same for the model of the last round; None: it is not known.
         sent: the update of the last round, by name.
+        tables: embeddings, by name: their rows belong to words, so that only their columns read a sentence.
     """
 
     pulls: Pulls
     count: int
     before: Pulls | None = None
     sent: Mapping[str, Tensor] = field(default_factory=dict)
+    tables: frozenset[str] = frozenset()
 
     def unseen(self, update: Mapping[str, Tensor]) -> tuple[str, ...]:
-        """The tensors of ``update`` that could not be looked at."""
-        return tuple(name for name in self.pulls.unseen if name in update)
+        """The tensors of ``update`` that could not be looked at: also where rows have inputs of their own."""
+        without = [side.name for side in self.pulls.sides if side.directions is None]
+        return tuple(name for name in (*self.pulls.unseen, *without) if name in update)
 
     def find_in(self, update: Mapping[str, Tensor], *, missing: float = CLEAR) -> list[Leak]:
         """The examples that fixed read-outs expose in ``update``, one leak per example and tensor.
@@ -82,6 +85,7 @@ class Pursued:
         if self.before is not None:
             sides += [replace(side, name=f"{side.name}{AGO}") for side in self.before.sides]
         leaks: dict[tuple[int, str, bool], Leak] = {}
+        sides = [side for side in sides if side.transposed or side.name not in self.tables]
         for group in groups_of(side for side in sides if side.name in sent):
             for leak in self._in_group(_without_empty_rows(group, sent), sent, missing):
                 key = leak.example, leak.tensor, leak.transposed
@@ -176,6 +180,9 @@ def pursue(model: nn.Module, own: Own, memory: Memory | None = None) -> Pursued:
         if is_second and memory.model is not None
         else None,
         sent=memory.sent or {},
+        tables=frozenset(
+            f"{name}.weight" for name, part in model.named_modules() if isinstance(part, nn.Embedding)
+        ),
     )
 
 

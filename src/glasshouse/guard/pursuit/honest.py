@@ -104,14 +104,12 @@ class Found:
         given: what it gives away.
         rows: number of rows of the read-out that isolates an example in most batches.
         hits: share of the batches in which that one does.
-        read_outs: what the search found.
     """
 
     names: tuple[str, ...]
     given: Given
     rows: int
     hits: float
-    read_outs: ReadOuts
 
 
 @final
@@ -167,11 +165,16 @@ class Ranges:
 _NOTHING: Final = Given(rows=0.0, rows_visible=0.0, excess=0.0, excess_visible=0.0, focus=0.0)
 
 
-def halves(own: Own) -> tuple[slice, slice, int]:
-    """Which examples are searched and which judged, and the size of the batches they are judged in."""
-    judged = min(JUDGED, len(own) // 2)
+def turns(own: Own) -> tuple[list[tuple[slice, slice]], int]:
+    """Which examples are searched and which judged, and the size of the batches they are judged in.
+
+    Few examples take both parts in turn: chance would otherwise decide what is found among so few.
+    """
+    judged = min(JUDGED, max(len(own) // 2, len(own) - SEARCHED))
     searched = min(SEARCHED, len(own) - judged)
-    return slice(0, searched), slice(searched, searched + judged), min(_BATCH, judged)
+    first, second = slice(0, searched), slice(searched, searched + judged)
+    pairs = [(first, second)] if judged == JUDGED else [(first, second), (second, first)]
+    return pairs, min(_BATCH, judged)
 
 
 def look(groups: Sequence[Group], own: Own) -> list[Found]:
@@ -179,26 +182,27 @@ def look(groups: Sequence[Group], own: Own) -> list[Found]:
 
     Single rows are not searched for, so that they are judged on all examples.
     """
-    first, second, batch = halves(own)
+    pairs, batch = turns(own)
     every = []
     for group in groups:
-        read_outs = search(group.pulls[first])
         single = ReadOuts.single(group.pulls.shape[1])
-        lone = judge(group.pulls[second], single, batch=batch)
         sized = judge(group.sizes, single, batch=min(_BATCH, len(own)))
-        both = single + read_outs
-        all_of_it = judge(group.pulls[second], both, batch=batch)
+        clear, visible, best = 0.0, 0.0, (0.0, 0)
+        for first, second in pairs:
+            both = single + search(group.pulls[first])
+            lone = judge(group.pulls[second], single, batch=batch)
+            joint = judge(group.pulls[second], both, batch=batch)
+            clear += (joint.clear - lone.clear) / len(pairs)
+            visible += (joint.visible - lone.visible) / len(pairs)
+            best = max(best, (joint.hits, int((both.weights[joint.best] != 0).sum())))
         given = Given(
             rows=sized.clear,
             rows_visible=sized.visible,
-            excess=all_of_it.clear - lone.clear,
-            excess_visible=all_of_it.visible - lone.visible,
+            excess=clear,
+            excess_visible=visible,
             focus=sized.focus,
         )
-        rows = int((both.weights[all_of_it.best] != 0).sum())
-        every.append(
-            Found(names=group.names, given=given, rows=rows, hits=all_of_it.hits, read_outs=read_outs)
-        )
+        every.append(Found(names=group.names, given=given, hits=best[0], rows=best[1]))
     return every
 
 
@@ -230,19 +234,20 @@ def learn(model: nn.Module, own: Own, *, steps: Sequence[int] = STEPS) -> Ranges
     for seed in range(FRESH):
         fresh, kept = initialise_again(model, seed=seed)
         recipe = RECIPES[seed] if seed < len(RECIPES) else None
+        mine = _shuffled(tried, seed)
         for number, one in enumerate(_train(fresh, own, recipe=recipe, steps=steps)):
             try:
-                pulls = pulls_of(one, tried)
+                pulls = pulls_of(one, mine)
             except BadValue:
                 if not number:
                     raise
                 break  # its training diverged
-            found.append(look(groups_of(pulls.sides), tried))
+            found.append(look(groups_of(pulls.sides), mine))
             if not number:
                 as_initialised.append(found[-1])
             for name, lengths in pulls.lengths.items():
                 least[name] = min(least.get(name, 1.0), used(lengths))
-    batch = halves(tried)[2]
+    batch = turns(tried)[1]
     names = dict.fromkeys(name for one in found for group in one for name in group.names)
     return Ranges(
         tensors={
@@ -276,8 +281,7 @@ def learn_rounds(model: nn.Module, own: Own, *, models: int = FRESH) -> Range:
         fresh, _ = initialise_again(model, seed=seed)
         steps = (_WARM * (seed % 2),)
         one = next(iter(_train(fresh, own, recipe=RECIPES[1], steps=steps)), None)
-        order = torch.randperm(len(tried), generator=torch.Generator().manual_seed(seed))
-        mine = tried[order]
+        mine = _shuffled(tried, seed)
         if one is None:
             continue  # its training diverged
         before = pulls_of(one, mine)
@@ -285,8 +289,8 @@ def learn_rounds(model: nn.Module, own: Own, *, models: int = FRESH) -> Range:
             look(stacked(before, pulls_of(moved, mine)), mine) for moved in _moved(one, mine[: _BATCH // 2])
         ]
         worst.append(_most([each.given for groups in found for each in groups]))
-    spread = PARTS if models == FRESH else ()
-    return _range_of(worst, halves(tried)[2], worst, measures=spread, chance=CHANCE_ROUNDS)
+    spread = worst if models == FRESH else ()
+    return _range_of(worst, turns(tried)[1], spread, chance=CHANCE_ROUNDS)
 
 
 def _moved(model: nn.Module, some: Own) -> Iterator[nn.Module]:
@@ -314,6 +318,11 @@ def _tried(own: Own) -> Own:
     return own[: SEARCHED + JUDGED]
 
 
+def _shuffled(own: Own, seed: int) -> Own:
+    """In another order: on which examples one searches and judges is part of the spread of honest models."""
+    return own[torch.randperm(len(own), generator=torch.Generator().manual_seed(seed))]
+
+
 def _of(found: Sequence[Found], name: str) -> Given:
     """The largest values of the groups that a tensor is part of."""
     return _most([one.given for one in found if name in one.names])
@@ -329,20 +338,17 @@ def _range_of(
     batch: int,
     fresh: Sequence[Given] = (),
     *,
-    measures: Sequence[str] = ("rows", "rows_visible", "focus"),
     chance: float = CHANCE,
 ) -> Range:
     """Limits by the spread of honest models.
 
-    What single rows isolate varies among fresh models: the limit is what a share of ``chance`` of further
-    ones exceeds, and at least a margin over all that was measured. What combinations of one round add is
-    nearly always nothing: a margin over all that was measured.
+    What models isolate varies among fresh ones: the limit is what a share of ``chance`` of further ones
+    exceeds, and at least a margin over all that was measured.
 
     Args:
         every: measured, trained models too.
         batch: size of the batches in which their combinations were judged.
         fresh: of these, the models by whose spread limits are set.
-        measures: whose limits are set by spread.
         chance: share of further models that may exceed a limit.
     """
     many = MANY / min(batch, MANY)  # in smaller batches: as many examples
@@ -356,7 +362,7 @@ def _range_of(
     }
     focused = {m: most[m] + margins[m] for m in PARTS}
     limits = dict(focused)
-    for m in measures:
+    for m in PARTS if fresh else ():
         limits[m] = max(limits[m], _predict_most([getattr(one, m) for one in fresh], chance))
     return Range(most=Given(**most), limits=Given(**limits), focused=Given(**focused))
 

@@ -14,6 +14,7 @@ from glasshouse.errors import BadValue
 from glasshouse.guard.mitigate import mitigate
 from glasshouse.guard.preflight import preflight
 from glasshouse.guard.pursued import Memory
+from glasshouse.guard.pursuit.limits import COVERED
 from glasshouse.guard.watch import Watched, watch
 from glasshouse.integrations.flower.examiner import Examples
 from glasshouse.integrations.flower.lookout import Lookout
@@ -111,14 +112,11 @@ class _Preflight:
             outcome = preflight(update, network, *examples, watched=layers, memory=memory)
         except BadValue as error:  # an update that overflows cannot be checked
             return report.refuse("the update cannot be checked", [str(error)])
-        # Of sentences one layer is read by design; the others are named in the report.
-        missed = bool(outcome.unseen) and outcome.sentences is None
-        if missed and not (settings.unchecked or settings.reports_only):
-            why = f"not looked at: {', '.join(outcome.unseen[:3])}"
+        if outcome.seen < COVERED and not (settings.unchecked or settings.reports_only):
+            why = f"{outcome.coverage} ({COVERED:.0%} are needed)"
             return report.refuse("part of the update could not be checked", [outcome.summary, why])
-        unseen = [f"not looked at: {', '.join(outcome.unseen)}"] if outcome.unseen else []
         standing = {leak.example for leak in outcome.leaks}
-        also = [*unseen, *([lookout.summary] if lookout.tried else [])]
+        also = [outcome.coverage, *([lookout.summary] if lookout.tried else [])]
         if len(standing) <= settings.most and outcome.controlled:
             report.add("sent", [outcome.summary, *also])
             return self._remember(reply, network, update, report)
