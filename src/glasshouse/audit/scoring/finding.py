@@ -142,6 +142,7 @@ def finding_of(cell: Cell, attack: Plugin, measured: Measurement, runs: Sequence
         verdict=decision.verdict,
         reason=decision.reason,
         remedy=decision.remedy,
+        lacks=decision.lacks,
         chosen=chosen_words(attack),
         given=given_words(scenario, attack),
         seconds=sum(outcome.seconds for run in runs for outcome in run.outcomes),
