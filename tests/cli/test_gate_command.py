@@ -1,15 +1,20 @@
 """``glasshouse gate``: keys, the policy in sentences, and the officer's page."""
 
+import html
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import glasshouse
 from glasshouse.cli.main import main
 from glasshouse.gate.desk import Desk, Payload
 from glasshouse.gate.log import Log
 from glasshouse.gate.message import Origin, Outgoing
 from glasshouse.gate.policy import read_policy
+from glasshouse.gate.words import CHANGED, REFUSED
 
 POLICY = """
 format = 1
@@ -76,12 +81,22 @@ def test_the_officers_page(site, capsys, name):
     filled(site)
     capsys.readouterr()
     assert code("report", "gate.jsonl", "--page", name) == 0
-    said, page = capsys.readouterr().out, (site / name).read_text()
+    said, page = capsys.readouterr().out, html.unescape((site / name).read_text())
+    assert "numbers or texts that the site has not listed" in page
+    assert "of at most 8" in page
     for text in (said, page):
         assert "2 messages left this site, 1 were refused" in text
         assert "Uploaded code may be able to go around the gate" in text
         assert "unlisted" in text
         assert "Data set scans: epsilon" in text
+
+
+def test_every_rule_has_a_sentence_and_every_sentence_a_rule():
+    """A rule that is only a code says nothing to a site's officer."""
+    source = Path(glasshouse.__file__).parent
+    written = [path.read_text() for path in (*source.glob("gate/*.py"), *source.glob("integrations/*/*.py"))]
+    rules = {rule for text in written for rule in re.findall(r'(?:Reason\(\s*rule=|\.refuse\()"(\w+)"', text)}
+    assert rules == REFUSED.keys() | CHANGED.keys()
 
 
 def test_the_report_as_json(site, capsys):

@@ -251,6 +251,25 @@ def test_secure_sums_leave_only_where_the_policy_says_so(tmp_path):
                 assert "norm" in made.entries("out")[0]["unjudged"]
 
 
+@pytest.mark.parametrize("form", ["bare", "tensors_beside"])
+def test_where_a_mask_is_required_nothing_bare_leaves(tmp_path, form):
+    with world(tmp_path, {"secure_sum": "required"}) as made:
+
+        async def push():
+            made.link.ask(made.model)
+            await made.node.call("activate-node", public_key=b"the node's public key")
+            asked = await made.node.receive()
+            received = {n: a.numpy() for n, a in asked.content["arrays"].items()}
+            content = deeds.reply("honest", received, seed=0, turn=0)
+            if form == "tensors_beside":
+                content[names.SECURE_RECORD] = ConfigRecord({"masked_params": [b"masked"]})
+            await made.node.push(Message(content, reply_to=asked))
+
+        play(push())
+        assert made.link.answer().has_error()
+        assert "secure_sum" in made.entries("out")[0]["rules"]
+
+
 LEGACY = ["fitres.parameters", "fitres.num_examples", "fitres.metrics", "fitres.status"]
 
 

@@ -10,15 +10,20 @@ pytest.importorskip("nvflare")
 from nvflare.apis.dxo import DXO, DataKind, from_shareable
 from nvflare.apis.event_type import EventType
 from nvflare.apis.filter import ContentBlockedException
-from nvflare.apis.fl_constant import FLContextKey, ReservedKey, ReturnCode
+from nvflare.apis.fl_constant import EventScope, FedEventHeader, FLContextKey, ReservedKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.fl_exception import UnsafeComponentError
 from nvflare.apis.shareable import Shareable, make_reply
 
+from glasshouse.cli.gate import Deed
+from glasshouse.cli.gate import gate as command
+from glasshouse.errors import BadFile, BadValue
 from glasshouse.gate.log import create_key, read_public_key, verify
+from glasshouse.gate.policy import parse_policy
+from glasshouse.integrations.nvflare import launch
 from glasshouse.integrations.nvflare import site as module
-from glasshouse.integrations.nvflare.install import differences, main, planned
-from glasshouse.integrations.nvflare.site import GateIn, GateJobs, GateOut
+from glasshouse.integrations.nvflare.install import differences, planned
+from glasshouse.integrations.nvflare.site import GateEvents, GateIn, GateJobs, GateOut
 
 POLICY = """
 format = 1
@@ -28,6 +33,7 @@ dataset = "scans"
 norm = 2.5
 {more}
 """
+POLICY_TABLE = {"format": 1, "site": "ward-3", "dataset": "scans", "out": {"norm": 2.5}}
 STEPS = "NUM_STEPS_CURRENT_ROUND"
 
 
@@ -203,37 +209,58 @@ def test_a_site_may_allow_scripts_in_the_process():
     built({"path": EXECUTOR, "args": {"execution_mode": "in_process"}}, in_process=True)
 
 
+def permissions():
+    lead = {"view": "any", "shell_commands": "o:site"}
+    return {"format_version": "1.0", "permissions": {"project_admin": "any", "lead": lead}}
+
+
 @pytest.fixture
 def folder(tmp_path):
-    (tmp_path / "local").mkdir()
+    local = tmp_path / "local"
+    local.mkdir()
+    launcher = "nvflare.app_common.job_launcher.client_process_launcher.ClientProcessJobLauncher"
     resources = {
         "format_version": 2,
         "allow_log_streaming": True,
         "components": [
             {"id": "gpu", "path": "nvflare.x.GPU"},
+            {"id": "process_launcher", "path": launcher, "args": {}},
             {"id": "s", "path": "nvflare.app_common.logging.site_log_streamer.SiteLogStreamer"},
         ],
     }
-    (tmp_path / "local" / "resources.json.default").write_text(json.dumps(resources))
+    (local / "resources.json.default").write_text(json.dumps(resources))
+    (local / "authorization.json.default").write_text(json.dumps(permissions()))
     (tmp_path / "gate.toml").write_text(POLICY.format(more=""))
     return tmp_path
 
 
+def install(folder, **options):
+    return command(Deed.install, folder, policy=folder / "gate.toml", kind="nvflare", **options)
+
+
 def test_installing_closes_what_stood_open(folder, capsys):
-    arguments = [str(folder), "--policy", str(folder / "gate.toml")]
-    assert main([*arguments, "--check"]) == 1
-    assert main(arguments) == 0
-    assert main([*arguments, "--check"]) == 0
+    assert install(folder, compare=True) == 1
+    assert install(folder) == 0
+    assert install(folder, compare=True) == 0
     out = capsys.readouterr().out
-    assert "grade A" in out
+    assert "grade B" in out
     assert "meet no result filter" in out
     resources = json.loads((folder / "local" / "resources.json").read_text())
-    assert [one["id"] for one in resources["components"]] == ["gpu", "glasshouse_gate_jobs"]
+    named = [one["id"] for one in resources["components"]]
+    assert named == ["gpu", "glasshouse_gate_launcher", "glasshouse_gate_jobs"]
     assert resources["allow_log_streaming"] is False
 
 
+def test_the_servers_console_reads_no_file_of_the_site(folder):
+    assert install(folder) == 0
+    rights = json.loads((folder / "local" / "authorization.json").read_text())["permissions"]
+    assert rights["project_admin"]["shell_commands"] == "none"
+    assert rights["project_admin"]["submit_job"] == "any"
+    assert rights["lead"] == {"view": "any", "shell_commands": "none"}
+
+
 def test_a_second_scope_is_a_difference(folder):
-    assert main([str(folder), "--policy", str(folder / "gate.toml")]) == 0
+    assert install(folder) == 0
     path = folder / "local" / "privacy.json"
     table = json.loads(path.read_text())
     path.write_text(json.dumps({**table, "scopes": [*table["scopes"], {"name": "open"}]}))
@@ -241,12 +268,146 @@ def test_a_second_scope_is_a_difference(folder):
     assert differences(plan) == [path]
 
 
-def test_scripts_in_the_process_are_grade_b(folder, capsys):
-    assert main([str(folder), "--policy", str(folder / "gate.toml"), "--in-process"]) == 0
+def test_scripts_in_the_process_are_grade_c(folder, capsys):
+    assert install(folder, in_process=True) == 0
     assert "not a gate" in capsys.readouterr().out
 
 
-def test_a_folder_that_is_no_site_is_refused(tmp_path, capsys):
+def test_jobs_in_containers_are_not_started_by_this_gate(folder):
+    path = folder / "local" / "resources.json"
+    path.write_text(json.dumps({"components": [{"id": "l", "path": "nvflare.x.ClientDockerJobLauncher"}]}))
+    with pytest.raises(BadFile, match="containers"):
+        install(folder)
+
+
+def test_a_folder_that_is_no_site_is_refused(tmp_path):
     (tmp_path / "gate.toml").write_text(POLICY.format(more=""))
-    assert main([str(tmp_path), "--policy", str(tmp_path / "gate.toml")]) == 2
-    assert "startup/" in capsys.readouterr().err
+    with pytest.raises(BadFile, match="startup/"):
+        install(tmp_path)
+
+
+def test_flowers_gate_is_run_and_flares_is_installed(folder):
+    with pytest.raises(BadValue, match="gate run"):
+        command(Deed.install, folder, policy=folder / "gate.toml")
+    with pytest.raises(BadValue, match="gate install"):
+        command(Deed.run, policy=folder / "gate.toml", kind="nvflare", to="here:1")
+    with pytest.raises(BadValue, match="a site's folder"):
+        command(Deed.install, policy=folder / "gate.toml", kind="nvflare")
+
+
+def fired(policy, direction="out", scope=EventScope.FEDERATION):
+    """An event with a row of data, after the site's component has seen it."""
+    data = Shareable({"row": [1.0] * 99})
+    data.set_header(FedEventHeader.DIRECTION, direction)
+    ctx = context()
+    ctx.set_prop(FLContextKey.EVENT_SCOPE, scope, private=True, sticky=False)
+    ctx.set_prop(FLContextKey.EVENT_DATA, data, private=True, sticky=False)
+    GateEvents(policy).handle_event("fed.analytix_log_stats", ctx)
+    return data
+
+
+def test_an_event_for_the_federation_stays(gate):
+    opened = gate()
+    data = fired(opened.policy)
+    assert "row" not in data
+    assert data.get_header(FedEventHeader.DIRECTION) == "in"  # FLARE's sender passes over these
+    entry = last(opened)
+    assert (entry["action"], entry["kind"], entry["bytes_out"]) == ("refused", "event", 0)
+    assert "fed_event" in entry["rules"]
+
+
+def test_events_of_the_server_and_of_the_process_are_left_alone(gate):
+    opened = gate()
+    assert "row" in fired(opened.policy, direction="in")
+    assert "row" in fired(opened.policy, scope=EventScope.LOCAL)
+
+
+# The site's launcher, which looks at a whole job before any of its code can run.
+
+SCRIPT = {"execution_mode": "external_process", "command": ["python3", "-u", "custom/train.py", "--lr", "1"]}
+
+
+def app(folder, *, client=None, config="config_fed_client.json"):
+    """A job's folder at a site."""
+    place = folder / "job" / "app_site-1"
+    (place / "config").mkdir(parents=True)
+    (place / "custom" / "nvflare_decomposers").mkdir(parents=True)
+    (place / "custom" / "train.py").write_text("print('train')")
+    executor = {"tasks": ["train"], "executor": {"path": EXECUTOR, "args": SCRIPT}}
+    table = {"executors": [executor], "components": [], "task_result_filters": [], **(client or {})}
+    (place / "config" / config).write_text(json.dumps(table))
+    return place
+
+
+def found(place, policy=None, meta=None, *, in_process=False):
+    rules = module.read_policy(policy) if policy else parse_policy(POLICY_TABLE)
+    reasons = launch.examine_job(
+        place, meta or {}, rules, allow=launch.COMPONENTS, in_process=in_process,
+        digest=launch.app_digest(place),
+    )  # fmt: skip
+    return [reason.rule for reason in reasons]
+
+
+def test_an_honest_job_may_start_and_its_code_leaves_the_processs_path(tmp_path):
+    place = app(tmp_path)
+    assert found(place) == []
+    launch.move_code(place)
+    assert not (place / "custom").exists()
+    assert (place / "uploaded" / "train.py").exists()
+    (executor,) = json.loads((place / "config" / "config_fed_client.json").read_text())["executors"]
+    assert executor["executor"]["args"]["command"] == ["python3", "-u", "uploaded/train.py", "--lr", "1"]
+
+
+def test_a_command_in_one_text_is_pointed_to_the_code_too(tmp_path):
+    text = {"tasks": ["train"], "executor": {"path": EXECUTOR, "args": {"command": "python3 custom/a.py x"}}}
+    place = app(tmp_path, client={"executors": [text]})
+    launch.move_code(place)
+    assert "python3 uploaded/a.py x" in (place / "config" / "config_fed_client.json").read_text()
+
+
+IN_PROCESS = {"tasks": ["train"], "executor": {"path": EXECUTOR, "args": {"execution_mode": "in_process"}}}
+UNSAID = {"tasks": ["train"], "executor": {"path": EXECUTOR, "args": {"execution_mode": "{mode}"}}}
+
+
+@pytest.mark.parametrize(
+    ("client", "rule"),
+    [
+        ({"components": [{"path": "late.Handler"}]}, "job_component"),
+        (
+            {"task_result_filters": [{"tasks": ["train"], "filters": [{"path": "late.Filter"}]}]},
+            "job_component",
+        ),
+        ({"executors": [IN_PROCESS]}, "job_component"),
+        ({"executors": [UNSAID]}, "job_component"),
+        ({"executors": [{"tasks": ["train"]}]}, "job_component"),
+    ],
+)
+def test_a_job_that_could_act_in_the_filters_place_may_not(tmp_path, client, rule):
+    assert found(app(tmp_path, client=client)) == [rule]
+
+
+def test_a_configuration_in_another_format_is_not_overlooked(tmp_path):
+    place = app(tmp_path)
+    (place / "config" / "config_fed_client.conf").write_text("{}")
+    assert found(place) == ["job_config"]
+    assert found(app(tmp_path / "b", config="config_fed_client.yml")) == ["job_config"]
+
+
+def test_links_and_other_scopes_are_refused(tmp_path):
+    place = app(tmp_path)
+    assert found(place, meta={"scope": "open"}) == ["scope"]
+    (place / "custom" / "link.py").symlink_to("/etc/hostname")
+    assert found(place) == ["job_files"]
+
+
+def test_another_app_than_approved_is_refused_whatever_flare_adds(tmp_path):
+    place = app(tmp_path)
+    digest = launch.app_digest(place)
+    (place / "custom" / ".__nvfl_sig.json").write_text("{}")
+    assert launch.app_digest(place) == digest
+    table = {**POLICY_TABLE, "apps": [f"sha256:{digest}"]}
+    policy = parse_policy(table)
+    arguments = {"allow": launch.COMPONENTS, "in_process": False}
+    assert launch.examine_job(place, {}, policy, digest=digest, **arguments) == []
+    (reason,) = launch.examine_job(place, {}, policy, digest="0" * 64, **arguments)
+    assert reason.rule == "app"

@@ -9,31 +9,15 @@ import typer
 from glasshouse.cli.parts.importing import importing
 from glasshouse.cli.parts.options import Json
 from glasshouse.cli.parts.output import say, say_json
-from glasshouse.errors import BadFile, BadValue
+from glasshouse.errors import BadValue
 from glasshouse.gate.certificates import create_certificates
 from glasshouse.gate.log import Verified, create_key, public_path, read_public_key, verify
 from glasshouse.gate.policy import Policy, read_policy
-from glasshouse.registry import load
-from glasshouse.report import words
-from glasshouse.report.numbers import plain
-from glasshouse.results.exhibits import Place, table
-from glasshouse.results.records import Exhibit
+from glasshouse.gate.words import say_uncovered
+from glasshouse.registry import arguments, load
 
 if TYPE_CHECKING:
-    from glasshouse.gate.summary import Job, Spent, Summary
-    from glasshouse.report.html import Verdict
-
-_COLUMNS = (
-    "run",
-    "app",
-    "passed",
-    "changed",
-    "refused",
-    "observed",
-    "bytes that left",
-    "refused by",
-    "epsilon",
-)
+    from glasshouse.gate.summary import Job
 
 
 class Deed(StrEnum):
@@ -42,6 +26,7 @@ class Deed(StrEnum):
     run = "run"
     keys = "keys"
     check = "check"
+    install = "install"
     report = "report"
     verify = "verify"
     head = "head"
@@ -49,9 +34,15 @@ class Deed(StrEnum):
 
 def gate(
     deed: Annotated[
-        Deed, typer.Argument(help="run, keys, check: of --policy; report, verify, head: of LOG")
+        Deed,
+        typer.Argument(
+            help="run, keys, check: of --policy; install: in FOLDER; report, verify, head: of LOG"
+        ),
     ] = Deed.run,
-    log: Annotated[Path | None, typer.Argument(help="the gate's log, for report, verify and head")] = None,
+    log: Annotated[
+        Path | None,
+        typer.Argument(help="the gate's log, for report, verify and head; a site's folder, for install"),
+    ] = None,
     *,
     policy: Annotated[Path, typer.Option(help="the site's policy")] = Path("site.toml"),
     kind: Annotated[str, typer.Option("--framework", help="glasshouse list gates")] = "flower",
@@ -61,6 +52,10 @@ def gate(
     root_certificates: Annotated[Path | None, typer.Option(help="PEM: the server's authorities")] = None,
     insecure: Annotated[bool, typer.Option(help="no TLS; loopback only")] = False,
     observe: Annotated[bool, typer.Option(help="only write what would have been done")] = False,
+    in_process: Annotated[bool, typer.Option(help="install: scripts may share the filters' process")] = False,
+    compare: Annotated[
+        bool, typer.Option("--check", help="install: compare only; exit code 1 if any differs")
+    ] = False,
     key: Annotated[
         Path | None, typer.Option(help="the gate's public key; default: as --policy names it")
     ] = None,
@@ -72,6 +67,13 @@ def gate(
     if deed in (Deed.report, Deed.verify, Deed.head):
         checked = _verified(deed, log, key or public_path(_key_path(policy)), kept_head)
         return _read(deed, checked, policy, page, as_json=as_json)
+    if deed is Deed.install:
+        if log is None:
+            raise BadValue("glasshouse gate install", needs="a site's folder", got="none", fix="name it")
+        chosen = {"in_process": True} if in_process else {}
+        differs, told = load("gates", kind)(**chosen).install(log, policy, observe=observe, check=compare)
+        say(told)
+        return int(compare and differs)
     site = read_policy(policy)
     if deed is Deed.keys:
         return _make_keys(site)
@@ -80,8 +82,12 @@ def gate(
         return 0
     if not to:
         raise BadValue("glasshouse gate run", needs="the server's address", got="none", fix="--to HOST:PORT")
-    ends = {"listen": listen, "to": to, "certificate": certificate, "root_certificates": root_certificates}
-    load("gates", kind)(**ends, insecure=insecure).run(site, observe=observe)
+    ends = {
+        "listen": listen, "to": to, "certificate": certificate, "root_certificates": root_certificates,
+        "insecure": insecure,
+    }  # fmt: skip
+    maker = load("gates", kind)
+    maker(**{name: end for name, end in ends.items() if name in arguments(maker)}).run(site, observe=observe)
     return 0
 
 
@@ -116,15 +122,8 @@ def _describe(site: Policy) -> str:
         lines.append(f"changes of a norm above {out.norm:g} are refused")
     lines.append(f"messages from fewer than {out.examples.least} examples are refused")
     lines.append(f"metrics: {out.metrics}; what is not listed: {out.unlisted}")
-    lines.append(_uncovered(site))
+    lines.append(say_uncovered(site))
     return "\n".join(lines)
-
-
-def _uncovered(site: Policy) -> str:
-    """What no ε of the gate covers."""
-    if site.out.mechanism is None:
-        return "The gate adds no noise under this policy, so that no epsilon holds."
-    return f"Not covered by epsilon: {words.join_words(list(site.outside_epsilon))}."
 
 
 def _verified(deed: Deed, log: Path | None, key: Path, head: str) -> Verified:
@@ -144,116 +143,33 @@ def _read(deed: Deed, checked: Verified, policy: Path, page: Path | None, *, as_
         say(f"{len(checked.entries)} entries, chain and signatures whole, head {checked.head}")
     if deed is Deed.report:
         site = read_policy(policy) if policy.exists() else None
-        with importing():
-            from glasshouse.gate.summary import summarize
-
-        _report(summarize(checked.entries, site), site, page, as_json=as_json)
+        _report(checked, site, page, as_json=as_json)
     return 0
 
 
-def _report(summary: "Summary", site: Policy | None, page: Path | None, *, as_json: bool) -> None:
-    rows = [_row(job) for job in summary.jobs]
+def _report(checked: Verified, site: Policy | None, page: Path | None, *, as_json: bool) -> None:
+    with importing():
+        from glasshouse.cli.parts.gate_report import say_job, say_spent, verdict_of, write_report
+        from glasshouse.gate.summary import summarize
+
+    summary, entries = summarize(checked.entries, site), len(checked.entries)
     if as_json:
         spent = [{"dataset": s.dataset, "epsilon": s.epsilon, "releases": s.releases} for s in summary.spent]
-        jobs = [dict(zip(_COLUMNS, row, strict=True)) for row in rows]
-        say_json({"grade": summary.grade, "jobs": jobs, "spent": spent})
+        say_json({"grade": summary.grade, "jobs": [_as_table(job) for job in summary.jobs], "spent": spent})
         return
-    verdict = _verdict(summary, site)
+    verdict = verdict_of(summary, site, entries=entries)
     say(f"{verdict.title}. {verdict.lead}")
-    for sentence in (*map(_sentence, rows), *map(_spent, summary.spent)):
+    for sentence in (*map(say_job, summary.jobs), *(say_spent(one, site) for one in summary.spent)):
         say(sentence)
     if page is not None:
-        _write(page, verdict, summary, rows)
+        write_report(page, summary, site, entries=entries)
         say(f"report: {page}")
 
 
-def _write(page: Path, verdict: "Verdict", summary: "Summary", rows: list[list[object]]) -> None:
-    if page.suffix == ".html":
-        with importing():
-            from glasshouse.report.html import write_page
-
-        write_page(page, verdict=verdict, tagline="what left this site", exhibits=_exhibits(summary, rows))
-        return
-    if page.suffix != ".md":
-        raise BadFile(f"page '{page}'", needs=".html or .md", got=page.suffix, fix="choose one")
-    lines = [f"# {verdict.title}", "", verdict.lead, "", "| " + " | ".join(_COLUMNS) + " |"]
-    lines += ["|" + "---|" * len(_COLUMNS)]
-    lines += ["| " + " | ".join(str(cell).replace("|", "/") for cell in row) + " |" for row in rows]
-    lines += ["", *(f"- {_spent(spent)}" for spent in summary.spent)]
-    page.write_text("\n".join(lines) + "\n")
-
-
-def _verdict(summary: "Summary", site: Policy | None) -> "Verdict":
-    """The officer's headline: what left, what was refused, and what that does not cover."""
-    actions = summary.actions
-    left = actions["passed"] + actions["changed"]
-    title = f"{words.count(left, 'messages')} left this site, {actions['refused']} were refused"
-    parts = [f"Grade {summary.grade or 'unknown'}: {summary.sentence or 'no start is logged'}."]
-    if summary.grade != "A":
-        parts.append("Uploaded code may be able to go around the gate.")
-    if actions["observed"]:
-        parts.append(
-            f"{words.count(actions['observed'], 'messages')} left unguarded, while it only observed."
-        )
-    if summary.unknown:
-        parts.append(f"{words.count(summary.unknown, 'requests')} of an unknown kind were refused.")
-    if site is not None:
-        parts.append(_uncovered(site))
-    kind = "leaks" if actions["observed"] or summary.grade != "A" else "no leak found"
-    with importing():
-        from glasshouse.report.html import Verdict
-
-    return Verdict(title=title, lead=" ".join(parts), kind=kind)
-
-
-def _row(job: "Job") -> list[object]:
-    refused = ", ".join(f"{rule} {count}" for rule, count in job.refusals.most_common())
-    epsilon = "" if job.epsilon is None else plain(job.epsilon)
-    counts = [job.actions[name] for name in ("passed", "changed", "refused", "observed")]
-    return [job.run, job.app[:12], *counts, f"{job.bytes_out:,}", refused, epsilon]
-
-
-def _sentence(row: list[object]) -> str:
-    """A row of the table for the terminal, where a wide table would be cut."""
-    facts = [
-        f"{name} {cell}" for name, cell in zip(_COLUMNS[2:], row[2:], strict=True) if cell not in ("", 0)
-    ]
-    return f"Run {row[0]} of app {row[1] or 'unknown'}: {', '.join(facts)}."
-
-
-def _spent(spent: "Spent") -> str:
-    if spent.epsilon is None:
-        return (
-            f"Data set {spent.dataset}: no epsilon holds; {spent.bare} of {spent.releases} updates left "
-            "without the gate's own noise."
-        )
-    return (
-        f"Data set {spent.dataset}: epsilon {plain(spent.epsilon)} at delta {spent.delta:g} spent by "
-        f"{words.count(spent.releases, 'updates')} with the gate's own noise, which can have carried at most "
-        f"{plain(spent.bits)} bits."
-    )
-
-
-def _exhibits(summary: "Summary", rows: list[list[object]]) -> list[Exhibit]:
-    place = Place(scenario="gate")
-    kept_out = [[job.run, rule, count] for job in summary.jobs for rule, count in job.kept_out.items()]
-    changed = [[job.run, rule, count] for job in summary.jobs for rule, count in job.changes.items()]
-    shown = [
-        table(
-            place,
-            "By job",
-            "A message refused by several rules counts for each.",
-            columns=_COLUMNS,
-            rows=rows,
-        ),
-        table(
-            place,
-            "Privacy spent",
-            "By the gate's own noise, whatever the uploaded code did.",
-            columns=["data set", "spent"],
-            rows=[[spent.dataset, _spent(spent)] for spent in summary.spent],
-        ),
-        table(place, "Changed", "", columns=["run", "rule", "messages"], rows=changed),
-        table(place, "Kept from the app", "", columns=["run", "rule", "messages"], rows=kept_out),
-    ]
-    return [one for one in shown if one.data["rows"]]
+def _as_table(job: "Job") -> dict[str, object]:
+    return {
+        "run": job.run, "app": job.app, "first": job.first, "last": job.last, "bytes_out": job.bytes_out,
+        **{name: job.actions[name] for name in ("passed", "changed", "refused", "observed")},
+        "refusals": dict(job.refusals), "kept_out": dict(job.kept_out), "changes": dict(job.changes),
+        "epsilon": job.epsilon,
+    }  # fmt: skip

@@ -9,6 +9,7 @@ import numpy as np
 from glasshouse.gate.message import Arrays, Origin, Reason
 from glasshouse.gate.policy import Policy
 from glasshouse.gate.rules import measure_step, shorten
+from glasshouse.gate.shelf import let_go
 
 
 @final
@@ -51,6 +52,7 @@ def refuse_arrival(policy: Policy, arrival: Arrival, arrays: Arrays, before: Arr
         # the extremes are NaN if any value is; a mask would take a byte a number
         if array.dtype.kind == "f" and array.size and not np.isfinite([array.min(), array.max()]).all():
             found.append(Reason(rule="not_finite", detail=shorten(name)))
+        let_go(array)
     if found or before is None or not arrays:
         return found
     if {n: (a.shape, a.dtype) for n, a in arrays.items()} != {

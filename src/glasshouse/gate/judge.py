@@ -96,6 +96,12 @@ def _admitted(policy: Policy, message: Outgoing) -> list[Reason]:
         found.append(Reason(rule="app", detail=message.origin.app[:12] or "unknown"))
     if message.masked and policy.secure_sum == "refused":
         found.append(Reason(rule="secure_sum"))
+    bare = message.kind == "train" and not message.masked and message.error is None
+    if bare and policy.secure_sum == "required":
+        found.append(Reason(rule="secure_sum", detail="not masked"))
+    if message.masked and message.arrays:
+        # a mask beside it would let a bare update out unjudged; Flower's mod sends none
+        found.append(Reason(rule="secure_sum", detail="tensors beside masked vectors"))
     return found
 
 

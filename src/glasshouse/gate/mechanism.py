@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from glasshouse.errors import not_installed
 from glasshouse.gate.message import Arrays
 from glasshouse.gate.policy import Mechanism
+from glasshouse.gate.shelf import let_go
 
 try:
     import dp_accounting
@@ -29,6 +30,8 @@ except ImportError as error:
 
 BLOCK: Final = 2**16
 """Numbers treated at a time: bounds memory, and stays in the processor's cache."""
+LET_GO: Final = 64
+"""Blocks of a model on the shelf after which their memory is given back: some 16 MB."""
 GRID: Final = 256
 """Steps of the grid per standard deviation of the noise."""
 
@@ -61,10 +64,13 @@ class Noise:
 def blocks(sent: NDArray[Any], received: NDArray[Any]) -> Iterator[tuple[NDArray[Any], Flat, Flat]]:
     """Blocks of ``sent``, in place, with what was received there and the change, both in float64."""
     flat, base = sent.reshape(-1), received.reshape(-1)
-    for start in range(0, flat.size, BLOCK):
+    for number, start in enumerate(range(0, flat.size, BLOCK)):
         part = flat[start : start + BLOCK]
-        old = base[start : start + BLOCK].astype(np.float64)
+        old = np.asarray(base[start : start + BLOCK]).astype(np.float64)
         yield part, old, part.astype(np.float64) - old
+        if number % LET_GO == LET_GO - 1:
+            let_go(received)
+    let_go(received)
 
 
 def privatize(arrays: Arrays, received: Arrays, *, rule: Mechanism, norm: float) -> float:

@@ -208,7 +208,8 @@ class Policy(Described):
         dataset: the data set that ε is counted for.
         apps: SHA-256 of the apps or jobs that may run; empty: any.
         kinds: kinds of answers that may leave.
-        secure_sum: whether masked vectors (SecAgg+), which cannot be judged, may leave.
+        secure_sum: whether masked vectors (SecAgg+), which cannot be judged, may leave; ``required``: updates
+            leave in no other way.
         out, incoming, budget, log, egress: the tables of the file (``incoming`` is ``[in]``).
         digest: SHA-256 of the file.
         folder: the folder that its paths are relative to.
@@ -219,7 +220,7 @@ class Policy(Described):
     dataset: Text
     apps: tuple[Hash, ...] = ()
     kinds: Names = ("train", "evaluate")
-    secure_sum: Literal["refused", "allowed"] = "refused"
+    secure_sum: Literal["refused", "allowed", "required"] = "refused"
     out: Out
     incoming: Annotated[In, Field(alias="in")] = In()
     budget: Budget = Budget()
@@ -236,7 +237,7 @@ class Policy(Described):
             parts.append("the number of examples")
         if self.out.metrics in ("round", "pass") and self.out.fields:
             parts.append(f"the fields {', '.join(self.out.fields)}")
-        if self.secure_sum == "allowed":
+        if self.secure_sum != "refused":
             parts.append("masked vectors of secure sums")
         return tuple(parts)
 

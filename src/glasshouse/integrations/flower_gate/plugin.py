@@ -5,6 +5,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import ClassVar, Final, final
 
+from glasshouse.errors import BadValue
 from glasshouse.gate.policy import Policy
 from glasshouse.registry import Card
 
@@ -44,3 +45,15 @@ class FlowerGate:
             observe: only write what would have been done.
         """
         import_module(_PROCESS).serve(self, policy, observe=observe)
+
+    def install(self, site: Path, policy: Path, *, observe: bool, check: bool) -> tuple[bool, str]:
+        """Refuse: this gate is a process of its own.
+
+        Raises:
+            BadValue: always.
+        """
+        del site, policy, observe, check
+        raise BadValue(
+            "glasshouse gate install", needs="a gate that stands in a framework's own files", got="flower",
+            fix="glasshouse gate run; or --framework nvflare",
+        )  # fmt: skip

@@ -18,6 +18,7 @@ from glasshouse.gate.arrivals import Arrival
 from glasshouse.gate.desk import Desk
 from glasshouse.gate.judge import REPLACED
 from glasshouse.gate.rules import shorten
+from glasshouse.gate.shelf import shelve
 from glasshouse.integrations.flower_gate import names
 from glasshouse.integrations.flower_gate.decoding import Decoded, decode
 from glasshouse.integrations.flower_gate.encoding import Encoded, Parts, encode
@@ -231,7 +232,7 @@ class Proxy:
         if pulled.bytes <= self._most:
             try:
                 decoded = decode(pulled.root, pulled.contents, release=True)
-                arrays = decoded.arrays
+                arrays = shelve(decoded.arrays, self.desk.policy.folder)
                 documents = sum(config.ByteSize() for config in decoded.configs.values())
             except Malformed:
                 self.desk.note("malformed", run=pulled.origin.run)

@@ -14,15 +14,17 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Final, final
 
-from nvflare.apis.event_type import EventType
-from nvflare.apis.filter import Filter
-from nvflare.apis.fl_constant import FLContextKey, ReturnCode
-from nvflare.apis.fl_context import FLContext
-from nvflare.apis.shareable import Shareable
-
 from glasshouse.errors import BadFile, BadValue
 from glasshouse.integrations.declared import Model, Pixels, architecture_of, check_known, start
 from glasshouse.integrations.nvflare.messages import WEIGHTS, Parts, client_of, take_apart
+from glasshouse.integrations.nvflare.names import (
+    EventType,
+    Filter,
+    FLContext,
+    FLContextKey,
+    ReturnCode,
+    Shareable,
+)
 from glasshouse.integrations.recording import Instruction, Recording, Reply
 from glasshouse.models import build as models
 from glasshouse.outside import limits

@@ -13,27 +13,33 @@ from typing import Any, Final, final
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from nvflare.apis.dxo import DXO, DataKind, from_shareable
-from nvflare.apis.fl_constant import ReturnCode
-from nvflare.apis.fl_context import FLContext
-from nvflare.apis.shareable import Shareable
-from nvflare.app_common.app_constant import AppConstants
-from nvflare.app_common.statistics.statisitcs_objects_decomposer import fobs_registration
-from nvflare.fuel.utils import fobs
 from torch import Tensor
 
+from glasshouse.integrations.nvflare.names import (
+    CONTENT,
+    DXO,
+    HEADERS,
+    PEER,
+    STEPS,
+    AppConstants,
+    DataKind,
+    FLContext,
+    ReturnCode,
+    Shareable,
+    fobs,
+    fobs_registration,
+    from_shareable,
+)
 from glasshouse.outside import limits
 from glasshouse.wire import Kind, Value
 
-STEPS: Final = "NUM_STEPS_CURRENT_ROUND"
-"""Meta key with the number of local steps, which is the weight of an update in FLARE's mean."""
 WEIGHTS: Final[Mapping[str, Kind]] = {
     DataKind.WEIGHTS.value: "parameters",
     DataKind.WEIGHT_DIFF.value: "delta",
 }
 """Kinds whose data are a model's tensors, and what they are."""
 _DEEPEST: Final = 8
-_LAID: Final = ("__headers__", "DXO")
+_LAID: Final = (HEADERS, CONTENT)
 """Keys of a message that its other parts are read from."""
 
 
@@ -77,7 +83,7 @@ class Parts:
 
 def take_apart(message: Shareable) -> Parts:
     """Read everything that a message says; what is no number, text, tensor or bytes is named by its type."""
-    headers = dict(message.get("__headers__", {}))
+    headers = dict(message.get(HEADERS, {}))
     current = headers.get(AppConstants.CURRENT_ROUND)
     dxo = dxo_of(message)
     leaves = dict(_leaves(_content(message, dxo)))
@@ -93,7 +99,7 @@ def take_apart(message: Shareable) -> Parts:
         arrays={name.removeprefix("data."): a for name, a in arrays.items()} if model else arrays,
         values=_plain_values(values),
         payloads={name: leaf for name, leaf in leaves.items() if isinstance(leaf, bytes)},
-        headers=_plain_values(dict(_leaves({k: v for k, v in headers.items() if k != "__peer_props__"}))),
+        headers=_plain_values(dict(_leaves({k: v for k, v in headers.items() if k != PEER}))),
         round=current if isinstance(current, int) and not isinstance(current, bool) else None,
         steps=int(steps) if isinstance(steps, int | float) and steps > 0 else None,
     )

@@ -1,43 +1,54 @@
 """A FLARE site's own filters on the gate's policy, and the component that refuses jobs which bypass them.
 
-Grades. A: no uploaded code runs in the job's process at this site (:class:`GateJobs` refuses it). B: uploaded
-code shares the process with these filters. It can replace them; then they are a filter, not a gate.
+They hold as far as no uploaded code runs in their process: the site's launcher
+(:mod:`glasshouse.integrations.nvflare.launch`) sees to that. The grades stand in ``install.py``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from nvflare.apis.dxo import DXO, DataKind
-from nvflare.apis.event_type import EventType
-from nvflare.apis.filter import ContentBlockedException, Filter
-from nvflare.apis.fl_component import FLComponent
-from nvflare.apis.fl_constant import FLContextKey, ReturnCode
-from nvflare.apis.fl_context import FLContext
-from nvflare.apis.fl_exception import UnsafeComponentError
-from nvflare.apis.shareable import Shareable
-from nvflare.app_common.app_constant import AppConstants
 
 from glasshouse.gate.arrivals import Arrival
 from glasshouse.gate.desk import Desk, Payload
 from glasshouse.gate.log import Log
 from glasshouse.gate.message import Origin, Outgoing, Reason, digest_of
 from glasshouse.gate.policy import read_policy
+from glasshouse.gate.shelf import shelve
+from glasshouse.integrations.nvflare.components import COMPONENTS, refuse_component
+from glasshouse.integrations.nvflare.launch import NOTE
 from glasshouse.integrations.nvflare.messages import WEIGHTS, Parts, dxo_of, kind_of, take_apart
+from glasshouse.integrations.nvflare.names import (
+    DXO,
+    HEADERS,
+    AppConstants,
+    ContentBlockedException,
+    DataKind,
+    EventScope,
+    EventType,
+    FedEventHeader,
+    Filter,
+    FLComponent,
+    FLContext,
+    FLContextKey,
+    ReturnCode,
+    Shareable,
+    UnsafeComponentError,
+)
 
 REFUSED: Final = "The site did not send this result."
 """The fixed words of a refusal; the reason stands in the site's log alone."""
-IN_PROCESS: Final = "InProcessClientAPIExecutor"
-"""Ending of the names of executors that run an uploaded script in the job's process."""
-COMPONENTS: Final = (
-    "nvflare.app_common.executors.client_api_executor.ClientAPIExecutor",
-    "nvflare.app_common.np.np_trainer.NPTrainer",
-)
-"""Classes that a job may build at a site by default: what trains; no widgets, filters, streamers."""
-_EGRESS: Final = "not checked: this filter cannot tell whether a job reaches the server beside it"
+GRADES: Final = {
+    "B": "untested: uploaded scripts run as this site's user, who can reach the server past the filters",
+    "C": "open: uploaded code shares the filters' process and can replace them",
+}
+MOST_EVENTS: Final = 100
+"""Kept events that are written down, by job: each costs a signed line."""
 _DESKS: Final[dict[str, Desk]] = {}
+_KEPT: Final = Counter[str]()
 _RECEIVED: Final[dict[str, dict[str, NDArray[Any]]]] = {}
 
 
@@ -46,18 +57,22 @@ class _Site(Filter):
 
     Args:
         policy: path of the site's policy.
+        in_process: uploaded scripts may run in this process, which the log and its report say.
+        observe: only write what would have been done; messages leave as they are.
     """
 
-    def __init__(self, policy: str) -> None:
+    def __init__(self, policy: str, *, in_process: bool = False, observe: bool = False) -> None:
         super().__init__()
-        self.policy = policy
+        self.policy, self.in_process, self.observe = policy, in_process, observe
 
     def _desk(self) -> Desk:
         if self.policy not in _DESKS:
             policy = read_policy(Path(self.policy))
-            _DESKS[self.policy] = Desk(
-                policy, Log(policy.folder / policy.log.file, policy.folder / policy.log.key)
-            )
+            log = Log(policy.folder / policy.log.file, policy.folder / policy.log.key)
+            desk = _DESKS[self.policy] = Desk(policy, log, observe=self.observe)
+            grade = "C" if self.in_process else "B"
+            facts = {"policy": policy.digest, "site": policy.site, "faults": [], "observe": self.observe}
+            desk.note("start", grade=grade, egress=GRADES[grade], **facts)
         return _DESKS[self.policy]
 
 
@@ -71,11 +86,12 @@ class GateIn(_Site):
             ContentBlockedException: the policy keeps it from the job.
         """
         parts, origin = take_apart(shareable), _origin(fl_ctx, shareable)
-        arrays = _arrays(parts) if parts.kind in WEIGHTS else {}
+        desk = self._desk()
+        arrays = shelve(_arrays(parts), desk.policy.folder) if parts.kind in WEIGHTS else {}
         documents = sum(len(str(value)) for value in parts.values.values())
         size = sum(array.nbytes for array in arrays.values()) + documents
         arrival = Arrival(kind=_task(fl_ctx), origin=origin, bytes=size, documents=documents)
-        if self._desk().arrive(arrival, arrays):
+        if desk.arrive(arrival, arrays):
             raise ContentBlockedException(REFUSED)
         _RECEIVED[self.policy] = arrays
         return shareable
@@ -97,6 +113,8 @@ class GateOut(_Site):
             # A change is judged as the change it is: against zeros of the agreed form.
             base = {name: np.zeros_like(array) for name, array in received.items()}
         _, payload = self._desk().decide(message, base, lambda allowed: encode(allowed, parts.kind))
+        if self.observe:
+            return shareable
         if payload is None:
             raise ContentBlockedException(REFUSED)
         return payload.content
@@ -107,7 +125,7 @@ class GateJobs(FLComponent):
 
     Args:
         allow: class paths that a job may build here; one that ends in a dot stands for all that begin so.
-        in_process: let uploaded scripts run in the job's process; the grade is then B.
+        in_process: let uploaded scripts run in the job's process; the grade is then C.
     """
 
     def __init__(self, allow: Sequence[str] = COMPONENTS, *, in_process: bool = False) -> None:
@@ -125,34 +143,38 @@ class GateJobs(FLComponent):
             raise UnsafeComponentError(f"refused by the site: {reason}")
 
 
-def refuse_component(config: object, place: str, allow: Sequence[str], *, in_process: bool) -> str:
-    """Why a job may not build this component; empty: it may.
+class GateEvents(_Site):
+    """Keeps events for the federation in the site: they meet no result filter.
 
-    Args:
-        config: of the component, as the job's file has it.
-        place: its path in the file.
-        allow: class paths, or beginnings that end in a dot.
-        in_process: uploaded scripts may run in the job's process.
-
-    Examples:
-        >>> refuse_component({"path": "mine.Late"}, "components", COMPONENTS, in_process=False)
-        'component mine.Late is not among those that jobs may build here'
-        >>> refuse_component({"path": COMPONENTS[1]}, "executors.0.executor", COMPONENTS, in_process=False)
-        ''
+    FLARE's executor makes one of each ``flare.log`` of a script in a process of its own, whether the job asks
+    for it or not. A component of ``privacy.json``, as the site's other components see no event of a job.
     """
-    if "filter" in place:
-        return "a job's own filter acts after the site's"
-    if not isinstance(config, Mapping):
-        return "a component without a class path"
-    # Short names are looked up by FLARE in its own packages; only whole paths can be compared.
-    path = str(config.get("path") or config.get("class_path") or config.get("name") or "")
-    if not any(path == one or (one.endswith(".") and path.startswith(one)) for one in allow):
-        return f"component {path or 'without a path'} is not among those that jobs may build here"
-    arguments = config.get("args") or {}
-    mode = arguments.get("execution_mode", "") if isinstance(arguments, Mapping) else ""
-    if not in_process and (path.endswith(IN_PROCESS) or mode == "in_process"):
-        return "an uploaded script in the job's process could replace the site's filters"
-    return ""
+
+    def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
+        """The same message: it is no filter, and shares their policy and log."""
+        del fl_ctx
+        return shareable
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Empty an event that would go to the server, and say that it came from there, so that it stays.
+
+        FLARE's own sender handles the same object after this component.
+        """
+        del event_type
+        data = fl_ctx.get_prop(FLContextKey.EVENT_DATA)
+        is_for_all = fl_ctx.get_prop(FLContextKey.EVENT_SCOPE) == EventScope.FEDERATION
+        if self.observe or not is_for_all or not isinstance(data, Shareable):
+            return
+        if data.get_header(FedEventHeader.DIRECTION, "out") != "out":
+            return
+        for key in [key for key in data if key != HEADERS]:
+            del data[key]
+        data.set_header(FedEventHeader.DIRECTION, "in")
+        _KEPT[self.policy] += 1
+        if _KEPT[self.policy] <= MOST_EVENTS:
+            oddity = Reason(rule="fed_event")
+            message = Outgoing(kind="event", origin=_origin(fl_ctx, data), oddities=(oddity,))
+            self._desk().decide(message, None, lambda allowed: encode(allowed, ""))
 
 
 def outgoing(shareable: Shareable, parts: Parts, task: str, origin: Origin) -> Outgoing:
@@ -220,4 +242,14 @@ def _origin(context: FLContext, message: Shareable) -> Origin:
         run=str(context.get_job_id() or ""),
         node=str(context.get_identity_name(default="")),
         round="" if current is None else str(current),
+        app=_app(context),
     )
+
+
+def _app(context: FLContext) -> str:
+    """SHA-256 of the job's app, as the site's launcher noted it; empty: no launcher of ours started it."""
+    workspace = context.get_prop(FLContextKey.WORKSPACE_OBJECT)
+    if workspace is None:
+        return ""
+    note = Path(workspace.get_run_dir(str(context.get_job_id()))) / NOTE
+    return note.read_text() if note.is_file() else ""

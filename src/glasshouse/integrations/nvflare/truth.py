@@ -10,11 +10,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, final
 
-import nvflare.client as flare
 import torch
-from nvflare.app_common.abstract.fl_model import FLModel
 from torch import Tensor
 
+from glasshouse.integrations.nvflare.names import FLModel, flare
 from glasshouse.integrations.steps import Steps
 from glasshouse.integrations.steps import observed as observed_steps
 from glasshouse.truth.recorded import Recorded, write_recorded

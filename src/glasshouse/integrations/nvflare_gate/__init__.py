@@ -1,0 +1,1 @@
+"""The gate for NVIDIA FLARE, as a plug-in that needs no FLARE to be named."""
