@@ -175,7 +175,6 @@ class Recording:
 
     def __post_init__(self) -> None:
         self._writer = TranscriptWriter(folder=self.folder / "transcript", durable=True)
-        write_json(self.folder / ORIGINS, self.origins)
 
     def available(self, nodes: Iterable[Node]) -> None:
         """Record which nodes take part in the federation."""
@@ -242,7 +241,8 @@ class Recording:
         if read:
             self.terms = with_values(self.terms, {key: value for key, (value, _) in read.items()})
             self.origins |= {key: origin for key, (_, origin) in read.items()}
-            write_json(self.folder / ORIGINS, self.origins)
+            if self._writer.written:
+                self._write_terms()
 
     def _open(self, key: str) -> bool:
         return self.origins.get(key, ASSUMED) == ASSUMED
@@ -355,7 +355,11 @@ class Recording:
         )
         if vars(terms) != vars(self.terms) or not self._writer.written:
             self.terms = terms
-            self._writer.terms(terms)
+            self._write_terms()
+
+    def _write_terms(self) -> None:
+        self._writer.terms(self.terms)
+        write_json(self.folder / ORIGINS, self.origins)
 
     def _store(self, message: WireMessage) -> None:
         stored = None if self._full else self.keep.cut(message)
