@@ -21,6 +21,7 @@ from scipy.stats import bootstrap
 from torch import Tensor, nn
 
 import glasshouse as gh
+from glasshouse.attacks.parts.replica import replica
 from glasshouse.data.sources import load as load_data
 from glasshouse.errors import GlasshouseError
 from glasshouse.federation.client import LocalTraining
@@ -199,6 +200,69 @@ def table(done: dict[tuple[str, int, bool], dict[str, Any]]) -> Iterator[str]:
     yield interval([r["null labels"] for r in nulls])
 
 
+NOISES = (0.0, 1.0)
+"""Noise on every entry of the update, in units of a gradient; running statistics have none."""
+
+
+def statistics_read(number: int, *, noise: float, read: bool, pool: Batch) -> dict[str, Any]:
+    """One digit, one step in training mode: GradInversion with the client's running statistics or without."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(number)
+        net = nn.Sequential(
+            *(nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU()),
+            *(nn.Conv2d(8, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU()),
+            nn.Flatten(),
+            nn.Linear(1024, 10),
+        )
+    batch, how = pool.pick(torch.tensor([number])), Training(mode="training")
+    model = build(Architecture.of(keep(net), (1, 8, 8), PLAIN))
+    train = LocalTraining(kind="delta", batch_size=1, learning_rate=1.0, training=how)
+    done = train(model, batch, rng=Rng.root(0))
+    draws = Rng.root(number).child("noise").torch()
+    update = {n: t + noise * torch.randn(t.shape, generator=draws) for n, t in done.tensors.items()}
+    seen = gh.view(net, update, input_shape=(1, 8, 8), sends="delta", learning_rate=1.0, training=how)
+    (one,) = seen.rounds
+    with_buffers = {c: replace(u, buffers=done.buffers if read else {}) for c, u in one.updates.items()}
+    seen = replace(seen, rounds=(replace(one, updates=with_buffers),))
+    attack = gh.attack("gradinversion", search={"iterations": 200, "restarts": 1}, group=0.0, batch_norm=10.0)
+    claim: Any = attack(seen, seed=number)[0]
+    others = pool.inputs[UPDATES * SIZE :][: OTHERS - 1]
+    read_off = replica(seen, subject="statistics").batch_statistics()
+    with torch.no_grad():
+        inside = net[0](batch.inputs).transpose(0, 1).flatten(1)
+    wrong = float((read_off["1.mean"] - inside.mean(1)).abs().max()) if read else 0.0
+    return {
+        "named": named(claim.inputs, batch.inputs, others),
+        "psnr": matched(claim.inputs, batch.inputs),
+        "mean error": wrong,
+    }
+
+
+def statistics_table(out: Path, pool: Batch) -> Iterator[str]:
+    """The row of the page on running statistics; measures what is left."""
+    log, done = out / "statistics.jsonl", {}
+    for line in log.read_text().splitlines() if log.exists() else ():
+        row = json.loads(line)
+        done[row["update"], row["noise"], row["read"]] = row
+    yield "| noise | statistics | n | named among 100 | PSNR, dB | largest error of a mean |"
+    yield "|---|---|---|---|---|---|"
+    for noise in NOISES:
+        for read in (True, False):
+            rows = []
+            for number in range(UPDATES):
+                if (number, noise, read) not in done:
+                    answers = statistics_read(number, noise=noise, read=read, pool=pool)
+                    row = {"update": number, "noise": noise, "read": read, **answers}
+                    done[number, noise, read] = row
+                    with log.open("a") as file:
+                        file.write(json.dumps(row) + "\n")
+                rows.append(done[number, noise, read])
+            cells = [interval([row[key] for row in rows]) for key in ("named", "psnr")]
+            worst = max(row["mean error"] for row in rows)
+            words = "read" if read else "not read"
+            yield f"| {noise:g} | {words} | {len(rows)} | {' | '.join(cells)} | {worst:.1e} |"
+
+
 def main() -> None:
     """Measure what is left and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -218,6 +282,7 @@ def main() -> None:
         with log.open("a") as file:
             file.write(json.dumps(row) + "\n")
     print("\n".join(table(done)))
+    print("\n".join(statistics_table(out, pool)))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 from glasshouse import registry
 
@@ -25,13 +26,22 @@ controls = false
 
 
 @contextmanager
-def installed(place: Path, plugins: Path, module: str, attacks: Mapping[str, str]) -> Iterator[None]:
-    """The attacks of a module in ``plugins``, installed below ``place``, which becomes the working folder."""
+def installed(
+    place: Path,
+    plugins: Path,
+    module: str,
+    attacks: Mapping[str, str],
+    *,
+    defenses: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[None]:
+    """Plug-ins of a module in ``plugins``, installed below ``place``, which becomes the working folder."""
     info = place / f"{module}-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
-    lines = [f"{name} = {module}:{kind}" for name, kind in attacks.items()]
-    (info / "entry_points.txt").write_text("\n".join(["[glasshouse.attacks]", *lines, ""]))
+    lines = []
+    for group, kinds in (("attacks", attacks), ("defenses", defenses)):
+        lines += [f"[glasshouse.{group}]", *(f"{name} = {module}:{kind}" for name, kind in kinds.items())]
+    (info / "entry_points.txt").write_text("\n".join([*lines, ""]))
     paths, folder = list(sys.path), Path.cwd()
     sys.path[:0] = [str(place), str(plugins)]
     registry._installed.cache_clear()

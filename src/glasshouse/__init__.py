@@ -21,6 +21,7 @@ PUBLIC: Final = {
     "audit": "glasshouse.api.audit",
     "check": "glasshouse.api.check",
     "defenses": "glasshouse.api.defenses",
+    "explain": "glasshouse.api.explain",
     "guard": "glasshouse.api.guard",
     "load": "glasshouse.api.run",
     "scenario": "glasshouse.scenario.load:from_dict",

@@ -3,6 +3,7 @@ from glasshouse.api.attack import view as view
 from glasshouse.api.audit import audit as audit
 from glasshouse.api.check import check as check
 from glasshouse.api.defenses import defenses as defenses
+from glasshouse.api.explain import explain as explain
 from glasshouse.api.guard import guard as guard
 from glasshouse.api.run import Run as Run
 from glasshouse.api.run import load as load

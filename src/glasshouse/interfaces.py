@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol, final
 
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from glasshouse import registry
 from glasshouse.rng import Rng
-from glasshouse.settings import Training
+from glasshouse.settings import Training, covers
 from glasshouse.tasks.base import Reduction, Task
 from glasshouse.tasks.classification import Classification
 from glasshouse.wire import Aggregate, Batch, Broadcast, Crafted, Kind, Mechanism, Trained, Update, Value
@@ -25,8 +26,10 @@ __all__ = [
     "Trainer",
     "Traits",
     "UpdateDefense",
+    "draws_at_random",
     "losses_of",
     "mean_loss",
+    "mode_of",
     "set_mode",
     "stated_training",
     "task_of",
@@ -137,6 +140,31 @@ def losses_of(model: nn.Module, batch: Batch) -> Tensor:
     return task_of(model).losses(model(batch.inputs), batch.labels, batch.inputs)
 
 
+def draws_at_random(model: nn.Module) -> bool:
+    """Whether a layer draws at random in training mode, as dropout does."""
+    return any(map(_is_random, model.modules()))
+
+
+def _is_random(module: nn.Module) -> bool:
+    return isinstance(module, _RANDOM) or (isinstance(module, nn.RNNBase) and module.dropout > 0)
+
+
+def mode_of(model: nn.Module) -> Training:
+    """The mode in which a network stands: in training if any layer behaves so, but for those that do not.
+
+    Examples:
+        >>> net = nn.Sequential(nn.BatchNorm1d(2), nn.BatchNorm1d(2)).train()
+        >>> net[0] = net[0].eval()
+        >>> mode_of(net).mode, mode_of(net).frozen
+        ('training', ('0',))
+    """
+    layers = {n: m for n, m in model.named_modules() if _is_random(m) or isinstance(m, _BatchNorm)}
+    if not any(layer.training for layer in layers.values()):
+        return Training()
+    resting = tuple(name for name, layer in layers.items() if not layer.training)
+    return Training(mode="training", frozen=resting)
+
+
 def set_mode(model: nn.Module, training: Training, *, dropout: bool) -> None:
     """Put ``model`` into the mode in which clients train it.
 
@@ -149,8 +177,8 @@ def set_mode(model: nn.Module, training: Training, *, dropout: bool) -> None:
     if training.mode == "evaluation":
         return
     for name, module in model.named_modules():
-        random = isinstance(module, _RANDOM) or (isinstance(module, nn.RNNBase) and module.dropout > 0)
-        if not name.startswith(training.frozen or ("\0",)) and (dropout or not random):
+        random = _is_random(module)
+        if not covers(training.frozen, name) and (dropout or not random):
             module.training = True
 
 

@@ -132,7 +132,7 @@ class Training(Table):
     Attributes:
         mode: ``evaluation``: batch norm uses the statistics received, dropout is off; ``training``: as after
             ``module.train()``: statistics of the batch, dropout, and running statistics that are sent.
-        frozen: prefixes of the names of layers that stay in evaluation in mode ``training``.
+        frozen: patterns of names of layers that stay in evaluation in mode ``training``.
         precision: of the forward and backward pass; ``float16`` with a scaled loss.
         reduction: ``mean`` or ``sum`` of the losses of a step's examples.
         drop_last: steps of fewer than ``batch_size`` examples are left out, as with a loader's ``drop_last``.

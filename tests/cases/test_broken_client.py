@@ -30,8 +30,38 @@ MODEL = Architecture.of("mlp", (1, 8, 8), 10)
 BROKEN, NODES = 11, (10, 11, 12)
 
 
-def client(node, mods):
-    """One step of SGD on four digits of its own; the broken one multiplies its state by NaN."""
+def not_a_number(state):
+    """fp16 overflow, a batch without labels."""
+    return {name: t * math.nan for name, t in state.items()}
+
+
+def infinite_in_one_place(state):
+    """One entry that overflowed."""
+    broken = {name: t.clone() for name, t in state.items()}
+    broken["head.bias"][0] = math.inf
+    return broken
+
+
+def of_another_model(state):
+    """A client that was not updated to the model of today."""
+    return {name: t[:-1] if name == "head.bias" else t for name, t in state.items()}
+
+
+def with_a_part_missing(state):
+    """A message that was cut off."""
+    return dict(list(state.items())[:-1])
+
+
+BREAKS = {
+    not_a_number: "not finite: 'features.fc1.weight': ",
+    infinite_in_one_place: "not finite: 'head.bias': 1 of 10 entries",
+    of_another_model: "sent an update of another model",
+    with_a_part_missing: "sent a part of what the others do: ",
+}
+
+
+def client(node, mods, spoil):
+    """One step of SGD on four digits of its own; the broken one spoils its state."""
     app, split = ClientApp(mods=mods), load_source("digits").splits["test"]
 
     @app.train()
@@ -41,7 +71,8 @@ def client(node, mods):
         optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
         nn.CrossEntropyLoss()(network(batch.inputs), batch.labels).backward()
         optimizer.step()
-        state = {n: t * math.nan if node == BROKEN else t for n, t in network.state_dict().items()}
+        state = network.state_dict()
+        state = spoil(state) if node == BROKEN else state
         content = {"arrays": ArrayRecord(state), "metrics": MetricRecord({"num-examples": 4})}
         return FlowerMessage(RecordDict(content), reply_to=message)
 
@@ -49,18 +80,20 @@ def client(node, mods):
 
 
 class Dropping(FedAvg):
-    """FedAvg that leaves out replies that are not finite."""
+    """FedAvg that leaves out replies that are not finite or of another shape."""
 
     def aggregate_train(self, server_round, replies):
-        def finite(reply):
+        shapes = [t.shape for t in models.build(MODEL).state_dict().values()]
+
+        def sound(reply):
             tensors = reply.content["arrays"].to_torch_state_dict().values()
-            return all(bool(t.isfinite().all()) for t in tensors)
+            return [t.shape for t in tensors] == shapes and all(bool(t.isfinite().all()) for t in tensors)
 
-        return super().aggregate_train(server_round, [r for r in replies if finite(r)])
+        return super().aggregate_train(server_round, [r for r in replies if sound(r)])
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
+@pytest.fixture(scope="module", params=BREAKS, ids=lambda spoil: spoil.__name__)
+def run(request, tmp_path_factory):
     folder, server = tmp_path_factory.mktemp("broken"), ServerApp()
 
     @server.main()
@@ -69,23 +102,25 @@ def run(tmp_path_factory):
         Dropping(fraction_evaluate=0.0).start(grid=grid, initial_arrays=start, num_rounds=2)
 
     terms = {"batch_size": 4, "learning_rate": 0.1}
-    grid = InProcessGrid(apps={node: client(node, [truth_mod(folder / "client")]) for node in NODES})
+    grid = InProcessGrid(
+        apps={node: client(node, [truth_mod(folder / "client")], request.param) for node in NODES}
+    )
     run_in_process(capture(server, folder / "run", model=MODEL, terms=terms), grid)
     collect(folder / "run", [folder / "client"])
-    return folder / "run"
+    return folder / "run", BREAKS[request.param]
 
 
 def test_the_broken_update_is_noted_like_a_dropout(run):
-    for record in read_transcript(run / "transcript").rounds:
+    for record in read_transcript(run[0] / "transcript").rounds:
         assert len(record.updates) == 2
         (dropped,) = record.dropouts
         assert dropped.client not in {u.client for u in record.updates}
-        assert "not finite: 'features.fc1.weight': " in dropped.reason
+        assert run[1] in dropped.reason
 
 
 def test_everybody_else_is_audited(run, tmp_path):
     (tmp_path / "mine.toml").write_text(LABELS_OF_A_CAPTURE)
-    suite = load(str(tmp_path / "mine.toml"), (), captured=captured_tables(run))
+    suite = load(str(tmp_path / "mine.toml"), (), captured=captured_tables(run[0]))
     result = audit(suite, out=tmp_path / "out", jobs=1)
     (finding,) = result.findings
     assert finding.n == 2

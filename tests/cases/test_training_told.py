@@ -11,6 +11,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import glasshouse as gh
+from glasshouse.attacks.parts.matching.distance import objective
+from glasshouse.attacks.parts.replica import replica
 from glasshouse.settings import Training
 from glasshouse.tasks.classification import Classification
 
@@ -102,3 +104,54 @@ def test_a_network_of_another_precision_is_attacked(dtype):
     (claim,) = gh.attack("linear_input")(gh.view(net, update, input_shape=(1, 8, 8)))
     error = float((claim.inputs - picture).abs().max())
     assert error < (0.03 if dtype is torch.bfloat16 else 1e-5)
+
+
+class Block(nn.Module):
+    """Batch norm under a name of its own, and dropout."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.bn, self.drop = nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.Dropout(0.0)
+        self.conv2, self.bn2 = nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8)
+        self.head = nn.Linear(512, 10)
+
+    def forward(self, x):
+        x = self.drop(self.bn(self.conv(x)).relu())
+        return self.head(self.bn2(self.conv2(x)).relu().flatten(1))
+
+
+@pytest.mark.parametrize("resting", [(), ("bn",), ("bn", "bn2"), ("bn2",)])
+def test_the_mode_is_read_layer_by_layer(resting):
+    """Frozen batch norms inside a network in training mode, as in fine-tuning."""
+    torch.manual_seed(0)
+    pictures, labels = digits(3)
+    net = Block().train()
+    for name in resting:
+        net.get_submodule(name).eval()
+    client = copy.deepcopy(net)
+    update = torch.autograd.grad(F.cross_entropy(client(pictures), labels), list(client.parameters()))
+    seen = gh.view(net, update, input_shape=(1, 8, 8), examples=3)
+    assert set(seen.terms.training.frozen) == set(resting)
+    measure = objective(replica(seen, subject="test"), distance="squared")
+    at_truth = float(measure(pictures[None], labels[None]).detach())
+    assert at_truth < 1e-6 * measure.target_square
+    if resting != ("bn", "bn2"):
+        told = gh.view(net, update, input_shape=(1, 8, 8), examples=3, training=Training())
+        wrong = objective(replica(told, subject="test"), distance="squared")
+        assert float(wrong(pictures[None], labels[None]).detach()) > 1e-3 * wrong.target_square
+
+
+@pytest.mark.parametrize(
+    "norm", [nn.GroupNorm(2, 8), nn.InstanceNorm2d(8, affine=True), nn.LayerNorm([8, 8, 8])]
+)
+def test_norms_of_single_examples_have_one_mode(norm):
+    torch.manual_seed(0)
+    pictures, labels = digits(2)
+    net = nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1), norm, nn.ReLU(), nn.Flatten(), nn.Linear(512, 10)
+    ).train()
+    update = torch.autograd.grad(F.cross_entropy(net(pictures), labels), list(net.parameters()))
+    seen = gh.view(net, update, input_shape=(1, 8, 8), examples=2)
+    assert seen.terms.training == Training()
+    measure = objective(replica(seen, subject="test"), distance="squared")
+    assert float(measure(pictures[None], labels[None]).detach()) < 1e-6 * measure.target_square

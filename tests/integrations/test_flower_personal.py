@@ -1,4 +1,4 @@
-"""Captured apps whose messages leave layers out: FedBN, and a head on a backbone that everybody has."""
+"""Captured apps whose messages leave layers out (FedBN, a head alone, LoRA), or hold numbers of 16 bits."""
 
 import pytest
 import torch
@@ -28,6 +28,8 @@ KINDS = {
         {"mode": "training", "personal": ["*bn*"]},
     ),
     "head": (Architecture.of("mlp", (1, 8, 8), 10), {"fixed": ["features"]}),
+    "lora": (Architecture.of("lora_pictures:LoraNet", (1, 8, 8), 10), {"fixed": ["*.base_layer"]}),
+    "half": (Architecture.of("mlp", (1, 8, 8), 10), {}),
 }
 
 
@@ -36,7 +38,7 @@ def network(model):
     return models.build(model)
 
 
-def client(number, model, training, mods):
+def client(number, model, training, mods, *, half=False):
     """Keeps its own network over the rounds; sends what the terms say that travels."""
     app, mine = ClientApp(mods=mods), network(model)
     apart = (*training.get("personal", ()), *training.get("fixed", ()))
@@ -53,6 +55,7 @@ def client(number, model, training, mods):
             loss(mine(inputs[rows]), labels[rows]).backward()
             optimizer.step()
         state = {n: t for n, t in mine.state_dict().items() if not covers(apart, n)}
+        state = {n: t.half() for n, t in state.items()} if half else state
         content = {"arrays": ArrayRecord(state), "metrics": MetricRecord({"num-examples": EXAMPLES})}
         return Message(RecordDict(content), reply_to=message)
 
@@ -70,7 +73,8 @@ def run(request, tmp_path):
         strategy = FedAvg(fraction_evaluate=0.0)
         strategy.start(grid=grid, initial_arrays=ArrayRecord(start), num_rounds=2)
 
-    apps = {10 + n: client(n, model, training, [truth_mod(tmp_path / "client")]) for n in range(2)}
+    half = request.param == "half"
+    apps = {10 + n: client(n, model, training, [truth_mod(tmp_path / "client")], half=half) for n in range(2)}
     terms = {"batch_size": BATCH, "learning_rate": RATE, "training": training}
     run_in_process(capture(server, tmp_path / "run", model=model, terms=terms), InProcessGrid(apps=apps))
     collect(tmp_path / "run", [tmp_path / "client"])

@@ -8,6 +8,7 @@ SOURCE: Final = Path(__file__).parents[2] / "src"
 RULES: Final = "tests/unit/test_rules.py"
 UNIT: Final = "tests/unit/test_audit.py"
 VERDICT: Final = "tests/unit/test_verdict.py"
+EDGES: Final = "tests/unit/test_verdict_edges.py"
 
 
 @final
@@ -149,5 +150,83 @@ EDITS: Final = {
         old="return (each * counts).sum(1) / counts.sum(1).clamp_min(1)",
         new="return each.mean(1)",
         test="tests/unit/test_text_models.py::test_the_loss_is_that_of_a_sentence_without_padding",
+    ),
+    "the p-value without the exchange's": Edit(
+        file="audit/scoring/finding.py",
+        old="p=max(p, other.p if other else 0.0),",
+        new="p=p,",
+        test=f"{EDGES}::test_the_p_value_is_the_larger_one_of_null_and_exchange",
+    ),
+    "the strongest guarantee of several seeds bounds": Edit(
+        file="audit/scoring/finding.py",
+        old="return max(guarantees, key=lambda g: g.epsilon)",
+        new="return min(guarantees, key=lambda g: g.epsilon)",
+        test=f"{EDGES}::test_of_several_seeds_the_weakest_guarantee_bounds",
+    ),
+    "ties of scores rank in favour of the attack": Edit(
+        file="metrics/statistics/victims.py",
+        old="ranks = [int((heldout[j] >= column[j]).sum())]",
+        new="ranks = [int((heldout[j] > column[j]).sum())]",
+        test="tests/unit/test_named_victims.py::test_a_tie_counts_against_the_attack_in_each_rank",
+    ),
+    "ties of leads rank in favour of the attack": Edit(
+        file="metrics/statistics/victims.py",
+        old="ranks.append(int((leads >= lead).sum()))",
+        new="ranks.append(int((leads > lead).sum()))",
+        test="tests/unit/test_named_victims.py::test_a_tie_counts_against_the_attack_in_each_rank",
+    ),
+    "one unfinished search is none": Edit(
+        file="results/strength.py",
+        old="        if self.unfinished:\n",
+        new="        if self.unfinished > 1:\n",
+        test=f"{EDGES}::test_one_unfinished_search_of_forty_certifies_nothing",
+    ),
+    "one unfinished search breaks no limit": Edit(
+        file="audit/scoring/judging/policy.py",
+        old="    if finding.unfinished:\n",
+        new="    if finding.unfinished and finding.unfinished > 1:\n",
+        test=f"{EDGES}::test_one_unfinished_search_of_forty_certifies_nothing",
+    ),
+    "the certificate believes the smaller loss of a claim": Edit(
+        file="audit/scoring/judging/certificate.py",
+        old="loss=max(first, second),",
+        new="loss=min(first, second),",
+        test="tests/unit/test_search_certificate.py::test_of_two_answers_about_a_claim_the_worse_counts",
+    ),
+    "the certificate takes the truth's larger loss": Edit(
+        file="audit/scoring/judging/certificate.py",
+        old="truth=min(true),",
+        new="truth=max(true),",
+        test="tests/unit/test_search_certificate.py::test_of_two_labellings_the_truth_has_the_smaller_loss",
+    ),
+    "clients whom a round's claims leave out are no misses": Edit(
+        file="audit/scoring/claims.py",
+        old="return bool(rounds) and claimed.client in (None, victim.client)",
+        new="return bool(rounds)",
+        test=f"{EDGES}::test_clients_whom_a_rounds_claims_leave_out_are_misses",
+    ),
+    "a claim about the whole round where one client was asked about": Edit(
+        file="audit/attacking/check.py",
+        old="if unit.client is not None and client != unit.client:",
+        new="if unit.client is not None and client not in (None, unit.client):",
+        test=f"{EDGES}::test_a_claim_about_the_round_is_none_about_the_one_client_asked_about",
+    ),
+    "the headline's p without its factor": Edit(
+        file="results/judgement.py",
+        old="return min(1.0, count * min(tails, default=1.0))",
+        new="return min(1.0, min(tails, default=1.0))",
+        test=f"{EDGES}::test_somebody_out_pays_for_how_many_were_asked",
+    ),
+    "near-duplicates count as many victims": Edit(
+        file="audit/scoring/finding.py",
+        old="result = equivalence(len(out), len(units), margin=margin)",
+        new="result = equivalence(len(out), len(victims), margin=margin)",
+        test="tests/verdicts/test_words.py::test_pictures_of_one_person_are_one_victim",
+    ),
+    "a limit ignores what is missing": Edit(
+        file="audit/scoring/judging/policy.py",
+        old="    for reason in finding.lacks:\n",
+        new="    for reason in ():\n",
+        test=f"{EDGES}::test_a_limit_holds_only_if_nothing_that_it_needs_is_missing",
     ),
 }

@@ -1,11 +1,16 @@
 """What ``check`` counts: the same plan as the run, torch's own counters, and an order of magnitude."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
+from glasshouse.audit import room
 from glasshouse.audit.count import GRADIENT, Cost, Speed, count, magnitude, measure_speed
 from glasshouse.audit.plan import plan
 from glasshouse.audit.remaining import UNSEEN, Remaining
+from glasshouse.audit.run import audit
+from glasshouse.errors import DiskFull
 from glasshouse.scenario.load import load
 
 
@@ -79,3 +84,40 @@ def test_remaining_time_corrects_itself():
     assert run.seconds == pytest.approx(1)
     run.finish("scores", 1)
     assert run.seconds == 0
+
+
+def test_the_federations_of_planted_leaks_and_their_attacks_are_counted():
+    """A defended cell costs a second federation; an undefended one stands for itself."""
+    defended = rows('defenses=[{name="clip", norm=1.0}]')
+    assert defended["planted leaks: simulation"].calls == 1
+    assert defended["planted leaks: attacks"].calls == 2 * 8  # two attacks on eight canaries
+    assert "planted leaks: simulation" not in rows("defenses=[]")
+    assert "planted leaks: simulation" not in rows('defenses=[{name="clip", norm=1.0}]', "audit.planted=0")
+
+
+def test_the_bytes_that_a_run_leaves_are_said_and_more_data_leave_more():
+    few, many = (rows(f"data.auxiliary={count}")["disk"] for count in (200, 400))
+    assert few.unit == "bytes"
+    assert (
+        many.amount - few.amount == 2 * 2 * 200 * 64 * 4
+    )  # of two cells, beside the truth and among the grants
+    assert str(few).startswith("some ")
+
+
+def test_a_run_without_room_is_refused_before_it_starts(tmp_path, monkeypatch):
+    monkeypatch.setattr(room.shutil, "disk_usage", lambda place: SimpleNamespace(free=1000))
+    suite = load("digits-inversion")
+    with pytest.raises(DiskFull, match="1 kB free"):
+        audit(suite, out=tmp_path / "run", jobs=1)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_estimate_is_of_the_size_that_a_run_leaves(tmp_path):
+    suite = load(
+        "digits-inversion",
+        ["attacks=[{name='linear_input'}]", "model.name='mlp'", "federation.clients=2", "audit.victims=2",
+         "axes={}", "audit.controls=false"],
+    )  # fmt: skip
+    said = next(row.amount for row in count(suite) if row.part == "disk")
+    left = audit(suite, out=tmp_path / "run", jobs=1).manifest["disk_mb"] * 1e6
+    assert 0.5 * left < said < 2 * left

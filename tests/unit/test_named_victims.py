@@ -97,6 +97,18 @@ def test_another_claim_that_matches_as_well_takes_the_name(random):
     assert not name_victims(match(claims, private), match(claims, heldout)).named[0]
 
 
+@pytest.mark.parametrize(
+    ("own", "others"),
+    [(9.0, 5.0), (8.0, 0.0)],  # ties with the claim's score; with its lead of 8 over the others
+)
+def test_a_tie_counts_against_the_attack_in_each_rank(own, others):
+    """One of 120 held-out examples is matched exactly as well, by one of the ranks: that one counts."""
+    matches, heldout = 1 + 8 * np.eye(3), np.zeros((3, 120))
+    heldout[:, 5] = others
+    heldout[0, 5] = own
+    assert name_victims(matches, heldout).rank.tolist() == [1, 0, 0]
+
+
 def test_under_shift_claims_alone_can_name(random):
     private, heldout = 0.3 * random.normal(size=(8, D)), random.normal(size=(400, D))
     verdict = judge(private, private, heldout)

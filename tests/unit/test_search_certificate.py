@@ -4,6 +4,7 @@ import json
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -354,6 +355,42 @@ def test_losses_are_deterministic_and_smallest_at_the_truth(attack):
     assert torch.equal(losses, searched.loss(both, batch.labels.expand(2, -1)))
     assert losses.shape == (2,)
     assert losses[0] < losses[1]
+
+
+def row_at(one, truth, loss) -> Search:
+    """The row of a claim whose loss is ``loss``, asked in the process itself."""
+
+    def ask(question):
+        return {"losses": [loss(*point) for point in question[3]], "noise": 0.0}, {}
+
+    rows = certificate._Rows(piece=(), claims={}, judge=SimpleNamespace(ask=ask), generative=False)
+    rows.__dict__.update(truth=truth, heldout=None)
+    return rows._row("unit", 0, one)
+
+
+def test_of_two_answers_about_a_claim_the_worse_counts():
+    images = torch.tensor([0.0, 0.5]).reshape(2, 1, 1, 1)
+    mine, answers = claim(images + 0.1, [7, 8]), iter([1.0, 3.0])
+
+    def loss(x, labels):
+        return next(answers) if torch.equal(x, mine.inputs) else 2.0
+
+    found = row_at(mine, truth_of(images, [7, 8]), loss)
+    assert (found.loss, found.truth, found.reproduced, found.finished) == (3.0, 2.0, False, False)
+
+
+def test_of_two_labellings_the_truth_has_the_smaller_loss():
+    """True images under the claim's wrong labels fit no update: to be below that is not to be finished."""
+    images = torch.tensor([0.0, 0.5]).reshape(2, 1, 1, 1)
+    mine = claim(images + 0.1, [7, 7])
+
+    def loss(x, labels):
+        if torch.equal(x, mine.inputs):
+            return 5.0
+        return 1.0 if labels.tolist() == [7, 8] else 9.0
+
+    found = row_at(mine, truth_of(images, [7, 8]), loss)
+    assert (found.truth, found.reproduced, found.finished) == (1.0, True, False)
 
 
 def row(**changes) -> Search:

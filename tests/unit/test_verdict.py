@@ -6,11 +6,21 @@ import pytest
 from report_cards import METRICS
 from test_audit import control, finding
 
-from glasshouse.audit.scoring.judging.verdict import Evidence, decide, settle, small_gain
+from glasshouse.audit.scoring.judging.power import powers_of
+from glasshouse.audit.scoring.judging.verdict import (
+    NOT_PLANTED,
+    UNBOUNDED,
+    Evidence,
+    decide,
+    settle,
+    small_gain,
+)
+from glasshouse.audit.scoring.tasks import power_key
 from glasshouse.metrics.reconstruction import Identification, Mse, Psnr
 from glasshouse.metrics.statistics.interval import Interval
-from glasshouse.results.records import Power, Rung, Share
+from glasshouse.results.records import Power, Rung, Share, Victim
 from glasshouse.results.strength import Certificate
+from glasshouse.scenario.table import Plugin
 
 CARDS = {card.name: card for card in METRICS}
 
@@ -110,3 +120,35 @@ def test_luck_and_the_pixels_have_the_last_word_over_a_run():
     assert (first.verdict, first.denied_by) == ("not shown", "psnr")
     assert second is pixels
     assert settle([likeness, finding(metric="psnr")], CARDS)[0].verdict == "leaks"
+
+
+def test_without_a_bound_on_the_share_nothing_is_a_silence():
+    """Also where no ladder stands beside the number: whose pictures they are, labels, clients."""
+    decision = decide(replace(QUIET, share=None, why_no_share="no single examples"))
+    assert decision.verdict == "not shown"
+    assert decision.reason == f"{UNBOUNDED} (no single examples)"
+
+
+def test_all_that_is_missing_is_listed_whatever_the_verdict():
+    bare = replace(LEAKS, power=None, share=None)
+    assert decide(bare).verdict == "leaks"
+    assert decide(bare).lacks[-2:] == (NOT_PLANTED, f"{UNBOUNDED} (no single examples)")
+    assert decide(QUIET).lacks == ()
+
+
+def test_canaries_count_for_the_kind_of_claim_that_found_them_alone():
+    attack = Plugin(name="idlg")
+    out = [
+        Victim(name=f"{i}", value=1.0, rank=0, compared=99, p=0.01, p_adjusted=0.01, leaks=i < 2, out=i < 6)
+        for i in range(8)
+    ]
+    pictures = replace(finding(attack="idlg", primary=True), claim="reconstruction", victims=tuple(out))
+    labels = replace(finding(attack="idlg", primary=True), claim="labels", n=8, gain_low=0.1)
+    other = replace(finding(attack="idlg", primary=False), claim="sequences")
+    powers = powers_of([attack], [pictures, labels, other], how="canaries")
+    assert set(powers) == {power_key(attack, "reconstruction"), power_key(attack, "labels")}
+    assert (powers[power_key(attack, "reconstruction")].found, out[0].leaks) == (6, True)
+    assert powers[power_key(attack, "labels")].found == 8
+    for lost in ({"gain_low": -0.1}, {"gain_low": 0.1, "ladder": (rung("label", beaten=True),)}):
+        (power,) = powers_of([attack], [replace(labels, **lost)], how="").values()
+        assert (power.planted, power.found) == (8, 0)

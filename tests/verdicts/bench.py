@@ -10,7 +10,7 @@ from glasshouse.audit.attacking.claims import Outcome, Unit
 from glasshouse.audit.scoring.cell import score_attack
 from glasshouse.audit.scoring.nulls import NullBook
 from glasshouse.audit.scoring.read import Run
-from glasshouse.audit.scoring.tasks import CellTask, control_key
+from glasshouse.audit.scoring.tasks import CellTask, control_key, power_key
 from glasshouse.audit.scoring.truth import GroundTruth
 from glasshouse.metrics.base import ScoreContext
 from glasshouse.modalities.image import Image
@@ -114,7 +114,7 @@ class Bench:
             groups=(),
             run="run",
             controls={key: self.control},
-            powers={} if self.power is None else {key: self.power},
+            powers={} if self.power is None else {power_key(attack, "reconstruction"): self.power},
         )
         scores = score_attack(task, attack, [run])
         assert scores.refusals == (), scores.refusals

@@ -78,7 +78,7 @@ def test_near_duplicates_are_not_so_many_victims(different, random):
     few = textured(different, random).repeat(40 // different, 1, 1, 1)
     finding = grey_to_forty(random, batch((few + 1e-3 * torch.randn(few.shape)).clamp(0, 1)))
     assert finding.share.units == different
-    assert finding.share.most >= 1 - 0.025 ** (1 / different)
+    assert finding.share.most >= 1 - 0.025 ** (1 / different) - 1e-9
     assert finding.verdict == "not shown"
 
 

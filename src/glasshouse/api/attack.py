@@ -14,6 +14,7 @@ from glasshouse.audit.attacking.call import call_attack, declared_grants
 from glasshouse.audit.attacking.claims import Unit
 from glasshouse.audit.attacking.needs import attack_of, find_refusal
 from glasshouse.errors import BadScenario, BadValue, GlasshouseError, Inapplicable
+from glasshouse.interfaces import mode_of
 from glasshouse.modalities.base import Modality
 from glasshouse.modalities.image import Image
 from glasshouse.models.adapt import adapt
@@ -138,7 +139,8 @@ def view(
         learning_rate: of local training.
         optimizer: the client's optimizer (:class:`glasshouse.settings.Optimizer`).
         training: what else the client does in a step (:class:`glasshouse.settings.Training`); None: an
-            ordinary step in the mode of ``model``: in training mode with statistics of the batch.
+            ordinary step in the mode of ``model``, layer by layer: statistics of the batch where a batch
+            norm is in training mode.
         auxiliary: images (N, C, H, W) in [0, 1] and labels (N,) that the adversary has; grant ``auxiliary``.
         labels: the classes behind the update, where the adversary knows them; grant ``labels``.
 
@@ -147,7 +149,7 @@ def view(
     """
     architecture, network = _network(model, inputs or input_shape, task)
     if training is None:
-        training = Training(mode="training" if model.training else "evaluation")
+        training = mode_of(model)
     terms = Terms(
         protocol="fedsgd" if sends == "gradient" else "fedavg",
         architecture=architecture,

@@ -8,8 +8,8 @@ the run itself tells the time once its first pieces are finished.
 
 import math
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -20,9 +20,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from glasshouse.attacks.budget import Budget
 from glasshouse.audit.attacking.needs import calls_of, declared, foresee_refusal, images_of
-from glasshouse.audit.plan import Plan, plan
+from glasshouse.audit.plan import Plan, plan, planted_plans
 from glasshouse.audit.preflight.data import survey_data
 from glasshouse.audit.preflight.network import agreed_network, fault_of, without_memory
+from glasshouse.audit.room import bytes_of, in_words
 from glasshouse.audit.scoring.judging.control import easy_scenario
 from glasshouse.audit.scoring.tasks import control_key
 from glasshouse.cache import once
@@ -91,7 +92,7 @@ class Work:
     Attributes:
         scenario: its name; of the total, the suite's.
         part: ``simulation``, ``pre-training``, an attack's label, ``control: LABEL``, ``training: WHAT``,
-            ``scoring`` or ``total``.
+            ``planted leaks: simulation`` or ``: attacks``, ``scoring``, ``disk`` or ``total``.
         calls: federations, calls of an attack, or scores.
         unit: of ``amount``, in the plural; empty: nothing is counted within a call.
         amount: units over all calls.
@@ -106,6 +107,8 @@ class Work:
     cost: Cost | None = None
 
     def __str__(self) -> str:
+        if self.part == "disk" and self.amount is not None:
+            return f"some {in_words(self.amount)}, of which what is sent by canaries goes after the run"
         words = [f"{self.calls:,} call{'s' if self.calls != 1 else ''}"]
         if self.unit and self.amount is not None:
             words.append(f"{self.amount:,} {self.unit}")
@@ -118,10 +121,14 @@ def count(suite: Suite) -> tuple[Work, ...]:
     What scenarios share through the cache (controls, training before attacks) is counted once.
     """
     plans, shared = plan(suite, Path()), set[str]()
+    own = {one.cell.hash for one in plans}
+    planted = {
+        one.cell.hash: one for one in planted_plans(plans, Path()).values() if one.cell.hash not in own
+    }
     rows: list[Work] = []
     for scenario in suite.scenarios:
-        own = [one for one in plans if one.cell.scenario.name == scenario.name]
-        rows += _count_scenario(scenario.name, own, shared)
+        rows += _count_scenario(scenario.name, _of(scenario.name, plans), shared)
+        rows += _planted(scenario.name, _of(scenario.name, planted.values()))
     rows = [row for row in rows if row.calls]
     counted = [row.cost for row in rows if row.cost is not None]
     whole = Work(
@@ -130,7 +137,30 @@ def count(suite: Suite) -> tuple[Work, ...]:
         calls=sum(row.calls for row in rows),
         cost=sum(counted, Cost()) if counted else None,
     )
-    return (*rows, whole)
+    kept, canaries = bytes_of(plans), bytes_of(planted.values())
+    disk = Work(scenario=suite.name, part="disk", calls=0, unit="bytes", amount=kept + canaries)
+    return (*rows, disk, whole)
+
+
+def _of(name: str, plans: Iterable[Plan]) -> list[Plan]:
+    return [one for one in plans if one.cell.scenario.name == name]
+
+
+def _planted(name: str, plans: Sequence[Plan]) -> Iterator[Work]:
+    """Federations of canaries, whose clients send undefended, and the attacks' calls on them."""
+    simulated = _simulations(name, plans)
+    yield replace(simulated, part="planted leaks: simulation")
+    calls = [
+        _calls(name, plugin.label or plugin.name, [(one.cell.scenario, plugin)])
+        for one in plans
+        for plugin in one.cell.scenario.attacks
+    ]
+    yield Work(
+        scenario=name,
+        part="planted leaks: attacks",
+        calls=sum(one.calls for one in calls),
+        cost=sum((one.cost for one in calls if one.cost is not None), Cost()),
+    )
 
 
 def cost_of(uses: Sequence[tuple[Scenario, Plugin]]) -> Cost:

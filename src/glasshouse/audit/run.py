@@ -17,6 +17,7 @@ from glasshouse.audit.provenance.hashes import NOTES, part_hashes
 from glasshouse.audit.provenance.manifest import manifest
 from glasshouse.audit.provenance.stamp import stamp
 from glasshouse.audit.resume import lives_in_memory, prepare_folder, write_scenarios
+from glasshouse.audit.room import require_room
 from glasshouse.audit.scoring.cell import refusal_record
 from glasshouse.audit.scoring.judging.family import with_family
 from glasshouse.audit.scoring.judging.policy import policy_limits
@@ -94,6 +95,9 @@ def audit(  # noqa: PLR0913 - the options of an audit
     with backend.start() as workers:
         device = choose_device(device, workers.devices)
         plans = plan(suite, out.resolve(), device=device)
+        if not resume:
+            canaries = planted_plans(plans, out.resolve()).values()
+            require_room({one.cell.hash: one for one in (*plans, *canaries)}.values(), out)
         prepare_folder(suite, plans, out, resume=resume)
         stamped = stamp(suite, out, register)  # before the simulation makes any truth
         log = RunLog(out)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from glasshouse.audit.captured.origins import ASSUMED, with_values
 from glasshouse.audit.captured.origins import NAME as ORIGINS
+from glasshouse.errors import BadValue
 from glasshouse.models.build import name_tensors
 from glasshouse.outside import limits
 from glasshouse.settings import covers
@@ -171,6 +172,7 @@ class Recording:
     _nodes: set[Node] = field(default_factory=set)
     _rounds: dict[int, _Round] = field(default_factory=dict)
     _asked: dict[tuple[Node, Stage], int] = field(default_factory=dict)
+    _usual: set[str] = field(default_factory=set)
     _lock: Lock = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
@@ -305,14 +307,30 @@ class Recording:
         if reply.stage == "evaluate" or this is None:
             return
         if reply.load is not None and not this.secure:
-            tensors = self._named(reply.load())
-            if reason := finite_fault(tensors):  # like a dropout: the others' updates are still audited
-                this.missing[client] = f"sent an update that is not finite: {reason}"[: limits.TEXT]
+            tensors, fault = self._received(reply.load())
+            if fault:  # like a dropout: the others' updates are still audited
+                this.missing[client] = fault[: limits.TEXT]
                 _LOG.warning("capture: client %d, round %d, %s", client, number, this.missing[client])
                 return
             self._update(number, client, reply, tensors, this)
         if reply.load is not None or reply.values:
             this.missing.pop(client, None)
+
+    def _received(self, sent: Mapping[str, Tensor]) -> tuple[Mapping[str, Tensor], str]:
+        """What a client sent, by the model's names, and what is wrong with it; empty: nothing."""
+        try:
+            tensors = self._named(sent)
+        except BadValue as error:
+            return {}, f"sent an update of another model: {error.got}"
+        if reason := finite_fault(tensors):
+            return {}, f"sent an update that is not finite: {reason}"
+        if lacking := sorted(self._usual - tensors.keys()):
+            return (
+                {},
+                f"sent a part of what the others do: '{lacking[0]}' and {len(lacking) - 1} more are missing",
+            )
+        self._usual |= tensors.keys()
+        return tensors, ""
 
     def _update(
         self, number: int, client: int, reply: Reply, tensors: Mapping[str, Tensor], this: _Round

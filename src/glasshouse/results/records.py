@@ -263,6 +263,7 @@ class Finding(_InCell):
             ``certificate``, ``bound``, ``victims``, ``power``; ``ladder.label`` for a rung.
         reason: why the verdict is no stronger, in words; empty for leaks.
         remedy: what would show it, in words.
+        lacks: everything that "no leak found" lacks, the most important first; ``reason`` is the first.
         by_luck: it would leak alone, but among as many findings as the run has, luck explains it.
         scored: number of single scores behind the value; None: they are not counted.
         hits: of these, the number that are 1, for metrics that are 0 or 1 per example; None for others.
@@ -314,6 +315,7 @@ class Finding(_InCell):
     missing: Mapping[str, str] = field(default_factory=dict)
     reason: str = ""
     remedy: str = ""
+    lacks: tuple[str, ...] = ()
     by_luck: bool = False
     denied_by: str = ""
     scored: int | None = None

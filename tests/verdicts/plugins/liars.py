@@ -10,7 +10,9 @@ from glasshouse.attacks.base import Needs, Reconstruction
 from glasshouse.attacks.inversion.inverting_gradients import InvertingGradients
 from glasshouse.attacks.inversion.linear_input import LinearInput
 from glasshouse.attacks.objective import SearchedLoss
+from glasshouse.federation.defenses.guarantee import Guarantee
 from glasshouse.registry import Card
+from glasshouse.wire import Mechanism
 
 EASY_CLIENTS = 6
 """The number of clients by which these attacks know that they are in their control."""
@@ -123,6 +125,26 @@ class RemembersTheTruth:
             return values
 
         return SearchedLoss(loss=loss, noise=1e-6)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SaysHalf:
+    """Sends the update as it is, and says that it proves ε = .5."""
+
+    card: ClassVar[Card] = Card(summary="makes updates safe; no attack can reach more than a guess")
+    name: ClassVar[str] = "says_half"
+    place: ClassVar[str] = "update"
+    kinds: ClassVar[frozenset] = frozenset({"gradient", "delta", "parameters"})
+
+    def describe(self):
+        return Mechanism(name=self.name, place="update", parameters={})
+
+    def update(self, update, *, rng):
+        return update
+
+    def spent(self, exposure):
+        common = {"delta": 1e-5, "neighbours": "update", "noise_multiplier": 7.0, "steps": exposure.rounds}
+        return Guarantee(epsilon=0.5, defense=self.name, **common)
 
 
 LIARS = {

@@ -16,6 +16,7 @@ from typing import Final, final
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from glasshouse.attacks.base import About
 from glasshouse.attacks.parts.local_steps import check_linear, known_decay
@@ -95,8 +96,33 @@ class Replica:
     @cached_property
     def uses_batch_statistics(self) -> bool:
         """Whether a batch norm of :attr:`trained` normalises with the statistics of the batch."""
-        norms = (m for m in self.trained.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm))
+        norms = (m for m in self.trained.modules() if isinstance(m, _BatchNorm))
         return any(norm.training for norm in norms)
+
+    def batch_statistics(self) -> dict[str, Tensor]:
+        """What the update's running statistics tell of the client's batches, by ``LAYER.mean`` and ``.var``.
+
+        A batch norm moves its running mean by ``momentum`` of the way to the mean of each batch, so one step
+        gives that mean exactly, and several an average in which later batches count more. Variances are
+        torch's unbiased ones. Empty where none were sent, or a layer keeps a plain average.
+        """
+        if not self.uses_batch_statistics or not self.update.buffers:
+            return {}
+        found: dict[str, Tensor] = {}
+        for name, module in self.trained.named_modules():
+            keys = f"{name}.running_mean", f"{name}.running_var"
+            if not isinstance(module, _BatchNorm) or not module.training or module.momentum is None:
+                continue
+            if any(key not in self.update.buffers for key in keys):
+                return {}
+            stays = (1 - module.momentum) ** self.update.steps
+            mean, var = (
+                (self.update.buffers[key].to(self.device) - stays * before) / (1 - stays)
+                for key, before in zip(keys, (module.running_mean, module.running_var), strict=True)
+                if before is not None
+            )
+            found |= {f"{name}.mean": mean, f"{name}.var": var.clamp_min(0)}
+        return found
 
     @property
     def device(self) -> torch.device:

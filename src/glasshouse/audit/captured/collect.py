@@ -1,16 +1,16 @@
 """Collect the ground truth of a capture from the folders of test clients."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from glasshouse.audit.captured.origins import repair
 from glasshouse.cache import digest
-from glasshouse.errors import BadFile
+from glasshouse.errors import BadFile, BadValue
 from glasshouse.models.base import Normalize
 from glasshouse.models.build import build, name_tensors
 from glasshouse.store import read_json, write_tensors
@@ -63,8 +63,8 @@ def collect(capture: Path, folders: Sequence[Path]) -> Truth:
             pairs = zip(_examples(inputs, architecture), labels, strict=True)
             steps.append(tuple(_row(example, label, pool) for example, label in pairs))
         key = one.round, clients[one.node]
-        if one.sent and not finite_fault(one.sent):  # a broken result shows nothing about the terms
-            write_tensors(sent_file(capture, *key), name_tensors(one.sent, network, apart=apart))
+        if (result := _named(one.sent, network, apart)) is not None:
+            write_tensors(sent_file(capture, *key), result)
         examples[key] = Used(steps=tuple(steps), behaviour="honest")
     if not examples:
         raise BadFile(
@@ -83,6 +83,21 @@ def collect(capture: Path, folders: Sequence[Path]) -> Truth:
     for sentence in repair(capture, records, truth):
         _LOG.warning("%s", sentence)
     return truth
+
+
+def _named(
+    sent: Mapping[str, Tensor] | None, network: nn.Module, apart: tuple[str, ...]
+) -> dict[str, Tensor] | None:
+    """The result of a test client by the model's names; None: there is none, or it is broken.
+
+    A broken result shows nothing about the terms. The capture has noted it, and others are checked.
+    """
+    if not sent or finite_fault(sent):
+        return None
+    try:
+        return name_tensors(sent, network, apart=apart)
+    except BadValue:
+        return None
 
 
 def sent_file(capture: Path, number: int, client: int) -> Path:

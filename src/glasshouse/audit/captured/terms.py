@@ -36,6 +36,8 @@ MOMENTUM: Final = 0.9
 CLIPS: Final = (0.1, 0.5, 1.0, 5.0, 10.0)
 PULLS: Final = (0.001, 0.01, 0.1, 1.0)
 DECAYS: Final = (1e-4, 5e-4, 1e-3, 1e-2)
+COARSE: Final = 0.5
+"""Uploads of 16 bits whose rounding may be larger than this share of the change are left out."""
 FITTED: Final = 0.02
 """Largest error at which a fitted learning rate is accepted."""
 
@@ -55,6 +57,7 @@ class Case:
         used: the rows of its steps.
         pool: the examples that the rows refer to.
         change: of the parameters by its training.
+        rounding: largest relative error of ``change`` that the precision of the upload explains.
     """
 
     terms: Terms
@@ -62,6 +65,7 @@ class Case:
     used: Used
     pool: Batch
     change: Mapping[str, Tensor]
+    rounding: float = 0.0
 
     def again(self, terms: Terms) -> Mapping[str, Tensor]:
         """The change by training under ``terms`` on the same batches in the same order."""
@@ -73,8 +77,8 @@ class Case:
         return {name: t for name, t in after.items() if name in self.change}
 
     def error(self, terms: Terms) -> float:
-        """Relative error of the change by training under ``terms``."""
-        return _distance(self.change, self.again(terms))
+        """Relative error of the change by training under ``terms``, beyond what rounding explains."""
+        return max(0.0, _distance(self.change, self.again(terms)) - self.rounding)
 
 
 def check_terms(capture: Path, transcript: Transcript, truth: Truth) -> TermsCheck:
@@ -108,13 +112,27 @@ def _cases(capture: Path, transcript: Transcript, truth: Truth) -> Iterator[Case
         trained = LocalTraining.of(transcript.terms, round=number).parameters(build(broadcast.architecture))
         names = [name for name in trained if not covers(personal, name)]
         update = read_tensors(sent_file(capture, number, client))
-        yield Case(
-            terms=transcript.terms,
-            broadcast=broadcast,
-            used=truth.used[number, client],
-            pool=truth.private,
-            change={n: update[n] - broadcast.tensors[n] for n in names if n in update},
-        )
+        change = {n: update[n] - broadcast.tensors[n] for n in names if n in update}
+        rounding = _rounding({n: update[n] for n in change}) / max(norm(change), 1e-30)
+        if rounding < COARSE:  # else nothing can be told from this upload
+            yield Case(
+                terms=transcript.terms.of_client(client),
+                broadcast=broadcast,
+                used=truth.used[number, client],
+                pool=truth.private,
+                change=change,
+                rounding=rounding,
+            )
+
+
+def _rounding(sent: Mapping[str, Tensor]) -> float:
+    """Norm of the largest error by which numbers of 16 bits may differ from those that were rounded."""
+    halves = {
+        name: t.double().abs() * torch.finfo(t.dtype).eps / 2
+        for name, t in sent.items()
+        if t.is_floating_point() and t.dtype.itemsize <= 2
+    }
+    return norm(halves) if halves else 0.0
 
 
 def _miscounted(case: Case) -> Suspect | None:

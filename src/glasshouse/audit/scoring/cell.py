@@ -20,7 +20,7 @@ from glasshouse.audit.scoring.pair import can_score
 from glasshouse.audit.scoring.read import Run, read_runs
 from glasshouse.audit.scoring.score import ScoredMetric, score_metric
 from glasshouse.audit.scoring.table import MOST_VICTIMS, tables
-from glasshouse.audit.scoring.tasks import CellResult, CellTask, control_key
+from glasshouse.audit.scoring.tasks import CellResult, CellTask, control_key, power_key
 from glasshouse.audit.scoring.victims import can_judge_victims, victims_of
 from glasshouse.audit.scoring.words import place_of
 from glasshouse.audit.simulation.record import GroupRecord, read_record
@@ -179,7 +179,7 @@ def _measure(
         victims=() if isinstance(victims, str) else victims,
         why_no_victims=why,
         control=task.controls.get(control_key(attack)),
-        power=task.powers.get(control_key(attack)),
+        power=task.powers.get(power_key(attack, judged.claim)),
         alike=share_alike(runs) if single else 0.0,
         tables=compared,
     )

@@ -82,6 +82,20 @@ def exchange(
     return ExchangeGain(level=null_of(other, metric), gain=gain, p=p)
 
 
+def within_labels(tables: Sequence[Table | None], rng: Rng) -> bool | None:
+    """Whether claims match their own victims better than others of the same label; None: cannot be tested.
+
+    What a claim knows by the label alone, which may have been granted, it also knows of these others.
+    """
+    single = [t for t in tables if t is not None and len(t.matches) == len(t.strata)]
+    if not single:
+        return None
+    strata = np.concatenate([1_000_000 * run + t.strata for run, t in enumerate(single)])
+    matches = scipy.linalg.block_diag(*(t.updates() for t in single))
+    test = permutation_test(matches, strata, rng=rng.child("within labels"))
+    return None if test is None else test.low > 0
+
+
 def _all_alike(tables: Sequence[Table | None]) -> bool:
     """Whether in no run there are two victims that can be told apart, though there are several."""
     groups = [table.alike_updates() for table in tables if table is not None and len(table.matches) > 1]

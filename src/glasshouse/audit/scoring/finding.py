@@ -14,7 +14,7 @@ import numpy as np
 
 from glasshouse import registry
 from glasshouse.attacks.base import Reconstruction, Representations
-from glasshouse.audit.scoring.exchange import exchange
+from glasshouse.audit.scoring.exchange import exchange, within_labels
 from glasshouse.audit.scoring.gains import (
     gain_of,
     gain_with_unseen,
@@ -108,7 +108,9 @@ def finding_of(cell: Cell, attack: Plugin, measured: Measurement, runs: Sequence
     printed, gained = value_with_unseen(value, scored, metric), gain_with_unseen(gain, scored, metric)
     ladder = _ladder(scored, metric, _rung("domain", scored, null, gained, p), stream)
     bounds = Rng.root(scenario.seed, salt="bounds").child(f"{attack.name}/{measured.name}")
-    guess = other is not None and not other.gain.above_zero
+    guess = other is not None and (
+        not other.gain.above_zero or within_labels(measured.tables, stream) is False
+    )
     bound = _bound(value, measured, runs, chance=chance, guess=guess, rng=bounds)
     bound = bound and replace(bound, word_of=_vouching(scenario))
     searches = _searches(measured, runs)
@@ -142,6 +144,7 @@ def finding_of(cell: Cell, attack: Plugin, measured: Measurement, runs: Sequence
         verdict=decision.verdict,
         reason=decision.reason,
         remedy=decision.remedy,
+        lacks=decision.lacks,
         chosen=chosen_words(attack),
         given=given_words(scenario, attack),
         seconds=sum(outcome.seconds for run in runs for outcome in run.outcomes),

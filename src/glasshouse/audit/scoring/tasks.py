@@ -25,7 +25,7 @@ class CellTask:
         run: the run's folder.
         controls: by attack with its settings as JSON.
         searches: certificates by the folder of a unit's claims.
-        powers: planted leaks that were found in this cell, by attack with its settings as JSON.
+        powers: planted leaks that were found in this cell, by :func:`power_key`.
     """
 
     cell: Cell
@@ -70,3 +70,8 @@ def attack_key(position: int, attack: Plugin) -> str:
 def control_key(attack: Plugin) -> str:
     """A key for an attack with its settings."""
     return f"{attack.name} {json.dumps(attack.arguments, sort_keys=True)}"
+
+
+def power_key(attack: Plugin, claim: str) -> str:
+    """A key for the claims of one kind that an attack with its settings makes."""
+    return f"{control_key(attack)} {claim}"

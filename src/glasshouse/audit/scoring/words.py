@@ -134,6 +134,11 @@ def _federation(scenario: Scenario) -> str:
     f = scenario.federation
     batch = _count_of(f.batch_size, "example")
     epochs = f"{_count_of(f.local_epochs, 'local epoch')} in batches of {batch}"
+    own = {"passes": f.training.epochs_by_client, "batch sizes": f.training.batch_sizes_by_client}
+    differ = [f"{noun} {', '.join(map(str, sizes))}" for noun, sizes in own.items() if sizes]
+    epochs += f" (of their own, in turn: {'; '.join(differ)})" if differ else ""
+    if f.training.local_steps is not None:
+        epochs = f"{_count_of(f.training.local_steps, 'local step')} of {batch}"
     steps = f"one batch of {batch}" if f.kind == "gradient" else epochs
     hidden = "; secure aggregation hides single updates from the server" if f.secure_sum else ""
     return (

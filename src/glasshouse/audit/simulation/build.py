@@ -30,7 +30,7 @@ from glasshouse.data.targets import class_codes
 from glasshouse.federation.defenses.guarantee import Exposure, Guarantee, Private, guarantee
 from glasshouse.federation.rounds import ParameterRounds
 from glasshouse.federation.setting import FederationProtocol, Setting
-from glasshouse.interfaces import Behaviour, Defense, traits_of
+from glasshouse.interfaces import Behaviour, Defense, draws_at_random, traits_of
 from glasshouse.models import build as models
 from glasshouse.models.perceptual import network
 from glasshouse.registry import create, load
@@ -243,6 +243,13 @@ def _remarks(setting: Setting, proved: Guarantee | None) -> tuple[str, ...]:
             "Running statistics of batch norms leave the clients without noise: a guarantee about updates "
             "does not cover them, and none is stated."
         )
+    if setting.terms.training.mode == "training" and draws_at_random(
+        setting.build(setting.terms.architecture)
+    ):
+        remarks.append(
+            "Clients train with dropout. Nobody knows what it drew, so attacks repeat their training without "
+            "it: what they find is a lower end."
+        )
     return tuple(remarks)
 
 
@@ -262,8 +269,8 @@ def sends_statistics(setting: Setting) -> bool:
     model = setting.build(terms.architecture)
     norms = [name for name, m in model.named_modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
     apart = (*terms.training.personal, *terms.training.fixed)
-    frozen = terms.training.frozen or ("\0",)
-    return any(not covers(apart, f"{n}.running_mean") and not n.startswith(frozen) for n in norms)
+    frozen = terms.training.frozen
+    return any(not covers(apart, f"{n}.running_mean") and not covers(frozen, n) for n in norms)
 
 
 def _terms(scenario: Scenario, architecture: Architecture, domain_roles: ClassRoles | None) -> Terms:

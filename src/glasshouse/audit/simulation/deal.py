@@ -193,9 +193,10 @@ def wants_of(scenario: Scenario) -> dict[Role, RoleRequest]:
 def spare_of(scenario: Scenario, source: DataSource) -> int:
     """Number of spare held-out images for verdicts on single victims, as far as the data have enough."""
     most = SPARE_NUMBERS // math.prod(source.input_shape)
-    return max(0, min(_most_spare(scenario), most) - scenario.data.heldout)
+    return max(0, min(most_spare(scenario), most) - scenario.data.heldout)
 
 
-def _most_spare(scenario: Scenario) -> int:
+def most_spare(scenario: Scenario) -> int:
+    """Held-out images that would suffice to name any victim, if the data had as many."""
     clients = min(scenario.federation.clients, scenario.audit.victims) * max(1, len(scenario.audit.seeds))
     return comparisons_for(clients * scenario.data.examples)

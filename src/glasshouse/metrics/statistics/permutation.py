@@ -23,7 +23,12 @@ EXCHANGES = 9999
 LISTED = 5000
 """Up to this many distinct outcomes all are enumerated, and the p-value is exact."""
 FEW_RUNS = 4
-"""From this many runs on, the variance between runs can be estimated and is accounted for."""
+"""From this many runs on, an interval accounts for the variance between runs; a test does from 2 on."""
+SIGNED_RUNS = 6
+"""From this many runs on, flipping the signs of their gains can reach .025."""
+
+_MOST_SIGNS = 14
+"""Above this many runs Student's t needs no help, and there are too many signs to list."""
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -59,9 +64,10 @@ def compare_with_guesses(
     """Compare the metric under the truth with the metric under permuted truths.
 
     Where ``chance`` is above the mean over permutations (a guess better than the attack's own numbers in
-    random order), the permutation values are shifted up to it. From ``FEW_RUNS`` runs on, the value must also
-    be above chance by Student's t over runs (jackknife), because a detector that works by luck does so for
-    its whole run.
+    random order), the permutation values are shifted up to it. Of several runs, the value must also be above
+    chance by Student's t over runs (jackknife), because a detector that works by luck does so for its whole
+    run; and from ``SIGNED_RUNS`` runs on by the signs of the runs' own gains, since Student's t is too sure
+    of runs that are all lucky or all unlucky.
 
     Args:
         values: the metric over some of the clients, for several truths; larger leaks more.
@@ -86,6 +92,7 @@ def compare_with_guesses(
     if error > 0:
         p = max(p, student_tail((value - chance) / error, count - 1))
         low = min(low, value - chance - student_quantile((1 + level) / 2, count - 1) * error)
+    p = max(p, _signs_p(values, truth, runs, chance))
     return GuessTest(p=p, low=low if p < tail else min(low, 0.0))
 
 
@@ -147,13 +154,29 @@ def _list_exchanges(
     return truths, weights
 
 
+def _signs_p(values: Values, truth: Bools, runs: Ints, chance: float) -> float:
+    """p-value of the runs' gains over chance among all choices of their signs; 0 for few runs.
+
+    Exact where a run's luck is as often good as bad.
+    """
+    names = np.unique(runs)
+    if not SIGNED_RUNS <= len(names) <= _MOST_SIGNS:
+        return 0.0
+    try:
+        gains = np.array([float(values(runs == run, truth[None])[0]) for run in names]) - chance
+    except Undefined:  # nobody has the property in some run
+        return 0.0
+    signs = 2 * (np.arange(2 ** len(names))[:, None] >> np.arange(len(names)) & 1) - 1
+    return float((signs @ gains >= gains.sum() - 1e-12).mean())
+
+
 def _error_over_runs(values: Values, truth: Bools, runs: Ints) -> tuple[float, int]:
     """Jackknife standard error of the metric over runs (0 for few runs), and the number of runs.
 
     Source: Tukey 1958; Efron & Stein 1981, Annals of Statistics 9(3).
     """
     names = np.unique(runs)
-    if len(names) < FEW_RUNS:
+    if len(names) < 2:
         return 0.0, len(names)
     try:
         without = np.array([float(values(runs != run, truth[None])[0]) for run in names])

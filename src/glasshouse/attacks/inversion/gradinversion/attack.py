@@ -42,6 +42,12 @@ from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 
 
+def sends_statistics(view: View) -> bool:
+    """Whether clients send what their batch norms saw."""
+    updates = (update for one in view.rounds for update in one.updates.values())
+    return view.terms.training.mode == "training" and any(update.buffers for update in updates)
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class GradInversion(DescentAttack):
@@ -52,7 +58,8 @@ class GradInversion(DescentAttack):
         tv: weight of total variation.
         l2: weight of the mean squared value.
         group: weight of the mean squared distance to the seeds' registered mean.
-        batch_norm: weight of the batch-norm statistics; used where they are granted.
+        batch_norm: weight of the batch-norm statistics; used where they are granted, and where clients train
+            in training mode and send running statistics, from which they are read.
         adaptive: as in ``InvertingGradients``.
         local_steps: as in ``InvertingGradients``.
         bf16: as in ``InvertingGradients``.
@@ -92,13 +99,16 @@ class GradInversion(DescentAttack):
 
     def run_together(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[tuple[Claim, ...], ...]:
         """The claims of :meth:`run` for each view, from one search; see ``TogetherAttack``."""
-        granted = len(views) > 1 and any(view.grants.batch_norm for view in views)
+        granted = len(views) > 1 and any(view.grants.batch_norm or sends_statistics(view) for view in views)
         return () if granted else super().run_together(views, rngs=rngs)
 
     def loss(self, view: View, client: Replica, distance: Objective) -> Labelled:
         """All terms but the group term, which compares seeds with each other."""
         granted = view.grants.batch_norm.get((client.update.round, client.update.client))
-        statistics = Statistics(client.model, granted) if granted else None
+        known = granted or client.batch_statistics()
+        # The client's own mode; a grant was computed with the statistics received.
+        model = client.model if granted else client.trained
+        statistics = Statistics(model, known, unbiased=not granted) if known else None
 
         def loss(
             points: Tensor, labels: Tensor, derivative: bool, victims: Sequence[int] | None = None

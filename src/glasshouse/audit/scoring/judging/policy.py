@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Literal, TypeVar
 
-from glasshouse.audit.scoring.judging.verdict import BEYOND_SMALL, POWER
+from glasshouse.audit.scoring.judging.verdict import BEYOND_SMALL, NOT_PLANTED, POWER, UNBOUNDED
 from glasshouse.audit.scoring.words import defense_labels
 from glasshouse.results.cards import Limit, MetricCard
-from glasshouse.results.judgement import expected_by_luck, victims_of
+from glasshouse.results.judgement import OUT, expected_by_luck, victims_of
 from glasshouse.results.records import Finding, Refused, Result, Utility, Victim
 from glasshouse.scenario.axes import Cell
 from glasshouse.scenario.table import Plugin
@@ -73,10 +73,15 @@ def state_of_gain(
 
 
 def _unearned(finding: Finding) -> str:
-    """Why a silence about examples means nothing although the interval is narrow; empty: it means something.
+    """Why a silence means nothing although the interval is narrow; empty: it means something.
 
-    Few victims who come out whole, or an attack that could not have found them, hardly move an interval.
+    Few victims who come out whole, or an attack that could not have found them, hardly move an interval. A
+    limit has a size of its own, and of claims about no single example it is a limit on the mean alone.
     """
+    other = {BEYOND_SMALL, *([NOT_PLANTED] if finding.verdict in OUT else [])}  # a leak shows that it works
+    for reason in finding.lacks:
+        if reason not in other and (finding.ladder or not reason.startswith(UNBOUNDED)):
+            return reason
     if finding.ladder and finding.verdict == "not shown" and finding.reason not in ("", BEYOND_SMALL):
         return finding.reason
     if finding.share is not None and finding.share.most > finding.share.margin and not finding.share.out:

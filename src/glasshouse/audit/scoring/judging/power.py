@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from glasshouse.audit.scoring.judging.certificate import certificate_of
-from glasshouse.audit.scoring.tasks import control_key
+from glasshouse.audit.scoring.tasks import power_key
 from glasshouse.results.records import Finding, Power
 from glasshouse.scenario.table import Plugin
 
@@ -11,9 +11,11 @@ __all__ = ["powers_of"]
 
 
 def powers_of(attacks: Iterable[Plugin], findings: Iterable[Finding], *, how: str) -> Mapping[str, Power]:
-    """How many canaries each attack found, by :func:`control_key`; only of those that judge single examples.
+    """How many canaries each attack found, by :func:`power_key`.
 
-    A canary is found as a victim is said to come out: its claim knows it, at the level of one victim.
+    A canary is found as a victim is said to come out: its claim knows it, at the level of one victim. Of
+    claims that judge no single examples (labels, clients), all canaries were found if the gain over guesses
+    and over other victims lies above 0, else none.
 
     Args:
         attacks: of the cell.
@@ -23,16 +25,21 @@ def powers_of(attacks: Iterable[Plugin], findings: Iterable[Finding], *, how: st
     powers: dict[str, Power] = {}
     each = list(findings)
     for attack in attacks:
-        own = [f for f in each if f.attack == (attack.label or attack.name) and f.primary and f.victims]
-        if not own:
-            continue
-        # The kind of claim that shows most decides: an attack may claim labels beside examples.
-        best = max(own, key=lambda f: sum(v.out for v in f.victims) / len(f.victims))
-        certificate = certificate_of(best.searches)
-        powers[control_key(attack)] = Power(
-            planted=len(best.victims),
-            found=sum(victim.out for victim in best.victims),
-            how=how,
-            told_p=1.0 if certificate is None else certificate.told_p,
-        )
+        for one in each:
+            if one.attack != (attack.label or attack.name) or not one.primary:
+                continue
+            certificate = certificate_of(one.searches)
+            powers[power_key(attack, one.claim)] = Power(
+                planted=len(one.victims) or one.n,
+                found=_found(one),
+                how=how,
+                told_p=1.0 if certificate is None else certificate.told_p,
+            )
     return powers
+
+
+def _found(finding: Finding) -> int:
+    if finding.victims:
+        return sum(victim.out for victim in finding.victims)
+    above = finding.gain_low > 0 and (finding.exchange is None or finding.exchange.gain_low > 0)
+    return finding.n if above and not finding.ladder else 0

@@ -29,6 +29,8 @@ ALIKE: Final = 0.5
 """Share of victims with a near-duplicate among other victims from which "whose" is no question."""
 
 BEYOND_SMALL: Final = "the interval of the gain reaches beyond what is negligible"
+NOT_PLANTED: Final = "no leak was planted here to show that it would be found"
+UNBOUNDED: Final = "how many would come out is not bounded"
 
 
 @final
@@ -70,14 +72,23 @@ class Evidence:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """A verdict, why it is no stronger, and what would show it; both in words, empty for leaks."""
+    """A verdict, why it is no stronger, and what would show it; both in words, empty for leaks.
+
+    ``lacks``: everything that "no leak found" would need and is missing, whatever the verdict.
+    """
 
     verdict: Verdict
     reason: str = ""
     remedy: str = ""
+    lacks: tuple[str, ...] = ()
 
 
 def decide(evidence: Evidence) -> Decision:
+    """The verdict on one finding, with everything that "no leak found" lacks."""
+    return replace(_decided(evidence), lacks=tuple(reason for reason, _ in _missing(evidence)))
+
+
+def _decided(evidence: Evidence) -> Decision:
     """The verdict on one finding.
 
     Returns:
@@ -156,10 +167,13 @@ def _missing(evidence: Evidence) -> Iterator[tuple[str, str]]:
             f"{evidence.share.needed} independent victims of whom none comes out",
         )
     if evidence.power is None:
-        yield "no leak was planted here to show that it would be found", "plant known leaks in this cell"
+        yield NOT_PLANTED, "plant known leaks in this cell"
     elif evidence.power.found < POWER * evidence.power.planted:
         found = f"{evidence.power.found} of {evidence.power.planted}"
         yield f"only {found} planted leaks were found", "a stronger attack, or more effort"
+    if evidence.share is None:
+        why = evidence.why_no_share or "no single examples"
+        yield f"{UNBOUNDED} ({why})", "a metric that compares single examples"
 
 
 def _with_canaries(evidence: Evidence) -> Certificate:
