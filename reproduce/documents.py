@@ -1,6 +1,6 @@
-"""Tables of docs/results/tables.md and trees.md about statistics, survival, Newton sums and histograms.
+"""Tables of docs/results/documents.md: statistics, survival data, Newton's sums, histograms.
 
-Run: python reproduce/documents.py statistics|survival|newton|histograms [--runs N]
+Run: python -m reproduce.documents statistics|survival|newton|histograms [--runs N]
 Every line: what was read, how much of it is wrong, and what the same claims of public rows reach.
 """
 
@@ -197,13 +197,19 @@ def of_histograms(runs):
         )  # fmt: skip
 
 
-if __name__ == "__main__":
-    parts = {
-        "statistics": of_statistics, "survival": of_survival, "newton": of_newton,
-        "histograms": of_histograms,
-    }  # fmt: skip
+PARTS = {
+    "statistics": of_statistics, "survival": of_survival, "newton": of_newton, "histograms": of_histograms,
+}  # fmt: skip
+
+
+def main():
+    """Print the table of one part."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", choices=parts)
-    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("part", choices=PARTS)
+    parser.add_argument("--runs", type=int, default=20, help="sites per line")
     chosen = parser.parse_args()
-    parts[chosen.part](chosen.runs)
+    PARTS[chosen.part](chosen.runs)
+
+
+if __name__ == "__main__":
+    main()

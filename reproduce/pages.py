@@ -382,6 +382,12 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         about(20, "trees", "curves"),
         about(30, "audit", "clinic-trees"),
     ),
+    "documents": (
+        about(25, "documents", "statistics"),
+        about(20, "documents", "survival"),
+        about(40, "documents", "newton"),
+        about(40, "documents", "histograms"),
+    ),
     "nvflare": (
         about(150, "flare", "job", "--out", "{out}/job"),
         about(60, "flare", "filters"),

@@ -208,6 +208,7 @@ class Traits:
         like: the protocol whose attacks read these updates as well; empty: attacks name this one.
         terms: options that are terms of local training: option → key of ``federation.training``.
         averages: the server adds the mean change; False: its step cannot be undone from two models.
+        advice: what to try first where nothing is defended, in words; empty: what suits the kind of update.
         controls: control variates travel, which correct every local step (SCAFFOLD).
         singly: the server must see single updates, to clip them or because they are late: no secure sum.
     """
@@ -221,6 +222,7 @@ class Traits:
     like: str = ""
     terms: Mapping[str, str] = field(default_factory=dict)
     averages: bool = True
+    advice: str = ""
     controls: bool = False
     singly: bool = False
 

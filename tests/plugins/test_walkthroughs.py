@@ -92,3 +92,15 @@ def test_the_hospitals_questions_get_an_answer(tmp_path, monkeypatch):
     result = json.loads((tmp_path / "runs/hospitals/result.json").read_text())
     assert {u["epsilon"] is not None for u in result["utility"]} == {True, False}
     assert audits["glasshouse audit ci.toml --out runs/ci"] in (1, 3), "a handful of victims shows no limit"
+
+
+def test_five_hospitals_read_each_others_trees(tmp_path):
+    pytest.importorskip("xgboost", reason="the extra 'trees'")
+    small = ["federation.clients=3", "data.examples=30", "federation.batch_size=30", "audit.controls=false"]
+    codes = walk("trees.md", tmp_path, {"all": small})
+    assert len(codes) == 5
+    assert codes["glasshouse guard usual.json --data arrays:usual.npz"] == 1
+    assert codes["glasshouse guard coarse.json --data arrays:coarse.npz"] == 0
+    result = json.loads((tmp_path / "runs/five/result.json").read_text())
+    assert {one["attack"] for one in result["proofs"]} == {"leaf_algebra", "cut_values", "joint_cells"}
+    assert not any(one["wrong"] for one in result["proofs"])

@@ -60,5 +60,10 @@ def test_each_data_set_of_pli_paper_has_its_own_settings():
 
 
 def test_the_quickstart_needs_no_download():
-    assert {s.data.source for s in load("quickstart").scenarios} == {"digits", "photos", "sentences"}
+    assert {s.data.source for s in load("quickstart").scenarios} == {
+        "digits",
+        "photos",
+        "sentences",
+        "clinic",
+    }
     assert all(m.system for m in load("quickstart").members)

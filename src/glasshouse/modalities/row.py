@@ -123,10 +123,12 @@ class Column:
         if self.numeric:
             gap = (left - right).abs()
             # A decoded float32 is exact to 1e-7 of the range.
-            apart = torch.where(gap <= max(self.tolerance, 2e-7 * (self.high - self.low)), 0.0, gap)
-            apart = (apart / (self.high - self.low)).clamp_max(1)
+            same = gap <= max(self.tolerance, 2e-7 * (self.high - self.low))
+            apart = gap.div_(self.high - self.low).clamp_max_(1).masked_fill_(same, 0.0)
         else:
             apart = (left != right).double()
+        if not self.missing:  # then nothing is decoded as missing, and most tables end here
+            return apart.double()
         absent = left.isnan(), right.isnan()
         apart = torch.where(absent[0] ^ absent[1], 1.0, apart)
         return torch.where(absent[0] & absent[1], 0.0, apart).double()

@@ -27,6 +27,15 @@ ON_CLINIC: Final = {
     },
 }
 """Control of attacks on trees."""
+ON_SITE: Final = {
+    "setting": "statistics of 12 rows of a made-up clinic, no filter",
+    "scenario": {
+        "data": {"source": "clinic", "examples": 12, "auxiliary": 600},
+        "model": {"name": "no_model"},
+        "federation": {"protocol": "statistics", "batch_size": 12},
+    },
+}
+"""Control of attacks on statistics of one round."""
 ON_SITES: Final = {
     "setting": "statistics of 12 rows of a made-up clinic, one of whom joined, no filter",
     "scenario": {
@@ -41,7 +50,7 @@ ON_SITES: Final = {
         "audit": {"rounds": [0, 1]},
     },
 }
-"""Control of attacks on statistics."""
+"""Control of attacks on statistics of several rounds."""
 ON_COHORT: Final = {
     "setting": "the follow-up table of 5 patients of a made-up cohort",
     "scenario": {

@@ -43,7 +43,7 @@ class Differencing:
         source="Denning & Schlörer 1979, ACM TODS 4(1)",
         claims=("certified_rows", "reconstruction", "facts"),
         threat="server, sees documents of several rounds",
-        control={**ON_SITES, "metric": "facts"},
+        control={**ON_SITES, "metric": "people_read"},
     )
     needs: ClassVar[Needs] = needs(protocols=SITES, scope="run")
     budget: ClassVar[None] = None

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, final
 
 from glasshouse.attacks.base import Claim, Needs
-from glasshouse.attacks.parts.documents import ON_SITES, needs, received, table_in
+from glasshouse.attacks.parts.documents import ON_SITE, needs, received, table_in
 from glasshouse.attacks.statistics.columns import STEP, one_row, stated
 from glasshouse.attacks.statistics.differencing import positives_of_auc, two_values
 from glasshouse.attacks.tabular import Certainty, CertifiedRows, Fact, What, facts_of
@@ -40,7 +40,7 @@ class StatedNumbers:
         source="definitions of the statistics",
         claims=("facts", "certified_rows"),
         threat="server, sees single documents",
-        control={**ON_SITES, "metric": "facts"},
+        control={**ON_SITE, "metric": "facts"},
     )
     needs: ClassVar[Needs] = needs(protocols=SITES)
     budget: ClassVar[None] = None

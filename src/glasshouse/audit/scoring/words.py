@@ -10,6 +10,7 @@ from glasshouse.audit.attacking.needs import attack_of, declared
 from glasshouse.audit.scoring.tasks import CellResult
 from glasshouse.audit.sealed import is_foreign
 from glasshouse.errors import BadValue
+from glasshouse.interfaces import traits_if_known
 from glasshouse.metrics.base import Metric, Wording
 from glasshouse.metrics.landmarks import landmarks
 from glasshouse.registry import card, create, load
@@ -186,11 +187,11 @@ def _advice(scenario: Scenario) -> str:
     """What to try first without a defence, its name behind it: it has a proof for what clients send."""
     advice = {
         "logits": "send the most likely class alone (label_only)",
-        "document": "grow fewer and shallower trees, so that no cell holds few rows (min_child_weight)",
         "parameters": "clip and add noise while a client trains (dp_sgd)",
     }
     usual = "limit each update's size and add noise (gaussian_mechanism)"
-    return advice.get(scenario.federation.kind, usual)
+    own = traits_if_known(scenario.federation.protocol).advice
+    return own or advice.get(scenario.federation.kind, usual)
 
 
 def _notes(scenario: Scenario) -> tuple[str, ...]:

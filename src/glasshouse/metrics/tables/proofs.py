@@ -62,9 +62,37 @@ class CertificatesRight(Hits):
     claim: ClassVar[str] = "certified_rows"
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Floats:
-        if not len(claimed):
-            raise nothing_claimed("certificates_right", "certified row", "rows_certified")
-        return np.asarray(right_cells("certificates_right", truth, claimed, context).all(1), dtype=np.float64)
+        return _are_private("certificates_right", claimed, truth, context)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class PeopleRead(Hits):
+    """1 for every certified row that is a private row, else 0; victims about whom none is certified are out.
+
+    For attacks on single people of a larger group, such as one who joined: of those, how many were read.
+    """
+
+    card = Card(summary="share of the people whose row an attack certified that it read with all cells right")
+    wording = rate_wording(
+        label="people read",
+        sentence="read {} of the people whom it singled out, with every cell right",
+        explanation="Share of the rows that the attack singled out and certified which are private rows with "
+        "every cell right: higher is worse. Guessing reaches about 0 %.",
+        severity="images",
+        order=2,
+    )
+    claim: ClassVar[str] = "certified_rows"
+
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Floats:
+        return _are_private("people_read", claimed, truth, context)
+
+
+def _are_private(name: str, claimed: Tensor, truth: Tensor, context: ScoreContext) -> Floats:
+    """1 for every claimed row that is a private row, each private row once."""
+    if not len(claimed):
+        raise nothing_claimed(name, "certified row", "rows_certified")
+    return np.asarray(right_cells(name, truth, claimed, context).all(1), dtype=np.float64)
 
 
 @final

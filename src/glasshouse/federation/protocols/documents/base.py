@@ -16,7 +16,11 @@ from glasshouse.progress import track
 from glasshouse.rng import Rng
 from glasshouse.wire import Batch, Broadcast, Trained, Update
 
-TRAITS = Traits(sends="document")
+TRAITS = Traits(
+    sends="document",
+    advice="grow fewer and shallower trees, so that no cell holds few rows (min_child_weight)",
+)
+"""Of federations of boosted trees."""
 
 
 def broadcast(setting: Setting, number: int, document: bytes, recorder: Recorder) -> None:

@@ -10,7 +10,7 @@ from typing import ClassVar, final
 import numpy as np
 from torch import Tensor
 
-from glasshouse.federation.protocols.documents.base import TRAITS, broadcast, check, send, table_of
+from glasshouse.federation.protocols.documents.base import broadcast, check, send, table_of
 from glasshouse.federation.setting import Setting
 from glasshouse.formats.base import read_document
 from glasshouse.formats.carried import NAME, tensor_of
@@ -37,7 +37,10 @@ class NewtonProtocol:
         summary="logistic regression: each site sends gradient and Hessian as sums, the server steps",
         source="NVIDIA FLARE, hello-lr",
     )
-    traits: ClassVar[Traits] = TRAITS
+    traits: ClassVar[Traits] = Traits(
+        sends="document",
+        advice="let only the sum over all sites be seen, or wait until a site has more rows than columns",
+    )
 
     damping: float = 0.8
     ridge: float = 1.0

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from glasshouse.errors import BadValue
-from glasshouse.federation.protocols.documents.base import TRAITS, Present, Reports
+from glasshouse.federation.protocols.documents.base import Present, Reports
 from glasshouse.formats.records import Statistic, Statistics
 from glasshouse.formats.tabular import document_of
 from glasshouse.interfaces import Traits
@@ -46,7 +46,10 @@ class StatisticsProtocol(Reports):
         summary="each site answers queries for counts, sums, bins, minimum and maximum of its columns",
         source="NVIDIA FLARE, federated statistics; Flower, quickstart-pandas",
     )
-    traits: ClassVar[Traits] = TRAITS
+    traits: ClassVar[Traits] = Traits(
+        sends="document",
+        advice="answer again only when several people have come since, and leave out counts below five",
+    )
 
     asked: str = "count,sum,bins,minimum,maximum,labels"
     bins: int = 10

@@ -12,7 +12,7 @@ from typing import ClassVar, Final, final
 import numpy as np
 
 from glasshouse.errors import BadValue
-from glasshouse.federation.protocols.documents.base import TRAITS, Present, Reports
+from glasshouse.federation.protocols.documents.base import Present, Reports
 from glasshouse.formats.records import Survival
 from glasshouse.formats.tabular import document_of
 from glasshouse.interfaces import Traits
@@ -41,7 +41,9 @@ class SurvivalProtocol(Reports):
         summary="each site sends follow-up times: raw, counted per day, or as a Kaplan–Meier curve",
         source="Flower, federated-kaplan-meier-fitter; NVIDIA FLARE, kaplan-meier-he",
     )
-    traits: ClassVar[Traits] = TRAITS
+    traits: ClassVar[Traits] = Traits(
+        sends="document", advice="send counts per quarter instead of days, or a curve rounded to two digits"
+    )
 
     column: str = "time"
     shape: str = "table"

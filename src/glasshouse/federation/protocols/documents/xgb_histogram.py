@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.errors import BadValue
-from glasshouse.federation.protocols.documents.base import TRAITS, broadcast, check, send, table_of
+from glasshouse.federation.protocols.documents.base import broadcast, check, send, table_of
 from glasshouse.federation.setting import Setting
 from glasshouse.formats.carried import NAME, tensor_of
 from glasshouse.formats.records import LEAF, Histograms, Node
@@ -53,7 +53,9 @@ class XgbHistogram:
         summary="trees grown together: each site sends histograms of derivatives of every node",
         source="NVIDIA FLARE, XGBoost with horizontal histograms",
     )
-    traits: ClassVar[Traits] = TRAITS
+    traits: ClassVar[Traits] = Traits(
+        sends="document", advice="let only the sum of all sites' histograms be seen"
+    )
 
     max_depth: int = 4
     eta: float = 0.3
