@@ -84,16 +84,17 @@ def test_what_new_writes_is_registered_under_its_own_name_alone(started):
     place, _ = started
     for page in PAGES:
         folder, before = place / own_name(page), package_files(page.read_text())
-        assert {path.name for path in folder.iterdir() if path.is_file()} == {
-            "pyproject.toml",
-            f"{own_name(page)}.py",
-            f"test_{own_name(page)}.py",
-        }
+        files = {path.name for path in folder.iterdir() if path.is_file()}
+        code = {"pyproject.toml", f"{own_name(page)}.py", f"test_{own_name(page)}.py"}
+        assert code <= files <= code | {"try.toml"}
         (test,) = [name for name in before if name.startswith("test_")]
         shown = test.removeprefix("test_").removesuffix(".py")
         written = "".join(path.read_text() for path in folder.glob("*.py"))
         assert shown not in written
         assert shown.replace("_", "").lower() not in written.lower()
+    done = glasshouse(place, "check", str(place / own_name(ROOT / "attack.md") / "try.toml"))
+    assert done.returncode == 0, done.stderr
+    assert "zz_attack: 16 calls" in done.stdout
     done = glasshouse(place, "show", own_name(ROOT / "attack.md"))
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("zz_attack (attacks): classes whose bias gradient")
