@@ -5,6 +5,7 @@
 #   make dist      build sdist and wheel, run the quickstart from the wheel in an empty environment, list what is in it
 #   make vulnerable   look every pinned dependency up in the vulnerability database (needs a network)
 # Options: PYTHON=python3.12   TORCH=cpu|cu126|... (which build of torch; default: what pip's index gives)
+#          VERSION=x.y.z (of make release)
 #          OUT=folder (of the audit; default: a new one below runs/)   JOBS=n (processes of the tests)   ARGS="..." (handed to the tool)
 
 PYTHON ?= python3
@@ -23,7 +24,7 @@ LISTS := cyclonedx-bom==7.5.0 pip-licenses==5.5.5
 SINGLE := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .DELETE_ON_ERROR:
-.PHONY: audit test slow mutants lint format bench results docs dist vulnerable install freeze clean
+.PHONY: audit test slow mutants lint format bench results docs dist vulnerable release install freeze clean
 
 audit: .venv/.core
 	$(BIN)/glasshouse audit quickstart $(if $(OUT),--out $(OUT)) $(ARGS)
@@ -82,6 +83,14 @@ vulnerable: | .venv/bin/python
 	set -e; place=$$(mktemp -d); trap 'rm -rf "$$place"' EXIT; $(PYTHON) -m venv "$$place"; \
 	"$$place/bin/python" -m pip --disable-pip-version-check install --quiet pip-audit==2.10.1; \
 	"$$place/bin/pip-audit" --requirement constraints.txt --no-deps --disable-pip
+
+# The one change that a release is: `make release VERSION=1.0.0`, then look at the difference, and commit.
+release:
+	test -n "$(VERSION)"
+	sed -i.old 's/^__version__ = .*/__version__ = "$(VERSION)"/' src/glasshouse/__init__.py
+	sed -i.old 's/^version: .*/version: $(VERSION)/' CITATION.cff
+	sed -i.old "s/^## .* (unreleased)$$/## $(VERSION) ($$(date +%F))/" CHANGELOG.md
+	rm -f src/glasshouse/__init__.py.old CITATION.cff.old CHANGELOG.md.old
 
 install: .venv/.all
 

@@ -110,3 +110,18 @@ def test_hooks_end_with_the_code_of_the_first_file_that_fails(tmp_path):
     assert done.returncode == 2
     assert "nonsense" in done.stderr
     assert "other" not in done.stdout
+
+
+def test_one_command_writes_the_version_wherever_it_stands(tmp_path):
+    """Nothing but ``make release`` is left to do for another version."""
+    files = ("Makefile", "CITATION.cff", "CHANGELOG.md", "src/glasshouse/__init__.py")
+    for name in files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text((ROOT / name).read_text())
+    subprocess.run(["make", "--silent", "release", "VERSION=9.8.7"], cwd=tmp_path, check=True)
+    texts = {name: (tmp_path / name).read_text() for name in files}
+    assert '__version__ = "9.8.7"' in texts["src/glasshouse/__init__.py"]
+    assert "\nversion: 9.8.7\n" in texts["CITATION.cff"]
+    assert re.search(r"^## 9\.8\.7 \(\d{4}-\d\d-\d\d\)$", texts["CHANGELOG.md"], re.MULTILINE)
+    assert {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()} == set(files)
+    assert f"\nversion: {glasshouse.__version__}\n" in (ROOT / "CITATION.cff").read_text()
