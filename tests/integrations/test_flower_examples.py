@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from glasshouse.api.scenario import ask
 from glasshouse.audit.captured.collect import collect
-from glasshouse.audit.captured.tables import captured_tables
 from glasshouse.audit.captured.terms import check_terms
 from glasshouse.integrations.flower.in_process import InProcessGrid, run_in_process
-from glasshouse.scenario.load import load
 from glasshouse.transcript.files import read_transcript
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -41,8 +40,9 @@ def test_an_example_runs_and_is_audited(folder, package, capture, truth, tmp_pat
     assert len(recorded.used) == 6
     checked = check_terms(place, read_transcript(place / "transcript", trust_factory=True), recorded)
     assert (checked.n, checked.suspect) == (6, "")
-    scenario = load(str(EXAMPLES / "flower-quickstart/audit.toml"), captured=captured_tables(place))
-    assert scenario.scenarios[0].federation.clients == 3
+    (scenario,) = ask(str(EXAMPLES / "flower-quickstart/audit.toml"), captured=place).scenarios
+    assert scenario.federation.clients == 3
+    assert scenario.attacks
 
 
 class Plain(ast.NodeTransformer):

@@ -188,7 +188,8 @@ def _check_arguments(factory: Callable[..., Any], architecture: Architecture) ->
     described = inspect.signature(factory).parameters.get("inputs")
     kind: Any = Modality if described is None else described.annotation
     reads = kind if inspect.isclass(kind) and issubclass(kind, Modality) else Modality
-    numbers = architecture.inputs.continuous or described is not None
+    own = ":" in architecture.name  # tried with a blank example instead
+    numbers = architecture.inputs.continuous or described is not None or own
     if not (numbers and isinstance(architecture.inputs, reads)):
         needs = f"data of {reads.nouns}" if described is not None else "data whose numbers a layer can take"
         got, fix = architecture.inputs.nouns, "choose a model that reads these data: glasshouse list models"

@@ -34,7 +34,8 @@ def build_captured(scenario: Scenario, transcript: Transcript, *, seed: int) -> 
     if (source.input_shape, source.classes) != (architecture.input_shape, architecture.classes):
         raise BadValue(
             f"data '{data.source}' beside a capture",
-            needs=f"images {architecture.input_shape} of {architecture.classes} classes, as clients train on",
+            needs=f"{architecture.inputs.nouns} {architecture.input_shape} of {architecture.classes} "
+            "classes, as clients train on",
             got=f"{source.input_shape} of {source.classes}",
             fix="set data.source, data.resize and data.channels to what the clients' data are like",
         )
@@ -49,7 +50,7 @@ def build_captured(scenario: Scenario, transcript: Transcript, *, seed: int) -> 
     truth = truth_of(Path(scenario.captured), architecture)
     _check_overlap(roles, truth.private)
     built = built_on(scenario, _setting(scenario, transcript, truth), roles, source, rng=rng)
-    images = f"{len(truth.private)} images of test clients; {built.facts.data}"
+    images = f"{len(truth.private)} {architecture.inputs.nouns} of test clients; {built.facts.data}"
     return replace(built, marked={**truth.marked, **built.marked}, facts=replace(built.facts, data=images))
 
 
@@ -97,9 +98,9 @@ def _check_overlap(roles: Roles, private: Batch) -> None:
     Raises:
         BadValue: names the role and the number of shared images.
     """
-    own = private.inputs.flatten(1)
+    own = private.inputs.flatten(1).float()  # tokens are numbers, too
     for role, batch in roles.parts().items():
-        parts = torch.split(batch.inputs.flatten(1), 256) if len(own) else ()
+        parts = torch.split(batch.inputs.flatten(1).float(), 256) if len(own) else ()
         shared = sum(int((torch.cdist(part, own, p=math.inf).amin(1) < SAME).sum()) for part in parts)
         if shared:
             raise BadValue(

@@ -138,6 +138,9 @@ def _rounding(sent: Mapping[str, Tensor]) -> float:
 def _miscounted(case: Case) -> Suspect | None:
     """Batch sizes or numbers of steps that contradict the terms; None: they do not."""
     terms, sizes = case.terms, [len(step) for step in case.used.steps]
+    if sizes[0] != max(sizes) or len(set(sizes)) > 2:  # an epoch's last batch may be smaller, no other
+        said = ", ".join(map(str, sizes[:6]))
+        return f"batches of {said} ... examples: drawn at random, as DP-SGD does, so nothing repeats them", ""
     if max(sizes) != terms.batch_size and len(sizes) > 1:
         words = f"batch_size: declared {terms.batch_size}, but steps of {max(sizes)} examples were recorded"
         return words, f"batch_size={max(sizes)}"

@@ -123,6 +123,8 @@ def network_problems(scenario: Scenario, survey: Survey | None) -> Iterator[Prob
         path = "model" if scenario.captured else "data.source"
         yield Problem(path=path, needs=error.needs, got=got, hint=error.fix)
         return
+    if scenario.captured:
+        yield from _beside_capture(scenario, survey, every[0][1])
     for path, network in every:
         fault = fault_of(network)
         if fault is None and ":" in network.name:
@@ -133,6 +135,24 @@ def network_problems(scenario: Scenario, survey: Survey | None) -> Iterator[Prob
         elif path == "model":
             yield from _patterns(scenario.federation.local, network)
             yield from _defenses(scenario, network)
+
+
+def _beside_capture(scenario: Scenario, survey: Survey | None, network: Architecture) -> Iterator[Problem]:
+    """Data that are unlike those of the clients that were captured."""
+    data = scenario.data
+    if survey is None:
+        read = _read(data.source, data.resize, data.channels, data.tokenizer, data.length)
+        shape, classes = read.inputs.shape, int(read.facts["classes"])
+    else:
+        shape, classes = survey.shape, survey.classes
+    if (shape, classes) != (network.input_shape, network.classes):
+        nouns = network.inputs.nouns
+        yield Problem(
+            path="data.source",
+            needs=f"{nouns} {network.input_shape} of {network.classes} classes, as clients train on",
+            got=f"{shape} of {classes}",
+            hint="set data.source, resize, channels or length to what the clients' data are like",
+        )
 
 
 def _defenses(scenario: Scenario, network: Architecture) -> Iterator[Problem]:
