@@ -27,6 +27,8 @@ from tests.verdicts.audits import (
     whole_audit,
 )
 
+from glasshouse.results.judgement import OUT
+
 Row = Mapping[str, Any]
 Key = tuple[str, str, str, int, str, int]
 """Kind of audit, its data (or share, or strength), null, n, metric, seed."""
@@ -85,7 +87,11 @@ def rate(rows: Sequence[Row], wrong: Callable[[Row], bool]) -> float:
 
 
 def leaks(row: Row) -> bool:
-    return row["verdict"] in ("leaks", "label leak", "too alike")
+    return row["verdict"] in OUT
+
+
+def too_alike(row: Row) -> bool:
+    return row["verdict"] == "too alike"
 
 
 def silent(row: Row) -> bool:
@@ -143,6 +149,7 @@ def tables(rows: Mapping[Key, Row]) -> Iterable[str]:
         judged = [row for row in own if row["judged"]]
         for name, value in (
             ("false leaks", rate(own, leaks)),
+            ("too alike", rate(own, too_alike)),
             ("false names", rate(own, lambda row: row["named"] > 0)),
             ("single victims judged", len(judged) / len(own)),
         ):

@@ -215,6 +215,15 @@ def test_victims_that_are_all_alike_have_a_verdict_of_their_own(random):
     assert one.finding().verdict == "too alike"
 
 
+def test_a_guess_about_victims_who_come_in_pairs_is_not_too_alike(random):
+    """One image for all, luckily near them: with four pairs an exchange can say that it knows nobody."""
+    one = bench(8, random)
+    pairs = textured(4, random).repeat(2, 1, 1, 1)
+    one.private = batch((pairs + 1e-3 * torch.randn(pairs.shape)).clamp(0, 1))
+    one.claims = one.private.inputs.mean(0).expand(8, *SHAPE)
+    assert one.finding().verdict == "not shown"
+
+
 @pytest.mark.parametrize("noise", [0.0, 0.02])
 def test_a_label_that_was_read_is_not_a_rebuilt_example(noise, random):
     one = bench(20, random)

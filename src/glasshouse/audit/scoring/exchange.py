@@ -96,6 +96,12 @@ def within_labels(tables: Sequence[Table | None], rng: Rng) -> bool | None:
     return None if test is None else test.low > 0
 
 
+def groups_of(tables: Sequence[Table | None]) -> int | None:
+    """How many victims can be told apart in the run in which most can be; None: unknown."""
+    counts = [len(np.unique(table.alike_updates())) for table in tables if table is not None]
+    return max(counts, default=None)
+
+
 def _all_alike(tables: Sequence[Table | None]) -> bool:
     """Whether in no run there are two victims that can be told apart, though there are several."""
     groups = [table.alike_updates() for table in tables if table is not None and len(table.matches) > 1]

@@ -14,7 +14,7 @@ import numpy as np
 
 from glasshouse import registry
 from glasshouse.attacks.base import Reconstruction, Representations
-from glasshouse.audit.scoring.exchange import exchange, within_labels
+from glasshouse.audit.scoring.exchange import exchange, groups_of, within_labels
 from glasshouse.audit.scoring.gains import (
     gain_of,
     gain_with_unseen,
@@ -119,7 +119,8 @@ def finding_of(cell: Cell, attack: Plugin, measured: Measurement, runs: Sequence
         metric=metric, gain=gain, null=null, exchange=other.gain if other else None, ladder=ladder,
         control=control, contradicted=bound is not None and bound.contradicted,
         certificate=certificate_of(searches), share=share, why_no_share=measured.why_no_victims,
-        power=measured.power, alike=measured.alike, claimed=bool(scored.claimed or scored.clients),
+        power=measured.power, alike=measured.alike, groups=groups_of(measured.tables),
+        claimed=bool(scored.claimed or scored.clients),
     )  # fmt: skip
     decision = decide(evidence)
     finding = Finding(

@@ -25,6 +25,8 @@ SMALL: Final = {"dB": 1.0, "share": 0.1, "": 0.05}
 """Largest negligible gain, by unit; for unbounded metrics, as a fraction of the null's value."""
 POWER: Final = 0.8
 """Smallest share of planted leaks that must be found before an attack that found nothing shows anything."""
+TOLD_APART: Final = 4
+"""Victims that differ, from which an exchange of claims can show whose they are."""
 ALIKE: Final = 0.5
 """Share of victims with a near-duplicate among other victims from which "whose" is no question."""
 
@@ -51,6 +53,7 @@ class Evidence:
         why_no_share: why not.
         power: planted leaks that were found; None: none were planted.
         alike: share of the victims with a near-duplicate among the others.
+        groups: how many victims can be told apart; None: unknown.
         claimed: something was claimed of at least one victim.
     """
 
@@ -66,6 +69,7 @@ class Evidence:
     why_no_share: str = ""
     power: Power | None = None
     alike: float = 0.0
+    groups: int | None = None
     claimed: bool = True
 
 
@@ -117,7 +121,9 @@ def _decided(evidence: Evidence) -> Decision:
     beyond_null = evidence.gain.above_zero
     if beyond_null and (evidence.exchange is None or evidence.exchange.above_zero):
         return _leak(evidence.ladder, evidence.share)
-    if beyond_null and evidence.alike >= ALIKE:
+    # Where enough victims can be told apart, the exchange over them has said that the claims know none.
+    few = evidence.groups is None or evidence.groups < TOLD_APART
+    if beyond_null and evidence.alike >= ALIKE and few:
         return Decision(
             verdict="too alike",
             reason="other victims are near-duplicates, so a claim fits several of them",
