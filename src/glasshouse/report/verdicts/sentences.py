@@ -43,6 +43,7 @@ def additions(finding: Finding, choice: Choice) -> list[str]:
     parts = [
         victims(choice.victims(finding)),
         ladder(finding),
+        unseen(finding),
         weights(finding),
         _sample(finding),
         strength.search(finding),
@@ -189,6 +190,13 @@ def ladder(finding: Finding) -> str:
     """Which null adversaries a leak beats; else empty."""
     top = finding.highest if finding.verdict in ("leaks", "label leak") else None
     return "" if top is None else f"It does better than whoever knows {KNOWS[top.knows]}."
+
+
+def unseen(finding: Finding) -> str:
+    """Why an interval reaches so far where others may leak more; empty: it does not."""
+    if finding.gain_high <= finding.gain_end:
+        return ""
+    return "The end of the interval that leaks allows for victims who leak more than any of these."
 
 
 def weights(finding: Finding) -> str:

@@ -153,10 +153,10 @@ def _leak(ladder: Sequence[Rung], share: Share | None) -> Decision:
 def _missing(evidence: Evidence) -> Iterator[tuple[str, str]]:
     """What "no leak found" lacks, the most important first: (reason, what would show it)."""
     if evidence.control is None:
-        yield "no control shows that this attack works where it must", "run its control"
+        yield "no control shows that this attack works where it must", "running its control"
     if evidence.share is not None and evidence.share.out:
         out = f"{evidence.share.out} of {evidence.share.n}"
-        yield f"the mean shows no leak, but {out} victims came out", "look at the single victims"
+        yield f"the mean shows no leak, but {out} victims came out", "a look at the single victims"
     gains = [evidence.gain] if evidence.exchange is None else [evidence.gain, evidence.exchange]
     if min(gain.high for gain in gains) > small_gain(evidence.metric, evidence.null):
         yield BEYOND_SMALL, "more victims or seeds"
@@ -173,7 +173,7 @@ def _missing(evidence: Evidence) -> Iterator[tuple[str, str]]:
             f"{evidence.share.needed} independent victims of whom none comes out",
         )
     if evidence.power is None:
-        yield NOT_PLANTED, "plant known leaks in this cell"
+        yield NOT_PLANTED, "planting known leaks in this cell"
     elif evidence.power.found < POWER * evidence.power.planted:
         found = f"{evidence.power.found} of {evidence.power.planted}"
         yield f"only {found} planted leaks were found", "a stronger attack, or more effort"
