@@ -35,6 +35,7 @@ settings.load_profile("glasshouse")
 
 def pytest_configure(config: pytest.Config) -> None:
     """Give the run a cache of its own, shared by its worker processes."""
+    config.addinivalue_line("markers", "xdist_group: items that run in one process, where there are several")
     if not hasattr(config, "workerinput"):
         os.environ["GLASSHOUSE_CACHE"] = tempfile.mkdtemp(prefix="glasshouse-tests-")
         os.environ["GLASSHOUSE_REGISTER"] = os.path.join(os.environ["GLASSHOUSE_CACHE"], "register.jsonl")  # noqa: PTH118
@@ -44,6 +45,13 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     """Remove that cache."""
     if not hasattr(config, "workerinput"):
         shutil.rmtree(os.environ["GLASSHOUSE_CACHE"], ignore_errors=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep what shares fixtures in one process: a file, and the folders whose audits last the session."""
+    for item in items:
+        folder = item.path.parent
+        item.add_marker(pytest.mark.xdist_group(folder.name if folder.name == "wall" else str(item.path)))
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:

@@ -12,6 +12,8 @@ from glasshouse.scenario.shipped import preset_text, presets
 PAPER = [name for name in presets() if name.endswith("-paper")]
 FROM_FILES = ["pli-mnist"]
 """Other presets on data that are not built in."""
+LONG = {"ggl-paper", "pli-paper"}
+"""They train a generator or translators, however small; both run in ``make slow``."""
 SMALL = {
     "search": {"iterations": 2, "restarts": 1, "evaluations": 4, "population": 4},
     "iterations": 2,
@@ -82,7 +84,10 @@ def shrunk(name: str) -> list[str]:
     return [part for text in sets for part in ("--set", text)]
 
 
-@pytest.mark.parametrize("name", [*PAPER, *FROM_FILES])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] if name in LONG else []) for name in (*PAPER, *FROM_FILES)],
+)
 def test_a_preset_runs_to_its_report(name, tmp_path):
     with pytest.raises(SystemExit) as stop:
         main(["audit", name, "--out", str(tmp_path / "run"), "--jobs", "1", *shrunk(name)])

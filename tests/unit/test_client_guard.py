@@ -72,6 +72,7 @@ def test_a_watched_model_is_trained_on_all_the_same(tmp_path):
     assert read_result(tmp_path / "run" / "result.json").findings
 
 
+@pytest.mark.slow
 def test_mitigated_updates_leak_less(tmp_path):
     leaks = []
     for does in ("sent", "mitigated"):

@@ -130,6 +130,7 @@ def test_every_attack_of_ours_that_alters_models_is_tested():
     assert len(EVASIONS) >= 7
 
 
+@pytest.mark.slow
 def test_crafted_models_are_caught_and_honest_ones_pass():
     data, classes = examples()
     wanted = {name: EVASIONS[name] for name in ("as crafted", "direction, scales, honest rows")}
