@@ -203,7 +203,8 @@ def test_without_the_gate_the_same_deeds_arrive(bare, capsys):
     assert "'late': 9" in late["lines"][0]["meta"]
     code = bare.run("serialiser", seed=2, place={"serialiser.py": "nvflare_decomposers/serialiser.py"})
     text = bare.run("text", deeds=["exception"], seed=4, seconds=240)
-    assert deeds.private_row(4).hex() in bare.admin("cat", "site-1", "log.txt")["text"]
+    printed = bare.admin("cat", "site-1", f"{text['job']}/log.txt")["text"]
+    assert deeds.private_row(4).hex() in printed
     tell(capsys, "without:", found, marks(bare), late["status"], code["status"], text["status"])
     assert any(found)
     assert {"handler", "imported"} <= set(marks(bare))
