@@ -30,7 +30,7 @@ from glasshouse.attacks.tabular import Certainty, CertifiedRows, Fact, What, fac
 from glasshouse.errors import Inapplicable
 from glasshouse.formats.records import Newton
 from glasshouse.modalities.row import Row
-from glasshouse.registry import Card
+from glasshouse.registry import Card, Offer
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 
@@ -83,6 +83,7 @@ class NewtonRows:
         source="our own; the sums are those of NVIDIA FLARE, hello-lr",
         claims=("facts", "labels", "certified_rows", "reconstruction"),
         threat="server, sees single documents",
+        offers=(Offer(strength=0.9, seconds=5),),
         control={
             "setting": "a Newton step on 4 rows of a made-up clinic",
             "scenario": {

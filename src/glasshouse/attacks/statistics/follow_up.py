@@ -19,7 +19,7 @@ from glasshouse.attacks.statistics.kaplan_meier import count_chains
 from glasshouse.attacks.tabular import Certainty, Fact, What, facts_of
 from glasshouse.errors import Inapplicable
 from glasshouse.formats.records import Survival
-from glasshouse.registry import Card
+from glasshouse.registry import Card, Offer
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 
@@ -39,6 +39,7 @@ class FollowUp:
         source="Kaplan & Meier 1958; Guyot et al. 2012, BMC Med. Res. Methodol. 12:9",
         claims=("facts",),
         threat="server, or whoever reads the curve",
+        offers=(Offer(strength=1.0),),
         control={**ON_COHORT, "metric": "facts"},
     )
     needs: ClassVar[Needs] = needs(protocols=frozenset({"survival"}))

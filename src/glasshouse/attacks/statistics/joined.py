@@ -25,7 +25,7 @@ from glasshouse.formats.base import read_document
 from glasshouse.formats.carried import NAME, bytes_of
 from glasshouse.formats.records import Statistics
 from glasshouse.modalities.row import Row
-from glasshouse.registry import Card
+from glasshouse.registry import Card, Offer
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 
@@ -43,6 +43,7 @@ class Differencing:
         source="Denning & Schlörer 1979, ACM TODS 4(1)",
         claims=("certified_rows", "reconstruction", "facts"),
         threat="server, sees documents of several rounds",
+        offers=(Offer(strength=1.0),),
         control={**ON_SITES, "metric": "people_read"},
     )
     needs: ClassVar[Needs] = needs(protocols=SITES, scope="run")

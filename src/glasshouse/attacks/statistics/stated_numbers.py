@@ -21,7 +21,7 @@ from glasshouse.attacks.tabular import Certainty, CertifiedRows, Fact, What, fac
 from glasshouse.errors import Inapplicable
 from glasshouse.formats.records import Statistic, Statistics
 from glasshouse.modalities.row import Column
-from glasshouse.registry import Card
+from glasshouse.registry import Card, Offer
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 
@@ -40,6 +40,7 @@ class StatedNumbers:
         source="definitions of the statistics",
         claims=("facts", "certified_rows"),
         threat="server, sees single documents",
+        offers=(Offer(strength=1.0),),
         control={**ON_SITE, "metric": "facts"},
     )
     needs: ClassVar[Needs] = needs(protocols=SITES)

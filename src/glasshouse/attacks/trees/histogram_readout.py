@@ -24,7 +24,7 @@ from glasshouse.attacks.trees.algebra import WHOLE, Floats, Ints
 from glasshouse.errors import Inapplicable
 from glasshouse.formats.records import Histograms, Node
 from glasshouse.modalities.row import Row
-from glasshouse.registry import Card
+from glasshouse.registry import Card, Offer
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 
@@ -44,6 +44,7 @@ class HistogramReadout:
         source="our own; sums as in Chen & Guestrin 2016, arXiv:1603.02754",
         claims=("facts", "leaves", "labels", "certified_rows", "reconstruction"),
         threat="server, sees the histograms of single sites",
+        offers=(Offer(strength=1.0),),
         control={
             "setting": "a tree of depth 4 grown with 24 rows of a made-up clinic, cuts of the schema",
             "scenario": {
