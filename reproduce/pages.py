@@ -270,6 +270,7 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         Piece(("audit", "inversion-trained"), 1830),
         Piece(("audit", "inversion-resnet"), 2000),
         Piece(("audit", "inversion-wide"), 3000, estimated=True, gpu=True),
+        Piece(("training", "--out", "{out}/training"), 560),
         Piece(("audit", "fedavg-steps"), 120),
         Piece(("audit", "client-optimizers"), 330),
     ),

@@ -263,6 +263,41 @@ def statistics_table(out: Path, pool: Batch) -> Iterator[str]:
             yield f"| {noise:g} | {words} | {len(rows)} | {' | '.join(cells)} | {worst:.1e} |"
 
 
+WAYS = {
+    "plain": "cross-entropy",
+    "smoothing 0.2": "label smoothing of 0.1",
+    "binary cross-entropy": "binary cross-entropy",
+    "mean squared error": "mean squared error",
+    "focal, gamma 2": "focal loss, gamma = 2",
+    "batch norm in training mode": "cross-entropy, mode training",
+}
+"""What ``gh.explain`` should call a setting, of which it is told nothing."""
+EXPLAINED = 3
+"""Updates of each that are explained."""
+
+
+def explained(pool: Batch) -> str:
+    """How often the client's way is among those that explain its update about equally well."""
+    right, wrong = 0, 0
+    for kind, words in WAYS.items():
+        for number in range(EXPLAINED):
+            how, batch = SETTINGS[kind], pool.pick(torch.arange(SIZE) + SIZE * number)
+            net = network(norm=how.norm, seed=number)
+            update = sent(how, copy.deepcopy(net), batch)
+            tried = gh.explain(gh.view(net, update, input_shape=(1, 8, 8), examples=SIZE))
+            likely = [one.words for one in tried if one.likely]
+            right += words in likely
+            wrong += any(family(one) != family(words) for one in likely)
+    return f"explained: {right} of {EXPLAINED * len(WAYS)}; beside another family of losses in {wrong}"
+
+
+def family(words: str) -> str:
+    """Losses of one family show labels alike; the mode counts, too."""
+    loss, _, mode = words.partition(", mode ")
+    first = loss.split()[0]
+    return f"{first if first in ('binary', 'mean') else 'softmax'} {mode}"
+
+
 def main() -> None:
     """Measure what is left and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -283,6 +318,7 @@ def main() -> None:
             file.write(json.dumps(row) + "\n")
     print("\n".join(table(done)))
     print("\n".join(statistics_table(out, pool)))
+    print(explained(pool))
 
 
 if __name__ == "__main__":
