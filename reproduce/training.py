@@ -238,6 +238,24 @@ def statistics_read(number: int, *, noise: float, read: bool, pool: Batch) -> di
     }
 
 
+def found_among(number: int, pool: Batch) -> bool:
+    """Whether the running statistics alone pick the client's digit among it and 99 others."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(number)
+        net = nn.Sequential(
+            *(nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(512, 10))
+        )
+    batch, how = pool.pick(torch.tensor([number])), Training(mode="training")
+    model = build(Architecture.of(keep(net), (1, 8, 8), PLAIN))
+    done = LocalTraining(kind="delta", batch_size=1, training=how)(model, batch, rng=Rng.root(0))
+    read = (done.buffers["1.running_mean"] / 0.1, (done.buffers["1.running_var"] - 0.9) / 0.1)
+    candidates = torch.cat([batch.inputs, pool.inputs[UPDATES * SIZE :][: OTHERS - 1]])
+    with torch.no_grad():
+        inside = net[0](candidates).flatten(2)
+    far = (inside.mean(2) - read[0]).square().sum(1) + (inside.var(2) - read[1]).square().sum(1)
+    return int(far.argmin()) == 0
+
+
 def statistics_table(out: Path, pool: Batch) -> Iterator[str]:
     """The row of the page on running statistics; measures what is left."""
     log, done = out / "statistics.jsonl", {}
@@ -318,6 +336,7 @@ def main() -> None:
             file.write(json.dumps(row) + "\n")
     print("\n".join(table(done)))
     print("\n".join(statistics_table(out, pool)))
+    print("found by statistics alone:", sum(found_among(number, pool) for number in range(UPDATES)))
     print(explained(pool))
 
 
