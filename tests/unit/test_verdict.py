@@ -152,3 +152,106 @@ def test_canaries_count_for_the_kind_of_claim_that_found_them_alone():
     for lost in ({"gain_low": -0.1}, {"gain_low": 0.1, "ladder": (rung("label", beaten=True),)}):
         (power,) = powers_of([attack], [replace(labels, **lost)], how="").values()
         assert (power.planted, power.found) == (8, 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "remedy"),
+    [
+        ({"control": None}, "no control shows that this attack works where it must", "running its control"),
+        ({"share": replace(NOTHING_OUT, out=1)}, "the mean shows no leak, but 1 of 40 victims came out",
+         "a look at the single victims"),
+        ({"gain": interval(-0.2, 0.5)}, "the interval of the gain reaches beyond what is negligible",
+         "more victims or seeds"),
+        ({"certificate": replace(FINISHED, unfinished=3)},
+         "3 of 40 searches stopped above the loss of the truth",
+         "more iterations or restarts, or a loss that tells private examples from others"),
+        ({"share": None, "why_no_share": "x", "ladder": (rung("label", beaten=False),)},
+         "single victims could not be judged (x)", "more held-out examples"),
+        ({"share": replace(NOTHING_OUT, n=8, most=0.37)},
+         "up to 37 % of such victims could come out, 10 % are tolerated",
+         "36 independent victims of whom none comes out"),
+        ({"share": replace(NOTHING_OUT, most=0.37, units=8)},
+         "up to 37 % of such victims could come out, 10 % are tolerated "
+         "(40 victims, of whom 8 are independent)",
+         "36 independent victims of whom none comes out"),
+        ({"power": None}, "no leak was planted here to show that it would be found",
+         "planting known leaks in this cell"),
+        ({"power": Power(planted=10, found=5)}, "only 5 of 10 planted leaks were found",
+         "a stronger attack, or more effort"),
+        ({"share": None}, "how many would come out is not bounded (no single examples)",
+         "a metric that compares single examples"),
+    ],
+)  # fmt: skip
+def test_what_is_missing_is_said_to_the_word_with_what_would_show_it(changes, reason, remedy):
+    decision = decide(replace(QUIET, **changes))
+    assert (decision.reason, decision.remedy) == (reason, remedy)
+
+
+def test_named_victims_are_a_leak_although_the_label_explains_the_mean():
+    labelled = replace(LEAKS, ladder=[rung("label", beaten=False)])
+    assert decide(replace(labelled, share=replace(NOTHING_OUT, out=1))).verdict == "leaks"
+    assert decide(replace(labelled, share=None)).verdict == "label leak"
+    decision = decide(labelled)
+    assert decision.verdict == "label leak"
+    assert decision.reason == "null of label does as well: the label came out, and no example is shown to"
+    assert decision.remedy == "more victims, or an attack that rebuilds more than the class"
+
+
+def test_a_loss_that_tells_canaries_need_not_tell_behind_a_defence():
+    blind = replace(QUIET, certificate=replace(FINISHED, told_p=0.5))
+    assert decide(replace(blind, power=replace(FOUND, told_p=0.01))).verdict == "no leak found"
+    assert decide(replace(blind, power=replace(FOUND, told_p=0.5))).verdict == "not shown"
+
+
+@pytest.mark.parametrize("verdict", ["leaks", "label leak", "too alike"])
+@pytest.mark.parametrize(("p", "luck"), [(0.05, True), (0.049, False), (None, False)])
+def test_every_word_of_a_leak_yields_to_luck(verdict, p, luck):
+    (one,) = settle([finding(verdict=verdict, primary=True, p_adjusted=p)], CARDS)
+    assert (one.verdict == "not shown") == luck
+    words = ("among this many findings it would be expected by luck", "more victims or seeds")
+    assert ((one.reason, one.remedy) == words) == luck
+
+
+@pytest.mark.parametrize(
+    ("beside", "denied"),
+    [
+        ({}, True),
+        ({"gain": 0.0}, False),
+        ({"gain": 0.5}, False),
+        ({"cell": "other"}, False),
+        ({"attack": "other"}, False),
+        ({"scenario": "other"}, False),
+        ({"metric": "identification"}, False),  # a rate is no pixel metric
+    ],
+)
+def test_only_the_pixels_of_the_same_images_deny_a_likeness(beside, denied):
+    other = finding(**{"metric": "psnr", "gain": -1.0, "verdict": "not shown", **beside})
+    first = settle([finding(metric="ssim"), other], CARDS)[0]
+    assert (first.verdict == "not shown") == denied
+    if denied:
+        assert first.reason == "by PSNR the same images are further from the original than a guess"
+        assert first.remedy == "more effort, until the pixels agree"
+
+
+@pytest.mark.parametrize("metric", ["identification", "auc"])
+def test_rates_and_what_is_no_picture_are_never_denied(metric):
+    one = finding(metric=metric)
+    assert settle([one, finding(metric="psnr", gain=-1.0, verdict="not shown")], CARDS)[0] is one
+
+
+def test_no_power_says_why():
+    failed = decide(replace(QUIET, control=control(False)))
+    assert failed.reason
+    assert failed.remedy == "repair the attack, or give it the effort that it needs in the easy setting"
+    silent = decide(replace(QUIET, claimed=False))
+    assert (silent.verdict, silent.reason) == ("no power", "it claimed nothing about any victim")
+    assert silent.remedy == "an attack that claims something, or settings under which this one does"
+
+
+def test_too_alike_needs_too_few_to_tell_apart():
+    alike = replace(LEAKS, exchange=interval(-0.1, 0.2), alike=0.5)
+    for groups, verdict in ((None, "too alike"), (3, "too alike"), (4, "not shown")):
+        assert decide(replace(alike, groups=groups)).verdict == verdict
+    decision = decide(alike)
+    assert decision.reason == "other victims are near-duplicates, so a claim fits several of them"
+    assert decision.remedy == "audit with victims that differ, or count near-duplicates as one"
