@@ -171,8 +171,8 @@ def test_canaries_count_for_the_kind_of_claim_that_found_them_alone():
          "up to 37 % of such victims could come out, 10 % are tolerated",
          "36 independent victims of whom none comes out"),
         ({"share": replace(NOTHING_OUT, most=0.37, units=8)},
-         "up to 37 % of such victims could come out, 10 % are tolerated "
-         "(40 victims, of whom 8 are independent)",
+         ("up to 37 % of such victims could come out, 10 % are tolerated "
+         "(40 victims, of whom 8 are independent)"),
          "36 independent victims of whom none comes out"),
         ({"power": None}, "no leak was planted here to show that it would be found",
          "planting known leaks in this cell"),
