@@ -229,6 +229,7 @@ FLOWER = {"plain": 50, "dp": 50, "sums": 100, "crafted": 650, "crafted-default":
 LENETS = tuple(str(number) for number in range(19))  # the first updates of benchmarks.guard.forecast
 PURSUED = (
     ("kinds", ("--seeds", "0", "2"), 300),
+    ("recall", ("--seeds", "30", "33"), 80),
     ("adaptive", ("--seeds", "0", "1"), 300),
     ("zoo", ("--seeds", "0", "1"), 360),
     ("cost", (), 30),
@@ -334,6 +335,7 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         ),
         Piece(("benchmarks.guard", "preflight", "--seeds", "3", "4", "--out", "{out}/preflight"), 600),
         about(110, "benchmarks.guard", "traps"),
+        about(300, "benchmarks.guard", "rounds"),
         Piece(("benchmarks.guard", "sums"), 15),
         Piece(("benchmarks.guard", "forecast", "--out", "{out}/forecast"), 250),
         Piece((*AGAIN, *LENETS, "--out", "{out}/forecast"), 75),

@@ -262,6 +262,27 @@ def read(
     return least < 10**-1.8, least < 10**-3.0
 
 
+def read_only_with(case: Case, models: Sequence[nn.Module], batch: tuple[Tensor, Tensor]) -> Tensor:
+    """Which examples (B,) are read at 18 dB, and no longer if their own contribution is left out.
+
+    Pictures resemble each other: what is read without an example's contribution is no leak of it.
+    """
+    inputs, labels = batch
+    whole = gradients(models, batch)
+    shown, _ = read(case, whole, inputs)
+    for example in shown.nonzero()[:, 0].tolist():
+        alone = gradients(models, (inputs[example : example + 1], labels[example : example + 1]))
+        pairs = zip(whole, alone, strict=True)
+        rest = [{name: t - own[name] / len(labels) for name, t in update.items()} for update, own in pairs]
+        shown[example] = not bool(read(case, rest, inputs)[0][example])
+    return shown
+
+
+def gradients(models: Sequence[nn.Module], batch: tuple[Tensor, Tensor]) -> list[dict[str, Tensor]]:
+    """The update of each round."""
+    return [gradient(model, *batch) for model in models]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pictures:
     """CIFAR-10 at 16 x 16: the server's own, the client's, and batches of the client."""

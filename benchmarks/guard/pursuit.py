@@ -1,7 +1,7 @@
 """The guard against crafted kinds, against models trained to pass it, in an honest zoo, and its cost.
 
-``python -m benchmarks.guard pursuit kinds|adaptive|zoo|cost --out FILE`` appends a line of JSON per model;
-models that the file has already are not made again.
+``python -m benchmarks.guard pursuit kinds|recall|adaptive|zoo|cost --out FILE`` appends a line of JSON per
+model; models that the file has already are not made again.
 """
 
 import argparse
@@ -17,14 +17,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.guard import kinds
+from benchmarks.guard import check_cost, kinds
 from glasshouse.guard.mitigate import mitigate
 from glasshouse.guard.preflight import preflight
 from glasshouse.guard.pursued import Memory
 from glasshouse.guard.pursuit.examples import Own
 from glasshouse.guard.pursuit.honest import initialise_again
 from glasshouse.guard.pursuit.inspect import HonestRanges, inspect_in_modes
-from glasshouse.guard.pursuit.pulls import pulls_of
 
 DATA = Path("../shared/data")
 
@@ -74,10 +73,10 @@ def judge_case(
 ) -> dict[str, Any]:
     """One crafted model, and its honest twin read with the same read-outs and with single rows."""
     models = [m for m in (case.earlier, case.model) if m is not None]
-    updates = [kinds.gradient(m, *dealt.batch) for m in models]
+    updates = kinds.gradients(models, dealt.batch)
     seen, clear = kinds.read(case, updates, dealt.batch[0])
     twin, _ = initialise_again(case.model, seed=100 + seed)
-    answers = [kinds.gradient(twin, *dealt.batch) for _ in models]
+    answers = kinds.gradients([twin for _ in models], dealt.batch)
     usual, usual_clear = kinds.read(case, answers, dealt.batch[0], singles=True)
     strangers = own.inputs[-kinds.BATCH :]  # not in the update: what resembles them is no leak
     null, null_clear = kinds.read(case, updates, strangers)
@@ -85,11 +84,7 @@ def judge_case(
     started = time.process_time()
     judged = inspect_in_modes(case.model, own, honest=honest, earlier=case.earlier)
     seconds = time.process_time() - started
-    memory = Memory(
-        others=(own.inputs[:128], own.targets[:128]),
-        model=case.earlier,
-        sent=updates[0] if case.earlier is not None else None,
-    )
+    memory = _memory(case, own, updates)
     outcome = preflight(updates[-1], case.model, *dealt.batch, kind="gradient", memory=memory)
     named = {leak.example for leak in outcome.leaks}
     closed = mitigate(updates[-1], case.model, dealt.batch, kind="gradient", memory=memory)
@@ -98,6 +93,7 @@ def judge_case(
         last = [*updates[:-1], closed.update]
         left, left_clear = (float(t.double().mean()) for t in kinds.read(case, last, dealt.batch[0]))
     both = seen.nonzero()[:, 0].tolist()
+    alone = set(kinds.read_only_with(case, models, dealt.batch).nonzero()[:, 0].tolist())
     return {
         "read_18": float(seen.double().mean()),
         "read_30": float(clear.double().mean()),
@@ -113,6 +109,8 @@ def judge_case(
         "rounds_excess": judged.values.get("rounds_excess"),
         "read": len(both),
         "named_of_read": len(named & set(both)),
+        "read_only_with_own": len(alone),
+        "named_of_these": len(named & alone),
         "named": len(named),
         "remedy": closed.remedy if closed.update is not None else "not sent",
         "read_clear": int(clear.sum()),
@@ -121,6 +119,37 @@ def judge_case(
         "left_30": left_clear,
         "seconds": seconds,
     }
+
+
+def _memory(case: kinds.Case, own: Own, updates: list[dict[str, Tensor]]) -> Memory:
+    sent = updates[0] if case.earlier is not None else None
+    return Memory(others=(own.inputs[:128], own.targets[:128]), model=case.earlier, sent=sent)
+
+
+def recall(options: argparse.Namespace, known: set[str]) -> Iterator[dict[str, Any]]:
+    """What preflight names of each crafted kind, beside what is read, without the guard before training."""
+    for seed in range(*options.seeds):
+        dealt = kinds.pictures(*cifar("test"), seed)
+        for name, make in kinds.KINDS.items():
+            key = f"{name}, seed {seed}"
+            if key in known:
+                continue
+            case = make(dealt.known, seed)
+            models = [m for m in (case.earlier, case.model) if m is not None]
+            updates = kinds.gradients(models, dealt.batch)
+            memory = _memory(case, Own(inputs=dealt.own[0], targets=dealt.own[1]), updates)
+            outcome = preflight(updates[-1], case.model, *dealt.batch, kind="gradient", memory=memory)
+            named = torch.zeros(kinds.BATCH, dtype=torch.bool)
+            named[[leak.example for leak in outcome.leaks]] = True
+            seen, clear = kinds.read(case, updates, dealt.batch[0])
+            alone = kinds.read_only_with(case, models, dealt.batch)
+            counts = {"read 18": seen, "read 30": clear, "read only with own": alone}
+            yield {
+                "name": key,
+                "named": int(named.sum()),
+                "named, not read": int((named & ~seen).sum()),
+                **{what: [int((t & named).sum()), int(t.sum())] for what, t in counts.items()},
+            }
 
 
 def adapt(options: argparse.Namespace, known: set[str]) -> Iterator[dict[str, Any]]:
@@ -324,57 +353,10 @@ ARCHITECTURES: Mapping[str, Callable[[], nn.Module]] = {
 }
 
 
-def cost(_: argparse.Namespace, known: set[str]) -> Iterator[dict[str, Any]]:
-    """Milliseconds of the check before training, beside an epoch of 4,000 examples in batches of 32."""
-    pictures, labels = cifar("train")
-    own = Own(inputs=pictures[:512], targets=labels[:512])
-    for name, make in NETWORKS.items():
-        if name in known:
-            continue
-        torch.manual_seed(0)
-        model = make()
-        honest = HonestRanges.of(model, own)
-        started = time.process_time()
-        inspect_in_modes(model, own, honest=honest, modes=("train",))
-        first = time.process_time() - started
-        times = []
-        for _ in range(5):
-            started = time.process_time()
-            inspect_in_modes(model, own, honest=honest, modes=("train",))
-            times.append(time.process_time() - started)
-        started = time.process_time()
-        pulls_of(model, own[:192])
-        pulls = time.process_time() - started
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        generator = torch.Generator().manual_seed(0)
-        started = time.process_time()
-        for _ in range(10):
-            rows = torch.randint(len(own), (32,), generator=generator)
-            optimizer.zero_grad()
-            torch.autograd.backward(F.cross_entropy(model(own.inputs[rows]), own.targets[rows]))
-            optimizer.step()
-        epoch = (time.process_time() - started) / 10 * 125
-        yield {
-            "name": name,
-            "check_ms": 1000 * sorted(times)[2],
-            "pulls_ms": 1000 * pulls,
-            "first_s": first,
-            "epoch_s": epoch,
-            "share": sorted(times)[2] / epoch,
-        }
-
-
-NETWORKS: Mapping[str, Callable[[], nn.Module]] = {
-    "LeNet": lambda: nn.Sequential(
-        nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10),
-    ),
-    "MLP of 512": lambda: nn.Sequential(nn.Flatten(), nn.Linear(3072, 512), nn.ReLU(), nn.Linear(512, 10)),
-}  # fmt: skip
-
 PARTS: Mapping[str, Callable[[argparse.Namespace, set[str]], Iterator[dict[str, Any]]]] = {
     "kinds": judge_kinds,
+    "recall": recall,
     "adaptive": adapt,
     "zoo": zoo,
-    "cost": cost,
+    "cost": check_cost.cost,
 }

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glasshouse.guard.layers.standing import CLEAR, Leak
+from glasshouse.guard.layers.standing import BESIDE, CLEAR, RECOGNISED, Leak
 from glasshouse.guard.pursuit.examples import Own
 from glasshouse.guard.pursuit.judge import dominance, rounding
 from glasshouse.guard.pursuit.limits import FEWEST, SEARCHED, VISIBLE
@@ -29,8 +29,14 @@ _TINY: Final = 1e-300
 STRANGE: Final = 1.6
 """Factor between what an example adds to a vector and the vector, beyond which others make it: those of an
 example with a dominance of .8 are within 1.5."""
+SHARED: Final = 0.5
+"""Dominance from which on a read-out may expose an input: what it gives must still resemble that one."""
+SAME: Final = 0.999
+"""Cosine from which on a direction is an example itself."""
 EXPLAINED: Final = 0.5
 """Cosine between a tensor's update and the examples' contributions, below which others made the update."""
+UNDISTURBED: Final = 0.95
+"""The same from which on nothing was added to the update, so that what resembles an example is no chance."""
 _AT_A_TIME: Final = 2**22  # numbers of vectors that are read at a time
 
 
@@ -60,6 +66,7 @@ class Pursued:
         count: B.
         before: the same for the model of the last round; None: it is not known.
         sent: the update of the last round, by name.
+        inputs: the B examples, (B, n); None: they are no numbers that a row reads.
         tables: embeddings, by name: their rows belong to words, so that only their columns read a sentence.
     """
 
@@ -67,6 +74,7 @@ class Pursued:
     count: int
     before: Pulls | None = None
     sent: Mapping[str, Tensor] = field(default_factory=dict)
+    inputs: Tensor | None = None
     tables: frozenset[str] = frozenset()
 
     def unseen(self, update: Mapping[str, Tensor]) -> tuple[str, ...]:
@@ -74,7 +82,7 @@ class Pursued:
         without = [side.name for side in self.pulls.sides if side.directions is None]
         return tuple(name for name in (*self.pulls.unseen, *without) if name in update)
 
-    def find_in(self, update: Mapping[str, Tensor], *, missing: float = CLEAR) -> list[Leak]:
+    def find_in(self, update: Mapping[str, Tensor], *, missing: float = RECOGNISED) -> list[Leak]:
         """The examples that fixed read-outs expose in ``update``, one leak per example and tensor.
 
         The search is made anew for every update: where rows were dropped, others may take their place.
@@ -105,13 +113,17 @@ class Pursued:
         expected = pulls.T @ mine
         energy = expected.square().sum().clamp_min(_TINY)
         scale = float((rows.double() * expected).sum() / energy)  # of the update: 1 / B, a step size, ...
-        if float(F.cosine_similarity(rows.double().flatten(), expected.flatten(), dim=0).abs()) < EXPLAINED:
+        alike = float(F.cosine_similarity(rows.double().flatten(), expected.flatten(), dim=0).abs())
+        if alike < EXPLAINED:
             return
+        # Features are alike more often than pictures, and noise resembles something by chance.
+        is_raw = alike >= UNDISTURBED and self._are_inputs(mine)
+        least, missing = (SHARED, missing) if is_raw else (VISIBLE, min(missing, CLEAR))
         for read_outs, judged in self._searched(group.pulls):
             both = ReadOuts.single(group.pulls.shape[1]) + read_outs
             d = dominance(both.of(pulls), rounding(both, pulls))
             top, who = d.max(0)
-            chosen = ((top > VISIBLE) & judged[who]).nonzero()[:, 0]
+            chosen = ((top > least) & judged[who]).nonzero()[:, 0]
             for some in torch.split(chosen, max(1, _AT_A_TIME // rows.shape[1])):
                 used = ReadOuts(rows=both.rows[some], weights=both.weights[some])
                 vectors = used.of(rows.double().T).T
@@ -121,7 +133,16 @@ class Pursued:
                 share = (vectors * mine[who[some]]).sum(1) / (scale * added)
                 lacking[(share < 1 / STRANGE) | (share > STRANGE)] = torch.inf
                 for place in (lacking < missing).nonzero()[:, 0].tolist():
+                    if lacking[place] >= CLEAR and _resembles_others(vectors[place], mine, lacking[place]):
+                        continue
                     yield from self._leaks(group, used, place, int(who[some][place]), float(lacking[place]))
+
+    def _are_inputs(self, directions: Tensor) -> bool:
+        """Whether the B examples pull along themselves, (B, n)."""
+        if self.inputs is None or self.inputs.shape != directions.shape:
+            return False
+        own = F.normalize(self.inputs.to(directions), dim=1, eps=_TINY)
+        return bool(((own * directions).sum(1).abs() >= SAME).all())
 
     def _searched(self, pulls: Tensor) -> Iterator[tuple[ReadOuts, Tensor]]:
         """Read-outs, and which of the B examples they may be judged on: none on which they were searched."""
@@ -180,6 +201,7 @@ def pursue(model: nn.Module, own: Own, memory: Memory | None = None) -> Pursued:
         if is_second and memory.model is not None
         else None,
         sent=memory.sent or {},
+        inputs=own.inputs.flatten(1) if own.inputs.is_floating_point() else None,
         tables=frozenset(
             f"{name}.weight" for name, part in model.named_modules() if isinstance(part, nn.Embedding)
         ),
@@ -201,6 +223,13 @@ def _without_empty_rows(group: Group, sent: Mapping[str, Tensor]) -> Group:
             )
         )
     return Group(sides=tuple(sides))
+
+
+def _resembles_others(vector: Tensor, inputs: Tensor, missing: Tensor) -> bool:
+    """Whether a vector (n,) is about as near to a second example as to one of which this is missing."""
+    everybody = torch.arange(len(inputs), device=inputs.device)
+    distances = _missing(vector.expand(len(inputs), -1), inputs, everybody)
+    return int((distances < BESIDE * missing).sum()) > 1
 
 
 def _missing(vectors: Tensor, inputs: Tensor, who: Tensor) -> Tensor:
