@@ -76,12 +76,14 @@ class Offer:
         seconds: of one core for one call, beyond what counting its budget shows.
         fills: argument → path of a list in the scenario, of whose first entry it takes the name; where the
             list is empty, the effort is not offered.
+        variant: in words, of settings that lead by other metrics: they stand beside the rest, not instead.
     """
 
     strength: float
     settings: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
     fills: Mapping[str, str] = field(default_factory=dict)
+    variant: str = ""
 
 
 @final

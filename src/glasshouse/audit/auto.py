@@ -58,9 +58,9 @@ def choose(scenario: Scenario, *, scored: bool) -> Chosen:
     left: dict[str, list[str]] = {}
     for name in registry.names("attacks"):
         found, reason = _candidates(name, every, scenario if scored else None)
-        if found:
-            offered[name] = found
-        else:
+        for one in found:
+            offered.setdefault(one.plugin.label or name, []).append(one)
+        if not found:
             left.setdefault(reason, []).append(name)
 
     # Everybody gets the least effort while the budget lasts, the strongest attack first ...
@@ -130,7 +130,8 @@ def _plugin(name: str, offer: Offer, scenario: Scenario) -> Plugin | None:
         if not entries:
             return None
         filled[argument] = entries[0].name
-    return Plugin.model_validate({"name": name, **offer.settings, **filled})
+    label = {"label": f"{name} ({offer.variant})"} if offer.variant else {}
+    return Plugin.model_validate({"name": name, **label, **offer.settings, **filled})
 
 
 def _is_scored(claims: Sequence[str], scenario: Scenario) -> bool:
@@ -153,7 +154,7 @@ def _notes(chosen: Sequence[Candidate], left: dict[str, list[str]], budget: str)
         settings = ", ".join(f"{key} = {value}" for key, value in one.plugin.arguments.items())
         effort = f" with {settings}" if settings else ""
         yield (
-            f"{number}. {one.plugin.name}{effort}: measured strength {one.strength:.2f}, "
+            f"{number}. {one.plugin.label or one.plugin.name}{effort}: measured strength {one.strength:.2f}, "
             f"{magnitude(one.seconds)}."
         )
     for reason, names in sorted(left.items(), key=lambda item: item[1]):

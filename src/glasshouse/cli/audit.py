@@ -41,12 +41,16 @@ def audit(
     with importing():
         from glasshouse.api.audit import audit as run_audit
         from glasshouse.api.audit import run_folder
+        from glasshouse.api.check import check
         from glasshouse.outside.screen import Screen
         from glasshouse.report.terminal import brief, summary
         from glasshouse.results.outcome import exit_code
 
     place = run_folder(name, sets, out, captured=captured)
     console = Screen(stderr=as_json)
+    # Who audits a capture for the first time has seen no such audit: its time is said beforehand.
+    if captured is not None and (expected := check(name, sets=sets, captured=captured).duration):
+        console.print(f"this takes {expected}; glasshouse check says of what", soft_wrap=True)
     with failure_report(place), bars(console):
         run = run_audit(
             name,

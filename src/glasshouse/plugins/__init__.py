@@ -26,7 +26,7 @@ from glasshouse.limits import Share
 from glasshouse.metrics.base import Metric, ScoreContext, Wording
 from glasshouse.modalities.base import Display, Modality, Null, Wanted
 from glasshouse.models.base import Normalize, SplitModel
-from glasshouse.registry import Card
+from glasshouse.registry import Card, Offer
 from glasshouse.results.records import Exhibit
 from glasshouse.rng import Rng
 from glasshouse.tasks.base import Task
@@ -62,6 +62,7 @@ __all__ = [
     "Normalize",
     "Null",
     "OccurredTokens",
+    "Offer",
     "Piece",
     "Reconstruction",
     "Rng",

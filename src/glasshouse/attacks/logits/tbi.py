@@ -43,7 +43,7 @@ class Tbi:
             Offer(
                 strength=0.17,
                 settings={"training": {"width": 64, "epochs": 2, "batch_size": 16, "learning_rate": 1e-3}},
-                seconds=3,
+                seconds=1,
             ),
         ),
     )

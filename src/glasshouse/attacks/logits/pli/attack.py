@@ -96,7 +96,17 @@ class Pli:
             Offer(
                 strength=0.39,
                 settings={"training": {"width": 64, "epochs": 6, "learning_rate": 1e-3}},
-                seconds=5,
+                seconds=1,
+            ),
+            Offer(
+                strength=0.17,
+                settings={
+                    "networks": 3,
+                    "shrink": 0.7,
+                    "training": {"width": 64, "epochs": 3, "learning_rate": 1e-3},
+                },
+                seconds=2,
+                variant="averaged",
             ),
         ),
     )
