@@ -139,8 +139,14 @@ class Card:
 def _installed() -> dict[str, dict[str, tuple[EntryPoint, ...]]]:
     """Entry points of all installed packages by group and name; several where packages use the same name."""
     points = entry_points()
-    every = {g: {(e.name, e.value): e for e in points.select(group=f"glasshouse.{g}")} for g in GROUPS}
-    return {g: {n: tuple(e for e in es.values() if e.name == n) for n, _ in es} for g, es in every.items()}
+    installed: dict[str, dict[str, tuple[EntryPoint, ...]]] = {}
+    for group in GROUPS:
+        by_name = installed[group] = {}
+        # A package that is found twice on the path is the same plug-in; the same name elsewhere is another.
+        once = {(point.name, point.value): point for point in points.select(group=f"glasshouse.{group}")}
+        for point in once.values():
+            by_name[point.name] = (*by_name.get(point.name, ()), point)
+    return installed
 
 
 def _entries(group: str) -> dict[str, tuple[EntryPoint, ...]]:

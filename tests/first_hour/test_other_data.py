@@ -1,6 +1,8 @@
 """Tables, numbers as targets, several labels and masks: audited like pictures of classes."""
 
+import os
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -136,6 +138,41 @@ def test_other_targets_are_audited_and_what_needs_classes_is_refused(tmp_path, p
     assert refused == {"attack 'label_inference'": why, "attack 'dlg'": why}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["regression", "multilabel"])
+def test_chest_x_rays_are_read_whatever_is_learnt_of_them(tmp_path, kind):
+    """As a number (the share that is light), and as two labels (pneumonia; a light picture)."""
+    file = Path(os.environ.get("GLASSHOUSE_DATA", "")) / "chest_xray_28.npz"
+    if not file.is_file():
+        pytest.skip("needs ../shared/data/chest_xray_28.npz")
+    with np.load(file) as arrays:
+        images, ill = arrays["train_images"], arrays["train_labels"][:, 0]
+    light = (images > 128).mean((1, 2))
+    numbers = light.astype(np.float32)
+    result = audited(
+        tmp_path,
+        tables={"heldout": 120},
+        data=(images, numbers if kind == "regression" else np.stack([ill == 1, light > np.median(light)], 1)),
+        model={"name": "networks_of_mine:own"},
+        federation={"clients": 20, "batch_size": 1},
+        grants={"labels": True},
+        attacks=["linear_input", SEARCH],
+        audit={"victims": 20, "metrics": ["psnr", "identification"]},
+    )
+    found = {(f.attack, f.metric): f for f in result.findings}
+    exact, named = found["linear_input", "psnr"], found["linear_input", "identification"]
+    assert (exact.n, named.n) == (20, 20)
+    assert exact.value > 80
+    assert exact.value - exact.gain < 25
+    assert named.value == 1
+    assert named.low > 0.8
+    assert named.control is not None
+    assert named.control.passed
+    assert named.verdict == "leaks"
+    assert [u.metric for u in result.utility] == ["R2" if kind == "regression" else "label accuracy"]
+    assert ("inverting_gradients", "psnr") in found
+
+
 def test_a_search_for_targets_that_nobody_infers_says_which_grant_it_needs(tmp_path, pictures):
     result = audited(
         tmp_path,
@@ -188,6 +225,7 @@ def test_a_u_net_on_masks_is_matched_and_measured_by_dice(tmp_path, pictures):
         attacks=[SEARCH, "linear_input"],
     )
     assert [f.attack for f in result.findings] == ["inverting_gradients"]
+    assert [u.metric for u in result.utility] == ["Dice"]
     assert 0 <= result.utility[0].value <= 1
 
 

@@ -89,23 +89,24 @@ def _panel(
 ) -> Panel:
     first, card = findings[0], cards.metric(findings[0].metric)
     common = _common(findings)
+
+    def row(finding: Finding) -> Row:
+        return Row(
+            label=cards.attack(finding.attack),
+            notes="; ".join(note for note in _notes(finding) if note not in common),
+            track=track(finding, scale),
+            reading=readings.read(finding, cards),
+            verdict=finding.verdict,
+        )
+
     bare_first = sorted(findings, key=lambda f: bool(f.defenses))
     groups = tuple(
         Group(
-            defense=words.protection(defenses, fs[0].axes),
-            cost=_cost(fs[0], utility),
-            rows=tuple(
-                Row(
-                    label=cards.attack(f.attack),
-                    notes="; ".join(note for note in _notes(f) if note not in common),
-                    track=track(f, scale),
-                    reading=readings.read(f, cards),
-                    verdict=f.verdict,
-                )
-                for f in fs
-            ),
+            defense=words.protection(defenses, own[0].axes),
+            cost=_cost(own[0], utility),
+            rows=tuple(map(row, own)),
         )
-        for defenses, fs in grouped(bare_first, lambda f: f.defenses).items()
+        for defenses, own in grouped(bare_first, lambda f: f.defenses).items()
     )
     return Panel(
         card=card,
