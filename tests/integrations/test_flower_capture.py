@@ -234,10 +234,7 @@ def test_terms_stand_in_the_runs_configuration(tmp_path):
     assert (terms.batch_size, terms.local_epochs, terms.learning_rate) == (4, 1, 0.2)
 
 
-def test_terms_are_asked_for():
-    app = capture(message_server(), "unused", model=apps.MODEL)
-    with pytest.raises(BadValue, match="no batch_size in terms, and no batch-size"):
-        run_in_process(app, InProcessGrid(apps={}))
+def test_a_term_that_does_not_exist_is_refused():
     with pytest.raises(BadValue, match="learnrate"):
         capture(message_server(), "unused", model=apps.MODEL, terms={**apps.TERMS, "learnrate": 1})
 
