@@ -21,6 +21,7 @@ OF_ONE_KIND = {
     "metrics/tables/rows.py": "metrics of rows",
     "guard/sentences.py": "the guard's look at sentences",
     "figures/sentences.py": "a figure of sentences",
+    "figures/columns.py": "a figure of rows",
     "testing/": "contracts of one kind",
     # Readers and public functions whose subject is pictures.
     "data/kinds/hf.py": "columns of another library",
