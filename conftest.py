@@ -24,6 +24,7 @@ if (REAL_DATA := Path(__file__).resolve().parent.parent / "shared/data").is_dir(
 import pytest  # noqa: E402 — the variables come first
 from hypothesis import settings  # noqa: E402
 
+collect_ignore = ["tests/integrations/flare_job"]  # a job of its own, with modules beside each other
 IN_CI = bool(os.environ.get("GLASSHOUSE_CI"))
 MAY_SKIP_IN_CI = re.compile(r"shared/data|torchvision|'vision'|\bCUDA\b|\bGPU\b|\bMPS\b")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")

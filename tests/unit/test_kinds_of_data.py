@@ -22,6 +22,9 @@ OF_ONE_KIND = {
     "guard/sentences.py": "the guard's look at sentences",
     "figures/sentences.py": "a figure of sentences",
     "figures/columns.py": "a figure of rows",
+    "figures/facts.py": "a figure of facts about the columns of rows",
+    "attacks/parts/documents.py": "what attacks on documents know of the table behind them",
+    "federation/protocols/documents/": "documents that are made of tables",
     "testing/": "contracts of one kind",
     # Readers and public functions whose subject is pictures.
     "data/kinds/hf.py": "columns of another library",

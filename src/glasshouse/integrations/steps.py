@@ -134,7 +134,5 @@ def _batch(inputs: Tensor, labels: Tensor) -> Batch:
     inputs, labels = inputs.detach().cpu().clone(), labels.detach().cpu().clone()
     if len(labels) != len(inputs):
         labels = torch.zeros(len(inputs), dtype=torch.int64)
-    return Batch(
-        inputs=inputs.float() if inputs.is_floating_point() else inputs.long(),
-        labels=labels.float() if labels.is_floating_point() else labels.long(),
-    )
+    inputs, labels = (t.float() if t.is_floating_point() else t.long() for t in (inputs, labels))
+    return Batch(inputs=inputs, labels=labels)

@@ -127,7 +127,7 @@ def _examples(inputs: Tensor, architecture: Architecture) -> Tensor:
         BadValue: they are none.
     """
     modality = architecture.inputs
-    if inputs.ndim == len(modality.shape) + 1:
+    if len(inputs.shape[1:]) == len(modality.shape):
         inputs = modality.received(inputs)
     modality.check(
         inputs,

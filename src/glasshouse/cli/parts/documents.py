@@ -52,7 +52,7 @@ class Sending:
         if not self.data:
             return None
         source = load_data(self.data)
-        if len(source.inputs.shape) != 1 or source.inputs.name == "sentence":
+        if len(source.inputs.shape) != 1 or not source.inputs.dtype.is_floating_point:
             raise BadValue(
                 f"data '{self.data}' for the guard",
                 needs="rows of numbers (a table, or arrays of one dimension)",
