@@ -20,7 +20,7 @@ def broken(monkeypatch):
     def fails(*_: object, **__: object) -> None:
         raise ZeroDivisionError("nobody thought of this")
 
-    monkeypatch.setattr("glasshouse.cli.audit.run_audit", fails)
+    monkeypatch.setattr("glasshouse.api.audit.audit", fails)
 
 
 def test_a_report_in_the_run_directory_and_exit_code_70(broken, tmp_path, capsys):

@@ -217,7 +217,7 @@ def test_collecting_says_what_came_together(real, capsys):
     with pytest.raises(SystemExit) as stop:
         main(["collect", str(real / "run"), str(real / "client")])
     assert stop.value.code == 0
-    assert "48 images of 3 clients, 6 updates" in capsys.readouterr().out
+    assert "48 examples of 3 clients, 6 updates" in capsys.readouterr().out
 
 
 def test_a_folder_that_holds_no_update_is_refused(tmp_path):

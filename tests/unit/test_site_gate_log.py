@@ -19,7 +19,7 @@ from glasshouse.gate.egress import FAULTS, check_egress
 from glasshouse.gate.log import Log, create_key, public_path, read_public_key, verify
 from glasshouse.gate.message import Origin, Outgoing
 from glasshouse.gate.policy import parse_policy
-from glasshouse.gate.preflight import Preflighter
+from glasshouse.gate.preflight.site import Preflighter
 from glasshouse.gate.summary import summarize
 from glasshouse.privacy.gaussian import gaussian_epsilon
 

@@ -228,7 +228,7 @@ def nan(images):
 
 NPZ_MISTAKES = {
     "float 0..255": ({"train_images": IMAGES.astype(float)}, "float images in [0, 1]"),
-    "normalised": ({"train_images": IMAGES / 127.5 - 1}, "undo the normalisation"),
+    "normalised": ({"train_images": IMAGES / 127.5 - 1}, "undo it"),
     "nan": ({"train_images": nan(GREY)}, "1 values not finite"),
     "all nan": ({"train_images": np.full((6, 8, 8), np.nan)}, "384 values not finite"),
     "int32": ({"train_images": IMAGES.astype(np.int32)}, "type int32"),

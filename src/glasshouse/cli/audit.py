@@ -78,6 +78,7 @@ def shares(result: "Result") -> str:
     """CPU time per part of the product that the suite demonstrates.
 
     Examples:
+        >>> from glasshouse.results.records import Result
         >>> shares(Result(suite="s", manifest={"seconds": {"a": 3.0, "b": 1.0, "wall clock": 2.5}}))
         'CPU time: a 3 s (75 %), b 1 s (25 %); 2 s on the clock'
     """

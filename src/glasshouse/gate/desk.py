@@ -14,7 +14,7 @@ from glasshouse.gate.ledger import Ledger
 from glasshouse.gate.log import Log
 from glasshouse.gate.message import Arrays, Decision, Outgoing, Reason
 from glasshouse.gate.policy import Policy
-from glasshouse.gate.preflight import DocumentGuard, Preflighter
+from glasshouse.gate.preflight.site import DocumentGuard, Preflighter
 
 P = TypeVar("P")
 OBSERVED = "observed"

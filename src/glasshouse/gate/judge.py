@@ -16,7 +16,7 @@ from glasshouse.gate.mechanism import (
 )
 from glasshouse.gate.message import Arrays, Decision, Outgoing, Reason
 from glasshouse.gate.policy import Policy
-from glasshouse.gate.preflight import DocumentGuard
+from glasshouse.gate.preflight.site import DocumentGuard
 from glasshouse.gate.rules import (
     agreed_form,
     limited_change,

@@ -5,7 +5,8 @@ No framework is known here: an adapter turns its messages into :class:`Instructi
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
@@ -196,9 +197,25 @@ class Recording:
     def answered(self, replies: Iterable[Reply]) -> None:
         """Record the clients' replies."""
         with self._lock:
+            replies = list(replies)
+            self._usual |= self._names_of_most(replies)
             for reply in replies:
                 if (number := self._asked.get((reply.node, reply.stage))) is not None:
                     self._answer(number, self._client(reply.node), reply)
+
+    def _names_of_most(self, replies: Sequence[Reply]) -> set[str]:
+        """Names that more than half of the first replies carry: who is heard first may be the broken one."""
+        if self._usual or self.terms.secure_sum:
+            return set()
+        loads = [reply.load for reply in replies if reply.load is not None and reply.stage == "train"]
+        counts = Counter(name for load in loads for name in self._known(load()))
+        return {name for name, count in counts.items() if 2 * count > len(loads)}
+
+    def _known(self, sent: Mapping[str, Tensor]) -> Iterable[str]:
+        try:
+            return self._named(sent)
+        except BadValue:  # of another model
+            return ()
 
     def summed(self, number: int, examples: Mapping[Node, int], mean: Mapping[str, Tensor]) -> None:
         """Record the sum that secure aggregation reveals; does nothing for other rounds.

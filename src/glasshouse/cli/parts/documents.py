@@ -65,6 +65,8 @@ class Sending:
 
 def is_document(path: Path) -> bool:
     """Whether a file begins like a document; one that cannot be read is left to whoever reads it."""
+    if not path.is_file():  # a pipe or a device may never end
+        return False
     try:
         with path.open("rb") as file:
             return looks_like_document(file.read(HEAD))

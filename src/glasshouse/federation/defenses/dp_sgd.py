@@ -31,7 +31,7 @@ from glasshouse.interfaces import Trainer, losses_of
 from glasshouse.limits import Count, Fix, Positive, Probability, check_ranges
 from glasshouse.registry import Card, create
 from glasshouse.rng import Rng
-from glasshouse.settings import PLAIN
+from glasshouse.settings import ORDINARY, PLAIN
 from glasshouse.wire import Batch, Mechanism, Terms, Trained, Update, Value
 
 try:
@@ -41,6 +41,10 @@ except ImportError as error:
     raise not_installed("defense 'dp_sgd'", "opacus", error, extra="dp") from error
 
 
+_CARRIED_OUT: Final = frozenset(
+    {"mode", "frozen", "proximal", "epochs_by_client", "batch_sizes_by_client", "personal", "fixed"}
+)
+"""Settings of local training that hold under DP-SGD, too; others would be replaced without a word."""
 RTOL: Final = 1e-4
 """Largest relative difference between two ways to a gradient that rounding in another order explains."""
 
@@ -239,10 +243,8 @@ class PrivateTraining:
         Raises:
             Inapplicable: names them.
         """
-        how = self.inner.training
-        plain = {"clip_norm": None, "accumulate": 1, "precision": "float32", "reduction": "mean",
-                 "drop_last": False, "local_steps": None}  # fmt: skip
-        if other := [name for name, value in plain.items() if getattr(how, name) != value]:
+        how, plain = self.inner.training.model_dump(), ORDINARY.model_dump()
+        if other := [name for name in how if how[name] != plain[name] and name not in _CARRIED_OUT]:
             raise Inapplicable(
                 "defense 'dp_sgd'",
                 needs="steps whose gradient it computes by itself, of single examples, clipped and noisy",

@@ -146,14 +146,7 @@ def name_victims(  # noqa: PLR0913 - one table, and what its rows and columns ar
         if by_claims:
             rank[j], compared[j] = ahead, len(pairs)
             continue
-        same = given.heldout_of(given.strata[j], everybody=baseline is not None)
-        distinct = len(np.unique(given.alike[np.isin(given.claim_of, peers)]))
-        ranks = _ranks(column, given.heldout[:, same], own, peers, spread=distinct >= SPREAD)
-        if baseline is not None:
-            known, known_others = (np.asarray(one, dtype=np.float64) for one in baseline)
-            leads = given.heldout[own, same] - known_others[j, same]
-            ranks.append(int((leads >= column[own] - known[j]).sum()))
-        rank[j], compared[j] = max(ranks), len(same)
+        rank[j], compared[j] = _rank_among_heldout(given, j, peers, baseline)
     p = (1 + rank) / (1 + compared)
     judged = 1 / (1 + compared) <= ALPHA
     adjusted = _adjusted(p, judged, question)
@@ -167,6 +160,21 @@ def name_victims(  # noqa: PLR0913 - one table, and what its rows and columns ar
         judged=judged,
         by_claims=by_claims,
     )
+
+
+def _rank_among_heldout(
+    given: "_Given", j: int, peers: NDArray[np.int64], baseline: tuple[ArrayLike, ArrayLike] | None
+) -> tuple[int, int]:
+    """How many held-out examples match the claim about victim j as well, at worst, and of how many."""
+    own, column = given.claim_of[j], given.matches[:, j]
+    same = given.heldout_of(given.strata[j], everybody=baseline is not None)
+    distinct = len(np.unique(given.alike[np.isin(given.claim_of, peers)]))
+    ranks = _ranks(column, given.heldout[:, same], own, peers, spread=distinct >= SPREAD)
+    if baseline is not None:
+        known, known_others = (np.asarray(one, dtype=np.float64) for one in baseline)
+        leads = given.heldout[own, same] - known_others[j, same]
+        ranks.append(int((leads >= column[own] - known[j]).sum()))
+    return max(ranks), len(same)
 
 
 def _adjusted(p: Floats, judged: NDArray[np.bool_], question: Question) -> Floats:

@@ -31,7 +31,7 @@ from glasshouse.guard.rules.documents import inspect_document
 
 MOST: Final = 2**30
 """Bytes of the site's own rows."""
-_MODULE: Final = "glasshouse.gate.preflight_process"
+_MODULE: Final = "glasshouse.gate.preflight.process"
 
 
 @final

@@ -1,4 +1,4 @@
-"""The process behind :mod:`glasshouse.gate.preflight`: ``FOLDER module:function``; prints one JSON object."""
+"""The process behind :mod:`glasshouse.gate.preflight.site`: ``FOLDER module:function``; prints JSON."""
 
 import importlib
 import json
