@@ -26,6 +26,8 @@ def foreign_kind(path: Path) -> tuple[str, str] | None:
         if (path / "saved_model.pb").is_file():
             return "a TensorFlow SavedModel", _KERAS
         return None
+    if path.exists() and not path.is_file():  # a pipe or a device, which whoever reads weights refuses
+        return None
     with path.open("rb") as file:
         head = file.read(_HEAD)
     version_of_onnx = head[:1] == b"\x08" and len(head) > 2 and 0 < head[1] < 32 and head[2] in _ONNX_FIELDS
