@@ -126,6 +126,8 @@ def _read_file(path: Path) -> dict[str, Tensor]:
 
 def _is_safetensors(path: Path) -> bool:
     """Whether a file of another name begins like safetensors: the length of its header, then the header."""
+    if not path.is_file():  # opening a pipe would wait for ever
+        return False
     try:
         with path.open("rb") as file:
             head = file.read(9)
