@@ -94,7 +94,8 @@ def test_the_officers_page(site, capsys, name):
 def test_every_rule_has_a_sentence_and_every_sentence_a_rule():
     """A rule that is only a code says nothing to a site's officer."""
     source = Path(glasshouse.__file__).parent
-    written = [path.read_text() for path in (*source.glob("gate/*.py"), *source.glob("integrations/*/*.py"))]
+    files = (*source.glob("gate/**/*.py"), *source.glob("integrations/*/*.py"))
+    written = [path.read_text() for path in files]
     rules = {rule for text in written for rule in re.findall(r'(?:Reason\(\s*rule=|\.refuse\()"(\w+)"', text)}
     assert rules == REFUSED.keys() | CHANGED.keys()
 
