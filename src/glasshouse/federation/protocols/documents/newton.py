@@ -10,7 +10,7 @@ from typing import ClassVar, final
 import numpy as np
 from torch import Tensor
 
-from glasshouse.federation.protocols.documents.base import broadcast, check, send, table_of
+from glasshouse.federation.protocols.documents.base import as_agreed, broadcast, check, send, table_of
 from glasshouse.federation.setting import Setting
 from glasshouse.formats.base import read_document
 from glasshouse.formats.carried import NAME, tensor_of
@@ -59,8 +59,7 @@ class NewtonProtocol:
         """
         del rng
         check(setting, tamper, model="coefficients")
-        names = self.__dataclass_fields__
-        how = type(self)(**{n: v for n, v in setting.terms.options.items() if n in names})  # type: ignore[arg-type]
+        how = as_agreed(self, setting.terms.options)
         size = table_of(setting).shape[0] + 1
         theta, nothing = np.zeros(size), np.zeros((size, size))
         for number in track(range(setting.rounds), "federation", total=setting.rounds):

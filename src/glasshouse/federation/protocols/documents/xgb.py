@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from glasshouse.errors import not_installed
-from glasshouse.federation.protocols.documents.base import TRAITS, broadcast, check, send
+from glasshouse.federation.protocols.documents.base import TRAITS, as_agreed, broadcast, check, send
 from glasshouse.federation.setting import Setting
 from glasshouse.formats.carried import NAME, tensor_of
 from glasshouse.interfaces import Recorder, Tamper, Traits
@@ -66,8 +66,7 @@ class Boosting:
             BadValue: another model than boosted trees, or settings that these protocols do not have.
         """
         check(setting, tamper, model="boosted_trees")
-        names = self.__dataclass_fields__
-        how = type(self)(**{n: v for n, v in setting.terms.options.items() if n in names})  # type: ignore[arg-type]
+        how = as_agreed(self, setting.terms.options)
         common = b""
         capacity = setting.start[NAME].numel()
         for number in track(range(setting.rounds), "federation", total=setting.rounds):

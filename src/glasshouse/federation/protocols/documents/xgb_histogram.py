@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.errors import BadValue
-from glasshouse.federation.protocols.documents.base import broadcast, check, send, table_of
+from glasshouse.federation.protocols.documents.base import as_agreed, broadcast, check, send, table_of
 from glasshouse.federation.setting import Setting
 from glasshouse.formats.carried import NAME, tensor_of
 from glasshouse.formats.records import LEAF, Histograms, Node
@@ -87,8 +87,7 @@ class XgbHistogram:
         """
         del rng
         check(setting, tamper, model="boosted_trees")
-        names = self.__dataclass_fields__
-        how = type(self)(**{n: v for n, v in setting.terms.options.items() if n in names})  # type: ignore[arg-type]
+        how = as_agreed(self, setting.terms.options)
         cuts = cuts_of(table_of(setting), how.max_bin)
         sites = [Site.of(setting, client, cuts, how.base_score) for client in range(setting.terms.clients)]
         trees: list[dict[str, Any]] = []
