@@ -30,10 +30,10 @@ audit: .venv/.core
 	$(BIN)/glasshouse audit quickstart $(if $(OUT),--out $(OUT)) $(ARGS)
 
 test: .venv/.all
-	$(SINGLE) $(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup $(ARGS)
+	$(SINGLE) $(BIN)/python -m pytest -q -n $(JOBS) $(ARGS)
 
 slow: .venv/.all
-	$(SINGLE) $(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup -m slow $(ARGS)
+	$(SINGLE) $(BIN)/python -m pytest -q -n $(JOBS) -m slow $(ARGS)
 
 # Hours: only files that changed since the last run are mutated again. Survivors: `mutmut results`.
 mutants: .venv/.all

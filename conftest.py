@@ -10,7 +10,7 @@ import re
 import shutil
 import tempfile
 from importlib.util import find_spec
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 # Before anything imports torch: the OpenMP runtime reads these once, and child processes inherit them.
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
@@ -23,6 +23,8 @@ if (REAL_DATA := Path(__file__).resolve().parent.parent / "shared/data").is_dir(
 
 import pytest  # noqa: E402 — the variables come first
 from hypothesis import settings  # noqa: E402
+from xdist.remote import Producer  # noqa: E402
+from xdist.scheduler import LoadScopeScheduling  # noqa: E402
 
 collect_ignore = ["tests/integrations/flare_job"]  # a job of its own, with modules beside each other
 IN_CI = bool(os.environ.get("GLASSHOUSE_CI"))
@@ -36,7 +38,6 @@ settings.load_profile("glasshouse")
 
 def pytest_configure(config: pytest.Config) -> None:
     """Give the run a cache of its own, shared by its worker processes."""
-    config.addinivalue_line("markers", "xdist_group: items that run in one process, where there are several")
     if not hasattr(config, "workerinput"):
         os.environ["GLASSHOUSE_CACHE"] = tempfile.mkdtemp(prefix="glasshouse-tests-")
         os.environ["GLASSHOUSE_REGISTER"] = os.path.join(os.environ["GLASSHOUSE_CACHE"], "register.jsonl")  # noqa: PTH118
@@ -48,11 +49,18 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         shutil.rmtree(os.environ["GLASSHOUSE_CACHE"], ignore_errors=True)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep what shares fixtures in one process: a file, and the folders whose audits last the session."""
-    for item in items:
-        folder = item.path.parent
-        item.add_marker(pytest.mark.xdist_group(folder.name if folder.name == "wall" else str(item.path)))
+class ByFile(LoadScopeScheduling):
+    """Give a process what shares fixtures: a file, or the folder whose audits last the session."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = PurePosixPath(nodeid.split("::", maxsplit=1)[0])
+        return str(file.parent if file.parent.name == "wall" else file)
+
+
+@pytest.hookimpl(optionalhook=True)  # mutmut runs without xdist
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
+    """Schedule by file; xdist's groups have no effect under pytest 9.2."""
+    return ByFile(config, log)
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
