@@ -174,7 +174,7 @@ def set_mode(model: nn.Module, training: Training, *, dropout: bool) -> None:
         dropout: also those that are random; an attack that repeats the training cannot know their draws.
     """
     model.eval()
-    if training.mode == "evaluation":
+    if training.mode != "training":
         return
     for name, module in model.named_modules():
         random = _is_random(module)

@@ -131,7 +131,8 @@ class Training(Table):
 
     Attributes:
         mode: ``evaluation``: batch norm uses the statistics received, dropout is off; ``training``: as after
-            ``module.train()``: statistics of the batch, dropout, and running statistics that are sent.
+            ``module.train()``: statistics of the batch, dropout, and running statistics that are sent; None:
+            ``training`` where a scenario's clients send parameters or their change, else ``evaluation``.
         frozen: patterns of names of layers that stay in evaluation in mode ``training``.
         precision: of the forward and backward pass; ``float16`` with a scaled loss.
         reduction: ``mean`` or ``sum`` of the losses of a step's examples.
@@ -148,7 +149,7 @@ class Training(Table):
         fixed: likewise of what nobody trains or sends, such as a public backbone.
     """
 
-    mode: Literal["evaluation", "training"] = "evaluation"
+    mode: Literal["evaluation", "training"] | None = None
     frozen: tuple[str, ...] = ()
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     reduction: Literal["mean", "sum"] = "mean"

@@ -87,7 +87,7 @@ class Replica:
         the batch. Several runs of one model overwrite its running statistics, so callers hand in their own.
         """
         how = self.terms.training
-        if how.mode == "evaluation":
+        if how.mode != "training":
             return self.model
         copied = copy.deepcopy(self.model)
         set_mode(copied, how, dropout=False)

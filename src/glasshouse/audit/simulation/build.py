@@ -264,7 +264,7 @@ def _exposure(terms: Terms, examples: int, rounds: int, passes: int | None) -> E
 def sends_statistics(setting: Setting) -> bool:
     """Whether running statistics of batch norms leave the clients beside the parameters."""
     terms = setting.terms
-    if terms.training.mode == "evaluation" or terms.sends == "gradient":
+    if terms.training.mode != "training" or terms.sends == "gradient":
         return False
     model = setting.build(terms.architecture)
     norms = [name for name, m in model.named_modules() if isinstance(m, _BatchNorm) and m.track_running_stats]

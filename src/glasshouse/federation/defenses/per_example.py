@@ -64,6 +64,6 @@ def prepare_model(model: nn.Module, *, trained: Collection[str], dropout: bool) 
                 "defense 'dp_sgd'",
                 needs="layers in which no example influences another",
                 got=f"layer '{name}' ({type(module).__name__})",
-                fix="use group norm, or batch norm with fixed statistics (no drop-out)",
+                fix="use group norm, or federation.training.mode = evaluation without drop-out",
             )
     return work
