@@ -99,7 +99,7 @@ def named(kind: Claims, victims: int, cell: int, pool: Batch) -> int | None:
         about = About(rounds=(0,), client=client)
         claim = Reconstruction(about=about, inputs=inputs, labels=None, confidence=torch.ones(len(inputs)))
         units.append((Unit(rounds=(0,), client=client), Outcome(claims=(claim,))))
-    run = Run(folder="", units=units, ground=ground, book=book)
+    run = Run(folder="", seed=0, units=units, ground=ground, book=book)
     scored = score_metric("psnr", Psnr(), [run])
     assert isinstance(scored, ScoredMetric)
     verdicts = victims_of("psnr", Psnr(), scored, [run])

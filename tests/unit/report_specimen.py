@@ -82,6 +82,7 @@ def finding(
     verdict: Verdict | None = None,
     control: Control | None = PASSED,
     given: tuple[str, ...] = (),
+    draws: int = 4,
     **rest: object,
 ) -> Finding:
     """A finding whose verdict follows from its interval unless one is named."""
@@ -113,6 +114,7 @@ def finding(
         given=given,
         seconds=83.5,
         about="rounds 0 to 19, one client each",
+        draws=draws,
         **rest,
     )
 

@@ -88,7 +88,7 @@ def run_of(bench: Bench, claims: dict[int, tuple[Claim, ...]], folder: str = "ru
         (Unit(rounds=(0,), client=c), Outcome(claims=filed, refusal=None if filed else REFUSED))
         for c, filed in claims.items()
     ]
-    return Run(folder=folder, units=units, ground=bench.ground, book=bench.book)
+    return Run(folder=folder, seed=0, units=units, ground=bench.ground, book=bench.book)
 
 
 def noisy(inputs: torch.Tensor, std: float, seed: int = 3) -> torch.Tensor:

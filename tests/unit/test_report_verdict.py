@@ -10,7 +10,7 @@ from report_cards import CARDS, chosen, described
 from glasshouse.report.verdicts.choice import choose, severity
 from glasshouse.report.verdicts.sentences import sentence
 from glasshouse.report.verdicts.stories import stories
-from glasshouse.results.records import Exchange, Power, Reference, Rung, Share
+from glasshouse.results.records import Draw, Exchange, Power, Reference, Rung, Share
 from glasshouse.results.strength import UpperBound
 
 
@@ -27,9 +27,7 @@ def test_a_leak():
     assert said(specimen.finding()) == (
         "Without a defence, Inverting Gradients rebuilt private images with SSIM 0.62 [0.56, 0.68] "
         "(likeness; 1 is a perfect copy). Guessing without the update (prior mean) reaches 0.21; "
-        "the gain is +0.41 [0.35, 0.47] "
-        "(20 victims; 4 restarts, lowest loss of the attack). One draw of the network's first weights was "
-        "tried, and the number is for these weights."
+        "the gain is +0.41 [0.35, 0.47] (20 victims; 4 restarts, lowest loss of the attack)."
     )
 
 
@@ -38,7 +36,7 @@ def test_a_leak_says_up_to_whom_it_does_better():
         Rung(knows=k, name=k, value=0.2, gain=0.4, gain_low=0.3, gain_high=0.5, p=0.001, beaten=b)
         for k, b in (("nothing", True), ("domain", True), ("label", False))
     ]
-    leak = specimen.finding(verdict="label leak", reason="the class mean does as well", draws=3)
+    leak = specimen.finding(verdict="label leak", reason="the class mean does as well", draws=4)
     text = said(dataclasses.replace(leak, ladder=tuple(rungs)))
     assert "got the labels of victims, and no example is shown to have come out" in text
     assert "But the class mean does as well." in text
@@ -49,14 +47,22 @@ def test_a_leak_says_up_to_whom_it_does_better():
 def test_no_leak_found_says_what_it_rests_on():
     share = Share(out=0, n=20, most=0.168, margin=0.2, needed=17)
     power = Power(planted=10, found=9)
-    quiet = specimen.finding(gain=0.0, half=0.02, share=share, power=power, alone=True)
+    quiet = specimen.finding(gain=0.0, half=0.02, share=share, power=power, alone=True, draws=1)
     text = said(quiet)
     assert "At most 17 % of such victims would come out (0 of 20; 9 of 10 planted leaks were found)" in text
     assert "Only one attack of this kind ran." in text
-    assert text.endswith("was tried, and the silence is for these weights.")
-    several = dataclasses.replace(quiet, share=dataclasses.replace(share, units=5), draws=3)
+    assert text.startswith("Without a defence, for these weights, Inverting Gradients found no leak")
+    several = dataclasses.replace(quiet, share=dataclasses.replace(share, units=5), draws=4)
     assert "(0 of 20, 5 of them independent; 9 of 10" in said(several)
-    assert "these weights" not in said(several)
+    assert "weights" not in said(several)
+
+
+def test_few_draws_are_what_a_finding_is_about_and_several_are_shown_one_by_one():
+    three = tuple(Draw(seed=seed, value=value, n=5) for seed, value in enumerate((0.62, 0.4, 0.84)))
+    text = said(specimen.finding(draws=3, by_draw=three))
+    assert text.startswith("Without a defence, for these 3 draws of weights, Inverting Gradients rebuilt")
+    assert "By draw of the network's first weights: 0.62, 0.40, 0.84." in text
+    assert said(specimen.finding(draws=0)).startswith("Without a defence, Inverting Gradients rebuilt")
 
 
 def test_a_guarantee_that_only_its_defence_states_is_quoted():

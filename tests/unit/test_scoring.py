@@ -70,7 +70,7 @@ def test_a_foreign_kind_of_claim_is_filed_read_and_scored(tmp_path, monkeypatch)
         write_outcome(Outcome(claims=(filed,)), tmp_path / str(c))
         units.append((Unit(rounds=(0,), client=c), read_outcome(tmp_path / str(c))))
     one = bench(private)
-    run = Run(folder="run", units=units, ground=one.ground, book=one.book)
+    run = Run(folder="run", seed=0, units=units, ground=one.ground, book=one.book)
     scored = score_metric("brightness_error", BrightnessError(), [run])
     assert scored is not None
     assert max(concatenated(scored.values)) < 1e-6
@@ -213,6 +213,7 @@ def clients(marked: tuple[int, ...], scores: list[float], run: str) -> Run:
     filed = ClientScores(about=about(None), scores=output, decisions=output > 0.5)
     return Run(
         folder=run,
+        seed=0,
         units=[(Unit(), Outcome(claims=(filed,) * 3))],
         ground=(one := bench(images(1), truth=truth, run=run)).ground,
         book=one.book,

@@ -104,6 +104,7 @@ def test_the_same_data_again_are_no_further_victims():
     both = [run_of(bench(private), claims), run_of(bench(private, run="b"), claims, folder="b")]
     result = victims_of("psnr", Psnr(), both)
     assert [v.name for v in result] == [f"run 1, round 0, client {c}, example 1" for c in range(2)]
+    assert {v.draw for v in result} == {both[0].ground.run}
 
 
 def test_a_table_and_one_by_one_say_the_same():

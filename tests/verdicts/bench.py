@@ -102,6 +102,7 @@ class Bench:
         book = NullBook(modality=modality, auxiliary=self.auxiliary, context=context, rng=Rng.root(0))
         run = Run(
             folder="run",
+            seed=0,
             units=[(Unit(rounds=(0,), client=c), Outcome(claims=self._claims(c))) for c in range(n)],
             ground=ground,
             book=book,

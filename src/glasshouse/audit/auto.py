@@ -116,7 +116,7 @@ def _candidates(name: str, every: Sequence[Scenario], asked: Scenario | None) ->
             else:
                 reason = f"needs {refusal.needs}; got {refusal.got}"
         if uses:
-            calls = sum(calls_of(one, plugin) * max(1, len(one.audit.seeds)) for one, plugin in uses)
+            calls = sum(calls_of(one, plugin) for one, plugin in uses)
             seconds = cost_of(uses).seconds(REFERENCE) + calls * offer.seconds
             found.append(Candidate(plugin=uses[0][1], strength=offer.strength, seconds=seconds))
     return found, reason

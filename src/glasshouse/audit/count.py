@@ -191,8 +191,8 @@ def _pretraining(name: str, plans: Sequence[Plan], shared: set[str]) -> Work:
     """Public training before round 0; cells and seeds with the same public model train it once."""
     amounts, cost = [0], Cost()
     for one in (planned.cell.scenario for planned in plans):
-        for seed in _seeds(one):
-            key = repr(["public model", one.model.model_dump(), one.data.model_dump(), seed])
+        for draw in one.draws:
+            key = repr(["public model", one.model.model_dump(), one.data.model_dump(), draw.seed])
             if key not in shared and passes(one):
                 shared.add(key)
                 amounts.append(passes(one))
@@ -240,7 +240,7 @@ def _calls(name: str, label: str, uses: Sequence[tuple[Scenario, Plugin]]) -> Wo
     calls, amount, cost, unit = 0, 0, Cost(), CLOSED_FORM.unit
     for scenario, plugin in uses:
         budget = declared(plugin)[1] or CLOSED_FORM
-        number = calls_of(scenario, plugin) * len(_seeds(scenario))
+        number = calls_of(scenario, plugin)
         units = _units(scenario, budget, number)
         calls, amount = calls + number, amount + units
         examples = _examples_per_unit(scenario, budget)
@@ -255,7 +255,7 @@ def _units(scenario: Scenario, budget: Budget, calls: int) -> int:
         return calls
     if not calls or not budget.images:
         return calls * budget.units
-    return images_of(scenario, budget) * len(_seeds(scenario)) * budget.units
+    return images_of(scenario, budget) * len(scenario.draws) * budget.units
 
 
 def _examples_per_unit(scenario: Scenario, budget: Budget) -> int:
@@ -287,8 +287,8 @@ def _trainings(name: str, uses: Sequence[tuple[Scenario, Plugin]], shared: set[s
         if budget is None or not budget.training or foresee_refusal(scenario, plugin) is not None:
             continue
         rounds = scenario.federation.rounds if budget.every_round else 1
-        for seed in _seeds(scenario):
-            if (key := _training_key(scenario, budget, seed)) not in shared:
+        for draw in scenario.draws:
+            if (key := _training_key(scenario, budget, draw.seed)) not in shared:
                 shared.add(key)
                 number = budget.training * rounds
                 steps.setdefault(budget.trained, []).append(number)
@@ -322,15 +322,11 @@ def _training_key(scenario: Scenario, budget: Budget, seed: int) -> str:
 def _scores(name: str, plans: Sequence[Plan]) -> Work:
     """Every claim by every metric."""
     calls = sum(
-        calls_of(one, plugin) * len(_seeds(one)) * len(one.audit.metrics)
+        calls_of(one, plugin) * len(one.audit.metrics)
         for one in (planned.cell.scenario for planned in plans)
         for plugin in one.attacks
     )
     return Work(scenario=name, part="scoring", calls=calls)
-
-
-def _seeds(scenario: Scenario) -> tuple[int, ...]:
-    return scenario.audit.seeds or (scenario.seed,)
 
 
 def _gradient(scenario: Scenario) -> Cost:

@@ -54,16 +54,21 @@ def _groups(
     """The groups of a cell; adds their folders to ``played``, by federation and seed."""
     scenario = cell.scenario
     federation = federation_digest(scenario)
-    for seed in scenario.audit.seeds or (scenario.seed,):
-        repeat = f"-s{seed}" if scenario.audit.seeds else ""
+    several = len(scenario.draws) > 1 or bool(scenario.audit.seeds)
+    for draw in scenario.draws:
+        seed, victims = draw.seed, draw.victims
+        repeat = f"-s{seed}" if several else ""
         active = [i for i in range(len(scenario.attacks)) if federation_of(scenario, i) is not None]
         if len(active) < len(scenario.attacks) or not scenario.attacks:
             place = str(out / folder / f"{cell.hash}{repeat}")
             first = place if scenario.captured else played.setdefault((federation, seed), place)
-            yield Group(folder=place, seed=seed, device=device, same_as=first if first != place else "")
+            same_as = first if first != place else ""
+            yield Group(folder=place, seed=seed, victims=victims, device=device, same_as=same_as)
         for position in active:
             name = f"{cell.hash}{repeat}-{position}-{scenario.attacks[position].name}"
-            yield Group(folder=str(out / folder / name), seed=seed, active=position, device=device)
+            yield Group(
+                folder=str(out / folder / name), seed=seed, victims=victims, active=position, device=device
+            )
 
 
 def planted_plans(plans: Sequence[Plan], out: Path, *, device: str = "cpu") -> dict[str, Plan]:
@@ -111,9 +116,7 @@ def group_tasks(scenario: Scenario, group: Group, device: str) -> Iterator[Attac
         attack = attack_of(spec.name, spec.arguments)
         if group.active != federation_of(scenario, position):
             continue
-        for unit in units_of(
-            attack, folder, victims=scenario.audit.victims, attacked=attacked, existing=known
-        ):
+        for unit in units_of(attack, folder, victims=group.victims, attacked=attacked, existing=known):
             yield AttackTask(
                 folder=group.folder,
                 out=str(folder / "claims" / attack_key(position, spec) / unit.name),

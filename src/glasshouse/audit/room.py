@@ -48,7 +48,7 @@ def require_room(plans: Iterable[Plan], out: Path) -> None:
             f"run directory '{out}'",
             needs=f"room for some {in_words(needed)}: what is sent, the truth, and what is granted",
             got=f"{in_words(free)} free",
-            fix="make room, give another --out, or lower data.heldout, audit.seeds or federation.keep",
+            fix="make room, give another --out, or lower data.heldout, audit.blocks or federation.keep",
         )
 
 

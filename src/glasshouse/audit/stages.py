@@ -224,8 +224,7 @@ def _expected_steps(plans: Sequence[Plan], federations: int, controls: int) -> d
     """Steps of every kind in the whole run, before anything has run: attacks are counted in calls."""
     calls = 0
     for scenario in (planned.cell.scenario for planned in plans):
-        seeds = max(1, len(scenario.audit.seeds))
-        calls += seeds * sum(calls_of(scenario, attack) for attack in scenario.attacks)
+        calls += sum(calls_of(scenario, attack) for attack in scenario.attacks)
     steps = {FEDERATIONS: federations, CONTROLS: controls, ATTACKS: calls, SEARCHES: calls}
     return {**steps, JUDGED: controls, SCORES: len(plans)}
 

@@ -10,6 +10,7 @@ from glasshouse.results.strength import EmpiricalEpsilon, Proofs, Search, UpperB
 __all__ = [
     "Contrast",
     "Control",
+    "Draw",
     "Exchange",
     "Exhibit",
     "Finding",
@@ -107,6 +108,7 @@ class Victim:
             .025 and no correction, which would hide some.
         unit: victims of equal units count once in that share: those of one update or one person, and
             near-duplicates. Empty: it counts on its own.
+        draw: the federation in which it was a victim; with four or more, the share counts them as units, too.
     """
 
     name: str
@@ -118,6 +120,23 @@ class Victim:
     leaks: bool
     out: bool = False
     unit: str = ""
+    draw: str = ""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Draw:
+    """The metric in one federation: one draw of the first weights, and of all else that is random.
+
+    Attributes:
+        seed: of the federation.
+        value: of the metric over its victims or clients.
+        n: their number.
+    """
+
+    seed: int
+    value: float
+    n: int
 
 
 @final
@@ -154,8 +173,8 @@ class Share:
     Attributes:
         out: victims that are named.
         n: victims judged.
-        units: of these, the independent ones: examples of one update or person, and near-duplicates, are one.
-            0: of an earlier version.
+        units: of these, the independent ones: examples of one update or person, and near-duplicates, are one;
+            over four or more draws of first weights, the draws. 0: of an earlier version.
         most: exact upper end of the share of such victims that come out, in [0, 1].
         margin: largest share that the scenario tolerates.
         needed: victims of whom none may come out to show that the share is below the margin.
@@ -258,7 +277,8 @@ class Finding(_InCell):
         share: of victims that came out; None: single victims could not be judged.
         power: planted leaks that were found; None: none were planted.
         alone: no attack of another kind made such claims in this cell.
-        draws: independent draws of the network's first weights behind the number.
+        draws: independent draws of the network's first weights behind the number; 0: it has no weights.
+        by_draw: the metric in each of them, where there are several.
         missing: why a part is not there, in words, by name: ``ladder``, ``exchange``, ``control``,
             ``certificate``, ``bound``, ``victims``, ``power``; ``ladder.label`` for a rung.
         reason: why the verdict is no stronger, in words; empty for leaks.
@@ -312,6 +332,7 @@ class Finding(_InCell):
     power: Power | None = None
     alone: bool = False
     draws: int = 1
+    by_draw: tuple[Draw, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
     reason: str = ""
     remedy: str = ""

@@ -27,6 +27,7 @@ def rule_problems(scenario: Scenario) -> list[Problem]:
         *_data(scenario),
         *_threat(scenario),
         *_audit(scenario),
+        *_split(scenario),
         *feasibility_problems(scenario),
     )
     return [p if p.got else replace(p, got=_value_at(scenario, p.path)) for p in problems]
@@ -254,6 +255,19 @@ def _audit(scenario: Scenario) -> Iterator[Problem]:
         yield unmet("attacks", "at least one attack", got="none", hint="'glasshouse list attacks'")
     if len(set(audit.seeds)) != len(audit.seeds):
         yield unmet("audit.seeds", "different seeds")
+
+
+def _split(scenario: Scenario) -> Iterator[Problem]:
+    """Refuse blocks that cannot be drawn: beside seeds, of a capture, or with no victim each."""
+    blocks, victims = scenario.audit.blocks, scenario.audit.victims
+    reasons = {
+        "1 where audit.seeds says how the federation is repeated": bool(scenario.audit.seeds),
+        "1: a federation that ran was drawn once": bool(scenario.captured),
+        f"at most audit.victims = {victims}, which are split": blocks > victims,
+    }
+    for needs, broken in reasons.items():
+        if broken and blocks > 1:
+            yield unmet("audit.blocks", needs, got=str(blocks))
 
 
 def _measurable(scenario: Scenario) -> Iterator[Problem]:

@@ -5,6 +5,7 @@ builds objects: :mod:`glasshouse.scenario.load` reads, ``audit.build`` builds. L
 packages of this layer are repeated here, and a test keeps them equal.
 """
 
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, final
 
 from pydantic import Field
@@ -258,7 +259,9 @@ class Audit(Table):
         baselines: null adversaries to compare with; empty: all that fit each metric.
         controls: run the positive and negative control first.
         utility: measure held-out accuracy.
-        seeds: repeat the federation with each of these; empty: once, with the scenario's seed.
+        blocks: draws of everything random over which the victims are split: federations with seeds ``seed``,
+            ``seed + 1``, ...; a verdict about a scenario needs at least 4.
+        seeds: repeat the federation with each of these, with ``victims`` each; empty: ``blocks`` times.
         contrast: attack (label or name) whose paired difference to every other attack is reported.
         margin: share of victims that may come out before a setting counts as leaking, in (0, 1).
         planted: canaries whose updates are sent undefended, to see whether the attacks find them: the power
@@ -278,6 +281,7 @@ class Audit(Table):
     baselines: tuple[str, ...] = ()
     controls: bool = True
     utility: bool = True
+    blocks: Count = 1
     seeds: tuple[Natural, ...] = ()
     contrast: str = ""
     margin: Annotated[float, Field(gt=0, lt=1)] = 0.1
@@ -322,6 +326,15 @@ class Tuning(Table):
 
 
 @final
+@dataclass(frozen=True, kw_only=True)
+class Draw:
+    """One draw of everything random in a cell: its federation's seed, and how many updates are attacked."""
+
+    seed: int
+    victims: int
+
+
+@final
 class Scenario(Table):
     """A scenario. ``axes`` maps a path to its values; :func:`glasshouse.scenario.axes.cells` expands it.
 
@@ -353,6 +366,21 @@ class Scenario(Table):
     tuning: Tuning = Tuning()
     axes: dict[str, tuple[Any, ...]] = Field(default_factory=dict)
     axes_zipped: tuple[dict[str, tuple[Any, ...]], ...] = ()
+
+    @property
+    def draws(self) -> tuple[Draw, ...]:
+        """The federations behind one cell.
+
+        ``audit.seeds`` repeats the federation with all its victims; ``audit.blocks`` splits the victims over
+        federations with seeds from ``seed`` on, so that each has a model, a partition and data of its own.
+        """
+        audit = self.audit
+        if audit.seeds:
+            return tuple(Draw(seed=seed, victims=audit.victims) for seed in audit.seeds)
+        return tuple(
+            Draw(seed=self.seed + block, victims=len(range(block, audit.victims, audit.blocks)))
+            for block in range(audit.blocks)
+        )
 
     @property
     def sees(self) -> frozenset[Message]:

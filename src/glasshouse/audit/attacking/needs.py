@@ -212,9 +212,11 @@ def images_of(scenario: Scenario, budget: Budget) -> int:
 
 
 def calls_of(scenario: Scenario, plugin: Plugin) -> int:
-    """Number of calls in one run; 0 if the setting rules the attack out."""
+    """Number of calls over all draws of a cell; 0 if the setting rules the attack out."""
     if foresee_refusal(scenario, plugin) is not None:
         return 0
-    rounds = len(scenario.audit.rounds)
-    updates = min(scenario.audit.victims, rounds * scenario.federation.cohort_size)
-    return {"run": 1, "round": rounds, "update": updates}[declared(plugin)[0].scope]
+    rounds, draws = len(scenario.audit.rounds), scenario.draws
+    most = rounds * scenario.federation.cohort_size
+    updates = sum(min(draw.victims, most) for draw in draws)
+    calls = {"run": len(draws), "round": rounds * len(draws), "update": updates}
+    return calls[declared(plugin)[0].scope]

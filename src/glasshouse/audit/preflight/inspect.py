@@ -116,8 +116,8 @@ def _unscored_metrics(scenario: Scenario) -> Iterator[Problem]:
 def _single_victim(scenario: Scenario) -> Iterator[Problem]:
     """Report a single victim without a bounded metric, which alone has an interval for it."""
     audit, federation = scenario.audit, scenario.federation
-    updates = min(audit.victims, len(audit.rounds) * federation.cohort_size)
-    if updates * max(1, len(audit.seeds)) > 1 or federation.secure_sum or scenario.data.domains.targets:
+    updates = sum(min(draw.victims, len(audit.rounds) * federation.cohort_size) for draw in scenario.draws)
+    if updates > 1 or federation.secure_sum or scenario.data.domains.targets:
         return
     wordings = [registry.require_declaration("metrics", m.name, "wording", Wording) for m in audit.metrics]
     ranges = [wording.range for wording in wordings]

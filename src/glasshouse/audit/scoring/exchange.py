@@ -7,7 +7,15 @@ from typing import final
 import numpy as np
 import scipy
 
-from glasshouse.audit.scoring.gains import gain_of, gain_with_unseen, is_constant, null_of, p_of, value_of
+from glasshouse.audit.scoring.gains import (
+    gain_of,
+    gain_with_unseen,
+    is_constant,
+    null_of,
+    p_of,
+    spans_draws,
+    value_of,
+)
 from glasshouse.audit.scoring.nulls import CHANCE
 from glasshouse.audit.scoring.score import ScoredMetric
 from glasshouse.audit.scoring.table import Table
@@ -71,6 +79,7 @@ def exchange(
         return None
     if metric.counts:
         return ExchangeGain(level=null_of(other, metric), gain=gain, p=p)
+    over_draws = (gain, p) if spans_draws(other) else None
     if _all_alike(tables):
         # Whose a claim is has no answer: all that can be told apart is how near near-duplicates are.
         gain, p = replace(gain, low=min(gain.low, 0.0)), 1.0
@@ -79,6 +88,9 @@ def exchange(
         gain, p = replace(gain, low=low, high=high), all_pairs.p
     elif (tested := _compare_pairs(scored, metric, stream)) is not None:
         gain, p = replace(gain, low=min(tested.low, gain.value)), tested.p
+    if over_draws is not None:  # the tests above are about these federations alone
+        wide, p = over_draws[0], max(p, over_draws[1])
+        gain = replace(gain, low=min(gain.low, wide.low), high=max(gain.high, wide.high))
     return ExchangeGain(level=null_of(other, metric), gain=gain, p=p)
 
 

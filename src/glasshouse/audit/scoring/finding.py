@@ -6,7 +6,8 @@ without a finite range.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, final
 
@@ -37,10 +38,12 @@ from glasshouse.federation.defenses.guarantee import Guarantee
 from glasshouse.metrics.base import Metric
 from glasshouse.metrics.statistics.interval import Interval
 from glasshouse.metrics.statistics.ladder import best_guess
+from glasshouse.metrics.statistics.permutation import FEW_RUNS
 from glasshouse.metrics.statistics.share_out import equivalence
+from glasshouse.metrics.statistics.shares import share_interval
 from glasshouse.metrics.statistics.units import Numbers, means_of
 from glasshouse.modalities.base import RUNGS
-from glasshouse.results.records import Control, Finding, Knows, Power, Rung, Share, Victim
+from glasshouse.results.records import Control, Draw, Finding, Knows, Power, Rung, Share, Victim
 from glasshouse.results.strength import Search, UpperBound
 from glasshouse.rng import Rng
 from glasshouse.scenario.axes import Cell
@@ -114,7 +117,7 @@ def finding_of(cell: Cell, attack: Plugin, measured: Measurement, runs: Sequence
     bound = _bound(value, measured, runs, chance=chance, guess=guess, rng=bounds)
     bound = bound and replace(bound, word_of=_vouching(scenario))
     searches = _searches(measured, runs)
-    share = _share(measured.victims or measured.singles, scenario.audit.margin)
+    share = share_of(measured.victims or measured.singles, scenario.audit.margin)
     evidence = Evidence(
         metric=metric, gain=gain, null=null, exchange=other.gain if other else None, ladder=ladder,
         control=control, contradicted=bound is not None and bound.contradicted,
@@ -166,7 +169,8 @@ def finding_of(cell: Cell, attack: Plugin, measured: Measurement, runs: Sequence
         share=share,
         power=measured.power,
         alone=measured.alone,
-        draws=len(scored.runs),
+        draws=0 if scenario.federation.kind == "document" else len(scored.runs),
+        by_draw=tuple(_by_draw(scored, metric, runs)),
     )
     return _counted(replace(finding, missing=_absent(measured, finding, runs)), scored, metric)
 
@@ -239,19 +243,48 @@ def _ladder(scored: ScoredMetric, metric: Metric, domain: Rung, rng: Rng) -> tup
     return tuple(rungs)
 
 
-def _share(victims: Sequence[Victim], margin: float) -> Share | None:
-    """How many single victims came out, and how many would; None: they could not be judged."""
+def _by_draw(scored: ScoredMetric, metric: Metric, runs: Sequence[Run]) -> Iterator[Draw]:
+    """The metric in each federation, where there are several and each determines it."""
+    seeds = {run.ground.run: run.seed for run in runs}
+    if len(scored.runs) < 2:
+        return
+    for name in (run.ground.run for run in runs if run.ground.run in scored.runs):
+        of_clients = [one for one in scored.clients if one.run == name]
+        own = [one[drawn == name] for one, drawn in zip(scored.values, scored.drawn, strict=True)]
+        own = [one for one in own if len(one)]
+        if of_clients:
+            alone = replace(scored, clients=tuple(of_clients))
+            with suppress(Undefined):
+                value = value_of(alone, metric, rng=Rng.root(0))
+                yield Draw(seed=seeds[name], value=value.value, n=value.n)
+        elif own:
+            mean = np.concatenate(own).mean() if metric.counts else means_of(own).mean()
+            yield Draw(seed=seeds[name], value=float(mean), n=len(own))
+
+
+def share_of(victims: Sequence[Victim], margin: float) -> Share | None:
+    """How many single victims came out, and how many would; None: they could not be judged.
+
+    Over ``FEW_RUNS`` federations or more the share is bounded twice, with independent victims and with
+    federations as units, and the wider bound counts.
+    """
     if not victims:
         return None
     # Who counts as come out is not corrected for how many victims there are: that would hide some of them.
     units = {v.unit or v.name for v in victims}
     out = {v.unit or v.name for v in victims if v.out}
     result = equivalence(len(out), len(units), margin=margin)
+    most, independent = result.high, len(units)
+    draws = {name: number for number, name in enumerate(dict.fromkeys(v.draw for v in victims))}
+    if len(draws) >= FEW_RUNS:
+        drawn = share_interval([v.out for v in victims], [draws[v.draw] for v in victims])
+        if drawn.high > most:
+            most, independent = drawn.high, min(independent, len(draws))
     return Share(
         out=sum(v.leaks for v in victims),
         n=len(victims),
-        units=len(units),
-        most=result.high,
+        units=independent,
+        most=most,
         margin=margin,
         needed=result.needed,
     )

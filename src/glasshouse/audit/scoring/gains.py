@@ -1,6 +1,10 @@
 """From scores per victim to a value and to its gain over a null adversary, with intervals and p-values.
 
 The interval and the one-sided p-value of a gain agree: the interval lies above 0 where p is below .025.
+
+Victims of one federation share its first weights, and what an attack trained for it. Where there are enough
+federations (``FEW_RUNS``), every interval is the wider of two, over victims and over federations, and every
+p-value the larger (decision 0298). Neither contains the other: one person may be a victim in several.
 """
 
 import math
@@ -52,6 +56,11 @@ def within(interval: Interval, bounds: tuple[float, float]) -> Interval:
     )
 
 
+def spans_draws(scored: ScoredMetric) -> bool:
+    """Whether federations are units, too: there are enough to see how much they differ."""
+    return not scored.clients and len(scored.draws) >= FEW_RUNS
+
+
 def value_of(scored: ScoredMetric, metric: Metric, *, rng: Rng) -> Interval:
     """The metric over all victims, with its 95 % interval, within the metric's range.
 
@@ -59,6 +68,22 @@ def value_of(scored: ScoredMetric, metric: Metric, *, rng: Rng) -> Interval:
         Undefined: fewer than two victims and no finite range to bound the error, or the data do not determine
         the metric.
     """
+    value = _value(scored, metric, rng)
+    if spans_draws(scored):
+        value = within(_widened(value, _value(scored.by_draws(), metric, rng)), metric.range)
+    return value
+
+
+def _widened(interval: Interval, other: Interval) -> Interval:
+    """The interval, reaching at least as far to either side as another one of the same estimate."""
+    low, high = other.value - other.low, other.high - other.value
+    return replace(
+        interval, low=min(interval.low, interval.value - low), high=max(interval.high, interval.value + high)
+    )
+
+
+def _value(scored: ScoredMetric, metric: Metric, rng: Rng) -> Interval:
+    """:func:`value_of` with victims as units."""
     if scored.clients:
         return _pooled_interval(scored, metric)
     if _is_single_victim(scored, metric) and not (metric.counts and len(scored.values[0]) == 1):
@@ -110,18 +135,48 @@ def gain_of(scored: ScoredMetric, metric: Metric, *, rng: Rng) -> Interval:
     if _is_single_victim(scored, metric):
         gain = _whole_range(scored, metric).minus(_null(scored, metric))
         return gain if metric.higher_leaks else gain.negated()
-    if metric.counts:
-        hits, null, clusters = _outcomes(scored, metric)
-        level, mean = _null_share(scored, null), float(null.mean())
-        if level is None:
-            return paired_share_gain(hits, null, clusters)
-        alone = share_gain(hits, mean, clusters)
-        return replace(alone, low=alone.low - (level - mean))
-    gain = paired_gain(
-        means_of(scored.values), means_of(scored.nulls), rng=rng, higher_leaks=metric.higher_leaks
-    )
+    gain = _gain(scored, metric, rng)
+    if spans_draws(scored):
+        gain = _widened(gain, _draws_gain(scored, metric, rng))
     ends = sorted(_sign(metric) * (end - _null(scored, metric)) for end in metric.range)
-    return within(gain, (ends[0], ends[1]))
+    return gain if metric.counts else within(gain, (ends[0], ends[1]))
+
+
+def _gain(scored: ScoredMetric, metric: Metric, rng: Rng) -> Interval:
+    """:func:`gain_of` with victims as units."""
+    if not metric.counts:
+        values, nulls = means_of(scored.values), means_of(scored.nulls)
+        return paired_gain(values, nulls, rng=rng, higher_leaks=metric.higher_leaks)
+    hits, null, clusters = _outcomes(scored, metric)
+    level = _null_share(scored, null)
+    return paired_share_gain(hits, null, clusters) if level is None else _over(level, hits, null, clusters)
+
+
+def _draws_gain(scored: ScoredMetric, metric: Metric, rng: Rng) -> Interval:
+    """:func:`gain_of` with federations as units."""
+    each = scored.by_draws()
+    if not metric.counts:
+        return _gain(each, metric, rng)
+    hits, null, clusters = _outcomes(each, metric)
+    return _over(_null_most(scored, metric), hits, null, clusters)
+
+
+def _over(level: float, hits: Numbers, null: Numbers, clusters: NDArray[np.int64]) -> Interval:
+    """The gain of a rate over the null's; its lower end is that over a constant at or above it."""
+    mean = float(null.mean())
+    alone = share_gain(hits, mean, clusters)
+    return replace(alone, low=alone.low - (level - mean))
+
+
+def _null_most(scored: ScoredMetric, metric: Metric) -> float:
+    """The constant that a rate over federations is tested against: at most this the null would reach.
+
+    With few federations no paired test has power. The null's own rate is known from all victims, which it
+    guesses one by one.
+    """
+    _, null, clusters = _outcomes(scored, metric)
+    level = _null_share(scored, null)
+    return share_interval(null, clusters).high if level is None else level
 
 
 def p_of(scored: ScoredMetric, metric: Metric, *, rng: Rng) -> float:
@@ -139,6 +194,18 @@ def p_of(scored: ScoredMetric, metric: Metric, *, rng: Rng) -> float:
         return _test_clients(scored, metric, rng).p
     if _is_single_victim(scored, metric):
         return 1.0
+    p = _p(scored, metric)
+    if not spans_draws(scored):
+        return p
+    each = scored.by_draws()
+    if not metric.counts:
+        return max(p, _p(each, metric))
+    hits, _, clusters = _outcomes(each, metric)
+    return max(p, share_p_value(hits, _null_most(scored, metric), clusters))
+
+
+def _p(scored: ScoredMetric, metric: Metric) -> float:
+    """:func:`p_of` with victims as units."""
     if metric.counts:
         hits, null, clusters = _outcomes(scored, metric)
         level = _null_share(scored, null)

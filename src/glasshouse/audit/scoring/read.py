@@ -42,6 +42,7 @@ class Run:
 
     Attributes:
         folder: of the group.
+        seed: of its federation.
         units: the units that it was called for, with their outcomes.
         ground: of the group.
         book: its null adversaries, with the attack's own prior as an additional one.
@@ -50,6 +51,7 @@ class Run:
     """
 
     folder: str
+    seed: int
     units: Sequence[tuple[Unit, Outcome]]
     ground: GroundTruth
     book: NullBook
@@ -80,6 +82,7 @@ def read_runs(task: CellTask, position: int, records: Sequence[GroupRecord]) -> 
         units = [(Unit.named(path.parent.name), read_outcome(path.parent)) for path in paths]
         yield Run(
             folder=group.folder,
+            seed=group.seed,
             units=units,
             ground=ground,
             book=with_prior(book, [outcome for _, outcome in units]),

@@ -57,6 +57,7 @@ class ScoredMetric:
         values: one array per victim.
         nulls: of the null adversary, shaped like ``values``.
         exchanged: of the same claims against some other victims, (others, images); None: no other victim.
+        drawn: the federation behind every score, shaped like ``values``.
         victims: unique ids of the private data of each of ``values``; used to pair two attacks.
         people: the people in the images of a victim, by its id; several images of a person are one unit.
         baseline: name of the null.
@@ -70,6 +71,7 @@ class ScoredMetric:
     values: tuple[Numbers, ...] = ()
     nulls: tuple[Numbers, ...] = ()
     exchanged: tuple[Numbers | None, ...] = ()
+    drawn: tuple[NDArray[np.str_], ...] = ()
     victims: tuple[str, ...] = ()
     people: Mapping[str, frozenset[int]] = field(default_factory=dict)
     baseline: str = ""
@@ -82,6 +84,28 @@ class ScoredMetric:
     def __post_init__(self) -> None:
         if not self.exchanged:
             object.__setattr__(self, "exchanged", (None,) * len(self.values))
+        if not self.drawn:
+            object.__setattr__(self, "drawn", tuple(np.full(len(one), "") for one in self.values))
+
+    @property
+    def draws(self) -> tuple[str, ...]:
+        """The federations behind the scores of victims, in order; clients have theirs in ``clients``."""
+        return tuple(dict.fromkeys(name for one in self.drawn for name in one.tolist()))
+
+    def by_draws(self) -> "ScoredMetric":
+        """The same scores with one unit for each federation: all scores of its victims."""
+        values, nulls, drawn = (np.concatenate(one) for one in (self.values, self.nulls, self.drawn))
+        rows = [drawn == name for name in self.draws]
+        return replace(
+            self,
+            values=tuple(values[own] for own in rows),
+            nulls=tuple(nulls[own] for own in rows),
+            drawn=tuple(drawn[own] for own in rows),
+            exchanged=(),
+            victims=self.draws,
+            people={},
+            rungs={},
+        )
 
     def by_people(self) -> "ScoredMetric":
         """Merge victims that share a person, so that an interval counts people."""
@@ -132,6 +156,7 @@ class ScoredMetric:
             values=tuple(self.values[i] for i in rows),
             nulls=tuple(one.mean(0) for one in self.exchanged if one is not None),
             exchanged=(),
+            drawn=tuple(self.drawn[i] for i in rows),
             rungs={},
             victims=tuple(self.victims[i] for i in rows),
             baseline="other victims",
@@ -156,6 +181,7 @@ def join_parts(parts: Sequence[ScoredMetric]) -> ScoredMetric:
         values=tuple(np.concatenate([part.values[i] for part, i in column]) for column in columns),
         nulls=tuple(np.concatenate([part.nulls[i] for part, i in column]) for column in columns),
         exchanged=tuple(_join_numbers([part.exchanged[i] for part, i in column]) for column in columns),
+        drawn=tuple(np.concatenate([part.drawn[i] for part, i in column]) for column in columns),
         victims=tuple(places),
         people={victim: who for part in parts for victim, who in part.people.items()},
         baseline=next((part.baseline for part in parts if part.baseline), ""),
@@ -278,6 +304,7 @@ def _scored(name: str, metric: Metric, pair: Pair, measured: Measured, book: Nul
         values=split(value),
         nulls=split(blind.scores),
         exchanged=exchanged if len(exchanged) == len(split(value)) else (None,) * len(value),
+        drawn=tuple(np.full(len(one), pair.run) for one in split(value)),
         victims=pair.victim,
         people={pair.victim[0]: pair.people} if pair.people else {},
         baseline=blind.name,

@@ -87,6 +87,7 @@ def victims_of(
                         p_adjusted=float(judged.p[i]),
                         leaks=False,
                         out=bool(judged.best[i] and judged.p[i] <= ALPHA),
+                        draw=runs[position].ground.run,
                     )
                 )
                 shared.append(table.shared[i])

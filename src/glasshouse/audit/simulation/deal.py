@@ -198,5 +198,5 @@ def spare_of(scenario: Scenario, source: DataSource) -> int:
 
 def most_spare(scenario: Scenario) -> int:
     """Held-out images that would suffice to name any victim, if the data had as many."""
-    clients = min(scenario.federation.clients, scenario.audit.victims) * max(1, len(scenario.audit.seeds))
+    clients = sum(min(scenario.federation.clients, draw.victims) for draw in scenario.draws)
     return comparisons_for(clients * scenario.data.examples)

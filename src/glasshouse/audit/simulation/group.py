@@ -60,6 +60,7 @@ class Group:
     Attributes:
         folder: of the group, absolute.
         seed: of this repetition.
+        victims: updates that are attacked in it, at most.
         active: position of the active attack in the scenario, or None for the passive ones.
         device: where large models are trained and attacks craft the server's messages.
         processes: number of clients of a round that may train at a time.
@@ -68,6 +69,7 @@ class Group:
 
     folder: str
     seed: int
+    victims: int = 1
     active: int | None = None
     device: str = "cpu"
     processes: int = 1

@@ -42,10 +42,11 @@ def planted_scenario(scenario: Scenario) -> Scenario | None:
         update={
             "victims": min(wanted, scenario.audit.victims),
             "seeds": (),
+            "blocks": 1,
             "utility": False,
             "contrast": "",
             "epsilon": Epsilon(),
         }
     )
-    seed = (scenario.audit.seeds or (scenario.seed,))[0] + OTHER_DATA
+    seed = scenario.draws[0].seed + OTHER_DATA
     return undefended(scenario).model_copy(update={"audit": audit, "policy": Policy(), "seed": seed})

@@ -308,5 +308,5 @@ def one_victim(subject: str, n: int) -> Undefined:
         subject,
         needs="at least 2 victims: how much victims differ cannot be seen in one",
         got=f"{n}",
-        fix="judge more victims: more clients, audit.victims, audit.seeds; the same data again are no other",
+        fix="judge more victims: more clients, audit.victims, audit.blocks; the same data again are no other",
     )

@@ -9,7 +9,7 @@ from glasshouse.report import numbers, readings, words
 from glasshouse.report.cards import ACCURACY, SEVERITIES
 from glasshouse.report.first_screen.matrix import ACTS, EXAMPLES, READS, threat_of
 from glasshouse.report.verdicts.choice import Choice, kind_of, severity
-from glasshouse.report.verdicts.sentences import place, where
+from glasshouse.report.verdicts.sentences import condition, place
 from glasshouse.report.verdicts.stories import Story
 from glasshouse.results.cards import ThreatCard
 from glasshouse.results.judgement import OUT
@@ -186,7 +186,7 @@ def _leak(f: Finding, result: Result, choice: Choice) -> Leak:
         severity=SCALE[kind][0],
         severe=SCALE[kind][1],
         scenario=f.scenario,
-        setting="; ".join(part for part in (where(f, capital=False), card.setup if card else "") if part),
+        setting="; ".join(part for part in (condition(f, capital=False), card.setup if card else "") if part),
         title=_title(f, choice, card),
         what=_what(f, choice, card),
         whose=_whose(f, choice),

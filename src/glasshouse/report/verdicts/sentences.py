@@ -44,7 +44,7 @@ def additions(finding: Finding, choice: Choice) -> list[str]:
         victims(choice.victims(finding)),
         ladder(finding),
         unseen(finding),
-        weights(finding),
+        draws(finding, choice.cards),
         _sample(finding),
         strength.search(finding),
         strength.bound(finding, choice.cards.metric(finding.metric)),
@@ -61,6 +61,18 @@ def where(finding: Finding | Refused | Utility, *, capital: bool = True) -> str:
     axes = words.setting(finding.axes)
     text += f" ({axes})" if axes else ""
     return text[0].upper() + text[1:] if capital else text
+
+
+def condition(finding: Finding, *, capital: bool = True) -> str:
+    """The setting, and the draws of first weights that the finding is about, if they are too few for more.
+
+    ``Without a defence, for these weights``; from four draws on a finding is about the scenario.
+    """
+    text = where(finding, capital=capital)
+    if not 0 < finding.draws < FEW_RUNS:
+        return text
+    few = "these weights" if finding.draws == 1 else f"these {words.count(finding.draws, 'draws')} of weights"
+    return f"{text}, for {few}"
 
 
 def place(finding: Finding | Utility) -> str:
@@ -143,34 +155,34 @@ def _core(f: Finding, choice: Choice) -> str:
     if f.verdict == "no power":
         failed = f.control is not None and not f.control.passed
         why = _failure(f.control, f.unit, cards) if f.control and failed else "the attack had no power here"
-        return f"{where(f)}, nothing can be said about {attack}: {why}. {NOT_SAFE}"
+        return f"{condition(f)}, nothing can be said about {attack}: {why}. {NOT_SAFE}"
     score, gain = value(f, cards), over_guessing(f, cards)
     if other := choice.denial(f):
         return (
-            f"{where(f)}, {attack} is above guessing by {cards.metric(f.metric).label}, but not by "
+            f"{condition(f)}, {attack} is above guessing by {cards.metric(f.metric).label}, but not by "
             f"{cards.metric(other.metric).label}. {score}: {_lower(gain)}. But "
             f"{value(other, cards)}: {_lower(over_guessing(other, cards))}. "
             "This does not count as rebuilt images."
         )
     if expected_by_luck(f):
         return (
-            f"{where(f)}, {attack} seems to gain: {score}. {gain}. Among this many findings that would be "
-            "expected by luck, so no leak is shown."
+            f"{condition(f)}, {attack} seems to gain: {score}. {gain}. Among this many findings that would "
+            "be expected by luck, so no leak is shown."
         )
     if f.verdict in ("leaks", "contradiction"):
-        return f"{where(f)}, {attack} {deed(f, cards)}. {gain}."
+        return f"{condition(f)}, {attack} {deed(f, cards)}. {gain}."
     if f.verdict == "label leak":
         return (
-            f"{where(f)}, {attack} got the labels of {f.unit}, and no example is shown to have come out: "
+            f"{condition(f)}, {attack} got the labels of {f.unit}, and no example is shown to have come out: "
             f"{score}. {gain}. But {f.reason}."
         )
     if f.verdict == "too alike":
-        return f"{where(f)}, {attack} {deed(f, cards)}, but of whom cannot be said: {f.reason}. {gain}."
+        return f"{condition(f)}, {attack} {deed(f, cards)}, but of whom cannot be said: {f.reason}. {gain}."
     if f.verdict == "no leak found":
-        return f"{where(f)}, {attack} found no leak: {score}. {gain}. {earned(f)}"
+        return f"{condition(f)}, {attack} found no leak: {score}. {gain}. {earned(f)}"
     more = f" {f.remedy[0].upper()}{f.remedy[1:]} would show it." if f.remedy else ""
     why = f", because {f.reason}" if f.reason else ""
-    return f"{where(f)}, it is not shown whether {attack} finds a leak{why}: {score}. {gain}.{more}"
+    return f"{condition(f)}, it is not shown whether {attack} finds a leak{why}: {score}. {gain}.{more}"
 
 
 def earned(finding: Finding) -> str:
@@ -199,12 +211,14 @@ def unseen(finding: Finding) -> str:
     return "The end of the interval that leaks allows for victims who leak more than any of these."
 
 
-def weights(finding: Finding) -> str:
-    """That one draw of the network's first weights stands behind the verdict; empty: several do."""
-    if finding.draws != 1 or finding.verdict == "no power":
+def draws(finding: Finding, cards: Cards) -> str:
+    """The metric in every draw of the network's first weights; empty: there is one."""
+    if len(finding.by_draw) < 2 or finding.verdict == "no power":
         return ""
-    what = {"no leak found": "the silence", "not shown": "this"}.get(finding.verdict, "the number")
-    return f"One draw of the network's first weights was tried, and {what} is for these weights."
+    card = cards.metric(finding.metric)
+    digits = numbers.places(card, finding.low, finding.high)
+    values = [numbers.value(one.value, card, "", digits) for one in finding.by_draw]
+    return f"By draw of the network's first weights: {', '.join(values)}."
 
 
 def _lower(text: str) -> str:

@@ -11,6 +11,7 @@ from glasshouse.report.verdicts.choice import Choice
 from glasshouse.report.verdicts.sentences import (
     NOT_SAFE,
     additions,
+    condition,
     deed,
     few,
     over_guessing,
@@ -89,7 +90,7 @@ def _single_victims(choice: Choice, named: set[int]) -> Iterator[Sentence]:
         return
     worst, more = rest[0], len(rest) - 1
     sentence = victims(choice.victims(worst))
-    text = f"{where(worst)}, {choice.cards.attack(worst.attack)}: {sentence[0].lower()}{sentence[1:]}"
+    text = f"{condition(worst)}, {choice.cards.attack(worst.attack)}: {sentence[0].lower()}{sentence[1:]}"
     if more:
         text += f" Single victims came out in {words.count(more, 'measurements')} more."
     yield Sentence("leaks", text)
