@@ -24,19 +24,18 @@ PUBLIC: Final = {
     "explain": "glasshouse.api.explain",
     "guard": "glasshouse.api.guard",
     "load": "glasshouse.api.run",
-    "scenario": "glasshouse.scenario.load:from_dict",
+    "scenario": "glasshouse.api.scenario",
     "terms": "glasshouse.api.terms",
     "view": "glasshouse.api.attack",
 }
-"""The module of each public name, and the name there if it differs; ``__init__.pyi`` declares the same."""
+"""The module of each public name; ``__init__.pyi`` declares the same."""
 
 __all__ = ["__version__", *PUBLIC]  # noqa: PLE0604  (every element is a text)
 
 
 def _find(name: str) -> Any:
     """The public object called ``name``."""
-    module, _, there = PUBLIC[name].partition(":")
-    return getattr(import_module(module), there or name)
+    return getattr(import_module(PUBLIC[name]), name)
 
 
 @final

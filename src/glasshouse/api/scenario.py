@@ -29,11 +29,11 @@ from glasshouse.models.memory import keep
 from glasshouse.scenario.axes import plain
 from glasshouse.scenario.check import Inspect
 from glasshouse.scenario.defaults import AUTO
-from glasshouse.scenario.load import load, load_table
+from glasshouse.scenario.load import from_dict, load, load_table
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.suite import Suite
 
-__all__ = ["Arrays", "Asked", "ask", "in_memory", "unasked"]
+__all__ = ["Arrays", "Asked", "ask", "in_memory", "scenario", "unasked"]
 
 Asked = str | Path | Mapping[str, Any] | Scenario
 """A preset's name, the path of a TOML file, its tables as dictionaries, or a checked scenario."""
@@ -45,6 +45,27 @@ examples of another modality as ``train_inputs``, ``test_inputs``, with ``range`
 _PAIR: Final = ("train_images", "train_labels")
 _CLIENTS: Final = 8
 _IMAGES: Final = re.compile(r"\w+_images")
+
+
+def scenario(raw: Mapping[str, Any], *, subject: str = "a scenario") -> Scenario:
+    """A scenario from plain data, the tables of a TOML file as dictionaries; validated like a file.
+
+    Without ``attacks`` it has those that ``attacks = "auto"`` chooses.
+
+    Args:
+        raw: the tables.
+        subject: what an error calls the scenario.
+
+    Raises:
+        BadScenario: lists every problem.
+
+    Examples:
+        >>> scenario({"name": "mine", "attacks": ["idlg"]}).data.source
+        'digits'
+        >>> scenario({"name": "mine"}).attacks[0].name
+        'label_inference'
+    """
+    return from_dict(raw, subject=subject, choose=choose)
 
 
 def ask(

@@ -115,8 +115,12 @@ def _check(
     return Suite(name=suite_name, summary=str(raw.get("summary", "")), members=tuple(members), given=given)
 
 
-def from_dict(raw: Mapping[str, Any], *, subject: str = "a scenario") -> Scenario:
+def from_dict(
+    raw: Mapping[str, Any], *, subject: str = "a scenario", choose: Choose | None = None
+) -> Scenario:
     """A scenario from plain data, the tables of a TOML file as dictionaries; validated like a file.
+
+    ``choose``: chooses the attacks where none are named; None: such a scenario is refused.
 
     Raises:
         BadScenario: lists every problem.
@@ -126,9 +130,11 @@ def from_dict(raw: Mapping[str, Any], *, subject: str = "a scenario") -> Scenari
         'digits'
     """
     filled = canonical(raw)
+    problems = [] if choose is None else fill_attacks(filled, choose)
     fill_metrics(filled)
-    scenario, problems = check_raw(filled)
-    if scenario is None:
+    scenario, faults = check_raw(filled)
+    problems += faults
+    if scenario is None or problems:
         raise BadScenario(subject, problems)
     return scenario
 
