@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from glasshouse.attacks.base import ClassRepresentatives, PriorSamples
 from glasshouse.attacks.logits import invert
 from glasshouse.attacks.logits.invert import InversionTraining, Task, each
-from glasshouse.attacks.logits.linear import RidgeInversion, invert_by_ridge
+from glasshouse.attacks.logits.linear import RidgeInversion, choose_penalty, invert_by_ridge
 from glasshouse.attacks.logits.material import Material, material
 from glasshouse.attacks.logits.network import InversionNet, network
 from glasshouse.attacks.logits.pli import attack as pli
@@ -90,15 +90,31 @@ def test_global_randomness_is_left_alone():
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_without_uploads_the_uploads_do_not_matter():
-    blind = Pli(**SMALL, reads="none")
-    one = representatives(blind.run(view(batch_size=4), rng=Rng.root(0)))[-1]
-    two = representatives(blind.run(view(batch_size=2), rng=Rng.root(0)))[-1]
-    assert torch.equal(one.inputs, two.inputs)
-    sees = Pli(**SMALL)
-    one = representatives(sees.run(view(batch_size=4), rng=Rng.root(0)))[-1]
-    two = representatives(sees.run(view(batch_size=2), rng=Rng.root(0)))[-1]
-    assert not torch.equal(one.inputs, two.inputs)
+@pytest.mark.parametrize("attack", [Pli(**SMALL), Pli(inverter="ridge"), Tbi(**SMALL)], ids=str)
+def test_without_uploads_the_uploads_do_not_matter(attack):
+    seen = [view(batch_size=4), view(batch_size=2)]
+    blind = [one.without_updates() for one in seen]
+    claims = [representatives(attack.run(one, rng=Rng.root(0)))[-1] for one in [*seen, *blind]]
+    assert not torch.equal(claims[0].inputs, claims[1].inputs)
+    assert torch.equal(claims[2].inputs, claims[3].inputs)
+    assert claims[2].about == claims[0].about
+
+
+def test_a_view_without_updates_holds_nothing_that_clients_sent():
+    seen = view()
+    blind = seen.without_updates()
+    assert [r.round for r in blind.rounds] == [1, 2]  # before the first round the server has no logits
+    for one in blind.rounds:
+        own = seen.own[one.round]["logits"]
+        assert all(torch.equal(update.tensors["logits"], own) for update in one.updates.values())
+        assert torch.equal(one.broadcast.tensors["logits"], own)
+        assert len(one.updates) == 2
+    assert view(threat=Threat(sees=frozenset({"update", "broadcast"}))).without_updates() is None
+    weights = toy(examples=4, rounds=1, learning_rate=1e-2)
+    own = {0: dict(weights.transcript.rounds[0].updates[0].tensors)}
+    sent = cut(weights.transcript, threat=Threat(), grants=Grants(), own=own, memory={})
+    assert sent.rounds[0].updates
+    assert sent.without_updates() is None
 
 
 def test_tbi_uses_every_client_s_own_logits():
@@ -162,8 +178,8 @@ def ridge_task(*, entries=5, queries=3, priors=None, goals=None):
 
 
 def test_ridge_inversion_is_the_slow_definition():
-    task, how = ridge_task(), RidgeInversion(penalty=0.3, spread=0.5)
-    fast = invert_by_ridge(task, how=how)
+    task = ridge_task()
+    fast = invert_by_ridge(task, penalty=0.3, spread=0.5)
     x = task.images.flatten(1).double().numpy()
     for number, table in enumerate(task.vectors):
         z = table.double().numpy()
@@ -182,7 +198,7 @@ def test_ridge_inversion_is_the_slow_definition():
 def test_ridge_inversion_counts_deviations_from_the_prior_images():
     """What is added is as far from the query's own prior as the images are from theirs."""
     priors, goals = rand(40, 1, 4, 4, seed=7) * 2 - 1, rand(3, 1, 4, 4, seed=5)
-    drawn = invert_by_ridge(ridge_task(priors=0.5 * priors, goals=goals), how=RidgeInversion())
+    drawn = invert_by_ridge(ridge_task(priors=0.5 * priors, goals=goals), penalty=0.1)
     size = (drawn - goals).square().mean((2, 3, 4)).sqrt()
     left = ridge_task().images - 0.5 * priors
     centred = left - left.mean(0)
@@ -202,7 +218,7 @@ def test_ridge_inversion_draws_what_raises_the_logit():
         goals=None,
         key=b"",
     )
-    drawn = (invert_by_ridge(task, how=RidgeInversion())[0] - images.mean(0)).flatten(1)
+    drawn = (invert_by_ridge(task, penalty=0.1)[0] - images.mean(0)).flatten(1)
     assert drawn.argmax(1).tolist() == [0, 1, 2, 3, 4]
 
 
@@ -218,9 +234,58 @@ def test_uploads_that_say_nothing_give_the_prior_image():
         key=b"",
     )
     mean = task.images.mean(0).expand(1, 3, -1, -1, -1)
-    drawn = invert_by_ridge(still, how=RidgeInversion())
+    drawn = invert_by_ridge(still, penalty=0.1)
     assert bool(drawn.isfinite().all())
     torch.testing.assert_close(drawn, mean)
+
+
+def people_task(noise, *, seed=0):
+    """Twenty people with three images each; a column of the predictions follows each person's face."""
+    faces = torch.randn(20, 1, 8, 8, generator=torch.Generator().manual_seed(seed))
+    people = torch.arange(20).repeat_interleave(3)
+    images = faces[people] + 0.3 * torch.randn(60, 1, 8, 8, generator=torch.Generator().manual_seed(seed + 1))
+    table = images.flatten(1) @ faces.flatten(1).T / 64
+    table = table + noise * torch.randn(60, 20, generator=torch.Generator().manual_seed(seed + 2))
+    task = Task(how=InversionTraining(), images=images, vectors=(table,), queries=torch.eye(20), key=b"")
+    return task, people
+
+
+@pytest.mark.parametrize(("named", "penalties"), [(True, (0.001, 0.3, 10.0)), (False, (0.03, 1.0, 100.0))])
+def test_the_penalty_is_the_slow_definition(named, penalties):
+    task, people = people_task(0.1)
+    queries = torch.eye(20) if named else None
+    means = torch.stack([task.images[people == who].mean(0).flatten() for who in range(20)])
+    ranks = []
+    for penalty in penalties:
+        rank = 0
+        for fold in range(5):
+            out = [who for who in range(20) if who % 5 == fold]
+            rows = torch.tensor([i for i, who in enumerate(people.tolist()) if who not in out])
+            middle = task.images[rows].flatten(1).mean(0)
+            left = Task(how=task.how, images=task.images[rows], vectors=(task.vectors[0][rows],), key=b"",
+                        queries=torch.stack([queries[who] if named else task.vectors[0][people == who].mean(0)
+                                             for who in out]))  # fmt: skip
+            drawn = (invert_by_ridge(left, penalty=penalty)[0].flatten(1) - middle).numpy()
+            for row, who in zip(drawn, out, strict=True):
+                others = (means - middle).numpy()
+                near = [float(row @ m / np.linalg.norm(row) / np.linalg.norm(m)) for m in others]
+                rank += sum(value >= near[who] for value in near)
+        ranks.append(rank)
+    assert len(set(ranks)) == 3, "the penalties must differ, or this test shows nothing"
+    best = penalties[int(np.argmin(ranks))]
+    assert choose_penalty([task], people, queries, penalties=penalties) == best
+
+
+def test_the_penalty_follows_the_noise_and_no_private_class():
+    calm, people = people_task(0.0)
+    loud, _ = people_task(30.0)
+    grid = (1e-6, 10.0)
+    chosen = [choose_penalty([t], people, torch.eye(20), penalties=grid) for t in (calm, loud)]
+    assert chosen[0] <= chosen[1]
+    assert choose_penalty([calm], people, None, penalties=(0.7,)) == 0.7
+    assert choose_penalty([calm], torch.zeros(60), None, penalties=(0.1, 1.0, 10.0)) == 1.0  # one person
+    with pytest.raises(BadValue, match="penalt"):
+        RidgeInversion(penalties=())
 
 
 @pytest.mark.parametrize("protocol", ["fedmd", "dsfl"])

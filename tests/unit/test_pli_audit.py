@@ -20,6 +20,7 @@ from glasshouse.data.sources import load as load_source
 from glasshouse.errors import BadScenario
 from glasshouse.metrics.gallery import OWN_PRIOR, PRIOR, PUBLIC
 from glasshouse.results.files import read_result
+from glasshouse.results.vocabulary import STRONGEST, WITHOUT_UPLOADS
 from glasshouse.scenario.axes import cells
 from glasshouse.scenario.load import load
 from glasshouse.store import read_tensors
@@ -66,7 +67,7 @@ def test_findings_have_a_null_of_known_name_and_count_each_private_class_once(ru
     assert {f.attack for f in findings} == {"pli", "PLI averaged", "tbi"}
     for f in findings:
         assert f.n == len(digits)  # not 8: a digit in both seeds is one victim
-        assert f.baseline in (PRIOR, OWN_PRIOR, PUBLIC, OWNERS)
+        assert f.baseline in (PRIOR, OWN_PRIOR, PUBLIC, OWNERS, WITHOUT_UPLOADS, STRONGEST)
         assert f.verdict != "no power"
     owner = [f for f in findings if f.metric == "owner"]
     assert {f.baseline_value for f in owner} == {0.5}
@@ -139,17 +140,17 @@ def test_exhibits(run):
     assert np.load(run / pictures.file)["images"].shape[:2] == (4, len(pictures.data["columns"]))
 
 
-def test_quality_per_round_stands_beside_the_prior_that_the_attack_filed(run):
+def test_quality_per_round_stands_beside_the_attack_without_uploads(run):
     exhibits = {e.title: e.data for e in read_result(run / "result.json").exhibits}
-    for attack, dotted in (("pli", OWN_PRIOR), ("tbi", PRIOR)):
+    for attack in ("pli", "tbi"):
         table = exhibits[f"{attack}: beside every null"]
         means = dict(
             zip(table["columns"], next(r for r in table["rows"] if r[0] == "ssim_private"), strict=True)
         )
         _, null = exhibits[f"{attack}: quality per round"]["series"]
-        assert null["name"] == dotted
-        assert null["y"] == pytest.approx([float(means[dotted])] * 2, abs=5e-4)
-        assert means.get(OWN_PRIOR) != means[PRIOR]
+        assert null["name"] == WITHOUT_UPLOADS
+        assert null["y"] == pytest.approx([float(means[WITHOUT_UPLOADS])] * 2, abs=5e-4)
+        assert len({means.get(OWN_PRIOR), means[PRIOR], means[WITHOUT_UPLOADS]}) == 3
 
 
 def played(*sets, seed=0):

@@ -12,7 +12,7 @@ from typing import Final, cast, final
 
 from glasshouse import registry
 from glasshouse.attacks.base import Claim
-from glasshouse.audit.attacking.needs import calls_of, refusal_of
+from glasshouse.audit.attacking.needs import calls_of, plays_of, refusal_of
 from glasshouse.audit.count import Speed, cost_of, magnitude
 from glasshouse.audit.preflight.inspect import refusal_in
 from glasshouse.audit.scoring.pair import can_score
@@ -116,7 +116,7 @@ def _candidates(name: str, every: Sequence[Scenario], asked: Scenario | None) ->
             else:
                 reason = f"needs {refusal.needs}; got {refusal.got}"
         if uses:
-            calls = sum(calls_of(one, plugin) for one, plugin in uses)
+            calls = sum(calls_of(one, plugin) * plays_of(one, plugin) for one, plugin in uses)
             seconds = cost_of(uses).seconds(REFERENCE) + calls * offer.seconds
             found.append(Candidate(plugin=uses[0][1], strength=offer.strength, seconds=seconds))
     return found, reason

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from glasshouse.attacks.budget import Budget
-from glasshouse.audit.attacking.needs import calls_of, declared, foresee_refusal, images_of
+from glasshouse.audit.attacking.needs import calls_of, declared, foresee_refusal, images_of, plays_of
 from glasshouse.audit.plan import Plan, plan, planted_plans
 from glasshouse.audit.preflight.data import survey_data
 from glasshouse.audit.preflight.network import agreed_network, fault_of, without_memory
@@ -240,7 +240,7 @@ def _calls(name: str, label: str, uses: Sequence[tuple[Scenario, Plugin]]) -> Wo
     calls, amount, cost, unit = 0, 0, Cost(), CLOSED_FORM.unit
     for scenario, plugin in uses:
         budget = declared(plugin)[1] or CLOSED_FORM
-        number = calls_of(scenario, plugin)
+        number = calls_of(scenario, plugin) * plays_of(scenario, plugin)
         units = _units(scenario, budget, number)
         calls, amount = calls + number, amount + units
         examples = _examples_per_unit(scenario, budget)

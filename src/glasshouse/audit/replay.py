@@ -116,6 +116,7 @@ def _compare(run: Path, task: AttackTask) -> dict[str, Any]:
     copy, out = Path(task.folder), Path(task.out)
     before, again = read_outcome(run / "cells" / copy.name / out.relative_to(copy)), read_outcome(out)
     same = same_claims(before.claims, again.claims) and before.refusal == again.refusal
+    same = same and same_claims(before.uninformed, again.uninformed)
     return {"cell": copy.name, "unit": task.unit.name, "same": same}
 
 

@@ -169,6 +169,7 @@ class GroupEvidence:
         rng: random stream for figures; use a child with the figure's name.
         auxiliary: data of the null adversaries.
         prior_samples: samples of the attack's generator or prior without any update, if it stored them.
+        further: images of every class by further null adversaries, by name.
         null_scores: (name, metric) → scores of the quoted null on each victim; None if the metric does not
             apply.
         view: (rounds, client) → the adversary's view of them, including its grants.
@@ -182,6 +183,7 @@ class GroupEvidence:
     rng: Rng
     auxiliary: Batch | None = None
     prior_samples: Batch | None = None
+    further: Mapping[str, Batch] = field(default_factory=dict)
     null_scores: Callable[[str, Metric], tuple[NDArray[np.float64], ...] | None] | None = None
     view: Callable[[tuple[int, ...], int | None], View] | None = None
     decode: Callable[[Sequence[int]], str] | None = None

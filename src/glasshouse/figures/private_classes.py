@@ -17,6 +17,7 @@ from glasshouse.metrics.gallery import OWN_PRIOR, PRIOR, null_images
 from glasshouse.registry import Card, load
 from glasshouse.results.exhibits import line, lines, pictures, table
 from glasshouse.results.records import Exhibit
+from glasshouse.results.vocabulary import WITHOUT_UPLOADS
 
 SHOWN: Final = 8
 CURVE: Final = "ssim_private"
@@ -51,7 +52,7 @@ def _null_images(group: GroupEvidence, labels: Tensor) -> dict[str, Tensor]:
     gallery = group.context.gallery
     assert gallery is not None  # such claims exist only under data.domains
     prior = group.prior_samples
-    return null_images(gallery, labels, None if prior is None else prior.inputs)
+    return null_images(gallery, labels, None if prior is None else prior.inputs, group.further)
 
 
 def _pictures(cell: CellEvidence, attack: AttackEvidence, claims: Claims) -> Exhibit:
@@ -84,7 +85,7 @@ def _curve(cell: CellEvidence, attack: str, claims: Claims) -> Iterator[Exhibit]
             value = metric.score(claim.inputs, claim.labels, context=group.context).mean()
             points.setdefault(max(claim.about.rounds), []).append(float(value))
         images = _null_images(group, every[-1].labels)
-        name = OWN_PRIOR if OWN_PRIOR in images else PRIOR
+        name = next(n for n in (WITHOUT_UPLOADS, OWN_PRIOR, PRIOR) if n in images)
         null.append(float(metric.score(images[name], every[-1].labels, context=group.context).mean()))
     if len(points) < 2:
         return

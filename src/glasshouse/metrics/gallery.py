@@ -153,13 +153,22 @@ def owners_of(private: Batch, shards: Mapping[int, Sequence[int]], targets: int)
     return owners
 
 
-def null_images(gallery: Gallery, labels: Tensor, prior: Tensor | None) -> dict[str, Tensor]:
+def null_images(
+    gallery: Gallery, labels: Tensor, prior: Tensor | None, further: Mapping[str, Batch] | None = None
+) -> dict[str, Tensor]:
     """The images that each null adversary, by name, claims for every class.
 
     Args:
         gallery: mean images of classes.
         labels: of the classes, (L,).
         prior: the attack's own prior image of every class, (J, C, H, W); None if it has none.
+        further: what others claimed, by name, one image per class; one that lacks a class is left out.
     """
     images = {PRIOR: gallery.prior.expand(len(labels), -1, -1, -1), PUBLIC: gallery.public[labels]}
-    return images if prior is None else {**images, OWN_PRIOR: prior[labels]}
+    if prior is not None:
+        images[OWN_PRIOR] = prior[labels]
+    for name, claimed in (further or {}).items():
+        places = {label: row for row, label in enumerate(claimed.labels.tolist())}
+        if set(labels.tolist()) <= set(places):
+            images[name] = claimed.inputs[[places[label] for label in labels.tolist()]]
+    return images

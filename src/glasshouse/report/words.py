@@ -6,7 +6,7 @@ Names of attacks and metrics are in ``cards``. Unknown names are shown as regist
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from glasshouse.results.vocabulary import GRANTS, NULLS
+from glasshouse.results.vocabulary import GRANTS, NULLS, STRONGEST, WITHOUT_UPLOADS
 
 
 def plain(name: str) -> str:
@@ -22,6 +22,16 @@ def null(name: str) -> str:
         ('random guessing', 'prior mean')
     """
     return NULLS.get(name, plain(name))
+
+
+def guesser(name: str) -> str:
+    """Who reaches the null baseline, before a number.
+
+    Examples:
+        >>> guesser("chance"), guesser("the same attack without uploads")
+        ('guessing', 'the same attack without uploads')
+    """
+    return name if name in (WITHOUT_UPLOADS, STRONGEST) else "guessing"
 
 
 def grants(names: Sequence[str]) -> str:

@@ -40,3 +40,7 @@ NULLS: Final[Mapping[str, str]] = {
     "mean of the public images of the private domain": "the average of the public images of the same kind",
 }
 """Null adversaries, which guess without the update, in the reader's words."""
+WITHOUT_UPLOADS: Final = "the same attack without uploads"
+"""The null adversary that is no guess: the attack on what the server knows by itself."""
+STRONGEST: Final = "the strongest null adversary"
+"""Of each federation, where it is not the same one in all of them."""

@@ -4,7 +4,7 @@ A view contains no seed, path or scenario name, and no defence unless that is gr
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import final
 
 from torch import Tensor
@@ -82,3 +82,29 @@ class View:
             )
         update = updates[0]
         return next(r for r in self.rounds if r.round == update.round).received_by(update.client), update
+
+    def without_updates(self) -> "View | None":
+        """This view with the adversary's own predictions in the place of every upload and of the consensus.
+
+        What an attack still claims from it, the adversary had without what clients sent in these rounds; its
+        own model has learnt from earlier ones. Only rounds in which it made predictions of its own are left.
+
+        Returns:
+            None where it has no such predictions, as where clients send gradients or weights.
+        """
+        rounds = []
+        for one in self.rounds:
+            own = self.own.get(one.round, {})
+            sent = {name for update in one.updates.values() for name in update.tensors}
+            shared = all(update.kind == "logits" for update in one.updates.values())
+            if not (sent and shared and sent <= set(own)):
+                continue
+            stand_in = {name: own[name] for name in sent}
+            rounds.append(
+                RoundView(
+                    round=one.round,
+                    broadcast=replace(one.broadcast, tensors=stand_in),
+                    updates={c: replace(update, tensors=stand_in) for c, update in one.updates.items()},
+                )
+            )
+        return replace(self, rounds=tuple(rounds)) if rounds else None

@@ -57,6 +57,8 @@ class AttackTask:
         unit: what the call is about.
         device: where it runs.
         trust_factory: the transcript may name ``module:factory``, because the user's own scenario does.
+        uninformed: also play the attack without any upload, where that is possible; a control has no use for
+            it.
     """
 
     folder: str
@@ -68,6 +70,7 @@ class AttackTask:
     unit: Unit
     device: str = "cpu"
     trust_factory: bool = False
+    uninformed: bool = True
 
 
 Piece = tuple[AttackTask, ...]
@@ -127,8 +130,16 @@ def run_attack(task: AttackTask) -> str:
             answer = _call(task, attack, side)
         seconds = time.process_time() - started
         claims, refusal = ((), answer) if isinstance(answer, Refusal) else (answer, None)
+        blind = _uninformed(task, attack, side, claims) if task.uninformed else ()
+        if isinstance(blind, Refusal):
+            notes.append(f"without uploads it made no claim: {blind.got}")
         outcome = Outcome(
-            claims=claims, refusal=refusal, seconds=seconds, notes=tuple(notes), curve=thinned(losses)
+            claims=claims,
+            uninformed=() if isinstance(blind, Refusal) else blind,
+            refusal=refusal,
+            seconds=seconds,
+            notes=tuple(notes),
+            curve=thinned(losses),
         )
     write_outcome(outcome, out)
     return task.out
@@ -144,6 +155,27 @@ def _call(task: AttackTask, attack: Attack, side: Side) -> tuple[Claim, ...] | R
     except GlasshouseError as error:
         return refusal_of(error)
     return call_attack(attack, view, unit=task.unit, rng=stream_of(task), device=task.device, subject=subject)
+
+
+def _uninformed(
+    task: AttackTask, attack: Attack, side: Side, claims: tuple[Claim, ...]
+) -> tuple[Claim, ...] | Refusal:
+    """What the same attack claims of classes without any upload; empty: it has no such counterpart.
+
+    The stream is that of the attack, so that the two differ by the uploads alone.
+    """
+    if not any(claim.paired == "classes" for claim in claims):
+        return ()
+    view = view_of(task, attack, side).without_updates()
+    if view is None:
+        return ()
+    subject = f"attack '{task.attack}' on {task.unit.name}, without uploads"
+    answer = call_attack(
+        attack, view, unit=task.unit, rng=stream_of(task), device=task.device, subject=subject
+    )
+    if isinstance(answer, Refusal):
+        return answer
+    return tuple(claim for claim in answer if claim.paired == "classes")
 
 
 def call_attack(

@@ -63,9 +63,13 @@ class Unit:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Outcome:
-    """An attack's claims about one unit, or its refusal, with its running time, notes and loss curve."""
+    """An attack's claims about one unit, or its refusal, with its running time, notes and loss curve.
+
+    ``uninformed``: its claims about the same unit without any upload, one more null adversary.
+    """
 
     claims: tuple[Claim, ...] = ()
+    uninformed: tuple[Claim, ...] = ()
     refusal: Refusal | None = None
     seconds: float = 0.0
     notes: tuple[str, ...] = ()
@@ -75,25 +79,24 @@ class Outcome:
 def write_outcome(outcome: Outcome, folder: Path) -> None:
     """Write one unit's outcome into ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
-    lines = []
-    for position, claim in enumerate(outcome.claims):
-        if tensors := tensors_of(claim):
-            write_tensors(folder / f"{position}.safetensors", tensors)
-        lines.append(
-            {
-                "kind": claim.kind,
-                "about": asdict(claim.about),
-                "tensors": sorted(tensors),
-                "plain": _plain(claim),
-            }
-        )
+    lines = [_file(claim, folder, str(i)) for i, claim in enumerate(outcome.claims)]
+    uninformed = [_file(claim, folder, f"uninformed-{i}") for i, claim in enumerate(outcome.uninformed)]
     remarks = {
+        **({"uninformed": uninformed} if uninformed else {}),
         "refusal": asdict(outcome.refusal) if outcome.refusal else None,
         "seconds": outcome.seconds,
         "notes": list(outcome.notes),
         "curve": [point for point in outcome.curve if math.isfinite(point[1])],
     }
     write_json(folder / "claims.json", {"claims": lines, **remarks})
+
+
+def _file(claim: Claim, folder: Path, name: str) -> dict[str, Any]:
+    """Write a claim's tensors under ``name``; return its line in ``claims.json``."""
+    if tensors := tensors_of(claim):
+        write_tensors(folder / f"{name}.safetensors", tensors)
+    about = asdict(claim.about)
+    return {"kind": claim.kind, "about": about, "tensors": sorted(tensors), "plain": _plain(claim)}
 
 
 def read_outcome(folder: Path) -> Outcome:
@@ -105,10 +108,12 @@ def read_outcome(folder: Path) -> Outcome:
     subject = f"claims in '{folder}'"
     raw = read_json(plain_file(folder, "claims.json", subject=subject), most=limits.JSONL_BYTES)
     try:
-        claims = tuple(_claim(line, folder, position) for position, line in enumerate(raw["claims"]))
+        claims = tuple(_claim(line, folder, str(i)) for i, line in enumerate(raw["claims"]))
+        uninformed = enumerate(raw.get("uninformed", ()))
         refusal = Refusal(**raw["refusal"]) if raw["refusal"] else None
         return Outcome(
             claims=claims,
+            uninformed=tuple(_claim(line, folder, f"uninformed-{i}") for i, line in uninformed),
             refusal=refusal,
             seconds=float(raw["seconds"]),
             notes=tuple(str(note) for note in raw.get("notes", ())),
@@ -123,12 +128,12 @@ def read_outcome(folder: Path) -> Outcome:
         ) from error
 
 
-def _claim(line: Mapping[str, Any], folder: Path, position: int) -> Claim:
+def _claim(line: Mapping[str, Any], folder: Path, name: str) -> Claim:
     about = About(rounds=tuple(line["about"]["rounds"]), client=line["about"]["client"])
     tensors: dict[str, Tensor] = {}
     if line["tensors"]:
         subject = f"claims in '{folder}'"
-        tensors = read_tensors(plain_file(folder, f"{position}.safetensors", subject=subject))
+        tensors = read_tensors(plain_file(folder, f"{name}.safetensors", subject=subject))
     claim: Claim = load("claims", line["kind"])(about=about, **_join_fields(line["plain"], tensors))
     return claim
 

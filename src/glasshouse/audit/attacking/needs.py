@@ -3,14 +3,14 @@
 import json
 from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from glasshouse.attacks.base import Attack, Needs
+from glasshouse.attacks.base import Attack, Claim, Needs
 from glasshouse.attacks.budget import Budget
 from glasshouse.errors import GlasshouseError
 from glasshouse.interfaces import traits_if_known
 from glasshouse.models.derivatives import second_derivative_fault
-from glasshouse.registry import create, load
+from glasshouse.registry import card, create, load
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin
 from glasshouse.settings import Optimizer, Training
@@ -220,3 +220,10 @@ def calls_of(scenario: Scenario, plugin: Plugin) -> int:
     updates = sum(min(draw.victims, most) for draw in draws)
     calls = {"run": len(draws), "round": rounds * len(draws), "update": updates}
     return calls[declared(plugin)[0].scope]
+
+
+def plays_of(scenario: Scenario, plugin: Plugin) -> int:
+    """How often a call is played: once more, without uploads, for claims about classes from predictions."""
+    claims = [cast("type[Claim]", load("claims", kind)) for kind in card("attacks", plugin.name).claims]
+    reads_logits = traits_if_known(scenario.federation.protocol).sends == "logits"
+    return 2 if reads_logits and any(claim.paired == "classes" for claim in claims) else 1

@@ -127,6 +127,7 @@ def _group(scenario: Scenario, federation: Federation, run: Run) -> GroupEvidenc
         rng=book.rng,
         auxiliary=book.auxiliary,
         prior_samples=book.draws,
+        further=book.further,
         null_scores=null_scores,
         view=view,
         decode=None if ground.context.vocabulary is None else read_tokenizer(scenario.data.tokenizer).decode,

@@ -7,7 +7,7 @@ adversary's own), with the rest of these data as its knowledge.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeVar, cast, final
@@ -93,6 +93,7 @@ class NullBook:
         rng: for their random draws; unrelated to the attacks' streams.
         among: names of the null adversaries to choose from; empty: all that fit.
         draws: samples of the judged attack's prior, if it returned any.
+        further: what the judged attack claims of every class without any upload, by the null's name.
         networks: digest of the networks of the context; empty: unknown.
     """
 
@@ -102,6 +103,7 @@ class NullBook:
     rng: Rng
     among: tuple[str, ...] = ()
     draws: Batch | None = None
+    further: Mapping[str, Batch] = field(default_factory=dict)
     networks: str = ""
     _chosen: dict[tuple[str, int, str], str] = field(default_factory=dict, init=False)
     _digests: dict[str, str] = field(default_factory=dict, init=False)
@@ -182,7 +184,8 @@ class NullBook:
         gallery, labels = self.context.gallery, pair.own.truth
         assert gallery is not None  # otherwise the claim could not be paired
         sign = 1 if metric.higher_leaks else -1
-        images = null_images(gallery, labels, None if self.draws is None else self.draws.inputs)
+        prior = None if self.draws is None else self.draws.inputs
+        images = null_images(gallery, labels, prior, self.further)
         scored = [(n, metric.score(image, labels, context=self.context)) for n, image in images.items()]
         name, scores = max(scored, key=lambda row: sign * float(row[1].mean()))
         return Blind(name=name, scores=scores)

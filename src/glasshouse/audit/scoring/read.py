@@ -9,9 +9,10 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from glasshouse.attacks.base import PriorSamples
+from glasshouse.attacks.base import ClassRepresentatives, PriorSamples
 from glasshouse.audit.attacking.claims import Outcome, Unit, read_outcome
 from glasshouse.audit.attacking.needs import federation_of
+from glasshouse.audit.scoring.claims import longest_prefix
 from glasshouse.audit.scoring.nulls import NullBook
 from glasshouse.audit.scoring.tasks import CellTask, attack_key
 from glasshouse.audit.scoring.truth import GroundTruth
@@ -25,6 +26,7 @@ from glasshouse.modalities.sentence import vocabulary_of
 from glasshouse.models.build import build, load
 from glasshouse.models.perceptual import activations, network
 from glasshouse.results.strength import Search
+from glasshouse.results.vocabulary import WITHOUT_UPLOADS
 from glasshouse.rng import Rng
 from glasshouse.scenario.spec import Scenario
 from glasshouse.store import read_tensors
@@ -92,11 +94,15 @@ def read_runs(task: CellTask, position: int, records: Sequence[GroupRecord]) -> 
 
 
 def with_prior(book: NullBook, outcomes: Sequence[Outcome]) -> NullBook:
-    """The null adversaries of one attack: samples of its prior, if it returned any, are one more."""
+    """The null adversaries of one attack; samples of its prior and its claims without uploads are more."""
     filed = [c for o in outcomes for c in o.claims if isinstance(c, PriorSamples)]
-    if not filed:
-        return book
-    return replace(book, draws=join([Batch(inputs=c.inputs, labels=c.labels) for c in filed]))
+    if filed:
+        book = replace(book, draws=join([Batch(inputs=c.inputs, labels=c.labels) for c in filed]))
+    last = [c for o in outcomes for c in longest_prefix(o.uninformed) if isinstance(c, ClassRepresentatives)]
+    if last:
+        drawn = join([Batch(inputs=c.inputs, labels=c.labels) for c in last])
+        book = replace(book, further={WITHOUT_UPLOADS: drawn})
+    return book
 
 
 def _unit_order(path: Path) -> tuple[int, ...]:

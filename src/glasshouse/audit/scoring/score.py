@@ -19,6 +19,7 @@ from glasshouse.errors import NothingClaimed
 from glasshouse.metrics.base import Metric, ScoreContext
 from glasshouse.metrics.statistics.units import Numbers
 from glasshouse.modalities.base import Rung
+from glasshouse.results.vocabulary import STRONGEST
 
 SILENT: Final = "nothing was claimed: scored like a guess"
 COIN: Final = "coin that knows the prior and how many were called"
@@ -184,13 +185,19 @@ def join_parts(parts: Sequence[ScoredMetric]) -> ScoredMetric:
         drawn=tuple(np.concatenate([part.drawn[i] for part, i in column]) for column in columns),
         victims=tuple(places),
         people={victim: who for part in parts for victim, who in part.people.items()},
-        baseline=next((part.baseline for part in parts if part.baseline), ""),
+        baseline=_join_names([part.baseline for part in parts if part.baseline]),
         null_most=max((part.null_most for part in parts if part.null_most is not None), default=None),
         rungs={rung: (scored[0].rungs[rung][0], _of_rung(rung, columns)) for rung in common},
         clients=tuple(clients.values()),
         claimed=frozenset().union(*(part.claimed for part in parts)),
         runs=frozenset().union(*(part.runs for part in parts)),
     )
+
+
+def _join_names(names: Sequence[str]) -> str:
+    """The name of the null of all parts; where it differs between federations, that it does."""
+    quoted = list(dict.fromkeys(name for name in names if name != SILENT)) or list(names)
+    return quoted[0] if len(quoted) == 1 else STRONGEST if quoted else ""
 
 
 def _of_rung(rung: Rung, columns: Iterable[Sequence[tuple[ScoredMetric, int]]]) -> tuple[Numbers, ...]:

@@ -171,15 +171,16 @@ def _text(cell: Cell, cards: Cards) -> str:
         return UNTESTED
     reading = readings.read(cell.worst, cards)
     label = cards.metric(cell.worst.metric).label
-    number = f"{label} {reading.value} {reading.interval}, guessing {reading.baseline}"
+    guesser = words.guesser(cell.worst.baseline)
+    number = f"{label} {reading.value} {reading.interval}, {guesser} {reading.baseline}"
     return f"{cell.text} ({cell.detail}): {number}"
 
 
 def _number(f: Finding, cards: Cards) -> str:
     reading, label = readings.read(f, cards), cards.metric(f.metric).label
     return (
-        f"{cards.attack(f.attack)}: {label} {reading.value} {reading.interval}, guessing {reading.baseline}, "
-        f"n = {f.n}"
+        f"{cards.attack(f.attack)}: {label} {reading.value} {reading.interval}, "
+        f"{words.guesser(f.baseline)} {reading.baseline}, n = {f.n}"
     )
 
 

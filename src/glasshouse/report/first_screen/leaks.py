@@ -160,7 +160,8 @@ def _quiet(story: Story, choice: Choice) -> str:
         span = reading.interval.strip("[]").replace(", ", " to ")
         text = (
             f"{text} {choice.cards.attack(worst.attack)} reached {metric.label} {reading.value} ({span}) "
-            f"over {words.count(worst.n, worst.unit)}, where guessing gets {reading.baseline}."
+            f"over {words.count(worst.n, worst.unit)}, where {words.guesser(worst.baseline)} gets "
+            f"{reading.baseline}."
         )
     return f"{text} Next: {worst.remedy or 'more victims, and more effort of the attack'}."
 
@@ -232,7 +233,9 @@ def _what(f: Finding, choice: Choice, card: ThreatCard | None) -> str:
         )
         return text[0].upper() + text[1:]
     deed = metric.sentence.replace("{}", reading.value, 1)
-    text = f"{who}{',' if ',' in who else ''} {deed}. Guessing gets {reading.baseline}."
+    guesser = words.guesser(f.baseline)
+    guess = f"{guesser[0].upper()}{guesser[1:]} gets {reading.baseline}."
+    text = f"{who}{',' if ',' in who else ''} {deed}. {guess}"
     return text[0].upper() + text[1:]
 
 

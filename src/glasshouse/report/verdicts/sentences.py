@@ -143,6 +143,8 @@ def over_guessing(finding: Finding, cards: Cards) -> str:
     reading = readings.read(finding, cards)
     guess = words.null(finding.baseline)
     how = "Guessing without the update" if guess == PLAIN_GUESS else f"Guessing without the update ({guess})"
+    if (who := words.guesser(finding.baseline)) == guess:
+        how = f"{who[0].upper()}{who[1:]}"
     return (
         f"{how} reaches {reading.baseline}; the gain is {reading.measured_gain} {reading.gain_interval} "
         f"({basis(finding)})"

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from glasshouse.attacks.base import About, Claim, ClassRepresentatives, Needs, PriorSamples
 from glasshouse.attacks.budget import Budget
 from glasshouse.attacks.logits.invert import InversionTraining, Task, each
-from glasshouse.attacks.logits.linear import RidgeInversion, invert_by_ridge
+from glasshouse.attacks.logits.linear import RidgeInversion, choose_penalty, invert_by_ridge
 from glasshouse.attacks.logits.material import Material, material
 from glasshouse.attacks.logits.pli.prior import Prior, TranslatorTraining, prior_images
 from glasshouse.attacks.logits.queries import choose_smooth, choose_surest, one_hot, unsure_server
@@ -30,7 +30,7 @@ from glasshouse.registry import Card, Offer
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 
-Reads = Literal["paired", "client", "none"]
+Reads = Literal["paired", "client"]
 Choice = Literal["images", "predictions"]
 Inverter = Literal["network", "ridge"]
 EASY: Mapping[str, Any] = {
@@ -63,8 +63,7 @@ class Pli:
         choice: how to choose the client whose image is claimed: by ``images`` (Eq. 11), or by ``predictions``
             (ours: the client that gives the class the highest probability on D_0, over the uploads so far).
         tuning: fine-tune on the queries after each epoch (Eq. 10).
-        reads: ``paired``; ``client``: only the client's half (ablation); ``none``: the server's own logits in
-            place of every upload, that is, the attack without the clients' information.
+        reads: ``paired``; ``client``: only the client's half (ablation).
         training: of the inversion networks.
         translator: training of a learned translation.
         networks: per client, whose images are averaged.
@@ -191,7 +190,9 @@ class Pli:
         """Every client's images of all private classes after each round, (K, rounds, L, C, H, W)."""
         if self.inverter == "ridge":
             tasks = [self._task(evidence, k, priors, goals, rng) for k in clients]
-            return torch.stack([invert_by_ridge(task, how=self.ridge) for task in tasks])
+            penalty = self._penalty(evidence, tasks)
+            spread = self.ridge.spread
+            return torch.stack([invert_by_ridge(task, penalty=penalty, spread=spread) for task in tasks])
         tasks = [
             self._task(evidence, k, priors, goals, rng.child(f"client/{k}/{i}"))
             for k in clients
@@ -199,6 +200,16 @@ class Pli:
         ]
         every = torch.stack(each(tasks, processes=self.processes, label="inversion networks"))
         return every.view(len(clients), self.networks, *every.shape[1:]).mean(1)
+
+    def _penalty(self, evidence: Material, tasks: list[Task]) -> float:
+        """The regression's penalty in this federation, from the public images alone."""
+        people, queries = evidence.known.labels, None
+        if evidence.labelled:
+            queries = self._queries(evidence, evidence.server[0].shape[1])[torch.unique(people).cpu()]
+            queries = queries.to(people.device)
+        else:  # nobody has a name: every image stands for itself
+            people = torch.arange(evidence.sensitive, device=people.device)
+        return choose_penalty(tasks, people, queries, penalties=self.ridge.penalties)
 
     def _picked(self, evidence: Material, images: Tensor, *, upto: int) -> Tensor:
         """The position of a client for every class, (L,), from the first ``upto`` rounds."""
@@ -217,7 +228,7 @@ class Pli:
                 self._pairs(own[: evidence.sensitive], table[client][: evidence.sensitive])
                 for own, table in zip(evidence.server, evidence.clients, strict=True)
             ),
-            queries=self._queries(evidence).to(evidence.public.inputs.device),
+            queries=self._queries(evidence, evidence.targets).to(evidence.public.inputs.device),
             priors=priors,
             goals=goals,
             key=rng.key,
@@ -228,12 +239,13 @@ class Pli:
     def _pairs(self, server: Tensor, client: Tensor) -> Tensor:
         """(n, J) and (n, J) → (n, 2 J), or (n, J) for the client's half alone."""
         own = F.softmax(server / self.temperature, 1)
-        other = own if self.reads == "none" else F.softmax(client / self.temperature, 1)
+        other = F.softmax(client / self.temperature, 1)
         return other if self.reads == "client" else torch.cat([own, other], 1)
 
-    def _queries(self, evidence: Material) -> Tensor:
+    def _queries(self, evidence: Material, count: int) -> Tensor:
+        """What is asked for each of the first ``count`` classes."""
         classes = evidence.server[0].shape[1]
-        certain = one_hot(evidence.targets, classes)
+        certain = one_hot(count, classes)
         if self.reads == "client":
             return certain
-        return torch.cat([unsure_server(evidence.targets, classes, confidence=self.confidence), certain], 1)
+        return torch.cat([unsure_server(count, classes, confidence=self.confidence), certain], 1)

@@ -112,6 +112,7 @@ def run_control(task: ControlTask) -> str:
             attack_seed=scenario.attack_seed,
             unit=unit,
             device=task.device,
+            uninformed=False,
         )
         for unit in units_of(attack, place, victims=scenario.audit.victims, attacked=rounds)
     ]
