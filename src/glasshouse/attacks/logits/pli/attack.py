@@ -93,9 +93,15 @@ class Pli:
         },
         offers=(
             Offer(
-                strength=0.39,
+                strength=0.56,
                 settings={"training": {"width": 64, "epochs": 6, "learning_rate": 1e-3}},
                 seconds=1,
+            ),
+            Offer(
+                strength=0.5,
+                settings={"inverter": "ridge", "average": True, "choice": "predictions"},
+                seconds=1,
+                variant="ridge",
             ),
             Offer(
                 strength=0.17,
