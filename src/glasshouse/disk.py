@@ -4,6 +4,7 @@ import errno
 import os
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -29,12 +30,20 @@ def write_bytes(path: Path, data: bytes, *, fix: str = RESUME, durable: bool = F
         DiskFull: no space or quota left; an existing file is unchanged.
         BadFile: the path cannot be written.
     """
+    write_parts(path, (data,), fix=fix, durable=durable)
+
+
+def write_parts(
+    path: Path, parts: Iterable[bytes | memoryview], *, fix: str = RESUME, durable: bool = False
+) -> None:
+    """Write ``parts`` one after another, as :func:`write_bytes` does with one; only one is held at a time."""
     temporary = ""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            for part in parts:
+                file.write(part)
             if durable:
                 file.flush()
                 os.fsync(file.fileno())

@@ -7,14 +7,16 @@ reader never sees half of one, and a full disk leaves an existing file unchanged
 import json
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, final
 
+import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
-from glasshouse.disk import unwritable, write_bytes, write_text
+from glasshouse.disk import unwritable, write_parts, write_text
 from glasshouse.errors import BadFile, BadValue
 from glasshouse.outside import limits
 from glasshouse.outside.files import (
@@ -22,16 +24,41 @@ from glasshouse.outside.files import (
     damaged,
     lines_of,
     parse_json,
+    printable,
     read_limited,
     reason,
     shorten,
     unreadable,
 )
+from glasshouse.tensors import Lazy
 
 FORMAT: Final = 1
 """Format version of every file that we write. A reader rejects a higher one."""
 
 _STAMP: Final = "glasshouse_format"
+# In the order in which safetensors writes them, so that every tensor stands at a multiple of its size.
+_TYPES: Final[Mapping[torch.dtype, str]] = {
+    torch.uint64: "U64",
+    torch.int64: "I64",
+    torch.float64: "F64",
+    torch.complex64: "C64",
+    torch.float32: "F32",
+    torch.uint32: "U32",
+    torch.int32: "I32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.uint16: "U16",
+    torch.int16: "I16",
+    torch.float8_e4m3fnuz: "F8_E4M3FNUZ",
+    torch.float8_e5m2fnuz: "F8_E5M2FNUZ",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+_NAMES: Final = {name: kind for kind, name in _TYPES.items()}
+_ORDER: Final = {kind: place for place, kind in enumerate(_TYPES)}
 
 
 def check_format(version: object, *, subject: str) -> int:
@@ -121,14 +148,23 @@ def write_tensors(
         DiskFull: as :func:`write_bytes`.
         BadFile: as :func:`write_bytes`.
     """
-    storages: set[int] = set()
-    plain: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
-        t = tensor.detach().cpu().contiguous()
-        storage = t.untyped_storage().data_ptr()
-        plain[name] = t.clone() if storage in storages else t
-        storages.add(storage)
-    write_bytes(path, save(plain, {_STAMP: str(FORMAT), **(metadata or {})}), durable=durable)
+    # Twice over the tensors, so that lazy ones are held one at a time.
+    sizes = [(_ORDER[t.dtype], name, t.dtype, list(t.shape), t.nbytes) for name, t in tensors.items()]
+    header: dict[str, Any] = {"__metadata__": dict(sorted({_STAMP: str(FORMAT), **(metadata or {})}.items()))}
+    end = 0
+    for _, name, kind, shape, count in sorted(sizes, key=lambda one: one[:2]):
+        begin, end = end, end + count
+        header[name] = {"dtype": _TYPES[kind], "shape": shape, "data_offsets": [begin, end]}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    parts = (_raw(tensors[name]) for _, name, _, _, count in sorted(sizes, key=lambda one: one[:2]) if count)
+    write_parts(path, chain((len(text).to_bytes(8, "little"), text), parts), durable=durable)
+
+
+def _raw(t: Tensor) -> memoryview:
+    """The bytes of one tensor, as they stand in a file."""
+    plain = t.detach().cpu().contiguous().reshape(-1)
+    return plain.view(torch.uint8).numpy().data
 
 
 def read_text(path: Path, *, most: int = limits.RESULT_BYTES) -> str:
@@ -188,6 +224,74 @@ def read_tensors(path: Path, *, most: int | None = None) -> dict[str, Tensor]:
         except (KeyError, ValueError, RuntimeError, SafetensorError) as error:
             needs = "numbers of a type that torch computes with"
             raise damaged(subject, needs=needs, got=reason(error)) from error
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """Where one tensor stands in a file: its type, its shape, and its first and last byte."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+@final
+class TensorFile:
+    """A safetensors file whose tensors are read one at a time; nothing but its header is kept.
+
+    Raises:
+        BadFile: missing, unreadable, corrupt, larger than ``most`` bytes, written by a newer version, or with
+            numbers of a type that is not read here.
+    """
+
+    def __init__(self, path: Path, *, most: int | None = None, subject: str = "") -> None:
+        self.path, self.subject = path, subject or f"file '{path}'"
+        if most is not None and path.is_file():
+            check_size(path.stat().st_size, most, subject=self.subject)
+        with _open(path, self.subject) as file:  # checks types, shapes and places against the file's size
+            _metadata_of(file, self.subject)
+        with path.open("rb") as raw:
+            size = int.from_bytes(raw.read(8), "little")
+            header = json.loads(raw.read(size))
+        header.pop("__metadata__", None)
+        self.entries: dict[str, Entry] = {}
+        for name, one in header.items():
+            if one["dtype"] not in _NAMES:
+                needs = "numbers of a type that torch computes with"
+                raise damaged(self.subject, needs=needs, got=f"{printable(name)}: {one['dtype']}")
+            begin, end = (8 + size + place for place in one["data_offsets"])
+            kind, shape = _NAMES[one["dtype"]], tuple(one["shape"])
+            self.entries[name] = Entry(dtype=kind, shape=shape, begin=begin, end=end)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all its tensors."""
+        return sum(one.end - one.begin for one in self.entries.values())
+
+    def read(self, name: str) -> Tensor:
+        """One tensor, in memory of its own.
+
+        Raises:
+            BadFile: the file was cut off meanwhile.
+        """
+        one = self.entries[name]
+        flat = torch.empty(one.end - one.begin, dtype=torch.uint8)
+        if len(flat):
+            try:
+                with self.path.open("rb") as file:
+                    file.seek(one.begin)
+                    count = file.readinto(flat.numpy().data)
+            except OSError as error:
+                raise unreadable(self.path, error, subject=self.subject) from error
+            if count != len(flat):
+                raise damaged(self.subject, needs=f"{len(flat):,} bytes of '{name}'", got=f"{count:,}")
+        return flat.view(one.dtype).reshape(one.shape)
+
+    def lazy(self) -> Lazy:
+        """All its tensors, each read when it is asked for."""
+        return Lazy(lambda: self.entries, self.read, lambda: self.size)
 
 
 def read_metadata(path: Path) -> dict[str, str]:

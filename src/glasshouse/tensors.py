@@ -2,8 +2,8 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, TypeVar, final
 
 import torch
 from torch import Tensor
@@ -17,6 +17,56 @@ NARROW = frozenset({"mps"})
 FUSED = frozenset({"cpu", "cuda"})
 """Devices that support fused optimizers (``fused=True``), which need less than a third of the calls of others
 for a small network."""
+HELD = 2**27
+"""Bytes of stored tensors (128 MiB) up to which a copy of them is made at once; more stay where they are, and
+are read one at a time. Some 500 updates of a LeNet, or one of a ResNet-34."""
+
+
+@final
+class Lazy(Mapping[str, Tensor]):
+    """Tensors by name, each of which is made whenever it is asked for, and kept by nobody.
+
+    Args:
+        names: of all of them, in order.
+        make: the tensor of a name.
+        size: the bytes of all of them.
+
+    Examples:
+        >>> counted = Lazy(lambda: ["a", "b"], lambda name: torch.full((2,), float(ord(name))), lambda: 16)
+        >>> list(counted), counted["a"]
+        (['a', 'b'], tensor([97., 97.]))
+    """
+
+    def __init__(
+        self, names: Callable[[], Collection[str]], make: Callable[[str], Tensor], size: Callable[[], int]
+    ) -> None:
+        self._names, self._make, self.size = names, make, size
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._names():
+            raise KeyError(name)
+        return self._make(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names())
+
+    def __len__(self) -> int:
+        return len(self._names())
+
+    def only(self, keep: Callable[[str], bool]) -> "Lazy":
+        """Those whose name ``keep`` accepts."""
+        return Lazy(lambda: [name for name in self if keep(name)], self._make, self.size)
+
+    def over(self, below: "Lazy") -> "Lazy":
+        """These, and those of ``below`` that have no tensor of their name here."""
+        return Lazy(
+            lambda: dict.fromkeys([*below, *self]),
+            lambda name: self[name] if name in self else below[name],
+            lambda: self.size() + below.size(),
+        )
 
 
 def norm(tensors: Mapping[str, Tensor]) -> float:
@@ -112,6 +162,19 @@ def map_tensors(tensors: Mapping[str, Tensor], change: Callable[[Tensor], Tensor
     return {name: change(t) for name, t in tensors.items()}
 
 
+def derive(
+    tensors: Mapping[str, Tensor],
+    change: Callable[[str, Tensor], Tensor],
+    *,
+    keep: Callable[[str], bool] | None = None,
+) -> Mapping[str, Tensor]:
+    """``change`` applied to every tensor whose name ``keep`` accepts (None: all); lazily to lazy ones."""
+    if isinstance(tensors, Lazy):
+        kept = tensors if keep is None else tensors.only(keep)
+        return Lazy(lambda: list(kept), lambda name: change(name, tensors[name]), tensors.size)
+    return {name: change(name, t) for name, t in tensors.items() if keep is None or keep(name)}
+
+
 def scale_tensors(tensors: Mapping[str, Tensor], factor: float) -> dict[str, Tensor]:
     """Every tensor times ``factor``."""
     return {name: t * factor for name, t in tensors.items()}
@@ -197,6 +260,8 @@ def copy_to(value: T, device: torch.device | str) -> T:
     """Copy every tensor in ``value`` to ``device``; dataclasses, mappings and tuples are rebuilt.
 
     A tensor that occurs several times is copied once, so that the copy takes no more memory than ``value``.
+    Lazy mappings are read if they hold at most ``HELD`` bytes together; of others, each tensor is copied when
+    it is asked for.
 
     Args:
         value: a tensor, a dataclass, a mapping or a tuple; may be nested.
@@ -208,19 +273,49 @@ def copy_to(value: T, device: torch.device | str) -> T:
         >>> copy["a"] is copy["b"], copy["a"] is original
         (True, False)
     """
-    return _copy(value, device, {})  # type: ignore[no-any-return]  # same type as value
+    left, at_once = HELD, True
+    for lazy in _lazy_ones(value):
+        left -= lazy.size()
+        if left < 0:
+            at_once = False
+            break
+    return _copy(value, device, {}, at_once=at_once)  # type: ignore[no-any-return]  # same type as value
 
 
-def _copy(value: Any, device: torch.device | str, copies: dict[int, Tensor]) -> Any:
+def _lazy_ones(value: Any) -> Iterator[Lazy]:
+    """The lazy mappings in ``value``, each once for every place where it stands."""
+    if isinstance(value, Lazy):
+        yield value
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for f in dataclasses.fields(value):
+            yield from _lazy_ones(getattr(value, f.name))
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _lazy_ones(item)
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from _lazy_ones(item)
+
+
+def _copy(value: Any, device: torch.device | str, copies: dict[int, Any], *, at_once: bool) -> Any:
     if isinstance(value, Tensor):
         if id(value) not in copies:
             copies[id(value)] = value.detach().to(device, copy=True)
         return copies[id(value)]
+    if isinstance(value, Lazy):
+        if not at_once:
+            return derive(value, lambda _, t: t.detach().to(device, copy=True))
+        if id(value) not in copies:  # read for this copy alone: nobody else holds these tensors
+            copies[id(value)] = {name: t.detach().to(device) for name, t in value.items()}
+        return copies[id(value)]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {f.name: _copy(getattr(value, f.name), device, copies) for f in dataclasses.fields(value)}
+        fields = {
+            f.name: _copy(getattr(value, f.name), device, copies, at_once=at_once)
+            for f in dataclasses.fields(value)
+        }
         return dataclasses.replace(value, **fields)
     if isinstance(value, Mapping):
-        return {name: _copy(item, device, copies) for name, item in value.items()}
+        return {name: _copy(item, device, copies, at_once=at_once) for name, item in value.items()}
     if isinstance(value, tuple):
-        return tuple(_copy(item, device, copies) for item in value)
+        return tuple(_copy(item, device, copies, at_once=at_once) for item in value)
     return value

@@ -48,16 +48,17 @@ def test_public_data_travels_with_the_terms(tmp_path):
     assert torch.equal(read_transcript(tmp_path).terms.public.inputs, public.inputs)
 
 
-def test_without_contents_no_update_is_opened(tmp_path):
+def test_no_update_is_opened_before_it_is_asked_for(tmp_path):
     played = toy()
     write_transcript(played.transcript, tmp_path)
     for line in read_jsonl(tmp_path / "rounds.jsonl"):
         if line["message"] == "update":
             (tmp_path / line["file"]).unlink()
-    (record,) = read_transcript(tmp_path, contents=False).rounds
+    (record,) = read_transcript(tmp_path).rounds
     (true,) = played.transcript.rounds
     assert [(u.client, u.examples) for u in record.updates] == [(u.client, u.examples) for u in true.updates]
-    assert not any(u.tensors for u in record.updates)
+    with pytest.raises(BadFile, match="no such file"):
+        dict(record.updates[0].tensors)
     assert record.broadcasts[0].tensors.keys() == true.broadcasts[0].tensors.keys()
 
 
@@ -75,8 +76,9 @@ def test_a_nan_in_a_transcript_is_refused(tmp_path):
     write_transcript(toy().transcript, tmp_path)
     tensors = read_tensors(tmp_path / "000001.safetensors")
     write_tensors(tmp_path / "000001.safetensors", {n: t * float("nan") for n, t in tensors.items()})
+    (record,) = read_transcript(tmp_path).rounds
     with pytest.raises(BadValue, match="not finite"):
-        read_transcript(tmp_path)
+        dict(record.updates[0].tensors)
 
 
 def test_a_message_of_an_unknown_kind_is_refused(tmp_path):

@@ -60,9 +60,9 @@ def _check_models(side: Side, *, subject: str) -> None:
             if isinstance(message, ClientMetrics | Dropout):
                 continue
             where = f"{subject}, {type(message).__name__.lower()} of round {record.round}"
-            buffers = {} if isinstance(message, Broadcast) else message.buffers
-            _check_shapes({**message.tensors, **buffers}, broadcast, subject=where)
+            _check_shapes(message.tensors, broadcast, subject=where)
             if not isinstance(message, Broadcast):
+                _check_shapes(message.buffers, broadcast, subject=where)
                 _check_examples(message.examples, terms.architecture, subject=where)
 
 
@@ -70,18 +70,14 @@ def _check_shapes(
     tensors: Mapping[str, Tensor], models: Iterable[Mapping[str, Tensor]], *, subject: str
 ) -> None:
     """Raise unless every tensor belongs to a model that was sent, or is a table of logits."""
-    # A control variate has the shape of its parameter.
-    tensors = (
-        {name.removeprefix(CONTROL): t for name, t in tensors.items()}
-        if any(name.startswith(CONTROL) for name in tensors)
-        else tensors
-    )
-    known = {name: {tuple(m[name].shape) for m in models if name in m} for name in tensors}
-    for name, t in tensors.items():
-        if name == "logits" and not known[name]:
+    models = tuple(models)
+    for received, t in tensors.items():  # one is read at a time
+        name = received.removeprefix(CONTROL)  # a control variate has the shape of its parameter
+        known = {tuple(m[name].shape) for m in models if name in m}
+        if name == "logits" and not known:
             continue
-        if tuple(t.shape) not in known[name]:
-            shapes = " or ".join(map(str, sorted(known[name]))) or "no tensor of that name"
+        if tuple(t.shape) not in known:
+            shapes = " or ".join(map(str, sorted(known))) or "no tensor of that name"
             raise BadFile(
                 subject,
                 needs=f"the tensors of the architecture: '{printable(name)[: limits.TEXT]}' is {shapes}",
@@ -92,10 +88,10 @@ def _check_shapes(
 
 def _check_examples(examples: int, architecture: Architecture, *, subject: str) -> None:
     """Raise if there are more examples than an attack may allocate images for."""
-    if examples * math.prod(architecture.input_shape) > limits.VALUES:
+    if examples * math.prod(architecture.input_shape) > limits.NUMBERS():
         raise BadFile(
             subject,
-            needs=f"examples of at most {limits.VALUES:,} numbers together",
-            got=f"{examples:,} images {architecture.input_shape}",
-            fix="correct 'examples' in rounds.jsonl",
+            needs=f"examples of at most {limits.NUMBERS():,} numbers together",
+            got=f"{examples:,} {architecture.inputs.nouns} {architecture.input_shape}",
+            fix=f"correct 'examples' in rounds.jsonl, or {limits.NUMBERS.advice}",
         )

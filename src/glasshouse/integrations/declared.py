@@ -13,14 +13,12 @@ from glasshouse.integrations.recording import Recording, terms_in
 from glasshouse.interfaces import stated_training
 from glasshouse.modalities.base import Modality
 from glasshouse.models import build as models
+from glasshouse.outside import limits
 from glasshouse.outside.schema import freeze
 from glasshouse.settings import NORMALISATION, Optimizer, Training
 from glasshouse.tasks.base import Task
 from glasshouse.transcript.record import Keep
 from glasshouse.wire import Architecture, Terms
-
-MOST_BYTES: Final = 20 * 2**30
-"""Default maximum size of a capture: 20 GiB."""
 
 BATCH: Final = 32
 """Examples in a step, where nobody says."""
@@ -38,7 +36,7 @@ def start(
     *,
     config: Mapping[str, Any] | None = None,
     keep: Keep | None = None,
-    most_bytes: int = MOST_BYTES,
+    most_bytes: int | None = None,
 ) -> Recording:
     """A recording in a new ``folder``.
 
@@ -48,7 +46,8 @@ def start(
         declared: terms that the operator stated.
         config: of the run: terms that are not stated are read from it, else assumed.
         keep: what to store; None: everything.
-        most_bytes: maximum size of stored tensors.
+        most_bytes: maximum size of stored tensors; None: ``GLASSHOUSE_MOST_CAPTURE_BYTES``, else half of what
+            is free on the disk.
 
     Raises:
         BadValue: terms out of range.
@@ -70,7 +69,7 @@ def start(
         origins=origins,
         network=network,
         keep=keep or Keep(),
-        most_bytes=most_bytes,
+        most_bytes=limits.capture_bytes(place) if most_bytes is None else most_bytes,
     )
 
 

@@ -135,6 +135,7 @@ class _Round:
     Attributes:
         sent: content of the broadcast to all, for comparison with what each client is sent.
         buffers: of the broadcast to all: the untrained tensors, to which changes are added.
+        stored: tensors of the broadcast to all and of those to single clients, read from the disk.
         asked: clients that received an instruction.
         missing: clients with no stored answer yet, with the error that they returned instead.
         secure: single updates are masked.
@@ -142,6 +143,7 @@ class _Round:
 
     sent: object = None
     buffers: Mapping[str, Tensor] = field(default_factory=dict)
+    stored: dict[int | None, Mapping[str, Tensor]] = field(default_factory=dict)
     asked: dict[int, None] = field(default_factory=dict)
     missing: dict[int, str] = field(default_factory=dict)
     secure: bool = False
@@ -158,7 +160,7 @@ class Recording:
         origins: where each term about local training comes from; assumed ones are read from messages.
         network: provides the names of tensors.
         keep: what to store.
-        most_bytes: maximum size of stored tensors; nothing is recorded after that.
+        most_bytes: maximum size of stored tensors; a message that would exceed it ends the recording.
     """
 
     folder: Path
@@ -169,6 +171,7 @@ class Recording:
     most_bytes: int
     _writer: TranscriptWriter = field(init=False)
     _full: bool = False
+    _sent: bool = False
     _clients: dict[Node, int] = field(default_factory=dict)
     _nodes: set[Node] = field(default_factory=set)
     _rounds: dict[int, _Round] = field(default_factory=dict)
@@ -177,7 +180,7 @@ class Recording:
     _lock: Lock = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
-        self._writer = TranscriptWriter(folder=self.folder / "transcript", durable=True)
+        self._writer = TranscriptWriter(folder=self.folder / "transcript", durable=True, keep=self.keep)
 
     def available(self, nodes: Iterable[Node]) -> None:
         """Record which nodes take part in the federation."""
@@ -302,15 +305,22 @@ class Recording:
         self._update_terms(this)
         if one.load is None or (this.sent is not None and one.content == this.sent):
             return
-        start = {n: t for n, t in self.network.state_dict().items() if covers(self._apart, n)}
-        tensors = {**start, **self._named(one.load())}  # what does not travel is known as it started
+        tensors = self._named(one.load())
+        if not self._sent:  # what does not travel is known as it started: stored once
+            tensors = {**self._resting(), **tensors}
         addressed = None if this.sent is None else client
         if addressed is None:
             trained = dict(self.network.named_parameters())
             this.sent = one.content
             this.buffers = {name: t for name, t in tensors.items() if name not in trained}
         architecture = self.terms.architecture
-        self._store(Broadcast(round=number, architecture=architecture, tensors=tensors, client=addressed))
+        sent = Broadcast(round=number, architecture=architecture, tensors=tensors, client=addressed)
+        if isinstance(stored := self._store(sent, partial=self._sent), Broadcast):
+            self._sent = True
+            this.stored[addressed] = stored.tensors
+
+    def _resting(self) -> dict[str, Tensor]:
+        return {n: t for n, t in self.network.state_dict().items() if covers(self._apart, n)}
 
     def _answer(self, number: int, client: int, reply: Reply) -> None:
         this = self._rounds.get(number)
@@ -357,8 +367,9 @@ class Recording:
         buffers = {name: t for name, t in tensors.items() if name not in trained}
         if reply.kind == "delta":
             buffers = {name: this.buffers[name] + t for name, t in buffers.items() if name in this.buffers}
-        if reply.kind != self.terms.sends:
-            self.terms = replace(self.terms, sends=reply.kind)
+        kind: Kind = "delta" if self.keep.deltas and this.stored else reply.kind
+        if kind != self.terms.sends:
+            self.terms = replace(self.terms, sends=kind)
             self._writer.terms(self.terms)
         self._store(
             Update(
@@ -369,7 +380,8 @@ class Recording:
                 examples=reply.examples,
                 steps=self._steps(reply.examples) if reply.steps is None else reply.steps,
                 buffers=buffers,
-            )
+            ),
+            this.stored.get(client, this.stored.get(None)),
         )
 
     def _close_before(self, number: float) -> None:
@@ -378,7 +390,7 @@ class Recording:
             for client, reason in this.missing.items():
                 self._store(Dropout(round=open_, client=client, reason=reason))
             this.missing.clear()
-            this.sent, this.buffers = None, {}  # frees memory of the model's size
+            this.sent, this.buffers, this.stored = None, {}, {}  # frees memory of the model's size
 
     def _update_terms(self, this: _Round) -> None:
         """Rewrite the terms if the observed ones have changed."""
@@ -396,10 +408,21 @@ class Recording:
         self._writer.terms(self.terms)
         write_json(self.folder / ORIGINS, self.origins)
 
-    def _store(self, message: WireMessage) -> None:
-        stored = None if self._full else self.keep.cut(message)
-        if stored is not None:
-            self._writer.append(stored)
-        if not self._full and self._writer.written >= self.most_bytes:
+    def _store(
+        self, message: WireMessage, received: Mapping[str, Tensor] | None = None, *, partial: bool = False
+    ) -> WireMessage | None:
+        """Write what is kept of a message; return it as it is read from the disk. None: nothing was kept."""
+        kept = None if self._full else self.keep.cut(message, received)
+        if kept is None:
+            return None
+        size = (
+            0 if isinstance(kept, ClientMetrics | Dropout) else sum(t.nbytes for t in kept.tensors.values())
+        )
+        if self._writer.written + size > self.most_bytes:
             self._full = True
-            _LOG.warning("capture: %d bytes are stored, nothing more is recorded", self._writer.written)
+            _LOG.warning(
+                "capture: %d bytes are stored, and nothing more is recorded: most_bytes, or %s, allows %d",
+                self._writer.written, limits.CAPTURE, self.most_bytes,
+            )  # fmt: skip
+            return None
+        return self._writer.append(kept, partial=partial)

@@ -41,7 +41,7 @@ def outline(architecture: Architecture) -> dict[str, Tensor]:
             "cannot be built on torch's meta device",
         ) from error
     total = sum(t.numel() for t in state.values())
-    if total > limits.VALUES:
+    if total > limits.NUMBERS():
         raise _too_large(subject, f"{total:,} numbers in all its tensors")
     return state
 
@@ -54,6 +54,7 @@ class _Measured(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         super().__init__()  # type: ignore[no-untyped-call]  # as above
         self._subject = subject
         self._operations = 0
+        self._most = limits.NUMBERS()
 
     def __torch_dispatch__(
         self,
@@ -68,7 +69,7 @@ class _Measured(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
             raise _too_large(self._subject, f"more than {limits.OPERATIONS:,} steps to build it")
         out = func(*args, **dict(kwargs or {}))
         largest = max((t.numel() for t in tree_leaves(out) if isinstance(t, Tensor)), default=0)
-        if largest > limits.VALUES:
+        if largest > self._most:
             raise _too_large(self._subject, f"a tensor of {largest:,}")
         return out
 
@@ -76,7 +77,7 @@ class _Measured(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
 def _too_large(subject: str, got: str) -> BadFile:
     return BadFile(
         subject,
-        needs=f"a model of at most {limits.VALUES:,} numbers",
+        needs=f"a model of at most {limits.NUMBERS():,} numbers",
         got=got,
-        fix="check width, classes and input_shape; the limits are listed in docs/transcript.md",
+        fix=f"check width, classes and input_shape, or {limits.NUMBERS.advice}",
     )

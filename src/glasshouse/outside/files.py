@@ -102,8 +102,8 @@ def _entries(folder: Path, *, subject: str) -> list[os.DirEntry[str]]:
         raise unreadable(folder, error, subject=subject) from error
 
 
-def check_size(size: int, most: int, *, subject: str) -> None:
-    """Refuse a file of more than ``most`` bytes.
+def check_size(size: int, most: int, *, subject: str, fix: str = "") -> None:
+    """Refuse a file of more than ``most`` bytes; ``fix``: the advice, where that is a setting.
 
     Raises:
         BadFile: it is larger.
@@ -113,7 +113,7 @@ def check_size(size: int, most: int, *, subject: str) -> None:
             subject,
             needs=f"at most {most:,} bytes",
             got=f"{size:,}",
-            fix="the limits are listed in docs/transcript.md: get the right file",
+            fix=fix or "the limits are listed in docs/transcript.md: get the right file",
         )
 
 

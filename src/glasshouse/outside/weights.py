@@ -18,10 +18,6 @@ from glasshouse.outside.files import check_size, check_unpacked, damaged, printa
 from glasshouse.outside.kinds import refuse_foreign
 from glasshouse.store import read_json, read_tensors
 
-MOST_SHARDS: Final = 1000
-"""Largest number of files of one checkpoint."""
-
-
 _SHARD: Final = re.compile(r"(.+)-(\d{5})-of-(\d{5})(\.\w+)")
 _INDEX: Final = ".index.json"
 _WRAPPERS: Final = ("state_dict", "model_state_dict", "model", "module")
@@ -47,7 +43,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     if (shard := _SHARD.fullmatch(path.name)) is not None and path.is_file():
         stem, _, total, ending = shard.groups()
         names = [f"{stem}-{number:05d}-of-{total}{ending}" for number in range(1, int(total) + 1)]
-        return _joined([path.with_name(name) for name in names[:MOST_SHARDS]], subject=subject)
+        return _joined([path.with_name(name) for name in names[: limits.SHARDS]], subject=subject)
     return _read_file(path)
 
 
@@ -74,8 +70,8 @@ def _listed(index: Path) -> list[Path]:
         isinstance(value, str) for value in named.values()
     ) else []  # fmt: skip
     plain = all(Path(name).name == name and not name.endswith(_INDEX) for name in files)
-    if not files or len(files) > MOST_SHARDS or not plain:
-        raise damaged(subject, needs=f"a weight_map to 1 to {MOST_SHARDS} files beside it", got="another")
+    if not files or len(files) > limits.SHARDS or not plain:
+        raise damaged(subject, needs=f"a weight_map to 1 to {limits.SHARDS} files beside it", got="another")
     return [index.with_name(name) for name in files]
 
 
@@ -89,7 +85,8 @@ def _joined(parts: Sequence[Path], *, subject: str) -> dict[str, Tensor]:
             got=f"{len(missing)} of {len(parts)} missing: {', '.join(map(printable, missing[:2]))}",
             fix="put them into one folder",
         )
-    check_size(sum(part.stat().st_size for part in parts), limits.FILE_BYTES, subject=subject)
+    size = sum(part.stat().st_size for part in parts)
+    _check_weights(size, subject=subject)
     tensors: dict[str, Tensor] = {}
     for part in parts:
         own = _read_file(part)
@@ -105,11 +102,12 @@ def _read_file(path: Path) -> dict[str, Tensor]:
     subject = f"file '{path}'"
     refuse_foreign(path, subject=subject)
     if path.suffix == ".safetensors" or _is_safetensors(path):
-        return read_tensors(path, most=limits.FILE_BYTES)
+        _check_weights(path.stat().st_size, subject=subject)
+        return read_tensors(path)
     if not path.is_file():
         raise unreadable(path, subject=subject)
     size = path.stat().st_size
-    check_size(size, limits.FILE_BYTES, subject=subject)
+    _check_weights(size, subject=subject)
     if path.suffix == ".npz":
         return _from_arrays(path, subject)
     content: Any = _unpickled(path, size, subject)
@@ -122,6 +120,10 @@ def _read_file(path: Path) -> dict[str, Tensor]:
     tensors = {str(name): tensor for name, tensor in content.items()}
     _check_backed(tensors, subject=subject)
     return tensors
+
+
+def _check_weights(size: int, *, subject: str) -> None:
+    check_size(size, limits.WEIGHT_BYTES(), subject=subject, fix=limits.WEIGHT_BYTES.advice)
 
 
 def _is_safetensors(path: Path) -> bool:
@@ -176,7 +178,7 @@ def _check_backed(tensors: Mapping[str, Tensor], *, subject: str) -> None:
     for name, t in tensors.items():
         total += 0 if t.is_nested else t.numel()
         is_dense = t.layout is torch.strided and t.device.type == "cpu" and not t.is_nested
-        if total > limits.VALUES:
+        if total > limits.NUMBERS():
             got = f"{total:,} in all, with shape {tuple(t.shape)}"
         elif is_dense and t.numel() * t.element_size() > t.untyped_storage().nbytes():
             got = f"{t.numel():,} numbers made of {t.untyped_storage().nbytes():,} bytes"
@@ -184,7 +186,8 @@ def _check_backed(tensors: Mapping[str, Tensor], *, subject: str) -> None:
             continue
         raise BadFile(
             subject,
-            needs=f"at most {limits.VALUES:,} numbers, each of them in the file",
+            needs=f"at most {limits.NUMBERS():,} numbers, each of them in the file",
             got=f"'{printable(name)}': {got}",
-            fix="have copies saved: {name: t.clone() for name, t in model.state_dict().items()}",
+            fix="have copies saved: {name: t.clone() for name, t in model.state_dict().items()}, or "
+            + limits.NUMBERS.advice,
         )

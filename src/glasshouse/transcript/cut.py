@@ -16,6 +16,7 @@ from torch import Tensor
 
 from glasshouse.errors import Undefined
 from glasshouse.interfaces import traits_if_known
+from glasshouse.tensors import Lazy, derive
 from glasshouse.transcript.grants import Cohort, Grants
 from glasshouse.transcript.record import RoundRecord, Transcript
 from glasshouse.transcript.threat import Threat
@@ -102,7 +103,9 @@ def _as_change(message: M, received: Broadcast, weight: float = 1.0) -> M:
     if message.kind != "parameters":
         return message
     before = received.tensors
-    changes = {n: t - weight * before[n].to(t.dtype) for n, t in message.tensors.items() if n in before}
+    changes = derive(
+        message.tensors, lambda name, t: t - weight * before[name].to(t.dtype), keep=before.__contains__
+    )
     return replace(message, kind="delta", tensors=changes)
 
 
@@ -136,23 +139,24 @@ def _sum(this: RoundView, after: RoundView, cohort: Cohort, terms: Terms) -> Agg
     """
     step = terms.server_rate * (-terms.rate(this.round) if terms.sends == "gradient" else 1.0)
     before, now = this.broadcast.tensors, after.broadcast.tensors
-    change = {
-        name: now[name].double() - t.double()
-        for name, t in before.items()
-        if name in now and t.is_floating_point()
-    }
-    if not step or not change:
+    shared = [name for name in before if name in now and before[name].is_floating_point()]
+    if not step or not shared:
         raise Undefined(
             f"sum of round {this.round} from successive models",
             needs="a server that steps, and parameters in both broadcasts",
-            got=f"server rate {terms.server_rate}, {len(change)} shared parameters",
+            got=f"server rate {terms.server_rate}, {len(shared)} shared parameters",
             fix="watch as the server, or attack other rounds",
         )
     answered = len(cohort.selected) - len(cohort.dropped)
+
+    def made(name: str) -> Tensor:
+        return (now[name].double() - before[name].double()) * (answered / step)
+
+    change = Lazy(lambda: shared, made, lambda: sum(2 * before[name].nbytes for name in shared))
     return Aggregate(
         round=this.round,
         kind="gradient" if terms.sends == "gradient" else "delta",
-        tensors={name: t * (answered / step) for name, t in change.items()},
+        tensors=change if isinstance(before, Lazy) else dict(change),
         weight=float(answered),
         **vars(cohort),
     )

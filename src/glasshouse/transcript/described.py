@@ -29,12 +29,13 @@ from glasshouse.outside.schema import (
     plugin_of,
 )
 from glasshouse.settings import Optimizer, Training
-from glasshouse.store import read_tensors
+from glasshouse.store import TensorFile
 from glasshouse.tasks.base import Task
-from glasshouse.tensors import check_finite
+from glasshouse.tensors import Lazy, check_finite
 from glasshouse.transcript.record import Message
 
 Clients = Annotated[tuple[Client, ...], Field(max_length=limits.CLIENTS)]
+Shards = Annotated[tuple[Text, ...], Field(max_length=limits.SHARDS)]
 
 _FLOATS: Final = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 _INTEGERS: Final = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
@@ -70,12 +71,24 @@ class _Message(Described):
     round: Round
 
 
+class ReferenceFile(Described):
+    """A file of weights outside the transcript, by its name and SHA-256."""
+
+    file: Annotated[str, Field(pattern=r"^[^/\\\x00]{1,200}$")]
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
 class BroadcastLine(_Message):
-    """A line of kind ``broadcast``; ``base``: file of an earlier one, which has the missing tensors."""
+    """A line of kind ``broadcast``.
+
+    What its files lack is in ``base``, the file of an earlier one, and in ``reference``, a frozen base model.
+    """
 
     message: Literal["broadcast"]
     file: Text
+    more: Shards = ()
     base: Text = ""
+    reference: ReferenceFile | None = None
     architecture: ArchitectureFile
     client: Client | None = None
 
@@ -85,6 +98,8 @@ class UpdateLine(_Message):
 
     message: Literal["update"]
     file: Text
+    more: Shards = ()
+    rounded: Literal["", "float16", "bfloat16"] = ""
     buffers: tuple[Text, ...] = ()
     client: Client
     kind: wire.Kind
@@ -106,6 +121,7 @@ class AggregateLine(_Message, CohortFile):
 
     message: Literal["aggregate"]
     file: Text
+    more: Shards = ()
     buffers: tuple[Text, ...] = ()
     kind: wire.Kind
     weight: float
@@ -213,19 +229,19 @@ def line_of(raw: object, *, subject: str) -> Line:
     return parse_as(LINES[kind], raw, subject=subject, fix=fix)
 
 
-def message_of(line: Line, tensors: Mapping[str, Tensor], *, subject: str, trust_factory: bool) -> Message:
+def message_of(line: Line, tensors: Lazy, *, subject: str, trust_factory: bool) -> Message:
     """Build a message from its line and tensors. Raises as :func:`architecture_of`."""
-    elsewhere = ("message", "file", "base", "buffers", "architecture")
+    elsewhere = ("message", "file", "more", "base", "reference", "rounded", "buffers", "architecture")
     fields = {k: v for k, v in dict(line).items() if k not in elsewhere}
     match line:
         case BroadcastLine():
             described = architecture_of(line.architecture, subject=subject, trust_factory=trust_factory)
             return wire.Broadcast(**fields, architecture=described, tensors=tensors)
         case UpdateLine():
-            trained, buffers = _apart(tensors, line.buffers)
+            trained, buffers = apart(tensors, line.buffers)
             return wire.Update(**fields, tensors=trained, buffers=buffers)
         case AggregateLine():
-            trained, buffers = _apart(tensors, line.buffers)
+            trained, buffers = apart(tensors, line.buffers)
             return wire.Aggregate(**fields, tensors=trained, buffers=buffers)
         case MetricsLine():
             return wire.ClientMetrics(**fields)
@@ -233,31 +249,36 @@ def message_of(line: Line, tensors: Mapping[str, Tensor], *, subject: str, trust
             return wire.Dropout(**fields)
 
 
-def _apart(
-    tensors: Mapping[str, Tensor], buffers: Sequence[str]
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def apart(tensors: Lazy, buffers: Sequence[str]) -> tuple[Lazy, Mapping[str, Tensor]]:
     """Trained tensors, and the buffers sent beside them."""
-    trained = {name: t for name, t in tensors.items() if name not in buffers}
-    return trained, {name: tensors[name] for name in buffers if name in tensors}
+    if not buffers:
+        return tensors, {}
+    return tensors.only(lambda name: name not in buffers), tensors.only(frozenset(buffers).__contains__)
 
 
 def tensors_of(path: Path, *, subject: str) -> dict[str, Tensor]:
-    """Read tensors of the dtypes that messages may have from a regular file.
+    """Read all tensors, of the dtypes that messages may have, from a regular file.
 
     Raises:
         BadFile: damaged, a mostly sparse file, or tensors of another dtype.
     """
+    file = opened(path, subject=subject)
+    return {name: file.read(name) for name in file.entries}
+
+
+def opened(path: Path, *, subject: str) -> TensorFile:
+    """A regular file with tensors of the dtypes that messages may have. Raises as :func:`tensors_of`."""
     check_holes(path.lstat(), subject=subject)
-    tensors = read_tensors(path)
-    for name, t in tensors.items():
-        if t.dtype not in _FLOATS | _INTEGERS:
+    file = TensorFile(path, subject=subject)
+    for name, entry in file.entries.items():
+        if entry.dtype not in _FLOATS | _INTEGERS:
             raise BadFile(
                 subject,
                 needs="tensors of 16, 32 or 64 bit floats, or of integers",
-                got=f"'{printable(name)}' of {t.dtype}".replace("torch.", ""),
+                got=f"'{printable(name)}' of {entry.dtype}".replace("torch.", ""),
                 fix="convert them before writing",
             )
-    return tensors
+    return file
 
 
 def batch_of(path: Path, architecture: wire.Architecture | None = None) -> wire.Batch:

@@ -5,8 +5,10 @@ line) and one ``.safetensors`` per message with tensors; ``public.safetensors`` 
 ``own/`` and ``grants/`` beside it. Written by a simulation, by a capture, or by hand: see docs/transcript.md.
 """
 
+import logging
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -15,9 +17,10 @@ from torch import Tensor
 
 from glasshouse.errors import BadFile
 from glasshouse.outside import limits
-from glasshouse.outside.files import plain_file, shorten
+from glasshouse.outside.files import check_size, plain_file, shorten
 from glasshouse.outside.schema import parse_as
 from glasshouse.store import (
+    TensorFile,
     append_jsonl,
     read_json,
     read_jsonl,
@@ -27,12 +30,12 @@ from glasshouse.store import (
     write_tensors,
 )
 from glasshouse.tasks.base import Task
-from glasshouse.tensors import check_finite
+from glasshouse.tensors import Lazy, check_finite, derive, finite_fault
 from glasshouse.transcript import described
 from glasshouse.transcript.grants import Cohort, Grants
-from glasshouse.transcript.record import Log, Message, Transcript
+from glasshouse.transcript.record import Keep, Log, Message, Transcript
+from glasshouse.transcript.reference import find_reference, name_reference
 from glasshouse.wire import (
-    Aggregate,
     Architecture,
     Broadcast,
     ClientMetrics,
@@ -45,6 +48,7 @@ from glasshouse.wire import (
 __all__ = [
     "describe_architecture",
     "read_grants",
+    "read_index",
     "read_own",
     "read_terms",
     "read_transcript",
@@ -53,8 +57,15 @@ __all__ = [
     "write_transcript",
 ]
 
+_LOG = logging.getLogger(__name__)
 FORMAT: Final = 2
-Files = dict[str, Mapping[str, Tensor]]
+SHARD: Final = 2**30
+"""Bytes of tensors (1 GiB) from which on a message is written to several files."""
+OPEN: Final = 64
+"""Files whose headers are kept."""
+Files = dict[str, Lazy]
+_NOTHING: Final = Lazy(tuple, dict[str, Tensor]().__getitem__, int)
+_NARROW: Final = (torch.float16, torch.bfloat16)
 
 
 @final
@@ -63,19 +74,22 @@ class TranscriptWriter:
     """Writes a transcript. With :meth:`append`, messages written before survive any later failure.
 
     Tensors that equal those of the first broadcast (a frozen base model) are not written again: the line
-    names the first broadcast's file instead.
+    names the first broadcast's file instead. One tensor is held at a time.
 
     Args:
         folder: of the transcript; created as needed.
         durable: fsync after every file and line.
+        keep: says what is rounded, and names a base model that is not stored.
     """
 
     folder: Path
     durable: bool = False
+    keep: Keep = field(default_factory=Keep)
     written: int = 0
     _count: int = 0
-    _first: Mapping[str, Tensor] = field(default_factory=dict)
+    _first: Lazy | None = None
     _first_file: str = ""
+    _stored: dict[int, tuple[Message, dict[str, Any]]] = field(default_factory=dict)
 
     def terms(self, terms: Terms) -> None:
         """Write ``terms.json`` (and public data), replacing an existing file."""
@@ -91,37 +105,165 @@ class TranscriptWriter:
             write_tensors(self.folder / "public.safetensors", public)
         write_json(self.folder / "terms.json", {"format": FORMAT, **plain})
 
-    def append(self, message: Message) -> None:
-        """Write one message: its tensors first, then its line."""
-        append_jsonl(self.folder / "rounds.jsonl", self.line(message), durable=self.durable)
+    def append(self, message: Message, *, partial: bool = False) -> Message:
+        """Write one message, its tensors first, then its line; return it with tensors read from there.
 
-    def line(self, message: Message) -> dict[str, Any]:
+        Args:
+            message: what was sent.
+            partial: a broadcast whose missing tensors are those of the first one.
+        """
+        line = self._write(message, partial=partial)
+        append_jsonl(self.folder / "rounds.jsonl", line, durable=self.durable)
+        return self._read(line, message)
+
+    def store(self, message: Message) -> Message:
+        """Write the tensors of a message now, and its line with :meth:`finish`; return it as it is read."""
+        line = self._write(message)
+        stored = self._read(line, message)
+        self._stored[id(stored)] = stored, line
+        return stored
+
+    def finish(self, transcript: Transcript) -> None:
+        """Write terms and lines, and tensors that are not stored; ``rounds.jsonl`` last.
+
+        A folder without it is unfinished.
+        """
+        lines = []
+        for message in (message for record in transcript.rounds for message in record.messages()):
+            known = self._stored.get(id(message))
+            lines.append(self._write(message) if known is None else known[1])
+        self.terms(transcript.terms)
+        write_jsonl(self.folder / "rounds.jsonl", lines)
+
+    def _write(self, message: Message, *, partial: bool = False) -> dict[str, Any]:
         """Write the tensors of ``message``; return its line of ``rounds.jsonl``."""
         kind = "metrics" if isinstance(message, ClientMetrics) else type(message).__name__.lower()
         if isinstance(message, ClientMetrics | Dropout):
             return {"message": kind, **asdict(message)}
-        name = f"{self._count:06d}.safetensors"
-        self._count += 1
         plain = {k: v for k, v in vars(message).items() if k not in ("tensors", "buffers", "architecture")}
-        line = {"message": kind, "file": name, **plain}
+        line = {"message": kind, "file": f"{self._count:06d}.safetensors", **plain}
+        parts = [message.tensors]
+        if self.keep.rounded and isinstance(message, Update):
+            narrow = getattr(torch, self.keep.rounded)
+            rounded = {n: t.to(narrow) if t.dtype is torch.float32 else t for n, t in message.tensors.items()}
+            if not finite_fault(rounded):  # else too large for the type: stored as they are
+                line["rounded"], parts = self.keep.rounded, [rounded]
         if isinstance(message, Broadcast):
             line["architecture"] = describe_architecture(message.architecture)
-        tensors = message.tensors
-        if isinstance(message, Update | Aggregate) and message.buffers:
-            line, tensors = {**line, "buffers": list(message.buffers)}, {**tensors, **message.buffers}
-        if isinstance(message, Broadcast) and self._first:
-            changed = {n: t for n, t in tensors.items() if not _same(t, self._first.get(n))}
-            if len(changed) < len(tensors):
-                line, tensors = {**line, "base": self._first_file}, changed
-        elif isinstance(message, Broadcast):
-            self._first, self._first_file = dict(tensors), name
-        write_tensors(self.folder / name, tensors, durable=self.durable)
-        self.written += sum(t.nbytes for t in tensors.values())
+            stated, parts = self._beside_what_is_stored(message.tensors, partial=partial)
+            line |= stated
+        elif message.buffers:
+            line["buffers"] = list(message.buffers)
+            parts.append(message.buffers)
+        if more := self._write_files(line["file"], parts):
+            line["more"] = more
+        self._count += 1
+        if isinstance(message, Broadcast) and self._first is None:
+            self._first, self._first_file = (
+                _contents(self.folder, line, subject="the first broadcast"),
+                line["file"],
+            )
         return line
 
+    def _beside_what_is_stored(
+        self, tensors: Mapping[str, Tensor], *, partial: bool
+    ) -> tuple[dict[str, Any], list[Mapping[str, Tensor]]]:
+        """What the line of a broadcast says about tensors stored elsewhere, and those that are not."""
+        stated: dict[str, Any] = {}
+        kept: frozenset[str] = frozenset()
+        if self._first is not None:
+            first = self._first
+            kept = frozenset(n for n, t in tensors.items() if n in first and _same(t, first[n]))
+            stated = {"base": self._first_file} if kept or partial else {}
+        elif self.keep.base is not None and (kept := _all_in(self.keep.base, tensors)):
+            stated = {"reference": name_reference(self.keep.base).model_dump()}
+        return stated, [derive(tensors, lambda _, t: t, keep=lambda name: name not in kept)]
 
-def _same(one: Tensor, other: Tensor | None) -> bool:
-    return other is not None and one.dtype == other.dtype and torch.equal(one, other)
+    def _write_files(self, name: str, parts: list[Mapping[str, Tensor]]) -> list[str]:
+        """Write tensors to a file, or to several; return the names of those after the first."""
+        shards: list[list[tuple[Mapping[str, Tensor], str]]] = [[]]
+        size = 0
+        for part in parts:
+            for key in part:
+                t = part[key]
+                size += t.nbytes
+                self.written += t.nbytes
+                if size > SHARD and shards[-1]:
+                    size = t.nbytes
+                    shards.append([])
+                shards[-1].append((part, key))
+        stem = name.removesuffix(".safetensors")
+        names = [name, *(f"{stem}-{number:03d}.safetensors" for number in range(1, len(shards)))]
+        for place, shard in zip(names, shards, strict=True):
+            write_tensors(self.folder / place, _picked(shard), durable=self.durable)
+        return names[1:]
+
+    def _read(self, line: Mapping[str, Any], message: Message) -> Message:
+        if isinstance(message, ClientMetrics | Dropout):
+            return message
+        tensors = _contents(self.folder, line, subject=f"{line['message']} of round {message.round}")
+        if isinstance(message, Broadcast):
+            if "base" in line and self._first is not None:
+                tensors = tensors.over(self._first)
+            return replace(message, tensors=tensors)
+        trained, buffers = described.apart(tensors, line.get("buffers", ()))
+        return replace(message, tensors=trained, buffers=buffers)
+
+
+def _picked(shard: list[tuple[Mapping[str, Tensor], str]]) -> Lazy:
+    """The tensors of a shard, from where they are."""
+    owners = {key: part for part, key in shard}
+    return Lazy(lambda: owners, lambda key: owners[key][key], int)
+
+
+def _all_in(reference: Path, tensors: Mapping[str, Tensor]) -> frozenset[str]:
+    """The names in a base model's file, if all are among ``tensors`` with the same numbers; else none."""
+    file = TensorFile(reference)
+    alike = all(name in tensors and _same(tensors[name], file.read(name)) for name in file.entries)
+    if not alike:
+        _LOG.warning("base model '%s': the broadcast has other numbers, and is stored in full", reference)
+    return frozenset(file.entries) if alike else frozenset()
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return one.dtype == other.dtype and one.shape == other.shape and torch.equal(one.cpu(), other)
+
+
+def _contents(folder: Path, line: Mapping[str, Any], *, subject: str) -> Lazy:
+    """The tensors in the files of a line, checked whenever they are read."""
+    names = (line["file"], *line.get("more", ()))
+
+    def entries() -> dict[str, TensorFile]:
+        files = [_header(folder, name, subject) for name in names]
+        return {key: file for file in files for key in file.entries}
+
+    def make(key: str) -> Tensor:
+        t = entries()[key].read(key)
+        check_finite({key: t}, subject=subject)
+        return t.float() if line.get("rounded") and t.dtype in _NARROW else t
+
+    own = Lazy(entries, make, lambda: sum((folder / name).stat().st_size for name in names))
+    if (named := line.get("reference")) is None:
+        return own
+    stated = described.ReferenceFile.model_validate(named)
+
+    def base() -> TensorFile:
+        return find_reference(stated, subject=subject)
+
+    return own.over(Lazy(lambda: base().entries, lambda key: base().read(key), lambda: base().size))
+
+
+def _header(folder: Path, name: str, subject: str) -> TensorFile:
+    path = plain_file(folder, name, subject=subject)
+    status = path.lstat()
+    return _header_of(path, status.st_mtime_ns, status.st_size, subject)
+
+
+@lru_cache(maxsize=OPEN)
+def _header_of(path: Path, changed: int, size: int, subject: str) -> TensorFile:
+    """The header of a file that was last changed then."""
+    del changed, size
+    return described.opened(path, subject=subject)
 
 
 def describe_architecture(architecture: Architecture) -> dict[str, Any]:
@@ -141,36 +283,44 @@ def describe_architecture(architecture: Architecture) -> dict[str, Any]:
 
 def write_transcript(transcript: Transcript, folder: Path) -> None:
     """Write ``transcript`` to ``folder``, with ``rounds.jsonl`` last: a folder without it is unfinished."""
-    writer = TranscriptWriter(folder=folder)
-    lines = [writer.line(message) for record in transcript.rounds for message in record.messages()]
-    writer.terms(transcript.terms)
-    write_jsonl(folder / "rounds.jsonl", lines)
+    TranscriptWriter(folder=folder).finish(transcript)
 
 
-def read_transcript(folder: Path, *, trust_factory: bool = False, contents: bool = True) -> Transcript:
-    """Read an untrusted transcript folder.
+def read_transcript(folder: Path, *, trust_factory: bool = False) -> Transcript:
+    """Read an untrusted transcript folder, but no tensor: each is read, and checked, when it is asked for.
 
     Args:
         folder: of the transcript; only regular files in it are opened.
         trust_factory: allow an architecture ``module:factory``, whose module will be imported to build it.
-        contents: False: leave updates and sums without tensors, and do not open their files.
 
     Raises:
         BadFile: missing or corrupt files, links, a newer format, an unknown message, an architecture that is
-            not registered, a number outside the limits (see :mod:`glasshouse.outside.limits`).
-        BadValue: a tensor is empty or not finite.
+            not registered, a number outside the limits (see :mod:`glasshouse.outside.limits`). Of the files
+            of tensors, which may also be damaged: where they are read.
+        BadValue: where a tensor is read that is empty or not finite.
     """
     subject = f"transcript '{folder.name}'"
     log = Log(terms=read_terms(folder, trust_factory=trust_factory))
     files: Files = {}
-    rows = read_jsonl(plain_file(folder, "rounds.jsonl", subject=subject), most=limits.JSONL_BYTES)
-    for number, row in enumerate(rows, start=1):
+    for number, row in enumerate(read_index(folder), start=1):
         line = described.line_of(row, subject=f"{subject}, line {number} of rounds.jsonl")
         who = f" of client {line.client}" if isinstance(line, described.UpdateLine) else ""
         where = f"{subject}, {line.message}{who} of round {line.round}"
-        tensors = _tensors_of(line, folder, files, subject=where, contents=contents)
+        tensors = _tensors_of(line, folder, files, subject=where)
         log.record(described.message_of(line, tensors, subject=where, trust_factory=trust_factory))
     return log.transcript()
+
+
+def read_index(folder: Path) -> list[Any]:
+    """The lines of ``rounds.jsonl``, as they stand there.
+
+    Raises:
+        BadFile: missing, larger than ``GLASSHOUSE_MOST_INDEX_BYTES`` allows, or a line is not JSON.
+    """
+    subject = f"transcript '{folder.name}'"
+    path, limit = plain_file(folder, "rounds.jsonl", subject=subject), limits.INDEX_BYTES
+    check_size(path.stat().st_size, limit(), subject=f"file '{path}'", fix=limit.advice)
+    return read_jsonl(path, most=limit())
 
 
 def read_terms(folder: Path, *, trust_factory: bool = False) -> Terms:
@@ -292,29 +442,27 @@ def read_grants(folder: Path, *, task: Task | None = None) -> Grants:
     )
 
 
-def _tensors_of(
-    line: described.Line, folder: Path, files: Files, *, subject: str, contents: bool
-) -> Mapping[str, Tensor]:
-    """The tensors of a line, merged with those of its base broadcast; added to ``files``.
+def _tensors_of(line: described.Line, folder: Path, files: Files, *, subject: str) -> Lazy:
+    """The tensors of a line, over those of its base broadcast; added to ``files``.
 
     Raises:
-        BadFile: a file used twice, in another folder or damaged, or a missing base broadcast.
-        BadValue: a tensor is empty or not finite.
+        BadFile: a file used twice or in another folder, or a missing base broadcast.
     """
     if not isinstance(line, described.BroadcastLine | described.UpdateLine | described.AggregateLine):
-        return {}
+        return _NOTHING
     base = line.base if isinstance(line, described.BroadcastLine) else ""
-    if line.file in files or "/" in line.file or (base and base not in files):
+    named = (line.file, *line.more)
+    used = any(name in files or "/" in name for name in named) or len(set(named)) < len(named)
+    if used or (base and base not in files):
         raise BadFile(
             subject,
             needs="a file of its own beside rounds.jsonl" + (", and a broadcast before it" if base else ""),
             got=shorten(line.file) + (f" on top of {shorten(base)}" if base else ""),
             fix="correct rounds.jsonl: one line, one file",
         )
-    own: dict[str, Tensor] = {}
-    if contents or isinstance(line, described.BroadcastLine):
-        own = described.tensors_of(plain_file(folder, line.file, subject=subject), subject=subject)
-        check_finite(own, subject=subject)
-    tensors = {**files[base], **own} if base else own
-    files[line.file] = tensors if isinstance(line, described.BroadcastLine) else {}
+    tensors = _contents(folder, line.model_dump(), subject=subject)
+    tensors = tensors.over(files[base]) if base else tensors
+    files |= dict.fromkeys(named, _NOTHING)
+    if isinstance(line, described.BroadcastLine):
+        files[line.file] = tensors
     return tensors

@@ -1,11 +1,13 @@
 """All messages of a federation in memory, and the policy for which of them are recorded."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, final
+from pathlib import Path
+from typing import Any, Literal, final
 
 from torch import Tensor
 
+from glasshouse.tensors import derive
 from glasshouse.wire import CONTROL, Aggregate, Broadcast, ClientMetrics, Dropout, Terms, Update
 
 Message = Broadcast | Update | Aggregate | ClientMetrics | Dropout
@@ -22,15 +24,28 @@ class Keep:
             last value of every tensor, so that it can be read alone.
         clients: clients whose single updates are stored; None: all.
         tensors: prefixes of the names of an update's tensors that are stored; an empty string: all.
+        deltas: updates that are new parameters are stored as their change, where the broadcast is known.
+        rounded: floating-point type in which float32 tensors of updates are stored, in half the space;
+            empty: as they are. An attack then sees what rounding left.
+        base: a safetensors file of a frozen base model, which a first broadcast that holds all its tensors
+            names by its hash instead of storing them; None: there is none.
     """
 
     updates: frozenset[int] | None = None
     broadcasts: frozenset[int] | None = None
     clients: frozenset[int] | None = None
     tensors: tuple[str, ...] = ("",)
+    deltas: bool = False
+    rounded: Literal["", "float16", "bfloat16"] = ""
+    base: Path | None = None
 
-    def cut(self, message: Message) -> Message | None:
-        """The part of ``message`` to store; None: nothing. Sums, metrics and dropouts are always stored."""
+    def cut(self, message: Message, received: Mapping[str, Tensor] | None = None) -> Message | None:
+        """The part of ``message`` to store; None: nothing. Sums, metrics and dropouts are always stored.
+
+        Args:
+            message: as it was sent.
+            received: the tensors that the client of an update trained on; None: not known.
+        """
         if isinstance(message, Broadcast):
             return message if self.broadcasts is None or message.round in self.broadcasts else None
         if not isinstance(message, Update):
@@ -39,10 +54,13 @@ class Keep:
             self.clients is not None and message.client not in self.clients
         ):
             return None
-        if self.tensors == ("",):
-            return message
-        tensors = {n: t for n, t in message.tensors.items() if n.startswith(self.tensors)}
-        return replace(message, tensors=tensors, buffers={})
+        if self.tensors != ("",):
+            kept = derive(message.tensors, lambda _, t: t, keep=lambda name: name.startswith(self.tensors))
+            message = replace(message, tensors=kept, buffers={})
+        if self.deltas and message.kind == "parameters" and received is not None:
+            change = derive(message.tensors, lambda name, t: t - received[name].to(t.dtype))
+            message = replace(message, kind="delta", tensors=change)
+        return message
 
 
 @final
@@ -130,12 +148,15 @@ class Log:
     Args:
         terms: of the federation.
         keep: what to store.
+        store: writes what is kept of a message to the disk, and returns it as it is read from there; None:
+            messages stay in memory.
         servers: the server's own tensors recorded so far, by round.
         pending: the last broadcast that was prepared.
     """
 
     terms: Terms
     keep: Keep = field(default_factory=Keep)
+    store: Callable[[Message], Message] | None = None
     servers: dict[int, dict[str, Tensor]] = field(default_factory=dict)
     pending: Broadcast | None = None
     _messages: dict[int, list[Message]] = field(default_factory=dict)
@@ -174,5 +195,6 @@ class Log:
     def record(self, message: Message) -> None:
         """Record what the keep policy leaves of a message, as it is."""
         if (stored := self.keep.cut(message)) is not None:
-            self._messages.setdefault(stored.round, []).append(stored)
+            kept = stored if self.store is None else self.store(stored)
+            self._messages.setdefault(kept.round, []).append(kept)
             self._records.pop(stored.round, None)  # no longer complete

@@ -70,7 +70,7 @@ def gather(
     key = {
         "version": VERSION,
         "terms": repr(view.terms),
-        "broadcasts": [dict(r.broadcast.tensors) for r in rounds],
+        "broadcasts": [r.broadcast.tensors for r in rounds],
         "sums": sums,
         "given": [{"inputs": b.inputs, "labels": b.labels} for b in batches],
         "property": [looks_for, dict(settings)],

@@ -148,7 +148,7 @@ class SumReader(ABC):
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """One claim per prefix, and the detectors' performance."""
         # A random stream of its own, salted with a digest of the sums: all estimators share the evidence.
-        sums = digest([dict(r.aggregate.tensors) for r in view.rounds[:3] if r.aggregate is not None])
+        sums = digest([r.aggregate.tensors for r in view.rounds[:3] if r.aggregate is not None])
         own = Rng.root(self.method.seed, salt=sums).child("property-evidence")
         evidence = gather(view, self.looks_for, self.settings, method=self.method, rng=own)
         lengths = prefixes(len(evidence.rounds), self.every)

@@ -26,11 +26,11 @@ from glasshouse.audit.log import collect_notes
 from glasshouse.errors import BadFile, GlasshouseError
 from glasshouse.process import flushed_subnormals
 from glasshouse.rng import Rng
-from glasshouse.store import read_jsonl
 from glasshouse.tensors import copy_to
 from glasshouse.transcript.cut import cut
 from glasshouse.transcript.files import (
     read_grants,
+    read_index,
     read_memory,
     read_own,
     read_transcript,
@@ -242,7 +242,7 @@ def units_of(
         return (Unit(),)
     if scope == "round":
         return tuple(Unit(rounds=(r,)) for r in sorted(attacked))
-    lines = read_jsonl(folder / "transcript" / "rounds.jsonl")
+    lines = read_index(folder / "transcript")
     pairs = [(m["round"], m["client"]) for m in lines if m["message"] == "update" and m["round"] in attacked]
     if not pairs:  # hidden by secure_sum or by the threat: one unit, so that the refusal is reported once
         return (Unit(rounds=(min(attacked),)),)
@@ -267,7 +267,7 @@ def _victims_at_once(task: AttackTask) -> int:
     attack = attack_of(task.attack, json.loads(task.arguments))
     if task.unit.client is None or not isinstance(attack, TogetherAttack) or not attack.shares:
         return 1
-    lines = read_jsonl(Path(task.folder) / "transcript" / "rounds.jsonl")
+    lines = read_index(Path(task.folder) / "transcript")
     steps = max((m.get("steps", 1) for m in lines if m["message"] == "update"), default=1)
     if steps > 1:  # steps are simulated one after another: better in separate processes
         return 1

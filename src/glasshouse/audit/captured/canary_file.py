@@ -30,7 +30,7 @@ class Canary(Described):
 
     client: Client
     tensor: Text
-    entry: Annotated[int, Field(ge=0, lt=limits.VALUES)]
+    entry: Annotated[int, Field(ge=0, lt=limits.ENTRIES)]
     included: bool
 
 

@@ -27,7 +27,7 @@ from glasshouse.audit.simulation.record import (
 from glasshouse.errors import Inapplicable
 from glasshouse.scenario.load import read_resolved
 from glasshouse.scenario.spec import Scenario
-from glasshouse.transcript.files import read_memory, read_own, read_transcript
+from glasshouse.transcript.files import TranscriptWriter, read_memory, read_own, read_transcript
 from glasshouse.transcript.record import Log, Transcript
 from glasshouse.wire import Mechanism
 
@@ -79,8 +79,8 @@ def _record_capture(scenario: Scenario, group: Group) -> None:
         folder,
         federation,
         BothSides(log=log, used=dict(truth.used)),
-        read_memory(capture / "adversary"),
-        None,
+        TranscriptWriter(folder=folder / "transcript"),
+        memory=read_memory(capture / "adversary"),
     )
     write_hashes(folder)
     checked = check_terms(capture, transcript, truth)

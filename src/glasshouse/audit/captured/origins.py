@@ -17,9 +17,9 @@ from glasshouse.outside import limits
 from glasshouse.outside.schema import freeze
 from glasshouse.scenario.overrides import PathError, assign, split_assignment
 from glasshouse.settings import Optimizer, Training
-from glasshouse.store import read_json, read_jsonl, write_json, write_jsonl
+from glasshouse.store import read_json, write_json, write_jsonl
 from glasshouse.transcript import described
-from glasshouse.transcript.files import read_terms
+from glasshouse.transcript.files import read_index, read_terms
 from glasshouse.truth.record import Truth
 from glasshouse.truth.recorded import Recorded
 from glasshouse.wire import Terms
@@ -242,7 +242,7 @@ def _steps(terms: Terms, examples: int) -> int:
 def _count_steps_again(capture: Path, before: Terms, after: Terms) -> None:
     """Steps behind updates that were computed from the terms follow them; reported ones stay."""
     place = capture / "transcript" / "rounds.jsonl"
-    lines = read_jsonl(place, most=limits.JSONL_BYTES)
+    lines = read_index(place.parent)
     changed = False
     for line in lines:
         if line.get("message") == "update" and line.get("steps") == _steps(before, line["examples"]):
@@ -255,7 +255,7 @@ def _count_steps_again(capture: Path, before: Terms, after: Terms) -> None:
 def _count_examples_again(capture: Path, terms: Terms, truth: Truth) -> str:
     """Correct counts of examples that are counts of batches, as test clients show; a sentence, or nothing."""
     place = capture / "transcript" / "rounds.jsonl"
-    lines = read_jsonl(place, most=limits.JSONL_BYTES)
+    lines = read_index(place.parent)
     updates = [line for line in lines if line.get("message") == "update"]
     known = {(line["round"], line["client"]): line for line in updates}
     pairs = [(len(used.rows()), known[key]["examples"]) for key, used in truth.used.items() if key in known]

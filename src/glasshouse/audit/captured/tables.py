@@ -6,7 +6,8 @@ from typing import Any
 from glasshouse.errors import BadFile
 from glasshouse.outside import limits
 from glasshouse.scenario.spec import Federation
-from glasshouse.store import read_json, read_jsonl
+from glasshouse.store import read_json
+from glasshouse.transcript.files import read_index
 
 
 def captured_tables(capture: Path) -> dict[str, Any]:
@@ -17,7 +18,7 @@ def captured_tables(capture: Path) -> dict[str, Any]:
     """
     folder = capture / "transcript"
     terms = read_json(folder / "terms.json", most=limits.JSON_BYTES)
-    lines = read_jsonl(folder / "rounds.jsonl", most=limits.JSONL_BYTES)
+    lines = read_index(folder)
     answers = [line for line in lines if line.get("message") in ("update", "aggregate")]
     if not answers:
         raise BadFile(

@@ -113,7 +113,7 @@ def read_ground(folder: Path, scenario: Scenario) -> tuple[GroundTruth, NullBook
     """The ground truth of the group in ``folder``, and the null adversaries on its auxiliary data."""
     truth = read_truth(folder / "truth")
     tensors = read_tensors(folder / "truth" / "scoring.safetensors")
-    transcript = read_transcript(folder / "transcript", trust_factory=True, contents=False)
+    transcript = read_transcript(folder / "transcript", trust_factory=True)
     public = _public_network(tensors, transcript.terms.architecture)
     context = ScoreContext(
         distractors=tensors.get("distractors"),
@@ -225,7 +225,7 @@ def _name_networks(transcript: Transcript, tensors: Mapping[str, Tensor]) -> str
     """A digest of the first broadcast model and of the public network that metrics use."""
     sent = _first_broadcast(transcript)
     public = {name: t for name, t in tensors.items() if name.startswith("stand_in.")}
-    return digest([repr(sent.architecture), dict(sent.tensors), public])
+    return digest([repr(sent.architecture), sent.tensors, public])
 
 
 def _public_network(tensors: Mapping[str, Tensor], agreed: Architecture) -> nn.Module | None:

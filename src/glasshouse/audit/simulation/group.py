@@ -5,6 +5,7 @@ attack (which alters what the server sends, so it needs its own federation). Its
 ``transcript/ own/ grants/ adversary/ truth/ claims/`` and, written last, ``group.json``.
 """
 
+import shutil
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -41,9 +42,9 @@ from glasshouse.store import write_json, write_tensors
 from glasshouse.tensors import copy_to
 from glasshouse.transcript.cut import cut
 from glasshouse.transcript.files import (
+    TranscriptWriter,
     write_grants,
     write_own,
-    write_transcript,
 )
 from glasshouse.transcript.grants import Grants
 from glasshouse.transcript.record import Log
@@ -96,7 +97,9 @@ def simulate(group: Group) -> str:
     scenario = read_resolved(folder / "scenario.toml")
     built = build(scenario, seed=group.seed, device=own_device(group.device))
     guard = _guard(built, scenario)
-    log = Log(terms=built.setting.terms, keep=built.keep)
+    shutil.rmtree(folder / "transcript", ignore_errors=True)  # of a simulation that was interrupted
+    writer = TranscriptWriter(folder=folder / "transcript", keep=built.keep)
+    log = Log(terms=built.setting.terms, keep=built.keep, store=writer.store)
     watch = _watch(built)
     recorder = BothSides(
         log=log,
@@ -119,7 +122,7 @@ def simulate(group: Group) -> str:
                 refusal = refusal_of(error)
         if notes:
             write_json(folder / NOTES, notes)
-    file_group(folder, built, recorder, tamper.memory if tamper else {}, refusal)
+    file_group(folder, built, recorder, writer, memory=tamper.memory if tamper else {}, refusal=refusal)
     write_hashes(folder)
     utility = (watch.utility() if watch else utility_of(built, final)) if refusal is None else None
     record = GroupRecord(
@@ -256,7 +259,13 @@ class _Crafting:
 
 
 def file_group(
-    folder: Path, built: Built, recorder: BothSides, memory: Mapping[str, Tensor], refusal: Refusal | None
+    folder: Path,
+    built: Built,
+    recorder: BothSides,
+    writer: TranscriptWriter,
+    *,
+    memory: Mapping[str, Tensor],
+    refusal: Refusal | None = None,
 ) -> None:
     """Write messages and ground truth of a federation below ``folder``; if refused, only the ground truth."""
     log = recorder.log
@@ -272,8 +281,9 @@ def file_group(
     )
     write_tensors(folder / "truth" / "scoring.safetensors", built.scoring)
     if refusal is not None:
+        shutil.rmtree(folder / "transcript", ignore_errors=True)
         return
-    write_transcript(transcript, folder / "transcript")
+    writer.finish(transcript)
     write_own(log.servers, folder / "own")
     write_grants(collect_grants(built, transcript, recorder.used), folder / "grants")
     (folder / "adversary").mkdir(exist_ok=True)

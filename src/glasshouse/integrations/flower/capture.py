@@ -17,7 +17,6 @@ from flwr.server.strategy import Strategy
 from flwr.serverapp import Grid, ServerApp
 
 from glasshouse.integrations.declared import (
-    MOST_BYTES,
     Model,
     Pixels,
     architecture_of,
@@ -38,7 +37,7 @@ def capture(
     normalize: Pixels | None = None,
     terms: Mapping[str, Any] | None = None,
     keep: Keep | None = None,
-    most_bytes: int = MOST_BYTES,
+    most_bytes: int | None = None,
 ) -> ServerApp:
     """``app``, with its server's view written to ``folder`` while it runs.
 
@@ -56,7 +55,8 @@ def capture(
             ``momentum``, ...), then from test clients; what nobody says is assumed, and marked so in
             ``origins.json``. The number of clients, and whether sums are secure, is observed.
         keep: what to store; None: everything.
-        most_bytes: maximum size of stored tensors; recording stops there, the federation continues.
+        most_bytes: maximum size of stored tensors; recording stops there, the federation continues. None:
+            ``GLASSHOUSE_MOST_CAPTURE_BYTES``, else half of what is free on the disk.
 
     Raises:
         BadValue: the model or the terms are inconsistent.
