@@ -257,7 +257,7 @@ class TensorFile:
             header = json.loads(raw.read(size))
         header.pop("__metadata__", None)
         self.entries: dict[str, Entry] = {}
-        for name, one in header.items():
+        for name, one in sorted(header.items()):
             if one["dtype"] not in _NAMES:
                 needs = "numbers of a type that torch computes with"
                 raise damaged(self.subject, needs=needs, got=f"{printable(name)}: {one['dtype']}")

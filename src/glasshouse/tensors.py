@@ -60,6 +60,10 @@ class Lazy(Mapping[str, Tensor]):
         """Those whose name ``keep`` accepts."""
         return Lazy(lambda: [name for name in self if keep(name)], self._make, self.size)
 
+    def ordered(self, names: tuple[str, ...]) -> "Lazy":
+        """These, in the order of ``names``, which are all of them."""
+        return Lazy(lambda: names, self._make, self.size)
+
     def over(self, below: "Lazy") -> "Lazy":
         """These, and those of ``below`` that have no tensor of their name here."""
         return Lazy(

@@ -160,7 +160,8 @@ class Recording:
         origins: where each term about local training comes from; assumed ones are read from messages.
         network: provides the names of tensors.
         keep: what to store.
-        most_bytes: maximum size of stored tensors; a message that would exceed it ends the recording.
+        most_bytes: maximum size of stored tensors; a message that would exceed it ends the recording,
+            unless it is the first.
     """
 
     folder: Path
@@ -418,7 +419,7 @@ class Recording:
         size = (
             0 if isinstance(kept, ClientMetrics | Dropout) else sum(t.nbytes for t in kept.tensors.values())
         )
-        if self._writer.written + size > self.most_bytes:
+        if self._writer.written and self._writer.written + size > self.most_bytes:
             self._full = True
             _LOG.warning(
                 "capture: %d bytes are stored, and nothing more is recorded: most_bytes, or %s, allows %d",

@@ -201,13 +201,13 @@ class TranscriptWriter:
     def _read(self, line: Mapping[str, Any], message: Message) -> Message:
         if isinstance(message, ClientMetrics | Dropout):
             return message
-        tensors = _contents(self.folder, line, subject=f"{line['message']} of round {message.round}")
+        own = _contents(self.folder, line, subject=f"{line['message']} of round {message.round}")
+        every = own.over(self._first) if "base" in line and self._first is not None else own
+        names = tuple(message.tensors)
         if isinstance(message, Broadcast):
-            if "base" in line and self._first is not None:
-                tensors = tensors.over(self._first)
-            return replace(message, tensors=tensors)
-        trained, buffers = described.apart(tensors, line.get("buffers", ()))
-        return replace(message, tensors=trained, buffers=buffers)
+            return replace(message, tensors=every if len(every) > len(names) else every.ordered(names))
+        trained, buffers = described.apart(own, line.get("buffers", ()))
+        return replace(message, tensors=trained.ordered(names), buffers=buffers)
 
 
 def _picked(shard: list[tuple[Mapping[str, Tensor], str]]) -> Lazy:
