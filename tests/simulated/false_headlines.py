@@ -16,8 +16,8 @@ from glasshouse.audit.scoring.judging.family import with_family
 from glasshouse.audit.scoring.judging.verdict import Evidence, decide, settle
 from glasshouse.metrics.statistics.multiplicity import holm
 from glasshouse.metrics.statistics.rank import rank_p_value
+from glasshouse.report.readings import read
 from glasshouse.report.verdicts.answer import overall
-from glasshouse.report.verdicts.choice import choose
 from glasshouse.results.records import Finding, Result, Victim
 from glasshouse.rng import Rng
 
@@ -111,7 +111,7 @@ def wrong_headlines(reports: int = REPORTS, *, victims: int = 0, seed: int = 0) 
             finding(families[i % len(families)], i, random, rng, victims=victims) for i in range(FINDINGS)
         ]
         result = Result(suite="null", findings=settle(with_family(items), {}))
-        wrong += overall(result, choose(result)).text in HEADLINES
+        wrong += overall(read(result)).text in HEADLINES
         single += any(f.verdict == "leaks" or any(v.leaks for v in f.victims) for f in items)
     return wrong / reports, single / reports
 

@@ -1,7 +1,7 @@
 """How the attacks and metrics of the made-up results describe themselves; one of each is a stranger's."""
 
 from glasshouse.report.cards import Cards
-from glasshouse.report.verdicts.choice import Choice, choose
+from glasshouse.report.readings import Readings, read
 from glasshouse.results.cards import AttackCard, MetricCard
 from glasshouse.results.records import Finding, Result
 
@@ -123,6 +123,6 @@ def described(*findings: Finding, **rest: object) -> Result:
     return Result(findings=findings, **settings)
 
 
-def chosen(*findings: Finding, **rest: object) -> Choice:
-    """What speaks for a described result of these findings."""
-    return choose(described(*findings, **rest))
+def reading(*findings: Finding, cards: Cards | None = None, **rest: object) -> Readings:
+    """What the page reads of a described result of these findings; ``cards``: others than the usual."""
+    return read(described(*findings, **rest), cards=cards)

@@ -8,20 +8,10 @@ import report_specimen as specimen
 
 from glasshouse.api.run import load
 from glasshouse.cli import main
-from glasshouse.report.cards import Cards
 from glasshouse.report.export.annex import ATTACKS, OPEN, UNTESTED, annex
 from glasshouse.report.first_screen.leaks import leaks
-from glasshouse.report.first_screen.matrix import (
-    ACTS,
-    BYSTANDER,
-    CLIENT,
-    READS,
-    SUMS,
-    THREATS,
-    column,
-    threat_of,
-)
-from glasshouse.report.verdicts.choice import choose
+from glasshouse.report.first_screen.matrix import THREATS, column
+from glasshouse.report.readings import ACTS, BYSTANDER, CLIENT, READS, SUMS, read, who_attacks
 from glasshouse.results.files import write_result
 from glasshouse.results.strength import UpperBound
 from glasshouse.results.vocabulary import SEES
@@ -61,11 +51,11 @@ def test_the_last_threat_is_never_tested_here(run):
 def test_scenarios_stand_in_the_row_of_their_adversary(run):
     card = run.result.threats[0]
     server = replace(card, adversary="a server that only reads", changes=(), sees=(SEES["update"],))
-    assert threat_of(server) == READS
-    assert threat_of(replace(server, changes=("parameter values",))) == ACTS
-    assert threat_of(replace(server, sees=(SEES["aggregate"],))) == SUMS
-    assert threat_of(replace(server, adversary="a client that only reads")) == CLIENT
-    assert threat_of(replace(server, adversary="a bystander that only reads")) == BYSTANDER
+    assert who_attacks(server) == READS
+    assert who_attacks(replace(server, changes=("parameter values",))) == ACTS
+    assert who_attacks(replace(server, sees=(SEES["aggregate"],))) == SUMS
+    assert who_attacks(replace(server, adversary="a client that only reads")) == CLIENT
+    assert who_attacks(replace(server, adversary="a bystander that only reads")) == BYSTANDER
 
 
 def test_both_files_hold_the_same(run, pages):
@@ -91,7 +81,7 @@ def test_guarantees_have_their_unit_and_neighbours_and_the_others_are_counted(ru
 
 def test_every_leak_stands_there_with_what_was_tried(run, pages):
     rows = annex(run.result).leaks
-    found = leaks(run.result, choose(run.result))
+    found = leaks(read(run.result))
     assert len(rows) == len(found) > 0
     for row, leak in zip(rows, found, strict=True):
         assert row[0].startswith(f"{leak.scenario}, ")
@@ -104,9 +94,8 @@ def test_every_leak_stands_there_with_what_was_tried(run, pages):
 
 def test_inner_descriptions_are_named_in_the_words_of_the_opinion(run):
     metrics = tuple(replace(m, severity="descriptions") for m in run.result.metrics if m.severity == "images")
-    assert {
-        column(f, Cards.of(replace(run.result, metrics=metrics)), {}) for f in run.result.findings
-    } <= set(ATTACKS)
+    readings = read(replace(run.result, metrics=metrics))
+    assert {column(r.card.severity, None) for r in readings.every} <= set(ATTACKS)
 
 
 def test_requirements_without_a_finding_are_not_tested(run):

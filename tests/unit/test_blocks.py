@@ -14,7 +14,7 @@ from glasshouse.audit.scoring.score import ScoredMetric
 from glasshouse.cache import digest
 from glasshouse.errors import BadScenario
 from glasshouse.metrics.reconstruction import Identification, Psnr
-from glasshouse.report.verdicts.choice import choose
+from glasshouse.report.readings import read
 from glasshouse.report.verdicts.stories import stories
 from glasshouse.results.records import Victim
 from glasshouse.rng import Rng
@@ -81,7 +81,7 @@ def test_an_audit_in_blocks_draws_each_anew_and_shows_their_values(tmp_path):
     assert first.low <= min(first.value, float(np.mean([one.value for one in first.by_draw])))
     sent = [read_transcript(Path(g.folder) / "transcript").rounds[0].broadcasts[0].tensors for g in groups]
     assert len({digest(dict(one)) for one in sent}) == 4
-    text = " ".join(s.text for story in stories(result, choose(result)) for s in story.sentences)
+    text = " ".join(s.text for story in stories(read(result)) for s in story.sentences)
     assert "By draw of the network's first weights:" in text
     assert "for these" not in text
 

@@ -4,22 +4,22 @@ from dataclasses import replace
 
 import pytest
 import report_specimen as specimen
-from report_cards import CARDS, described
+from report_cards import CARDS, described, reading
 
 from glasshouse.report.first_screen.evidence import bar, gallery
+from glasshouse.report.first_screen.leaks import leaks
 from glasshouse.report.first_screen.matrix import (
     ALWAYS,
     DESCRIPTIONS,
     GROUP,
     LABELS,
     OTHERS,
-    READS,
     Matrix,
     matrix,
 )
 from glasshouse.report.first_screen.screen import DEMONSTRATION, leak_cards
 from glasshouse.report.html import render
-from glasshouse.report.verdicts.choice import choose
+from glasshouse.report.readings import READS, read
 from glasshouse.results.records import Rung, Share
 from glasshouse.results.vocabulary import SEES
 
@@ -30,8 +30,7 @@ QUIET = {"scenario": "ward", "primary": True, "gain": 0.0, "half": 0.02, "verdic
 
 
 def table(*findings, card=CARD) -> Matrix:
-    result = described(*findings, threats=(card,))
-    return matrix(result, choose(result))
+    return matrix(reading(*findings, threats=(card,)))
 
 
 def cell(found: Matrix, kind: str):
@@ -87,8 +86,7 @@ def test_examples_of_another_kind_have_a_column_of_their_own():
 
 def test_inner_descriptions_have_a_column_of_their_own():
     metric = replace(CARDS.metric("ssim"), severity="descriptions")
-    result = described(specimen.finding(scenario="ward"), threats=(CARD,), metrics=(metric,))
-    found = matrix(result, choose(result))
+    found = matrix(reading(specimen.finding(scenario="ward"), threats=(CARD,), metrics=(metric,)))
     assert cell(found, DESCRIPTIONS).text == "came out"
     assert cell(found, "pictures").text == "not tested"
 
@@ -107,7 +105,8 @@ def test_a_label_leak_shows_no_reconstruction_and_what_the_label_alone_gives(tmp
     finding = specimen.finding(scenario="ward", verdict="label leak", ladder=(rung,))
     exhibit = replace(specimen.pictures_exhibit(tmp_path, "ward"), title="inverting_gradients")
     result = described(finding, threats=(CARD,), exhibits=(exhibit,))
-    (card,) = leak_cards(result, choose(result), tmp_path, show_private=True)
+    readings = read(result)
+    (card,) = leak_cards(readings, leaks(readings), tmp_path, show_private=True)
     assert card.gallery is None
     assert card.bar.label_alone == "0.60"
     assert "knowing the label alone, 0.60" in render(result, tmp_path)
@@ -123,18 +122,21 @@ def test_the_banner_stands_only_where_all_data_are_public(tmp_path):
 def test_originals_beside_reconstructions_blurred_where_private(tmp_path):
     finding = specimen.finding(scenario="ward")
     exhibit = replace(specimen.pictures_exhibit(tmp_path, "ward"), title="inverting_gradients")
-    result = described(finding, exhibits=(exhibit,))
-    hidden, shown = (gallery(finding, result, tmp_path, cards=CARDS, show=show) for show in (False, True))
+
+    def beside(show, *exhibits):
+        readings = reading(finding, exhibits=exhibits)
+        return gallery(readings.every[0], readings, tmp_path, show=show)
+
+    hidden, shown = beside(False, exhibit), beside(True, exhibit)
     assert len(hidden.pairs) == len(shown.pairs) == 4
     assert all(picture.blurred for pair in hidden.pairs for picture in pair)
     assert not any(picture.blurred for pair in shown.pairs for picture in pair)
     assert hidden.pairs[0].original.source != shown.pairs[0].original.source
-    assert gallery(finding, described(finding), tmp_path, cards=CARDS, show=True) is None
-    lost = described(finding, exhibits=(replace(exhibit, file="exhibits/none.npz"),))
-    assert gallery(finding, lost, tmp_path, cards=CARDS, show=True) is None
+    assert beside(True) is None
+    assert beside(True, replace(exhibit, file="exhibits/none.npz")) is None
 
 
 def test_value_interval_and_guess_stand_on_one_scale():
-    drawn = bar(specimen.finding(scenario="ward"), CARDS)
+    drawn = bar(reading(specimen.finding(scenario="ward")).every[0])
     assert (drawn.value, drawn.span, drawn.guess) == ("0.62", "(0.56 to 0.68)", "0.21")
     assert drawn.track.count('class="null"') == drawn.track.count('class="whisker"') == 1

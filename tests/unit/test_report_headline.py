@@ -6,16 +6,14 @@ from dataclasses import replace
 
 import pytest
 import report_specimen as specimen
-from report_cards import described
+from report_cards import described, reading
 
 from glasshouse.report.verdicts.answer import overall
-from glasshouse.report.verdicts.choice import choose
 from glasshouse.results.outcome import exit_code
 
 
 def answer(*findings, **rest):
-    result = described(*findings, **rest)
-    return overall(result, choose(result))
+    return overall(reading(*findings, **rest))
 
 
 SILENT = {"gain": 0.0, "half": 0.02}

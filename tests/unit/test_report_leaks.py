@@ -7,13 +7,12 @@ from typing import get_args
 
 import pytest
 import report_specimen as specimen
-from report_cards import CARDS, METRICS, described
+from report_cards import METRICS, described
 
 from glasshouse.report.figures import trade
 from glasshouse.report.first_screen.leaks import GLOSSARY, QUIET, leaks
 from glasshouse.report.html import render
-from glasshouse.report.readings import one_per_setting
-from glasshouse.report.verdicts.choice import choose
+from glasshouse.report.readings import one_per_setting, read
 from glasshouse.results.records import Verdict
 from glasshouse.results.vocabulary import SEES
 
@@ -62,7 +61,7 @@ def utility(defenses, value, **rest):
 
 def first(*findings, **rest):
     result = described(*findings, **{"threats": (CARD,), **rest})
-    return leaks(result, choose(result))
+    return leaks(read(result))
 
 
 CLOSED = described(
@@ -89,7 +88,7 @@ REPORTS = pytest.mark.parametrize("result", [CLOSED, UNTRIED, OPEN], ids=["close
 
 @REPORTS
 def test_seventy_words_and_something_to_do(result):
-    found = leaks(result, choose(result))
+    found = leaks(read(result))
     assert found
     for leak in found:
         assert len(leak.text.split()) <= 70
@@ -103,14 +102,14 @@ def test_no_term_without_its_explanation_in_place(result, tmp_path):
     """The explanation stands in the same leak, or among the words right below the leaks."""
     top = re.search(r'<header id="verdict">.*?<details', render(result, tmp_path), re.DOTALL)[0]
     screen = " ".join(html.unescape(re.sub("<[^>]+>", " ", top)).split())
-    text = " ".join(leak.text for leak in leaks(result, choose(result)))
+    text = " ".join(leak.text for leak in leaks(read(result)))
     assert JARGON.findall(text) == []
     assert {word for word, meaning in TERMS.items() if word in text and meaning not in screen} == set()
     assert all(meaning in screen for _, meaning in GLOSSARY)
 
 
 def test_the_first_leak_in_full():
-    (leak,) = leaks(CLOSED, choose(CLOSED))
+    (leak,) = leaks(read(CLOSED))
     assert leak.title == "Rebuilt private images with SSIM 0.62 (likeness) from single updates"
     assert leak.severity == 4
     assert leak.setting == "without a defence; 10 clients, 20 rounds; each client's messages are seen"
@@ -146,7 +145,7 @@ def test_the_cheapest_setting_that_closed_every_attack_of_the_kind():
     """Noise 1 keeps more accuracy than the clipping, but another attack still gets through it."""
     other = finding(MORE, attack="ggl", gain=0.3)
     result = dataclasses.replace(CLOSED, findings=(*CLOSED.findings, other))
-    (leak,) = leaks(result, choose(result))
+    (leak,) = leaks(read(result))
     assert leak.action.startswith(
         "Use a defence that limits the size of what is sent (clip 4, clip norm=4): it closed this leak; "
         "accuracy is 60"
@@ -202,7 +201,7 @@ def test_a_leak_under_a_defence_is_advised_on_that_defence():
 
 def test_a_label_leak_claims_no_example(tmp_path):
     result = described(finding(verdict="label leak"), threats=(CARD,))
-    (leak,) = leaks(result, choose(result))
+    (leak,) = leaks(read(result))
     assert (leak.severity, leak.title) == (2, "Labels read from single updates")
     assert "rebuilt" not in leak.text
     assert "whoever knows the labels alone does as well, so no example is shown to have come out" in leak.what
@@ -263,7 +262,7 @@ def test_no_setting_is_recommended_without_what_it_still_lets_out():
 def test_every_leaking_scenario_is_there_and_every_other_says_what_to_do(tmp_path):
     result = specimen.specimen(tmp_path)
     page = render(result, tmp_path)
-    assert {leak.scenario for leak in leaks(result, choose(result))} == {"inversion-defences", "scale-mia"}
+    assert {leak.scenario for leak in leaks(read(result))} == {"inversion-defences", "scale-mia"}
     assert "No leak was found. Next, audit with stronger attacks and more victims." in page
     assert "Nothing can be said: the attack failed where it must succeed." in page
 
@@ -278,7 +277,8 @@ def test_several_seeds_are_one_setting():
     one, two = utility((), 0.9), utility((), 0.7)
     (merged,) = one_per_setting([one, two])
     assert (merged.value, merged.low, merged.high) == pytest.approx((0.8, 0.67, 0.93))
-    assert len(trade([finding()], one_per_setting([one, two]), CARDS).points) == 1
+    readings = read(described(finding(), utility=(one, two)))
+    assert len(trade(readings.every, readings.utility).points) == 1
 
 
 def test_date_auditor_scope_and_versions(tmp_path):

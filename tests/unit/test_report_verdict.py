@@ -5,22 +5,22 @@ import re
 
 import pytest
 import report_specimen as specimen
-from report_cards import CARDS, chosen, described
+from report_cards import reading
 
-from glasshouse.report.verdicts.choice import choose, severity
-from glasshouse.report.verdicts.sentences import sentence
+from glasshouse.report.readings import worst
+from glasshouse.report.verdicts.sentences import say
 from glasshouse.report.verdicts.stories import stories
 from glasshouse.results.records import Draw, Exchange, Power, Reference, Rung, Share
 from glasshouse.results.strength import UpperBound
 
 
 def told(*findings, **rest):
-    result = described(*findings, **rest)
-    return [s.text for story in stories(result, choose(result)) for s in story.sentences]
+    return [s.text for story in stories(reading(*findings, **rest)) for s in story.sentences]
 
 
 def said(finding, *others):
-    return sentence(finding, chosen(finding, *others))
+    first, *_ = say(reading(finding, *others)).values()
+    return first.whole
 
 
 def test_a_leak():
@@ -196,9 +196,7 @@ def test_images_that_moved_in_ssim_alone_do_not_count_as_rebuilt():
     """SSIM above a guess, pixels further away than a guess: the sentence says so, and the mark is another."""
     pixels = specimen.finding(metric="psnr", unit="dB", base=11.2, gain=-2.0, half=1.0)
     alike = specimen.finding(primary=True, verdict="not shown", denied_by="psnr")
-    choice = chosen(alike, pixels)
-    assert choice.standing(alike) == "not shown"
-    text = sentence(alike, choice)
+    text = said(alike, pixels)
     assert "Inverting Gradients is above guessing by SSIM, but not by PSNR" in text
     assert "This does not count as rebuilt images." in text
     assert "rebuilt private images" not in text
@@ -216,16 +214,17 @@ def test_worst_first():
     kinds = ["no leak found", "not shown", "no power", "leaks"]
     findings = [specimen.finding(verdict=kind) for kind in kinds]
     mild = specimen.finding(gain=0.1, verdict="leaks")
-    order = chosen(*findings, mild).worst_first([*findings, mild])
-    assert [f.verdict for f in order] == ["leaks", "leaks", "no power", "not shown", "no leak found"]
-    assert order[1] is mild
+    order = sorted(reading(*findings, mild).every, key=lambda r: r.rank)
+    assert [r.finding.verdict for r in order] == ["leaks", "leaks", "no power", "not shown", "no leak found"]
+    assert order[1].finding is mild
 
 
 def test_examples_before_membership_before_labels_before_the_rest():
     """All labels read is bad; half of the images rebuilt is worse."""
     names = ["attribution", "label_accuracy", "f1", "ssim"]
     findings = [specimen.finding(metric=name, base=0.1, gain=0.9 - 0.1 * i) for i, name in enumerate(names)]
-    assert [f.metric for f in chosen(*findings).worst_first(findings)] == names[::-1]
+    order = sorted(reading(*findings).every, key=lambda r: r.rank)
+    assert [r.finding.metric for r in order] == names[::-1]
 
 
 def test_a_defence_goes_by_the_label_it_was_given():
@@ -239,18 +238,19 @@ def test_severity_compares_metrics():
     mse = specimen.finding(metric="mse", higher=False, base=0.08, gain=0.04)
     psnr = specimen.finding(metric="psnr", unit="dB", base=10.97, gain=3.0103)
     full = specimen.finding(gain=0.79, base=0.21)
-    assert severity(mse, CARDS.metric("mse")) == pytest.approx(0.5)
-    assert severity(psnr, CARDS.metric("psnr")) == pytest.approx(0.5, abs=1e-4)
-    assert severity(full, CARDS.metric("ssim")) == pytest.approx(1.0)
+    half, alike, whole = (r.severity for r in reading(mse, psnr, full).every)
+    assert half == pytest.approx(0.5)
+    assert alike == pytest.approx(0.5, abs=1e-4)
+    assert whole == pytest.approx(1.0)
 
 
 def test_of_a_result_that_marks_none_the_first_metric_of_each_kind_decides():
     silent = specimen.finding(metric="identification", gain=0.0, half=0.02, base=0.01)
     alike = specimen.finding()
     labels = specimen.finding(metric="label_accuracy", gain=0.8, base=0.1)
-    choice = chosen(alike, silent, labels)
-    assert choice.findings == (silent, labels)
-    assert choice.worst() is labels
+    deciding = reading(alike, silent, labels).deciding
+    assert [r.finding for r in deciding] == [silent, labels]
+    assert worst(deciding).finding is labels
 
 
 def test_the_story_of_defences():

@@ -7,8 +7,8 @@ import pytest
 
 from glasshouse import registry
 from glasshouse.cli import main
+from glasshouse.report.readings import read
 from glasshouse.report.verdicts.answer import overall
-from glasshouse.report.verdicts.choice import choose
 from glasshouse.results.files import read_result
 from glasshouse.results.outcome import exit_code
 from glasshouse.results.records import Result
@@ -92,7 +92,7 @@ def test_one_wrong_proof_among_many_decides():
     where = {"scenario": "s", "cell": "c", "attack": "a", "claim": "facts"}
     good, bad = Proofs(**where, stated=99, wrong=0), Proofs(**where, stated=99, wrong=1)
     result = Result(suite="s", proofs=(good, bad))
-    answer = overall(result, choose(result))
+    answer = overall(read(result))
     assert exit_code(result) == 1
     assert answer.kind == "contradiction"
     assert "99 assertions were proved (facts), but 1 is not true" in answer.qualification

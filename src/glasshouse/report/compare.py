@@ -1,22 +1,20 @@
 """Compare two results: findings that changed beyond their uncertainty, and findings present in only one."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple, final
 
 from rich.console import Group, RenderableType
 
 from glasshouse.outside.text import as_json
-from glasshouse.report import html, readings, tables, terminal, words
+from glasshouse.report import html, tables, terminal, words
 from glasshouse.report.cards import Cards
-from glasshouse.report.first_screen.leaks import SCALE
+from glasshouse.report.first_screen.leaks import SCALE, leaks
 from glasshouse.report.first_screen.matrix import Matrix, matrix
 from glasshouse.report.first_screen.screen import Card, leak_cards
-from glasshouse.report.readings import one_per_setting
+from glasshouse.report.readings import Reading, UtilityReading, read
 from glasshouse.report.verdicts.answer import facts
-from glasshouse.report.verdicts.choice import choose
-from glasshouse.report.verdicts.sentences import value
 from glasshouse.results.judgement import OUT
 from glasshouse.results.records import Finding, Refused, Result, Utility
 
@@ -135,42 +133,51 @@ def compare(
         names: display names of ``a`` and ``b``; by default the names of their suites.
         run: the run directory of ``b``, from which the examples beside its leaks are read.
     """
-    before, after = {_key(f): f for f in a.findings}, {_key(f): f for f in b.findings}
+    # First who stands beside whom: a finding of one result, and the same one of the other.
     cards = Cards.of(a, b)
-    deciding = {_key(f) for result in (a, b) for f in choose(result).findings}
-    both = [
-        _change(f, after[key], cards, decides=key in deciding) for key, f in before.items() if key in after
-    ]
-    changes = [c for c in both if c.said]
-    changed = [c for c in changes if c.before.verdict != c.after.verdict or _apart(c.before, c.after)]
+    earlier, later = read(a, cards=cards), read(b, cards=cards)
+    before = {_key(r.finding): r for r in earlier.every}
+    after = {_key(r.finding): r for r in later.every}
+    deciding = {_key(r.finding) for r in (*earlier.deciding, *later.deciding)}
+    both = {key: _change(r, after[key], decides=key in deciding) for key, r in before.items() if key in after}
+    gone = [r for key, r in before.items() if key not in after]
+    new = [r for key, r in after.items() if key not in before]
+
+    # Then what became of it. What decided before and is missing or powerless now, fails the comparison.
+    moved = [c for c in both.values() if c.said]
+    changed = [c for c in moved if c.before.verdict != c.after.verdict or _apart(c.before, c.after)]
     worse = [c for c in changed if c.worse and c.decides]
+    powerless = [
+        before[key]
+        for key, c in both.items()
+        if c.decides and c.after.verdict == "no power" != c.before.verdict
+    ]
+    unshown = [*powerless, *(r for r in earlier.deciding if _key(r.finding) not in after)]
     answer = "More leaks than before" if worse else "Something changed" if changed else "No clear change"
-    powerless = [c.before for c in both if c.decides and c.after.verdict == "no power" != c.before.verdict]
-    unshown = [*powerless, *(f for f in choose(a).findings if _key(f) not in after)]
-    refused_before, refused_after = ({_key(r) for r in result.refusals} for result in (a, b))
+
     title = names or ((a.suite, b.suite) if a.suite != b.suite else (f"{a.suite} (1)", f"{b.suite} (2)"))
-    leaking = _leaks(b, run)
-    changes_of = {_key(c.after): c for c in both}
+    refused_before, refused_after = ({_key(r) for r in result.refusals} for result in (a, b))
+    leaking = leak_cards(later, leaks(later), run, show_private=False)
     return Comparison(
         before=title[0],
         after=title[1],
         answer=answer if both else NOTHING,
         qualification=_qualification(len(both), len(changed), len(worse), len(unshown)),
         worse=bool(worse),
-        unshown=tuple(_alone(f, cards) for f in unshown),
+        unshown=tuple(map(_alone, unshown)),
         facts=tuple(_facts(a, b)),
         changed=tuple(sorted(changed, key=lambda c: (not (c.worse and c.decides), not c.worse))),
-        unclear=tuple(c for c in changes if c not in changed),
-        same=len(both) - len(changes),
-        only_before=tuple(_alone(f, cards) for key, f in before.items() if key not in after),
-        only_after=tuple(_alone(f, cards) for key, f in after.items() if key not in before),
+        unclear=tuple(c for c in moved if c not in changed),
+        same=len(both) - len(moved),
+        only_before=tuple(map(_alone, gone)),
+        only_after=tuple(map(_alone, new)),
         refused_before=tuple(tables.refusals(r for r in a.refusals if _key(r) not in refused_after)),
         refused_after=tuple(tables.refusals(r for r in b.refusals if _key(r) not in refused_before)),
-        utility=tuple(_utilities(one_per_setting(a.utility), one_per_setting(b.utility))),
-        matrix=matrix(b, choose(b)),
+        utility=tuple(_utilities(earlier.utility, later.utility)),
+        matrix=matrix(later),
         cards=tuple(leaking),
-        since=tuple(_since(changes_of.get(_key(card.leak.finding)), title[0]) for card in leaking),
-        earlier=matrix(a, choose(a)).texts,
+        since=tuple(_since(both.get(_key(card.leak.reading.finding)), title[0]) for card in leaking),
+        earlier=matrix(earlier).texts,
     )
 
 
@@ -242,35 +249,31 @@ def comparison_summary(comparison: Comparison) -> Group:
     return Group(*parts)
 
 
-def _change(a: Finding, b: Finding, cards: Cards, *, decides: bool) -> Change:
-    before, after = readings.read(a, cards), readings.read(b, cards)
+def _change(before: Reading, after: Reading, *, decides: bool) -> Change:
+    """What became of a finding that is in both results."""
+    a, b = before.finding, after.finding
     disjoint = _apart(a, b)
     if a.verdict != b.verdict:
-        words_of = WORSE if b.verdict in OUT else f"now: {b.verdict}"
+        said = WORSE if b.verdict in OUT else f"now: {b.verdict}"
     elif disjoint:
-        words_of = "gain is higher" if b.gain > a.gain else "gain is lower"
+        said = "gain is higher" if b.gain > a.gain else "gain is lower"
     else:
         differs = (a.gain, a.gain_low, a.gain_high) != (b.gain, b.gain_low, b.gain_high)
-        words_of = "within the intervals" if differs else ""
+        said = "within the intervals" if differs else ""
     return Change(
         scenario=a.scenario,
         setting=tables.setting(a),
-        attack=cards.attack(a.attack),
-        metric=cards.metric(a.metric).label,
+        attack=after.attack,
+        metric=after.card.label,
         before=a,
         after=b,
         gain_before=f"{before.measured_gain} {before.gain_interval}",
         gain_after=f"{after.measured_gain} {after.gain_interval}",
-        explanation=cards.metric(a.metric).explanation,
-        said=words_of,
-        worse=words_of == WORSE or (disjoint and b.gain > a.gain and b.verdict in OUT),
+        explanation=after.card.explanation,
+        said=said,
+        worse=said == WORSE or (disjoint and b.gain > a.gain and b.verdict in OUT),
         decides=decides,
     )
-
-
-def _leaks(result: Result, run: Path | None) -> list[Card]:
-    result = replace(result, utility=one_per_setting(result.utility))
-    return leak_cards(result, choose(result), run, show_private=False)
 
 
 def _since(change: Change | None, earlier: str) -> str:
@@ -304,21 +307,24 @@ def _facts(a: Result, b: Result) -> Iterable[tuple[str, str, str]]:
         yield name, before.get(name, "–"), after.get(name, "–")
 
 
-def _utilities(a: Iterable[Utility], b: Iterable[Utility]) -> Iterable[UtilityChange]:
-    before, after = {_key(u): u for u in a}, {_key(u): u for u in b}
-    for u, v in ((u, after[key]) for key, u in before.items() if key in after):
-        yield UtilityChange(
-            scenario=u.scenario,
-            setting=tables.setting(u),
-            metric=u.metric,
-            before=readings.utility(u),
-            after=readings.utility(v),
-            said="lower" if v.high < u.low else "higher" if u.high < v.low else "",
-        )
+def _utilities(a: Iterable[UtilityReading], b: Iterable[UtilityReading]) -> Iterable[UtilityChange]:
+    later = {_key(v.utility): v for v in b}
+    for key, before in {_key(u.utility): u for u in a}.items():
+        if key in later:
+            after, u, v = later[key], before.utility, later[key].utility
+            yield UtilityChange(
+                scenario=u.scenario,
+                setting=tables.setting(u),
+                metric=u.metric,
+                before=before.text,
+                after=after.text,
+                said="lower" if v.high < u.low else "higher" if u.high < v.low else "",
+            )
 
 
-def _alone(f: Finding, cards: Cards) -> str:
-    return f"{f.scenario}, {tables.setting(f)}: {cards.attack(f.attack)}, {value(f, cards)}, {f.verdict}"
+def _alone(r: Reading) -> str:
+    f = r.finding
+    return f"{f.scenario}, {tables.setting(f)}: {r.attack}, {r.score}, {f.verdict}"
 
 
 def _key(row: Finding | Utility | Refused) -> tuple[object, ...]:

@@ -7,7 +7,6 @@ import base64
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,14 +16,15 @@ from markupsafe import Markup
 from glasshouse import __version__
 from glasshouse.disk import write_text
 from glasshouse.outside.text import visible
-from glasshouse.report import numbers, readings, sections, svg, tables, words
+from glasshouse.report import numbers, readings, svg, tables, words
 from glasshouse.report.exhibits import draw
-from glasshouse.report.first_screen import leaks
+from glasshouse.report.first_screen.leaks import SCALE
 from glasshouse.report.first_screen.screen import screen
-from glasshouse.report.verdicts import stories
+from glasshouse.report.readings import ORDER
+from glasshouse.report.sections import Shown, sections
 from glasshouse.report.verdicts.answer import facts, overall
-from glasshouse.report.verdicts.choice import ORDER, Choice, choose
 from glasshouse.report.verdicts.policy import MARKS, policy
+from glasshouse.report.verdicts.stories import stories
 from glasshouse.results.files import read_result
 from glasshouse.results.records import Exhibit, Result
 
@@ -49,33 +49,31 @@ def write_html(run: Path, *, show_private: bool = False) -> Path:
 
 
 def render(result: Result, run: Path, *, show_private: bool = False) -> str:
-    """The page as text; images are read from the run directory."""
-    result = replace(result, utility=readings.one_per_setting(result.utility))
-    choice = choose(result)
-    parts = sections.sections(result, run, choice, show_private=show_private)
-    answer, told = overall(result, choice), stories.stories(result, choice)
+    """The page as text; images are read from the run directory.
+
+    One way: the result is read once, each stage takes what the stages before it made, and the template lays
+    it out.
+    """
+    read = readings.read(result)
+    told = stories(read)
+    answer = overall(read)
+    first = screen(read, answer, told, run, show_private=show_private)
+    parts = sections(read, told, run, show_private=show_private)
     return page(
         "report.html",
         suite=result.suite,
         answer=answer,
-        screen=screen(result, choice, answer, told, run, show_private=show_private),
-        scale=leaks.SCALE,
+        screen=first,
+        scale=SCALE,
         facts=facts(result),
         anchors={part.story.scenario: part.anchor for part in parts},
-        cards=choice.cards,
-        terms=terms(choice),
+        cards=read.cards,
+        terms=read.terms,
         policy=policy(result),
         sections=parts,
         manifest=tables.manifest(result.manifest),
         show_private=show_private,
     )
-
-
-def terms(choice: Choice) -> list[tuple[str, str]]:
-    """The metrics of the deciding findings as (label, explanation), in quoting order."""
-    names = sorted({f.metric for f in choice.findings}, key=choice.cards.rank)
-    metrics = [choice.cards.metric(name) for name in names]
-    return [(card.label, card.explanation) for card in metrics if card.explanation]
 
 
 def environment() -> Environment:
@@ -155,7 +153,7 @@ def write_page(path: Path, *, verdict: Verdict, tagline: str, exhibits: Sequence
         DiskFull: not enough disk space.
         BadFile: the path cannot be written.
     """
-    drawings = [sections.Shown(exhibit=e, drawing=draw(e)) for e in exhibits]
+    drawings = [Shown(exhibit=e, drawing=draw(e)) for e in exhibits]
     return save(page("single.html", verdict=verdict, tagline=tagline, shown=drawings), path)
 
 

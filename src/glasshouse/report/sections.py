@@ -8,8 +8,8 @@ from typing import final
 from glasshouse.errors import GlasshouseError
 from glasshouse.report import exhibits, figures, pictures
 from glasshouse.report.cards import Cards
-from glasshouse.report.verdicts import stories
-from glasshouse.report.verdicts.choice import Choice
+from glasshouse.report.readings import Reading, Readings
+from glasshouse.report.verdicts.stories import Story
 from glasshouse.results.cards import ThreatCard
 from glasshouse.results.records import Exhibit, Result
 
@@ -32,6 +32,7 @@ class Section:
     Attributes:
         anchor: prefix of link targets; independent of the name.
         result: the part of the result that is about this scenario; the template formats its rows.
+        findings: its findings, read.
         sheets: contact sheets.
         lost: image exhibits that could not be read.
         links: (anchor, title) of the non-empty parts.
@@ -39,8 +40,9 @@ class Section:
 
     anchor: str
     result: Result
+    findings: tuple[Reading, ...]
     card: ThreatCard | None
-    story: stories.Story
+    story: Story
     panels: tuple[figures.Panel, ...]
     trade: figures.Trade | None
     sheets: tuple[pictures.Sheet, ...]
@@ -64,23 +66,24 @@ class Section:
         return [(f"{self.anchor}-{key}", title) for key, title, content in parts if content]
 
 
-def sections(result: Result, run: Path, choice: Choice, *, show_private: bool) -> list[Section]:
-    """One section per scenario, in the order of the suite."""
-    by_name = {story.scenario: story for story in stories.stories(result, choice)}
-    cards, parts = choice.cards, []
-    for i, name in enumerate(result.scenarios, start=1):
-        own = result.of(name)
-        card = next(iter(own.threats), None)
+def sections(readings: Readings, stories: Sequence[Story], run: Path, *, show_private: bool) -> list[Section]:
+    """One section per scenario, in the order of the suite; ``stories``: the sentences on each."""
+    by_name = {story.scenario: story for story in stories}
+    cards, parts = readings.cards, []
+    for i, name in enumerate(readings.result.scenarios, start=1):
+        own = readings.of(name)
+        card = next(iter(own.result.threats), None)
         show = show_private or (card is not None and card.data_public)
-        pieces = [_show(e, own.exhibits, run, cards, show=show) for e in own.exhibits]
+        pieces = [_show(e, own.result.exhibits, run, cards, show=show) for e in own.result.exhibits]
         drawings = [s for s in pieces if isinstance(s, Shown)]
         part = Section(
             anchor=f"s{i}",
-            result=own,
+            result=own.result,
+            findings=own.every,
             card=card,
             story=by_name[name],
-            panels=tuple(figures.panels(own.findings, own.utility, cards)),
-            trade=figures.trade(own.findings, own.utility, cards),
+            panels=tuple(figures.panels(own.every, own.utility)),
+            trade=figures.trade(own.every, own.utility),
             sheets=tuple(pictures.merge_sheets([s for s in pieces if isinstance(s, pictures.Sheet)])),
             lost=tuple(s for s in drawings if s.exhibit.kind == "pictures"),
             exhibits=tuple(s for s in drawings if s.exhibit.kind != "pictures"),

@@ -1,4 +1,4 @@
-"""SVG building blocks: escaped elements, scales in percent, round ticks.
+"""How figures are drawn: escaped elements, scales in percent, round ticks, and a finding on its scale.
 
 Figures have no viewBox: x coordinates are percentages and y coordinates pixels, so a figure fills the width
 of the screen while text and strokes keep their size. Colours come from the page's style sheet through
@@ -15,6 +15,9 @@ from markupsafe import Markup
 from glasshouse.errors import BadValue
 from glasshouse.outside.text import visible
 from glasshouse.report import numbers
+from glasshouse.report.cards import ACCURACY
+from glasshouse.results.cards import MetricCard
+from glasshouse.results.records import Finding, Utility
 
 SUPERSCRIPT: Final = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -40,6 +43,8 @@ def _readable(text: str) -> str:
 
 
 TOP, BOTTOM = 10.0, 262.0  # the plotting area of a chart, pixels
+ROW = 30.0  # height of a finding's row, pixels
+DISC = 9.0  # radius of a numbered disc, pixels
 
 
 def chart(
@@ -235,3 +240,96 @@ def mark(kind: str) -> Markup:
 def slug(kind: str) -> str:
     """A verdict as a CSS class: ``no leak found`` → ``no-leak-found``."""
     return kind.replace(" ", "-")
+
+
+def scale_of(findings: Sequence[Finding], card: MetricCard) -> Scale:
+    """A scale from 0 to the metric's upper limit, even if an interval exceeds it; else fitted to the data."""
+    values = [v for f in findings for v in (f.value, f.low, f.high, f.baseline_value)]
+    values += [f.bound.value for f in findings if f.bound is not None]
+    if card.high is not None:
+        return scale([min(v, card.high) for v in values], include=(0.0, card.high), count=4)
+    return scale(values, count=4)
+
+
+def track(f: Finding, scale: Scale) -> Markup:
+    """The null's line, the bound on any attack, the confidence interval and the marker of one finding."""
+    middle = ROW / 2
+    null, value = percent(scale(f.baseline_value)), percent(scale(f.value))
+    low, high = percent(scale(f.low)), percent(scale(f.high))
+    bound = []
+    if f.bound is not None:
+        most = percent(scale(f.bound.value))
+        bound = [tag("line", class_="bound", x1=most, x2=most, y1=0, y2=ROW)]
+    return tag(
+        "svg",
+        *rules(scale, height=ROW),
+        tag("line", class_="null", x1=null, x2=null, y1=0, y2=ROW),
+        *bound,
+        tag("line", class_="whisker", x1=low, x2=high, y1=middle, y2=middle),
+        tag("svg", mark(f.verdict), class_="at", x=value, y=middle),
+        class_=f"track {slug(f.verdict)}",
+        width="100%",
+        height=ROW,
+        aria_hidden="true",
+    )
+
+
+def tick_names(scale: Scale, card: MetricCard) -> list[str]:
+    """The labels of a scale's ticks; rates in percent."""
+    return [f"{100 * t:g}" if card.display == "rate" else tick(t, scale) for t in scale.ticks]
+
+
+def scatter(pairs: Sequence[tuple[Utility, Finding]], card: MetricCard) -> Markup:
+    """Utility against gain, with both intervals and a numbered disc for each pair."""
+    across = scale([v for u, _ in pairs for v in (u.low, u.high)], count=4)
+    up = scale([v for _, f in pairs for v in (f.gain_low, f.gain_high)], include=(0.0,), count=4)
+    zero = short(down(up(0.0)))
+    places = _dodge([(across(u.value), down(up(f.gain))) for u, f in pairs])
+    return chart(
+        across,
+        up,
+        tag("line", class_="null", x1=0, x2="100%", y1=zero, y2=zero),
+        *(_cross(u, f, across, up) for u, f in pairs),
+        *(_disc(i, p, f.verdict) for i, (p, (_, f)) in enumerate(zip(places, pairs, strict=True), start=1)),
+        label=f"Utility against gain in {card.label}: {len(pairs)} settings, listed in the following table.",
+        x_labels=tick_names(across, ACCURACY),
+        y_labels=tick_names(up, card),
+    )
+
+
+def _cross(u: Utility, f: Finding, across: Scale, up: Scale) -> Markup:
+    """Error bars of a point: the intervals of utility and gain."""
+    x, y = percent(across(u.value)), short(down(up(f.gain)))
+    low, high = short(down(up(f.gain_low))), short(down(up(f.gain_high)))
+    left, right = percent(across(u.low)), percent(across(u.high))
+    return tag(
+        "g",
+        tag("line", class_="whisker", x1=left, x2=right, y1=y, y2=y),
+        tag("line", class_="whisker", x1=x, x2=x, y1=low, y2=high),
+        class_=slug(f.verdict),
+    )
+
+
+def _dodge(places: Sequence[tuple[float, float]]) -> list[tuple[float, float, float]]:
+    """Shift overlapping discs sideways: (share of the width, pixels down, pixels to the right).
+
+    The width is not known here; at 600 pixels or more, no disc covers another.
+    """
+    discs: list[tuple[float, float, float]] = []
+    for x, y in places:
+        shift = 0.0
+        while any(math.hypot(600 * (x - a) + shift - c, y - b) < 2 * DISC - 1 for a, b, c in discs):
+            shift += DISC
+        discs.append((x, y, shift))
+    return discs
+
+
+def _disc(number: int, place: tuple[float, float, float], kind: str) -> Markup:
+    x, y, aside = percent(place[0]), place[1], place[2]
+    return tag(
+        "g",
+        tag("circle", class_="disc", cx=x, cy=short(y), r=DISC),
+        tag("text", str(number), class_="number", x=x, y=short(y + 4), text_anchor="middle"),
+        class_=slug(kind),
+        transform=f"translate({short(aside)} 0)",
+    )

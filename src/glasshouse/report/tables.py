@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from glasshouse.report import numbers, words
 from glasshouse.report.cards import Cards
+from glasshouse.report.readings import Reading
 from glasshouse.results.cards import MetricCard
 from glasshouse.results.records import Contrast, Control, Finding, Refused, Utility
 from glasshouse.results.rows import grouped
@@ -51,9 +52,9 @@ def attacks_without_control(findings: Iterable[Finding], cards: Cards) -> list[s
     return list(dict.fromkeys(cards.attack(f.attack) for f in rows if f.attack not in controlled))
 
 
-def with_victims(findings: Iterable[Finding]) -> list[Finding]:
-    """Findings with per-victim verdicts; those with the most leaking victims first."""
-    return sorted((f for f in findings if f.victims), key=lambda f: -sum(v.leaks for v in f.victims))
+def with_victims(readings: Iterable[Reading]) -> list[Reading]:
+    """Findings with per-victim verdicts of their own; those with the most leaking victims first."""
+    return sorted((r for r in readings if r.finding.victims), key=lambda r: -r.reached)
 
 
 def p_values(own: float | None, adjusted: float | None) -> str:

@@ -2,7 +2,6 @@
 
 import io
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Final
 
 from rich.console import Group, RenderableType
@@ -12,15 +11,15 @@ from rich.text import Text
 
 from glasshouse.outside.screen import Screen
 from glasshouse.outside.text import visible
-from glasshouse.report import readings, tables, words
+from glasshouse.report import tables, words
 from glasshouse.report.first_screen.leaks import leaks, quiet
 from glasshouse.report.first_screen.matrix import matrix
 from glasshouse.report.first_screen.screen import sentence
-from glasshouse.report.verdicts import stories
+from glasshouse.report.readings import Readings, read, worst
 from glasshouse.report.verdicts.answer import overall, registered
-from glasshouse.report.verdicts.choice import Choice, choose
 from glasshouse.report.verdicts.policy import MARKS as LIMIT_MARKS
 from glasshouse.report.verdicts.policy import Policy, policy
+from glasshouse.report.verdicts.stories import stories
 from glasshouse.results.judgement import OUT
 from glasshouse.results.records import Result
 from glasshouse.results.rows import grouped
@@ -48,15 +47,14 @@ def brief(result: Result) -> Group:
     """
     if len(result.scenarios) < 2:
         return summary(result)
-    result = replace(result, utility=readings.one_per_setting(result.utility))
-    choice = choose(result)
-    answer, found, kinds = overall(result, choice), leaks(result, choice), matrix(result, choice)
+    readings = read(result)
+    answer, found, kinds = overall(readings), leaks(readings), matrix(readings)
     parts: list[RenderableType] = [heading(answer.text, answer.kind or "")]
-    parts.append(line(sentence(found, kinds, result) or answer.qualification))
+    parts.append(line(sentence(found, kinds, len(result.scenarios)) or answer.qualification))
     rows = [("leaks", f"{leak.scenario}: {leak.title}") for leak in found]
     rows += [
         (story.kind or "", f"{story.scenario}: {text}")
-        for story, text in quiet(stories.stories(result, choice), found, choice)
+        for story, text in quiet(stories(readings), found, readings)
     ]
     parts += [_short(kind, text) for kind, text in rows[:MOST]]
     if len(rows) > MOST:
@@ -81,18 +79,17 @@ def summary(result: Result) -> Group:
     Raises:
         BadValue: the result holds a non-finite number.
     """
-    result = replace(result, utility=readings.one_per_setting(result.utility))
-    choice = choose(result)
-    answer, leak_list = overall(result, choice), leaks(result, choice)
+    readings = read(result)
+    answer, found = overall(readings), leaks(readings)
     parts: list[RenderableType] = [heading(answer.text, answer.kind or ""), line(answer.qualification)]
     if answer.count:
         parts.append(line(answer.count, "dim"))
-    for story in stories.stories(result, choice):
+    for story in stories(readings):
         parts += [Text(), line(story.scenario, "bold")]
         parts += [_sentence(s.kind, s.text) for s in story.sentences]
-        advice = [f"{leak.action} {leak.advice}" for leak in leak_list if leak.scenario == story.scenario]
+        advice = [f"{leak.action} {leak.advice}" for leak in found if leak.scenario == story.scenario]
         parts += [_sentence("note", f"What to do: {text}") for text in advice]
-        rows = list(_strongest(result, choice.of(story.scenario)))
+        rows = list(_strongest(readings.of(story.scenario)))
         if len(rows) > 1:
             head = ("setting", "strongest attack", "gain over guessing", "verdict", "utility")
             parts.append(table(head, rows[:MOST]))
@@ -144,15 +141,13 @@ def _short(kind: str, text: str) -> Text:
     return Text.assemble(*parts, no_wrap=True, overflow="ellipsis")
 
 
-def _strongest(result: Result, choice: Choice) -> Iterable[tuple[str, ...]]:
+def _strongest(own: Readings) -> Iterable[tuple[str, ...]]:
     """One row per setting: its worst finding among attacks with power, and the utility."""
-    cards = choice.cards
-    for name, findings in grouped(choice.findings, tables.setting).items():
-        best = choice.worst(f for f in findings if f.verdict != "no power") or findings[0]
-        reading = readings.read(best, cards)
-        gain = f"{cards.metric(best.metric).label} {reading.gain} {reading.gain_interval}"
-        cost = next((readings.utility(u) for u in result.utility if u.cell == best.cell), "–")
-        yield (name, cards.attack(best.attack), gain, choice.standing(best), cost)
+    for name, rows in grouped(own.deciding, lambda r: tables.setting(r.finding)).items():
+        top = worst(r for r in rows if r.finding.verdict != "no power") or rows[0]
+        gain = f"{top.card.label} {top.gain} {top.gain_interval}"
+        cost = next((u.text for u in own.utility if u.utility.cell == top.finding.cell), "–")
+        yield (name, top.attack, gain, top.finding.verdict, cost)
 
 
 def _policy(outcome: Policy) -> list[RenderableType]:

@@ -8,6 +8,8 @@ from typing import Any
 
 from glasshouse.results.vocabulary import GRANTS, NULLS, STRONGEST, WITHOUT_UPLOADS
 
+FEW_RUNS = 4  # fewer federations than this say little beyond themselves
+
 
 def plain(name: str) -> str:
     """A registered name (of a baseline) as words: ``prior_mean`` → ``prior mean``."""
@@ -76,6 +78,39 @@ def setting(axes: Mapping[str, Any]) -> str:
     return ", ".join(f"{key.rsplit('.', 1)[-1]} = {plain_value(value)}" for key, value in settings.items())
 
 
+def where(defenses: Sequence[str], axes: Mapping[str, Any]) -> str:
+    """Defences and axes of a cell in a sentence.
+
+    Examples:
+        >>> where((), {"data.batch": 4}), where(("clip 4",), {})
+        ('without a defence (batch = 4)', 'under clip 4')
+    """
+    text = f"under {protection(defenses, axes)}" if defenses else "without a defence"
+    axes_text = setting(axes)
+    return f"{text} ({axes_text})" if axes_text else text
+
+
+def condition(defenses: Sequence[str], axes: Mapping[str, Any], draws: int) -> str:
+    """A cell in a sentence, with the draws of first weights if a finding is about these alone.
+
+    From four draws on it is about the scenario.
+
+    Examples:
+        >>> condition((), {}, 1), condition((), {}, 4)
+        ('without a defence, for these weights', 'without a defence')
+    """
+    text = where(defenses, axes)
+    if not 0 < draws < FEW_RUNS:
+        return text
+    weights = "these weights" if draws == 1 else f"these {count(draws, 'draws')} of weights"
+    return f"{text}, for {weights}"
+
+
+def capital(text: str) -> str:
+    """Text with its first letter as a capital; the rest stays."""
+    return text[:1].upper() + text[1:]
+
+
 def plain_value(value: object) -> str:
     """A setting's value on one line: floats in ``%g`` format, lists joined, tables as ``key value``."""
     if isinstance(value, float):
@@ -107,3 +142,14 @@ def join_words(parts: Sequence[str]) -> str:
         ('a, b and c', 'a')
     """
     return " ".join([", ".join(parts[:-1]), "and", parts[-1]]) if len(parts) > 1 else "".join(parts)
+
+
+def few(names: Sequence[str]) -> str:
+    """Unique names; if there are more than four, the first three and the number of others.
+
+    Examples:
+        >>> few(["a", "b", "a"]), few(["a", "b", "c", "d", "e"])
+        ('a and b', 'a, b, c and 2 more')
+    """
+    once = list(dict.fromkeys(names))
+    return join_words(once if len(once) <= 4 else [*once[:3], f"{len(once) - 3} more"])

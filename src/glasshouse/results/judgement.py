@@ -19,11 +19,13 @@ def expected_by_luck(finding: Finding) -> bool:
     return finding.by_luck
 
 
-def victims_of(finding: Finding, findings: Iterable[Finding]) -> tuple[Victim, ...]:
-    """The verdicts on single victims of a finding's claims: its own, else those of another metric."""
-    key = finding.scenario, finding.cell, finding.attack, finding.claim
-    alike = (f.victims for f in findings if (f.scenario, f.cell, f.attack, f.claim) == key)
-    return finding.victims or next((victims for victims in alike if victims), ())
+def victims_by_claim(findings: Iterable[Finding]) -> dict[tuple[str, ...], tuple[Victim, ...]]:
+    """The verdicts on single victims of each claim: any of its metrics may have judged them."""
+    judged: dict[tuple[str, ...], tuple[Victim, ...]] = {}
+    for finding in findings:
+        if finding.victims:
+            judged.setdefault(finding.claim_key, finding.victims)
+    return judged
 
 
 def anybody_p_value(victims: Sequence[Victim]) -> float:

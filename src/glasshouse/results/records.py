@@ -343,6 +343,11 @@ class Finding(_InCell):
     hits: int | None = None
 
     @property
+    def claim_key(self) -> tuple[str, ...]:
+        """What findings of one claim share: scenario, cell, attack and kind of claim."""
+        return self.scenario, self.cell, self.attack, self.claim
+
+    @property
     def gain_end(self) -> float:
         """Upper end of the gain's interval among victims like these: what limits and comparisons use."""
         return self.gain_high if self.gain_high_seen is None else self.gain_high_seen

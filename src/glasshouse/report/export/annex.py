@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import Final, NamedTuple, final
 
 from glasshouse.outside.text import markdown as escape
-from glasshouse.report import html, numbers, readings, tables, words
-from glasshouse.report.cards import Cards
+from glasshouse.report import html, numbers, tables, words
 from glasshouse.report.first_screen.leaks import Leak, leaks
 from glasshouse.report.first_screen.matrix import (
     DESCRIPTIONS,
-    EXAMPLES,
     GROUP,
     LABELS,
     OTHERS,
@@ -26,11 +24,10 @@ from glasshouse.report.first_screen.matrix import (
     Matrix,
     column,
     matrix,
-    threat_of,
 )
 from glasshouse.report.markdown import table as markdown_table
+from glasshouse.report.readings import EXAMPLES, ORDER, Reading, Readings, Threat, read
 from glasshouse.report.verdicts.answer import facts
-from glasshouse.report.verdicts.choice import ORDER, choose
 from glasshouse.report.verdicts.policy import policy
 from glasshouse.results.cards import ThreatCard
 from glasshouse.results.records import Finding, Result, Utility
@@ -135,7 +132,7 @@ def write_annex(result: Result, run: Path) -> list[Path]:
         DiskFull: not enough disk space.
     """
     content = annex(result)
-    cells = [(row.threat, [_text(c, Cards.of(result)) for c in row.cells]) for row in content.matrix.rows]
+    cells = [(row.threat, [_text(c) for c in row.cells]) for row in content.matrix.rows]
     page = html.page(
         "annex.html", a=content, cells=cells, attacks=ATTACKS, limits=LIMITS, heads=HEADS, open=OPEN
     )
@@ -144,10 +141,8 @@ def write_annex(result: Result, run: Path) -> list[Path]:
 
 def annex(result: Result) -> Annex:
     """The annex of a result. Every number is the result's own; nothing is rated here."""
-    choice, cards = choose(result), Cards.of(result)
-    threats = {card.scenario: threat_of(card) for card in result.threats}
-    kinds = {id(f): column(f, cards, {c.scenario: c for c in result.threats}) for f in choice.findings}
-    table, settings = matrix(result, choice), _settings(result)
+    readings = read(result)
+    table, settings = matrix(readings), _settings(readings)
     outcome = policy(result)
     limits = [(state, one.text) for state, group in outcome.groups for one in group if state != "holds"]
     return Annex(
@@ -155,39 +150,31 @@ def annex(result: Result) -> Annex:
         facts=[*facts(result), *_program(result)],
         scenarios=[_scenario(card) for card in result.threats],
         matrix=table,
-        leaks=[_leak(leak, cards) for leak in leaks(result, choice)],
+        leaks=[_leak(leak) for leak in leaks(readings)],
         refusals=_refusals(result),
         guarantees=[guarantee for guarantee in settings.values() if guarantee is not None],
         unguarded=_unguarded(settings),
-        requirements=_requirements(settings, choice.findings, cards),
+        requirements=_requirements(settings, readings.deciding),
         policy=[("", outcome.text), *limits],
-        residual=[table.coverage, *_residual(choice.findings, kinds, threats)],
+        residual=[table.coverage, *_residual(readings.deciding, readings.threats)],
     )
 
 
-def _text(cell: Cell, cards: Cards) -> str:
+def _text(cell: Cell) -> str:
     """A cell of the matrix: its state, the number of its worst finding, and how many tests say so."""
     if cell.worst is None:
         return UNTESTED
-    reading = readings.read(cell.worst, cards)
-    label = cards.metric(cell.worst.metric).label
-    guesser = words.guesser(cell.worst.baseline)
-    number = f"{label} {reading.value} {reading.interval}, {guesser} {reading.baseline}"
-    return f"{cell.text} ({cell.detail}): {number}"
+    return f"{cell.text} ({cell.detail}): {cell.worst.score}, {cell.worst.guesser} {cell.worst.baseline}"
 
 
-def _number(f: Finding, cards: Cards) -> str:
-    reading, label = readings.read(f, cards), cards.metric(f.metric).label
-    return (
-        f"{cards.attack(f.attack)}: {label} {reading.value} {reading.interval}, "
-        f"{words.guesser(f.baseline)} {reading.baseline}, n = {f.n}"
-    )
+def _number(r: Reading) -> str:
+    return f"{r.attack}: {r.score}, {r.guesser} {r.baseline}, n = {r.finding.n}"
 
 
-def _leak(leak: Leak, cards: Cards) -> tuple[str, str, str, str]:
-    number = _number(leak.finding, cards)
+def _leak(leak: Leak) -> tuple[str, str, str, str]:
     out = f"{leak.title} (severity {leak.severity} of 4: {leak.severe}). {leak.whose}"
-    return f"{leak.scenario}, {leak.setting}", out, number, f"{leak.action} {leak.advice}"
+    measures = f"{leak.action} {leak.advice}"
+    return f"{leak.scenario}, {leak.setting}", out, _number(leak.reading), measures
 
 
 def _refusals(result: Result) -> list[str]:
@@ -207,12 +194,13 @@ def _scenario(card: ThreatCard) -> tuple[str, str, str]:
     )
 
 
-def _settings(result: Result) -> dict[str, Guarantee | None]:
+def _settings(readings: Readings) -> dict[str, Guarantee | None]:
     """Every setting of the run, and its guarantee: from what covers a finding, else from its utility."""
     settings: dict[str, Guarantee | None] = {}
-    utility = {_name(row): row for row in readings.one_per_setting(result.utility)}
-    bounds = {_name(f): f.bound for f in result.findings if f.bound is not None}
-    for name in dict.fromkeys([_name(row) for row in result.findings] + list(utility)):
+    findings = [r.finding for r in readings.every]
+    utility = {_name(row): row for row in readings.result.utility}
+    bounds = {_name(f): f.bound for f in findings if f.bound is not None}
+    for name in dict.fromkeys([*map(_name, findings), *utility]):
         bound, row = bounds.get(name), utility.get(name)
         source = bound if bound is not None else row
         epsilon, delta = (source.epsilon, source.delta) if source is not None else (None, None)
@@ -237,20 +225,18 @@ def _unguarded(settings: Mapping[str, Guarantee | None]) -> str:
     return f"Without a guarantee: {without} of {words.count(len(settings), 'settings')}." if settings else ""
 
 
-def _requirements(
-    settings: Mapping[str, Guarantee | None], findings: Sequence[Finding], cards: Cards
-) -> list[Requirement]:
+def _requirements(settings: Mapping[str, Guarantee | None], deciding: Sequence[Reading]) -> list[Requirement]:
     """OWASP AISVS 1.0, C11.2.4 and C11.2.5, and which findings answer them."""
     epsilons = dict.fromkeys(one.epsilon for one in settings.values() if one is not None)
     private = [f"settings with ε = {', '.join(epsilons)}"] if epsilons else []
     without = sum(guarantee is None for guarantee in settings.values())
     rest = [f"{words.count(without, 'settings')} without a guarantee"] if without else []
-    members = [f for f in findings if cards.metric(f.metric).severity == "membership"]
-    worst = min(members, key=lambda f: ORDER.index(f.verdict), default=None)
+    members = [r for r in deciding if r.card.severity == "membership"]
+    worst = min(members, key=lambda r: ORDER.index(r.finding.verdict), default=None)
     simulated = UNTESTED
     if worst is not None:
         count = words.count(len(members), "simulations")
-        simulated = f"{count}, the worst: {worst.verdict}, {_number(worst, cards)}"
+        simulated = f"{count}, the worst: {worst.finding.verdict}, {_number(worst)}"
     return [
         Requirement(
             "C11.2.4 (level 2): training on sensitive datasets employs differentially-private optimization",
@@ -264,18 +250,16 @@ def _requirements(
     ]
 
 
-def _residual(
-    findings: Sequence[Finding], kinds: Mapping[int, str], threats: Mapping[str, str]
-) -> Iterable[str]:
-    """What remains, by rule: a sentence per verdict, in the order of verdicts."""
-    groups = grouped(findings, lambda f: f.verdict)
+def _residual(deciding: Sequence[Reading], threats: Mapping[str, Threat]) -> Iterable[str]:
+    """What remains, by rule: a sentence per verdict, in the order of verdicts; ``threats``: by scenario."""
+    groups = grouped(deciding, lambda r: r.finding.verdict)
     for verdict, group in sorted(groups.items(), key=lambda item: ORDER.index(item[0])):
-        about = {kinds[id(f)] for f in group}
+        about = {column(r.card.severity, threats.get(r.finding.scenario)) for r in group}
         named = words.join_words([kind for kind in ATTACKS if kind in about])
-        who = words.join_words(
-            [threat for threat in THREATS if threat in {threats.get(f.scenario) for f in group}]
-        )
-        settings = words.count(len({(f.scenario, f.cell) for f in group}), "settings")
+        tested = {r.finding.scenario for r in group} & threats.keys()
+        adversaries = {threats[scenario].who for scenario in tested}
+        who = words.join_words([threat for threat in THREATS if threat in adversaries])
+        settings = words.count(len({(r.finding.scenario, r.finding.cell) for r in group}), "settings")
         by = f" by {who}" if who else ""
         yield f"'{verdict}': {words.count(len(group), 'findings')} about {named}{by}, in {settings}."
 

@@ -19,8 +19,9 @@ from glasshouse.outside.text import file_name, visible
 from glasshouse.report import figures, svg
 from glasshouse.report.exhibits import Drawing, Key
 from glasshouse.report.pictures import Sheet
+from glasshouse.report.readings import read
 from glasshouse.report.sections import Section, sections
-from glasshouse.report.verdicts.choice import choose
+from glasshouse.report.verdicts.stories import stories
 from glasshouse.results.records import Result
 
 WIDTH, LABEL, TEXT = 960.0, 230.0, 330.0
@@ -49,8 +50,8 @@ def figure_files(result: Result, run: Path, folder: Path, *, show_private: bool 
         BadFile: the folder cannot be written.
         DiskFull: not enough disk space.
     """
-    paths = []
-    for section in sections(result, run, choose(result), show_private=show_private):
+    paths, readings = [], read(result)
+    for section in sections(readings, stories(readings), run, show_private=show_private):
         taken: Counter[str] = Counter()
         for title, ending, content in _drawings(section):
             name = file_name(f"{section.story.scenario}-{title}").lower()
@@ -87,7 +88,7 @@ def _panel(panel: figures.Panel) -> bytes:
             own = row.reading
             numbers = f"{own.value} {own.interval}; gain {own.gain} {own.gain_interval}"
             parts += _row(row.label, row.track, numbers, y)
-            y += figures.ROW
+            y += svg.ROW
     parts.append(_nested(panel.axis, LABEL, y, WIDTH - LABEL - TEXT))
     parts.append(_text(MARKS, 12, y + 40))
     return _file(heading, parts, WIDTH, y + 52)

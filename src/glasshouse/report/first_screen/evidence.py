@@ -8,10 +8,9 @@ from typing import Final, NamedTuple, final
 from markupsafe import Markup
 
 from glasshouse.errors import GlasshouseError
-from glasshouse.report import figures, numbers, pictures, readings, svg
-from glasshouse.report.cards import Cards
+from glasshouse.report import numbers, pictures, svg
+from glasshouse.report.readings import Reading, Readings
 from glasshouse.results.exhibits import Place
-from glasshouse.results.records import Finding, Result
 
 PAIRS: Final = 4
 """Pictures shown beside a leak; all of them stand in the scenario's section."""
@@ -61,18 +60,18 @@ class Bar:
     label_alone: str = ""
 
 
-def bar(finding: Finding, cards: Cards) -> Bar:
+def bar(reading: Reading) -> Bar:
     """The bar of a finding.
 
     Raises:
         BadValue: one of its numbers is not finite.
     """
-    card, reading = cards.metric(finding.metric), readings.read(finding, cards)
-    scale = figures.scale_of([finding], card)
+    finding, card = reading.finding, reading.card
+    scale = svg.scale_of([finding], card)
     knows = next((rung for rung in finding.ladder if rung.knows == "label"), None)
     return Bar(
-        track=figures.track(finding, scale),
-        axis=svg.axis(scale, labels=figures.tick_names(scale, card)),
+        track=svg.track(finding, scale),
+        axis=svg.axis(scale, labels=svg.tick_names(scale, card)),
         label=card.label,
         value=reading.value,
         span=f"({reading.interval.strip('[]').replace(', ', ' to ')})",
@@ -81,21 +80,21 @@ def bar(finding: Finding, cards: Cards) -> Bar:
     )
 
 
-def gallery(finding: Finding, result: Result, run: Path, *, cards: Cards, show: bool) -> Gallery | None:
-    """What the finding's attack made of the first examples of its cell.
+def gallery(reading: Reading, readings: Readings, run: Path, *, show: bool) -> Gallery | None:
+    """What a finding's attack made of the first examples of its cell.
 
     Args:
-        finding: of the cell and the attack.
-        result: the finding's.
+        reading: of the cell and the attack.
+        readings: of the finding's result.
         run: the run directory, which holds the images.
-        cards: titles of the attacks.
         show: do not hide private data.
 
     Returns:
         None where no exhibit shows examples, or where it cannot be read: the section then says why.
     """
+    finding, cards = reading.finding, readings.cards
     title = Place(scenario=finding.scenario, axes=finding.axes).heading(finding.attack)
-    beside = (e for e in result.exhibits if (e.scenario, e.title) == (finding.scenario, title))
+    beside = (e for e in readings.result.exhibits if (e.scenario, e.title) == (finding.scenario, title))
     exhibit = next((e for e in beside if e.kind in ("pictures", "sentences")), None)
     columns = [str(name) for name in exhibit.data.get("columns", ())] if exhibit else []
     if exhibit is None or len(columns) < 2:

@@ -3,33 +3,37 @@
 Computed here alone; the report's first screen and the annex both show it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, final
 
 from glasshouse.report import numbers
-from glasshouse.report.cards import Cards
-from glasshouse.report.verdicts.choice import ORDER, Choice
-from glasshouse.results.cards import ThreatCard
+from glasshouse.report.readings import (
+    ACTS,
+    BYSTANDER,
+    CLIENT,
+    EXAMPLES,
+    MODEL,
+    ORDER,
+    READS,
+    SUMS,
+    Reading,
+    Readings,
+    Threat,
+    worst,
+)
 from glasshouse.results.judgement import OUT
-from glasshouse.results.records import Finding, Result
-from glasshouse.results.vocabulary import SEES
 
 State = Literal["came out", "at most", "no leak found", "not shown", "not tested"]
 STATES: Final[tuple[State, ...]] = ("came out", "not shown", "no leak found", "at most", "not tested")
 """The worst first; a cell has the worst state of its findings."""
 
-READS, ACTS = "a server that only reads", "a server that manipulates what it sends"
-CLIENT, SUMS = "another client", "whoever sees only sums of updates"
-BYSTANDER, MODEL = "a bystander who sees what is sent", "whoever gets the finished model"
 THREATS: Final = (READS, ACTS, CLIENT, SUMS, BYSTANDER, MODEL)
 ALWAYS: Final = THREATS[:4]
 """Rows of the first screen; the others stand there only where they were tested."""
 
 LABELS, PEOPLE, GROUP = "labels", "who takes part", "facts about the group"
 OTHERS, DESCRIPTIONS = "other examples", "inner descriptions"
-EXAMPLES: Final = ("pictures", "rows", "sentences")
-"""What examples can be; as modalities name them."""
 KINDS: Final = (*EXAMPLES, LABELS, PEOPLE, GROUP)
 """Columns; :data:`OTHERS` and :data:`DESCRIPTIONS` are added where a finding is about them."""
 
@@ -40,14 +44,14 @@ class Cell(NamedTuple):
     Attributes:
         state: what is known.
         most: for ``at most``: the largest share of victims that would come out, in [0, 1].
-        worst: the worst finding; None: not tested.
+        worst: the reading of the worst finding; None: not tested.
         out: number of findings that show a leak.
         total: number of findings.
     """
 
     state: State
     most: float | None = None
-    worst: Finding | None = None
+    worst: Reading | None = None
     out: int = 0
     total: int = 0
 
@@ -107,70 +111,56 @@ class Matrix:
         return f"{tested} of {len(cells)} combinations of threat and kind were tested; the others were not."
 
 
-def matrix(result: Result, choice: Choice) -> Matrix:
+def matrix(readings: Readings) -> Matrix:
     """The matrix of a result, from the findings that decide its verdict and from no others."""
-    cards = {card.scenario: card for card in result.threats}
-    threats = {name: threat_of(card) for name, card in cards.items()}
-    named = {id(f) for f in choice.with_victims_out()}
-    findings: dict[tuple[str, str], list[tuple[Finding, bool]]] = {}
-    for f in choice.findings:
-        for kind, out in _kinds(f, choice.cards, cards, out=f.verdict in OUT or id(f) in named):
-            findings.setdefault((threats.get(f.scenario, ""), kind), []).append((f, out))
-    others = tuple(extra for extra in (OTHERS, DESCRIPTIONS) if any(kind == extra for _, kind in findings))
+    named = {id(r) for r in readings.named}
+    cells: dict[tuple[str, str], list[tuple[Reading, bool]]] = {}
+    for r in readings.deciding:
+        threat = readings.threats.get(r.finding.scenario)
+        for kind, shown in _kinds(r, threat, out=r.finding.verdict in OUT or id(r) in named):
+            cells.setdefault((threat.who if threat else "", kind), []).append((r, shown))
+    others = tuple(extra for extra in (OTHERS, DESCRIPTIONS) if any(kind == extra for _, kind in cells))
     kinds = (*EXAMPLES, *others, *KINDS[len(EXAMPLES) :])
-    rows = [Row(t, tuple(_cell(findings.get((t, kind), []), choice) for kind in kinds)) for t in THREATS]
+    rows = [Row(t, tuple(_cell(cells.get((t, kind), [])) for kind in kinds)) for t in THREATS]
     return Matrix(kinds=kinds, rows=tuple(rows))
 
 
-def threat_of(card: ThreatCard) -> str:
-    """The row of a scenario: its adversary's role, whether it acts, and whether it sees single updates.
+def column(severity: str, threat: Threat | None) -> str:
+    """The column that a finding was meant for.
 
-    A server that acts stands in its own row, also where it sees sums alone.
+    Args:
+        severity: kind of private data that its metric is about.
+        threat: of its scenario, which says what its examples are; None: unknown.
     """
-    role = card.adversary.split()[1] if len(card.adversary.split()) > 1 else ""
-    if role in ("client", "bystander"):
-        return CLIENT if role == "client" else BYSTANDER
-    if card.changes:
-        return ACTS
-    return SUMS if SEES["aggregate"] in card.sees and SEES["update"] not in card.sees else READS
-
-
-def column(finding: Finding, cards: Cards, threats: Mapping[str, ThreatCard]) -> str:
-    """The column that a finding was meant for."""
-    severity = cards.metric(finding.metric).severity
     if severity == "images":
-        card = threats.get(finding.scenario)
-        return card.things if card is not None and card.things in EXAMPLES else OTHERS
+        return threat.things if threat is not None and threat.things in EXAMPLES else OTHERS
     return {"membership": PEOPLE, "labels": LABELS, "descriptions": DESCRIPTIONS}.get(severity, GROUP)
 
 
-def _kinds(
-    f: Finding, cards: Cards, threats: Mapping[str, ThreatCard], *, out: bool
-) -> Iterator[tuple[str, bool]]:
+def _kinds(r: Reading, threat: Threat | None, *, out: bool) -> Iterator[tuple[str, bool]]:
     """The columns of a finding, and whether a leak of that kind is shown.
 
     Of an attack on examples that got the label alone, the label came out, and no example is shown to.
     """
-    kind = column(f, cards, threats)
-    if f.verdict == "label leak" and kind != LABELS:
+    kind = column(r.card.severity, threat)
+    if r.finding.verdict == "label leak" and kind != LABELS:
         yield LABELS, True
         out = False
     yield kind, out
 
 
-def _cell(findings: Sequence[tuple[Finding, bool]], choice: Choice) -> Cell:
-    if not findings:
+def _cell(tests: Sequence[tuple[Reading, bool]]) -> Cell:
+    """A cell has the worst state of its findings."""
+    total, leaking = len(tests), [r for r, out in tests if out]
+    if not tests:
         return Cell("not tested")
-    leaking = [f for f, out in findings if out]
-    worst = choice.worst(leaking or [f for f, _ in findings])
-    assert worst is not None
-    total = len(findings)
     if leaking:
-        return Cell("came out", worst=worst, out=len(leaking), total=total)
-    if any(f.verdict != "no leak found" for f, _ in findings):
-        worst = min((f for f, _ in findings), key=lambda f: ORDER.index(f.verdict))
-        return Cell("not shown", worst=worst, total=total)
-    shares = [f.share.most for f, _ in findings if f.share is not None]
+        return Cell("came out", worst=worst(leaking), out=len(leaking), total=total)
+    if any(r.finding.verdict != "no leak found" for r, _ in tests):
+        first = min((r for r, _ in tests), key=lambda r: ORDER.index(r.finding.verdict))
+        return Cell("not shown", worst=first, total=total)
+    quietest = worst(r for r, _ in tests)
+    shares = [r.finding.share.most for r, _ in tests if r.finding.share is not None]
     if len(shares) < total:
-        return Cell("no leak found", worst=worst, total=total)
-    return Cell("at most", most=max(shares), worst=worst, total=total)
+        return Cell("no leak found", worst=quietest, total=total)
+    return Cell("at most", most=max(shares), worst=quietest, total=total)

@@ -8,10 +8,9 @@ from typing import final
 from glasshouse.report import words
 from glasshouse.report.first_screen import leaks, matrix
 from glasshouse.report.first_screen.evidence import Bar, Gallery, bar, gallery
+from glasshouse.report.readings import Readings
 from glasshouse.report.verdicts.answer import Answer
-from glasshouse.report.verdicts.choice import Choice
 from glasshouse.report.verdicts.stories import Story
-from glasshouse.results.records import Result
 
 DEMONSTRATION = (
     "Public demonstration data were attacked, nobody's secrets. What is said below holds for such a set-up, "
@@ -52,47 +51,49 @@ class Screen:
 
 
 def screen(
-    result: Result, choice: Choice, answer: Answer, stories: Sequence[Story], run: Path, *, show_private: bool
+    readings: Readings, answer: Answer, stories: Sequence[Story], run: Path, *, show_private: bool
 ) -> Screen:
     """The first screen of a result.
 
     Args:
-        result: with one utility per setting.
-        choice: its deciding findings.
+        readings: of the result.
         answer: its headline.
         stories: one per scenario.
         run: the run directory, which holds the images.
         show_private: do not hide private data.
     """
-    cards = leak_cards(result, choice, run, show_private=show_private)
-    found, table = [card.leak for card in cards], matrix.matrix(result, choice)
-    public = [card for card in result.threats if card.data_public]
+    found = leaks.leaks(readings)
+    quiet, defences = leaks.quiet(stories, found, readings), leaks.explain(readings, found)
+    table = matrix.matrix(readings)
+    threats = readings.result.threats
     return Screen(
-        banner=DEMONSTRATION if public and len(public) == len(result.threats) else "",
-        sentence=sentence(found, table, result) or answer.qualification,
+        banner=DEMONSTRATION if threats and all(card.data_public for card in threats) else "",
+        sentence=sentence(found, table, len(readings.result.scenarios)) or answer.qualification,
         matrix=table,
-        cards=tuple(cards),
-        quiet=tuple(leaks.quiet(stories, found, choice)),
-        glossary=(*leaks.GLOSSARY, *leaks.explain(result, found)),
+        cards=tuple(leak_cards(readings, found, run, show_private=show_private)),
+        quiet=tuple(quiet),
+        glossary=(*leaks.GLOSSARY, *defences),
     )
 
 
-def leak_cards(result: Result, choice: Choice, run: Path | None, *, show_private: bool) -> list[Card]:
+def leak_cards(
+    readings: Readings, found: Sequence[leaks.Leak], run: Path | None, *, show_private: bool
+) -> list[Card]:
     """A card per leak, worst first; without a ``run`` directory they show no examples."""
-    public = {card.scenario for card in result.threats if card.data_public}
+    public = {card.scenario for card in readings.result.threats if card.data_public}
     cards = []
-    for leak in leaks.leaks(result, choice):
-        f, show = leak.finding, show_private or leak.scenario in public
+    for leak in found:
         # What an attack claimed of which only the label is right would read as a reconstruction.
         beside = None
-        if run is not None and f.verdict != "label leak":
-            beside = gallery(f, result, run, cards=choice.cards, show=show)
-        cards.append(Card(leak=leak, bar=bar(f, choice.cards), gallery=beside))
+        if run is not None and leak.reading.finding.verdict != "label leak":
+            show = show_private or leak.scenario in public
+            beside = gallery(leak.reading, readings, run, show=show)
+        cards.append(Card(leak=leak, bar=bar(leak.reading), gallery=beside))
     return cards
 
 
-def sentence(found: Sequence[leaks.Leak], table: matrix.Matrix, result: Result) -> str:
-    """What came out, in how many scenarios, and the worst of it; empty if nothing did."""
+def sentence(found: Sequence[leaks.Leak], table: matrix.Matrix, scenarios: int) -> str:
+    """What came out, in how many of the ``scenarios``, and the worst of it; empty if nothing did."""
     if not found:
         return ""
     out = [
@@ -101,7 +102,7 @@ def sentence(found: Sequence[leaks.Leak], table: matrix.Matrix, result: Result) 
         if any(row.cells[i].state == "came out" for row in table.rows)
     ]
     kinds = words.join_words(out) or "data"
-    total, leaking = len(result.scenarios), len({leak.scenario for leak in found})
-    where = f" in {leaking} of {words.count(total, 'scenarios')}" if total > 1 else ""
+    leaking = len({leak.scenario for leak in found})
+    where = f" in {leaking} of {words.count(scenarios, 'scenarios')}" if scenarios > 1 else ""
     worst = found[0].title
-    return f"{kinds[0].upper()}{kinds[1:]} came out{where}; the worst: {worst[0].lower()}{worst[1:]}."
+    return f"{words.capital(kinds)} came out{where}; the worst: {worst[0].lower()}{worst[1:]}."

@@ -6,12 +6,11 @@ from datetime import datetime
 from typing import final
 
 from glasshouse.report import words
-from glasshouse.report.cards import KINDS, SEVERITIES, Cards
-from glasshouse.report.verdicts import strength
-from glasshouse.report.verdicts.choice import ORDER, Choice, kind_of
-from glasshouse.report.verdicts.sentences import NOT_SAFE, where
+from glasshouse.report.cards import KINDS, SEVERITIES
+from glasshouse.report.readings import ORDER, Reading, Readings
+from glasshouse.report.verdicts.sentences import CONTRADICTION, NOT_SAFE, WRONG_PROOF, contradictions
 from glasshouse.results.judgement import ONE_SIDE, OUT, expected_by_luck
-from glasshouse.results.records import Finding, Result, Verdict
+from glasshouse.results.records import Result, Verdict
 
 
 @final
@@ -33,17 +32,17 @@ class Answer:
     kind: Verdict | None
 
 
-def overall(result: Result, choice: Choice) -> Answer:
+def overall(readings: Readings) -> Answer:
     """The answer in a few words, and the sentences that qualify it."""
-    standings = [choice.standing(f) for f in choice.findings]
-    attempts = words.count(len({f.attack for f in result.findings}), "attack")
-    text, qualification = _answer(result, choice, standings, attempts)
-    kind = min(standings, key=ORDER.index) if standings else None
-    if kind not in (None, "contradiction") and choice.with_victims_out():
+    verdicts = [r.finding.verdict for r in readings.deciding]
+    wrong = contradictions(readings)
+    text, qualification = _answer(readings, wrong)
+    kind = min(verdicts, key=ORDER.index) if verdicts else None
+    if kind not in (None, "contradiction") and readings.named:
         kind = "leaks"
-    if contradictions(result):
+    if wrong:
         kind = "contradiction"
-    return Answer(text=text, qualification=qualification, count=_count(result, choice), kind=kind)
+    return Answer(text=text, qualification=qualification, count=_count(readings), kind=kind)
 
 
 def facts(result: Result) -> list[tuple[str, str]]:
@@ -51,18 +50,19 @@ def facts(result: Result) -> list[tuple[str, str]]:
     manifest = result.manifest
     packages = manifest.get("packages", {})
     torch = f", torch {packages['torch']}" if isinstance(packages, dict) and "torch" in packages else ""
+    day, register = _day(str(manifest.get("started", ""))), registered(manifest.get("register"))
     scope = [
         words.count(len({t.scenario for t in result.threats}), "scenario"),
         words.count(len({f.attack for f in result.findings}), "attack"),
         words.count(len({f.cell for f in result.findings}), "setting"),
     ]
     rows = [
-        ("Date", _day(str(manifest.get("started", "")))),
+        ("Date", day),
         ("Auditor", str(manifest.get("auditor", "")) or "not named"),
         ("Scope", ", ".join(scope)),
         ("Versions", f"glasshouse {manifest['glasshouse']}{torch}" if "glasshouse" in manifest else ""),
+        ("Register", register),
     ]
-    rows.append(("Register", registered(manifest.get("register"))))
     return [(name, text) for name, text in rows if text]
 
 
@@ -105,81 +105,75 @@ def _day(text: str) -> str:
     return f"{day.day} {day:%B %Y}"
 
 
-def _answer(result: Result, choice: Choice, standings: Sequence[Verdict], attempts: str) -> tuple[str, str]:
-    total = len(standings)
-    if wrong := contradictions(result):
-        refuted = any(one.refuted for one in result.proofs)
-        return strength.WRONG_PROOF if refuted else strength.CONTRADICTION, " ".join(wrong)
-    if total == 0:
-        lead = f"{words.count(len(result.refusals), 'refusal')} below say why. " if result.refusals else ""
+def _answer(readings: Readings, wrong: Sequence[str]) -> tuple[str, str]:
+    """The answer and what qualifies it, from the worst case to the best.
+
+    Args:
+        readings: of the result.
+        wrong: what a guarantee rules out and proofs that are wrong, in sentences.
+    """
+    deciding, verdicts = readings.deciding, [r.finding.verdict for r in readings.deciding]
+    if wrong:
+        refuted = any(one.refuted for one in readings.result.proofs)
+        return WRONG_PROOF if refuted else CONTRADICTION, " ".join(wrong)
+    if not deciding:
+        refused = len(readings.result.refusals)
+        lead = f"{words.count(refused, 'refusal')} below say why. " if refused else ""
         return "Nothing was measured", f"No attack produced a finding about private data. {lead}{NOT_SAFE}"
-    leaking = [f for f, s in zip(choice.findings, standings, strict=True) if s in OUT]
+
+    total = words.count(len(deciding), "measurements")
+    attempts = words.count(len({r.finding.attack for r in readings.every}), "attack")
+    leaking = [r for r in deciding if r.finding.verdict in OUT]
     if leaking:
-        what = "Private data" if any(choice.standing(f) != "label leak" for f in leaking) else "Labels"
-        return f"{what} came out", f"{_leak_sentence(leaking, total, result, choice)}; {attempts} ran."
-    if out := choice.with_victims_out():
-        return "Single victims' data came out", _single(out, choice)
-    if standings.count("no leak found") == total:
-        controlled = all(f.control is not None and f.control.passed for f in choice.findings)
+        what = "Private data" if any(r.finding.verdict != "label leak" for r in leaking) else "Labels"
+        return f"{what} came out", f"{_leak_sentence(leaking, readings)}; {attempts} ran."
+    if readings.named:
+        return "Single victims' data came out", _single(readings.named, deciding)
+
+    if set(verdicts) == {"no leak found"}:
+        controls = [r.finding.control for r in deciding]
+        controlled = all(control is not None and control.passed for control in controls)
         able = ", and the controls of every attack passed" if controlled else ""
-        ran = f"{attempts} ran in {words.count(total, 'measurements')}{able}."
+        ran = f"{attempts} ran in {total}{able}."
         return "No leak was found", f"{ran} That bounds these attacks, not every attack."
-    parts = words.join_words([f"{standings.count(k)} {k}" for k in ORDER if k in standings])
     rest = "What could not be measured may still leak."
-    if standings.count("not shown") == total:
-        shows = f"Neither a leak nor its absence is shown in {words.count(total, 'measurements')}."
+    if set(verdicts) == {"not shown"}:
+        shows = f"Neither a leak nor its absence is shown in {total}."
         return "This audit cannot tell", f"{shows} {rest}"
-    if "too alike" in standings:
+    if "too alike" in verdicts:
         return "Victims are too alike to say whose", (
             "What came out fits several victims, which are near-duplicates of each other. " + NOT_SAFE
         )
-    return "This audit cannot tell", f"Of {words.count(total, 'measurements')}: {parts}. {rest}"
+    parts = words.join_words([f"{verdicts.count(kind)} {kind}" for kind in ORDER if kind in verdicts])
+    return "This audit cannot tell", f"Of {total}: {parts}. {rest}"
 
 
-def contradictions(result: Result) -> list[str]:
-    """Measurements that a claimed privacy guarantee rules out, and proofs that are wrong, in sentences."""
-    cards = Cards.of(result)
-    wrong = [
-        f"{one.scenario}, {cards.attack(one.attack)}: {strength.proofs([one])}"
-        for one in result.proofs
-        if one.refuted
-    ]
-    return (
-        wrong
-        + [
-            f"{where(f)}, {cards.attack(f.attack)}: {strength.bound(f, cards.metric(f.metric))}"
-            for f in result.findings
-            if f.bound is not None and f.bound.contradicted
-        ]
-        + [strength.epsilon(one) for one in result.epsilons if one.contradicted]
-    )
-
-
-def _single(out: Sequence[Finding], choice: Choice) -> str:
+def _single(out: Sequence[Reading], deciding: Sequence[Reading]) -> str:
     """Whose data leaked when the average over victims shows nothing."""
-    verdicts = choice.victims(out[0])
-    who = f"{sum(v.leaks for v in verdicts)} of {words.count(len(verdicts), 'victims')}"
-    candidates = [f for f in choice.findings if f.verdict != "no power" and choice.victims(f)]
+    most = out[0]
+    judged = sum(r.finding.verdict != "no power" and bool(r.victims) for r in deciding)
     return (
-        f"The average over all victims decides nothing, but {choice.cards.attack(out[0].attack)} got the "
-        f"examples of {who}. {words.count(len(candidates), 'measurements')} judged victims one by one; "
+        f"The average over all victims decides nothing, but {most.attack} got the examples of "
+        f"{most.reached} of {most.jury}. {words.count(judged, 'measurements')} judged victims one by one; "
         f"{len(out)} named somebody, corrected for the number of victims and of measurements."
     )
 
 
-def _leak_sentence(leaking: Sequence[Finding], total: int, result: Result, choice: Choice) -> str:
+def _leak_sentence(leaking: Sequence[Reading], readings: Readings) -> str:
+    """How many measurements found a leak, in how many scenarios, of which kinds."""
+    result, noun = readings.result, words.count(len(readings.deciding), "measurements")
     names = {t.scenario for t in result.threats} | {f.scenario for f in result.findings}
-    several = f", in {len({f.scenario for f in leaking})} of {len(names)} scenarios" if len(names) > 1 else ""
-    severities = [kind_of(f, choice.cards.metric(f.metric)) for f in leaking]
-    kinds = words.join_words([f"{KINDS[s]} ({severities.count(s)})" for s in SEVERITIES if s in severities])
-    noun = words.count(total, "measurements")
-    described = all(f.metric in choice.cards.metrics for f in leaking)
-    return f"{len(leaking)} of {noun} found a leak{several}" + (f": {kinds}" if described else "")
+    leaky = {r.finding.scenario for r in leaking}
+    several = f", in {len(leaky)} of {len(names)} scenarios" if len(names) > 1 else ""
+    kinds = [r.kind for r in leaking]
+    listed = words.join_words([f"{KINDS[k]} ({kinds.count(k)})" for k in SEVERITIES if k in kinds])
+    described = all(r.finding.metric in readings.cards.metrics for r in leaking)
+    return f"{len(leaking)} of {noun} found a leak{several}" + (f": {listed}" if described else "")
 
 
-def _count(result: Result, choice: Choice) -> str:
+def _count(readings: Readings) -> str:
     """Number of findings, how many would lie above 0 by luck, and the correction for it, in sentences."""
-    n = len(result.findings)
+    n = len(readings.every)
     if not n:
         return ""
     expected = ONE_SIDE * n
@@ -187,8 +181,8 @@ def _count(result: Result, choice: Choice) -> str:
     text = (
         f"Of {words.count(n, 'findings')} in all, about {luck} would lie above 0 by luck if nothing leaked."
     )
-    primary = sum(f.primary for f in choice.findings)
-    lucky = sum(expected_by_luck(f) for f in choice.findings)
+    primary = sum(r.finding.primary for r in readings.deciding)
+    lucky = sum(expected_by_luck(r.finding) for r in readings.deciding)
     if primary:
         text += (
             f" This answer rests on {words.count(primary, 'primary findings')}, one per attack and kind of "

@@ -1,18 +1,19 @@
-"""One finding in plain sentences.
+"""One finding in plain sentences, and what stands beside the findings: measured ε, and proofs.
 
 A sentence always states the interval, the null baseline (guessing without the update), the sample size and
 how the number was selected. "No power" never reads as "safe".
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, final
 
-from glasshouse.report import numbers, readings, words
+from glasshouse.report import numbers, words
 from glasshouse.report.cards import Cards
-from glasshouse.report.verdicts import strength
-from glasshouse.report.verdicts.choice import Choice
+from glasshouse.report.readings import Reading, Readings
 from glasshouse.results.judgement import OUT, expected_by_luck
-from glasshouse.results.records import Control, Finding, Refused, Utility, Victim
+from glasshouse.results.records import Control, Finding
+from glasshouse.results.strength import EmpiricalEpsilon, Proofs
 
 KNOWS: Final[Mapping[str, str]] = {
     "nothing": "nothing",
@@ -21,173 +22,264 @@ KNOWS: Final[Mapping[str, str]] = {
     "twin": "all but the example itself",
 }
 """What the null adversary of a rung knows, after "whoever knows"."""
-FEW_RUNS = 4
+UNITS: Final = {"example": "one example more or less", "update": "a client's update, or zeros in its place"}
 FEW_NAMES = 3
 PLAIN_GUESS = "random guessing"
 NOT_SAFE = "This is no sign of safety."
+CONTRADICTION = "CONTRADICTION: more came out than the guarantee allows"
+WRONG_PROOF = "WRONG PROOF: an attack certified what is not true"
 
 
-def sentence(finding: Finding, choice: Choice) -> str:
-    """A finding in words.
+@final
+@dataclass(frozen=True, kw_only=True)
+class Said:
+    """One finding in sentences.
 
-    States the setting, the attack, the value with its interval, the null baseline, the gain with its
-    interval, the sample size and the selection; then the caveats: single victims, missing claims, few runs,
-    the same attack without the defence, side knowledge.
+    Attributes:
+        reading: the finding.
+        beside: other findings of the same attack in the same cell about the same kind of private data.
+        core: the setting, the attack, the value with its interval, the null baseline, the gain with its
+            interval, the sample size and the selection.
+        caveats: single victims, missing claims, few runs, the bound, the same attack without the defence,
+            side knowledge; empty: none.
+        deed: what the attack achieved, with value and interval; not a whole sentence.
+        over_guessing: the null baseline and the gain over it; a sentence without its full stop.
+        power: the same attack with the same settings, but without defences; empty if unknown.
+        victims: whose examples leaked; empty if nobody's did.
     """
-    return " ".join([_core(finding, choice), *additions(finding, choice)])
+
+    reading: Reading
+    beside: tuple[Reading, ...]
+    core: str
+    caveats: str
+    deed: str
+    over_guessing: str
+    power: str
+    victims: str
+
+    @property
+    def whole(self) -> str:
+        """The finding and its caveats."""
+        return f"{self.core} {self.caveats}".strip()
 
 
-def additions(finding: Finding, choice: Choice) -> list[str]:
-    """The caveats of a finding, in sentences."""
-    knowledge = words.grants(finding.given)
-    parts = [
-        victims(choice.victims(finding)),
-        ladder(finding),
-        unseen(finding),
-        draws(finding, choice.cards),
-        _sample(finding),
-        strength.search(finding),
-        strength.bound(finding, choice.cards.metric(finding.metric)),
-        power(finding, choice.cards),
-        f"The attacker also had {knowledge}." if knowledge else "",
+def say(readings: Readings) -> dict[int, Said]:
+    """Every deciding finding in sentences, by the id of its reading."""
+    said = {}
+    for r in readings.deciding:
+        beside = [other for other in readings.every if _alike(r, other)]
+        said[id(r)] = _said(r, beside, readings.cards)
+    return said
+
+
+def measured(readings: Readings) -> list[tuple[str, str]]:
+    """What stands beside findings, as (kind, sentence): a measured ε, and what attacks said they proved."""
+    result = readings.result
+    sentences = [("contradiction" if one.contradicted else "note", epsilon(one)) for one in result.epsilons]
+    for attack in dict.fromkeys(one.attack for one in result.proofs):
+        held = [one for one in result.proofs if one.attack == attack]
+        kind = "contradiction" if any(one.refuted for one in held) else "note"
+        sentences.append((kind, f"{readings.cards.attack(attack)}: {proofs(held)}"))
+    return sentences
+
+
+def _alike(r: Reading, other: Reading) -> bool:
+    """Whether another metric judges the same kind of private data from the same attack in the same cell."""
+    f, g = r.finding, other.finding
+    in_cell = (f.scenario, f.cell, f.attack) == (g.scenario, g.cell, g.attack)
+    return in_cell and f.metric != g.metric and r.card.severity == other.card.severity
+
+
+def _said(reading: Reading, beside: Sequence[Reading], cards: Cards) -> Said:
+    """A finding in sentences.
+
+    Args:
+        reading: the finding.
+        beside: others of its attack; one may say that by its pixels the images are worse than a guess.
+        cards: of the metrics, for a control in another metric.
+    """
+    f = reading.finding
+    denial = next((other for other in beside if other.finding.metric == f.denied_by), None)
+    beside_defence, out = _undefended(reading), _victims(reading)
+    caveats = [
+        out,
+        _ladder(f),
+        _unseen(f),
+        _draws(reading),
+        _sample(f),
+        _search(f),
+        bound(reading),
+        beside_defence,
+        f"The attacker also had {reading.given}." if reading.given else "",
     ]
-    return [part for part in parts if part]
+    return Said(
+        reading=reading,
+        beside=tuple(beside),
+        core=_core(reading, denial, cards),
+        caveats=" ".join(text for text in caveats if text),
+        deed=_deed(reading),
+        over_guessing=_over_guessing(reading),
+        power=beside_defence,
+        victims=out,
+    )
 
 
-def where(finding: Finding | Refused | Utility, *, capital: bool = True) -> str:
-    """The setting of a finding: ``Without a defence (batch = 4)``, ``Under clip 4``."""
-    name = words.protection(finding.defenses, finding.axes)
-    text = f"under {name}" if finding.defenses else "without a defence"
-    axes = words.setting(finding.axes)
-    text += f" ({axes})" if axes else ""
-    return text[0].upper() + text[1:] if capital else text
+def bound(reading: Reading) -> str:
+    """The bound on any attack, in words; empty if no guarantee covers the number."""
+    finding, most = reading.finding, reading.finding.bound
+    if most is None:
+        return ""
+    limit = f"more than {reading.most}" if finding.higher_leaks else f"less than {reading.most}"
+    proof = (
+        f"ε = {most.epsilon:.3g}, δ = {most.delta:g} for {UNITS[most.unit]}, over "
+        f"{words.count(most.steps, 'releases')}"
+    )
+    text = f"No attack can reach {limit} on average: the defence proves {proof}."
+    if most.word_of:
+        who = words.join_words([f"“{name}”" for name in most.word_of])
+        text = f"The defence {who} says of itself that it proves {proof}; nobody here has checked that. "
+        text += f"If it is so, no attack can reach {limit} on average."
+    if most.contradicted:
+        text = f"{CONTRADICTION}. {text} The defence is not what it says, or a program is wrong."
+    return text
 
 
-def condition(finding: Finding, *, capital: bool = True) -> str:
-    """The setting, and the draws of first weights that the finding is about, if they are too few for more.
+def contradictions(readings: Readings) -> list[str]:
+    """Measurements that a claimed privacy guarantee rules out, and proofs that are wrong, in sentences."""
+    result = readings.result
+    wrong = [
+        f"{one.scenario}, {readings.cards.attack(one.attack)}: {proofs([one])}"
+        for one in result.proofs
+        if one.refuted
+    ]
+    wrong += [
+        f"{words.capital(r.where)}, {r.attack}: {bound(r)}"
+        for r in readings.every
+        if r.finding.bound is not None and r.finding.bound.contradicted
+    ]
+    return wrong + [epsilon(one) for one in result.epsilons if one.contradicted]
 
-    ``Without a defence, for these weights``; from four draws on a finding is about the scenario.
+
+def epsilon(one: EmpiricalEpsilon) -> str:
+    """The lower bound on ε that a run with canaries shows, next to the claimed ε."""
+    parts = [f"Claimed ε = {one.claimed:g}", f"the run shows at least {one.shown:.2g}"]
+    parts += [f"at most {one.proved:.3g} by the accountant"] if one.proved is not None else []
+    text = (
+        f"{'; '.join(parts)} ({one.correct} of {one.guesses} guesses about {one.canaries:,} canary "
+        f"{one.unit}s were right; δ = {one.delta:g}, 95 %)."
+    )
+    if one.contradicted:
+        return f"CONTRADICTION: the noise is not there, or not as large as claimed. {text}"
+    return text if one.proved is not None else f"{text} No defence proves any ε."
+
+
+def proofs(held: Sequence[Proofs]) -> str:
+    """How many assertions an attack proved, and whether they are true.
+
+    Examples:
+        >>> one = Proofs(scenario="s", cell="c", attack="a", claim="facts", stated=12, wrong=0)
+        >>> proofs([one])
+        '12 assertions were proved (facts), and all of them are true.'
     """
-    text = where(finding, capital=capital)
-    if not 0 < finding.draws < FEW_RUNS:
-        return text
-    few = "these weights" if finding.draws == 1 else f"these {words.count(finding.draws, 'draws')} of weights"
-    return f"{text}, for {few}"
+    stated, wrong = sum(one.stated for one in held), sum(one.wrong for one in held)
+    kinds = words.join_words(list(dict.fromkeys(one.claim.replace("_", " ") for one in held)))
+    proved = f"{words.count(stated, 'assertions')} {'was' if stated == 1 else 'were'} proved ({kinds})"
+    if not wrong:
+        return f"{proved}, and {'it is' if stated == 1 else 'all of them are'} true."
+    return (
+        f"{proved}, but {wrong:,} {'is' if wrong == 1 else 'are'} not true: the attack has a defect, or the "
+        "clients did not do what the terms say. Nothing that it claims here can be believed."
+    )
 
 
-def place(finding: Finding | Utility) -> str:
-    """The setting as a noun: ``clip 4``, ``without a defence``."""
-    return where(finding, capital=False).removeprefix("under ")
+def _core(r: Reading, denial: Reading | None, cards: Cards) -> str:
+    """The sentence that a verdict decides."""
+    f, where, attack = r.finding, words.capital(r.condition), r.attack
+    if f.verdict == "no power":
+        failed = f.control is not None and not f.control.passed
+        why = _failure(f.control, f.unit, cards) if f.control and failed else "the attack had no power here"
+        return f"{where}, nothing can be said about {attack}: {why}. {NOT_SAFE}"
+    gain = _over_guessing(r)
+    if denial is not None:
+        return (
+            f"{where}, {attack} is above guessing by {r.card.label}, but not by {denial.card.label}. "
+            f"{r.score}: {_lower(gain)}. But {denial.score}: {_lower(_over_guessing(denial))}. "
+            "This does not count as rebuilt images."
+        )
+    if expected_by_luck(f):
+        return (
+            f"{where}, {attack} seems to gain: {r.score}. {gain}. Among this many findings that would be "
+            "expected by luck, so no leak is shown."
+        )
+    if f.verdict in ("leaks", "contradiction"):
+        return f"{where}, {attack} {_deed(r)}. {gain}."
+    if f.verdict == "label leak":
+        return (
+            f"{where}, {attack} got the labels of {f.unit}, and no example is shown to have come out: "
+            f"{r.score}. {gain}. But {f.reason}."
+        )
+    if f.verdict == "too alike":
+        return f"{where}, {attack} {_deed(r)}, but of whom cannot be said: {f.reason}. {gain}."
+    if f.verdict == "no leak found":
+        return f"{where}, {attack} found no leak: {r.score}. {gain}. {_earned(f)}"
+    more = f" {words.capital(f.remedy)} would show it." if f.remedy else ""
+    why = f", because {f.reason}" if f.reason else ""
+    return f"{where}, it is not shown whether {attack} finds a leak{why}: {r.score}. {gain}.{more}"
 
 
-def basis(finding: Finding) -> str:
-    """Sample size and selection: ``20 victims; best of 4 restarts, chosen by the attack's own loss``."""
-    return "; ".join(part for part in (words.count(finding.n, finding.unit), finding.chosen) if part)
+def _deed(r: Reading) -> str:
+    return r.card.sentence.replace("{}", f"{r.value} {r.interval}", 1)
 
 
-def power(finding: Finding, cards: Cards) -> str:
-    """The same attack with the same settings, but without defences; empty if unknown."""
-    reference = finding.undefended
+def _over_guessing(r: Reading) -> str:
+    how = "Guessing without the update" + ("" if r.guess == PLAIN_GUESS else f" ({r.guess})")
+    if r.guesser == r.guess:
+        how = words.capital(r.guesser)
+    # Sample size and selection: "20 victims; best of 4 restarts, chosen by the attack's own loss".
+    basis = "; ".join(part for part in (r.sample, r.finding.chosen) if part)
+    return f"{how} reaches {r.baseline}; the gain is {r.measured_gain} {r.gain_interval} ({basis})"
+
+
+def _undefended(r: Reading) -> str:
+    """The same attack without the defence: whether its silence here proves anything."""
+    reference = r.finding.undefended
     if reference is None:
         return ""
-    card = cards.metric(finding.metric)
-    hits = _hits(reference.value, reference.n), _hits(finding.value, finding.n)
-    if card.display == "rate" and None not in hits:
-        before, after = (f"{hits[0]} of {reference.n}", f"{hits[1]} of {finding.n}")
-    else:
-        digits = numbers.places(card, finding.low, finding.high)
-        before, after = (
-            numbers.value(v, card, finding.unit_of_value, digits) for v in (reference.value, finding.value)
-        )
-    text = f"With the same settings this attack reaches {before} without a defence and {after} here"
-    text += f" ({card.label})."
+    text = (
+        f"With the same settings this attack reaches {r.undefended} without a defence and {r.defended} here"
+    )
+    text += f" ({r.card.label})."
     if reference.verdict not in OUT:
         text += " Even without a defence it shows no leak, so its silence here proves little."
     return text
 
 
-def victims(verdicts: Sequence[Victim]) -> str:
-    """Whose examples leaked; empty if nobody's did."""
-    names = [v.name for v in verdicts if v.leaks]
+def _victims(r: Reading) -> str:
+    names = [v.name for v in r.victims if v.leaks]
     if not names:
         return ""
-    total = words.count(len(verdicts), "victims")
-    if len(names) == len(verdicts) > 1:
-        return f"Each of the {total} came out: their own examples were recognised among held-out ones."
-    listed = "; ".join(
-        [*names[:FEW_NAMES], *([f"{len(names) - FEW_NAMES} more"] if names[FEW_NAMES:] else [])]
+    if len(names) == len(r.victims) > 1:
+        return f"Each of the {r.jury} came out: their own examples were recognised among held-out ones."
+    more = [f"{len(names) - FEW_NAMES} more"] if len(names) > FEW_NAMES else []
+    listed = "; ".join([*names[:FEW_NAMES], *more])
+    return f"The examples of {len(names)} of {r.jury} came out, recognised among held-out ones: {listed}."
+
+
+def _search(finding: Finding) -> str:
+    """Whether the attack's searches were unfinished; empty if all finished, or if unknown."""
+    if not finding.unfinished:
+        return ""
+    of = f" of {len(finding.searches)}" if finding.searches else ""
+    text = (
+        f"Search unfinished: {finding.unfinished}{of} searches stopped above the loss of the truth, so more "
+        "iterations or restarts can find more."
     )
-    return f"The examples of {len(names)} of {total} came out, recognised among held-out ones: {listed}."
+    if falling := sum(s.falling for s in finding.searches):
+        text += f" {words.count(falling, 'searches')} were still improving at the end."
+    return text
 
 
-def few(names: Sequence[str]) -> str:
-    """Unique names; if there are more than four, the first three and the number of others."""
-    once = list(dict.fromkeys(names))
-    return words.join_words(once if len(once) <= 4 else [*once[:3], f"{len(once) - 3} more"])
-
-
-def value(finding: Finding, cards: Cards) -> str:
-    """Metric, value and interval, as a noun: ``SSIM 0.12 [0.10, 0.15]``."""
-    reading = readings.read(finding, cards)
-    return f"{cards.metric(finding.metric).label} {reading.value} {reading.interval}"
-
-
-def deed(finding: Finding, cards: Cards) -> str:
-    """What the attack achieved, with value and interval."""
-    reading = readings.read(finding, cards)
-    return cards.metric(finding.metric).sentence.replace("{}", f"{reading.value} {reading.interval}", 1)
-
-
-def over_guessing(finding: Finding, cards: Cards) -> str:
-    """The null baseline and the gain over it; a sentence without its full stop."""
-    reading = readings.read(finding, cards)
-    guess = words.null(finding.baseline)
-    how = "Guessing without the update" if guess == PLAIN_GUESS else f"Guessing without the update ({guess})"
-    if (who := words.guesser(finding.baseline)) == guess:
-        how = f"{who[0].upper()}{who[1:]}"
-    return (
-        f"{how} reaches {reading.baseline}; the gain is {reading.measured_gain} {reading.gain_interval} "
-        f"({basis(finding)})"
-    )
-
-
-def _core(f: Finding, choice: Choice) -> str:
-    cards = choice.cards
-    attack = cards.attack(f.attack)
-    if f.verdict == "no power":
-        failed = f.control is not None and not f.control.passed
-        why = _failure(f.control, f.unit, cards) if f.control and failed else "the attack had no power here"
-        return f"{condition(f)}, nothing can be said about {attack}: {why}. {NOT_SAFE}"
-    score, gain = value(f, cards), over_guessing(f, cards)
-    if other := choice.denial(f):
-        return (
-            f"{condition(f)}, {attack} is above guessing by {cards.metric(f.metric).label}, but not by "
-            f"{cards.metric(other.metric).label}. {score}: {_lower(gain)}. But "
-            f"{value(other, cards)}: {_lower(over_guessing(other, cards))}. "
-            "This does not count as rebuilt images."
-        )
-    if expected_by_luck(f):
-        return (
-            f"{condition(f)}, {attack} seems to gain: {score}. {gain}. Among this many findings that would "
-            "be expected by luck, so no leak is shown."
-        )
-    if f.verdict in ("leaks", "contradiction"):
-        return f"{condition(f)}, {attack} {deed(f, cards)}. {gain}."
-    if f.verdict == "label leak":
-        return (
-            f"{condition(f)}, {attack} got the labels of {f.unit}, and no example is shown to have come out: "
-            f"{score}. {gain}. But {f.reason}."
-        )
-    if f.verdict == "too alike":
-        return f"{condition(f)}, {attack} {deed(f, cards)}, but of whom cannot be said: {f.reason}. {gain}."
-    if f.verdict == "no leak found":
-        return f"{condition(f)}, {attack} found no leak: {score}. {gain}. {earned(f)}"
-    more = f" {f.remedy[0].upper()}{f.remedy[1:]} would show it." if f.remedy else ""
-    why = f", because {f.reason}" if f.reason else ""
-    return f"{condition(f)}, it is not shown whether {attack} finds a leak{why}: {score}. {gain}.{more}"
-
-
-def earned(finding: Finding) -> str:
+def _earned(finding: Finding) -> str:
     """What "no leak found" rests on: the share of victims that could come out, and planted leaks found."""
     share, planted = finding.share, finding.power
     if share is None:
@@ -200,27 +292,24 @@ def earned(finding: Finding) -> str:
     return text + (")." if not finding.alone else "). Only one attack of this kind ran.")
 
 
-def ladder(finding: Finding) -> str:
+def _ladder(finding: Finding) -> str:
     """Which null adversaries a leak beats; else empty."""
     top = finding.highest if finding.verdict in ("leaks", "label leak") else None
     return "" if top is None else f"It does better than whoever knows {KNOWS[top.knows]}."
 
 
-def unseen(finding: Finding) -> str:
+def _unseen(finding: Finding) -> str:
     """Why an interval reaches so far where others may leak more; empty: it does not."""
     if finding.gain_high <= finding.gain_end:
         return ""
     return "The end of the interval that leaks allows for victims who leak more than any of these."
 
 
-def draws(finding: Finding, cards: Cards) -> str:
+def _draws(r: Reading) -> str:
     """The metric in every draw of the network's first weights; empty: there is one."""
-    if len(finding.by_draw) < 2 or finding.verdict == "no power":
+    if len(r.by_draw) < 2 or r.finding.verdict == "no power":
         return ""
-    card = cards.metric(finding.metric)
-    digits = numbers.places(card, finding.low, finding.high)
-    values = [numbers.value(one.value, card, "", digits) for one in finding.by_draw]
-    return f"By draw of the network's first weights: {', '.join(values)}."
+    return f"By draw of the network's first weights: {', '.join(r.by_draw)}."
 
 
 def _lower(text: str) -> str:
@@ -255,12 +344,6 @@ def _sample(f: Finding) -> str:
         parts.append("It is not shown to gain more about its victims than about others.")
     if f.claimed is not None and f.claimed < f.n:
         parts.append(f"It claimed something about {f.claimed} of {f.n} {f.unit}; the others count as misses.")
-    if f.unit == "clients" and f.runs is not None and f.runs < FEW_RUNS:
+    if f.unit == "clients" and f.runs is not None and f.runs < words.FEW_RUNS:
         parts.append(f"The clients come from only {words.count(f.runs, 'runs')} of the federation.")
     return " ".join(parts)
-
-
-def _hits(share: float, n: int) -> int | None:
-    """``share`` × n as a count; None if not a whole number (several images per victim, for example)."""
-    hits = round(share * n)
-    return hits if abs(hits - share * n) < 1e-6 else None

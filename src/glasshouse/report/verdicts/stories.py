@@ -1,30 +1,15 @@
 """The verdict on each scenario in sentences, for readers who must decide whether to continue a federation."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, final
 
-from glasshouse.report import numbers, readings, words
+from glasshouse.report import numbers, words
 from glasshouse.report.cards import ACCURACY
-from glasshouse.report.verdicts import strength
-from glasshouse.report.verdicts.choice import Choice
-from glasshouse.report.verdicts.sentences import (
-    NOT_SAFE,
-    additions,
-    condition,
-    deed,
-    few,
-    over_guessing,
-    place,
-    power,
-    sentence,
-    value,
-    victims,
-    where,
-)
+from glasshouse.report.readings import ORDER, Reading, Readings, UtilityReading, worst
+from glasshouse.report.verdicts.sentences import NOT_SAFE, Said, measured, say
 from glasshouse.results.judgement import OUT
-from glasshouse.results.records import Finding, Result, Utility, Verdict
-from glasshouse.results.rows import grouped
+from glasshouse.results.records import Verdict
 
 
 class Sentence(NamedTuple):
@@ -44,159 +29,182 @@ class Story:
     sentences: tuple[Sentence, ...]
 
 
-def stories(result: Result, choice: Choice) -> list[Story]:
+def stories(readings: Readings) -> list[Story]:
     """One story per scenario, the worst first."""
     rows = []
-    for name in result.scenarios:
-        own = choice.of(name)
-        top = own.worst()
-        kind, sentences = own.standing(top) if top else None, tuple(_told(result.of(name), own, top))
-        rows.append((choice.rank(top), Story(scenario=name, kind=kind, sentences=sentences)))
+    for name in readings.result.scenarios:
+        own = readings.of(name)
+        top = worst(own.deciding)
+        story = Story(
+            scenario=name, kind=top.finding.verdict if top else None, sentences=tuple(_told(own, top))
+        )
+        rows.append(((len(ORDER), 0, 0.0) if top is None else top.rank, story))
     return [story for _, story in sorted(rows, key=lambda row: row[0])]
 
 
-def _told(result: Result, choice: Choice, top: Finding | None) -> Iterator[Sentence]:
+def _told(own: Readings, top: Reading | None) -> Iterator[Sentence]:
     """The sentences on one scenario; ``top``: its worst finding."""
+    said, beside = say(own), measured(own)
     if top is None:
         yield Sentence("note", f"Nothing about private data was measured here. {NOT_SAFE}")
     else:
-        bare = choice.worst(f for f in choice.findings if not f.defenses)
-        # The worst undefended finding comes first, unless a defended one has a worse verdict.
-        first = bare if bare is not None and choice.standing(bare) == choice.standing(top) else top
-        yield Sentence(choice.standing(first), sentence(first, choice))
-        if bare is not None and bare is not first:
-            yield Sentence(choice.standing(bare), sentence(bare, choice))
-        yield from _single_victims(choice, {id(first), id(bare)})
-        yield from _tell_defences(choice, result.utility, first)
-        yield from _unpowered(choice, first)
-        yield from _tell_distances(choice)
-    yield from _not_private(choice)
-    for one in result.epsilons:
-        yield Sentence("contradiction" if one.contradicted else "note", strength.epsilon(one))
-    for attack in dict.fromkeys(one.attack for one in result.proofs):
-        held = [one for one in result.proofs if one.attack == attack]
-        kind = "contradiction" if any(one.refuted for one in held) else "note"
-        yield Sentence(kind, f"{choice.cards.attack(attack)}: {strength.proofs(held)}")
-    yield from _at_chance(result.utility)
-    if result.refusals:
-        subjects = words.join_words(list(dict.fromkeys(r.subject for r in result.refusals)))
+        yield from _findings(own, said, top)
+    yield from _not_private(own)
+    yield from (Sentence(kind, text) for kind, text in beside)
+    yield from _at_chance(own.utility)
+    if own.result.refusals:
+        subjects = words.join_words(list(dict.fromkeys(r.subject for r in own.result.refusals)))
         yield Sentence("note", f"Could not run: {subjects}; reasons below.")
 
 
-def _single_victims(choice: Choice, named: set[int]) -> Iterator[Sentence]:
+def _findings(own: Readings, said: Mapping[int, Said], top: Reading) -> Iterator[Sentence]:
+    """What decides the verdict, from the worst finding to what is no leak."""
+    bare = worst(r for r in own.deciding if not r.finding.defenses)
+    # The worst undefended finding comes first, unless a defended one has a worse verdict.
+    first = bare if bare is not None and bare.finding.verdict == top.finding.verdict else top
+    for reading in [first] if bare is None or bare is first else [first, bare]:
+        yield Sentence(reading.finding.verdict, said[id(reading)].whole)
+    yield from _single_victims(own.named, said, {id(first), id(bare)})
+    yield from _tell_defences(own, said, first)
+    yield from _unpowered(own.deciding, first)
+    yield from _tell_distances(said)
+
+
+def _single_victims(out: Sequence[Reading], said: Mapping[int, Said], told: set[int]) -> Iterator[Sentence]:
     """Single victims that came out where the mean shows nothing, and that no earlier sentence covered."""
-    rest = [f for f in choice.with_victims_out() if id(f) not in named and choice.standing(f) not in OUT]
+    rest = [r for r in out if id(r) not in told and r.finding.verdict not in OUT]
     if not rest:
         return
-    worst, more = rest[0], len(rest) - 1
-    sentence = victims(choice.victims(worst))
-    text = f"{condition(worst)}, {choice.cards.attack(worst.attack)}: {sentence[0].lower()}{sentence[1:]}"
+    most, more = rest[0], len(rest) - 1
+    sentence = said[id(most)].victims
+    text = f"{words.capital(most.condition)}, {most.attack}: {sentence[0].lower()}{sentence[1:]}"
     if more:
         text += f" Single victims came out in {words.count(more, 'measurements')} more."
     yield Sentence("leaks", text)
 
 
-def _tell_defences(choice: Choice, utility: Sequence[Utility], first: Finding) -> Iterator[Sentence]:
+def _tell_defences(own: Readings, said: Mapping[int, Said], first: Reading) -> Iterator[Sentence]:
     """Effect of the defences: which still leak and how much, which do not, and at what cost."""
-    cards, standing = choice.cards, choice.standing
-    cells = grouped((f for f in choice.findings if f.defenses), place)
-    powered = {name: [f for f in fs if standing(f) != "no power"] for name, fs in cells.items()}
-    leaking = {name: f for name, fs in cells.items() if standing(f := choice.worst_first(fs)[0]) in OUT}
-    quiet = [name for name, fs in powered.items() if fs and all(standing(f) == "no leak found" for f in fs)]
-    still_open = {
-        name: fs for name, fs in powered.items() if fs and name not in leaking and name not in quiet
-    }
-    worst = choice.worst(leaking.values())
-    if worst and worst is not first:
+    defended = [r for r in own.deciding if r.finding.defenses]
+    places = dict.fromkeys(r.place for r in defended)
+    leaking: dict[str, Reading] = {}
+    quiet: dict[str, list[Reading]] = {}
+    unsure: dict[str, list[Reading]] = {}
+    for name in places:
+        readings = [r for r in defended if r.place == name]
+        top = min(readings, key=lambda r: r.rank)
+        powered = [r for r in readings if r.finding.verdict != "no power"]
+        if top.finding.verdict in OUT:
+            leaking[name] = top
+        elif powered and all(r.finding.verdict == "no leak found" for r in powered):
+            quiet[name] = powered
+        elif powered:
+            unsure[name] = powered
+
+    most = worst(leaking.values())
+    if most and most is not first:
+        words_of = said[id(most)]
         text = (
-            f"{len(leaking)} of {words.count(len(cells), 'defended settings')} still "
-            f"{'leaks' if len(leaking) == 1 else 'leak'}, most of all {place(worst)}: "
-            f"{cards.attack(worst.attack)} {deed(worst, cards)}. {over_guessing(worst, cards)}."
+            f"{len(leaking)} of {words.count(len(places), 'defended settings')} still "
+            f"{'leaks' if len(leaking) == 1 else 'leak'}, most of all {most.place}: "
+            f"{most.attack} {words_of.deed}. {words_of.over_guessing}."
         )
-        yield Sentence("leaks", " ".join([text, *additions(worst, choice)]))
-    if any(f is not first for fs in still_open.values() for f in fs):
-        unsure = [f for fs in still_open.values() for f in fs if standing(f) == "not shown"]
-        why = few([f"{cards.attack(f.attack)}: {f.reason}" for f in unsure if f.reason])
+        yield Sentence("leaks", f"{text} {words_of.caveats}".strip())
+
+    in_doubt = [r for readings in unsure.values() for r in readings]
+    if any(r is not first for r in in_doubt):
+        why = words.few(
+            [
+                f"{r.attack}: {r.finding.reason}"
+                for r in in_doubt
+                if r.finding.verdict == "not shown" and r.finding.reason
+            ]
+        )
         told = f" ({why})" if why else ""
-        yield Sentence("not shown", f"Under {few(list(still_open))} no leak is shown, nor its absence{told}.")
-    silent = [f for name in quiet for f in powered[name]]
-    if any(f is not first for f in silent):
-        yield Sentence("no leak found", _quiet(quiet, silent, utility, choice))
+        yield Sentence(
+            "not shown", f"Under {words.few(list(unsure))} no leak is shown, nor its absence{told}."
+        )
+
+    silent = [r for readings in quiet.values() for r in readings]
+    if any(r is not first for r in silent):
+        text = f"No leak was found under {words.few(list(quiet))}."
+        yield Sentence("no leak found", text + _reference(silent, said) + _price(silent, own.utility))
 
 
-def _quiet(
-    names: Sequence[str], findings: Sequence[Finding], utility: Sequence[Utility], choice: Choice
-) -> str:
-    """Settings without a leak, the same attack without the defence, and the cheapest setting."""
-    text = f"No leak was found under {few(names)}."
-    defended = [f for f in findings if f.undefended is not None]
-    if defended:
-        best = min(defended, key=lambda f: (f.undefended is None or f.undefended.verdict != "leaks",
-                                         choice.cards.rank(f.metric)))  # fmt: skip
-        text += f" {choice.cards.attack(best.attack)}, under {place(best)}: {power(best, choice.cards)}"
-    return text + _price(findings, utility)
+def _reference(silent: Sequence[Reading], said: Mapping[int, Said]) -> str:
+    """The same attack without the defence: of those that leak there, the metric that is quoted first."""
+    defended = [r for r in silent if r.finding.undefended is not None]
+    if not defended:
+        return ""
+
+    def shows_power(r: Reading) -> bool:
+        return r.finding.undefended is not None and r.finding.undefended.verdict == "leaks"
+
+    best = min(defended, key=lambda r: (not shows_power(r), r.quoted))
+    return f" {best.attack}, under {best.place}: {said[id(best)].power}"
 
 
-def _price(quiet: Sequence[Finding], utility: Sequence[Utility]) -> str:
+def _price(silent: Sequence[Reading], utility: Sequence[UtilityReading]) -> str:
     """The setting without a leak that has the highest utility, in a sentence."""
-    relevant = [u for u in utility if u.cell in {f.cell for f in quiet}]
+    cells, places = {r.finding.cell for r in silent}, {r.place for r in silent}
+    relevant = [u for u in utility if u.utility.cell in cells]
     if not relevant:
         return ""
-    best = max(relevant, key=lambda u: u.value)
-    bare = [u for u in utility if not u.defenses]
-    plain = [u for u in bare if u.axes == best.axes] or bare
-    beside = f"; without a defence it is {readings.utility(plain[0])}" if plain else ""
-    if len({place(f) for f in quiet}) == 1:
-        return f" Held-out {best.metric} is {readings.utility(best)} there{beside}."
-    return f" Cheapest of these is {place(best)}: held-out {best.metric} {readings.utility(best)}{beside}."
+    best = max(relevant, key=lambda u: u.utility.value)
+    bare = [u for u in utility if not u.utility.defenses]
+    plain = [u for u in bare if u.utility.axes == best.utility.axes] or bare
+    beside = f"; without a defence it is {plain[0].text}" if plain else ""
+    if len(places) == 1:
+        return f" Held-out {best.utility.metric} is {best.text} there{beside}."
+    return f" Cheapest of these is {best.place}: held-out {best.utility.metric} {best.text}{beside}."
 
 
-def _unpowered(choice: Choice, first: Finding) -> Iterator[Sentence]:
+def _unpowered(deciding: Sequence[Reading], first: Reading) -> Iterator[Sentence]:
     """Attacks with a failed control that the first sentence did not name."""
-    powerless = [f for f in choice.findings if f.verdict == "no power" and f is not first]
-    names = list(dict.fromkeys(choice.cards.attack(f.attack) for f in powerless))
-    if names:
-        text = f"Nothing can be said about {words.join_words(names)}: a control failed. {NOT_SAFE}"
-        yield Sentence("no power", text)
+    powerless = [r.attack for r in deciding if r.finding.verdict == "no power" and r is not first]
+    if powerless:
+        names = words.join_words(list(dict.fromkeys(powerless)))
+        yield Sentence("no power", f"Nothing can be said about {names}: a control failed. {NOT_SAFE}")
 
 
-def _tell_distances(choice: Choice) -> Iterator[Sentence]:
+def _tell_distances(said: Mapping[int, Said]) -> Iterator[Sentence]:
     """Image distances that leak although the deciding metric does not."""
-    cards, selection = choice.cards, {id(f) for f in choice.findings}
     distances: dict[str, dict[str, list[str]]] = {}
-    for f in choice.findings:
-        if cards.metric(f.metric).severity != "images" or choice.standing(f) in (*OUT, "no power"):
+    for one in said.values():
+        r = one.reading
+        if r.card.severity != "images" or r.finding.verdict in (*OUT, "no power"):
             continue
-        for other in choice.siblings(f):
-            card = cards.metric(other.metric)
-            if other.verdict == "leaks" and card.display == "plain" and id(other) not in selection:
-                who = f"{cards.attack(f.attack)} {where(f, capital=False)}"
-                distances.setdefault(cards.metric(f.metric).label, {}).setdefault(card.label, []).append(who)
+        for other in one.beside:
+            leaks = other.finding.verdict == "leaks" and other.card.display == "plain"
+            if leaks and id(other) not in said:
+                by_label = distances.setdefault(r.card.label, {})
+                by_label.setdefault(other.card.label, []).append(f"{r.attack} {r.where}")
     for deciding, labels in distances.items():
-        who = few([name for names in labels.values() for name in names])
+        who = words.few([name for names in labels.values() for name in names])
         what = f"{who}: above guessing by {words.join_words(list(labels))}, but not by {deciding}"
         yield Sentence("note", f"{what}. This does not count as rebuilt images.")
 
 
-def _not_private(choice: Choice) -> Iterator[Sentence]:
+def _not_private(own: Readings) -> Iterator[Sentence]:
     """Findings about data that are not private: reported, but never in the headline."""
-    cards = choice.cards
-    other = [f for f in choice.every if not cards.metric(f.metric).private and f.verdict == "leaks"]
-    for fs in grouped(other, lambda f: f.metric).values():
-        best = choice.worst_first(fs)[0]
-        text = f"{cards.attack(best.attack)} also reached {value(best, cards)} {where(best, capital=False)}"
-        yield Sentence("note", f"{text}; that is not private data.")
+    best: dict[str, Reading] = {}
+    for r in own.every:
+        if not r.card.private and r.finding.verdict == "leaks":
+            best[r.finding.metric] = min(best.get(r.finding.metric, r), r, key=lambda one: one.rank)
+    for r in best.values():
+        yield Sentence("note", f"{r.attack} also reached {r.score} {r.where}; that is not private data.")
 
 
-def _at_chance(rows: Sequence[Utility]) -> Iterator[Sentence]:
+def _at_chance(utility: Sequence[UtilityReading]) -> Iterator[Sentence]:
     """Models at chance accuracy: their leakage and their defences say little."""
-    useless = [u for u in rows if readings.at_chance(u)]
+    useless = [u for u in utility if u.at_chance]
     if not useless:
         return
-    worst = min(useless, key=lambda u: u.value)
+    least = min(useless, key=lambda u: u.utility.value)
     text = (
-        f"{worst.metric.capitalize()} is at chance {few([where(u, capital=False) for u in useless])}: "
-        f"{readings.utility(worst)}, where always giving the most common answer gets "
-        f"{numbers.value(worst.chance or 0.0, ACCURACY)}. Such a model is of no use, whatever it leaks."
+        f"{least.utility.metric.capitalize()} is at chance {words.few([u.where for u in useless])}: "
+        f"{least.text}, where always giving the most common answer gets "
+        f"{numbers.value(least.utility.chance or 0.0, ACCURACY)}. "
+        "Such a model is of no use, whatever it leaks."
     )
     yield Sentence("note", text)

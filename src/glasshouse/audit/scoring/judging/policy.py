@@ -12,7 +12,7 @@ from typing import Literal, TypeVar
 from glasshouse.audit.scoring.judging.verdict import BEYOND_SMALL, NOT_PLANTED, POWER, UNBOUNDED
 from glasshouse.audit.scoring.words import defense_labels
 from glasshouse.results.cards import Limit, MetricCard
-from glasshouse.results.judgement import OUT, expected_by_luck, victims_of
+from glasshouse.results.judgement import OUT, expected_by_luck, victims_by_claim
 from glasshouse.results.records import Finding, Refused, Result, Utility, Victim
 from glasshouse.scenario.axes import Cell
 from glasshouse.scenario.table import Plugin
@@ -103,6 +103,7 @@ def state_of_accuracy(utility: Utility, least: float) -> tuple[State, str]:
 
 def _gain_rows(cell: Cell, result: Result) -> Iterator[Limit]:
     cards, place = {m.name: m for m in result.metrics}, _place(cell)
+    judged = victims_by_claim(result.findings)
     for metric, limit in cell.scenario.policy.max_gain.items():
         card = cards[metric]
         tolerated = f"tolerated: {_amount(limit, card)}"
@@ -114,7 +115,7 @@ def _gain_rows(cell: Cell, result: Result) -> Iterator[Limit]:
                 f for f in _of_cell(result.findings, cell) if f.attack == label and f.metric == metric
             ]
             for f in findings:
-                victims = victims_of(f, result.findings)
+                victims = f.victims or judged.get(f.claim_key, ())
                 refused = _refused(cell, attack, result)
                 state, reason = state_of_gain(f, limit, victims, refused=refused)
                 whole = f.share is None or f.gain_high <= f.gain_end
