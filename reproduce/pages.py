@@ -171,9 +171,6 @@ LFW = ("--bfloat16", "--out", "{out}/lfw", "--only")
 LFW_TEN = ("--bfloat16", "--out", "{out}/lfw10", "--only")
 TEN = ("10", *changed("data.domains.identities=200", "data.domains.targets=60"))
 PROTOCOLS = ("fedmd", "fedgems", "dsfl")
-RIDGE = 'name="pli", average=true, inverter="ridge", choice="predictions"'
-UPLOADS = f'attacks=[{{{RIDGE}}}, {{{RIDGE}, label="without uploads", reads="none"}}]'
-BY_RIDGE = ("--bfloat16", "--set", UPLOADS, "--out", "{out}/ridge", "--only")
 FEDMD_ALONE = ('axes."federation.protocol"=["fedmd"]', CLIENTS + "[1]")
 TBI = (CLIENTS + "[10]", TBI_ALONE, 'audit.contrast=""', "audit.controls=false")
 FACESCRUB = (*BLUR, "data.domains.same_photos=false")
@@ -192,22 +189,10 @@ PLI: tuple[Piece, ...] = (
     ),
     about(4000, "audit", "pli", *changed(*FACESCRUB)),
     about(220, "audit", "pli", *changed(*FEDMD_ALONE, "data.domains.targets=20")),
-    Piece(("pli_lfw", "run", *LFW, "fedmd", "1"), 310),
-    Piece(("pli_lfw", "run", *LFW, "fedgems", "1"), 350),
-    Piece(("pli_lfw", "run", *LFW, "dsfl", "1"), 200),
-    *(Piece(("pli_lfw", "table", *LFW, name, "1"), 190) for name in PROTOCOLS),
-    *(Piece(("pli_lfw", "run", *LFW_TEN, name, *TEN), 690) for name in PROTOCOLS),
-    *(Piece(("pli_lfw", "table", *LFW_TEN, name, *TEN), 30) for name in PROTOCOLS),
-    *(
-        Piece(("pli_lfw", mode, *BY_RIDGE, name, *clients), cost)
-        for name in PROTOCOLS
-        for mode, clients, cost in (
-            ("run", TEN, 330),
-            ("table", TEN, 10),
-            ("run", ("1",), 380),
-            ("table", ("1",), 60),
-        )
-    ),
+    *(Piece(("pli_lfw", "run", *LFW, name, "1"), 1000, True) for name in PROTOCOLS),
+    *(Piece(("pli_lfw", "run", *LFW_TEN, name, *TEN), 1700, True) for name in PROTOCOLS),
+    Piece(("pli_lfw", "table", "--out", "{out}/lfw"), 400, True),
+    Piece(("pli_lfw", "table", "--out", "{out}/lfw10"), 60, True),
 )  # fmt: skip
 
 
