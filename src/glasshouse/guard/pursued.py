@@ -121,7 +121,7 @@ class Pursued:
         least, missing = (SHARED, missing) if is_raw else (VISIBLE, min(missing, CLEAR))
         for read_outs, judged in self._searched(group.pulls):
             both = ReadOuts.single(group.pulls.shape[1]) + read_outs
-            d = dominance(both.of(pulls), rounding(both, pulls))
+            d = dominance(both.of(pulls).square(), rounding(both, pulls.square().sum(0)))
             top, who = d.max(0)
             chosen = ((top > least) & judged[who]).nonzero()[:, 0]
             for some in torch.split(chosen, max(1, _AT_A_TIME // rows.shape[1])):

@@ -190,10 +190,9 @@ def look(groups: Sequence[Group], own: Own) -> list[Found]:
         clear, visible, best = 0.0, 0.0, (0.0, 0)
         for first, second in pairs:
             both = single + search(group.pulls[first])
-            lone = judge(group.pulls[second], single, batch=batch)
             joint = judge(group.pulls[second], both, batch=batch)
-            clear += (joint.clear - lone.clear) / len(pairs)
-            visible += (joint.visible - lone.visible) / len(pairs)
+            clear += (joint.clear - joint.clear_alone) / len(pairs)
+            visible += (joint.visible - joint.visible_alone) / len(pairs)
             best = max(best, (joint.hits, int((both.weights[joint.best] != 0).sum())))
         given = Given(
             rows=sized.clear,

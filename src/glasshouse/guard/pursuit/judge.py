@@ -13,6 +13,7 @@ from glasshouse.guard.pursuit.limits import CLEAR, DRAWS, ROUNDING, VISIBLE
 from glasshouse.guard.pursuit.search import ReadOuts
 
 _TINY: Final = 1e-300
+_NUMBERS: Final = 2**18  # of responses in one pass
 
 
 @final
@@ -23,6 +24,8 @@ class Isolated:
     Attributes:
         clear: at 30 dB.
         visible: at 18 dB.
+        clear_alone: at 30 dB by a single row.
+        visible_alone: likewise at 18 dB.
         best: index of the read-out that isolates an example in most batches at 30 dB.
         hits: share of the batches in which it does.
         focus: mean over the read-outs that anybody reaches of the largest dominance of one example.
@@ -30,46 +33,68 @@ class Isolated:
 
     clear: float
     visible: float
+    clear_alone: float
+    visible_alone: float
     best: int
     hits: float
     focus: float
 
 
-def dominance(responses: Tensor, noise: Tensor) -> Tensor:
-    """Share of a read-out's energy that each example has, (B, C), from responses (B, C) and noise (C,)."""
-    energy = responses.square()
-    return energy / (energy.sum(0) + noise).clamp_min(_TINY)
+def dominance(energy: Tensor, noise: Tensor) -> Tensor:
+    """Share of a read-out's energy that each example of a batch has, (..., B, C).
+
+    Args:
+        energy: squared responses, (..., B, C).
+        noise: energy that rounding adds, (..., C).
+    """
+    return energy * (energy.sum(-2) + noise).clamp_min(_TINY).reciprocal()[..., None, :]
 
 
-def rounding(read_outs: ReadOuts, pulls: Tensor) -> Tensor:
-    """Energy that rounding of a sum over the examples adds to each read-out, (C,), from pulls (B, R)."""
-    rows = pulls.square().sum(0)
-    return ROUNDING**2 * (read_outs.weights.to(pulls).square() * rows[read_outs.rows]).sum(1)
+def rounding(read_outs: ReadOuts, rows: Tensor) -> Tensor:
+    """Energy that rounding of a sum over a batch adds to each read-out, (..., C).
+
+    Args:
+        read_outs: C of them.
+        rows: energy of the batch in each row, (..., R).
+    """
+    return ROUNDING**2 * (read_outs.weights.to(rows).square() * rows[..., read_outs.rows]).sum(-1)
 
 
 def judge(pulls: Tensor, read_outs: ReadOuts, *, batch: int) -> Isolated:
     """What ``read_outs`` isolate in random batches of ``batch`` of these examples, (N, R)."""
     if not len(read_outs.rows):
-        return Isolated(clear=0.0, visible=0.0, best=0, hits=0.0, focus=0.0)
+        return Isolated(clear=0, visible=0, clear_alone=0, visible_alone=0, best=0, hits=0, focus=0)
     pulls = pulls.double() / pulls.double().abs().max().clamp_min(_TINY)
-    responses = read_outs.of(pulls)
-    generator = torch.Generator().manual_seed(0)
-    count = max(1, len(pulls) // batch)
-    tops, focused, hits = [], [], torch.zeros(responses.shape[1], dtype=torch.double)
-    for _ in range(DRAWS if count * batch > batch or len(pulls) > batch else 1):
-        order = torch.randperm(len(pulls), generator=generator)[: count * batch]
-        for some in torch.split(order, batch):
-            d = dominance(responses[some], rounding(read_outs, pulls[some]))
-            tops.append(d.amax(1))
-            largest = d.amax(0)
-            focused.append(float(largest[largest > 0].mean()) if largest.any() else 0.0)
-            hits += (d > CLEAR).any(0)
-    top = torch.cat(tops)
+    energy, alone = read_outs.of(pulls).square(), read_outs.alone
+    batches = _batches(len(pulls), batch)
+    tops, lone, focused, hits = [], [], [], torch.zeros(energy.shape[1], dtype=torch.double)
+    # As many batches in one pass as fit: most layers are small, and each operation has its price.
+    for some in torch.split(batches, max(1, _NUMBERS // (batch * energy.shape[1]))):
+        d = dominance(energy[some], rounding(read_outs, pulls.square()[some].sum(1)))
+        tops.append(d.amax(2))
+        lone.append(d[..., alone].amax(2) if alone.any() else torch.zeros_like(tops[-1]))
+        largest = d.amax(1)
+        reached = largest > 0
+        focused.append((largest * reached).sum(1) / reached.sum(1).clamp_min(1))
+        hits += (largest > CLEAR).sum(0)
+    top, single = torch.cat(tops), torch.cat(lone)
     best = int(hits.argmax())
     return Isolated(
         clear=float((top > CLEAR).double().mean()),
         visible=float((top > VISIBLE).double().mean()),
+        clear_alone=float((single > CLEAR).double().mean()),
+        visible_alone=float((single > VISIBLE).double().mean()),
         best=best,
-        hits=float(hits[best] / (len(top) / batch)),
-        focus=sum(focused) / len(focused),
+        hits=float(hits[best] / len(batches)),
+        focus=float(torch.cat(focused).mean()),
     )
+
+
+def _batches(count: int, batch: int) -> Tensor:
+    """Numbers of the examples of each batch, (T, B): random divisions of ``count`` examples."""
+    generator = torch.Generator().manual_seed(0)
+    whole = max(1, count // batch)
+    size = min(batch, count)
+    draws = DRAWS if whole > 1 or count > batch else 1
+    orders = [torch.randperm(count, generator=generator)[: whole * size] for _ in range(draws)]
+    return torch.stack(orders).view(draws * whole, size)

@@ -40,6 +40,11 @@ class ReadOuts:
         """Each of ``count`` rows by itself."""
         return cls(rows=torch.arange(count)[:, None], weights=torch.ones(count, 1, dtype=torch.double))
 
+    @property
+    def alone(self) -> Tensor:
+        """Which of them read one row, (C,)."""
+        return (self.weights != 0).sum(1) == 1
+
     def of(self, pulls: Tensor) -> Tensor:
         """Responses (N, C) to pulls (N, R); of transposed rows of an update (n, R), what is read (n, C)."""
         responses = pulls.new_zeros(len(pulls), len(self.rows))
@@ -97,36 +102,44 @@ def _in_block(scaled: Tensor) -> ReadOuts:
     alike = _likeness(columns).fill_diagonal_(-1)
     order = alike.topk(min(max(SUPPORTS), count - 1), dim=1).indices
     supports += [order[:, :k] for k in sorted({min(k, order.shape[1]) for k in SUPPORTS})]
-    found = [_fit(columns, support) for support in supports]
-    found.append(_fixed(near[:, :1], correlation.gather(1, near[:, :1]).sign()))
+    # Supports of one width are fitted together: for small layers the number of operations is what it costs.
+    widths = sorted({support.shape[1] for support in supports})
+    found = [_fit(columns, torch.cat([s for s in supports if s.shape[1] == width])) for width in widths]
+    found.append(_fixed(near[:, :1], correlation.gather(1, near[:, :1]).sign(), count))
     total = found[0]
     for more in found[1:]:
         total = total + more
     return total
 
 
-def _fixed(support: Tensor, weights: Tensor) -> ReadOuts:
-    """Each row minus ``weights`` times the rows of its support, (r, k)."""
-    own = torch.arange(len(support))[:, None]
+def _fixed(support: Tensor, weights: Tensor, rows: int) -> ReadOuts:
+    """Each of ``rows`` rows in turn minus ``weights`` times the rows of its support, (m r, k)."""
+    own = torch.arange(rows).repeat(len(support) // rows)[:, None]
     ones = torch.ones(len(support), 1, dtype=torch.double)
     return ReadOuts(rows=torch.cat([own, support], 1), weights=torch.cat([ones, -weights.double()], 1))
 
 
 def _fit(columns: Tensor, support: Tensor) -> ReadOuts:
-    """Weights that minimise the sum of absolute residuals, by reweighted least squares."""
-    others = columns[support]  # (r, k, N)
-    weights = torch.ones_like(columns)
+    """Weights that minimise the sum of absolute residuals, by reweighted least squares.
+
+    Args:
+        columns: rows of the block, (r, N).
+        support: of each row in turn, m times, (m r, k).
+    """
+    aimed = columns.repeat(len(support) // len(columns), 1)
+    others = columns[support]  # (m r, k, N)
+    weights = torch.ones_like(aimed)
     eye = _RIDGE * columns.shape[1] * torch.eye(support.shape[1], dtype=columns.dtype)
-    beta = torch.zeros_like(columns[:, : support.shape[1]])
+    beta = torch.zeros_like(aimed[:, : support.shape[1]])
     for step in range(ROUNDS):
         weighted = others * weights[:, None]
         products = weighted @ others.mT + eye
-        aims = (weighted @ columns[..., None])[..., 0]
+        aims = (weighted @ aimed[..., None])[..., 0]
         beta = torch.linalg.solve_ex(products, aims)[0].nan_to_num(0, 0, 0)
-        residual = columns - (beta[:, None] @ others)[:, 0]
+        residual = aimed - (beta[:, None] @ others)[:, 0]
         weights = 1 / (residual.abs() + max(1e-6, 0.1 * 0.6**step))
         weights = weights / weights.mean(1, keepdim=True)
-    return _fixed(support, beta)
+    return _fixed(support, beta, len(columns))
 
 
 def _matching(columns: Tensor, correlation: Tensor, *, most: int) -> list[Tensor]:
