@@ -1,7 +1,7 @@
 """Validation of an audit before it is run, and a count of its work."""
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
@@ -10,9 +10,9 @@ from torch import nn
 
 from glasshouse.api.scenario import Arrays, Asked, ask, in_memory, unasked
 from glasshouse.audit.count import Speed, Work, count, magnitude, measure_speed
-from glasshouse.audit.preflight.data import survey_data
 from glasshouse.audit.preflight.inspect import check_suite, foreseen_refusals, problems
-from glasshouse.audit.preflight.network import describe, networks
+from glasshouse.audit.preflight.network import describe
+from glasshouse.audit.preflight.outlook import Outlook
 from glasshouse.scenario.axes import cells
 from glasshouse.scenario.suite import Suite
 from glasshouse.wire import Refusal
@@ -96,20 +96,18 @@ def check(
         suite = ask(
             scenario, [*sets, *in_memory(data, model, Path(place))], inspect=problems, captured=captured
         )
-        check_suite(suite)
+        # Every cell is looked at once; what follows is said of what was seen.
+        looks = check_suite(suite)
         return Checked(
             suite=suite,
-            networks=_own_networks(suite),
-            work=count(suite),
+            networks=_own_networks(looks.values()),
+            work=count(suite, looks),
             speed=measure_speed(),
-            refusals=tuple(foreseen_refusals(suite)),
+            refusals=tuple(foreseen_refusals(looks.values())),
         )
 
 
-def _own_networks(suite: Suite) -> tuple[str, ...]:
-    descriptions: dict[str, None] = {}
-    for scenario in (cell.scenario for member in suite.scenarios for cell in cells(member)):
-        if scenario.federation.kind != "document":
-            every = networks(scenario, survey_data(scenario)[0])
-            descriptions |= {describe(n): None for _, n in every if ":" in n.name}
-    return tuple(descriptions)
+def _own_networks(looks: Iterable[Outlook]) -> tuple[str, ...]:
+    built = (one for one in looks if one.scenario.federation.kind != "document")
+    own = (network for one in built for _, network in one.networks if ":" in network.name)
+    return tuple(dict.fromkeys(map(describe, own)))

@@ -11,6 +11,7 @@ from glasshouse.audit.captured.build import truth_of
 from glasshouse.audit.captured.origins import ASSUMED, COUNTED, correct, read_origins
 from glasshouse.audit.captured.terms import check_terms
 from glasshouse.audit.preflight.inspect import refusal_in
+from glasshouse.audit.preflight.outlook import look
 from glasshouse.audit.simulation.record import TermsCheck
 from glasshouse.errors import GlasshouseError
 from glasshouse.scenario.axes import cells
@@ -115,10 +116,11 @@ def _attacks(folder: Path) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]
     asked = {"name": "capture", "attacks": ["label_inference"]}
     (scenario,) = ask(asked, captured=folder).scenarios
     (cell,) = cells(scenario)
+    outlook = look(cell.scenario)
     runs, refused = [], dict[str, tuple[str, ...]]()
     for name in registry.names("attacks"):
         try:
-            refusal = refusal_in(cell.scenario, Plugin(name=name))
+            refusal = refusal_in(outlook, Plugin(name=name))
             reason = "" if refusal is None else f"needs {refusal.needs}; got {refusal.got}"
         except GlasshouseError as error:
             reason = f"needs {error.needs}; got {error.got}"

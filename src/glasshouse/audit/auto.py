@@ -13,8 +13,9 @@ from typing import Final, cast, final
 from glasshouse import registry
 from glasshouse.attacks.base import Claim
 from glasshouse.audit.attacking.needs import calls_of, plays_of, refusal_of
-from glasshouse.audit.count import Speed, cost_of, magnitude
+from glasshouse.audit.count import Speed, Use, cost_of, magnitude
 from glasshouse.audit.preflight.inspect import refusal_in
+from glasshouse.audit.preflight.outlook import Outlook, look
 from glasshouse.audit.scoring.pair import can_score
 from glasshouse.errors import GlasshouseError
 from glasshouse.metrics.base import Metric
@@ -26,8 +27,6 @@ from glasshouse.scenario.table import Plugin
 
 REFERENCE: Final = Speed(operations=2.5e10, operators=2e4)
 """One core of a usual server, as ``count.measure_speed`` measured it in 2026."""
-
-Use = tuple[Scenario, Plugin]
 
 
 @final
@@ -53,7 +52,7 @@ def choose(scenario: Scenario, *, scored: bool) -> Chosen:
         scenario: without attacks.
         scored: its metrics were asked for, so that only attacks that one of them scores are of use.
     """
-    every = [cell.scenario for cell in cells(scenario)]
+    every = [look(cell.scenario) for cell in cells(scenario)]
     offered: dict[str, list[Candidate]] = {}
     left: dict[str, list[str]] = {}
     for name in registry.names("attacks"):
@@ -90,7 +89,7 @@ def choose(scenario: Scenario, *, scored: bool) -> Chosen:
     )
 
 
-def _candidates(name: str, every: Sequence[Scenario], asked: Scenario | None) -> tuple[list[Candidate], str]:
+def _candidates(name: str, every: Sequence[Outlook], asked: Scenario | None) -> tuple[list[Candidate], str]:
     """The efforts at which an attack can run in some cell; or none, and the reason."""
     try:
         card = registry.card("attacks", name)
@@ -104,7 +103,7 @@ def _candidates(name: str, every: Sequence[Scenario], asked: Scenario | None) ->
     for offer in card.offers:
         uses: list[Use] = []
         for one in every:
-            plugin = _plugin(name, offer, one)
+            plugin = _plugin(name, offer, one.scenario)
             if plugin is None:
                 continue
             try:
@@ -116,7 +115,9 @@ def _candidates(name: str, every: Sequence[Scenario], asked: Scenario | None) ->
             else:
                 reason = f"needs {refusal.needs}; got {refusal.got}"
         if uses:
-            calls = sum(calls_of(one, plugin) * plays_of(one, plugin) for one, plugin in uses)
+            calls = sum(
+                calls_of(one.scenario, plugin) * plays_of(one.scenario, plugin) for one, plugin in uses
+            )
             seconds = cost_of(uses).seconds(REFERENCE) + calls * offer.seconds
             found.append(Candidate(plugin=uses[0][1], strength=offer.strength, seconds=seconds))
     return found, reason

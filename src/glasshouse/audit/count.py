@@ -8,10 +8,10 @@ the run itself tells the time once its first pieces are finished.
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, final
 
 import torch
 from torch import Tensor, nn
@@ -21,8 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from glasshouse.attacks.budget import Budget
 from glasshouse.audit.attacking.needs import calls_of, declared, foresee_refusal, images_of, plays_of
 from glasshouse.audit.plan import Plan, plan, planted_plans
-from glasshouse.audit.preflight.data import survey_data
-from glasshouse.audit.preflight.network import agreed_network, fault_of, without_memory
+from glasshouse.audit.preflight.outlook import NOTHING_KNOWN, Outlook, fault_of, look, look_at, without_memory
 from glasshouse.audit.room import bytes_of, in_words
 from glasshouse.audit.scoring.judging.control import easy_scenario
 from glasshouse.audit.scoring.tasks import control_key
@@ -115,20 +114,36 @@ class Work:
         return ", ".join(words)
 
 
-def count(suite: Suite) -> tuple[Work, ...]:
+class Foreseen(NamedTuple):
+    """A planned cell, and what is known of it."""
+
+    plan: Plan
+    outlook: Outlook
+
+
+Use = tuple[Outlook, Plugin]
+"""A cell that an attack is used in, and the attack with its settings there."""
+
+
+def count(suite: Suite, looks: Mapping[str, Outlook] = NOTHING_KNOWN) -> tuple[Work, ...]:
     """Every part of the audit of ``suite`` that has work, and one total.
 
     What scenarios share through the cache (controls, training before attacks) is counted once.
+
+    Args:
+        suite: valid.
+        looks: what is known of its cells, by their hashes; the others are looked at.
     """
     plans, shared = plan(suite, Path()), set[str]()
     own = {one.cell.hash for one in plans}
     planted = {
         one.cell.hash: one for one in planted_plans(plans, Path()).values() if one.cell.hash not in own
     }
+    looks = look_at((one.cell for one in (*plans, *planted.values())), looks)
     rows: list[Work] = []
     for scenario in suite.scenarios:
-        rows += _count_scenario(scenario.name, _of(scenario.name, plans), shared)
-        rows += _planted(scenario.name, _of(scenario.name, planted.values()))
+        rows += _count_scenario(scenario.name, _of(scenario.name, plans, looks), shared)
+        rows += _planted(scenario.name, _of(scenario.name, planted.values(), looks))
     rows = [row for row in rows if row.calls]
     counted = [row.cost for row in rows if row.cost is not None]
     whole = Work(
@@ -137,23 +152,23 @@ def count(suite: Suite) -> tuple[Work, ...]:
         calls=sum(row.calls for row in rows),
         cost=sum(counted, Cost()) if counted else None,
     )
-    kept, canaries = bytes_of(plans), bytes_of(planted.values())
+    kept, canaries = bytes_of(plans, looks), bytes_of(planted.values(), looks)
     disk = Work(scenario=suite.name, part="disk", calls=0, unit="bytes", amount=kept + canaries)
     return (*rows, disk, whole)
 
 
-def _of(name: str, plans: Iterable[Plan]) -> list[Plan]:
-    return [one for one in plans if one.cell.scenario.name == name]
+def _of(name: str, plans: Iterable[Plan], looks: Mapping[str, Outlook]) -> list[Foreseen]:
+    return [Foreseen(one, looks[one.cell.hash]) for one in plans if one.cell.scenario.name == name]
 
 
-def _planted(name: str, plans: Sequence[Plan]) -> Iterator[Work]:
+def _planted(name: str, cells: Sequence[Foreseen]) -> Iterator[Work]:
     """Federations of canaries, whose clients send undefended, and the attacks' calls on them."""
-    simulated = _simulations(name, plans)
+    simulated = _simulations(name, cells)
     yield replace(simulated, part="planted leaks: simulation")
     calls = [
-        _calls(name, plugin.label or plugin.name, [(one.cell.scenario, plugin)])
-        for one in plans
-        for plugin in one.cell.scenario.attacks
+        _calls(name, plugin.label or plugin.name, [(one.outlook, plugin)])
+        for one in cells
+        for plugin in one.outlook.scenario.attacks
     ]
     yield Work(
         scenario=name,
@@ -163,40 +178,42 @@ def _planted(name: str, plans: Sequence[Plan]) -> Iterator[Work]:
     )
 
 
-def cost_of(uses: Sequence[tuple[Scenario, Plugin]]) -> Cost:
+def cost_of(uses: Sequence[Use]) -> Cost:
     """What one attack costs in cells that do not rule it out, with its controls and its training."""
     rows = (_calls("", "", uses), _controls("", "", uses, set()), *_trainings("", uses, set()))
     return sum((row.cost for row in rows if row.cost is not None), Cost())
 
 
-def _count_scenario(name: str, plans: Sequence[Plan], shared: set[str]) -> Iterator[Work]:
-    yield _pretraining(name, plans, shared)
-    yield _simulations(name, plans)
-    labels = dict.fromkeys(a.label or a.name for one in plans for a in one.cell.scenario.attacks)
+def _count_scenario(name: str, cells: Sequence[Foreseen], shared: set[str]) -> Iterator[Work]:
+    looks = [one.outlook for one in cells]
+    yield _pretraining(name, looks, shared)
+    yield _simulations(name, cells)
+    labels = dict.fromkeys(a.label or a.name for one in looks for a in one.scenario.attacks)
     for label in labels:
         # Axes may change an attack's settings, or leave it out of a cell.
         uses = [
-            (one.cell.scenario, attack)
-            for one in plans
-            for attack in one.cell.scenario.attacks
+            (one, attack)
+            for one in looks
+            for attack in one.scenario.attacks
             if (attack.label or attack.name) == label
         ]
         yield _calls(name, label, uses)
         yield _controls(name, label, uses, shared)
         yield from _trainings(name, uses, shared)
-    yield _scores(name, plans)
+    yield _scores(name, looks)
 
 
-def _pretraining(name: str, plans: Sequence[Plan], shared: set[str]) -> Work:
+def _pretraining(name: str, looks: Sequence[Outlook], shared: set[str]) -> Work:
     """Public training before round 0; cells and seeds with the same public model train it once."""
     amounts, cost = [0], Cost()
-    for one in (planned.cell.scenario for planned in plans):
+    for outlook in looks:
+        one, number = outlook.scenario, passes(outlook.scenario)
         for draw in one.draws:
             key = repr(["public model", one.model.model_dump(), one.data.model_dump(), draw.seed])
-            if key not in shared and passes(one):
+            if number and key not in shared:
                 shared.add(key)
-                amounts.append(passes(one))
-                cost += _gradient(one).times(passes(one) / TOGETHER, examples=TOGETHER)
+                amounts.append(number)
+                cost += _gradient(outlook).times(number / TOGETHER, examples=TOGETHER)
     return Work(
         scenario=name,
         part="pre-training",
@@ -207,20 +224,21 @@ def _pretraining(name: str, plans: Sequence[Plan], shared: set[str]) -> Work:
     )
 
 
-def _simulations(name: str, plans: Sequence[Plan]) -> Work:
+def _simulations(name: str, cells: Sequence[Foreseen]) -> Work:
     """The federations that are played; copies of another cell's are not."""
-    played = [p.cell.scenario for p in plans for g in p.groups if not (g.same_as or p.cell.scenario.captured)]
-    each = [_client_passes(one) for one in played]
-    cost = Cost()
-    for number, one in zip(each, played, strict=True):
-        batch = one.federation.batch_size
-        cost += _gradient(one).times(number / batch, examples=batch)
+    numbers, cost = [], Cost()
+    for planned, outlook in cells:
+        batch, number = outlook.scenario.federation.batch_size, _client_passes(outlook.scenario)
+        for group in planned.groups:
+            if not (group.same_as or outlook.scenario.captured):
+                numbers.append(number)
+                cost += _gradient(outlook).times(number / batch, examples=batch)
     return Work(
         scenario=name,
         part="simulation",
-        calls=len(played),
+        calls=len(numbers),
         unit="passes of an example",
-        amount=sum(each),
+        amount=sum(numbers),
         cost=cost,
     )
 
@@ -235,16 +253,15 @@ def _client_passes(scenario: Scenario) -> int:
     return federation.rounds * federation.cohort_size * each
 
 
-def _calls(name: str, label: str, uses: Sequence[tuple[Scenario, Plugin]]) -> Work:
+def _calls(name: str, label: str, uses: Sequence[Use]) -> Work:
     """All calls of one attack, over cells and seeds."""
     calls, amount, cost, unit = 0, 0, Cost(), CLOSED_FORM.unit
-    for scenario, plugin in uses:
-        budget = declared(plugin)[1] or CLOSED_FORM
+    for outlook, plugin in uses:
+        scenario, budget = outlook.scenario, declared(plugin)[1] or CLOSED_FORM
         number = calls_of(scenario, plugin) * plays_of(scenario, plugin)
-        units = _units(scenario, budget, number)
+        units, examples = _units(scenario, budget, number), _examples_per_unit(scenario, budget)
         calls, amount = calls + number, amount + units
-        examples = _examples_per_unit(scenario, budget)
-        cost += _gradient(scenario).times(units * budget.gradients, examples=examples)
+        cost += _gradient(outlook).times(units * budget.gradients, examples=examples)
         unit = budget.unit if budget.amount else unit
     return Work(scenario=name, part=label, calls=calls, unit=unit, amount=amount, cost=cost)
 
@@ -265,25 +282,25 @@ def _examples_per_unit(scenario: Scenario, budget: Budget) -> int:
     return 1 if budget.images else behind * (federation.cohort_size if federation.secure_sum else 1)
 
 
-def _controls(name: str, label: str, uses: Sequence[tuple[Scenario, Plugin]], shared: set[str]) -> Work:
+def _controls(name: str, label: str, uses: Sequence[Use], shared: set[str]) -> Work:
     """The controls of an attack: one per distinct setting, in its easy scenario."""
-    easy: list[tuple[Scenario, Plugin]] = []
-    for scenario, plugin in uses:
+    easy: list[Use] = []
+    for outlook, plugin in uses:
         key = f"control {control_key(plugin)}"
-        one = easy_scenario(plugin) if scenario.audit.controls and key not in shared else None
+        one = easy_scenario(plugin) if outlook.scenario.audit.controls and key not in shared else None
         if one is not None:
             shared.add(key)
-            easy.append((one, one.attacks[0]))
+            easy.append((look(one), one.attacks[0]))
     work = _calls(name, f"control: {label}", easy)
     return Work(**{**vars(work), "calls": len(easy)})
 
 
-def _trainings(name: str, uses: Sequence[tuple[Scenario, Plugin]], shared: set[str]) -> Iterator[Work]:
+def _trainings(name: str, uses: Sequence[Use], shared: set[str]) -> Iterator[Work]:
     """What an attack trains before its first call; cells and seeds that share it train once."""
     steps: dict[str, list[int]] = {}
     costs: dict[str, Cost] = {}
-    for scenario, plugin in uses:
-        budget = declared(plugin)[1]
+    for outlook, plugin in uses:
+        scenario, budget = outlook.scenario, declared(plugin)[1]
         if budget is None or not budget.training or foresee_refusal(scenario, plugin) is not None:
             continue
         rounds = scenario.federation.rounds if budget.every_round else 1
@@ -293,7 +310,7 @@ def _trainings(name: str, uses: Sequence[tuple[Scenario, Plugin]], shared: set[s
                 number = budget.training * rounds
                 steps.setdefault(budget.trained, []).append(number)
                 # What is trained is unknown here; a step of the agreed network stands for its own.
-                step = _gradient(scenario).times(number, examples=TOGETHER)
+                step = _gradient(outlook).times(number, examples=TOGETHER)
                 costs[budget.trained] = costs.get(budget.trained, Cost()) + step
     for what, numbers in steps.items():
         yield Work(
@@ -319,23 +336,20 @@ def _training_key(scenario: Scenario, budget: Budget, seed: int) -> str:
     return repr(behind)
 
 
-def _scores(name: str, plans: Sequence[Plan]) -> Work:
+def _scores(name: str, looks: Sequence[Outlook]) -> Work:
     """Every claim by every metric."""
     calls = sum(
-        calls_of(one, plugin) * len(one.audit.metrics)
-        for one in (planned.cell.scenario for planned in plans)
-        for plugin in one.attacks
+        calls_of(one.scenario, plugin) * len(one.scenario.audit.metrics)
+        for one in looks
+        for plugin in one.scenario.attacks
     )
     return Work(scenario=name, part="scoring", calls=calls)
 
 
-def _gradient(scenario: Scenario) -> Cost:
+def _gradient(outlook: Outlook) -> Cost:
     """The cost of the gradient of one example through the agreed network; 0 where it cannot be counted."""
-    survey, wrong = survey_data(scenario)
-    if wrong or scenario.federation.kind == "document":
-        return Cost()
-    network = agreed_network(scenario, survey)
-    if fault_of(network) is not None:
+    network = outlook.agreed
+    if network is None or outlook.scenario.federation.kind == "document" or fault_of(network) is not None:
         return Cost()
     return Cost(**once(["cost of a gradient", repr(network)], lambda: vars(count_gradient(network))))
 

@@ -6,13 +6,12 @@ equal tensors of two cells may share a file.
 
 import math
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
 from glasshouse.audit.plan import Plan
-from glasshouse.audit.preflight.data import survey_data
-from glasshouse.audit.preflight.network import agreed_network, fault_of, without_memory
+from glasshouse.audit.preflight.outlook import Outlook, fault_of, without_memory
 from glasshouse.audit.simulation.deal import SPARE_NUMBERS, most_spare
 from glasshouse.cache import once
 from glasshouse.errors import DiskFull
@@ -25,24 +24,29 @@ FLOAT: Final = 4
 """Bytes of a number."""
 
 
-def bytes_of(plans: Iterable[Plan]) -> int:
-    """Bytes of all federations that the plans record; copies of another cell's are links to its files."""
+def bytes_of(plans: Iterable[Plan], looks: Mapping[str, Outlook]) -> int:
+    """Bytes of all federations that the plans record; copies of another cell's are links to its files.
+
+    Args:
+        plans: of the cells.
+        looks: what is known of each of them, by its hash.
+    """
     return sum(
-        _of_federation(p.cell.scenario)
+        _of_federation(looks[p.cell.hash])
         for p in plans
         for group in p.groups
         if not (group.same_as or p.cell.scenario.captured)
     )
 
 
-def require_room(plans: Iterable[Plan], out: Path) -> None:
+def require_room(plans: Iterable[Plan], looks: Mapping[str, Outlook], out: Path) -> None:
     """Refuse an audit that its disk has no room for.
 
     Raises:
         DiskFull: fewer bytes are free than it is to leave.
     """
     place = next(folder for folder in (out, *out.parents) if folder.exists())
-    needed, free = bytes_of(plans), shutil.disk_usage(place).free
+    needed, free = bytes_of(plans, looks), shutil.disk_usage(place).free
     if needed > free:
         raise DiskFull(
             f"run directory '{out}'",
@@ -64,8 +68,8 @@ def in_words(count: int) -> str:
     return f"{math.ceil(number) if number >= 10 or unit == 'kB' else math.ceil(10 * number) / 10:g} {unit}"
 
 
-def _of_federation(scenario: Scenario) -> int:
-    survey = survey_data(scenario)[0]
+def _of_federation(outlook: Outlook) -> int:
+    scenario, survey, network = outlook.scenario, outlook.survey, outlook.agreed
     if survey is None:
         return 0
     values, data, federation = math.prod(survey.shape), scenario.data, scenario.federation
@@ -73,8 +77,7 @@ def _of_federation(scenario: Scenario) -> int:
     # Auxiliary examples lie beside the truth, for guesses, and among the grants.
     examples = federation.clients * data.examples + 2 * data.auxiliary + data.heldout + spare
     numbers = (examples + distractors(scenario)) * values
-    network = agreed_network(scenario, survey)
-    if fault_of(network) is None:
+    if network is not None and fault_of(network) is None:
         size = once(["parameters", repr(network)], lambda: _parameters(network))
         senders = 1 if federation.secure_sum else federation.cohort_size
         numbers += _kept_rounds(scenario) * (1 + senders) * size

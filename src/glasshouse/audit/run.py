@@ -13,6 +13,7 @@ from glasshouse.audit.attacking.claims import read_outcome
 from glasshouse.audit.log import RunLog
 from glasshouse.audit.plan import PLANTED, Plan, control_tasks, plan, planted_plans
 from glasshouse.audit.preflight.inspect import check_suite
+from glasshouse.audit.preflight.outlook import look_at
 from glasshouse.audit.provenance.hashes import NOTES, part_hashes
 from glasshouse.audit.provenance.manifest import manifest
 from glasshouse.audit.provenance.stamp import stamp
@@ -88,7 +89,7 @@ def audit(  # noqa: PLR0913 - the options of an audit
         Interrupted: Ctrl-C; finished work is kept.
     """
     started = time.perf_counter()
-    check_suite(suite)
+    looks = check_suite(suite)
     fetch_data(suite)
     cards = metric_cards(cell.scenario for s in suite.scenarios for cell in cells(s))  # before the long part
     backend = choose_executor(executor, jobs=jobs, address=address, here=lives_in_memory(suite))
@@ -97,7 +98,8 @@ def audit(  # noqa: PLR0913 - the options of an audit
         plans = plan(suite, out.resolve(), device=device)
         if not resume:
             canaries = planted_plans(plans, out.resolve()).values()
-            require_room({one.cell.hash: one for one in (*plans, *canaries)}.values(), out)
+            recorded = {one.cell.hash: one for one in (*plans, *canaries)}.values()
+            require_room(recorded, look_at((one.cell for one in recorded), looks), out)
         prepare_folder(suite, plans, out, resume=resume)
         stamped = stamp(suite, out, register)  # before the simulation makes any truth
         log = RunLog(out)

@@ -7,30 +7,13 @@ from pathlib import Path
 
 from glasshouse import registry
 from glasshouse.data.partition import Demand
-from glasshouse.data.survey import Survey, survey
+from glasshouse.data.survey import Survey
 from glasshouse.errors import GlasshouseError, Problem
 from glasshouse.scenario.requirements import role_requests
 from glasshouse.scenario.spec import Scenario
 
 Request = tuple[int, str, tuple[int, ...]]
 """Number of images that a role requests, split, classes: as of :func:`role_requests`."""
-
-
-def survey_data(scenario: Scenario) -> tuple[Survey | None, list[Problem]]:
-    """Survey the data, and list problems with the files; None: unknown before they are read."""
-    data = scenario.data
-    others = {"data.private_source": data.private_source, "data.domains.other": data.domains.other}
-    surveys: dict[str, Survey | None] = {}
-    problems: list[Problem] = []
-    for path, source in {"data.source": data.source, **others}.items():
-        if path in others and not source:
-            continue
-        try:
-            surveys[path] = survey(source, data.resize, data.channels)
-        except GlasshouseError as error:
-            got = f"{error.subject}: {error.got}"
-            problems.append(Problem(path=path, needs=error.needs, got=got, hint=error.fix))
-    return surveys.get("data.source"), problems
 
 
 def data_problems(scenario: Scenario, survey: Survey) -> Iterator[Problem]:

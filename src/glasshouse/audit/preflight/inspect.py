@@ -1,7 +1,7 @@
 """List everything that an audit of a scenario would refuse, without running anything."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,8 +20,9 @@ from glasshouse.audit.attacking.needs import (
     unmet_by_examples,
 )
 from glasshouse.audit.captured.canary_file import read_canaries
-from glasshouse.audit.preflight.data import data_problems, survey_data
-from glasshouse.audit.preflight.network import agreed_network, fault_of, network_problems, without_memory
+from glasshouse.audit.preflight.data import data_problems
+from glasshouse.audit.preflight.network import network_problems
+from glasshouse.audit.preflight.outlook import Outlook, fault_of, look, look_at, without_memory
 from glasshouse.audit.scoring.nulls import auxiliary_needed, null_names
 from glasshouse.audit.scoring.pair import can_score
 from glasshouse.cache import once
@@ -38,11 +39,43 @@ Warnings = list[tuple[str, Refusal]]
 
 def problems(scenario: Scenario) -> list[Problem]:
     """All problems that prevent an audit of a scenario without axes."""
-    survey, wrong = survey_data(scenario)
+    return _problems(look(scenario))
+
+
+def check_suite(suite: Suite) -> dict[str, Outlook]:
+    """What is known of every cell of a suite, by its hash, if all of them can be audited.
+
+    Raises:
+        BadScenario: all problems, by scenario.
+    """
+    wrong: dict[Problem, None] = {}
+    looks: dict[str, Outlook] = {}
+    for scenario in suite.scenarios:
+        where = f"{scenario.name} " if len(suite.members) > 1 else ""
+        own = look_at(cells(scenario))
+        every = [one for outlook in own.values() for one in _problems(outlook)]
+        if not every and (refused := refused_altogether(own.values())) is not None:
+            every = [refused]
+        every = every or [one for outlook in own.values() for one in _unscored_metrics(outlook.scenario)]
+        wrong |= dict.fromkeys(replace(one, path=where + one.path) for one in every)
+        looks |= own
+    if wrong:
+        raise BadScenario(f"suite '{suite.name}'", list(wrong))
+    return looks
+
+
+def foreseen_refusals(looks: Iterable[Outlook]) -> Warnings:
+    """(scenario, refusal) of attacks that some cell rules out. No error: the report states the reasons."""
+    foreseen = ((outlook.scenario.name, one) for outlook in looks for one in _refusals_in([outlook]))
+    return list(dict.fromkeys((name, refusal) for name, refusal in foreseen if refusal is not None))
+
+
+def _problems(outlook: Outlook) -> list[Problem]:
+    scenario, survey, wrong = outlook.scenario, outlook.survey, list(outlook.wrong)
     if survey is not None:
         wrong += [*data_problems(scenario, survey), *_labels(scenario, survey.classes)]
     if not any(problem.path == "data.source" for problem in wrong):
-        wrong += network_problems(scenario, survey)
+        wrong += network_problems(outlook)
     return [
         *wrong,
         *_auxiliary(scenario),
@@ -51,30 +84,6 @@ def problems(scenario: Scenario) -> list[Problem]:
         *_canaries(scenario),
         *_limits(scenario, None if survey is None else survey.classes),
     ]
-
-
-def check_suite(suite: Suite) -> None:
-    """Reject a suite if any of its cells cannot be audited.
-
-    Raises:
-        BadScenario: all problems, by scenario.
-    """
-    wrong: dict[Problem, None] = {}
-    for scenario in suite.scenarios:
-        where = f"{scenario.name} " if len(suite.members) > 1 else ""
-        every = [one for cell in cells(scenario) for one in problems(cell.scenario)]
-        if not every and (refused := refused_altogether(scenario)) is not None:
-            every = [refused]
-        every = every or [one for cell in cells(scenario) for one in _unscored_metrics(cell.scenario)]
-        wrong |= dict.fromkeys(replace(one, path=where + one.path) for one in every)
-    if wrong:
-        raise BadScenario(f"suite '{suite.name}'", list(wrong))
-
-
-def foreseen_refusals(suite: Suite) -> Warnings:
-    """Attacks that some cell rules out. This is not an error: the report states the reasons."""
-    foreseen = ((scenario.name, one) for scenario in suite.scenarios for one in _refusals_in(scenario))
-    return list(dict.fromkeys((name, refusal) for name, refusal in foreseen if refusal is not None))
 
 
 def _auxiliary(scenario: Scenario) -> Iterator[Problem]:
@@ -193,10 +202,10 @@ def _labels(scenario: Scenario, classes: int) -> Iterator[Problem]:
             )
 
 
-def refused_altogether(scenario: Scenario) -> Problem | None:
+def refused_altogether(looks: Iterable[Outlook]) -> Problem | None:
     """A problem if no attack can run in any cell; if only some cells rule attacks out, that is a result."""
     first: Refusal | None = None
-    for refusal in _refusals_in(scenario):
+    for refusal in _refusals_in(looks):
         if refusal is None:
             return None
         first = first or refusal
@@ -206,21 +215,27 @@ def refused_altogether(scenario: Scenario) -> Problem | None:
     return Problem(path="attacks", needs=needs, got=first.got, hint=first.fix)
 
 
-def _refusals_in(scenario: Scenario) -> Iterator[Refusal | None]:
+def _refusals_in(looks: Iterable[Outlook]) -> Iterator[Refusal | None]:
     """Why each attack is ruled out in each cell; None: no reason is known."""
-    for one in (cell.scenario for cell in cells(scenario)):
-        for attack in one.attacks:
-            yield refusal_in(one, attack)
+    for outlook in looks:
+        for attack in outlook.scenario.attacks:
+            yield refusal_in(outlook, attack)
 
 
-def refusal_in(scenario: Scenario, attack: Plugin) -> Refusal | None:
-    """Why a scenario without axes rules an attack out, by its needs or the model; None: it does not."""
+def refusal_in(outlook: Outlook, attack: Plugin) -> Refusal | None:
+    """Why a cell rules an attack out, by its needs or the model; None: it does not.
+
+    Raises:
+        GlasshouseError: the networks are unknown.
+    """
+    scenario = outlook.scenario
     if (refusal := foresee_refusal(scenario, attack)) is not None:
         return refusal
-    survey, wrong = survey_data(scenario)
-    if wrong:
+    if outlook.wrong:
         return None  # reported elsewhere
-    network, name = agreed_network(scenario, survey), attack.label or attack.name
+    if outlook.trouble is not None:
+        raise outlook.trouble
+    network, name = outlook.networks[0][1], attack.label or attack.name
     key = ["attack on a model", attack.name, repr(attack.arguments), repr(network)]
     return unmet_by_examples(
         declared(attack)[0], f"attack '{name}'", network, promised_grants(scenario)
