@@ -179,6 +179,20 @@ def derive(
     return {name: change(name, t) for name, t in tensors.items() if keep is None or keep(name)}
 
 
+def renamed(tensors: Mapping[str, Tensor], names: Mapping[str, str]) -> Mapping[str, Tensor]:
+    """``tensors`` under other names: by each new one, the one that it had; lazy ones stay so."""
+    if isinstance(tensors, Lazy):
+        return Lazy(lambda: names, lambda name: tensors[names[name]], tensors.size)
+    return {name: tensors[own] for name, own in names.items()}
+
+
+def outlined(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Something with the shapes and types of ``tensors``; lazy ones are read once, and not kept."""
+    if not isinstance(tensors, Lazy):
+        return tensors
+    return {name: torch.empty(t.shape, dtype=t.dtype, device="meta") for name, t in tensors.items()}
+
+
 def scale_tensors(tensors: Mapping[str, Tensor], factor: float) -> dict[str, Tensor]:
     """Every tensor times ``factor``."""
     return {name: t * factor for name, t in tensors.items()}
@@ -307,10 +321,12 @@ def _copy(value: Any, device: torch.device | str, copies: dict[int, Any], *, at_
             copies[id(value)] = value.detach().to(device, copy=True)
         return copies[id(value)]
     if isinstance(value, Lazy):
-        if not at_once:
-            return derive(value, lambda _, t: t.detach().to(device, copy=True))
-        if id(value) not in copies:  # read for this copy alone: nobody else holds these tensors
-            copies[id(value)] = {name: t.detach().to(device) for name, t in value.items()}
+        if id(value) not in copies:
+            copies[id(value)] = (
+                {name: t.detach().to(device, copy=True) for name, t in value.items()}
+                if at_once
+                else derive(value, lambda _, t: t.detach().to(device, copy=True))
+            )
         return copies[id(value)]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {

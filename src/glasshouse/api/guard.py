@@ -31,6 +31,7 @@ from glasshouse.outside.schema import ArchitectureFile, parse_as
 from glasshouse.outside.weights import read_weights
 from glasshouse.scenario.overrides import PathError, split_assignment
 from glasshouse.store import read_json
+from glasshouse.tensors import Lazy
 from glasshouse.transcript.described import architecture_of
 from glasshouse.wire import Architecture
 
@@ -230,7 +231,9 @@ def _orders(
     return tuple(expected), trained
 
 
-def _as_agreed(tensors: Mapping[str, Tensor], agreed: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], str]:
+def _as_agreed(
+    tensors: Mapping[str, Tensor], agreed: Mapping[str, Tensor]
+) -> tuple[Mapping[str, Tensor], str]:
     """``tensors`` under the agreed names, and what a wrapper had put into theirs, in words."""
     named, prefix = without_prefix(tensors, frozenset(agreed))
     return named, f"names have '{printable(prefix)}' of a wrapper, which was taken off" if prefix else ""
@@ -242,7 +245,7 @@ def _only_trainable(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor
     return bool(missing) and all(is_statistic(name) for name in missing)
 
 
-def tensors_of(model: Received, names: Sequence[Sequence[str]] = ()) -> dict[str, Tensor]:
+def tensors_of(model: Received, names: Sequence[Sequence[str]] = ()) -> Mapping[str, Tensor]:
     """The tensors of a model by name; those of a list by the first order in ``names`` that has as many.
 
     Raises:
@@ -254,6 +257,8 @@ def tensors_of(model: Received, names: Sequence[Sequence[str]] = ()) -> dict[str
     weights: Any = read_weights(Path(model)) if isinstance(model, str | Path) else model
     if isinstance(weights, Mapping) and weights and all(_POSITION.fullmatch(str(key)) for key in weights):
         weights = [weights[key] for key in sorted(weights, key=lambda k: int(str(k).removeprefix("arr_")))]
+    if isinstance(weights, Lazy):
+        return weights
     if isinstance(weights, Mapping):
         return {str(name): _tensor(value, str(name)) for name, value in weights.items()}
     tensors = [_tensor(value, f"number {i}") for i, value in enumerate(weights)]

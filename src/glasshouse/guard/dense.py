@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from glasshouse.errors import BadValue
+from glasshouse.tensors import derive
 
 
-def dense(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def dense(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """``tensors`` (a state_dict) as strided real ones that ``double()`` can convert to float64.
 
     Sparse tensors become dense, quantised ones are dequantised, and of complex ones the real part is taken,
@@ -20,7 +21,7 @@ def dense(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         >>> dense({"a": Tensor([[1, 0]]).to_sparse()})["a"].layout
         torch.strided
     """
-    return {name: _dense(name, t.detach()) for name, t in tensors.items()}
+    return derive(tensors, lambda name, t: _dense(name, t.detach()))
 
 
 def _dense(name: str, stored: Tensor) -> Tensor:

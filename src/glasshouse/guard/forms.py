@@ -5,10 +5,13 @@ compute with.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 from torch import Tensor
+
+from glasshouse.tensors import Lazy, renamed
 
 COMPILED: Final = "_orig_mod."
 """What ``torch.compile`` puts into names, at any level."""
@@ -24,26 +27,27 @@ _PAIRS: Final = (
 _NEW_NORM: Final = ".parametrizations."
 
 
-def without_prefix(tensors: Mapping[str, Tensor], names: frozenset[str]) -> tuple[dict[str, Tensor], str]:
+def without_prefix(tensors: Mapping[str, Tensor], names: frozenset[str]) -> tuple[Mapping[str, Tensor], str]:
     """``tensors`` under the agreed ``names``, and what stands before or in the received ones.
 
     A wrapper (DataParallel, torch.compile, Lightning) puts one prefix before all names. It is taken off, or
     put on where the agreed names have it, if this gives more names in common than before.
     """
-    plain = {name.replace(COMPILED, ""): t for name, t in tensors.items()}
+    received = {name: name for name in tensors}
+    plain = {name.replace(COMPILED, ""): name for name in tensors}
     compiled = COMPILED if len(plain) == len(tensors) and plain.keys() != tensors.keys() else ""
-    best, said = dict(tensors), ""
-    options = [(dict(tensors), "")] + ([(plain, compiled)] if compiled else [])
+    best, said = received, ""
+    options = [(received, "")] + ([(plain, compiled)] if compiled else [])
     for named, words in options:
         for prefix in ("", *_prefixes(named)):
-            shorter = {name.removeprefix(prefix): t for name, t in named.items()}
+            shorter = {name.removeprefix(prefix): own for name, own in named.items()}
             if len(shorter.keys() & names) > len(best.keys() & names):
                 best, said = shorter, words + prefix
         for prefix in _prefixes(dict.fromkeys(names)):
-            longer = {prefix + name: t for name, t in named.items()}
+            longer = {prefix + name: own for name, own in named.items()}
             if len(longer.keys() & names) > len(best.keys() & names):
                 best, said = longer, words
-    return best, said
+    return renamed(tensors, best), said
 
 
 def _prefixes(named: Mapping[str, object]) -> list[str]:
@@ -69,7 +73,7 @@ def is_statistic(name: str) -> bool:
     return name.rpartition(".")[2] in STATISTICS
 
 
-def effective(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def effective(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """``tensors`` with the weight that each parametrised layer computes with, in the place of its parts.
 
     Weight norm (``weight_g`` and ``weight_v``, or ``parametrizations.weight.original0`` and ``original1``)
@@ -81,22 +85,26 @@ def effective(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         >>> effective(parts)["fc.weight"].tolist()
         [[0.6000000238418579, 0.800000011920929], [0.0, 1.0]]
     """
-    left = dict(tensors)
+    left: dict[str, Callable[[], Tensor]] = {name: partial(tensors.__getitem__, name) for name in tensors}
+
+    def parts(keys: list[str]) -> list[Tensor | None]:
+        return [left[key]() if key in left else None for key in keys]
+
     for name in tensors:
         layer, _, last = name.rpartition(".")
         if last == "weight_g":
             keys = [name, f"{layer}.weight_v"]
-            weight = _normed(*(left.get(key) for key in keys))
+            weight = _normed(*parts(keys))
         elif name.endswith(f"{_NEW_NORM}weight.original0"):
             layer, keys = _owner(name), [name, name[:-1] + "1"]
-            weight = _normed(*(left.get(key) for key in keys))
+            weight = _normed(*parts(keys))
         elif last == "weight_orig":
             keys = [name, f"{layer}.weight_u", f"{layer}.weight_v"]
-            weight = _spectral(*(left.get(key) for key in keys))
+            weight = _spectral(*parts(keys))
         elif name.endswith(f"{_NEW_NORM}weight.original"):
             layer, stem = _owner(name), name.removesuffix("original")
             keys = [name, f"{stem}0._u", f"{stem}0._v"]
-            weight = _spectral(*(left.get(key) for key in keys))
+            weight = _spectral(*parts(keys))
         else:
             continue
         target = f"{layer}.weight" if layer else "weight"
@@ -104,8 +112,12 @@ def effective(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
             continue
         for key in keys:
             left.pop(key)
-        left[target] = weight
-    return left
+        left[target] = partial(_itself, weight)
+    return Lazy(lambda: left, lambda name: left[name](), int)
+
+
+def _itself(t: Tensor) -> Tensor:
+    return t
 
 
 def _owner(name: str) -> str:
@@ -143,10 +155,10 @@ def zero_adapters(
     Not where they were something else in ``reference``, the last accepted model: training never leads back.
     """
     found = []
-    for name, t in tensors.items():
+    for name in tensors:
         for pattern, other in _PAIRS:
             partner = tensors.get(pattern.sub(other, name)) if pattern.search(name) else None
-            if partner is None or bool(t.any()) or not _is_partner(t, partner):
+            if partner is None or bool((t := tensors[name]).any()) or not _is_partner(t, partner):
                 continue
             before = None if reference is None else reference.get(name)
             if before is None or not bool(before.any()):

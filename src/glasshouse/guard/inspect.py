@@ -19,6 +19,7 @@ from glasshouse.guard.rules.kernels import odd_kernels
 from glasshouse.guard.rules.rows import identical_rows
 from glasshouse.guard.rules.structure import check_related, other_structure
 from glasshouse.guard.vectors import Vectors, not_looked_at, vectors_of
+from glasshouse.tensors import derive, outlined
 from glasshouse.wire import Inspection
 
 NAME = "glasshouse guard"
@@ -95,7 +96,7 @@ def inspect(
     read = effective(dense(tensors))
     # Adapters that start at zero are no oddity; whoever judges the others does not see them.
     resting = zero_adapters(read, None if reference is None else dense(reference))
-    vectors = vectors_of({name: t for name, t in read.items() if name not in resting})
+    vectors = vectors_of(derive(read, lambda _, t: t, keep=lambda name: name not in resting))
     if not resting and not any(v.count for v in vectors if v.kind != "bias"):
         raise BadValue(
             "inspection of a model",
@@ -104,10 +105,10 @@ def inspect(
             fix="give the model's state_dict",
         )
     if reference is not None:
-        check_related(reference, tensors if agreed is None else agreed)
+        check_related(outlined(reference), outlined(tensors) if agreed is None else agreed)
         agreed = reference if agreed is None else agreed
     honest = vectors_of(effective(dense(reference))) if reference is not None else ()
-    structure = other_structure(tensors, agreed) if agreed is not None else []
+    structure = other_structure(outlined(tensors), agreed) if agreed is not None else []
     findings = [
         *structure,
         *not_finite(read),

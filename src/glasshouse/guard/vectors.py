@@ -17,9 +17,10 @@ bias have one each. Scales of normalisation layers, and biases of zeros, are lef
 model they are constant.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from itertools import chain
 from typing import Final, Literal, final
 
 import numpy as np
@@ -28,6 +29,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.errors import BadValue
+from glasshouse.guard.parts import PART, flat_parts, often, row_parts
+from glasshouse.tensors import outlined
 
 BIN: Final = 1e-6
 """Bin width: values closer than this count as equal."""
@@ -50,7 +53,7 @@ class Vectors:
     Attributes:
         layer: name of the layer.
         kind: of the weight, or ``bias``.
-        weight: (rows, ...), in the received precision.
+        read: the weight (rows, ...), in the received precision; read again each time where it is on disk.
         count: number of vectors: rows of a convolution, 1 for a linear layer or a bias, 0 if empty.
         entropies: (count,), each in [0, 1]; (0,) where a vector has fewer than ``SMALLEST`` entries. Values
             that are not finite count as equal.
@@ -58,9 +61,14 @@ class Vectors:
 
     layer: str
     kind: Kind
-    weight: Tensor
+    read: Callable[[], Tensor]
     count: int
     entropies: Tensor
+
+    @property
+    def weight(self) -> Tensor:
+        """The weight, held by nobody but the caller."""
+        return self.read()
 
 
 def normalized_entropy(values: Tensor, *, precision: torch.dtype | None = None) -> float:
@@ -112,9 +120,9 @@ def vectors_of(tensors: Mapping[str, Tensor]) -> list[Vectors]:
     ``*.weight`` with 3 or more dimensions is a convolution's, with 2 a linear layer's; ``*.bias`` with 1 is a
     bias, left out where it is zero. Any dtype and device is accepted, as a model casts what it loads.
     """
-    vectors = []
+    vectors, shapes = [], outlined(tensors)
     for name in tensors:
-        kind = _kind(name, tensors)
+        kind = _kind(name, shapes)
         if kind is None or (kind == "bias" and not bool(tensors[name].double().any())):
             continue
         t = tensors[name].detach().cpu()
@@ -124,12 +132,16 @@ def vectors_of(tensors: Mapping[str, Tensor]) -> list[Vectors]:
             Vectors(
                 layer=name.removesuffix(".bias" if kind == "bias" else ".weight"),
                 kind=kind,
-                weight=t,
+                read=partial(_on_cpu, tensors, name),
                 count=len(rows) if t.numel() else 0,
-                entropies=_entropies(measured.double(), _precision(t)),
+                entropies=_entropies(measured, _precision(t)),
             )
         )
     return vectors
+
+
+def _on_cpu(tensors: Mapping[str, Tensor], name: str) -> Tensor:
+    return tensors[name].detach().cpu()
 
 
 def not_looked_at(tensors: Mapping[str, Tensor]) -> tuple[str, ...]:
@@ -137,10 +149,11 @@ def not_looked_at(tensors: Mapping[str, Tensor]) -> tuple[str, ...]:
 
     They include scales and statistics of normalisation layers, which are only checked for being finite.
     """
+    shapes = outlined(tensors)
     return tuple(
         name
-        for name, t in tensors.items()
-        if _kind(name, tensors) is None and (t.is_floating_point() or _part(name))
+        for name, t in shapes.items()
+        if _kind(name, shapes) is None and (t.is_floating_point() or _part(name))
     )
 
 
@@ -171,16 +184,33 @@ def _precision(t: Tensor) -> torch.dtype | None:
 
 def _holds(narrow: torch.dtype, t: Tensor) -> bool:
     """Whether ``narrow`` represents all finite values of ``t``; usually decided by the first values."""
-    numbers = t.flatten() if t.is_floating_point() else t.flatten().double()
-    return not any(
-        bool(some[some.to(narrow) != some].isfinite().any()) for some in (numbers[:_FIRST], numbers)
-    )
+    for part in chain((t.reshape(-1)[:_FIRST],), flat_parts(t)):
+        some = part if t.is_floating_point() else part.double()
+        if bool(some[some.to(narrow) != some].isfinite().any()):
+            return False
+    return True
 
 
 def _entropies(rows: Tensor, precision: torch.dtype | None) -> Tensor:
-    """Normalised entropies of rows (r, n) in float64: (r,)."""
+    """Normalised entropies of rows (r, n) of any real type: (r,)."""
     if not rows.numel():
         return torch.empty(0, dtype=torch.float64)
+    if rows.shape[1] > PART:
+        return torch.cat([_entropy_of_many(row, precision) for row in rows])
+    return torch.cat([_entropies_together(part.double(), precision) for part in row_parts(rows)])
+
+
+def _entropy_of_many(row: Tensor, precision: torch.dtype | None) -> Tensor:
+    """Normalised entropy of one long row (n,), counted in parts: (1,)."""
+    counts, bins, top = often(row, BIN)
+    share = counts / len(row)
+    entropy = torch.tensor([float(bins @ (-share * np.log(share)))], dtype=torch.float64)
+    most = reachable(torch.tensor([top], dtype=torch.float64), precision).clamp_max(len(row))
+    return torch.where(most < 2, 0.0, (entropy / most.log()).clamp(0, 1))
+
+
+def _entropies_together(rows: Tensor, precision: torch.dtype | None) -> Tensor:
+    """Normalised entropies of rows (r, n) in float64, all at once: (r,)."""
     size, top = rows.shape[1], rows.abs().amax(1)
     if not bool(top.isfinite().all()):
         top = torch.where(rows.isfinite(), rows.abs(), 0).amax(1)

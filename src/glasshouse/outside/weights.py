@@ -16,15 +16,18 @@ from glasshouse.outside import limits
 from glasshouse.outside.arrays import BROKEN, read_arrays
 from glasshouse.outside.files import check_size, check_unpacked, damaged, printable, reason, unreadable
 from glasshouse.outside.kinds import refuse_foreign
-from glasshouse.store import read_json, read_tensors
+from glasshouse.store import TensorFile, read_json
+from glasshouse.tensors import Lazy
 
 _SHARD: Final = re.compile(r"(.+)-(\d{5})-of-(\d{5})(\.\w+)")
 _INDEX: Final = ".index.json"
 _WRAPPERS: Final = ("state_dict", "model_state_dict", "model", "module")
 
 
-def read_weights(path: Path) -> dict[str, Tensor]:
+def read_weights(path: Path) -> Mapping[str, Tensor]:
     """Read a model's tensors by name from safetensors, npz, or a torch file, which is read weights-only.
+
+    Those of safetensors are read when they are asked for, one at a time.
 
     A torch file may hold the tensors themselves, or a dictionary with them under ``state_dict``, ``model``,
     ``model_state_dict`` or ``module``. A checkpoint in several files is read as one model: by its
@@ -75,7 +78,7 @@ def _listed(index: Path) -> list[Path]:
     return [index.with_name(name) for name in files]
 
 
-def _joined(parts: Sequence[Path], *, subject: str) -> dict[str, Tensor]:
+def _joined(parts: Sequence[Path], *, subject: str) -> Mapping[str, Tensor]:
     """The tensors of several files as one model."""
     missing = [part.name for part in parts if not part.is_file()]
     if missing:
@@ -87,23 +90,22 @@ def _joined(parts: Sequence[Path], *, subject: str) -> dict[str, Tensor]:
         )
     size = sum(part.stat().st_size for part in parts)
     _check_weights(size, subject=subject)
-    tensors: dict[str, Tensor] = {}
+    tensors: dict[str, Mapping[str, Tensor]] = {}
     for part in parts:
         own = _read_file(part)
         if twice := sorted(own.keys() & tensors.keys()):
             raise damaged(subject, needs="each tensor in one part", got=f"'{printable(twice[0])}' in two")
-        tensors |= own
-    _check_backed(tensors, subject=subject)
-    return tensors
+        tensors |= dict.fromkeys(own, own)
+    return Lazy(lambda: tensors, lambda name: tensors[name][name], int)
 
 
-def _read_file(path: Path) -> dict[str, Tensor]:
+def _read_file(path: Path) -> Mapping[str, Tensor]:
     """The tensors of one file."""
     subject = f"file '{path}'"
     refuse_foreign(path, subject=subject)
     if path.suffix == ".safetensors" or _is_safetensors(path):
         _check_weights(path.stat().st_size, subject=subject)
-        return read_tensors(path)
+        return TensorFile(path).lazy()
     if not path.is_file():
         raise unreadable(path, subject=subject)
     size = path.stat().st_size

@@ -343,7 +343,7 @@ def _is_same(one: Broadcast, other: Broadcast) -> bool:
     return (
         one.architecture == other.architecture
         and one.tensors.keys() == other.tensors.keys()
-        and all(t is other.tensors[name] for name, t in one.tensors.items())
+        and (one.tensors is other.tensors or all(t is other.tensors[name] for name, t in one.tensors.items()))
     )
 
 

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from glasshouse.guard.parts import flat_parts
+
 
 def not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
     """Tensors (weights, biases, statistics) with infinite or NaN values."""
@@ -11,8 +13,7 @@ def not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
     for name, t in tensors.items():
         if not t.is_floating_point():
             continue
-        finite = (t if t.dtype.itemsize > 1 else t.double()).isfinite()
-        if not bool(finite.all()):
-            number = int((~finite).sum())
+        parts = (part if t.dtype.itemsize > 1 else part.double() for part in flat_parts(t))
+        if number := sum(int((~part.isfinite()).sum()) for part in parts):
             sentences.append(f"{name}: {number} of {t.numel()} values are not finite")
     return sentences

@@ -1,10 +1,12 @@
 """Linear layers with repeated or zero rows or columns."""
 
 from collections.abc import Sequence
+from hashlib import blake2b
 
 import torch
 from torch import Tensor
 
+from glasshouse.guard.parts import PART, row_parts
 from glasshouse.guard.rules.sparse import most_by_sparsity
 from glasshouse.guard.vectors import BIN, SMALLEST, Vectors
 
@@ -19,15 +21,16 @@ def identical_rows(vectors: Sequence[Vectors], reference: Sequence[Vectors] = ()
     Rows with a value that is not finite have their own rule. Where ``reference`` is pruned, as many as its
     share of zeros makes likely are not reported.
     """
-    honest = {v.layer: v.weight for v in reference if v.kind == "linear"}
+    honest = {v.layer: v for v in reference if v.kind == "linear"}
     sentences = []
     for v in vectors:
         if v.kind != "linear":
             continue
-        pruned = honest.get(v.layer)
+        weight = v.weight
+        pruned = honest[v.layer].weight if v.layer in honest else None
         for word, matrix, usual in (
-            ("rows", v.weight, pruned),
-            ("columns", v.weight.T, None if pruned is None else pruned.T),
+            ("rows", weight, pruned),
+            ("columns", weight.T, None if pruned is None else pruned.T),
         ):
             if matrix.shape[1] < 2:
                 continue
@@ -50,18 +53,22 @@ def _more_than_usual(found: tuple[int, int], honest: Tensor | None) -> tuple[int
 
 def _repeated(matrix: Tensor) -> tuple[int, int]:
     """Number of zero rows, and number of other rows that repeat an earlier one."""
-    m = matrix if matrix.dtype in (torch.float32, torch.float64) else matrix.double()
-    top = m.abs().amax(1).double()
+    tops, somes = [], []
+    for part in row_parts(matrix):
+        m = part if part.dtype in (torch.float32, torch.float64) else part.double()
+        tops.append(m.abs().amax(1).double())
+        somes.append(m[:, :: max(1, m.shape[1] // 2)][:, :_SOME].abs().double())
+    top, some = torch.cat(tops), torch.cat(somes)
     empty = top <= BIN
-    rest = ~empty & top.isfinite()
-    m, top = m[rest], top[rest, None]
-    some = (m[:, :: max(1, m.shape[1] // 2)][:, :_SOME].abs().double() / top * 10**_DIGITS).round()
+    place = (~empty & top.isfinite()).nonzero()[:, 0]
+    some = (some[place] / top[place, None] * 10**_DIGITS).round()
     number = some @ (10.0**_DIGITS + 1) ** torch.arange(some.shape[1], dtype=torch.double)  # below 2**53
     _, group, size = torch.unique(number, return_inverse=True, return_counts=True)
-    alike = size[group] > 1  # candidates: rows that agree in these entries
-    rows = m[alike].double() / top[alike]
-    if not len(rows):
-        return int(empty.sum()), 0
-    first = rows.gather(1, rows.abs().argmax(1, keepdim=True)).sign()
-    rounded = (rows * first).round(decimals=_DIGITS) + 0.0  # -0 is 0
-    return int(empty.sum()), len(rows) - len({row.tobytes() for row in rounded.numpy()})
+    alike = place[size[group] > 1]  # candidates: rows that agree in these entries
+    seen: set[bytes] = set()
+    for some_rows in torch.split(alike, max(1, PART // matrix.shape[1])):
+        rows = matrix[some_rows].double() / top[some_rows, None]
+        first = rows.gather(1, rows.abs().argmax(1, keepdim=True)).sign()
+        rounded = (rows * first).round(decimals=_DIGITS) + 0.0  # -0 is 0
+        seen |= {blake2b(row.tobytes(), digest_size=16).digest() for row in rounded.numpy()}
+    return int(empty.sum()), len(alike) - len(seen)

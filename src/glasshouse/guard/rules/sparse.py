@@ -3,6 +3,7 @@
 import scipy
 from torch import Tensor
 
+from glasshouse.guard.parts import flat_parts
 from glasshouse.guard.vectors import BIN
 
 CHANCE = 1e-5
@@ -19,6 +20,7 @@ def most_by_sparsity(count: int, weight: Tensor) -> int:
     0 if the weight is dense. Otherwise rows lose all their entries by chance, and the predictive distribution
     under Jeffreys's prior bounds the number in the next model.
     """
-    if float((weight.double().abs() <= BIN).double().mean()) < SPARSE:
+    zeros = sum(int((part.double().abs() <= BIN).sum()) for part in flat_parts(weight))
+    if zeros < SPARSE * weight.numel():
         return 0
     return min(int(scipy.stats.nbinom.isf(CHANCE, count + 0.5, 0.5)), count + len(weight) // CAP)
