@@ -138,7 +138,7 @@ def measure_capture(model: Model, folder: Path) -> dict[str, float]:
     sent = drawn(model.trained, 0).over(received) if frozen else received
     keep = Keep(rounded="bfloat16", base=base if frozen else None)
     writer = TranscriptWriter(folder=folder / "transcript", keep=keep)
-    inputs, task = Sentence(length=16, vocabulary=1000), NextToken(classes=1000)
+    inputs, task = Sentence(length=16, vocabulary=1000), NextToken(length=16, vocabulary=1000)
     agreed = Architecture(name="gpt2", inputs=inputs, task=task)
     writer.terms(
         Terms(protocol="fedavg", architecture=agreed, sends="delta", clients=100, cohort=1, batch_size=1)

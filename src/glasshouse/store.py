@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
+from mmap import mmap
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -34,6 +35,9 @@ from glasshouse.tensors import Lazy
 
 FORMAT: Final = 1
 """Format version of every file that we write. A reader rejects a higher one."""
+
+LARGE: Final = 2**20
+"""Bytes from which on a tensor that is read has pages of its own."""
 
 _STAMP: Final = "glasshouse_format"
 # In the order in which safetensors writes them, so that every tensor stands at a multiple of its size.
@@ -226,6 +230,16 @@ def read_tensors(path: Path, *, most: int | None = None) -> dict[str, Tensor]:
             raise damaged(subject, needs=needs, got=reason(error)) from error
 
 
+def _own_memory(size: int) -> Tensor:
+    """Room for bytes; of a large tensor pages of its own, which the system has back once nobody holds it.
+
+    Blocks of some MiB from the heap would stay there: small ones settle between them.
+    """
+    if size < LARGE:
+        return torch.empty(size, dtype=torch.uint8)
+    return torch.frombuffer(mmap(-1, size), dtype=torch.uint8)
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class Entry:
@@ -277,7 +291,7 @@ class TensorFile:
             BadFile: the file was cut off meanwhile.
         """
         one = self.entries[name]
-        flat = torch.empty(one.end - one.begin, dtype=torch.uint8)
+        flat = _own_memory(one.end - one.begin)
         if len(flat):
             try:
                 with self.path.open("rb") as file:

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-PART: Final = 2**20
-"""Values that are looked at together: some 20 MB of float64 and masks."""
+PART: Final = 2**18
+"""Values that are looked at together: some 5 MB of float64 and masks."""
 SPARSE: Final = 16
 """Bins per value up to which they are counted in a table; above, their numbers are sorted."""
 _FAR: Final = 2.0**30

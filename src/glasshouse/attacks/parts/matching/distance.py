@@ -16,15 +16,18 @@ from dataclasses import dataclass
 from typing import Literal, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from glasshouse.attacks.parts.local_steps import LocalSteps
 from glasshouse.attacks.parts.matching import transforms
 from glasshouse.attacks.parts.matching.ghost import Ghost, supports
 from glasshouse.attacks.parts.matching.ghost_layers import Form
 from glasshouse.attacks.parts.matching.plain import Plain
+from glasshouse.attacks.parts.matching.split import ROOM, Pieces, Split, joined_by
+from glasshouse.attacks.parts.matching.targets import Moments
 from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import Replica
+from glasshouse.attacks.parts.search.rows import LARGE, room
 from glasshouse.errors import Inapplicable
 from glasshouse.tensors import norm, scale_tensors
 
@@ -78,7 +81,7 @@ class Objective:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: "Engine | Fitting",
         targets: Sequence[Mapping[str, Tensor]],
         *,
         distance: Distance,
@@ -140,6 +143,63 @@ class Objective:
     def _evenly(self, like: Tensor) -> tuple[int, ...]:
         count = len(self.target_squares)
         return tuple(v for v in range(count) for _ in range(like.shape[1] // count))
+
+
+@final
+class Fitting:
+    """An engine that takes a candidate whole where its graph fits into memory, and in pieces where not.
+
+    Small batches are never measured, and a graph that fits is the one that ``whole`` makes.
+
+    Args:
+        whole: for candidates that fit.
+        model: as of :class:`Split`, like the rest.
+        received: parameters before training, by name.
+        targets: g* of every victim.
+        masks: for every victim the entries that count.
+    """
+
+    def __init__(
+        self,
+        whole: Engine,
+        model: nn.Module,
+        received: Mapping[str, Tensor],
+        targets: Sequence[Mapping[str, Tensor]],
+        masks: Sequence[Mapping[str, Tensor]],
+    ) -> None:
+        self._whole, self._model, self._received = whole, model, received
+        self._targets, self._masks = targets, masks
+        self._chosen: dict[torch.Size, Engine | Split] = {}
+
+    def __call__(
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        *,
+        create_graph: bool = True,
+        victims: Sequence[int] | None = None,
+    ) -> Moments:
+        """Moments of R candidate batches; see ``Ghost.__call__``."""
+        if inputs[0].numel() <= LARGE:
+            return self._whole(inputs, targets, create_graph=create_graph, victims=victims)
+        if (shape := inputs.shape[1:]) not in self._chosen:
+            self._chosen[shape] = self._fitting(inputs[0], targets[0])
+        return self._chosen[shape](inputs, targets, create_graph=create_graph, victims=victims)
+
+    def _fitting(self, inputs: Tensor, targets: Tensor) -> "Engine | Split":
+        """The engine for one candidate (B, ...), from the bytes that one of its images takes."""
+        if reason := joined_by(self._model):
+            LOG.info("a candidate is matched whole, whatever memory it takes: %s", reason)
+            return self._whole
+        received = {name: self._received[name] for name in self._targets[0]}
+        one = Pieces(self._model, received, size=1).bytes_of_one(inputs, targets)
+        most = room(inputs.device)
+        if one * len(inputs) <= most:
+            return self._whole
+        needs = f"{one * len(inputs) / 2**30:.1f} GiB for {len(inputs)} examples"
+        size = max(1, int(ROOM * most / max(1, one)))
+        LOG.info("a candidate takes some %s: matched %d at a time", needs, size)
+        return Split(self._model, self._received, self._targets, self._masks, size=size)
 
 
 def local_steps(replica: Replica, steps: Steps, *, soften: float = 0.0) -> LocalSteps | None:
@@ -234,8 +294,12 @@ def objectives(
 
 
 def _compare(engine: Engine, readings: "Sequence[_Reading]", distance: Distance) -> Objective:
-    adaptations = [one.adaptation for one in readings]
-    return Objective(engine, [one.target for one in readings], distance=distance, adaptations=adaptations)
+    adaptations, targets = [one.adaptation for one in readings], [one.target for one in readings]
+    compared: Engine | Fitting = engine
+    if all(one.steps is None for one in readings):
+        client, masks = readings[0].client, [one.masks for one in adaptations]
+        compared = Fitting(engine, client.trained, client.received, targets, masks)
+    return Objective(compared, targets, distance=distance, adaptations=adaptations)
 
 
 def can_share(clients: Sequence[Replica], steps: Steps = "simulate") -> bool:

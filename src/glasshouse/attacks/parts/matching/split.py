@@ -3,7 +3,7 @@
 Where examples do not influence each other, the update is the mean of gradients of single examples. So
 
 - g(x) is a sum over pieces of the batch, none of which is kept;
-- of a loss L(g(x)), dL / dx_m = d <g_m(x_m), v> / dx_m with v = dL / dg: one vector-Jacobian product per piece.
+- of a loss L(g(x)), dL / dx_m = d <g_m(x_m), v> / dx_m with v = dL / dg: a vector-Jacobian product per piece.
 
 Memory is that of one piece instead of the batch's; each piece runs forward and backward once more. Equal to
 the unsplit gradient up to the order of sums.
@@ -40,7 +40,7 @@ def joined_by(model: nn.Module) -> str:
     for name, module in model.named_modules():
         if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
             return f"'{name}' ({type(module).__name__}) normalises with the statistics of the batch"
-    if not task_of(model).separable if hasattr(model, "task") else False:
+    if not task_of(model).separable:
         return f"the loss of {task_of(model)!r} weights examples by their batch"
     return ""
 
@@ -120,7 +120,7 @@ class Pieces:
         self._parameters = {name: t.detach().clone().requires_grad_() for name, t in parameters.items()}
 
     def gradient(self, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """The gradient by parameter name, differentiable once in ``inputs`` and, as probabilities, ``targets``."""
+        """The gradient by parameter name, differentiable once in inputs and in targets that are real."""
         sums = _Gradient.apply(self, inputs, targets)  # type: ignore[no-untyped-call]  # torch's own
         return dict(zip(self._parameters, sums, strict=True))
 
@@ -174,7 +174,8 @@ class _Gradient(Function):
     def backward(ctx: Any, *slopes: Tensor) -> tuple[None, Tensor, Tensor | None]:
         inputs, targets = ctx.saved_tensors
         pieces, searched = ctx.pieces, ctx.needs_input_grad[2]
-        by_inputs, by_targets = [], []
+        by_inputs: list[Tensor] = []
+        by_targets: list[Tensor] = []
         parts = zip(torch.split(inputs, pieces.size), torch.split(targets, pieces.size), strict=True)
         for x, y in parts:
             with torch.enable_grad():
