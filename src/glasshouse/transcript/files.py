@@ -144,8 +144,7 @@ class TranscriptWriter:
         line = {"message": kind, "file": f"{self._count:06d}.safetensors", **plain}
         parts = [message.tensors]
         if self.keep.rounded and isinstance(message, Update):
-            narrow = getattr(torch, self.keep.rounded)
-            rounded = {n: t.to(narrow) if t.dtype is torch.float32 else t for n, t in message.tensors.items()}
+            rounded = _rounded(message.tensors, getattr(torch, self.keep.rounded))
             if not finite_fault(rounded):  # else too large for the type: stored as they are
                 line["rounded"], parts = self.keep.rounded, [rounded]
         if isinstance(message, Broadcast):
@@ -208,6 +207,16 @@ class TranscriptWriter:
             return replace(message, tensors=every if len(every) > len(names) else every.ordered(names))
         trained, buffers = described.apart(own, line.get("buffers", ()))
         return replace(message, tensors=trained.ordered(names), buffers=buffers)
+
+
+def _rounded(tensors: Mapping[str, Tensor], narrow: torch.dtype) -> Lazy:
+    """``tensors`` with those of float32 in another type, one at a time."""
+
+    def make(name: str) -> Tensor:
+        t = tensors[name]
+        return t.to(narrow) if t.dtype is torch.float32 else t
+
+    return Lazy(lambda: list(tensors), make, int)
 
 
 def _picked(shard: list[tuple[Mapping[str, Tensor], str]]) -> Lazy:
