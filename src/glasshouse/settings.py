@@ -163,6 +163,20 @@ class Training(Table):
     personal: tuple[str, ...] = ()
     fixed: tuple[str, ...] = ()
 
+    def in_mode_of(self, sends: str) -> "Training":
+        """With the mode in which clients that send such updates train, unless one is stated.
+
+        Whoever sends a model has trained it in training mode: running statistics are learnt and travel.
+
+        Examples:
+            >>> Training().in_mode_of("delta").mode, Training().in_mode_of("gradient").mode
+            ('training', 'evaluation')
+        """
+        if self.mode is not None:
+            return self
+        usual = "training" if sends in ("delta", "parameters") else "evaluation"
+        return self.model_copy(update={"mode": usual})
+
     @property
     def traits(self) -> frozenset[str]:
         """Its differences from a plain step that change the steps; see ``attacks.base.Needs.optimizers``.

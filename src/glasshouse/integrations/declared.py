@@ -122,8 +122,9 @@ def terms_of(model: Architecture, declared: Mapping[str, Any]) -> Terms:
     training = Training.model_validate(freeze(declared.get("training", {})))
     terms = {"protocol": "fedavg", "clients": 1, "cohort": 1, "batch_size": BATCH, **declared}
     training = stated_training(terms["protocol"], terms.get("options", {}), training)
-    terms |= {"optimizer": optimizer, "training": training}
-    return Terms(**terms, architecture=model, sends="parameters")
+    sends: Final = "parameters"
+    terms |= {"optimizer": optimizer, "training": training.in_mode_of(sends)}
+    return Terms(**terms, architecture=model, sends=sends)
 
 
 def _bad_terms(needs: str, got: str) -> BadValue:

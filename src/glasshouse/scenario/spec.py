@@ -191,16 +191,8 @@ class Federation(Table):
 
     @property
     def local(self) -> Training:
-        """What clients do in a step: ``training``, with its mode and what the protocol's options state.
-
-        Whoever sends a model has trained it in training mode: running statistics are learnt and travel.
-        """
-        stated = stated_training(self.protocol, self.options, self.training)
-        if stated.mode is not None:
-            return stated
-        return stated.model_copy(
-            update={"mode": "training" if self.kind in ("delta", "parameters") else "evaluation"}
-        )
+        """What clients do in a step: ``training``, with its mode and what the protocol's options state."""
+        return stated_training(self.protocol, self.options, self.training).in_mode_of(self.kind)
 
     @property
     def cohort_size(self) -> int:
