@@ -200,7 +200,7 @@ EDITS: Final = {
         test="tests/unit/test_search_certificate.py::test_of_two_labellings_the_truth_has_the_smaller_loss",
     ),
     "clients whom a round's claims leave out are no misses": Edit(
-        file="audit/scoring/claims.py",
+        file="audit/scoring/pair.py",
         old="return bool(rounds) and claimed.client in (None, victim.client)",
         new="return bool(rounds)",
         test=f"{EDGES}::test_clients_whom_a_rounds_claims_leave_out_are_misses",

@@ -15,6 +15,7 @@ from glasshouse.audit.attacking.claims import Outcome, Unit
 from glasshouse.audit.scoring.nulls import NullBook
 from glasshouse.audit.scoring.read import Run
 from glasshouse.audit.scoring.score import ScoredMetric, score_metric
+from glasshouse.audit.scoring.table import tables
 from glasshouse.audit.scoring.truth import GroundTruth
 from glasshouse.audit.scoring.victims import victims_of
 from glasshouse.data.sources import load
@@ -102,7 +103,7 @@ def named(kind: Claims, victims: int, cell: int, pool: Batch) -> int | None:
     run = Run(folder="", seed=0, units=units, ground=ground, book=book)
     scored = score_metric("psnr", Psnr(), [run])
     assert isinstance(scored, ScoredMetric)
-    verdicts = victims_of("psnr", Psnr(), scored, [run])
+    verdicts = victims_of("psnr", scored, [run], tables(Psnr(), [run]))
     return None if isinstance(verdicts, str) else sum(verdict.leaks for verdict in verdicts)
 
 

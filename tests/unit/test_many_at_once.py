@@ -9,7 +9,7 @@ from glasshouse.audit.scoring import nulls
 from glasshouse.audit.scoring.nulls import NullBook, score_drawn, score_guess
 from glasshouse.audit.scoring.pair import Pair
 from glasshouse.audit.scoring.score import score_metric
-from glasshouse.audit.scoring.victims import best_of
+from glasshouse.audit.scoring.table import best_of
 from glasshouse.metrics.base import Metric, ScoreContext
 from glasshouse.metrics.labels import LabelAccuracy
 from glasshouse.metrics.reconstruction import Identification, Mse, MseR, Perceptual, Psnr, Ssim

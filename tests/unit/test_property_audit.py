@@ -9,7 +9,7 @@ import torch
 from glasshouse.attacks.base import About, Appendix, ClientScores
 from glasshouse.audit.attacking.claims import Outcome, read_outcome, write_outcome
 from glasshouse.audit.run import audit
-from glasshouse.audit.scoring.claims import longest_prefix
+from glasshouse.audit.scoring.pair import longest_prefix
 from glasshouse.audit.scoring.truth import GroundTruth, shift_victims
 from glasshouse.audit.simulation.build import build
 from glasshouse.errors import BadScenario, Undefined

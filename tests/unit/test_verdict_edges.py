@@ -13,9 +13,9 @@ from glasshouse.attacks.base import About, Labels
 from glasshouse.audit.attacking.check import _check_about
 from glasshouse.audit.attacking.claims import Outcome, Unit
 from glasshouse.audit.scoring import finding as parts
-from glasshouse.audit.scoring.claims import silences
 from glasshouse.audit.scoring.judging.policy import state_of_gain
 from glasshouse.audit.scoring.judging.verdict import BEYOND_SMALL, NOT_PLANTED, UNBOUNDED
+from glasshouse.audit.scoring.pair import silences
 from glasshouse.federation.defenses.guarantee import Guarantee
 from glasshouse.metrics.statistics.interval import Interval
 from glasshouse.results.judgement import anybody_p_value

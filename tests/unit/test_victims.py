@@ -11,7 +11,8 @@ from tests.unit.test_audit import finding
 from glasshouse.attacks.base import DefenseGuess, Labels, PriorSamples, Reconstruction
 from glasshouse.audit.scoring.judging.family import primary_metrics, with_family
 from glasshouse.audit.scoring.score import score_metric
-from glasshouse.audit.scoring.victims import best_of, can_judge_victims
+from glasshouse.audit.scoring.table import best_of, tables
+from glasshouse.audit.scoring.victims import can_judge_victims, ranked_by
 from glasshouse.audit.scoring.victims import victims_of as victims_of_scored
 from glasshouse.metrics.base import ScoreContext
 from glasshouse.metrics.labels import LabelAccuracy
@@ -20,7 +21,7 @@ from glasshouse.metrics.semantics import DefenseNamed
 
 
 def victims_of(name, metric, runs):
-    return victims_of_scored(name, metric, score_metric(name, metric, runs), runs)
+    return victims_of_scored(name, score_metric(name, metric, runs), runs, tables(ranked_by(metric), runs))
 
 
 def test_one_victim_of_eight_is_named():

@@ -5,29 +5,24 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import final
 
-import torch
-
-from glasshouse.attacks.base import Claim
 from glasshouse.audit import guarded
 from glasshouse.audit.attacking.needs import declared, federation_of
-from glasshouse.audit.scoring.claims import claimed_kinds
 from glasshouse.audit.scoring.evidence import illustrate
 from glasshouse.audit.scoring.finding import Measurement, finding_of
 from glasshouse.audit.scoring.judging.contrast import contrasts
-from glasshouse.audit.scoring.judging.family import primary_metrics
+from glasshouse.audit.scoring.judging.family import Judged, judges_of
 from glasshouse.audit.scoring.judging.proofs import hold_proofs
-from glasshouse.audit.scoring.pair import can_score
+from glasshouse.audit.scoring.pair import claimed_kinds
 from glasshouse.audit.scoring.read import Run, read_runs
 from glasshouse.audit.scoring.score import ScoredMetric, score_metric
-from glasshouse.audit.scoring.table import MOST_VICTIMS, tables
+from glasshouse.audit.scoring.table import share_alike, tables
 from glasshouse.audit.scoring.tasks import CellResult, CellTask, control_key, power_key
-from glasshouse.audit.scoring.victims import can_judge_victims, victims_of
+from glasshouse.audit.scoring.victims import can_judge_victims, ranked_by, victims_of
 from glasshouse.audit.scoring.words import place_of
 from glasshouse.audit.simulation.record import GroupRecord, read_record
 from glasshouse.metrics.base import Metric
 from glasshouse.registry import create, load
 from glasshouse.results.records import TAMPERED, Control, Finding, Refused, Utility, Victim
-from glasshouse.results.strength import Proofs
 from glasshouse.scenario.axes import Cell
 from glasshouse.scenario.table import Plugin
 from glasshouse.wire import Refusal
@@ -43,14 +38,12 @@ class AttackScores:
         refusals: of metrics whose value is undefined.
         numbers: the scores per victim in the findings, by metric.
         notes: on victims that could not be judged.
-        proofs: what it proved, held against the truth.
     """
 
     findings: tuple[Finding, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     numbers: dict[str, ScoredMetric] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    proofs: tuple[Proofs, ...] = ()
 
 
 def score_cell(task: CellTask) -> tuple[str, CellResult]:
@@ -59,6 +52,7 @@ def score_cell(task: CellTask) -> tuple[str, CellResult]:
     records = [read_record(Path(g.folder)) for g in task.groups]
     runs = {i: list(read_runs(task, i, records)) for i in range(len(scenario.attacks))}
     others = _kinds_beside(runs)
+    held = [hold_proofs(cell, attack, runs[i]) for i, attack in enumerate(scenario.attacks)]
     scores = {
         i: score_attack(_with_terms(task, attack, records), attack, runs[i], alone=not others[i])
         for i, attack in enumerate(scenario.attacks)
@@ -66,7 +60,8 @@ def score_cell(task: CellTask) -> tuple[str, CellResult]:
     numbers = {a.label or a.name: scores[i].numbers for i, a in enumerate(scenario.attacks)}
     findings = {i: one.findings for i, one in scores.items()}
     drawings = illustrate(task, records, runs, findings)
-    refusals = list(_refusals(task, records, runs, scores))
+    unscored = {i: (*one.refusals, *held[i][1]) for i, one in scores.items()}
+    refusals = list(_refusals(task, records, runs, unscored))
     refusals += [refusal_record(cell, refusal) for refusal in drawings.refusals]
     return cell.hash, CellResult(
         findings=tuple(f for one in scores.values() for f in one.findings),
@@ -76,50 +71,47 @@ def score_cell(task: CellTask) -> tuple[str, CellResult]:
         contrasts=tuple(contrasts(cell, numbers)) if scenario.audit.contrast else (),
         facts=records[0].facts if records else None,
         notes=tuple(note for one in scores.values() for note in one.notes),
-        proofs=tuple(proof for one in scores.values() for proof in one.proofs),
+        proofs=tuple(proof for proofs, _ in held for proof in proofs),
     )
 
 
 def score_attack(task: CellTask, attack: Plugin, runs: Sequence[Run], *, alone: bool = False) -> AttackScores:
-    """Score one attack's claims with every metric of the scenario."""
+    """Score one attack's claims with every metric of the scenario.
+
+    Args:
+        task: the cell.
+        attack: with its settings.
+        runs: its federations.
+        alone: no attack of another kind makes such claims in this cell.
+    """
     label = attack.label or attack.name
     refusals = list(_lacking(attack, runs))
     metrics, broken = _metrics(task.cell)
     refusals += broken
     kinds = claimed_kinds(outcome for run in runs for outcome in run.outcomes)
-    primary = primary_metrics(metrics, kinds)
-    findings: list[Finding] = []
+    judges = judges_of(metrics, kinds, alone=alone)
+    runs = [run for run in runs if run.ground.truth.used]
+    findings: dict[str, Finding] = {}
     numbers: dict[str, ScoredMetric] = {}
     notes: list[str] = []
-    runs = [run for run in runs if run.ground.truth.used]
     singles: dict[str, tuple[Victim, ...]] = {}
-    # The metric that judges single examples comes first: what it says of them holds for all others.
-    for name in sorted(metrics, key=lambda name: name not in primary.values()):
-        metric = metrics[name]
-        if not any(can_score(kind, metric) for kind in kinds):
-            continue
+    for judge in judges:
+        by = replace(judge, singles=singles.get(judge.claim, ()))
 
-        def work(name: str = name, metric: Metric = metric) -> tuple[Finding, ScoredMetric, str] | None:
-            return _measure(task, attack, runs, judged=Judged(
-                name=name, metric=metric, claim=_kind(metric, kinds), primary=name in primary.values(),
-                alone=alone, singles=singles.get(metric.claim, ())))  # fmt: skip
+        def work(judged: Judged = by) -> tuple[Finding, ScoredMetric, str] | None:
+            return _measure(task, attack, runs, judged=judged)
 
-        answer = guarded.call("metric", name, work, about=f"of attack '{label}'")
+        answer = guarded.call("metric", judge.name, work, about=f"of attack '{label}'")
         if isinstance(answer, Refusal):
             refusals.append(answer)
         elif answer is not None:
-            finding, numbers[name], note = answer
-            findings.append(finding)
+            finding, numbers[judge.name], note = answer
+            findings[judge.name] = finding
             if finding.primary and finding.victims:
-                singles[metric.claim] = finding.victims
+                singles[judge.claim] = finding.victims
             notes += [f"{label}: {note}"] if note else []
-    order = list(metrics)
-    findings.sort(key=lambda finding: order.index(finding.metric))
-    proofs, unheld = hold_proofs(task.cell, attack, runs)
-    return AttackScores(
-        findings=tuple(findings), refusals=(*refusals, *unheld), numbers=numbers, notes=tuple(notes),
-        proofs=tuple(proofs),
-    )  # fmt: skip
+    in_order = tuple(findings[name] for name in metrics if name in findings)
+    return AttackScores(findings=in_order, refusals=tuple(refusals), numbers=numbers, notes=tuple(notes))
 
 
 def _metrics(cell: Cell) -> tuple[dict[str, Metric], list[Refusal]]:
@@ -141,23 +133,6 @@ def _metrics(cell: Cell) -> tuple[dict[str, Metric], list[Refusal]]:
     return metrics, refusals
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class Judged:
-    """A metric by which an attack is judged: its label, the kind of claims, and whether it decides.
-
-    ``alone``: no attack of another kind makes such claims; ``singles``: verdicts on single victims, by the
-    metric that judges them.
-    """
-
-    name: str
-    metric: Metric
-    claim: str
-    primary: bool
-    alone: bool
-    singles: tuple[Victim, ...] = ()
-
-
 def _measure(
     task: CellTask, attack: Plugin, runs: Sequence[Run], *, judged: Judged
 ) -> tuple[Finding, ScoredMetric, str] | None:
@@ -168,8 +143,11 @@ def _measure(
         return None
     single = judged.primary and can_judge_victims(metric)
     compares = can_judge_victims(metric) and not metric.counts
+    alike = share_alike(runs) if single else 0.0
+    # Every claim against every example: for the exchange, and to judge single victims by.
     compared = tuple(tables(metric, runs, singles=single)) if compares else ()
-    victims = victims_of(name, metric, scored, runs, compared=compared) if single else ()
+    ranked = compared or tables(ranked_by(metric), runs)
+    victims = victims_of(name, scored, runs, ranked) if single else ()
     note = victims if isinstance(victims, str) else ""
     why = note or ("no single examples" if judged.primary else "single victims are judged by another metric")
     scored = scored.by_people()
@@ -180,26 +158,10 @@ def _measure(
         why_no_victims=why,
         control=task.controls.get(control_key(attack)),
         power=task.powers.get(power_key(attack, judged.claim)),
-        alike=share_alike(runs) if single else 0.0,
+        alike=alike,
         tables=compared,
     )
     return finding_of(task.cell, attack, measured, runs), scored, note
-
-
-def share_alike(runs: Sequence[Run]) -> float:
-    """The share of the victims' examples that have a near-duplicate among the other victims of their run."""
-    alike = []
-    for run in runs:
-        near = run.book.modality.near
-        keys = sorted(run.ground.truth.used)
-        batches = [run.ground.target(*key).batch.inputs for key in keys[:MOST_VICTIMS]]
-        if len(batches) < 2:
-            continue
-        owners = torch.repeat_interleave(torch.arange(len(batches)), torch.tensor([len(b) for b in batches]))
-        distances = run.book.modality.distance(torch.cat(batches), torch.cat(batches))
-        distances[owners[:, None] == owners[None]] = torch.inf
-        alike.append((distances.min(1).values <= near).double().mean())
-    return float(torch.stack(alike).mean()) if alike else 0.0
 
 
 def _kinds_beside(runs: Mapping[int, Sequence[Run]]) -> dict[int, bool]:
@@ -241,19 +203,13 @@ def _with_terms(task: CellTask, attack: Plugin, records: Sequence[GroupRecord]) 
     return replace(task, controls={**task.controls, key: failed})
 
 
-def _kind(metric: Metric, kinds: Sequence[type[Claim]]) -> str:
-    """The kind of claim that the metric scored: the one that it names, or the first that it can score."""
-    scored = [kind.kind for kind in kinds if can_score(kind, metric)]
-    return metric.claim if metric.claim in scored else scored[0]
-
-
 def _refusals(
     task: CellTask,
     records: Sequence[GroupRecord],
     runs: dict[int, list[Run]],
-    scores: dict[int, AttackScores],
+    unscored: Mapping[int, Sequence[Refusal]],
 ) -> Iterator[Refused]:
-    """Refusals of federations and units, each once per attack; then of metrics."""
+    """Refusals of federations and units, each once per attack; then ``unscored``, those of metrics."""
     for position in range(len(task.cell.scenario.attacks)):
         own = federation_of(task.cell.scenario, position)
         groups = zip(task.groups, records, strict=True)
@@ -261,7 +217,7 @@ def _refusals(
         reasons += [outcome.refusal for run in runs[position] for outcome in run.outcomes]
         for refusal in dict.fromkeys(one for one in reasons if one is not None):
             yield refusal_record(task.cell, refusal)
-        for refusal in scores[position].refusals:
+        for refusal in unscored[position]:
             yield refusal_record(task.cell, refusal)
 
 

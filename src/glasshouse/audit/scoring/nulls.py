@@ -7,7 +7,7 @@ adversary's own), with the rest of these data as its knowledge.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeVar, cast, final
@@ -16,12 +16,13 @@ import numpy as np
 import torch
 
 from glasshouse.attacks.base import Claim
+from glasshouse.audit.scoring.measure import AT_ONCE, batched, compare
 from glasshouse.audit.scoring.pair import Pair
 from glasshouse.audit.scoring.truth import DRAWS, EXAMPLES
 from glasshouse.cache import digest, once
 from glasshouse.errors import Undefined
 from glasshouse.examples import join
-from glasshouse.metrics.base import Metric, ScoreContext, check_images
+from glasshouse.metrics.base import Metric, ScoreContext
 from glasshouse.metrics.gallery import null_images
 from glasshouse.metrics.match import pair_groups
 from glasshouse.metrics.statistics.shares import share_interval, share_p_value
@@ -41,12 +42,11 @@ T = TypeVar("T")
 Parts = tuple[Batch, Batch, ScoreContext]
 """Auxiliary data split into a null's knowledge and the pool of pseudo-victims, with the scoring context."""
 PSEUDO_VICTIMS: Final = 40
-AT_ONCE: Final = 2**21
-"""Image values that a metric compares at a time; in float64, with SSIM's intermediates, about 150 MB."""
 FEW_VALUES: Final = 2**20
 """Image values of pseudo-victims up to which all nulls are compared with them at a time, to save memory."""
 LUCK: Final = 0.025
 """A null replaces a known chance level only if its hit rate exceeds it at this level, over all nulls."""
+SILENT: Final = "nothing was claimed: scored like a guess"
 CHANCE: Final = "chance"
 """The metric's own chance level, where known in closed form."""
 GUESS: Final = "guess among the clients or classes"
@@ -70,6 +70,15 @@ class Blind:
     name: str
     scores: Numbers
     most: float | None = None
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Guessed:
+    """What null adversaries score on one victim: the quoted one, and those of further rungs."""
+
+    quoted: Blind
+    rungs: Mapping[Rung, Blind] = field(default_factory=dict)
 
 
 def generator(draws: Batch) -> Null:
@@ -107,6 +116,17 @@ class NullBook:
     networks: str = ""
     _chosen: dict[tuple[str, int, str], str] = field(default_factory=dict, init=False)
     _digests: dict[str, str] = field(default_factory=dict, init=False)
+
+    def guess(self, name: str, metric: Metric, pair: Pair, scores: Numbers) -> Guessed:
+        """What null adversaries score on one victim, beside these ``scores`` of a claim.
+
+        Raises:
+            Undefined: neither a null adversary nor a chance level is known.
+        """
+        if pair.own is None:  # nothing was claimed: the scores are a guess's
+            return Guessed(quoted=Blind(name=SILENT, scores=scores))
+        quoted = self.quote(name, metric, pair, len(scores))
+        return Guessed(quoted=quoted, rungs=self.rungs(name, metric, pair, len(scores)))
 
     def quote(self, name: str, metric: Metric, pair: Pair, units: int) -> Blind:
         """The quoted null's scores on one victim, ``units`` of them.
@@ -406,26 +426,6 @@ def score_drawn(
             return list(np.concatenate(each).reshape(-1, count))
     parts = zip(_split_batches(guessed, count), _split_batches(victims, count), strict=True)
     return [score_guess(metric, guess, victim, context=context) for guess, victim in parts]
-
-
-def compare(
-    metric: Metric, claimed: torch.Tensor, truth: torch.Tensor, context: ScoreContext
-) -> Numbers | None:
-    """One score per pair of examples (B, ...), in one operation; None: the metric cannot."""
-    if type(metric).compare is Metric.compare:
-        return None
-    check_images(metric.wording.label, claimed, truth)
-    return metric.compare(claimed.double(), truth.double(), context=context)
-
-
-def batched(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """Split the items into chunks of ``size``, in order.
-
-    Examples:
-        >>> list(batched("abcde", 2))
-        ['ab', 'cd', 'e']
-    """
-    return (items[i : i + size] for i in range(0, len(items), size))
 
 
 def split_auxiliary(auxiliary: Batch, context: ScoreContext, rng: Rng) -> Parts:

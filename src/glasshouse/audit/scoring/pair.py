@@ -1,10 +1,12 @@
 """Pair claims with the truth: what was claimed about each victim, beside the victim's own and others' truth.
 
 A kind of claim says how it is paired (``Claim.paired``), a metric which part it reads and what it compares
-that with. Everything afterwards sees pairs alone. A kind of another package needs no entry here.
+that with. Victims of whom nothing was claimed are paired with silence: they count as misses. Everything
+afterwards sees pairs alone. A kind of another package needs no entry here.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, final
 
@@ -21,7 +23,9 @@ from glasshouse.attacks.base import (
     Reconstruction,
     label_counts,
 )
+from glasshouse.audit.attacking.claims import Outcome, Unit
 from glasshouse.audit.scoring.truth import EXAMPLES, SHIFTS, GroundTruth, Target
+from glasshouse.errors import NothingClaimed
 from glasshouse.metrics.attribution import said_of_recovered
 from glasshouse.metrics.base import Metric, ScoreContext
 from glasshouse.wire import Batch
@@ -77,6 +81,19 @@ class Pair:
     clients: NDArray[np.bool_] | None = None
 
 
+def longest_prefix(claims: Sequence[Claim]) -> list[Claim]:
+    """Keep only the claims after the most rounds: earlier ones are drawn as a curve, not judged."""
+    longest: dict[str, int] = {}
+    for claim in claims:
+        longest[claim.kind] = max(longest.get(claim.kind, 0), len(claim.about.rounds))
+    return [c for c in claims if not c.grows or len(c.about.rounds) == longest[c.kind]]
+
+
+def claimed_kinds(outcomes: Iterable[Outcome]) -> list[type[Claim]]:
+    """The kinds of claims that were made and are scored, each once, in order."""
+    return list(dict.fromkeys(type(c) for o in outcomes for c in o.claims if c.scored))
+
+
 def can_score(kind: type[Claim], metric: Metric) -> bool:
     """Whether the metric scores claims of this kind."""
     return kind.scored and metric.claim in {kind.kind, *kind.also}
@@ -86,6 +103,69 @@ def pair(claim: Claim, metric: Metric, ground: GroundTruth) -> list[Pair]:
     """The claim beside the truth of each of its victims; empty: it lacks the part that the metric reads."""
     paired = "recovered" if metric.of_recovered and claim.paired == "examples" else claim.paired
     return _WAYS[paired](claim, metric, ground)
+
+
+def pair_claims(claims: Iterable[Claim], metric: Metric, ground: GroundTruth) -> list[Pair]:
+    """Every claim that the metric scores, beside the truth of each of its victims."""
+    return [one for claim in claims if can_score(type(claim), metric) for one in pair(claim, metric, ground)]
+
+
+def pair_silences(
+    units: Sequence[tuple[Unit, Outcome]], kinds: Sequence[type[Claim]], metric: Metric, ground: GroundTruth
+) -> Iterator[list[Pair]]:
+    """The pairs of every victim without a claim of a kind that the attack makes elsewhere.
+
+    Metrics of the claims themselves leave out such victims.
+
+    Args:
+        units: of one federation, with their outcomes.
+        kinds: of all claims of the attack.
+        metric: that scores them.
+        ground: of the federation.
+    """
+    for kind, about in silences(units, [kind for kind in kinds if can_score(kind, metric)], ground):
+        with suppress(NothingClaimed):
+            yield pair_silence(kind, about, metric, ground)
+
+
+def silences(
+    units: Sequence[tuple[Unit, Outcome]], kinds: Sequence[type[Claim]], ground: GroundTruth
+) -> Iterator[tuple[type[Claim], About]]:
+    """Every victim of every unit without a claim of a kind that the attack makes elsewhere.
+
+    The victims of a unit are its update or its rounds; if an attack called for a round or the run makes
+    claims about clients, every client in it.
+    """
+    for kind in kinds:
+        named = any(
+            c.about.client is not None and unit.client is None
+            for unit, outcome in units
+            for c in outcome.claims
+            if isinstance(c, kind)
+        )
+        for unit, outcome in units:
+            claims = [c for c in outcome.claims if isinstance(c, kind)]
+            for about in _victims(unit, ground, clients=named, whole=kind.grows):
+                if not any(_covers(claim.about, about) for claim in claims):
+                    yield kind, about
+
+
+def _victims(unit: Unit, ground: GroundTruth, *, clients: bool, whole: bool) -> list[About]:
+    rounds = unit.rounds or ground.rounds
+    if whole:
+        return [About(rounds=rounds, client=unit.client)]
+    if unit.client is not None or not clients:
+        return [About(rounds=(number,), client=unit.client) for number in rounds]
+    announced = [key for key in ground.announced if key[1] is not None]
+    known = {number for number, _ in announced}  # rounds with known participants
+    keys = [key for key in sorted(ground.truth.used) if key in announced or key[0] not in known]
+    return [About(rounds=(number,), client=client) for number, client in keys if number in rounds]
+
+
+def _covers(claimed: About, victim: About) -> bool:
+    """Whether a claim covers a victim: a claim about a whole round covers all its clients."""
+    rounds = set(victim.rounds) & set(claimed.rounds)
+    return bool(rounds) and claimed.client in (None, victim.client)
 
 
 def pair_silence(kind: type[Claim], about: About, metric: Metric, ground: GroundTruth) -> list[Pair]:

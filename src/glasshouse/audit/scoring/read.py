@@ -9,11 +9,11 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from glasshouse.attacks.base import ClassRepresentatives, PriorSamples
+from glasshouse.attacks.base import Claim, ClassRepresentatives, PriorSamples
 from glasshouse.audit.attacking.claims import Outcome, Unit, read_outcome
 from glasshouse.audit.attacking.needs import federation_of
-from glasshouse.audit.scoring.claims import longest_prefix
 from glasshouse.audit.scoring.nulls import NullBook
+from glasshouse.audit.scoring.pair import longest_prefix
 from glasshouse.audit.scoring.tasks import CellTask, attack_key
 from glasshouse.audit.scoring.truth import GroundTruth
 from glasshouse.audit.simulation.record import GroupRecord
@@ -59,6 +59,11 @@ class Run:
     book: NullBook
     searches: tuple[Search, ...] = ()
     guarantee: Guarantee | None = None
+
+    @property
+    def claims(self) -> list[Claim]:
+        """The claims that are judged: of those that grow, the ones after the most rounds."""
+        return [claim for outcome in self.outcomes for claim in longest_prefix(outcome.claims)]
 
     @property
     def outcomes(self) -> list[Outcome]:

@@ -6,22 +6,20 @@ from dataclasses import dataclass, field, replace
 from typing import Final, final
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from glasshouse.audit.attacking.claims import Outcome
-from glasshouse.audit.scoring.claims import claimed_kinds, longest_prefix, silences
-from glasshouse.audit.scoring.nulls import AT_ONCE, Blind, NullBook, batched, compare
-from glasshouse.audit.scoring.pair import Pair, Sides, can_score, pair, pair_silence
+from glasshouse.audit.scoring.measure import measure
+from glasshouse.audit.scoring.nulls import SILENT, Guessed, NullBook
+from glasshouse.audit.scoring.pair import Pair, claimed_kinds, longest_prefix, pair_claims, pair_silences
 from glasshouse.audit.scoring.read import Run
 from glasshouse.audit.scoring.truth import GroundTruth
 from glasshouse.errors import NothingClaimed
-from glasshouse.metrics.base import Metric, ScoreContext
+from glasshouse.metrics.base import Metric
 from glasshouse.metrics.statistics.units import Numbers
 from glasshouse.modalities.base import Rung
 from glasshouse.results.vocabulary import STRONGEST
 
-SILENT: Final = "nothing was claimed: scored like a guess"
 COIN: Final = "coin that knows the prior and how many were called"
 
 
@@ -221,17 +219,17 @@ def score_metric(name: str, metric: Metric, runs: Sequence[Run]) -> ScoredMetric
     Raises:
         Undefined: the data do not determine the metric or its null.
     """
-    parts = [
-        part for run in runs if (part := score_outcomes(name, metric, run.outcomes, run.ground, run.book))
-    ]
+    parts: list[ScoredMetric] = []
+    for run in runs:
+        pairs = pair_claims(run.claims, metric, run.ground)
+        parts += score_pairs(name, metric, pairs, run.ground, run.book)
     if not parts:
         return None
     kinds = claimed_kinds(outcome for run in runs for outcome in run.outcomes)
     for run in runs:
-        for kind, about in silences(run.units, [k for k in kinds if can_score(k, metric)], run.ground):
+        for pairs in pair_silences(run.units, kinds, metric, run.ground):
             with suppress(NothingClaimed):  # metrics of the claims leave out victims without one
-                pairs = pair_silence(kind, about, metric, run.ground)
-                parts += score_pairs(name, metric, pairs, run.ground.context, run.book)
+                parts += score_pairs(name, metric, pairs, run.ground, run.book)
     return join_parts(parts)
 
 
@@ -247,56 +245,50 @@ def score_outcomes(
         NothingClaimed: no claim determines the metric.
     """
     claims = [claim for outcome in outcomes for claim in longest_prefix(outcome.claims)]
-    pairs = [p for c in claims if can_score(type(c), metric) for p in pair(c, metric, ground)]
-    parts = score_pairs(name, metric, pairs, ground.context, book)
+    parts = score_pairs(name, metric, pair_claims(claims, metric, ground), ground, book)
     return join_parts(parts) if parts else None
 
 
-@final
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Measured:
-    """A claim's scores on its own victim, and on others."""
-
-    own: Numbers
-    others: Sequence[Numbers]
-
-
 def score_pairs(
-    name: str, metric: Metric, pairs: Sequence[Pair], context: ScoreContext, book: NullBook
+    name: str, metric: Metric, pairs: Sequence[Pair], ground: GroundTruth, book: NullBook
 ) -> list[ScoredMetric]:
     """The scores of every pair beside its null adversaries and the same claims on other victims.
 
     Raises:
         NothingClaimed: there are pairs, and none determines the metric.
     """
-    own = measure(metric, [p.own for p in pairs if p.own is not None and p.clients is None], context)
-    others = measure(metric, [side for pair in pairs for side in pair.others], context)
-    values, exchanged = iter(own), iter(others)
+    of_clients = [_of_clients(one) for one in pairs if one.clients is not None]
+    of_victims = [one for one in pairs if one.clients is None]
+    # First what the metric says of each claim on its own victim and on others, ...
+    own = iter(measure(metric, [p.own for p in of_victims if p.own is not None], ground.context))
+    others = iter(measure(metric, [side for pair in of_victims for side in pair.others], ground.context))
+    values = [book.silent(name, metric, p) if p.own is None else next(own) for p in of_victims]
+    levels = [[next(others) for _ in pair.others] for pair in of_victims]
+
+    # ... then what those who guess get on the same victims.
     parts: list[ScoredMetric] = []
     nothing: NothingClaimed | None = None
-    for one in pairs:
-        if one.clients is not None:
-            parts.append(_of_clients(one))
-            continue
-        value = book.silent(name, metric, one) if one.own is None else next(values)
-        turned = [next(exchanged) for _ in one.others]
+    for one, value, turned in zip(of_victims, values, levels, strict=True):
         if isinstance(value, NothingClaimed):
             nothing = value
             continue
-        levels = [level for level in turned if not isinstance(level, NothingClaimed)]
-        parts.append(_scored(name, metric, one, Measured(own=value, others=levels), book))
-    if nothing is not None and not parts:
+        known = [level for level in turned if not isinstance(level, NothingClaimed)]
+        guessed = book.guess(name, metric, one, value)
+        parts.append(_scored(one, value, known, guessed))
+    if nothing is not None and not parts and not of_clients:
         raise nothing
-    return parts
+    return [*of_clients, *parts]
 
 
-def _scored(name: str, metric: Metric, pair: Pair, measured: Measured, book: NullBook) -> ScoredMetric:
-    value, levels = measured.own, measured.others
-    if pair.own is None:
-        blind, rungs = Blind(name=SILENT, scores=value), {}
-    else:
-        blind = book.quote(name, metric, pair, len(value))
-        rungs = book.rungs(name, metric, pair, len(value))
+def _scored(pair: Pair, value: Numbers, levels: Sequence[Numbers], guessed: Guessed) -> ScoredMetric:
+    """The scores of one pair.
+
+    Args:
+        pair: the claim beside the truth.
+        value: its scores.
+        levels: of the same claim on other victims.
+        guessed: of the null adversaries on this victim.
+    """
     several = pair.examples is None and len(pair.victim) > 1
     exchanged: tuple[Numbers | None, ...] = (None,)
     if levels and several:  # every unit is a victim, with levels of its own
@@ -309,14 +301,14 @@ def _scored(name: str, metric: Metric, pair: Pair, measured: Measured, book: Nul
 
     return ScoredMetric(
         values=split(value),
-        nulls=split(blind.scores),
+        nulls=split(guessed.quoted.scores),
         exchanged=exchanged if len(exchanged) == len(split(value)) else (None,) * len(value),
         drawn=tuple(np.full(len(one), pair.run) for one in split(value)),
         victims=pair.victim,
         people={pair.victim[0]: pair.people} if pair.people else {},
-        baseline=blind.name,
-        null_most=blind.most,
-        rungs={rung: (one.name, split(one.scores)) for rung, one in rungs.items()},
+        baseline=guessed.quoted.name,
+        null_most=guessed.quoted.most,
+        rungs={rung: (one.name, split(one.scores)) for rung, one in guessed.rungs.items()},
         claimed=frozenset(pair.victim if pair.answered else ()),
         runs=frozenset({pair.run}),
     )
@@ -328,26 +320,3 @@ def _of_clients(pair: Pair) -> ScoredMetric:
     sample = ClientSample(run=pair.run, scores=pair.own.claimed.double().numpy(), truth=pair.clients)
     claimed = frozenset(pair.victim if pair.answered else ())
     return ScoredMetric(clients=(sample,), baseline=COIN, claimed=claimed, runs=frozenset({pair.run}))
-
-
-def measure(metric: Metric, sides: Sequence[Sides], context: ScoreContext) -> list[Numbers | NothingClaimed]:
-    """The metric's scores of every claim on every truth; single examples are compared in few operations."""
-    values: list[Numbers | NothingClaimed | None] = [None] * len(sides)
-    if metric.reads == "inputs" and metric.against == "inputs":
-        single = [i for i, side in enumerate(sides) if len(side.claimed) == len(side.truth) == 1
-                  and side.claimed.shape == side.truth.shape]  # fmt: skip
-        size = max(1, AT_ONCE // max(1, sides[single[0]].truth.numel())) if single else 1
-        for part in batched(single, size):
-            claimed, truth = (torch.cat([getattr(sides[i], n) for i in part]) for n in ("claimed", "truth"))
-            compared = compare(metric, claimed, truth, context)
-            if compared is None:
-                break
-            for place, i in enumerate(part):
-                values[i] = compared[place : place + 1]
-    for i, side in enumerate(sides):
-        if values[i] is None:
-            try:
-                values[i] = metric.score(side.claimed, side.truth, context=side.context or context)
-            except NothingClaimed as error:
-                values[i] = error
-    return [value for value in values if value is not None]

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.attacks.base import About, Reconstruction
-from glasshouse.audit.scoring.claims import longest_prefix
 from glasshouse.audit.scoring.read import Run
 from glasshouse.cache import digest
 from glasshouse.metrics.base import Metric, ScoreContext
@@ -24,7 +23,7 @@ from glasshouse.metrics.statistics.victims import exchangeable
 from glasshouse.modalities.base import Wanted
 from glasshouse.wire import Batch
 
-__all__ = ["MOST_VICTIMS", "Table", "best_of", "tables"]
+__all__ = ["Table", "best_of", "share_alike", "tables"]
 
 # | number       | what it trades                           | which measurement set it     | where repeated |
 # |--------------|------------------------------------------|------------------------------|----------------|
@@ -119,6 +118,7 @@ def _table(metric: Metric, run: Run, *, singles: bool) -> Table | None:
     others = heldout.labels if known else torch.zeros(len(heldout))
     modality = run.book.modality
     places = np.concatenate([np.arange(len(batch)) for batch in batches])
+    shift_p = _shift_p(run, examples, heldout.inputs[:SHIFT_HELDOUT]) if singles else 1.0
     alike = group_alike(modality.distance(examples, examples).numpy(), near=modality.near)
     return Table(
         names=tuple(_name(*claims[c][:2], int(i)) for c, i in zip(owners, places, strict=True)),
@@ -132,7 +132,7 @@ def _table(metric: Metric, run: Run, *, singles: bool) -> Table | None:
         alike=alike,
         shared=tuple(_shared(run, claims, batches, alike)),
         baseline=_baseline(metric, run, labels, everyone) if known and singles else None,
-        shift_p=_shift_p(run, examples, heldout.inputs[:SHIFT_HELDOUT]) if singles else 1.0,
+        shift_p=shift_p,
     )
 
 
@@ -184,20 +184,19 @@ def _claims(run: Run) -> Iterator[tuple[About, int, Tensor]]:
     """Every round of every claim with an example, with the candidates that count; each private data once."""
     seen: set[str] = set()
     examples = 0
-    for outcome in run.outcomes:
-        for claim in longest_prefix(outcome.claims):
-            if not isinstance(claim, Reconstruction) or not len(claim.inputs):
+    for claim in run.claims:
+        if not isinstance(claim, Reconstruction) or not len(claim.inputs):
+            continue
+        inputs = claim.part("inputs", run.ground.allowed(claim.about))
+        assert inputs is not None  # a reconstruction has inputs
+        for number in claim.about.rounds:
+            identity = run.ground.truth.identity(number, claim.about.client)
+            size = len(run.ground.target(number, claim.about.client).batch)
+            if identity in seen or examples + size > MOST_VICTIMS:
                 continue
-            inputs = claim.part("inputs", run.ground.allowed(claim.about))
-            assert inputs is not None  # a reconstruction has inputs
-            for number in claim.about.rounds:
-                identity = run.ground.truth.identity(number, claim.about.client)
-                size = len(run.ground.target(number, claim.about.client).batch)
-                if identity in seen or examples + size > MOST_VICTIMS:
-                    continue
-                seen.add(identity)
-                examples += size
-                yield claim.about, number, inputs
+            seen.add(identity)
+            examples += size
+            yield claim.about, number, inputs
 
 
 def best_of(metric: Metric, candidates: Tensor, examples: Tensor, *, context: ScoreContext) -> Numbers:
@@ -207,3 +206,19 @@ def best_of(metric: Metric, candidates: Tensor, examples: Tensor, *, context: Sc
         each = (one.expand(len(examples), *one.shape) for one in candidates[:MOST])
         table = np.stack([metric.score(one, examples, context=context) for one in each])
     return np.asarray(table.max(0) if metric.higher_leaks else table.min(0), dtype=np.float64)
+
+
+def share_alike(runs: Sequence[Run]) -> float:
+    """The share of the victims' examples that have a near-duplicate among the other victims of their run."""
+    alike = []
+    for run in runs:
+        near = run.book.modality.near
+        keys = sorted(run.ground.truth.used)
+        batches = [run.ground.target(*key).batch.inputs for key in keys[:MOST_VICTIMS]]
+        if len(batches) < 2:
+            continue
+        owners = torch.repeat_interleave(torch.arange(len(batches)), torch.tensor([len(b) for b in batches]))
+        distances = run.book.modality.distance(torch.cat(batches), torch.cat(batches))
+        distances[owners[:, None] == owners[None]] = torch.inf
+        alike.append((distances.min(1).values <= near).double().mean())
+    return float(torch.stack(alike).mean()) if alike else 0.0

@@ -4,7 +4,7 @@ The statistics are those of ``metrics.statistics.victims``; here the results of 
 together.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -13,7 +13,7 @@ import scipy.sparse.csgraph
 
 from glasshouse.audit.scoring.read import Run
 from glasshouse.audit.scoring.score import ScoredMetric
-from glasshouse.audit.scoring.table import Table, best_of, tables
+from glasshouse.audit.scoring.table import Table
 from glasshouse.audit.scoring.truth import GroundTruth
 from glasshouse.errors import GlasshouseError
 from glasshouse.metrics.base import Metric
@@ -23,7 +23,7 @@ from glasshouse.metrics.statistics.rank import FEWEST
 from glasshouse.metrics.statistics.victims import ALPHA, NamedVictims, name_victims
 from glasshouse.results.records import Victim
 
-__all__ = ["best_of", "can_judge_victims", "victims_of"]
+__all__ = ["can_judge_victims", "ranked_by", "victims_of"]
 
 _SHIFTED: Final = "private and held-out examples are of different distributions, and claims are too few"
 
@@ -33,28 +33,28 @@ def can_judge_victims(metric: Metric) -> bool:
     return metric.claim == "reconstruction" and metric.reads == "inputs"
 
 
+def ranked_by(metric: Metric) -> Metric:
+    """The metric by which single examples are ranked: a binary one cannot, so that squared error does."""
+    return Mse() if metric.counts else metric
+
+
 def victims_of(
     name: str,
-    metric: Metric,
     scored: ScoredMetric,
     runs: Sequence[Run],
-    *,
-    compared: Sequence[Table | None] = (),
+    compared: Iterable[Table | None],
 ) -> tuple[Victim, ...] | str:
     """A verdict for every private example with a claim about it, or why there is none.
 
-    The same private data in another run are not counted again. If the metric is binary, examples are ranked
-    by their squared error, and the value is the metric's. Who is named is corrected for how many there are
-    (Benjamini and Hochberg).
+    The same private data in another run are not counted again. Who is named is corrected for how many there
+    are (Benjamini and Hochberg).
 
     Args:
         name: of the metric.
-        metric: compares examples.
-        scored: its scores on the same runs.
+        scored: its scores on the same runs, however examples are ranked.
         runs: the attack's federations.
-        compared: the tables of :func:`tables`, where the caller has them.
+        compared: every claim against every victim, of :func:`ranked_by`, by run.
     """
-    ranked = Mse() if metric.counts else metric
     for run in runs:
         if reason := _unfit(run.ground):
             return f"{name}: {reason}"
@@ -64,7 +64,7 @@ def victims_of(
     levels: list[float] = []  # up to which a victim is named; below 0: never
     seen: set[str] = set()
     try:
-        for position, table in enumerate(compared or tables(ranked, runs)):
+        for position, table in enumerate(compared):
             where = f"run {position + 1}, " if len(runs) > 1 else ""
             if table is None:
                 continue

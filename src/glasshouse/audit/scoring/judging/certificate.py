@@ -28,7 +28,6 @@ from glasshouse.audit.attacking.call import AttackTask, adversary_side, stream_o
 from glasshouse.audit.attacking.claims import Outcome, read_outcome
 from glasshouse.audit.attacking.isolation import call_on
 from glasshouse.audit.attacking.needs import attack_of, refusal_of
-from glasshouse.audit.scoring.claims import longest_prefix
 from glasshouse.audit.scoring.judging.decoys import (
     SEARCHED,
     Point,
@@ -38,7 +37,8 @@ from glasshouse.audit.scoring.judging.decoys import (
     decoys_for,
     true_orders,
 )
-from glasshouse.audit.scoring.nulls import batched
+from glasshouse.audit.scoring.measure import batched
+from glasshouse.audit.scoring.pair import longest_prefix
 from glasshouse.audit.sealed import Answered, Sealed, is_foreign, sealed
 from glasshouse.cache import digest, load_or_make
 from glasshouse.cache import folder as cache_folder

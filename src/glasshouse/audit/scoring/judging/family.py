@@ -1,14 +1,48 @@
-"""Primary metrics of attacks, p-values corrected over a run, and undefended references of findings."""
+"""Which metrics judge an attack; p-values corrected over a run; undefended references of findings."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, final
 
 from glasshouse.attacks.base import Claim
 from glasshouse.audit.scoring.pair import can_score
 from glasshouse.metrics.base import Metric
 from glasshouse.metrics.statistics.multiplicity import holm
-from glasshouse.results.records import Finding, Reference
+from glasshouse.results.records import Finding, Reference, Victim
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """A metric by which an attack is judged: its label, the kind of claims, and whether it decides.
+
+    ``alone``: no attack of another kind makes such claims; ``singles``: verdicts on single victims, by the
+    metric that judges them.
+    """
+
+    name: str
+    metric: Metric
+    claim: str
+    primary: bool
+    alone: bool
+    singles: tuple[Victim, ...] = ()
+
+
+def judges_of(metrics: Mapping[str, Metric], kinds: Sequence[type[Claim]], *, alone: bool) -> list[Judged]:
+    """The metrics that score some kind of claim, each with the kind: its own, or the first that it can score.
+
+    The metric that judges single examples comes first: what it says of them holds for all others.
+    """
+    primary = primary_metrics(metrics, kinds)
+    judges = []
+    for name in sorted(metrics, key=lambda name: name not in primary.values()):
+        metric = metrics[name]
+        scored = [kind.kind for kind in kinds if can_score(kind, metric)]
+        if scored:
+            claim = metric.claim if metric.claim in scored else scored[0]
+            decides = name in primary.values()
+            judges.append(Judged(name=name, metric=metric, claim=claim, primary=decides, alone=alone))
+    return judges
 
 
 def primary_metrics(metrics: Mapping[str, Metric], kinds: Sequence[type[Claim]]) -> dict[str, str]:

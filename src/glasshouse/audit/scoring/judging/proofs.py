@@ -9,8 +9,7 @@ from collections.abc import Sequence
 
 from glasshouse.attacks.base import Claim
 from glasshouse.audit import guarded
-from glasshouse.audit.scoring.claims import claimed_kinds
-from glasshouse.audit.scoring.pair import pair
+from glasshouse.audit.scoring.pair import claimed_kinds, pair
 from glasshouse.audit.scoring.read import Run
 from glasshouse.audit.scoring.words import place_of
 from glasshouse.errors import NothingClaimed
