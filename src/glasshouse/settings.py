@@ -2,7 +2,8 @@
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final, Literal, Self, final
 
@@ -265,40 +266,53 @@ def _cosine(start: float, end: float, done: float) -> float:
     return end + (start - end) * (1 + math.cos(math.pi * done)) / 2
 
 
-def takes_images(factory: Callable[..., Any]) -> bool:
-    """Whether a model's factory takes (input_shape, classes), as all do except the class of a plain network.
+@final
+@dataclass(frozen=True, kw_only=True)
+class ModelCall:
+    """How a model's factory is called.
+
+    Attributes:
+        takes: its settings by name.
+        inputs: its argument for the modality; None: it takes none.
+        way: ``described``: with the modality and the task, ``inputs`` and ``task``; ``shaped``: with the
+            input shape and the classes; ``plain``: with its own settings alone, as a plain network's class.
+    """
+
+    takes: Mapping[str, inspect.Parameter]
+    inputs: inspect.Parameter | None
+    way: Literal["described", "shaped", "plain"]
+
+    @property
+    def settings(self) -> dict[str, inspect.Parameter]:
+        """The arguments that a scenario may give.
+
+        A plain network also has ``mean`` and ``std``, with which its pixels are normalised outside of it.
+        """
+        if self.way == "described":
+            return dict(self.takes)
+        if self.way == "shaped":
+            return dict(list(self.takes.items())[2:])
+        kind = inspect.Parameter.KEYWORD_ONLY
+        outside = {n: inspect.Parameter(n, kind, default=None, annotation=float) for n in NORMALISATION}
+        return {**outside, **self.takes}
+
+
+def model_call(factory: Callable[..., Any]) -> ModelCall:
+    """How a model's factory is called, by its signature.
 
     Examples:
-        >>> takes_images(lambda input_shape, classes, width=8: None), takes_images(lambda width=8: None)
-        (True, False)
+        >>> model_call(lambda input_shape, classes, width=8: None).way, model_call(lambda width=8: None).way
+        ('shaped', 'plain')
+        >>> model_call(lambda inputs, task, width=8: None).way
+        'described'
     """
-    if any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(factory).parameters.values()):
-        return True
-    first = list(arguments(factory).values())[:2]
-    asked = [p.name for p in first] == ["input_shape", "classes"] or all(p.default is p.empty for p in first)
-    return len(first) == 2 and asked
-
-
-def takes_description(factory: Callable[..., Any]) -> bool:
-    """Whether a model's factory takes the modality and the task themselves: ``inputs`` and ``task``.
-
-    Examples:
-        >>> takes_description(lambda inputs, task, width=8: None)
-        True
-    """
-    return {"inputs", "task"} <= inspect.signature(factory).parameters.keys()
-
-
-def model_arguments(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The arguments of a model's factory besides the input shape and the classes, by name.
-
-    A plain network also has ``mean`` and ``std``, with which its pixels are normalised outside the network.
-    """
-    takes = arguments(factory)
-    if takes_description(factory):
-        return takes
-    if takes_images(factory):
-        return dict(list(takes.items())[2:])
-    kind = inspect.Parameter.KEYWORD_ONLY
-    outside = {n: inspect.Parameter(n, kind, default=None, annotation=float) for n in NORMALISATION}
-    return {**outside, **takes}
+    takes, asked = arguments(factory), inspect.signature(factory).parameters
+    inputs = asked.get("inputs")
+    if {"inputs", "task"} <= asked.keys():
+        return ModelCall(takes=takes, inputs=inputs, way="described")
+    first = list(takes.values())[:2]
+    by_name = [p.name for p in first] == ["input_shape", "classes"]
+    shaped = len(first) == 2 and (by_name or all(p.default is p.empty for p in first))
+    if shaped or any(p.kind is p.VAR_POSITIONAL for p in asked.values()):
+        return ModelCall(takes=takes, inputs=inputs, way="shaped")
+    return ModelCall(takes=takes, inputs=inputs, way="plain")

@@ -1,7 +1,7 @@
 """Validation of an audit before it is run, and a count of its work."""
 
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
@@ -11,8 +11,7 @@ from torch import nn
 from glasshouse.api.scenario import Arrays, Asked, ask, in_memory, unasked
 from glasshouse.audit.count import Speed, Work, count, magnitude, measure_speed
 from glasshouse.audit.preflight.inspect import check_suite, foreseen_refusals, problems
-from glasshouse.audit.preflight.network import describe
-from glasshouse.audit.preflight.outlook import Outlook
+from glasshouse.audit.preflight.network import own_networks
 from glasshouse.scenario.axes import cells
 from glasshouse.scenario.suite import Suite
 from glasshouse.wire import Refusal
@@ -100,14 +99,8 @@ def check(
         looks = check_suite(suite)
         return Checked(
             suite=suite,
-            networks=_own_networks(looks.values()),
+            networks=own_networks(looks.values()),
+            refusals=tuple(foreseen_refusals(looks.values())),
             work=count(suite, looks),
             speed=measure_speed(),
-            refusals=tuple(foreseen_refusals(looks.values())),
         )
-
-
-def _own_networks(looks: Iterable[Outlook]) -> tuple[str, ...]:
-    built = (one for one in looks if one.scenario.federation.kind != "document")
-    own = (network for one in built for _, network in one.networks if ":" in network.name)
-    return tuple(dict.fromkeys(map(describe, own)))

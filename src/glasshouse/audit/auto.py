@@ -13,7 +13,7 @@ from typing import Final, cast, final
 from glasshouse import registry
 from glasshouse.attacks.base import Claim
 from glasshouse.audit.attacking.needs import calls_of, plays_of, refusal_of
-from glasshouse.audit.count import Speed, Use, cost_of, magnitude
+from glasshouse.audit.count import Speed, Use, cost_of, foresee, magnitude
 from glasshouse.audit.preflight.inspect import refusal_in
 from glasshouse.audit.preflight.outlook import Outlook, look
 from glasshouse.audit.scoring.pair import can_score
@@ -111,7 +111,7 @@ def _candidates(name: str, every: Sequence[Outlook], asked: Scenario | None) -> 
             except GlasshouseError as error:  # such as no property of a behaviour's name
                 refusal = refusal_of(error)
             if refusal is None:
-                uses.append((one, plugin))
+                uses.append((foresee(one), plugin))
             else:
                 reason = f"needs {refusal.needs}; got {refusal.got}"
         if uses:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, final
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,7 @@ from glasshouse.audit.preflight.outlook import NOTHING_KNOWN, Outlook, fault_of,
 from glasshouse.audit.room import bytes_of, in_words
 from glasshouse.audit.scoring.judging.control import easy_scenario
 from glasshouse.audit.scoring.tasks import control_key
+from glasshouse.audit.simulation.group import Group
 from glasshouse.cache import once
 from glasshouse.federation.setting import FederationProtocol
 from glasshouse.models.build import build
@@ -114,15 +115,30 @@ class Work:
         return ", ".join(words)
 
 
-class Foreseen(NamedTuple):
-    """A planned cell, and what is known of it."""
+@final
+@dataclass(frozen=True, kw_only=True)
+class Foreseen:
+    """What the work in a cell is counted from.
 
-    plan: Plan
-    outlook: Outlook
+    Attributes:
+        scenario: of the cell, without axes.
+        federations: number of those that are played; copies of another cell's are not.
+        gradient: cost of the gradient of one example through the agreed network.
+    """
+
+    scenario: Scenario
+    federations: int
+    gradient: Cost
 
 
-Use = tuple[Outlook, Plugin]
+Use = tuple[Foreseen, Plugin]
 """A cell that an attack is used in, and the attack with its settings there."""
+
+
+def foresee(outlook: Outlook, groups: Sequence[Group] = ()) -> Foreseen:
+    """What the work in a cell is counted from; ``groups``: of its plan."""
+    played = [] if outlook.scenario.captured else [group for group in groups if not group.same_as]
+    return Foreseen(scenario=outlook.scenario, federations=len(played), gradient=_gradient(outlook))
 
 
 def count(suite: Suite, looks: Mapping[str, Outlook] = NOTHING_KNOWN) -> tuple[Work, ...]:
@@ -158,7 +174,8 @@ def count(suite: Suite, looks: Mapping[str, Outlook] = NOTHING_KNOWN) -> tuple[W
 
 
 def _of(name: str, plans: Iterable[Plan], looks: Mapping[str, Outlook]) -> list[Foreseen]:
-    return [Foreseen(one, looks[one.cell.hash]) for one in plans if one.cell.scenario.name == name]
+    own = [one for one in plans if one.cell.scenario.name == name]
+    return [foresee(looks[one.cell.hash], one.groups) for one in own]
 
 
 def _planted(name: str, cells: Sequence[Foreseen]) -> Iterator[Work]:
@@ -166,9 +183,9 @@ def _planted(name: str, cells: Sequence[Foreseen]) -> Iterator[Work]:
     simulated = _simulations(name, cells)
     yield replace(simulated, part="planted leaks: simulation")
     calls = [
-        _calls(name, plugin.label or plugin.name, [(one.outlook, plugin)])
+        _calls(name, plugin.label or plugin.name, [(one, plugin)])
         for one in cells
-        for plugin in one.outlook.scenario.attacks
+        for plugin in one.scenario.attacks
     ]
     yield Work(
         scenario=name,
@@ -185,35 +202,34 @@ def cost_of(uses: Sequence[Use]) -> Cost:
 
 
 def _count_scenario(name: str, cells: Sequence[Foreseen], shared: set[str]) -> Iterator[Work]:
-    looks = [one.outlook for one in cells]
-    yield _pretraining(name, looks, shared)
+    yield _pretraining(name, cells, shared)
     yield _simulations(name, cells)
-    labels = dict.fromkeys(a.label or a.name for one in looks for a in one.scenario.attacks)
+    labels = dict.fromkeys(a.label or a.name for one in cells for a in one.scenario.attacks)
     for label in labels:
         # Axes may change an attack's settings, or leave it out of a cell.
         uses = [
             (one, attack)
-            for one in looks
+            for one in cells
             for attack in one.scenario.attacks
             if (attack.label or attack.name) == label
         ]
         yield _calls(name, label, uses)
         yield _controls(name, label, uses, shared)
         yield from _trainings(name, uses, shared)
-    yield _scores(name, looks)
+    yield _scores(name, cells)
 
 
-def _pretraining(name: str, looks: Sequence[Outlook], shared: set[str]) -> Work:
+def _pretraining(name: str, cells: Sequence[Foreseen], shared: set[str]) -> Work:
     """Public training before round 0; cells and seeds with the same public model train it once."""
     amounts, cost = [0], Cost()
-    for outlook in looks:
-        one, number = outlook.scenario, passes(outlook.scenario)
+    for cell in cells:
+        one, number = cell.scenario, passes(cell.scenario)
         for draw in one.draws:
             key = repr(["public model", one.model.model_dump(), one.data.model_dump(), draw.seed])
             if number and key not in shared:
                 shared.add(key)
                 amounts.append(number)
-                cost += _gradient(outlook).times(number / TOGETHER, examples=TOGETHER)
+                cost += cell.gradient.times(number / TOGETHER, examples=TOGETHER)
     return Work(
         scenario=name,
         part="pre-training",
@@ -225,20 +241,18 @@ def _pretraining(name: str, looks: Sequence[Outlook], shared: set[str]) -> Work:
 
 
 def _simulations(name: str, cells: Sequence[Foreseen]) -> Work:
-    """The federations that are played; copies of another cell's are not."""
-    numbers, cost = [], Cost()
-    for planned, outlook in cells:
-        batch, number = outlook.scenario.federation.batch_size, _client_passes(outlook.scenario)
-        for group in planned.groups:
-            if not (group.same_as or outlook.scenario.captured):
-                numbers.append(number)
-                cost += _gradient(outlook).times(number / batch, examples=batch)
+    """The federations that are played."""
+    amount, cost = 0, Cost()
+    for one in cells:
+        batch, number = one.scenario.federation.batch_size, one.federations * _client_passes(one.scenario)
+        amount += number
+        cost += one.gradient.times(number / batch, examples=batch)
     return Work(
         scenario=name,
         part="simulation",
-        calls=len(numbers),
+        calls=sum(one.federations for one in cells),
         unit="passes of an example",
-        amount=sum(numbers),
+        amount=amount,
         cost=cost,
     )
 
@@ -256,23 +270,24 @@ def _client_passes(scenario: Scenario) -> int:
 def _calls(name: str, label: str, uses: Sequence[Use]) -> Work:
     """All calls of one attack, over cells and seeds."""
     calls, amount, cost, unit = 0, 0, Cost(), CLOSED_FORM.unit
-    for outlook, plugin in uses:
-        scenario, budget = outlook.scenario, declared(plugin)[1] or CLOSED_FORM
+    for cell, plugin in uses:
+        scenario, budget = cell.scenario, declared(plugin)[1] or CLOSED_FORM
         number = calls_of(scenario, plugin) * plays_of(scenario, plugin)
-        units, examples = _units(scenario, budget, number), _examples_per_unit(scenario, budget)
+        images = images_of(scenario, budget) * len(scenario.draws)
+        units, examples = _units(budget, number, images), _examples_per_unit(scenario, budget)
         calls, amount = calls + number, amount + units
-        cost += _gradient(outlook).times(units * budget.gradients, examples=examples)
+        cost += cell.gradient.times(units * budget.gradients, examples=examples)
         unit = budget.unit if budget.amount else unit
     return Work(scenario=name, part=label, calls=calls, unit=unit, amount=amount, cost=cost)
 
 
-def _units(scenario: Scenario, budget: Budget, calls: int) -> int:
-    """Units of work in ``calls`` calls of an attack."""
+def _units(budget: Budget, calls: int, images: int) -> int:
+    """Units of work in ``calls`` calls of an attack, which search for so many ``images`` at most."""
     if not budget.amount:
         return calls
     if not calls or not budget.images:
         return calls * budget.units
-    return images_of(scenario, budget) * len(scenario.draws) * budget.units
+    return images * budget.units
 
 
 def _examples_per_unit(scenario: Scenario, budget: Budget) -> int:
@@ -285,12 +300,12 @@ def _examples_per_unit(scenario: Scenario, budget: Budget) -> int:
 def _controls(name: str, label: str, uses: Sequence[Use], shared: set[str]) -> Work:
     """The controls of an attack: one per distinct setting, in its easy scenario."""
     easy: list[Use] = []
-    for outlook, plugin in uses:
+    for cell, plugin in uses:
         key = f"control {control_key(plugin)}"
-        one = easy_scenario(plugin) if outlook.scenario.audit.controls and key not in shared else None
+        one = easy_scenario(plugin) if cell.scenario.audit.controls and key not in shared else None
         if one is not None:
             shared.add(key)
-            easy.append((look(one), one.attacks[0]))
+            easy.append((foresee(look(one)), one.attacks[0]))
     work = _calls(name, f"control: {label}", easy)
     return Work(**{**vars(work), "calls": len(easy)})
 
@@ -299,8 +314,8 @@ def _trainings(name: str, uses: Sequence[Use], shared: set[str]) -> Iterator[Wor
     """What an attack trains before its first call; cells and seeds that share it train once."""
     steps: dict[str, list[int]] = {}
     costs: dict[str, Cost] = {}
-    for outlook, plugin in uses:
-        scenario, budget = outlook.scenario, declared(plugin)[1]
+    for cell, plugin in uses:
+        scenario, budget = cell.scenario, declared(plugin)[1]
         if budget is None or not budget.training or foresee_refusal(scenario, plugin) is not None:
             continue
         rounds = scenario.federation.rounds if budget.every_round else 1
@@ -310,7 +325,7 @@ def _trainings(name: str, uses: Sequence[Use], shared: set[str]) -> Iterator[Wor
                 number = budget.training * rounds
                 steps.setdefault(budget.trained, []).append(number)
                 # What is trained is unknown here; a step of the agreed network stands for its own.
-                step = _gradient(outlook).times(number, examples=TOGETHER)
+                step = cell.gradient.times(number, examples=TOGETHER)
                 costs[budget.trained] = costs.get(budget.trained, Cost()) + step
     for what, numbers in steps.items():
         yield Work(
@@ -336,11 +351,11 @@ def _training_key(scenario: Scenario, budget: Budget, seed: int) -> str:
     return repr(behind)
 
 
-def _scores(name: str, looks: Sequence[Outlook]) -> Work:
+def _scores(name: str, cells: Sequence[Foreseen]) -> Work:
     """Every claim by every metric."""
     calls = sum(
         calls_of(one.scenario, plugin) * len(one.scenario.audit.metrics)
-        for one in looks
+        for one in cells
         for plugin in one.scenario.attacks
     )
     return Work(scenario=name, part="scoring", calls=calls)

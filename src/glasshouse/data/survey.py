@@ -64,10 +64,10 @@ def survey(source: str, resize: int | None = None, channels: int | None = None) 
         BadFile: missing, or not of its kind; the error of its reader.
         BadValue: missing, or not of its kind; the error of its reader.
     """
-    if source not in NAMED:
-        return _survey(source, resize, channels)
-    place = find(source)
-    return _shaped(_public(source), resize, channels) if place is None else _survey(place, resize, channels)
+    place = find(source) if source in NAMED else source
+    if place is None:
+        return _shaped(_public(source), resize, channels)
+    return _survey(place, resize, channels)
 
 
 @lru_cache(maxsize=16)

@@ -8,7 +8,7 @@ called with its own arguments only; additional arguments ``mean`` and ``std`` no
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from glasshouse.models.adapt import adapt
 from glasshouse.models.base import RENAMINGS, SplitModel, evaluated
 from glasshouse.models.text.base import TextModel
 from glasshouse.rng import Rng
-from glasshouse.settings import NORMALISATION, covers, model_arguments, takes_description, takes_images
+from glasshouse.settings import NORMALISATION, ModelCall, covers, model_call
 from glasshouse.wire import CONTROL, Architecture
 
 
@@ -39,8 +39,9 @@ def build(architecture: Architecture, *, rng: Rng | None = None) -> nn.Module:
         BadFile: the module of ``module:factory`` cannot be imported.
     """
     factory = registry.load_model(architecture.name)
-    _check_arguments(factory, architecture)
-    positional, own, normalize = _call_of(factory, architecture)
+    call = model_call(factory)
+    _check_arguments(call, architecture)
+    positional, own, normalize = _arguments_of(call, architecture)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed((rng or Rng.root(0)).seed())
         try:
@@ -161,18 +162,18 @@ def shortlist(names: list[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _call_of(
-    factory: Callable[..., Any], architecture: Architecture
+def _arguments_of(
+    call: ModelCall, architecture: Architecture
 ) -> tuple[tuple[Any, ...], dict[str, Any], tuple[float, float] | None]:
     """The positional and keyword arguments of a factory, and the normalisation to add around its model."""
-    if takes_description(factory):
+    if call.way == "described":
         described = {"inputs": architecture.inputs, "task": architecture.task}
         return (), {**described, **architecture.arguments}, None
-    if takes_images(factory):
+    if call.way == "shaped":
         outputs = architecture.task.outputs[0]
         return (architecture.input_shape, outputs), dict(architecture.arguments), None
-    settings, takes = architecture.arguments, registry.arguments(factory)
-    own = {name: value for name, value in settings.items() if name in takes}
+    settings = architecture.arguments
+    own = {name: value for name, value in settings.items() if name in call.takes}
     if own.keys() == settings.keys():
         return (), own, None
     mean, std = (
@@ -181,11 +182,11 @@ def _call_of(
     return (), own, (mean, std)
 
 
-def _check_arguments(factory: Callable[..., Any], architecture: Architecture) -> None:
-    accepted = tuple(model_arguments(factory))
+def _check_arguments(call: ModelCall, architecture: Architecture) -> None:
+    accepted = tuple(call.settings)
     unknown = next((name for name in architecture.arguments if name not in accepted), None)
     # A factory that takes the modality says by its annotation which one; others take numbers of any shape.
-    described = inspect.signature(factory).parameters.get("inputs")
+    described = call.inputs
     kind: Any = Modality if described is None else described.annotation
     reads = kind if inspect.isclass(kind) and issubclass(kind, Modality) else Modality
     own = ":" in architecture.name  # tried with a blank example instead

@@ -16,7 +16,7 @@ from glasshouse.outside.files import is_path
 from glasshouse.scenario.problems import condition, show_value, unmet
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin, canonical
-from glasshouse.settings import model_arguments
+from glasshouse.settings import model_call
 
 KINDS_OF_FILES: Final = {
     ".npz": "npz",
@@ -81,7 +81,7 @@ def plugin_problems(group: str, path: str, plugin: Plugin) -> list[Problem]:
 def _argument_problems(
     group: str, path: str, plugin: Plugin, factory: Callable[..., Any]
 ) -> Iterator[Problem]:
-    takes = model_arguments(factory) if group == "models" else registry.arguments(factory)
+    takes = model_call(factory).settings if group == "models" else registry.arguments(factory)
     open_ended = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(factory).parameters.values())
     keys = (*takes, *(type(plugin).model_fields.keys() - {"arguments"}))
     for key, value in plugin.arguments.items():

@@ -1,6 +1,6 @@
 """What is wrong with the models of a cell: they are built, and take one blank example."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 import torch
@@ -128,8 +128,14 @@ def _patterns(training: Training, network: Architecture) -> Iterator[Problem]:
         yield Problem(path="federation.training", needs=needs, got="all personal or fixed", hint="")
 
 
-def describe(network: Architecture) -> str:
-    """Describe the user's own network in a sentence."""
+def own_networks(looks: Iterable[Outlook]) -> tuple[str, ...]:
+    """The user's own networks in all cells, each in a sentence."""
+    built = (one for one in looks if one.scenario.federation.kind != "document")
+    own = (network for one in built for _, network in one.networks if ":" in network.name)
+    return tuple(dict.fromkeys(map(_describe, own)))
+
+
+def _describe(network: Architecture) -> str:
     model = build(network)
     size = sum(p.numel() for p in model.parameters())
     kinds = [type(module).__name__ for module in model.modules()]

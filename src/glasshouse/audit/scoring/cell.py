@@ -96,7 +96,7 @@ def score_attack(task: CellTask, attack: Plugin, runs: Sequence[Run], *, alone: 
     notes: list[str] = []
     singles: dict[str, tuple[Victim, ...]] = {}
     for judge in judges:
-        by = replace(judge, singles=singles.get(judge.claim, ()))
+        by = replace(judge, singles=singles.get(judge.metric.claim, ()))
 
         def work(judged: Judged = by) -> tuple[Finding, ScoredMetric, str] | None:
             return _measure(task, attack, runs, judged=judged)
@@ -108,7 +108,7 @@ def score_attack(task: CellTask, attack: Plugin, runs: Sequence[Run], *, alone: 
             finding, numbers[judge.name], note = answer
             findings[judge.name] = finding
             if finding.primary and finding.victims:
-                singles[judge.claim] = finding.victims
+                singles[judge.metric.claim] = finding.victims
             notes += [f"{label}: {note}"] if note else []
     in_order = tuple(findings[name] for name in metrics if name in findings)
     return AttackScores(findings=in_order, refusals=tuple(refusals), numbers=numbers, notes=tuple(notes))
