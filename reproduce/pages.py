@@ -261,6 +261,7 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         Piece(("audit", "client-optimizers"), 330),
     ),
     "ggl": (
+        about(1200, "ggl_networks", "--out", "{out}"),
         Piece(("audit", "ggl"), 650),
         Piece(("audit", "ggl-strengths"), 710),
         Piece(("audit", "ggl-lfw"), 7500, estimated=True),

@@ -194,11 +194,31 @@ class TestPromises:
         )
         labels = known_labels(toy().view(), gradient, rng=RNG)
         points = torch.randn(4, 64, generator=RNG.torch())
-        one, two = (QUICK.fit([c], Pixels(), [labels], [Adaptation()])(points) for c in (gradient, change))
+        fits = (QUICK.fit([c], Pixels(), [labels], [Adaptation()]).scaled([RNG]) for c in (gradient, change))
+        one, two = (fit(points) for fit in fits)
         torch.testing.assert_close(one, two, rtol=0.05, atol=0)
-        assert QUICK.fit([gradient], Pixels(), [labels], [Adaptation()]).scale == 1 / len(
-            gradient.update.tensors
+
+    def test_the_unit_of_a_distance_is_that_of_a_typical_draw_for_each_victim(self):
+        """Ten times the gradient is a hundred times the distance, and the same loss."""
+        client = replica(toy().view(), subject="test")
+        tensors = {name: 10 * t for name, t in client.update.tensors.items()}
+        larger = dataclasses.replace(client, update=dataclasses.replace(client.update, tensors=tensors))
+        labels = known_labels(toy().view(), client, rng=RNG)
+        fits = [QUICK.fit([c], Pixels(), [labels], [Adaptation()]) for c in (client, larger)]
+        units = [fit.scaled([RNG]).scales[0] for fit in fits]
+        points = torch.randn(32, 64, generator=RNG.torch())
+        for fit, unit in zip(fits, units, strict=True):
+            plain = dataclasses.replace(fit, regularizer="none")(points)
+            assert float(plain.median()) == pytest.approx(unit)
+        both = dataclasses.replace(fits[0], labels=torch.stack([labels, labels]), scales=(1.0, 4.0))
+        distances = both.distance
+        twice = dataclasses.replace(
+            both,
+            regularizer="none",
+            distance=lambda i, t, *, create_graph, victims: distances(i, t, create_graph=create_graph),
         )
+        values = twice(points[:1].expand(4, -1))
+        assert values.tolist() == pytest.approx([float(values[0])] * 2 + [float(values[0]) / 4] * 2)
 
     def test_refuses_secure_sums_and_missing_auxiliary_images(self):
         with pytest.raises(Inapplicable, match="exactly one client's update"):
@@ -291,6 +311,25 @@ def test_both_forms_of_soteria_are_named_in_every_precision(model, form, kind):
             finding = detect.detect(changed, rng=RNG)
             assert finding.name == ("none" if form == "none" else "soteria")
             assert finding.parameters.get("loss") == (detect.PERTURBED if form == "perturbed" else None)
+
+
+@pytest.mark.parametrize("model", ["lenet_sigmoid", "lenet5"])
+def test_soteria_by_a_perturbed_loss_sends_what_its_text_says_and_the_true_image_fits(model):
+    """Candidates are judged without the hidden features: distance 0, and not without that."""
+    result = toy(model=model, clients=2, defenses=[Soteria(share=0.8, loss="perturbed")])
+    for client in range(2):
+        one, shard = replica(result.view(client=client), subject="test"), result.setting.shard(client)
+        for name, expected in _perturbed(result, client, 0.8).items():
+            torch.testing.assert_close(one.update.tensors[name], expected, rtol=1e-4, atol=1e-7)
+        finding = detect.detect(one, rng=RNG)
+        defended, adapted = detect.as_defended(one, finding), detect.adaptation(finding, one)
+        shares = []
+        for client_model in (defended, one):
+            distance = objective(client_model, distance="squared", adaptive=adapted)
+            value = float(distance(shard.inputs[None], shard.labels[None], create_graph=False).detach())
+            shares.append(abs(value) / distance.target_square)
+        assert shares[0] < 1e-4 < 1e-2 < shares[1]
+        assert detect.as_defended(one, dataclasses.replace(finding, name="none")) is one
 
 
 def test_without_a_defence_nothing_is_done_to_the_candidates_of_adaptive_attacks():

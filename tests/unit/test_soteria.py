@@ -1,5 +1,7 @@
 """Soteria against one backward pass per feature; where it must refuse."""
 
+import dataclasses
+
 import pytest
 import torch
 from torch import nn
@@ -172,3 +174,17 @@ def test_refuses_new_parameters(model, batch):
     update = Update(round=1, client=2, kind="parameters", tensors=dict(model.named_parameters()), examples=3)
     with pytest.raises(Inapplicable, match="kind parameters"):
         Soteria(share=0.5).gradient(update, batch, model, rng=RNG)
+
+
+def test_a_perturbed_loss_is_refused_where_it_is_not_all_that_the_client_sends(model, batch):
+    """A clip before it, or a step's own terms, would be lost when the gradient is computed anew."""
+    update = gradient(model, batch)
+    shorter = dataclasses.replace(update, tensors={name: t / 2 for name, t in update.tensors.items()})
+    for sent in (shorter, dataclasses.replace(update, kind="delta")):
+        with pytest.raises(Inapplicable, match=r"a (gradient|delta) that differs"):
+            Soteria(share=0.5, loss="perturbed").gradient(sent, batch, model, rng=RNG)
+    for name, t in gradient(model, batch).tensors.items():  # the model is as it was
+        torch.testing.assert_close(t, update.tensors[name])
+    hidden = Soteria(share=0.5, loss="perturbed").gradient(update, batch, model, rng=RNG)
+    assert int((hidden.tensors["5.weight"] == 0).all(0).sum()) == 10
+    assert not torch.equal(hidden.tensors["0.weight"], update.tensors["0.weight"])

@@ -28,7 +28,9 @@ hid dead features changed nothing, and are not detected. Noise on top of Soteria
 Under Adam and AdamW every finding is ``unknown``.
 """
 
+import copy
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -205,6 +207,25 @@ def adaptation(
         return Adaptation(layer_clip=transforms.estimate(received, last=replica.last_linear()).layer_clip)
     unseen = replica.images > 1 or replica.update.steps > 1  # clipping was not tested for: assume it
     return Adaptation(clip=norm(received)) if finding.name == "clip" or unseen else Adaptation()
+
+
+def as_defended(client: Replica, finding: DefenseGuess) -> Replica:
+    """The replica whose gradient on the private examples is what a client under ``finding`` computed.
+
+    Another one only for Soteria by a perturbed loss: a feature that is left out of the representation has no
+    weight in the layer that reads it.
+    """
+    if finding.name != "soteria" or "loss" not in finding.parameters:
+        return client
+    last = client.last_linear()
+    kept = (client.gradient()[f"{last}.weight"] != 0).any(0)
+    model = copy.deepcopy(client.model)
+    layer = model.get_submodule(last)
+    assert isinstance(layer, nn.Linear)
+    layer.weight.data *= kept
+    parameters = dict(model.named_parameters())
+    received = {name: parameters[name].detach() for name in client.received}
+    return replace(client, model=model, received=received)
 
 
 def detect_adaptation(replica: Replica, *, adaptive: bool, rng: Rng) -> Adaptation | bool:

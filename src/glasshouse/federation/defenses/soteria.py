@@ -9,10 +9,11 @@ features f with the largest |r_f| / |∂r_f/∂x|₂, hence the smallest score
     score_f = |∂r_f/∂x|₂ / (|r_f| + 1e-10),
 
 and, since the loss is not recomputed, to zero the columns of these features in the gradient of that layer's
-weight. Where we differ: an exact count of columns instead of those below a quantile (the same up to one
-column and ties); |r_f| where the authors' code uses r_f, which differs for negative features only; several
-examples are scored by their mean (the paper has one). Pixels are in [0, 1]: channels that the model
-normalises by different scales have equal weight here.
+weight. As GGL's text has it (section 3.3), the loss is that of what is left of the representation, so that
+every layer's gradient changes (``loss = "perturbed"``). Where we differ: an exact count of columns instead of
+those below a quantile (the same up to one column and ties); |r_f| where the authors' code uses r_f, which
+differs for negative features only; several examples are scored by their mean (the paper has one). Pixels are
+in [0, 1]: channels that the model normalises by different scales have equal weight here.
 
 Breaks when: the last linear layer is not in the update; features depend on dropout or batch statistics
 (scores are computed in ``eval()`` mode). For a parameter change over several local steps the scores are those
@@ -33,6 +34,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from glasshouse.errors import Inapplicable
 from glasshouse.federation.defenses.base import CHANGES, NamedDefense, accept, smallest
+from glasshouse.interfaces import mean_loss
 from glasshouse.limits import Fix
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
@@ -40,6 +42,8 @@ from glasshouse.wire import Batch, Update
 
 LOG = logging.getLogger("glasshouse")
 
+SAME = 1e-3
+"""Relative difference up to which a gradient computed anew counts as the one that a client would send."""
 _ROWS = 16
 """Features per backward pass: the fastest value from 8 to 64 on ResNet-18 with one thread."""
 
@@ -52,6 +56,8 @@ class Soteria(NamedDefense):
     Args:
         share: part of the features that is hidden, in [0, 1]; the paper's settings are 0.4 and 0.8.
         layer: name of the defended linear layer; empty: the model's last one.
+        loss: ``whole``: of the whole representation, as published; ``perturbed``: of what is left of it, as
+            in GGL's text, for a gradient and as the first defence that acts on it.
     """
 
     card: ClassVar[Card] = Card(
@@ -63,6 +69,7 @@ class Soteria(NamedDefense):
 
     share: Annotated[float, Ge(0), Le(1), Fix("0.8 hides 80 %")]
     layer: str = ""
+    loss: Literal["whole", "perturbed"] = "whole"
 
     def gradient(self, update: Update, batch: Batch, model: nn.Module, *, rng: Rng) -> Update:
         """A copy in which the weight of the defended layer has columns of zeros.
@@ -70,7 +77,8 @@ class Soteria(NamedDefense):
         The update is unchanged where no example was used (an empty Poisson step).
 
         Raises:
-            Inapplicable: the model has no such linear layer, or the update does not hold its weight.
+            Inapplicable: the model has no such linear layer, or the update does not hold its weight; for a
+                perturbed loss, the update is not the gradient of the mean loss.
         """
         del rng  # deterministic
         accept(update, name="soteria", kinds=CHANGES)
@@ -86,8 +94,41 @@ class Soteria(NamedDefense):
         if len(batch) == 0:
             return update
         hidden = smallest(feature_scores(model, name, batch.inputs), self.share)
+        if self.loss == "perturbed":
+            return _perturbed(update, batch, model, layer=name, kept=~hidden)
         masked = update.tensors[key].masked_fill(hidden, 0.0)  # (out, F), columns
         return dataclasses.replace(update, tensors={**update.tensors, key: masked})
+
+
+def _perturbed(update: Update, batch: Batch, model: nn.Module, *, layer: str, kept: Tensor) -> Update:
+    """The gradient of the mean loss on the representation where ``kept`` (F,), and zeros elsewhere."""
+    whole = _slope(model, batch, update)
+    # What is computed anew must be all that the client sends: no earlier defence, no other term of training.
+    error = sum(float((update.tensors[n] - t).square().sum()) for n, t in whole.items())
+    size = sum(float(t.square().sum()) for t in whole.values())
+    if update.kind != "gradient" or error > SAME**2 * size:
+        raise Inapplicable(
+            "defense 'soteria' with loss = \"perturbed\"",
+            needs="the gradient of the mean loss over the client's examples, which it computes anew",
+            got=f"round {update.round}, client {update.client}: a {update.kind} that differs from it",
+            fix='use protocol fedsgd with plain training and name soteria first, or set loss = "whole"',
+        )
+    with model.get_submodule(layer).register_forward_pre_hook(lambda _, given: (given[0] * kept,)):
+        return dataclasses.replace(update, tensors=_slope(model, batch, update))
+
+
+def _slope(model: nn.Module, batch: Batch, update: Update) -> dict[str, Tensor]:
+    """The gradient of the mean loss, for the parameters in ``update``; leaves the model as it was."""
+    parameters = {name: p for name, p in model.named_parameters() if name in update.tensors}
+    fixed = [p for p in parameters.values() if not p.requires_grad]
+    for p in fixed:
+        p.requires_grad_(True)
+    try:
+        slopes = torch.autograd.grad(mean_loss(model, batch), list(parameters.values()))
+    finally:
+        for p in fixed:
+            p.requires_grad_(False)
+    return dict(zip(parameters, slopes, strict=True))
 
 
 def defended_layer(model: nn.Module, name: str = "") -> str:

@@ -12,9 +12,10 @@ and differ in what the generator makes up: their mean is nearer to the private i
 Where we differ: the defence is not given: a detector guesses it, which is a claim of its own; columns that
 Soteria hid are solved for where the update determines them (see ``parts.restore``), and left out elsewhere;
 noise is ignored, as its expectation does not move the minimum; R is the divergence of the moments over the
-entries of z from N(0, 1), as in the authors' code, not entry by entry as in their paper; the distance is
-divided by the number of tensors, as in their code, so that λ keeps its meaning across models, and for several
-local steps it is in the units of their mean gradient, so that λ keeps its meaning across learning rates.
+entries of z from N(0, 1), as in the authors' code, not entry by entry as in their paper; the distance is a
+share of that of a typical draw of the generator, so that λ keeps its meaning across models, draws of their
+first weights, defences and learning rates (decision 0299; theirs is divided by the number of tensors); behind
+Soteria by a perturbed loss, candidates are judged without the hidden features, too.
 
 Breaks when: the victims do not look like the generator's images; noise exceeds the difference between two of
 its images; the generator is poor: its ceiling is reported beside the result.
@@ -50,7 +51,6 @@ from glasshouse.attacks.parts.matching.distance import (
     Objective,
     Steps,
     can_share,
-    local_steps,
     objective,
     objectives,
 )
@@ -61,7 +61,6 @@ from glasshouse.errors import BadValue
 from glasshouse.limits import Count, NotNegative, check_ranges
 from glasshouse.registry import Card, Offer
 from glasshouse.rng import Rng
-from glasshouse.tensors import norm
 from glasshouse.transcript.view import View
 from glasshouse.wire import Batch, Terms
 
@@ -188,14 +187,15 @@ class GGL(SearchingTogether):
     def run_together(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[tuple[Claim, ...], ...]:
         """The claims of :meth:`run` for each view, from one search; see ``TogetherAttack``."""
         clients = replicas(views, subject="attack 'ggl'")
-        if not can_share(clients, self.local_steps):
-            return ()
         labels = labels_of_each(views, clients, rngs=rngs)
         prior = self.prior(views[0].terms, views[0].grants.auxiliary).to(clients[0].device)
         every = zip(clients, views, rngs, strict=True)
         detections = [self._detected(client, view, rng=rng.child("detect")) for client, view, rng in every]
         adaptations = [adaptation for _, adaptation in detections]
-        fit = self.fit(clients, prior, labels, adaptations)
+        clients = self._defended(clients, [finding for finding, _ in detections])
+        if not can_share(clients, self.local_steps):
+            return ()
+        fit = self.fit(clients, prior, labels, adaptations).scaled([rng.child("typical") for rng in rngs])
         trials = minimize(fit, self.search, rngs=[rng.child("search") for rng in rngs])
         if self.average or self.refinement.steps:
             judged = enumerate(self._judged(clients, adaptations))
@@ -213,23 +213,28 @@ class GGL(SearchingTogether):
         return tuple(claims)
 
     def objectives(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[SearchedLoss, ...]:
-        """The scaled distance, without the regularizer on z; for a mean image the best trial's counts."""
+        """The distance, without the regularizer on z; for a mean image the best trial's counts."""
         clients = replicas(views, subject="attack 'ggl'")
         every = zip(clients, views, rngs, strict=True)
-        adaptive = [self._detected(client, view, rng=rng.child("detect"))[1] for client, view, rng in every]
-        return self._judged(clients, adaptive)
+        detections = [self._detected(client, view, rng=rng.child("detect")) for client, view, rng in every]
+        clients = self._defended(clients, [finding for finding, _ in detections])
+        return self._judged(clients, [adaptation for _, adaptation in detections])
+
+    def _defended(self, clients: Sequence[Replica], findings: Sequence[DefenseGuess]) -> list[Replica]:
+        """The replicas on which candidates are judged."""
+        pairs = zip(clients, findings, strict=True)
+        return [detect.as_defended(*pair) if self.adaptive else pair[0] for pair in pairs]
 
     def _judged(self, clients: Sequence[Replica], adaptive: Sequence[Adaptation]) -> tuple[SearchedLoss, ...]:
         """What :meth:`objectives` returns, always in float32."""
         distances = objectives(clients, distance=self.distance, steps=self.local_steps, adaptive=adaptive)
-        return tuple(self._searched(*one) for one in zip(clients, distances, strict=True))
+        return tuple(map(self._searched, distances))
 
-    def _searched(self, client: Replica, distance: Objective) -> SearchedLoss:
-        scale = self._unit(client, distance)
+    def _searched(self, distance: Objective) -> SearchedLoss:
         square = distance.target_square if self.distance == "squared" else 1.0
         return SearchedLoss(
-            loss=lambda pixels, labels: scale * distance(pixels, labels, create_graph=False),
-            noise=scale * square * ROUNDING,
+            loss=lambda pixels, labels: distance(pixels, labels, create_graph=False),
+            noise=square * ROUNDING,
         )
 
     def _detected(self, client: Replica, view: View, *, rng: Rng) -> tuple[DefenseGuess, Adaptation]:
@@ -262,7 +267,6 @@ class GGL(SearchingTogether):
             prior=prior,
             labels=torch.stack(list(labels)),
             latent=self.latent,
-            scale=self._unit(clients[0], distance),
             regularizer=self.regularizer,
             strength=self.strength,
             image_range=clients[0].terms.architecture.inputs.range,
@@ -281,24 +285,6 @@ class GGL(SearchingTogether):
         distances = [float(judged.loss(image[None], labels[None])) for image in images]
         best = min(range(len(finite)), key=lambda trial: distances[trial])
         return mean_images(images, labels) if self.average else images[best], distances[best]
-
-    def _unit(self, client: Replica, distance: Objective) -> float:
-        return _scale(client, distance, self.local_steps) if self.distance == "squared" else 1.0
-
-
-def _scale(client: Replica, distance: Objective, steps: Steps) -> float:
-    """Factor on squared distances: 1 / P for P tensors, and a conversion to gradient units for local steps.
-
-    ``client``: the first of those matched; for several clients the factor is 1 / P for all.
-
-    Under Adam gradient units are unknown: the distance is a share of the update's squared norm.
-    """
-    if client.adaptive:
-        return 1 / distance.target_squares[0] / len(client.update.tensors)
-    if local_steps(client, steps) is None:  # matched as one gradient
-        return 1 / len(client.update.tensors)
-    square = norm(client.gradient()) ** 2
-    return square / distance.target_squares[0] / len(client.update.tensors)
 
 
 def _draws(prior: Prior, labels: Tensor, about: About, *, latent: int, rng: Rng) -> PriorSamples:

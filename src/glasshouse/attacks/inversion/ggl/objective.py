@@ -4,8 +4,10 @@ Source: Li et al. 2022 (GGL), equations 5 to 9. Shape letters: V victims, R cand
 candidate, D latent entries, C channels, H and W pixels.
 """
 
-from dataclasses import dataclass
-from typing import Literal, final
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal, final
 
 import torch
 from torch import Tensor
@@ -13,7 +15,11 @@ from torch import Tensor
 from glasshouse.attacks.inversion.ggl.generators import Prior
 from glasshouse.attacks.parts.matching.distance import Objective
 from glasshouse.attacks.parts.search.rows import Rows
+from glasshouse.rng import Rng
 
+TYPICAL: Final = 32
+"""Draws of the prior whose median distance is the unit of a victim's distances."""
+TINY: Final = 1e-30
 RegularizerName = Literal["kl", "norm", "none"]
 
 
@@ -27,7 +33,7 @@ class Fit:
         prior: the generator.
         labels: (V, B), of every victim.
         latent: D.
-        scale: factor on the distance.
+        scales: what the distance is divided by, for every victim, or one number for all.
         regularizer: on the latent vectors.
         strength: weight of the regularizer.
         image_range: of the model's input pixels; the generator's are in [0, 1].
@@ -37,7 +43,7 @@ class Fit:
     prior: Prior
     labels: Tensor
     latent: int
-    scale: float = 1.0
+    scales: tuple[float, ...] = (1.0,)
     regularizer: RegularizerName = "kl"
     strength: float = 0.1
     image_range: tuple[float, float] = (0.0, 1.0)
@@ -53,11 +59,40 @@ class Fit:
         labels = self._labels_of(victims)
         with torch.set_grad_enabled(differentiable):
             images = self.images(points, labels)
-        loss = self.scale * self.distance(images, labels, create_graph=differentiable, victims=victims)
+        loss = self.shares(images, labels, differentiable=differentiable, victims=victims)
         if self.regularizer == "none":
             return loss
         penalty = kl(points) if self.regularizer == "kl" else norm_penalty(points, self.latent)
         return loss + self.strength * penalty
+
+    def shares(
+        self, images: Tensor, labels: Tensor, *, differentiable: bool, victims: tuple[int, ...]
+    ) -> Tensor:
+        """(R,) distances of images (R, B, C, H, W) in units of their victims' ``scales``."""
+        distances = self.distance(images, labels, create_graph=differentiable, victims=victims)
+        if len(self.scales) == 1:
+            return distances / self.scales[0]
+        return distances / torch.tensor([self.scales[v] for v in victims]).to(distances)
+
+    def scaled(self, rngs: Sequence[Rng]) -> "Fit":
+        """The same loss with every victim's distances as shares of that of a typical draw of the prior.
+
+        How far the updates of two images are apart depends on the network's weights (57-fold between draws of
+        them) and on the defence; so a weight of the regularizer means the same only beside such a share.
+
+        Args:
+            rngs: a stream for every victim.
+        """
+        scales = []
+        for victim, rng in enumerate(rngs):
+            points = torch.randn(TYPICAL, self.dimension, generator=rng.torch()).to(self.labels.device)
+            labels = self.labels[victim].expand(TYPICAL, -1)
+            with torch.no_grad():
+                images = self.images(points, labels)
+            distances = self.distance(images, labels, create_graph=False, victims=(victim,) * TYPICAL)
+            typical = float(distances.detach().nanmedian())
+            scales.append(max(typical, TINY) if math.isfinite(typical) else 1.0)
+        return replace(self, scales=tuple(scales))
 
     def _labels_of(self, victims: tuple[int, ...]) -> Tensor:
         """Labels (R, B) of candidates for these victims."""

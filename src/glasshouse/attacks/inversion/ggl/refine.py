@@ -83,7 +83,7 @@ def refine(fit: Fit, points: Tensor, how: Refinement, *, victim: int) -> Tensor:
     with torch.enable_grad():
         for i in track(range(how.steps), "refining in the generator's features"):
             images = fit.pixels(generator.draw(features, stage=how.stage), labels)
-            losses = fit.scale * fit.distance(images, labels, create_graph=True, victims=victims)
+            losses = fit.shares(images, labels, differentiable=True, victims=victims)
             (features.grad,) = torch.autograd.grad(losses.sum(), [features])
             better = losses.detach() < lowest  # False for NaN
             lowest = torch.where(better, losses.detach(), lowest)
