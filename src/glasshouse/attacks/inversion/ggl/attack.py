@@ -82,7 +82,7 @@ class GGL(SearchingTogether):
         average: claim the mean image of several trials, not the trial with the lowest loss (ours).
         distance: ``squared`` or ``cosine``.
         regularizer: ``kl``, ``norm`` or ``none``.
-        strength: its weight λ.
+        strength: its weight λ, beside a distance of 1 for a typical draw of the generator.
         adaptive: detect the defence and apply its transformation to candidates.
         restore: solve for the features that Soteria hides where the update determines them (ours); False:
             leave their columns out, as in the paper.
