@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from glasshouse.attacks.base import PriorSamples, Reconstruction
+from glasshouse.attacks.base import DefenseGuess, PriorSamples, Reconstruction
 from glasshouse.attacks.inversion.ggl.attack import GGL
 from glasshouse.attacks.inversion.ggl.search import LatentSearch
 from glasshouse.attacks.inversion.ggl.wgan import GeneratorTraining
@@ -119,6 +119,7 @@ def attacked(data: Faces, *, network: int, person: int, defence: str, search: La
     started = time.process_time()
     claim, finding, draws = attack.run(view, rng=Rng.root(FIRST * 10 + number))
     assert isinstance(claim, Reconstruction)
+    assert isinstance(finding, DefenseGuess)
     assert isinstance(draws, PriorSamples)
 
     def ahead(image: Tensor) -> int:
@@ -185,10 +186,11 @@ def main() -> None:
     parser.add_argument("--defences", nargs="*", choices=list(CHAINS), default=list(CHAINS))
     parser.add_argument("--networks", type=int, default=8)
     parser.add_argument("--people", type=int, default=EACH, help="of each network, at most 8")
+    parser.add_argument("--trials", type=int, default=1, help="of each attack; the mean image is claimed")
     settings = parser.parse_args()
     prepare_process()
     torch.set_num_threads(1)
-    search = LatentSearch(population=24, evaluations=600)
+    search = LatentSearch(population=24, evaluations=600, restarts=settings.trials)
     file: Path = settings.out / "attacks.jsonl"
     settings.out.mkdir(parents=True, exist_ok=True)
     lines = [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []

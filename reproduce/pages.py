@@ -261,7 +261,8 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         Piece(("audit", "client-optimizers"), 330),
     ),
     "ggl": (
-        about(1200, "ggl_networks", "--out", "{out}"),
+        about(1200, "ggl_networks", "--out", "{out}/one"),
+        about(750, "ggl_networks", "--out", "{out}/four", "--trials", "4", "--defences", "none"),
         Piece(("audit", "ggl"), 650),
         Piece(("audit", "ggl-strengths"), 710),
         Piece(("audit", "ggl-lfw"), 7500, estimated=True),
