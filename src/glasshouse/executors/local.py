@@ -29,8 +29,8 @@ PRELOAD: Final = (
 )
 """Modules imported once for all workers. Every torch optimizer imports the second, which takes 1.5 CPU
 seconds; scores import the third. Protocols of documents import XGBoost, with pandas and scikit-learn: whoever
-simulates them imports those. Plug-ins of other packages are left out: they are imported only where they are used,
-so that they cannot change a process that scores."""
+simulates them imports those. Plug-ins of other packages are left out: they are imported only where they are
+used, so that they cannot change a process that scores."""
 
 
 @final

@@ -27,8 +27,8 @@ from glasshouse.errors import BadValue
 from glasshouse.interfaces import task_of
 
 ROOM: Final = 0.45
-"""Share of the memory of one graph that a piece may keep: differentiating it takes as much again (2.1 times for
-a ResNet-18 at 224 pixels: benchmarks/split.py)."""
+"""Share of the memory of one graph that a piece may keep: differentiating it takes as much again (2.1 times
+for a ResNet-18 at 224 pixels: benchmarks/split.py)."""
 
 
 def joined_by(model: nn.Module) -> str:
