@@ -171,7 +171,7 @@ def table(arguments: argparse.Namespace) -> None:
     for folder in played(arguments):
         gallery = gallery_on(folder, arguments.device)
         for place in sorted(folder.glob("claims/*/roundrun")):
-            cell = named(folder).split(" of seed")[0], labels[place.parent.name]
+            cell = named(folder).split(" of seed")[0], labels.get(place.parent.name, place.parent.name)
             rows.setdefault(cell, []).append(scores(read_outcome(place), gallery, arguments.device))
     for (words, label), seeds in sorted(rows.items()):
         for name in seeds[0]:

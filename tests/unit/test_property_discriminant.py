@@ -1,9 +1,11 @@
 """Gradients that are never formed, and the detector made of them: equal to what forming everything gives."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from glasshouse.attacks.property.discriminant import check_single_step, fisher, fit_discriminant
+from glasshouse.attacks.property.discriminant import check_means, fisher, fit_discriminant
 from glasshouse.attacks.property.evidence import Method
 from glasshouse.attacks.property.gathering import shadow_pairs
 from glasshouse.attacks.property.per_example import PerExample
@@ -95,11 +97,42 @@ def test_features_of_the_held_out_are_those_of_their_updates(looks_for):
     assert features[1].mean() > features[0].mean()
 
 
+@pytest.mark.parametrize("looks_for", [Membership(), GradientInversion(), LabelFlip()])
+def test_after_several_steps_the_held_out_have_taken_them_all(looks_for):
+    """The direction is the first step's; the features are those of updates of three epochs."""
+    agreed, single = terms(local_epochs=3), terms()
+    network = models.build(agreed.architecture, rng=Rng.root(1))
+    fresh = looks_for.pairs(scene(agreed), count=4, rng=Rng.root(0))
+    heldout = looks_for.pairs(scene(agreed, seed=1), count=30, rng=Rng.root(1))
+    detector, features = fit_discriminant(
+        network, agreed, fresh, heldout, shrinkage=1e-2, round=0, rng=Rng.root(2)
+    )
+    first, _ = fit_discriminant(network, single, fresh, heldout, shrinkage=1e-2, round=0, rng=Rng.root(2))
+    assert torch.equal(detector.direction, first.direction)
+    view = View(terms=agreed, threat=Threat(), rounds=())
+    sent = shadow_pairs(network, view, (heldout,), round=0, rng=Rng.root(3))
+    torch.testing.assert_close(features.flatten(), detector.features(sent).double(), atol=1e-3, rtol=1e-3)
+    assert features[1].mean() > 0 > features[0].mean()
+    assert features.mean() == pytest.approx(0, abs=1e-6 * float(features.abs().max()))
+
+
+def test_skewed_shadow_clients_hold_few_or_many_classes():
+    uneven = Scene(auxiliary=data(400), challenge=data(1, seed=9), terms=terms(), examples=20, skewed=True)
+    pairs = Membership().pairs(uneven, count=300, rng=Rng.root(0))
+    labels = uneven.auxiliary.labels
+    total = len(torch.unique(labels))
+    held = [len(torch.unique(labels[row])) for row in pairs.negative.rows]
+    assert set(held) == set(range(1, total + 1))
+    assert all(len(torch.unique(row)) == 20 for row in pairs.negative.rows)  # nothing twice
+    even = Membership().pairs(replace(uneven, skewed=False), count=300, rng=Rng.root(0))
+    assert min(len(torch.unique(labels[row])) for row in even.negative.rows) > 1
+    assert (pairs.positive.rows[:, 0] == len(labels)).all()  # the target
+
+
 @pytest.mark.parametrize(
     ("changes", "looks_for", "got"),
     [
-        ({"local_epochs": 2}, Membership(), "2 local steps"),
-        ({"batch_size": 2}, Membership(), "3 local steps, batches of 2 of 5"),
+        ({"batch_size": 2}, Membership(), "batches of 2 of 5"),
         ({"batch_size": 2, "sends": "gradient", "protocol": "fedsgd"}, Membership(), "batches of 2 of 5"),
         ({"sends": "parameters"}, Membership(), "sends = 'parameters'"),
         ({}, Attribute(label=3), "does not say it"),
@@ -115,7 +148,7 @@ def test_what_is_no_mean_of_gradients_is_refused(changes, looks_for, got):
         rng=Rng.root(0),
     )
     with pytest.raises(Inapplicable, match=got):
-        check_single_step(network, agreed, pairs)
+        check_means(network, agreed, pairs)
 
 
 @pytest.mark.parametrize("settings", [{"features": 2}, {"shrinkage": 0.0}])

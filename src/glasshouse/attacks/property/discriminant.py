@@ -1,4 +1,4 @@
-"""The detector in the limit of infinitely many shadow clients, for clients that take a single step.
+"""The detector in the limit of infinitely many shadow clients, exact for clients that take a single step.
 
 An update is then the mean of B independent per-example gradients, so its mean and covariance with and without
 the property follow from those of the gradients, without sampling. Fisher's discriminant of the two,
@@ -7,6 +7,9 @@ the property follow from those of the gradients, without sampling. Fisher's disc
 
 lies in the span of the pool's gradients, and requires their Gram matrix (E x E) and one solve.
 
+Where clients take several steps, the direction is that of the first one, which is how the example pulls at
+the broadcast; how far it separates clients is measured on held-out shadow clients that take every step.
+
 Our own. The paper fits a logistic regression to sampled shadow clients; with a few hundred of them in tens
 of thousands of coordinates its direction is mostly noise, and with dropout and steep gradients its feature
 becomes heavy-tailed late in training (docs/log.md).
@@ -14,30 +17,31 @@ becomes heavy-tailed late in training (docs/log.md).
 Shape letters: E examples of the pool, B examples of a client, S shadow clients, z numbers in an update.
 """
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
 from glasshouse.attacks.property.detector import TINY, Detector
 from glasshouse.attacks.property.per_example import PerExample, shares_gradients
 from glasshouse.attacks.property.properties import Pairs
-from glasshouse.attacks.property.shadow import follows_gradients, steps_of
+from glasshouse.attacks.property.shadow import follows_gradients, steps_of, updates
 from glasshouse.errors import Inapplicable
 from glasshouse.rng import Rng
 from glasshouse.wire import Terms
 
 
-def check_single_step(model: nn.Module, terms: Terms, pairs: Pairs) -> None:
-    """Refuse updates that are not means of per-example gradients.
+def check_means(model: nn.Module, terms: Terms, pairs: Pairs) -> None:
+    """Refuse updates whose steps are not means of the gradients of all of a client's examples.
 
     Raises:
-        Inapplicable: clients take several steps, or the property does more than select the examples in the
-            mean and its factor.
+        Inapplicable: clients step on a part of their examples, or the property does more than select the
+            examples in the mean and its factor.
     """
     examples, conduct = pairs.negative.rows.shape[1], pairs.conduct
     faults = {
         f"sends = '{terms.sends}'": terms.sends not in ("gradient", "delta"),
         f"optimizer {', '.join(sorted(terms.optimizer.traits))}": not follows_gradients(terms),
-        f"{steps_of(terms, examples)} local steps": steps_of(terms, examples) > 1,
         f"batches of {terms.batch_size} of {examples} examples": terms.batch_size < examples,
         "other layers": not shares_gradients(model, terms),
         "a property that does not say it": pairs.negative.shares is None or pairs.positive.shares is None,
@@ -46,7 +50,7 @@ def check_single_step(model: nn.Module, terms: Terms, pairs: Pairs) -> None:
     if any(faults.values()):
         raise Inapplicable(
             "detector 'discriminant'",
-            needs="one local step of plain sgd on all of a client's examples, gradients or deltas of linear "
+            needs="steps of plain sgd on all of a client's examples, gradients or deltas of linear "
             "layers and ordinary convolutions, and a property that says which examples make the difference",
             got=", ".join(fault for fault, present in faults.items() if present),
             fix="set attacks.method.detector = 'lbfgs'",
@@ -78,22 +82,39 @@ def fit_discriminant(
         the detector; (2, S): features of the held-out clients without the property, then with it.
 
     Raises:
-        Inapplicable: see :func:`check_single_step`.
+        Inapplicable: see :func:`check_means`.
     """
-    check_single_step(model, terms, fresh)
+    check_means(model, terms, fresh)
     negative, positive = fresh.negative.shares, fresh.positive.shares
-    assert negative is not None  # check_single_step
+    assert negative is not None  # check_means
     assert positive is not None
     rate = 1.0 if terms.sends == "gradient" else -terms.rate(round)
     examples = PerExample.of(model, terms, fresh.negative.pool, rng=rng.child("fresh"))
     without, having = negative.double(), fresh.conduct.factor * positive.double()
     count = fresh.negative.rows.shape[1]
     detector = fisher(examples, without, having, count=count, rate=rate, shrinkage=shrinkage)
+    if steps_of(terms, count) > 1:
+        return _after_all_steps(detector, model, terms, heldout, round=round, rng=rng.child("held"))
     others = PerExample.of(model, terms, heldout.negative.pool, rng=rng.child("held"))
     scores = rate * others.along(detector.direction)
     low = scores[heldout.negative.rows].mean(1)
     high = heldout.conduct.factor * scores[heldout.positive.rows].mean(1)
     return detector, torch.stack([low, high]) + detector.offset
+
+
+def _after_all_steps(
+    detector: Detector, model: nn.Module, terms: Terms, heldout: Pairs, *, round: int, rng: Rng
+) -> tuple[Detector, Tensor]:
+    """The detector with the middle between both kinds of held-out clients as its zero, and their features."""
+    honest = updates(model, terms, heldout.negative, rng=rng.child("negative"), round=round)
+    if heldout.negative is heldout.positive:
+        having = heldout.conduct.factor * honest
+    else:
+        stream = rng.child("positive")
+        having = updates(model, terms, heldout.positive, rng=stream, conduct=heldout.conduct, round=round)
+    scores = torch.stack([sent.double() @ detector.direction.double() for sent in (honest, having)])
+    middle = float(scores.mean())
+    return replace(detector, offset=-middle), scores - middle
 
 
 def fisher(

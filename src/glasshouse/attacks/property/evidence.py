@@ -33,7 +33,10 @@ class Method:
         held: share of the pairs, and of the auxiliary examples, that is held out from the detector.
         pool: number of auxiliary examples from which the shadow clients of a round draw: a new subset every
             round for the detector's, the same in all rounds for the held-out ones; 0: all of them.
-        detector: ``lbfgs``, the paper's ``sgd``, or ``discriminant``: exact, for clients of a single step.
+        detector: ``lbfgs``, the paper's ``sgd``, or ``discriminant``: exact for clients of a single step, and
+            the pull of the first step for others.
+        skewed: shadow clients hold examples of few or many classes, at random from one to all, for
+            federations in which nobody says how classes are spread; False: as the auxiliary data have them.
         penalty: of L-BFGS.
         iterations: of L-BFGS.
         epochs: of SGD.
@@ -48,6 +51,7 @@ class Method:
     held: Share = 0.2
     pool: Natural = 1500
     detector: Literal["lbfgs", "sgd", "discriminant"] = "lbfgs"
+    skewed: bool = False
     penalty: Positive = 0.1
     iterations: Count = 15
     epochs: Count = 50

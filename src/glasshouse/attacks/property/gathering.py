@@ -79,7 +79,13 @@ def gather(
     }
     sizes = client_sizes(rounds)
     mean = sum(examples for examples, _ in sizes) / sum(clients for _, clients in sizes)
-    scene = Scene(auxiliary=auxiliary, challenge=challenge, terms=view.terms, examples=max(1, round(mean)))
+    scene = Scene(
+        auxiliary=auxiliary,
+        challenge=challenge,
+        terms=view.terms,
+        examples=max(1, round(mean)),
+        skewed=method.skewed,
+    )
     maker = Maker(view=view, rounds=rounds, sums=sums, what=what, scene=scene, method=method, rng=rng)
     evidence = load_or_make("property-evidence", key, maker.make)
     present, numbers = participation(view, aggregates), tuple(r.round for r in rounds)

@@ -31,12 +31,14 @@ class Scene:
         challenge: the examples in question, or None.
         terms: of the federation.
         examples: B, the number of examples per client.
+        skewed: each client holds examples of a random number of classes, from one to all.
     """
 
     auxiliary: Batch
     challenge: Batch | None
     terms: Terms
     examples: int
+    skewed: bool = False
 
 
 @final
@@ -102,9 +104,9 @@ class Membership(Property):
         copies = count if scene.terms.options.get("dropout", False) else 1
         target = challenge.pick(torch.full((copies,), self.target))
         pool, size = _joined(scene.auxiliary, target), len(scene.auxiliary)
-        positive = _draws(size, count, scene.examples, rng=rng.child("positive"))
+        positive = _draws_of(scene, count, rng=rng.child("positive"))
         positive[:, 0] = size + torch.arange(count) % copies
-        negative = _draws(size, count, scene.examples, rng=rng.child("negative"))
+        negative = _draws_of(scene, count, rng=rng.child("negative"))
         without, having = _shares(size, copies), _shares(size, copies)
         having[:size] *= (scene.examples - 1) / scene.examples
         having[size:] = 1 / (copies * scene.examples)
@@ -183,8 +185,8 @@ class LabelFlip(Property):
         flip = Flipping(shift=self.shift, to=self.to)
         wrong = flip.flipped(auxiliary.labels, classes=scene.terms.architecture.classes)
         pool = _joined(auxiliary, Batch(inputs=auxiliary.inputs, labels=wrong))
-        positive = size + _draws(size, count, scene.examples, rng=rng.child("positive"))
-        negative = _draws(size, count, scene.examples, rng=rng.child("negative"))
+        positive = size + _draws_of(scene, count, rng=rng.child("positive"))
+        negative = _draws_of(scene, count, rng=rng.child("negative"))
         return Pairs(
             negative=Cast(pool=pool, rows=negative, shares=_shares(size, size)),
             positive=Cast(pool=pool, rows=positive, shares=_shares(size, size).flip(0)),
@@ -241,7 +243,7 @@ def _joined(one: Batch, other: Batch) -> Batch:
 
 
 def _same_data(scene: Scene, conduct: Conduct, *, count: int, rng: Rng) -> Pairs:
-    rows = _draws(len(scene.auxiliary), count, scene.examples, rng=rng)
+    rows = _draws_of(scene, count, rng=rng)
     cast = Cast(pool=scene.auxiliary, rows=rows, shares=_shares(len(scene.auxiliary), 0))
     return Pairs(negative=cast, positive=cast, conduct=conduct)
 
@@ -251,8 +253,26 @@ def _shares(rows: int, never: int) -> Tensor:
     return torch.cat([torch.full((rows,), 1 / rows), torch.zeros(never)])
 
 
-def _draws(size: int, count: int, examples: int, *, rng: Rng) -> Tensor:
-    """(count, examples) indices below ``size``, drawn without replacement within each row."""
+def _draws_of(scene: Scene, count: int, *, rng: Rng) -> Tensor:
+    """(count, B) rows of the auxiliary data, of every client without replacement."""
+    size = len(scene.auxiliary)
+    if not scene.skewed:
+        return _draws(size, count, scene.examples, rng=rng)
+    labels = scene.auxiliary.labels
+    classes = torch.unique(labels)
+    stream = rng.child("classes").torch()
+    many = torch.randint(1, len(classes) + 1, (count, 1), generator=stream)
+    order = torch.rand((count, len(classes)), generator=stream).argsort(1).argsort(1)
+    held = order < many  # (count, classes)
+    # Of other classes only where the own ones have too few examples.
+    return _draws(size, count, scene.examples, rng=rng, first=held[:, torch.searchsorted(classes, labels)])
+
+
+def _draws(size: int, count: int, examples: int, *, rng: Rng, first: Tensor | None = None) -> Tensor:
+    """(count, examples) indices below ``size``, drawn without replacement within each row.
+
+    Entries in ``first`` (count, size) are used up before any other.
+    """
     if size < examples:
         raise BadValue(
             "shadow clients",
@@ -261,4 +281,6 @@ def _draws(size: int, count: int, examples: int, *, rng: Rng) -> Tensor:
             fix="raise data.auxiliary",
         )
     keys = torch.rand((count, size), generator=rng.torch())
+    if first is not None:
+        keys = keys + first
     return keys.topk(examples, dim=1).indices
