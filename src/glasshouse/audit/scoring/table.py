@@ -160,9 +160,8 @@ def _baseline(metric: Metric, run: Run, labels: Tensor, everyone: Tensor) -> tup
     best: Numbers | None = None
     for null in guessers:
         guesses = null.guess(book.auxiliary, wanted, book.rng.child(f"table/{null.name}")).inputs
-        # One guess per label suffices where the guess does not depend on the random stream.
-        rows = [sign * best_of(metric, one[None], everyone, context=run.ground.context) for one in guesses]
-        best = np.stack(rows) if best is None else np.maximum(best, np.stack(rows))
+        table = sign * each_of(metric, guesses, everyone, context=run.ground.context)
+        best = table if best is None else np.maximum(best, table)
     assert best is not None
     return np.diagonal(best[:, :n]).copy(), best[:, n:]
 
@@ -199,13 +198,21 @@ def _claims(run: Run) -> Iterator[tuple[About, int, Tensor]]:
             yield claim.about, number, inputs
 
 
-def best_of(metric: Metric, candidates: Tensor, examples: Tensor, *, context: ScoreContext) -> Numbers:
-    """The best score of any candidate with each example, (N,)."""
+def each_of(
+    metric: Metric, candidates: Tensor, examples: Tensor, *, context: ScoreContext, most: int | None = None
+) -> Numbers:
+    """The score of each candidate with each example, (R, N); of the first ``most`` without ``pairwise``."""
     table = metric.pairwise(candidates, examples, context=context)
     if table is None:
-        each = (one.expand(len(examples), *one.shape) for one in candidates[:MOST])
+        each = (one.expand(len(examples), *one.shape) for one in candidates[:most])
         table = np.stack([metric.score(one, examples, context=context) for one in each])
-    return np.asarray(table.max(0) if metric.higher_leaks else table.min(0), dtype=np.float64)
+    return np.asarray(table, dtype=np.float64)
+
+
+def best_of(metric: Metric, candidates: Tensor, examples: Tensor, *, context: ScoreContext) -> Numbers:
+    """The best score of any candidate with each example, (N,)."""
+    table = each_of(metric, candidates, examples, context=context, most=MOST)
+    return table.max(0) if metric.higher_leaks else table.min(0)
 
 
 def share_alike(runs: Sequence[Run]) -> float:
