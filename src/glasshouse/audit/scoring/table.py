@@ -206,13 +206,13 @@ def each_of(
     if table is None:
         each = (one.expand(len(examples), *one.shape) for one in candidates[:most])
         table = np.stack([metric.score(one, examples, context=context) for one in each])
-    return np.asarray(table, dtype=np.float64)
+    return table
 
 
 def best_of(metric: Metric, candidates: Tensor, examples: Tensor, *, context: ScoreContext) -> Numbers:
     """The best score of any candidate with each example, (N,)."""
     table = each_of(metric, candidates, examples, context=context, most=MOST)
-    return table.max(0) if metric.higher_leaks else table.min(0)
+    return np.asarray(table.max(0) if metric.higher_leaks else table.min(0), dtype=np.float64)
 
 
 def share_alike(runs: Sequence[Run]) -> float:
