@@ -262,7 +262,7 @@ PAGES: dict[str, tuple[Piece, ...]] = {
     ),
     "ggl": (
         about(1200, "ggl_networks", "--out", "{out}/one"),
-        about(750, "ggl_networks", "--out", "{out}/four", "--trials", "4", "--defences", "none"),
+        about(300, "ggl_networks", "--out", "{out}/four", "--trials", "4", "--people", "2", "--defences", "none"),
         Piece(("audit", "ggl"), 650),
         Piece(("audit", "ggl-strengths"), 710),
         Piece(("audit", "ggl-lfw"), 7500, estimated=True),
