@@ -196,6 +196,7 @@ PLI: tuple[Piece, ...] = (
 )  # fmt: skip
 
 
+FOUR_TRIALS = ("--trials", "4", "--people", "2", "--defences", "none")
 SCORED = ("quickstart", "digits-inversion", "faces-64", "ggl")
 AGAIN = ("benchmarks.guard", "forecast", "--seeds", "2", "--updates")
 ON_GPU = ("--device", "cuda", "--out", "{out}")
@@ -262,7 +263,7 @@ PAGES: dict[str, tuple[Piece, ...]] = {
     ),
     "ggl": (
         about(1200, "ggl_networks", "--out", "{out}/one"),
-        about(300, "ggl_networks", "--out", "{out}/four", "--trials", "4", "--people", "2", "--defences", "none"),
+        about(300, "ggl_networks", "--out", "{out}/four", *FOUR_TRIALS),
         Piece(("audit", "ggl"), 650),
         Piece(("audit", "ggl-strengths"), 710),
         Piece(("audit", "ggl-lfw"), 7500, estimated=True),
