@@ -169,9 +169,15 @@ def with_base(tmp_path, monkeypatch):
     frozen = dict(list(true.rounds[0].broadcasts[0].tensors.items())[:2])
     base = tmp_path / "bases" / "base.safetensors"
     write_tensors(base, frozen)
-    monkeypatch.setenv(BASES, str(base.parent))
     writer = TranscriptWriter(folder=tmp_path / "t", keep=Keep(base=base))
-    writer.finish(true)
+    log = Log(terms=true.terms, store=writer.store)
+    for message in (m for record in true.rounds for m in record.messages()):
+        log.record(message)
+    kept = log.transcript()
+    first, sent = kept.rounds[0].broadcasts[0].tensors, true.rounds[0].broadcasts[0].tensors
+    assert all(torch.equal(first[n], t) for n, t in sent.items())  # the keeper knows where the base lies
+    writer.finish(kept)
+    monkeypatch.setenv(BASES, str(base.parent))
     return true, frozen, base
 
 

@@ -3,7 +3,8 @@
 import base64
 import io
 from functools import cache
-from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -47,7 +48,10 @@ def _copy(metric: Metric, number: float) -> Tensor:
 @cache
 def _photograph() -> Tensor:
     """scikit-learn's photo of a flower, (1, 3, H, W) in [0, 1]; flickr.com/photos/vultilion, CC BY 2.0."""
-    flower = files("sklearn") / "datasets" / "images" / "flower.jpg"
+    found = find_spec("sklearn")  # importing it would take a CPU second
+    assert found is not None
+    assert found.origin is not None
+    flower = Path(found.origin).parent / "datasets" / "images" / "flower.jpg"
     with flower.open("rb") as file, Image.open(file) as photo:
         square = photo.convert("RGB").crop((140, 30, 500, 390)).resize((SIDE, SIDE))
     return torch.from_numpy(np.asarray(square, dtype=np.float32) / 255).permute(2, 0, 1)[None]

@@ -158,10 +158,8 @@ class TranscriptWriter:
             line["more"] = more
         self._count += 1
         if isinstance(message, Broadcast) and self._first is None:
-            self._first, self._first_file = (
-                _contents(self.folder, line, subject="the first broadcast"),
-                line["file"],
-            )
+            self._first = self._own(line, subject="the first broadcast")
+            self._first_file = line["file"]
         return line
 
     def _beside_what_is_stored(
@@ -197,10 +195,13 @@ class TranscriptWriter:
             write_tensors(self.folder / place, _picked(shard), durable=self.durable)
         return names[1:]
 
+    def _own(self, line: Mapping[str, Any], *, subject: str) -> Lazy:
+        return _contents(self.folder, line, subject=subject, reference=self.keep.base)
+
     def _read(self, line: Mapping[str, Any], message: Message) -> Message:
         if isinstance(message, ClientMetrics | Dropout):
             return message
-        own = _contents(self.folder, line, subject=f"{line['message']} of round {message.round}")
+        own = self._own(line, subject=f"{line['message']} of round {message.round}")
         every = own.over(self._first) if "base" in line and self._first is not None else own
         names = tuple(message.tensors)
         if isinstance(message, Broadcast):
@@ -238,8 +239,11 @@ def _same(one: Tensor, other: Tensor) -> bool:
     return one.dtype == other.dtype and one.shape == other.shape and torch.equal(one.cpu(), other)
 
 
-def _contents(folder: Path, line: Mapping[str, Any], *, subject: str) -> Lazy:
-    """The tensors in the files of a line, checked whenever they are read."""
+def _contents(folder: Path, line: Mapping[str, Any], *, subject: str, reference: Path | None = None) -> Lazy:
+    """The tensors in the files of a line, checked whenever they are read.
+
+    ``reference``: where the base model lies that the line names; None: it is looked for.
+    """
     names = (line["file"], *line.get("more", ()))
 
     def entries() -> dict[str, TensorFile]:
@@ -257,6 +261,8 @@ def _contents(folder: Path, line: Mapping[str, Any], *, subject: str) -> Lazy:
     stated = described.ReferenceFile.model_validate(named)
 
     def base() -> TensorFile:
+        if reference is not None:
+            return TensorFile(reference)
         return find_reference(stated, subject=subject)
 
     return own.over(Lazy(lambda: base().entries, lambda key: base().read(key), lambda: base().size))
