@@ -197,7 +197,11 @@ def _entropies(rows: Tensor, precision: torch.dtype | None) -> Tensor:
         return torch.empty(0, dtype=torch.float64)
     if rows.shape[1] > PART:
         return torch.cat([_entropy_of_many(row, precision) for row in rows])
-    return torch.cat([_entropies_together(part.double(), precision) for part in row_parts(rows)])
+    entropies, end = torch.empty(len(rows), dtype=torch.float64), 0
+    for part in row_parts(rows):
+        begin, end = end, end + len(part)
+        entropies[begin:end] = _entropies_together(part.double(), precision)
+    return entropies
 
 
 def _entropy_of_many(row: Tensor, precision: torch.dtype | None) -> Tensor:

@@ -37,4 +37,8 @@ def odd_kernels(vectors: Sequence[Vectors], reference: Sequence[Vectors] = ()) -
 
 def _filled(weight: Tensor) -> Tensor:
     """Number of nonzero entries of each kernel; NaN counts as nonzero."""
-    return torch.cat([(~(part.double().abs() <= BIN)).sum(1) for part in row_parts(weight.flatten(1))])
+    filled, end = torch.empty(len(weight), dtype=torch.int64), 0
+    for part in row_parts(weight.flatten(1)):
+        begin, end = end, end + len(part)
+        filled[begin:end] = (~(part.double().abs() <= BIN)).sum(1)
+    return filled

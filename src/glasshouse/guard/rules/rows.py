@@ -53,12 +53,16 @@ def _more_than_usual(found: tuple[int, int], honest: Tensor | None) -> tuple[int
 
 def _repeated(matrix: Tensor) -> tuple[int, int]:
     """Number of zero rows, and number of other rows that repeat an earlier one."""
-    tops, somes = [], []
+    entries = range(0, matrix.shape[1], max(1, matrix.shape[1] // 2))[:_SOME]
+    # In place: what a loop keeps of each part settles between its blocks, which then cannot be used again.
+    top = torch.empty(len(matrix), dtype=torch.double)
+    some = torch.empty(len(matrix), len(entries), dtype=torch.double)
+    end = 0
     for part in row_parts(matrix):
+        begin, end = end, end + len(part)
         m = part if part.dtype in (torch.float32, torch.float64) else part.double()
-        tops.append(m.abs().amax(1).double())
-        somes.append(m[:, :: max(1, m.shape[1] // 2)][:, :_SOME].abs().double())
-    top, some = torch.cat(tops), torch.cat(somes)
+        top[begin:end] = m.abs().amax(1)
+        some[begin:end] = m[:, list(entries)].abs()
     empty = top <= BIN
     place = (~empty & top.isfinite()).nonzero()[:, 0]
     some = (some[place] / top[place, None] * 10**_DIGITS).round()
