@@ -77,6 +77,22 @@ def test_a_metric_that_raises_costs_itself_alone(monkeypatch):
     assert np.isfinite(scores.findings[0].value)
 
 
+def test_single_victims_speak_for_metrics_of_their_own_kind_of_claim_alone():
+    """What the pictures say of each victim is no share of the labels that were read beside them."""
+    scenario = load("dlg", []).scenarios[0]
+    cell = replace_metrics(cells(scenario)[0], [Plugin(name=n) for n in ("psnr", "mse", "label_accuracy")])
+    private = images(4)
+    labelled = {
+        c: (replace(claim(c, private[c : c + 1]), labels=torch.zeros(1, dtype=torch.long)),) for c in range(4)
+    }
+    run = run_of(bench(private, heldout=199), labelled)
+    task = CellTask(cell=cell, groups=(), run=str(Path()), controls={})
+    shares = {f.metric: f.share for f in module.score_attack(task, scenario.attacks[0], [run]).findings}
+    assert shares["psnr"] is not None
+    assert shares["mse"] == shares["psnr"]
+    assert shares["label_accuracy"] is None
+
+
 def replace_metrics(cell, metrics):
     audit = cell.scenario.audit.model_copy(update={"metrics": metrics})
     return replace(cell, scenario=cell.scenario.model_copy(update={"audit": audit}))
