@@ -165,10 +165,15 @@ def _names(attack: str, families: Sequence[Family]) -> list[str]:
     if len(families) == 1:
         return [attack]
     settings = [_any(family).attack.arguments for family in families]
-    differing = [k for k in settings[0] if len({_text(s[k]) for s in settings}) > 1]
-    single = [k for k in differing if len({_text(s[k]) for s in settings}) == len(settings)]
+    values = {k: len({_text(s[k]) for s in settings}) for k in settings[0]}
+    differing = [k for k, number in values.items() if number > 1]
+    single = [k for k, number in values.items() if number == len(settings)]
     keys = single[:1] or differing
-    return [", ".join(f"{_words(k)} = {s[k]}" for k in keys) for s in settings]
+    return [_described(s, keys) for s in settings]
+
+
+def _described(settings: Mapping[str, Any], keys: Sequence[str]) -> str:
+    return ", ".join(f"{_words(key)} = {settings[key]}" for key in keys)
 
 
 def _numbers(settings: Mapping[str, Any]) -> Iterator[tuple[str, float, dict[str, Any]]]:

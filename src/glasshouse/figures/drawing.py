@@ -137,10 +137,14 @@ def _lines(one: Sequence[Series], other: Sequence[Series]) -> list[Series]:
 
 def _longer(one: Series, other: Series) -> Series:
     columns = [k for k in ("y", "low", "high") if k in one and k in other]
-    points = {x: {k: line[k][i] for k in columns} for line in (one, other) for i, x in enumerate(line["x"])}
+    points = {}
+    for line in (one, other):
+        for i, x in enumerate(line["x"]):
+            points[x] = [line[k][i] for k in columns]
     xs = sorted(points)
     rest = {k: v for k, v in one.items() if k not in ("x", "y", "low", "high")}
-    return {**rest, "x": xs, **{k: [points[x][k] for x in xs] for k in columns}}
+    values = zip(*(points[x] for x in xs), strict=True)
+    return {**rest, "x": xs, **{k: list(own) for k, own in zip(columns, values, strict=True)}}
 
 
 def _pool_lines(one: Sequence[Series], other: Sequence[Series]) -> list[Series]:

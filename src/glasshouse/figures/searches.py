@@ -56,10 +56,11 @@ class Searches:
             )
             curves = [s for s in searches if len(s.curve) > 1][:SHOWN]
             if curves:
+                drawn = [line(s.name, *map(list, zip(*s.curve, strict=True))) for s in curves]
                 yield lines(
                     cell.place,
                     f"{attack.label}: the loss over its search, {setting}",
                     "The smallest loss of the attack so far; the first victims, not a selection.",
                     labels=("steps", f"loss of {attack.label}"),  # charts of one loss share their axes
-                    series=[line(s.name, [p[0] for p in s.curve], [p[1] for p in s.curve]) for s in curves],
+                    series=drawn,
                 )

@@ -199,15 +199,20 @@ def _join(parts: Sequence[Examples], updates: Sequence[Mapping[str, Tensor]]) ->
         return replace(
             own, labels=torch.cat([one.labels for one in parts]), sentences=(own.sentences[0], tokens)
         )
-    by_name = [{layer.trace.name: layer for layer in one.layers} for one in parts]
+    by_name: dict[str, list[Contributions]] = {}
+    for one in parts:
+        for name, layer in {layer.trace.name: layer for layer in one.layers}.items():
+            by_name.setdefault(name, []).append(layer)
+    # Of the layers that travel, those to which the examples of all clients are known to contribute.
+    whole = [
+        layers
+        for name, layers in by_name.items()
+        if f"{name}.weight".removeprefix(".") in updates[0] and len(layers) == len(parts)
+    ]
     return replace(
         own,
         labels=torch.cat([one.labels for one in parts]),
-        layers=tuple(
-            _join_layer([layers[name] for layers in by_name], updates)
-            for name in by_name[0]
-            if f"{name}.weight".removeprefix(".") in updates[0] and all(name in layers for layers in by_name)
-        ),
+        layers=tuple(_join_layer(layers, updates) for layers in whole),
         pursued=None,
         controlled=all(one.controlled for one in parts),
     )

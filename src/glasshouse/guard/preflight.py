@@ -320,15 +320,12 @@ def _trace_linear(model: nn.Module, inputs: Tensor, labels: Tensor, kind: Kind) 
     split = zip(inputs.tensor_split(parts), labels.tensor_split(parts), strict=True)
     traces = [trace(work, *some) for some in split]
     sizes = [len(layers[0].inputs) / len(labels) for layers in traces]
-    return [
-        LayerTrace(
-            name=calls[0].name,
-            layer=calls[0].layer,
-            inputs=torch.cat([one.inputs for one in calls]),
-            pulls=torch.cat([one.pulls * size for one, size in zip(calls, sizes, strict=True)]),
-        )
-        for calls in zip(*traces, strict=True)
-    ]
+    joined = []
+    for calls in zip(*traces, strict=True):
+        inputs = torch.cat([one.inputs for one in calls])
+        pulls = torch.cat([one.pulls * size for one, size in zip(calls, sizes, strict=True)])
+        joined.append(LayerTrace(name=calls[0].name, layer=calls[0].layer, inputs=inputs, pulls=pulls))
+    return joined
 
 
 def _is_input(seen: Tensor, inputs: Tensor) -> bool:

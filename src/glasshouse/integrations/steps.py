@@ -118,12 +118,12 @@ def _read_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     stated: dict[str, Any] = {
         k: groups[0][k] for k in ("momentum", "weight_decay", "betas", "eps", "nesterov") if k in groups[0]
     }
-    if any({k: g[k] for k in (*stated, "lr")} != {**stated, "lr": groups[0]["lr"]} for g in groups):
+    if any(group[k] != groups[0][k] for group in groups for k in (*stated, "lr")):
         return {"unread": "groups of its parameters step differently"}
     unusual = [k for k in ("dampening", "amsgrad", "maximize") if groups[0].get(k)]
     if unusual:
         return {"unread": f"its optimizer has {unusual[0]}"}
-    plain = {k: [float(x) for x in v] if isinstance(v, tuple) else v for k, v in stated.items()}
+    plain = {k: list(map(float, v)) if isinstance(v, tuple) else v for k, v in stated.items()}
     default = Optimizer(name=_NAMES[name]).model_dump(mode="json")  # type: ignore[arg-type]  # one of its literals
     kept = {k: v for k, v in plain.items() if v != default[k]}
     return {"optimizer": {"name": _NAMES[name], **kept}, "learning_rate": float(groups[0]["lr"])}

@@ -186,13 +186,13 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
     whole = ("before", "after", "answer", "qualification", "worse", "same", "exit_code")
     lists = ("unshown", "only_before", "only_after")
     rows = ("refused_before", "refused_after", "utility")
-    return {
-        "format": 1,
-        **{name: getattr(comparison, name) for name in whole},
-        **{name: list(getattr(comparison, name)) for name in lists},
-        **{name: [_plain(one) for one in getattr(comparison, name)] for name in ("changed", "unclear")},
-        **{name: [row._asdict() for row in getattr(comparison, name)] for name in rows},
-    }
+    plain: dict[str, Any] = {"format": 1} | {name: getattr(comparison, name) for name in whole}
+    plain |= {name: list(getattr(comparison, name)) for name in lists}
+    for name in ("changed", "unclear"):
+        plain[name] = [_plain(one) for one in getattr(comparison, name)]
+    for name in rows:
+        plain[name] = [row._asdict() for row in getattr(comparison, name)]
+    return plain
 
 
 def _plain(change: Change) -> dict[str, Any]:

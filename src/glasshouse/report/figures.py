@@ -97,6 +97,9 @@ def _panel(
     first, notes = readings[0], {id(r): _notes(r) for r in readings}
     # What every row would say stands once, above them.
     common = [note for note in notes[id(first)] if all(note in own for own in notes.values())]
+    apart = {}
+    for key, own_notes in notes.items():
+        apart[key] = "; ".join(note for note in own_notes if note not in common)
     scale, groups = svg.scale_of([r.finding for r in alike], first.card), []
     for defenses in sorted(dict.fromkeys(r.finding.defenses for r in readings), key=bool):
         own = [r for r in readings if r.finding.defenses == defenses]
@@ -109,7 +112,7 @@ def _panel(
         rows = [
             Row(
                 label=r.attack,
-                notes="; ".join(note for note in notes[id(r)] if note not in common),
+                notes=apart[id(r)],
                 track=svg.track(r.finding, scale),
                 reading=r,
                 verdict=r.finding.verdict,

@@ -251,15 +251,12 @@ def one_per_setting(rows: Iterable[Utility]) -> tuple[Utility, ...]:
     groups: dict[tuple[str, str, str], list[Utility]] = {}
     for u in rows:
         groups.setdefault((u.scenario, u.cell, u.metric), []).append(u)
-    return tuple(
-        replace(
-            us[0],
-            value=sum(u.value for u in us) / len(us),
-            low=min(u.low for u in us),
-            high=max(u.high for u in us),
-        )
-        for us in groups.values()
-    )
+    return tuple(map(_merged, groups.values()))
+
+
+def _merged(rows: Sequence[Utility]) -> Utility:
+    value = sum(u.value for u in rows) / len(rows)
+    return replace(rows[0], value=value, low=min(u.low for u in rows), high=max(u.high for u in rows))
 
 
 def _utility(u: Utility) -> UtilityReading:

@@ -188,10 +188,12 @@ def repair(capture: Path, records: Sequence[Recorded], truth: Truth) -> tuple[st
 
 def _seen(records: Sequence[Recorded]) -> dict[str, Any]:
     """Terms in which all recorded rounds of all test clients agree, by dotted key."""
-    each = [_seen_in(one) for one in records]
-    keys = dict.fromkeys(key for one in each for key in one)
-    values = {key: [one[key] for one in each if key in one] for key in keys}
-    return {key: found[0] for key, found in values.items() if all(value == found[0] for value in found)}
+    values: dict[str, list[Any]] = {}
+    for record in records:
+        for key, value in _seen_in(record).items():
+            values.setdefault(key, []).append(value)
+    agreed = [key for key, found in values.items() if found.count(found[0]) == len(found)]
+    return {key: values[key][0] for key in agreed}
 
 
 def _seen_in(one: Recorded) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Turn one cell's claims into findings: read, pair with truth, score, test, decide."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -166,8 +167,11 @@ def _measure(
 
 def _kinds_beside(runs: Mapping[int, Sequence[Run]]) -> dict[int, bool]:
     """Whether another attack makes claims of the same kind, for every attack by position."""
-    kinds = {i: set(claimed_kinds(o for run in own for o in run.outcomes)) for i, own in runs.items()}
-    return {i: any(kinds[i] & kinds[j] for j in kinds if j != i) for i in kinds}
+    kinds = {}
+    for i, own in runs.items():
+        kinds[i] = set(claimed_kinds(outcome for run in own for outcome in run.outcomes))
+    claimed = Counter(kind for own in kinds.values() for kind in own)
+    return {i: any(claimed[kind] > 1 for kind in own) for i, own in kinds.items()}
 
 
 def _lacking(attack: Plugin, runs: Sequence[Run]) -> Iterator[Refusal]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Final, final
+from typing import Any, Final, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from glasshouse.audit.scoring.truth import GroundTruth
 from glasshouse.errors import NothingClaimed
 from glasshouse.metrics.base import Metric
 from glasshouse.metrics.statistics.units import Numbers
-from glasshouse.modalities.base import Rung
+from glasshouse.modalities.base import RUNGS, Rung
 from glasshouse.results.vocabulary import STRONGEST
 
 COIN: Final = "coin that knows the prior and how many were called"
@@ -175,17 +175,17 @@ def join_parts(parts: Sequence[ScoredMetric]) -> ScoredMetric:
     columns = places.values()
     # A rung counts only where every victim has it: others were left out where something is not known.
     scored = [part for part in parts if part.values]
-    common = [r for r in scored[0].rungs if all(r in part.rungs for part in scored)] if scored else []
+    common = set(scored[0].rungs).intersection(*(part.rungs for part in scored)) if scored else set()
     return ScoredMetric(
-        values=tuple(np.concatenate([part.values[i] for part, i in column]) for column in columns),
-        nulls=tuple(np.concatenate([part.nulls[i] for part, i in column]) for column in columns),
-        exchanged=tuple(_join_numbers([part.exchanged[i] for part, i in column]) for column in columns),
-        drawn=tuple(np.concatenate([part.drawn[i] for part, i in column]) for column in columns),
+        values=tuple(_joined("values", column) for column in columns),
+        nulls=tuple(_joined("nulls", column) for column in columns),
+        exchanged=tuple(map(_join_exchanged, columns)),
+        drawn=tuple(_joined("drawn", column) for column in columns),
         victims=tuple(places),
         people={victim: who for part in parts for victim, who in part.people.items()},
         baseline=_join_names([part.baseline for part in parts if part.baseline]),
         null_most=max((part.null_most for part in parts if part.null_most is not None), default=None),
-        rungs={rung: (scored[0].rungs[rung][0], _of_rung(rung, columns)) for rung in common},
+        rungs={rung: (scored[0].rungs[rung][0], _of_rung(rung, columns)) for rung in RUNGS if rung in common},
         clients=tuple(clients.values()),
         claimed=frozenset().union(*(part.claimed for part in parts)),
         runs=frozenset().union(*(part.runs for part in parts)),
@@ -202,10 +202,15 @@ def _of_rung(rung: Rung, columns: Iterable[Sequence[tuple[ScoredMetric, int]]]) 
     return tuple(np.concatenate([part.rungs[rung][1][i] for part, i in column]) for column in columns)
 
 
-def _join_numbers(parts: Sequence[Numbers | None]) -> Numbers | None:
+def _joined(name: str, column: Sequence[tuple[ScoredMetric, int]]) -> Any:
+    """What several claims have of one victim, in order."""
+    return np.concatenate([getattr(part, name)[i] for part, i in column])
+
+
+def _join_exchanged(column: Sequence[tuple[ScoredMetric, int]]) -> Numbers | None:
     """Concatenate images of several claims, on as many others as all of them have; None: one has none."""
-    present = [part for part in parts if part is not None]
-    if len(present) < len(parts):
+    present = [levels for part, i in column if (levels := part.exchanged[i]) is not None]
+    if len(present) < len(column):
         return None
     fewest = min(map(len, present))
     return np.concatenate([part[:fewest] for part in present], axis=1)

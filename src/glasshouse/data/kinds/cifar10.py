@@ -44,17 +44,14 @@ def cifar10(where: str, *, resize: int | None = None) -> DataSource:
     name = f"cifar10:{where}"
     root = require_existing(where, name=name, folder=True)
     files = {"train": sorted(root.glob("data_batch_[1-5]")), "test": sorted(root.glob("test_batch"))}
-    batches = {
-        split: [_batch(require_inside(path, root, name=name), name=name) for path in paths]
-        for split, paths in files.items()
-        if paths
-    }
-    if not batches:
+    arrays = {}
+    for split, paths in files.items():
+        parts = [_batch(require_inside(path, root, name=name), name=name) for path in paths]
+        if parts:
+            images, labels = zip(*parts, strict=True)
+            arrays[split] = np.concatenate(images), np.concatenate(labels)
+    if not arrays:
         raise _bad(name, "data_batch_1 to data_batch_5 and test_batch", f"none of them in '{root}'")
-    arrays = {
-        split: (np.concatenate([i for i, _ in parts]), np.concatenate([k for _, k in parts]))
-        for split, parts in batches.items()
-    }
     return assemble(name, arrays, class_names=NAMES, public=True, resize=resize)
 
 

@@ -24,11 +24,17 @@ def sentences(where: str, *, resize: int | None = None) -> Texts:
     refuse_path("sentences", where)
     every = [(s, label) for label, part in enumerate(corpus.sentences().values()) for s in part]
     test = np.arange(len(every)) % _TEST_EVERY == _TEST_EVERY - 1
-    rows = {"train": np.flatnonzero(~test), "test": np.flatnonzero(test)}
+    parts = {}
+    for split, rows in {"train": ~test, "test": test}.items():
+        parts[split] = [every[i] for i in np.flatnonzero(rows)]
+    texts, labels = {}, {}
+    for split, part in parts.items():
+        texts[split] = [sentence for sentence, _ in part]
+        labels[split] = np.array([label for _, label in part])
     return Texts(
         name="sentences",
-        sentences={split: [every[i][0] for i in part] for split, part in rows.items()},
-        labels={split: np.array([every[i][1] for i in part]) for split, part in rows.items()},
+        sentences=texts,
+        labels=labels,
         class_names=tuple(corpus.TOPICS),
         public=True,
     )

@@ -50,11 +50,14 @@ def text(where: str, *, resize: int | None = None) -> Texts:
         (split, sentence, classes.index(label if table_labels else file) if len(classes) > 1 else 0)
         for split, file, (sentence, label) in lines
     ]
-    splits = list(dict.fromkeys(split for split, _ in files))
+    sentences, labels = {}, {}
+    for part in dict.fromkeys(split for split, _ in files):
+        sentences[part] = [sentence for split, sentence, _ in rows if split == part]
+        labels[part] = np.array([number for split, _, number in rows if split == part], dtype=np.int64)
     return Texts(
         name=name,
-        sentences={s: [sentence for split, sentence, _ in rows if split == s] for s in splits},
-        labels={s: np.array([k for split, _, k in rows if split == s], dtype=np.int64) for s in splits},
+        sentences=sentences,
+        labels=labels,
         class_names=tuple(classes) if len(classes) > 1 else (classes[0], "other"),
     )
 

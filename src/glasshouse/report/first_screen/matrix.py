@@ -121,8 +121,11 @@ def matrix(readings: Readings) -> Matrix:
             cells.setdefault((threat.who if threat else "", kind), []).append((r, shown))
     others = tuple(extra for extra in (OTHERS, DESCRIPTIONS) if any(kind == extra for _, kind in cells))
     kinds = (*EXAMPLES, *others, *KINDS[len(EXAMPLES) :])
-    rows = [Row(t, tuple(_cell(cells.get((t, kind), [])) for kind in kinds)) for t in THREATS]
-    return Matrix(kinds=kinds, rows=tuple(rows))
+
+    def row(who: str) -> Row:
+        return Row(who, tuple(_cell(cells.get((who, kind), [])) for kind in kinds))
+
+    return Matrix(kinds=kinds, rows=tuple(map(row, THREATS)))
 
 
 def column(severity: str, threat: Threat | None) -> str:

@@ -53,8 +53,11 @@ class Targets:
         self, targets: Sequence[Mapping[str, Tensor]], masks: Sequence[Mapping[str, Tensor]], *, apart: bool
     ) -> None:
         self._apart = apart
-        self._target = {name: torch.stack([t[name] for t in targets]) for name in targets[0]}  # (V, ...)
-        self._masks = {name: self._stacked(name, masks) for name in sorted({n for m in masks for n in m})}
+        self._target: dict[str, Tensor] = {}
+        for name in targets[0]:
+            self._target[name] = torch.stack([target[name] for target in targets])  # (V, ...)
+        masked = sorted({name for mask in masks for name in mask})
+        self._masks = {name: self._stacked(name, masks) for name in masked}
         self.victims, self.precision = len(targets), next(iter(self._target.values())).dtype
         self._joined: dict[tuple[str, ...], tuple[Tensor, Tensor | None]] = {}
         self._halves: dict[str, Tensor] = {}

@@ -84,10 +84,10 @@ def _same_victims(left: ScoredMetric, right: ScoredMetric) -> bool:
     if left.clients or right.clients:
         if not (left.clients and right.clients):
             return False
-        truths = [np.concatenate([c.truth for c in side.clients]) for side in (left, right)]
-        return np.array_equal(truths[0], truths[1])
-    sizes = [[len(v) for v in side.values] for side in (left, right)]
-    return left.victims == right.victims and sizes[0] == sizes[1]
+        truth, other = ([c.truth for c in side.clients] for side in (left, right))
+        return np.array_equal(np.concatenate(truth), np.concatenate(other))
+    sizes, others = (list(map(len, side.values)) for side in (left, right))
+    return left.victims == right.victims and sizes == others
 
 
 def _clients(left: ScoredMetric, right: ScoredMetric, metric: Metric, rng: Rng) -> Interval:
