@@ -9,7 +9,7 @@ features f with the largest |r_f| / |∂r_f/∂x|₂, hence the smallest score
     score_f = |∂r_f/∂x|₂ / (|r_f| + 1e-10),
 
 and, since the loss is not recomputed, to zero the columns of these features in the gradient of that layer's
-weight. As GGL's text has it (section 3.3), the loss is that of what is left of the representation, so that
+weight. As Li et al. 2022 have it (arXiv:2203.15696, section 3.3), the loss is that of what is left of the representation, so that
 every layer's gradient changes (``loss = "perturbed"``). Where we differ: an exact count of columns instead of
 those below a quantile (the same up to one column and ties); |r_f| where the authors' code uses r_f, which
 differs for negative features only; several examples are scored by their mean (the paper has one). Pixels are
@@ -57,7 +57,7 @@ class Soteria(NamedDefense):
         share: part of the features that is hidden, in [0, 1]; the paper's settings are 0.4 and 0.8.
         layer: name of the defended linear layer; empty: the model's last one.
         loss: ``whole``: of the whole representation, as published; ``perturbed``: of what is left of it, as
-            in GGL's text, for a gradient and as the first defence that acts on it.
+            in Li et al. 2022, for a gradient and as the first defence that acts on it.
     """
 
     card: ClassVar[Card] = Card(
