@@ -11,6 +11,8 @@ RUNS = (
     ("speed", "iteration"),
     ("speed", "victims"),
     ("scale",),
+    ("large",),
+    ("split",),
     ("scoring", "quickstart"),
     ("gate",),
 )
