@@ -9,11 +9,12 @@ features f with the largest |r_f| / |∂r_f/∂x|₂, hence the smallest score
     score_f = |∂r_f/∂x|₂ / (|r_f| + 1e-10),
 
 and, since the loss is not recomputed, to zero the columns of these features in the gradient of that layer's
-weight. As Li et al. 2022 have it (arXiv:2203.15696, section 3.3), the loss is that of what is left of the representation, so that
-every layer's gradient changes (``loss = "perturbed"``). Where we differ: an exact count of columns instead of
-those below a quantile (the same up to one column and ties); |r_f| where the authors' code uses r_f, which
-differs for negative features only; several examples are scored by their mean (the paper has one). Pixels are
-in [0, 1]: channels that the model normalises by different scales have equal weight here.
+weight. As Li et al. 2022 have it (arXiv:2203.15696, section 3.3), the loss is that of what is left of the
+representation, so that every layer's gradient changes (``loss = "perturbed"``). Where we differ: an exact
+count of columns instead of those below a quantile (the same up to one column and ties); |r_f| where the
+authors' code uses r_f, which differs for negative features only; several examples are scored by their mean
+(the paper has one). Pixels are in [0, 1]: channels that the model normalises by different scales have equal
+weight here.
 
 Breaks when: the last linear layer is not in the update; features depend on dropout or batch statistics
 (scores are computed in ``eval()`` mode). For a parameter change over several local steps the scores are those
