@@ -42,6 +42,8 @@ CHOSEN = (
 """Parts of the quickstart that are audited by hand and by choice."""
 SHADOWS = "attacks.*.method={pairs=200,pool=600}"
 """L-BFGS instead of the discriminant."""
+PULL = 'attacks.*.method={pairs=100,pool=300,detector="discriminant",skewed=true}'
+"""The first step's pull, on shadow clients of few or many classes."""
 AUTHORS = (SHADOWS, "federation.local_epochs=2", 'data.partition="shards"')
 """The setting of the authors' code, but for the number of shards and of shadow clients."""
 TOLD = "attacks.prolin_posterior.prior=0.1"
@@ -70,6 +72,7 @@ PROLIN: tuple[Piece, ...] = (
     *rounds_of("prolin-membership", 1, range(106, 110), 290, name="second"),
     *rounds_of("prolin-estimator", 0, range(100, 103), 370),
     *rounds_of("prolin-estimator", 0, range(100, 103), 770, *AUTHORS, name="authors"),
+    *rounds_of("prolin-estimator", 0, (102,), 500, *AUTHORS[1:], PULL, name="pull", estimated=True),
     *rounds_of("prolin-membership", 0, range(6), 165),
     *rounds_of("prolin-membership", 1, range(6), 165),
     *rounds_of("prolin-membership", 1, range(6), 200, SHADOWS, name="lbfgs", estimated=True),
