@@ -36,7 +36,7 @@ def rounds_of(
 
 
 CHOSEN = (
-    *("quickstart-text", "quickstart-rounds", "digits-inversion", "quickstart-logits"),
+    *("quickstart-text", "quickstart-rounds", "digits-inversion", "pli-digits"),
     *("quickstart-secure-sum", "quickstart-photos", "quickstart-ggl", "quickstart-transfer"),
 )
 """Parts of the quickstart that are audited by hand and by choice."""

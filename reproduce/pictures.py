@@ -26,12 +26,12 @@ GALLERY = {
     "label_inference": "gallery-matching-labels-read.svg",
     "linear_input": "quickstart-photos-the-same-examples-attack-by-attack.png",
     "maui": "quickstart-transfer-the-same-examples-attack-by-attack.png",
-    "pli": "quickstart-logits-pli.png",
+    "pli": "pli-digits-pli.png",
     "prolin": "quickstart-rounds-f1.svg",
     "robbing_the_fed": "gallery-sums-the-same-examples-attack-by-attack.png",
     "spear": "gallery-active-spear.png",
     "scale_mia": "quickstart-secure-sum-scale-mia.png",
-    "tbi": "quickstart-logits-tbi.png",
+    "tbi": "pli-digits-tbi.png",
 }
 """The exported file of each attack; several compared attacks share one file."""
 

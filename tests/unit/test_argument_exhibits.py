@@ -117,7 +117,7 @@ def test_an_axis_over_an_argument_is_joined_across_its_cells(tmp_path):
         "federation.rounds=1",
         'axes."attacks.pli.prior_weight"=[0.0, 0.1, 1.0]',
     ]
-    audit(load("quickstart-logits", sets=sets), out=tmp_path / "run", jobs=1)
+    audit(load("pli-digits", sets=sets), out=tmp_path / "run", jobs=1)
     result = read_result(tmp_path / "run" / "result.json")
     (chart,) = (e for e in result.exhibits if e.data.get("x_even"))
     line, beside = chart.data["series"]

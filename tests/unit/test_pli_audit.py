@@ -53,7 +53,7 @@ def rounds_read(run):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     out = tmp_path_factory.mktemp("pli") / "run"
-    audit(load("quickstart-logits", sets=[*SMALL, "attacks.0.prior=ridge"]), out=out, jobs=1)
+    audit(load("pli-digits", sets=[*SMALL, "attacks.0.prior=ridge"]), out=out, jobs=1)
     return out
 
 
@@ -80,10 +80,10 @@ def test_the_last_upload_is_read_although_audit_rounds_names_no_such_round(run):
 
 def test_the_last_upload_alone_can_be_kept(tmp_path):
     alone = [*SMALL, TBI, "federation.keep.rounds=[2]", "audit.seeds=[0]"]
-    audit(load("quickstart-logits", sets=alone), out=tmp_path / "run", jobs=1)
+    audit(load("pli-digits", sets=alone), out=tmp_path / "run", jobs=1)
     assert rounds_read(tmp_path / "run") == [[(2,)]]
     with pytest.raises(BadScenario) as caught:
-        load("quickstart-logits", sets=[*SMALL, "federation.keep.rounds=[3]"])
+        load("pli-digits", sets=[*SMALL, "federation.keep.rounds=[3]"])
     assert [p.needs for p in caught.value.problems] == ["a round from 0 to 2"]
 
 
@@ -108,14 +108,14 @@ def test_a_natural_mask_is_scored_on_the_rows_that_it_is_said_to_hide(masked, tm
     for hidden in ("[]", "[0.5, 1.0]"):
         out = tmp_path / hidden
         sets = [*SMALL, TBI, "audit.seeds=[0]", 'audit.metrics=["ssim_private"]', *masked]
-        audit(load("quickstart-logits", sets=[*sets, f"data.domains.hidden={hidden}"]), out=out, jobs=1)
+        audit(load("pli-digits", sets=[*sets, f"data.domains.hidden={hidden}"]), out=out, jobs=1)
         result = read_result(out / "result.json")
         assert [(f.attack, f.n) for f in result.findings] == [("tbi", 4)]
         table = next(e for e in result.exhibits if "beside every null" in e.title).data
         outcome[hidden] = float(table["rows"][0][table["columns"].index(PUBLIC)])
     assert outcome["[0.5, 1.0]"] < 0.1 < outcome["[]"], outcome
     with pytest.raises(BadScenario, match=r"data\.domains\.hidden"):
-        load("quickstart-logits", sets=["data.domains.hidden=[0.5]"])
+        load("pli-digits", sets=["data.domains.hidden=[0.5]"])
 
 
 def test_accuracy_per_upload_of_every_party(run):
@@ -155,7 +155,7 @@ def test_quality_per_round_stands_beside_the_attack_without_uploads(run):
 
 def played(*sets, seed=0):
     """A federation and what its watch saw, without any attack."""
-    (cell,) = cells(load("quickstart-logits", sets=[*SMALL, *sets]).scenarios[0])
+    (cell,) = cells(load("pli-digits", sets=[*SMALL, *sets]).scenarios[0])
     built = build(cell.scenario, seed=seed)
     watch = ModelMonitor(setting=built.setting, heldout=built.heldout, public=built.public)
     log = Log(terms=built.setting.terms, keep=built.keep)
@@ -185,7 +185,7 @@ def test_clients_with_different_models_all_learn():
 
 def test_an_audit_of_different_models_replays(tmp_path):
     out = tmp_path / "run"
-    audit(load("quickstart-logits", sets=[*SMALL, MODELS, TBI, "audit.seeds=[0]"]), out=out, jobs=1)
+    audit(load("pli-digits", sets=[*SMALL, MODELS, TBI, "audit.seeds=[0]"]), out=out, jobs=1)
     assert {f.attack for f in read_result(out / "result.json").findings} == {"tbi"}
     assert [row["same"] for row in replay(out, "tbi")] == [True]
 
@@ -193,7 +193,7 @@ def test_an_audit_of_different_models_replays(tmp_path):
 def test_shifted_photos_that_are_others_than_the_private_ones(tmp_path):
     out = tmp_path / "run"
     sets = [*SMALL, TBI, "audit.seeds=[0]", "data.domains.same_photos=false"]
-    audit(load("quickstart-logits", sets=sets), out=out, jobs=1)
+    audit(load("pli-digits", sets=sets), out=out, jobs=1)
     truth = read_truth(next(out.glob("cells/*/truth")))
     terms = read_transcript(next(out.glob("cells/*/transcript"))).terms
     upper = {x[:, :4].numpy().tobytes() for x in terms.public.inputs}
