@@ -80,10 +80,10 @@ def ssim_window(height: int, width: int) -> int:
 def ssim(a: Tensor, b: Tensor, *, data_range: float = 1.0) -> Tensor:
     """Structural similarity per image, ``(B,)``, at most 1 (equal images); about 0 for unrelated ones.
 
-    An 11 × 11 Gaussian window with standard deviation 1.5 pixels, constants .01 and .03, biased variances;
+    An 11 × 11 Gaussian window with standard deviation 1.5 pixels, constants 0.01 and 0.03, biased variances;
     averaged over channels and over the positions where the whole window lies in the image. Images smaller
     than 11 pixels use the largest odd window that fits and a Gaussian narrowed by the same factor (8 × 8:
-    window 7, .95 pixels); their values are comparable with each other, not with those of larger images.
+    window 7, 0.95 pixels); their values are comparable with each other, not with those of larger images.
 
     Args:
         a: ``(B, C, H, W)``, floating point, H and W at least 3.

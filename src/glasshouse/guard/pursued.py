@@ -28,7 +28,7 @@ __all__ = ["Memory", "Pursued", "pursue"]
 _TINY: Final = 1e-300
 STRANGE: Final = 1.6
 """Factor between what an example adds to a vector and the vector, beyond which others make it: those of an
-example with a dominance of .8 are within 1.5."""
+example with a dominance of 0.8 are within 1.5."""
 SHARED: Final = 0.5
 """Dominance from which on a read-out may expose an input: what it gives must still resemble that one."""
 SAME: Final = 0.999

@@ -31,7 +31,7 @@ def tpr_at_fpr(
     τ is the k-th highest score of the M non-members, with k = ⌊fpr (M + 1)⌋: a non-member that was not used
     to choose τ then exceeds it with probability k / (M + 1). The lowest τ with at most ``fpr`` false alarms
     *among the non-members used to choose it* (the ROC curve) is too optimistic: with 100 non-members and
-    fpr .01, twice as many new non-members exceed it. Splitting the non-members in two would be unbiased too,
+    fpr 0.01, twice as many new non-members exceed it. Splitting the non-members in two would be unbiased too,
     but waste half of them. Chance is about ``fpr``. Only the order of scores matters. A member that ties
     with τ does not count as detected.
 

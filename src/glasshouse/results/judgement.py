@@ -33,7 +33,7 @@ def anybody_p_value(victims: Sequence[Victim]) -> float:
 
     For each k, the chance that at least k of v victims have a p-value as small as the k-th smallest is
     binomial; the smallest of these over all k, times v, is valid for any k. Two of three victims ahead of 200
-    held-out examples give 2e-4, one gives .045.
+    held-out examples give 2e-4, one gives 0.045.
 
     Examples:
         >>> from glasshouse.results.records import Victim

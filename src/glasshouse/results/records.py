@@ -103,7 +103,7 @@ class Victim:
         compared: M, the number of held-out examples.
         p: (1 + rank) / (1 + M).
         p_adjusted: corrected for how many victims of the cell are judged (Benjamini and Hochberg).
-        leaks: the victim is named: ``p_adjusted`` is at most .05, and no other claim matches it as well.
+        leaks: the victim is named: ``p_adjusted`` is at most 0.05, and no other claim matches it as well.
         out: it counts as come out where the share of such victims is bounded: as ``leaks``, with p at most
             .025 and no correction, which would hide some.
         unit: victims of equal units count once in that share: those of one update or one person, and

@@ -1,6 +1,6 @@
 """From scores per victim to a value and to its gain over a null adversary, with intervals and p-values.
 
-The interval and the one-sided p-value of a gain agree: the interval lies above 0 where p is below .025.
+The interval and the one-sided p-value of a gain agree: the interval lies above 0 where p is below 0.025.
 
 Victims of one federation share its first weights, and what an attack trained for it. Where there are enough
 federations (``FEW_RUNS``), every interval is the wider of two, over victims and over federations, and every
@@ -180,7 +180,7 @@ def _null_most(scored: ScoredMetric, metric: Metric) -> float:
 
 
 def p_of(scored: ScoredMetric, metric: Metric, *, rng: Rng) -> float:
-    """One-sided p-value of "the attack does no better than the null"; below .025 where the gain is above 0.
+    """One-sided p-value of "the attack does no better than the null"; below 0.025 where the gain is above 0.
 
     Args:
         scored: of one attack.

@@ -26,7 +26,7 @@ __all__ = ["DRAWS", "LISTED_ORDERS", "ExchangeTest", "group_alike", "merge_alike
 # | number        | what it trades               | which measurement set it        | where repeated |
 # |---------------|------------------------------|---------------------------------|------------------------|
 # | LISTED_ORDERS | exact p-values, milliseconds | 7! orders of 7 claims take 1 ms | test_exchange.py        |
-# | DRAWS         | precision of p, milliseconds | at p = .025 precise to .003     | permutation.EXCHANGES   |
+# | DRAWS         | precision of p, milliseconds | at p = 0.025 precise to 0.003   | permutation.EXCHANGES   |
 LISTED_ORDERS: Final = 5040
 DRAWS: Final = 9999
 _ROUNDING: Final = 1e-12

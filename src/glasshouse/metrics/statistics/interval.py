@@ -142,7 +142,7 @@ def paired_gain(
     then too high. The upper end is the higher one of this and :func:`mean_interval`.
 
     Where all differences are equal, the spread cannot be estimated and a sign test decides: from 6 victims
-    on, an equal positive gain on all of them is above 0 (2^-6 < .025); below that the interval extends to 0.
+    on, an equal positive gain on all of them is above 0 (2^-6 < 0.025); below that the interval extends to 0.
 
     Args:
         values: ``(n,)``, one per victim, the metric's unit.
@@ -180,7 +180,7 @@ def paired_gain(
 def with_unseen(interval: Interval, values: ArrayLike, *, most: float, upper: bool = True) -> Interval:
     """The interval of a mean with the end that leaks moved to where victims like none of those seen put it.
 
-    Of n victims, at most a share of 1 - .025^(1/n) of all victims leaks more than the worst of them, at
+    Of n victims, at most a share of 1 - 0.025^(1/n) of all victims leaks more than the worst of them, at
     97.5 % confidence, and how much more is unknown. Where a tenth of all victims is rebuilt exactly, four in
     ten samples of 8 victims show none, and any interval from their spread alone misses the mean. Where some
     of the n are nearer to ``most`` than to the median, the exact upper end of their share counts likewise.
@@ -221,7 +221,7 @@ def with_unseen(interval: Interval, values: ArrayLike, *, most: float, upper: bo
 def gain_p_value(values: ArrayLike, null_values: ArrayLike, *, higher_leaks: bool = True) -> float:
     """One-sided p-value of "the mean gain is not above 0".
 
-    Below .025 exactly where the interval of :func:`paired_gain` is above 0.
+    Below 0.025 exactly where the interval of :func:`paired_gain` is above 0.
 
     Args:
         values: ``(n,)``, one per victim.

@@ -19,13 +19,13 @@ from glasshouse.metrics.statistics.distributions import student_quantile, studen
 from glasshouse.rng import Rng
 
 EXCHANGES = 9999
-"""Random permutations where they cannot all be enumerated: a p-value of .025 is then precise to .003."""
+"""Random permutations where they cannot all be enumerated: a p-value of 0.025 is then precise to 0.003."""
 LISTED = 5000
 """Up to this many distinct outcomes all are enumerated, and the p-value is exact."""
 FEW_RUNS = 4
 """From this many runs on, an interval accounts for the variance between runs; a test does from 2 on."""
 SIGNED_RUNS = 6
-"""From this many runs on, flipping the signs of their gains can reach .025."""
+"""From this many runs on, flipping the signs of their gains can reach 0.025."""
 
 _MOST_SIGNS = 14
 """Above this many runs Student's t needs no help, and there are too many signs to list."""
@@ -44,7 +44,7 @@ class GuessTest:
 
     Attributes:
         p: one-sided p-value of "no better than chance".
-        low: lower end of the gain over chance; above 0 exactly where ``p`` is below .025.
+        low: lower end of the gain over chance; above 0 exactly where ``p`` is below 0.025.
     """
 
     p: float

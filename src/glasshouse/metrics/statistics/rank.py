@@ -11,7 +11,7 @@ from glasshouse.errors import BadValue, Undefined
 __all__ = ["FEWEST", "Rank", "rank_of", "rank_p_value"]
 
 FEWEST = 199
-"""Held-out examples: the smallest p-value is then .005, which Holm leaves below .05 for up to 9 victims."""
+"""Held-out examples: the smallest p-value is then 0.005, which Holm leaves below 0.05 for up to 9 victims."""
 ALPHA = 0.05
 """Family-wise error rate over all victims: the chance that any is named although nothing leaked."""
 

@@ -5,8 +5,8 @@
 * a share minus a chance level that is known exactly: :func:`share_gain`;
 * a gain of shares, paired by victim: :func:`paired_share_gain`.
 
-Each gain has its one-sided p-value (``share_p_value``, ``paired_share_p_value``): below .025 where the gain's
-95 % interval lies above 0.
+Each gain has its one-sided p-value (``share_p_value``, ``paired_share_p_value``): below 0.025 where the
+gain's 95 % interval lies above 0.
 
 None of these intervals has width 0.
 """

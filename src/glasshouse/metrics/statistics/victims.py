@@ -33,9 +33,9 @@ __all__ = ["ALPHA", "NAMED", "NamedVictims", "Question", "exchangeable", "heldou
 # | number  | what it trades                        | which measurement set it              | where repeated |
 # |---------|---------------------------------------|---------------------------------------|----------------|
 # | ALPHA   | victims that count as come out        | the share of false leaks elsewhere    | docs/result.md |
-# | NAMED   | false names, names; the worst of three| false names stay below .03 at this q  | docs/result.md |
+# | NAMED   | false names, names; the worst of three| false names stay below 0.03 at this q | docs/result.md |
 # |         | ranks makes it conservative           |                                       |                |
-# | BY_CLAIM| the same where claims are compared    | at .05 nobody was spared: .09 false   | docs/result.md |
+# | BY_CLAIM| the same where claims are compared    | at 0.05 nobody was spared: 0.09 false | docs/result.md |
 # |         | alone: one rank, so none of that      | names of 50 brighter victims          |                |
 # | SPREAD  | false names under shift, power at few | with 2 others the spread's luck takes | tests/verdicts |
 # |         | claims                                | four fifths of all names              |                |
@@ -112,7 +112,7 @@ def name_victims(  # noqa: PLR0913 - one table, and what its rows and columns ar
             and on every held-out example ``(n, M)``. With it a victim whose stratum holds too few held-out
             examples is compared with all of them, by the lead over that guess too.
         question: which correction for the number of victims.
-        shift_p: of :func:`exchangeable`; below .05 claims alone are compared.
+        shift_p: of :func:`exchangeable`; below 0.05 claims alone are compared.
 
     Raises:
         BadValue: shapes do not fit, or a score is not finite.

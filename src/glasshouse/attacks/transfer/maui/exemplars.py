@@ -6,8 +6,8 @@ example from the mean (Fisher's direction of that example against all others) co
 Units are chosen one by one, to cover examples that activate few units so far.
 
 With N units that pass a share 1/B each, an example activates one unit on average and is alone there with
-probability 1/e. If its number of units is Poisson, 1 - exp(-1/e) = .31 of a batch leak; if it is exactly one,
-1/e = .37: an even distribution is the possible gain.
+probability 1/e. If its number of units is Poisson, 1 - exp(-1/e) = 0.31 of a batch leak; if it is exactly
+one, 1/e = 0.37: an even distribution is the possible gain.
 
 Shape letters: n examples, D features, N units.
 """
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from glasshouse.errors import BadValue
 
-_RIDGE = 1.0  # ridge on the covariance, in mean feature variances; .3 to 10 work equally well
+_RIDGE = 1.0  # ridge on the covariance, in mean feature variances; 0.3 to 10 work equally well
 _WIDER = 4.0  # factor on shares when units are compared, so that single examples weigh less
 _SHARED = -math.log(1 - math.exp(-1))  # an example that a unit passes remains unread with probability 1 - 1/e
 
