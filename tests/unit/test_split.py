@@ -8,7 +8,7 @@ from torch import nn
 
 from glasshouse.attacks.parts.matching import distance as matching
 from glasshouse.attacks.parts.matching.distance import objective
-from glasshouse.attacks.parts.matching.split import Pieces, Split, joined_by
+from glasshouse.attacks.parts.matching.split import Pieces, Split, joined_by, mixed_by
 from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import replica
 from glasshouse.errors import BadValue
@@ -125,3 +125,20 @@ def test_a_batch_norm_that_uses_its_batch_is_refused_by_name(monkeypatch, caplog
     assert whole.isfinite().all()
     assert "matched whole" in caplog.text
     assert "(BatchNorm2d) normalises with the statistics of the batch" in caplog.text
+
+
+class Centred(nn.Module):
+    """Takes the mean of its batch off, as no layer that is known by name does."""
+
+    def forward(self, inputs):
+        return inputs - inputs.mean(0, keepdim=True)
+
+
+def test_statistics_of_the_batch_by_hand_are_found_by_running_the_network():
+    inputs, labels = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(6)), torch.arange(4)
+    plain = nn.Sequential(nn.Flatten(), nn.Linear(192, 5))
+    mixing = nn.Sequential(nn.Flatten(), Centred(), nn.Linear(192, 5))
+    assert joined_by(mixing) == ""
+    assert "layer '1' (Centred)" in mixed_by(mixing, inputs, labels)
+    assert mixed_by(plain, inputs, labels) == ""
+    assert mixed_by(plain, inputs, torch.rand(4, 5).softmax(1)) == ""

@@ -5,6 +5,7 @@ import inspect
 import json
 import shutil
 import typing
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ from glasshouse.audit.scoring.truth import rotate_victims
 from glasshouse.errors import BadFile
 from glasshouse.scenario.load import from_dict
 from glasshouse.store import read_tensors, write_tensors
+from glasshouse.tensors import copy_to
 from glasshouse.transcript.cut import cut
 from glasshouse.transcript.view import View
 
@@ -63,7 +65,7 @@ def words(value: object) -> list[str]:
         return []
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return [w for f in dataclasses.fields(value) for w in [f.name, *words(getattr(value, f.name))]]
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return [w for k, v in value.items() for w in [*words(k), *words(v)]]
     if isinstance(value, (list, tuple, frozenset)):
         return [w for v in value for w in words(v)]
@@ -74,6 +76,12 @@ def words(value: object) -> list[str]:
 def view(case: Case, group: Path) -> View:
     records = vars(adversary_side(str(group)))
     return cut(**records, threat=threat_of(from_dict(case.raw)), rounds=(0,), client=1)
+
+
+def test_content_an_attack_gets_plain_tensors_and_no_reader_of_a_file(view):
+    (update,) = copy_to(view, "cpu").rounds[0].updates.values()
+    assert type(update.tensors) is dict
+    assert update.tensors
 
 
 def test_content_a_view_names_neither_seed_nor_path_nor_scenario_nor_defence(case, view, group):

@@ -23,7 +23,7 @@ from glasshouse.attacks.parts.matching import transforms
 from glasshouse.attacks.parts.matching.ghost import Ghost, supports
 from glasshouse.attacks.parts.matching.ghost_layers import Form
 from glasshouse.attacks.parts.matching.plain import Plain
-from glasshouse.attacks.parts.matching.split import ROOM, Pieces, Split, joined_by
+from glasshouse.attacks.parts.matching.split import ROOM, Pieces, Split, mixed_by
 from glasshouse.attacks.parts.matching.targets import Moments
 from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import Replica
@@ -188,7 +188,7 @@ class Fitting:
 
     def _fitting(self, inputs: Tensor, targets: Tensor) -> "Engine | Split":
         """The engine for one candidate (B, ...), from the bytes that one of its images takes."""
-        if reason := joined_by(self._model):
+        if reason := mixed_by(self._model, inputs, targets):
             LOG.info("a candidate is matched whole, whatever memory it takes: %s", reason)
             return self._whole
         received = {name: self._received[name] for name in self._targets[0]}

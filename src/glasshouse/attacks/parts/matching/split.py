@@ -23,7 +23,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from glasshouse.attacks.parts.matching.ghost_layers import explicit
 from glasshouse.attacks.parts.matching.targets import Moments, moments
-from glasshouse.errors import BadValue
+from glasshouse.errors import BadValue, Inapplicable
+from glasshouse.examples import Batch
+from glasshouse.federation.defenses.independence import check_independence
 from glasshouse.interfaces import task_of
 
 ROOM: Final = 0.45
@@ -31,8 +33,23 @@ ROOM: Final = 0.45
 for a ResNet-18 at 224 pixels: benchmarks/split.py)."""
 
 
+def mixed_by(model: nn.Module, inputs: Tensor, targets: Tensor) -> str:
+    """What makes these examples (B, ...) influence each other, in words; empty: none does when tried.
+
+    Names what :func:`joined_by` knows; a network's own computations over the batch are found by running it.
+    """
+    if reason := joined_by(model):
+        return reason
+    batch = Batch(inputs=inputs.detach(), labels=targets.detach())
+    try:
+        check_independence(model, batch, subject="a candidate in pieces", sizes=(2, len(batch)))
+    except Inapplicable as error:
+        return error.got
+    return ""
+
+
 def joined_by(model: nn.Module) -> str:
-    """What makes examples of a batch influence each other, in words; empty: nothing does.
+    """The layer or loss that is known to join the examples of a batch, in words; empty: none is.
 
     Examples:
         >>> joined_by(nn.BatchNorm2d(4).eval()), joined_by(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
