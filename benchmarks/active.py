@@ -63,14 +63,15 @@ def play_out(
         clients: number of clients.
         arguments: arguments of the model.
         seed: seed of the federation.
-        how: ``model`` (a registered name), ``rounds``, ``auxiliary`` (a batch), ``defenses``, fields of
-            ``wire.Terms``.
+        how: ``model`` (a registered name) or ``architecture``, ``rounds``, ``auxiliary`` (a batch),
+            ``defenses``, fields of ``wire.Terms``.
     """
     defenses = tuple(how.pop("defenses", ()))
     grants, rounds = Grants(auxiliary=how.pop("auxiliary", None)), how.pop("rounds", 1)
     each = len(private) // clients
     shape = tuple(private.inputs.shape[1:])
-    architecture = Architecture.of(how.pop("model", "mlp"), shape, 10, arguments)
+    pictures = Architecture.of(how.pop("model", "mlp"), shape, 10, arguments) if len(shape) == 3 else None
+    architecture = how.pop("architecture", pictures)
     fields: dict[str, Any] = {"protocol": "fedsgd", "sends": "gradient", "batch_size": each, **how}
     terms = Terms(architecture=architecture, clients=clients, cohort=clients, **fields)
     rng = Rng.root(seed, salt="benchmark")

@@ -369,6 +369,7 @@ PAGES: dict[str, tuple[Piece, ...]] = {
     "tables": (
         about(115, "audit", "reproduce/census.toml"),
         about(45, "trees", "rows", *CENSUS),
+        about(20, "slabs", "--guard", *CENSUS),
     ),
     "trees": (
         about(30, "trees", "counts", *CENSUS),

@@ -120,6 +120,7 @@ CASES: Mapping[str, Case] = {
     "tag": Case(settings={"search": {"iterations": 3, "restarts": 2}}, toy=TEXT, auxiliary=SENTENCES),
     "embedding_rows": Case(toy=TEXT),
     "projres": Case(kind="run", toy=TEXT, challenge=KNOWN),
+    "vgia": Case(kind="crafted", toy={"table": TABLE, "arguments": {"hidden": "48,8"}, "examples": 4}),
     "double_span": Case(view=of_gradient),
     "tableak": Case(settings={"members": 2, "iterations": 3}, view=of_gradient),
     "leaf_algebra": Case(view=of_trees),

@@ -189,6 +189,14 @@ class AttackedToy:
     toy: Toy
 
 
+def _auxiliary_of(table: Row | None) -> Batch:
+    """Random rows of a table with two classes; random images without one."""
+    if table is None:
+        return AUXILIARY
+    rows = table.probes(len(AUXILIARY), torch.Generator().manual_seed(5))
+    return Batch(inputs=rows, labels=AUXILIARY.labels % 2)
+
+
 def play_attacked(attack: ActiveAttack, **settings: Any) -> AttackedToy:
     """Let ``attack`` craft the model of round 0 and run; with a secure sum unless ``settings`` disable it.
 
@@ -201,7 +209,7 @@ def play_attacked(attack: ActiveAttack, **settings: Any) -> AttackedToy:
     settings = {"secure_sum": True, "weighting": "size", **settings}
     honest = toy(**settings)
     terms = honest.setting.terms
-    grants = Grants(auxiliary=AUXILIARY)
+    grants = Grants(auxiliary=_auxiliary_of(settings.get("table")))
     pending = Broadcast(round=0, architecture=terms.architecture, tensors=honest.setting.start)
     before = View(
         terms=terms, threat=Threat(), rounds=(RoundView(round=0, broadcast=pending),), grants=grants
