@@ -45,9 +45,15 @@ CHAINS: Final[dict[str, list[tuple[str, dict[str, Any]]]]] = {
     "perturbed": [("soteria", {"share": 0.8, "loss": "perturbed"})],
 }
 LATENT: Final = 64
-TRAINING: Final = GeneratorTraining(
-    width=16, steps=3000, batch_size=64, learning_rate=1e-3, critic_steps=2, mirror=True
-)
+GENERATORS: Final = {
+    "small": GeneratorTraining(
+        width=16, steps=3000, batch_size=64, learning_rate=1e-3, critic_steps=2, mirror=True
+    ),
+    "preset": GeneratorTraining(
+        width=32, steps=8000, batch_size=64, learning_rate=5e-4, critic_steps=2, mirror=True
+    ),
+}
+"""How the generator is trained: cheaply, or as in the preset ``ggl-lfw``."""
 EACH: Final = 8
 """People of one network."""
 FIRST: Final = 2000
@@ -110,12 +116,11 @@ def sent(data: Faces, victim: Batch, *, network: int, defence: str, stream: Rng)
     return View(terms=terms, threat=Threat(), rounds=(seen,), grants=grants)
 
 
-def attacked(data: Faces, *, network: int, person: int, defence: str, search: LatentSearch) -> dict[str, Any]:
+def attacked(data: Faces, attack: GGL, *, network: int, person: int, defence: str) -> dict[str, Any]:
     """One attack: how many of 49 others are as near to its image as the victim, and to images of guesses."""
     victim = data.victims.pick(torch.tensor([network * EACH + person]))
     number = network * 100 + person
     view = sent(data, victim, network=network, defence=defence, stream=Rng.root(FIRST + number))
-    attack = GGL(latent=LATENT, training=TRAINING, search=search, average=search.restarts > 1, restore=False)
     started = time.process_time()
     claim, finding, draws = attack.run(view, rng=Rng.root(FIRST * 10 + number))
     assert isinstance(claim, Reconstruction)
@@ -187,10 +192,14 @@ def main() -> None:
     parser.add_argument("--networks", type=int, default=8)
     parser.add_argument("--people", type=int, default=EACH, help="of each network, at most 8")
     parser.add_argument("--trials", type=int, default=1, help="of each attack; the mean image is claimed")
+    parser.add_argument("--evaluations", type=int, default=600, help="of each trial")
+    parser.add_argument("--generator", choices=list(GENERATORS), default="small")
     settings = parser.parse_args()
     prepare_process()
     torch.set_num_threads(1)
-    search = LatentSearch(population=24, evaluations=600, restarts=settings.trials)
+    search = LatentSearch(population=24, evaluations=settings.evaluations, restarts=settings.trials)
+    training = GENERATORS[settings.generator]
+    attack = GGL(latent=LATENT, training=training, search=search, average=search.restarts > 1, restore=False)
     file: Path = settings.out / "attacks.jsonl"
     settings.out.mkdir(parents=True, exist_ok=True)
     lines = [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
@@ -200,7 +209,7 @@ def main() -> None:
         if key in done:
             continue
         data = faces() if data is None else data
-        done[key] = attacked(data, network=key[2], person=key[1], defence=key[0], search=search)
+        done[key] = attacked(data, attack, network=key[2], person=key[1], defence=key[0])
         with file.open("a") as kept:
             kept.write(json.dumps(done[key]) + "\n")
     for defence in settings.defences:
