@@ -24,13 +24,17 @@ LISTS := cyclonedx-bom==7.5.0 pip-licenses==5.5.5
 SINGLE := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .DELETE_ON_ERROR:
-.PHONY: audit test slow mutants lint format bench results docs dist vulnerable release install freeze clean
+.PHONY: audit test integration slow mutants lint format bench results docs dist vulnerable release install freeze clean
 
 audit: .venv/.core
 	$(BIN)/glasshouse audit quickstart $(if $(OUT),--out $(OUT)) $(ARGS)
 
 test: .venv/.all
-	$(SINGLE) $(BIN)/python -m pytest -q -n $(JOBS) $(ARGS)
+	$(SINGLE) $(BIN)/python -m pytest -q -n $(JOBS) -m "not slow and not integration" $(ARGS)
+
+# Whole audits, deployments of Flower and FLARE, installed packages, a browser.
+integration: .venv/.all
+	$(SINGLE) $(BIN)/python -m pytest -q -n $(JOBS) -m "integration and not slow" $(ARGS)
 
 slow: .venv/.all
 	$(SINGLE) $(BIN)/python -m pytest -q -n $(JOBS) -m slow $(ARGS)

@@ -29,6 +29,8 @@ from xdist.scheduler import LoadScopeScheduling  # noqa: E402
 collect_ignore = ["tests/integrations/flare_job"]  # a job of its own, with modules beside each other
 IN_CI = bool(os.environ.get("GLASSHOUSE_CI"))
 MAY_SKIP_IN_CI = re.compile(r"shared/data|torchvision|'vision'|\bCUDA\b|\bGPU\b|\bMPS\b")
+INTEGRATION = ("browser", "first_hour", "integrations", "plugins", "wall")
+"""Folders whose tests run whole audits, deployments, packages or pages: between a unit and a slow test."""
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 # Timing on a shared machine says nothing about the code; in CI the same examples run each time.
@@ -69,6 +71,14 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
         return None
     needs_it = re.search(r"^\s*(import|from) torchvision", collection_path.read_text(), re.MULTILINE)
     return True if needs_it else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of the folders above, before they are chosen by marker."""
+    for item in items:
+        if item.path.parent.name in INTEGRATION:
+            item.add_marker("integration")
 
 
 @pytest.hookimpl(wrapper=True)

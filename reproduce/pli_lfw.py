@@ -129,8 +129,9 @@ def attack(arguments: argparse.Namespace) -> None:
                 continue
             started = time.time()
             networks = arguments.jobs > 1 and task.attack == "pli"
-            more = f'{{"processes": {arguments.jobs}, ' if networks else "{"
-            run_attack(replace(task, arguments=more + task.arguments[1:]))
+            more = {"processes": arguments.jobs} if networks else {}
+            plugin = task.plugin.model_copy(update={"arguments": {**task.plugin.arguments, **more}})
+            run_attack(replace(task, plugin=plugin))
             print(f"{named(folder)}, {label}: {time.time() - started:.0f} s on the clock", flush=True)
 
 

@@ -50,7 +50,7 @@ EDITS: Final = {
     ),
     "card's arguments win over the audit's": Edit(
         file="audit/scoring/judging/control.py",
-        old='[{"name": task.attack, **json.loads(task.arguments)}]',
+        old='[{"name": task.attack, **deepcopy(task.plugin.arguments)}]',
         new='[{"name": task.attack}]',
         test="tests/unit/test_control.py::test_an_audit_believes_only_attacks_that_pass_their_control",
     ),

@@ -17,6 +17,7 @@ from glasshouse.audit.attacking.needs import threat_of
 from glasshouse.audit.simulation.group import Group, simulate
 from glasshouse.errors import Inapplicable, NotInstalled
 from glasshouse.scenario.load import load, write_resolved
+from glasshouse.scenario.table import Plugin
 from glasshouse.wire import Architecture
 
 IMAGENET = Architecture.of("resnet18", (3, 32, 32), 1000)
@@ -116,8 +117,9 @@ def recorded(tmp_path, monkeypatch):
     return AttackTask(
         folder=str(tmp_path),
         out=str(tmp_path / "claims"),
-        attack="ggl",
-        arguments='{"generator": "biggan", "search": {"optimizer": "adam", "evaluations": 1}}',
+        plugin=Plugin.model_validate(
+            {"name": "ggl", "generator": "biggan", "search": {"optimizer": "adam", "evaluations": 1}}
+        ),
         threat=threat_of(scenario),
         attack_seed=0,
         unit=Unit(rounds=(0,), client=0),

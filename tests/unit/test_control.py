@@ -1,6 +1,5 @@
 """Controls from end to end: the audited settings count, and so does the plug-in's own code."""
 
-import json
 import sys
 
 import pytest
@@ -20,6 +19,7 @@ from glasshouse.errors import BadValue
 from glasshouse.scenario.axes import cells
 from glasshouse.scenario.load import from_dict, load
 from glasshouse.scenario.suite import Member, Suite
+from glasshouse.scenario.table import Plugin
 
 RAW = {
     "name": "controls",
@@ -82,7 +82,9 @@ def plugin(tmp_path, monkeypatch):
 
 
 def task(folder, attack: str, **arguments) -> ControlTask:
-    return ControlTask(key="k", attack=attack, arguments=json.dumps(arguments), folder=str(folder))
+    return ControlTask(
+        key="k", plugin=Plugin.model_validate({"name": attack, **arguments}), folder=str(folder)
+    )
 
 
 def test_an_audit_believes_only_attacks_that_pass_their_control(tmp_path):

@@ -1,6 +1,5 @@
 """GGL gains over a random draw of its own generator where an update mixes several images or several steps."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from glasshouse.metrics.match import assign, mse_table
 from glasshouse.metrics.statistics.interval import paired_gain
 from glasshouse.rng import Rng
 from glasshouse.scenario.load import load, write_resolved
+from glasshouse.scenario.table import Plugin
 from glasshouse.truth.record import read_truth
 
 VICTIMS, GUESSES = 6, 8
@@ -40,8 +40,7 @@ def errors(place, sets):
         task = AttackTask(
             folder=str(place),
             out=str(place / f"claims-{client}"),
-            attack="ggl",
-            arguments=json.dumps({**scenario.attacks[0].arguments, **SEARCH}),
+            plugin=Plugin.model_validate({"name": "ggl", **scenario.attacks[0].arguments, **SEARCH}),
             threat=threat_of(scenario),
             attack_seed=0,
             unit=Unit(rounds=(0,), client=client),

@@ -39,10 +39,10 @@ def problems(**arguments):
 
 
 def test_a_table_becomes_the_dataclass():
-    assert attack_of("trained", {"training": {"steps": 5}, "restarts": 2}) == Trained(
-        training=Training(steps=5, schedule="cosine"), restarts=2
-    )
-    assert attack_of("trained", {}) == Trained()
+    assert attack_of(
+        Plugin.model_validate({"name": "trained", "training": {"steps": 5}, "restarts": 2})
+    ) == Trained(training=Training(steps=5, schedule="cosine"), restarts=2)
+    assert attack_of(Plugin(name="trained")) == Trained()
 
 
 def test_all_arguments_with_their_values_by_path():

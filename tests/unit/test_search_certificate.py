@@ -1,6 +1,5 @@
 """Was the search finished? Called so where it was, and only there; what the judge learns stays with it."""
 
-import json
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +27,7 @@ from glasshouse.results.records import Control
 from glasshouse.results.strength import Search
 from glasshouse.rng import Rng
 from glasshouse.scenario.load import from_dict, write_resolved
+from glasshouse.scenario.table import Plugin
 from glasshouse.testing.toys import toy
 from glasshouse.truth.record import Truth, Used
 from glasshouse.wire import Batch
@@ -56,13 +56,13 @@ def federation(tmp_path_factory):
 
 def tasks(federation, out: Path, victims: int = VICTIMS, *, iterations, **arguments) -> list[AttackTask]:
     folder, scenario = federation
+    settings = {"search": {"restarts": 1, "iterations": iterations}, **arguments}
     units = units_of(InvertingGradients(), folder, victims=victims, attacked=frozenset({0}))
     return [
         AttackTask(
             folder=str(folder),
             out=str(out / unit.name),
-            attack="inverting_gradients",
-            arguments=json.dumps({"search": {"restarts": 1, "iterations": iterations}, **arguments}),
+            plugin=Plugin.model_validate({"name": "inverting_gradients", **settings}),
             threat=threat_of(scenario),
             attack_seed=0,
             unit=unit,
@@ -144,7 +144,7 @@ class Remembers:
 
 def use(monkeypatch, attack):
     for module in (call, certificate):
-        monkeypatch.setattr(module, "attack_of", lambda name, arguments: attack)
+        monkeypatch.setattr(module, "attack_of", lambda plugin: attack)
 
 
 def test_what_a_loss_remembers_ends_with_its_process(federation, tmp_path, monkeypatch):

@@ -61,7 +61,7 @@ class PreparedAttack:
         Raises:
             Inapplicable: the attack cannot run on this view; the error names what it needs.
         """
-        plugin = attack_of(self.name, self.settings)
+        plugin = attack_of(Plugin.model_validate(freeze({**self.settings, "name": self.name})))
         answer: tuple[Claim, ...] | Refusal | None = find_refusal(
             plugin, self.name, view.threat, view.grants, view.terms
         )

@@ -1,6 +1,5 @@
 """The plan of a run: its cells, the groups of each, and every call of an attack."""
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,15 +112,14 @@ def group_tasks(scenario: Scenario, group: Group, device: str) -> Iterator[Attac
         return
     known = read_truth(folder / "truth").used if scenario.captured else ()
     for position, spec in enumerate(scenario.attacks):
-        attack = attack_of(spec.name, spec.arguments)
+        attack = attack_of(spec)
         if group.active != federation_of(scenario, position):
             continue
         for unit in units_of(attack, folder, victims=group.victims, attacked=attacked, existing=known):
             yield AttackTask(
                 folder=group.folder,
                 out=str(folder / "claims" / attack_key(position, spec) / unit.name),
-                attack=spec.name,
-                arguments=json.dumps(spec.arguments),
+                plugin=spec,
                 threat=threat_of(scenario),
                 attack_seed=scenario.attack_seed,
                 unit=unit,
@@ -136,8 +134,7 @@ def control_tasks(plans: tuple[Plan, ...], place: Path, device: str) -> list[Con
     return [
         ControlTask(
             key=key,
-            attack=spec.name,
-            arguments=json.dumps(spec.arguments, sort_keys=True),
+            plugin=spec,
             folder=str(place / digest(key)[:16]),
             device=device,
             shared=str(place / "federations"),

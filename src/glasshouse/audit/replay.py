@@ -7,7 +7,6 @@ between calls. With ``--swap`` the federations are simulated anew with other pri
 them.
 """
 
-import json
 import os
 import pickle
 import secrets
@@ -132,7 +131,7 @@ def _run_apart(tasks: Sequence[AttackTask], hide: Sequence[Path], place: Path) -
     (place / "stage").mkdir()
     first = tasks[0]
     cache = [str(cache_folder())]
-    foreign = is_foreign(attack_of(first.attack, json.loads(first.arguments)))
+    foreign = is_foreign(attack_of(first.plugin))
     orders = {
         "seal": True,
         "stage": str(place / "stage"),
@@ -195,8 +194,7 @@ def _tasks(group: Path, source: Path, attack: str, copy: Path, trust_factory: bo
                 AttackTask(
                     folder=str(copy),
                     out=str(copy / "claims" / key / path.parent.name),
-                    attack=spec.name,
-                    arguments=json.dumps(spec.arguments),
+                    plugin=spec,
                     threat=threat_of(scenario),
                     attack_seed=scenario.attack_seed,
                     unit=Unit.named(path.parent.name),

@@ -5,7 +5,6 @@ on the number of processes, so that the claims are the same for any. Each victim
 separately. An interrupted piece is run again as a whole; outcomes that it has written are kept.
 """
 
-import json
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -26,6 +25,7 @@ from glasshouse.audit.log import collect_notes
 from glasshouse.errors import BadFile, GlasshouseError
 from glasshouse.process import flushed_subnormals
 from glasshouse.rng import Rng
+from glasshouse.scenario.table import Plugin
 from glasshouse.tensors import copy_to
 from glasshouse.transcript.cut import cut
 from glasshouse.transcript.files import (
@@ -50,8 +50,7 @@ class AttackTask:
     Attributes:
         folder: contains ``transcript/ own/ grants/ adversary/``.
         out: folder of the outcome.
-        attack: registered name of the plug-in.
-        arguments: its settings, as JSON.
+        plugin: the attack's registered name, with its settings.
         threat: what the adversary sees and may change.
         attack_seed: root seed of its random streams.
         unit: what the call is about.
@@ -63,14 +62,18 @@ class AttackTask:
 
     folder: str
     out: str
-    attack: str
-    arguments: str
+    plugin: Plugin
     threat: Threat
     attack_seed: int
     unit: Unit
     device: str = "cpu"
     trust_factory: bool = False
     uninformed: bool = True
+
+    @property
+    def attack(self) -> str:
+        """The attack's registered name."""
+        return self.plugin.name
 
 
 Piece = tuple[AttackTask, ...]
@@ -121,7 +124,7 @@ def run_attack(task: AttackTask) -> str:
     if is_finished(out):
         return task.out
     side = adversary_side(task.folder, trust_factory=task.trust_factory)
-    attack = attack_of(task.attack, json.loads(task.arguments))
+    attack = attack_of(task.plugin)
     refusal = find_refusal(attack, task.attack, task.threat, side.grants, side.transcript.terms)
     started = time.process_time()
     outcome = Outcome(refusal=refusal)
@@ -254,7 +257,7 @@ def pieces(tasks: Iterable[AttackTask]) -> list[Piece]:
     """Group ``tasks`` that can share a batch, keeping their order."""
     groups: dict[tuple[object, ...], list[AttackTask]] = {}
     for task in tasks:
-        place = (task.folder, str(Path(task.out).parent), task.attack, task.arguments, task.unit.rounds)
+        place = (task.folder, str(Path(task.out).parent), task.unit.rounds)
         groups.setdefault(place, []).append(task)
     result: list[Piece] = []
     for every in groups.values():
@@ -264,7 +267,7 @@ def pieces(tasks: Iterable[AttackTask]) -> list[Piece]:
 
 
 def _victims_at_once(task: AttackTask) -> int:
-    attack = attack_of(task.attack, json.loads(task.arguments))
+    attack = attack_of(task.plugin)
     if task.unit.client is None or not isinstance(attack, TogetherAttack) or not attack.shares:
         return 1
     lines = read_index(Path(task.folder) / "transcript")
@@ -298,7 +301,7 @@ def _claims_together(piece: Piece) -> tuple[tuple[Claim, ...], ...]:
     """The checked claims about every unit; empty if the units must be attacked alone."""
     first = piece[0]
     side = adversary_side(first.folder, trust_factory=first.trust_factory)
-    attack = attack_of(first.attack, json.loads(first.arguments))
+    attack = attack_of(first.plugin)
     assert isinstance(attack, TogetherAttack)
     if find_refusal(attack, first.attack, first.threat, side.grants, side.transcript.terms) is not None:
         return ()

@@ -1,9 +1,9 @@
 """Create attacks, count their calls, and explain why a setting rules one out: for ``run`` and ``check``."""
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from functools import lru_cache
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from glasshouse.attacks.base import Attack, Claim, Needs
 from glasshouse.attacks.budget import Budget
@@ -22,9 +22,9 @@ DATA_OF: Final = {"auxiliary": " (and data.auxiliary)", "challenge": " (and data
 """The settings of data without which a grant is empty, in words."""
 
 
-def attack_of(name: str, arguments: Mapping[str, Any]) -> Attack:
+def attack_of(plugin: Plugin) -> Attack:
     """The attack with its settings."""
-    attack: Attack = create(load("attacks", name), arguments)
+    attack: Attack = create(load("attacks", plugin.name), plugin.arguments)
     return attack
 
 

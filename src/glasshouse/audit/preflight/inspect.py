@@ -243,7 +243,7 @@ def refusal_in(outlook: Outlook, attack: Plugin) -> Refusal | None:
 
 
 def _on_model(plugin: Plugin, network: Architecture) -> Refusal | None:
-    attack = attack_of(plugin.name, plugin.arguments)
+    attack = attack_of(plugin)
     if not isinstance(attack, ModelBound) or fault_of(network) is not None:
         return None
     try:

@@ -67,7 +67,7 @@ def illustrate(
                 key=attack_key(i, attack),
                 label=attack.label or attack.name,
                 settings=_settings("attacks", attack),
-                attack=attack_of(attack.name, attack.arguments),
+                attack=attack_of(attack),
                 groups=tuple(_group(scenario, federations[run.folder], run) for run in runs[i]),
                 findings=tuple(findings[i]),
             )

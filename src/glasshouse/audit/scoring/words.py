@@ -107,7 +107,7 @@ def _metric_card(plugin: Plugin) -> MetricCard:
 def threat_card(scenario: Scenario, cells: Sequence[CellResult]) -> ThreatCard:
     """The card of one scenario; the states of its policy's limits are reported separately (``policy``)."""
     facts = cells[0].facts if cells else None
-    attacks = [attack_of(a.name, a.arguments) for a in scenario.attacks]
+    attacks = [attack_of(a) for a in scenario.attacks]
     malicious = "manipulates what it sends (malicious)"
     conduct = malicious if scenario.threat.changes else "only reads (honest-but-curious)"
     return ThreatCard(

@@ -189,7 +189,7 @@ def _crafting(group: Group, scenario: Scenario, built: Built, log: Log) -> "_Cra
     if group.active is None:
         return None
     spec = scenario.attacks[group.active]
-    attack = attack_of(spec.name, spec.arguments)
+    attack = attack_of(spec)
     grants = collect_grants(built, log.transcript(), {})
     if refusal := find_refusal(attack, spec.name, built.threat, grants, built.setting.terms):
         return refusal

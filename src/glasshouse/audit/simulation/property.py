@@ -48,7 +48,7 @@ def with_members(setting: Setting, members: int, *, rng: Rng) -> tuple[Setting, 
 
 def data_properties(scenario: Scenario) -> tuple[DataProperty, ...]:
     """The properties of clients' data that attacks infer."""
-    attacks = (attack_of(one.name, one.arguments) for one in scenario.attacks)
+    attacks = (attack_of(one) for one in scenario.attacks)
     asked = (attack.data_property for attack in attacks if isinstance(attack, AsksDataProperty))
     return tuple(one for one in asked if one is not None)
 

@@ -192,21 +192,24 @@ def _record(model: nn.Module, own: Own, trained: Mapping[str, Tensor], *, balanc
         trace(model, some.inputs, some.targets, goals=_goals_on(some, balanced=balanced))
         for some in own.parts(TOGETHER)
     ]
-    names = [[one.name for one in layers] for layers in parts]
-    if any(names[0] != other for other in names):
+    names = [one.name for one in parts[0]]
+    if any(names != [one.name for one in other] for other in parts[1:]):
         return []
     joined = []
     for calls in zip(*parts, strict=True):
         one = calls[0]
         is_its_own = trained.get(one.named("weight")) is one.layer.weight
-        whole = all(len(c.inputs) == len(c.pulls) for c in calls) and one.pulls.ndim > 1
-        is_whole = whole and sum(len(c.inputs) for c in calls) == len(own)
-        if names[0].count(one.name) > 1 or not is_its_own or not is_whole:
-            continue
-        if len({c.inputs.shape[1:] for c in calls}) == 1:
-            inputs, pulled = (torch.cat([getattr(c, part) for c in calls]) for part in ("inputs", "pulls"))
-            joined.append(replace(one, inputs=inputs, pulls=pulled))
+        if is_its_own and names.count(one.name) == 1 and _are_whole(calls, len(own)):
+            inputs, pulls = torch.cat([c.inputs for c in calls]), torch.cat([c.pulls for c in calls])
+            joined.append(replace(one, inputs=inputs, pulls=pulls))
     return joined
+
+
+def _are_whole(calls: Sequence[LayerTrace], examples: int) -> bool:
+    """Whether a layer's calls have an input and a pull of every example, all of one shape."""
+    if any(len(c.inputs) != len(c.pulls) or c.inputs.shape[1:] != calls[0].inputs.shape[1:] for c in calls):
+        return False
+    return calls[0].pulls.ndim > 1 and sum(len(c.inputs) for c in calls) == examples
 
 
 def _goals_on(some: Own, *, balanced: bool) -> Callable[[nn.Module], Tensor]:

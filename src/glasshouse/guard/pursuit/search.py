@@ -8,6 +8,7 @@ because what a server's rows share is their hyperplane, and their outgoing weigh
 Shape letters: N examples, R rows, r rows of a block, k subtracted rows, C read-outs, w rows in each.
 """
 
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -103,8 +104,10 @@ def _in_block(scaled: Tensor) -> ReadOuts:
     order = alike.topk(min(max(SUPPORTS), count - 1), dim=1).indices
     supports += [order[:, :k] for k in sorted({min(k, order.shape[1]) for k in SUPPORTS})]
     # Supports of one width are fitted together: for small layers the number of operations is what it costs.
-    widths = sorted({support.shape[1] for support in supports})
-    found = [_fit(columns, torch.cat([s for s in supports if s.shape[1] == width])) for width in widths]
+    of_width: dict[int, list[Tensor]] = defaultdict(list)
+    for support in supports:
+        of_width[support.shape[1]].append(support)
+    found = [_fit(columns, torch.cat(of_width[width])) for width in sorted(of_width)]
     found.append(_fixed(near[:, :1], correlation.gather(1, near[:, :1]).sign(), count))
     total = found[0]
     for more in found[1:]:

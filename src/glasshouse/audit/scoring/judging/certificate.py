@@ -9,7 +9,6 @@ that is finite, says the same of the claim both times and tells the truth from t
 Shape letters: B examples of one claim, S decoys.
 """
 
-import json
 import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -79,7 +78,7 @@ def certify_together(piece: Piece) -> list[tuple[str, tuple[Search, ...]]]:
         The units' folders, and their rows.
     """
     first = piece[0]
-    attack = attack_of(first.attack, json.loads(first.arguments))
+    attack = attack_of(first.plugin)
     claims = {task.out: _searched(read_outcome(Path(task.out))) for task in piece}
     if not isinstance(attack, SearchingAttack) or not any(claims.values()):
         return [(task.out, ()) for task in piece]

@@ -7,8 +7,8 @@ examples: an update unrelated to the victim. Both are small, run on the built-in
 other data, and are cached (decision 0086).
 """
 
-import json
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, final
@@ -58,19 +58,22 @@ class ControlTask:
 
     Attributes:
         key: names the attack with its settings.
-        attack: registered name.
-        arguments: its settings in the audit, as JSON.
+        plugin: the attack's registered name, with its settings in the audit.
         folder: where the easy setting is simulated and attacked; may be deleted afterwards.
         device: where the attack runs.
         shared: folder of federations shared by several controls; empty: this control simulates its own.
     """
 
     key: str
-    attack: str
-    arguments: str
+    plugin: Plugin
     folder: str
     device: str = "cpu"
     shared: str = ""
+
+    @property
+    def attack(self) -> str:
+        """The attack's registered name."""
+        return self.plugin.name
 
 
 def run_control(task: ControlTask) -> str:
@@ -89,8 +92,8 @@ def run_control(task: ControlTask) -> str:
         scenario = from_dict(_easy_scenario(task, easy))
     except (BadScenario, BadValue):
         return task.key  # the settings are invalid in the easy setting: no claims, so no power
-    attack = attack_of(task.attack, scenario.attacks[0].arguments)
-    if raised_effort(task.attack, json.loads(task.arguments), scenario.attacks[0].arguments):
+    attack = attack_of(scenario.attacks[0])
+    if raised_effort(task.plugin, scenario.attacks[0]):
         return task.key  # what it shows is not what the audit runs
     place = _federation_folder(task, scenario)
     place.mkdir(parents=True, exist_ok=True)
@@ -106,8 +109,7 @@ def run_control(task: ControlTask) -> str:
         AttackTask(
             folder=str(place),
             out=str(Path(task.folder) / "claims" / unit.name),
-            attack=task.attack,
-            arguments=json.dumps(scenario.attacks[0].arguments),
+            plugin=scenario.attacks[0],
             threat=threat_of(scenario),
             attack_seed=scenario.attack_seed,
             unit=unit,
@@ -138,9 +140,8 @@ def judge_control(task: ControlTask) -> tuple[str, Control | None]:
     outcomes = [read_outcome(p.parent) for p in claims]
     failed = Control(passed=False, setting=easy.get("setting", ""), n=0, metric=easy["metric"])
     if not outcomes:
-        arguments = _easy_scenario(task, easy)["attacks"][0]
-        eased = {name: value for name, value in arguments.items() if name != "name"}
-        failed = replace(failed, reason=raised_effort(task.attack, json.loads(task.arguments), eased))
+        eased = Plugin.model_validate(_easy_scenario(task, easy)["attacks"][0])
+        failed = replace(failed, reason=raised_effort(task.plugin, eased))
     result = _judge(task, easy, outcomes, failed) if outcomes else failed
     write_json(path, asdict(result))
     return task.key, result
@@ -148,7 +149,7 @@ def judge_control(task: ControlTask) -> tuple[str, Control | None]:
 
 def _federation_folder(task: ControlTask, scenario: Scenario) -> Path:
     """The folder of the easy setting's federation, which passive attacks with the same setting share."""
-    if not task.shared or attack_of(task.attack, scenario.attacks[0].arguments).needs.changes:
+    if not task.shared or attack_of(scenario.attacks[0]).needs.changes:
         return Path(task.folder)
     return Path(task.shared) / federation_digest(scenario)[:24]
 
@@ -198,19 +199,18 @@ def _easy_setting(task: ControlTask) -> Mapping[str, Any]:
     return {**easy, "metric": own.control_metric} if easy else {}
 
 
-def raised_effort(attack: str, audited: Mapping[str, Any], eased: Mapping[str, Any]) -> str:
+def raised_effort(audited: Plugin, eased: Plugin) -> str:
     """Which setting of a control asks for more effort than the audit does, in words; empty: none.
 
     More effort is a larger budget, or any larger whole number: iterations, restarts, candidates. Settings
     under which the attack cannot be built are refused elsewhere.
 
     Args:
-        attack: registered name.
-        audited: its settings in the audit.
-        eased: those in the easy setting, with what its card ``fits``.
+        audited: the attack with its settings in the audit.
+        eased: with those in the easy setting, with what its card ``fits``.
     """
     try:
-        ours, easy = attack_of(attack, dict(audited)), attack_of(attack, dict(eased))
+        ours, easy = attack_of(audited), attack_of(eased)
     except (BadScenario, BadValue):
         return ""
     budgets = [getattr(one, "budget", None) for one in (ours, easy)]
@@ -218,7 +218,7 @@ def raised_effort(attack: str, audited: Mapping[str, Any], eased: Mapping[str, A
         least, most = (getattr(budget, name, 0) for budget in budgets)
         if most > least:
             return f"its easy setting raises the effort: {name} {most} for {least}"
-    for path, value in _leaves(eased):
+    for path, value in _leaves(eased.arguments):
         before: Any = ours
         for key in path:
             before = getattr(before, key, None)
@@ -239,7 +239,7 @@ def _leaves(table: Mapping[str, Any], *above: str) -> Iterator[tuple[tuple[str, 
 
 def easy_scenario(attack: Plugin) -> Scenario | None:
     """The scenario of an attack's control; None: it has no control, or its settings are invalid there."""
-    task = ControlTask(key="", attack=attack.name, arguments=json.dumps(attack.arguments), folder="")
+    task = ControlTask(key="", plugin=attack, folder="")
     try:
         return from_dict(_easy_scenario(task, easy)) if (easy := _easy_setting(task)) else None
     except (BadScenario, BadValue):
@@ -249,7 +249,7 @@ def easy_scenario(attack: Plugin) -> Scenario | None:
 def _easy_scenario(task: ControlTask, easy: Mapping[str, Any]) -> dict[str, Any]:
     """The easy setting with the audited settings; ``fits`` replaces those without a meaning for its data."""
     scenario = _merge(EASY, easy.get("scenario", {}))
-    scenario["attacks"] = [{"name": task.attack, **json.loads(task.arguments)}]
+    scenario["attacks"] = [{"name": task.attack, **deepcopy(task.plugin.arguments)}]
     for path, value in easy.get("fits", {}).items():
         assign(scenario, f"attacks.0.{path}", value)
     return scenario
