@@ -42,7 +42,7 @@ __all__ = [
 
 Kind = Literal["gradient", "delta", "parameters", "logits", "document"]
 Place = Literal["local", "gradient", "update"]
-Stage = Literal["train", "evaluate"]
+Stage = Literal["train", "evaluate", "query"]
 Value = float | int | str | bool
 CONTROL: Final = "control."
 """How names of control variates begin, among tensors of a broadcast and untrained state of an update."""

@@ -215,6 +215,7 @@ class Survival:
         curve: share that survives each time, falling, (T,); None: a table.
         patients: n at the start.
         digits: decimals of the curve; None: as it was computed.
+        raw: the document lists patients one by one.
     """
 
     times: Floats
@@ -223,6 +224,7 @@ class Survival:
     censored: Ints | None = None
     curve: Floats | None = None
     digits: int | None = None
+    raw: bool = False
 
 
 @final

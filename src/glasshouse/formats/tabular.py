@@ -85,7 +85,8 @@ class SurvivalJson(Format):
             each, at = np.unique(times, return_inverse=True)
             events, both = (np.bincount(at, w, minlength=len(each)) for w in (happened, np.ones(length)))
             died = events.astype(np.int64)
-            return Survival(times=each, patients=length, events=died, censored=both.astype(np.int64) - died)
+            lost = both.astype(np.int64) - died
+            return Survival(times=each, patients=length, events=died, censored=lost, raw=True)
         if (np.diff(times) <= 0).any():
             raise bad(subject, "rising times", "times that stand still or fall")
         patients = int(whole_numbers([field(raw, "patients", subject=subject)], subject)[0])
@@ -204,7 +205,7 @@ def document_of(record: Document) -> bytes:
         raise TypeError(f"no writer of {type(record).__name__}")
     if isinstance(record, Statistics):
         return json.dumps({"format": "statistics", "numbers": [_stated(n) for n in record.numbers]}).encode()
-    parts = {name: _plain(value) for name, value in vars(record).items() if value is not None}
+    parts = {n: _plain(v) for n, v in vars(record).items() if v is not None and n != "raw"}
     return json.dumps({"format": named[type(record)], **parts}).encode()
 
 

@@ -18,7 +18,7 @@ from glasshouse.outside.schema import freeze
 from glasshouse.settings import NORMALISATION, Optimizer, Training
 from glasshouse.tasks.base import Task
 from glasshouse.transcript.record import Keep
-from glasshouse.wire import Architecture, Terms
+from glasshouse.wire import Architecture, Kind, Terms
 
 BATCH: Final = 32
 """Examples in a step, where nobody says."""
@@ -37,6 +37,7 @@ def start(
     config: Mapping[str, Any] | None = None,
     keep: Keep | None = None,
     most_bytes: int | None = None,
+    documents: bool = False,
 ) -> Recording:
     """A recording in a new ``folder``.
 
@@ -48,16 +49,18 @@ def start(
         keep: what to store; None: everything.
         most_bytes: maximum size of stored tensors; None: ``GLASSHOUSE_MOST_CAPTURE_BYTES``, else half of what
             is free on the disk.
+        documents: clients send documents, for training or as answers to queries: they take no steps of which
+            anything would have to be assumed.
 
     Raises:
         BadValue: terms out of range.
         BadFile: ``folder`` contains a capture.
     """
-    read = terms_in(config or {}, "run configuration")
+    read = {} if documents else terms_in(config or {}, "run configuration")
     origins = origins_of(declared, {key: origin for key, (_, origin) in read.items()})
     values = {key: value for key, (value, origin) in read.items() if origins[key] == origin}
     place = Path(folder).expanduser()
-    stated = with_values(terms_of(architecture, declared), values)
+    stated = with_values(terms_of(architecture, declared, "document" if documents else "parameters"), values)
     if (place / "transcript").exists():
         raise BadFile(
             f"capture in '{place}'", needs="a new folder", got="a transcript", fix="choose another folder"
@@ -66,10 +69,11 @@ def start(
     return Recording(
         folder=place,
         terms=stated,
-        origins=origins,
+        origins={} if documents else origins,
         network=network,
         keep=keep or Keep(),
         most_bytes=limits.capture_bytes(place) if most_bytes is None else most_bytes,
+        carrying=frozenset({"train", "query"}) if documents else frozenset({"train"}),
     )
 
 
@@ -116,13 +120,12 @@ def check_known(declared: Mapping[str, Any]) -> None:
         raise _bad_terms(f"fields among {', '.join(sorted(known))}", ", ".join(unknown))
 
 
-def terms_of(model: Architecture, declared: Mapping[str, Any]) -> Terms:
+def terms_of(model: Architecture, declared: Mapping[str, Any], sends: Kind = "parameters") -> Terms:
     """Declared terms, with what is assumed; the observed ones are filled in later."""
     optimizer = Optimizer.model_validate(freeze(declared.get("optimizer", {})))
     training = Training.model_validate(freeze(declared.get("training", {})))
     terms = {"protocol": "fedavg", "clients": 1, "cohort": 1, "batch_size": BATCH, **declared}
     training = stated_training(terms["protocol"], terms.get("options", {}), training)
-    sends: Final = "parameters"
     terms |= {"optimizer": optimizer, "training": training.in_mode_of(sends)}
     return Terms(**terms, architecture=model, sends=sends)
 

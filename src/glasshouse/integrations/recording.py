@@ -162,6 +162,7 @@ class Recording:
         keep: what to store.
         most_bytes: maximum size of stored tensors; a message that would exceed it ends the recording,
             unless it is the first.
+        carrying: the stages whose messages hold the model and the updates.
     """
 
     folder: Path
@@ -170,6 +171,7 @@ class Recording:
     network: nn.Module
     keep: Keep
     most_bytes: int
+    carrying: frozenset[Stage] = frozenset({"train"})
     _writer: TranscriptWriter = field(init=False)
     _full: bool = False
     _sent: bool = False
@@ -194,7 +196,7 @@ class Recording:
             for one in instructions:
                 number = self._number_of(one)
                 self._asked[one.node, one.stage] = number
-                if one.stage == "train":
+                if one.stage in self.carrying:
                     self._read(one.config)
                     self._broadcast(number, self._client(one.node), one)
 
@@ -211,7 +213,7 @@ class Recording:
         """Names that more than half of the first replies carry: who is heard first may be the broken one."""
         if self._usual or self.terms.secure_sum:
             return set()
-        loads = [reply.load for reply in replies if reply.load is not None and reply.stage == "train"]
+        loads = [reply.load for reply in replies if reply.load is not None and reply.stage in self.carrying]
         counts = Counter(name for load in loads for name in self._known(load()))
         return {name for name, count in counts.items() if 2 * count > len(loads)}
 
@@ -260,6 +262,8 @@ class Recording:
 
     def _read(self, config: Mapping[str, Value]) -> None:
         """Take terms that were assumed so far from what the server sends."""
+        if self.terms.sends == "document":
+            return
         read = {k: one for k, one in terms_in(config, "message").items() if self._open(k)}
         if read:
             self.terms = with_values(self.terms, {key: value for key, (value, _) in read.items()})
@@ -276,7 +280,7 @@ class Recording:
             return one.round
         last = max(self._rounds, default=0)
         clients = self._rounds[last].asked if self._rounds else {}
-        asked_again = one.stage == "train" and self._client(one.node) in clients
+        asked_again = one.stage in self.carrying and self._client(one.node) in clients
         return last + 1 if asked_again else last
 
     def _client(self, node: Node) -> int:
@@ -326,13 +330,13 @@ class Recording:
     def _answer(self, number: int, client: int, reply: Reply) -> None:
         this = self._rounds.get(number)
         if reply.error is not None:
-            if reply.stage == "train" and this is not None and client in this.missing:
+            if reply.stage in self.carrying and this is not None and client in this.missing:
                 this.missing[client] = reply.error[: limits.TEXT]
             return
         if reply.values:
             stage, values = reply.stage, reply.values
             self._store(ClientMetrics(round=number, client=client, stage=stage, values=values))
-        if reply.stage == "evaluate" or this is None:
+        if reply.stage not in self.carrying or this is None:
             return
         if reply.load is not None and not this.secure:
             tensors, fault = self._received(reply.load())
@@ -368,7 +372,11 @@ class Recording:
         buffers = {name: t for name, t in tensors.items() if name not in trained}
         if reply.kind == "delta":
             buffers = {name: this.buffers[name] + t for name, t in buffers.items() if name in this.buffers}
-        kind: Kind = "delta" if self.keep.deltas and this.stored else reply.kind
+        if reply.kind == "document":  # a buffer of the model that carries it, which no client trains
+            buffers = {}
+        kind: Kind = reply.kind
+        if kind == "parameters" and self.keep.deltas and this.stored:
+            kind = "delta"
         if kind != self.terms.sends:
             self.terms = replace(self.terms, sends=kind)
             self._writer.terms(self.terms)
@@ -377,7 +385,11 @@ class Recording:
                 round=number,
                 client=client,
                 kind=reply.kind,
-                tensors={n: t for n, t in tensors.items() if n in trained and not covers(fixed, n)},
+                tensors={
+                    n: t
+                    for n, t in tensors.items()
+                    if reply.kind == "document" or (n in trained and not covers(fixed, n))
+                },
                 examples=reply.examples,
                 steps=self._steps(reply.examples) if reply.steps is None else reply.steps,
                 buffers=buffers,

@@ -76,15 +76,15 @@ def current() -> Sequence[Watcher]:
     return () if session is None else session.watchers
 
 
-def used(inputs: Tensor, labels: Tensor) -> None:
+def used(inputs: Any, labels: Any) -> None:
     """Report to whoever observes that the client trains on this batch; has no effect if nobody does.
 
     Args:
-        inputs: (B, C, H, W), as they enter the network.
-        labels: (B,).
+        inputs: (B, C, H, W), as they enter the network; of a table the numbers (B, columns); a tensor or array.
+        labels: (B,), likewise.
     """
     for watcher in current():
-        watcher.told(inputs, labels)
+        watcher.told(torch.as_tensor(inputs), torch.as_tensor(labels))
 
 
 class _Losses(TorchFunctionMode):

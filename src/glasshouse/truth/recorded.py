@@ -21,6 +21,7 @@ from glasshouse.wire import Batch
 _PIXELS: Final = "pixels"
 _SENT: Final = "sent."
 _STEPPING: Final = "stepping"
+_COUNTED: Final = "counted"
 
 
 @final
@@ -34,6 +35,7 @@ class Recorded:
         steps: the batch of every step, in order.
         pixels: inputs are pixels in [0, 1]; False: normalised, as they enter the network.
         sent: the tensors returned by the client's training, before further processing; by name or number.
+        counted: ``round`` is the number of the client's answer to a query, which states no round.
         stepping: how it stepped, as far as it was seen: ``optimizer``, ``learning_rate``, ``mode``,
             ``accumulate``, or ``unread``: why that is unknown.
     """
@@ -44,6 +46,7 @@ class Recorded:
     pixels: bool
     sent: Mapping[str, Tensor]
     stepping: Mapping[str, Any] = field(default_factory=dict)
+    counted: bool = False
 
 
 def write_recorded(recorded: Recorded, folder: Path) -> None:
@@ -53,6 +56,7 @@ def write_recorded(recorded: Recorded, folder: Path) -> None:
     tensors |= {f"{_SENT}{i}.{name}": t for i, (name, t) in enumerate(recorded.sent.items())}
     path = folder / recorded.node / f"{recorded.round:06d}.safetensors"
     facts = {_PIXELS: str(recorded.pixels), _STEPPING: json.dumps(dict(recorded.stepping))}
+    facts |= {_COUNTED: str(True)} if recorded.counted else {}
     write_tensors(path, tensors, facts, durable=True)
 
 
@@ -90,6 +94,7 @@ def read_recorded(folder: Path) -> Iterator[Recorded]:
             steps=tuple(Batch(inputs=tensors[f"{i}.inputs"], labels=tensors[f"{i}.labels"]) for i in steps),
             pixels=facts.get(_PIXELS) == "True",
             sent={name.split(".", 2)[2]: t for name, t in update.items()},
+            counted=facts.get(_COUNTED) == "True",
             stepping=_stepping(facts.get(_STEPPING, "{}"), subject),
         )
 

@@ -1,15 +1,16 @@
 """The document in a view of one update, read."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, final
 
+import numpy as np
 import torch
 
 from glasshouse.attacks.base import About, Needs, Scope
 from glasshouse.errors import Inapplicable
 from glasshouse.formats.base import read_document
 from glasshouse.formats.carried import bytes_of
-from glasshouse.formats.records import Document, TreeEnsemble
+from glasshouse.formats.records import LEAF, Document, Tree, TreeEnsemble
 from glasshouse.modalities.row import Row
 from glasshouse.transcript.view import View
 from glasshouse.wire import Update
@@ -122,7 +123,37 @@ def first_trees(view: View, *, subject: str) -> tuple[Received, TreeEnsemble]:
             got="trees on top of a common model" if not got.first else f"a document {got.media}",
             fix="set audit.rounds = [0]",
         )
-    return got, got.document
+    return got, in_entries(got.document, view, subject=subject)
+
+
+def in_entries(trees: TreeEnsemble, view: View, *, subject: str) -> TreeEnsemble:
+    """Trees whose thresholds are entries of encoded rows, as everything else that is claimed about a table.
+
+    An app's trees see the table's numbers as they are (``units = "raw"`` in the options): feature 0 is the
+    first column. A threshold is encoded like a value, so that it stays the value that it is.
+
+    Raises:
+        Inapplicable: columns that the app's trees cannot have seen as one number each.
+    """
+    if view.terms.options.get("units") != "raw":
+        return trees
+    table = table_in(view, subject=subject)
+    if any(column.width != 1 for column in table.columns) or len(table.columns) != trees.features:
+        raise Inapplicable(
+            subject,
+            needs=f"a table of {trees.features} numbers, one for each feature of the trees",
+            got=f"{len(table.columns)} columns of {table.shape[0]} entries",
+            fix="declare categories as the codes that the app uses, kind integer, and no column as missing",
+        )
+    return replace(trees, trees=tuple(_encoded(tree, table) for tree in trees.trees))
+
+
+def _encoded(tree: Tree, table: Row) -> Tree:
+    threshold = tree.threshold.copy()
+    for node in np.flatnonzero(tree.feature != LEAF):
+        value = torch.tensor([tree.threshold[node]], dtype=torch.float64)
+        threshold[node] = float(table.columns[int(tree.feature[node])].encode(value)[0, 0])
+    return replace(tree, threshold=threshold)
 
 
 def needs(*uses: str, protocols: frozenset[str] = BOOSTED, scope: Scope = "update") -> Needs:

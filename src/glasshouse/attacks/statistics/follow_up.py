@@ -49,7 +49,7 @@ class FollowUp:
         """One fact per time and outcome.
 
         Raises:
-            Inapplicable: no survival data, or no column of times.
+            Inapplicable: no survival data, no column of times, or times between its numbers.
         """
         del rng
         got, table = received(view, subject=SUBJECT), table_in(view, subject=SUBJECT)
@@ -68,6 +68,13 @@ class FollowUp:
             unit=float(view.terms.options.get("unit", 1)),
         )  # fmt: skip
         stated = got.document
+        if (stated.times % axis.unit).any():
+            raise Inapplicable(
+                SUBJECT,
+                needs=f"times that are multiples of {axis.unit:g}, so that each has an interval of its own",
+                got="times between them",
+                fix="state the column in a smaller unit",
+            )
         facts = list(_of_curve(stated, axis) if stated.curve is not None else _of_table(stated, axis))
         whole = Fact(what=What.COUNT, value=float(stated.patients))
         return (facts_of(got.about, [whole, *facts]),)

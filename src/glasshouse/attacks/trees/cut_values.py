@@ -13,7 +13,7 @@ from typing import ClassVar, Final, final
 import numpy as np
 
 from glasshouse.attacks.base import Claim, Needs
-from glasshouse.attacks.parts.documents import ON_CLINIC, needs, received
+from glasshouse.attacks.parts.documents import ON_CLINIC, in_entries, needs, received
 from glasshouse.attacks.tabular import Certainty, Fact, What, facts_of
 from glasshouse.errors import Inapplicable
 from glasshouse.formats.records import LEAF, TreeEnsemble
@@ -62,6 +62,7 @@ class CutValues:
                 got=f"a document {got.media}" + ("" if alone else " that holds other clients' trees"),
                 fix="audit XGBoost's hist, in cyclic training in round 0",
             )
+        trees = in_entries(trees, view, subject=SUBJECT)
         numbers = _numbers(view.terms.architecture.inputs)
         cuts = {
             (int(tree.feature[node]), float(tree.threshold[node]))

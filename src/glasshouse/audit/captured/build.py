@@ -11,6 +11,7 @@ from glasshouse.audit.simulation.deal import load_data, spare_of, wants_of
 from glasshouse.data.splits import Roles, deal
 from glasshouse.errors import BadFile, BadValue
 from glasshouse.federation.setting import Setting
+from glasshouse.modalities.row import Row
 from glasshouse.models import build as models
 from glasshouse.rng import Rng
 from glasshouse.scenario.spec import Scenario
@@ -48,10 +49,15 @@ def build_captured(scenario: Scenario, transcript: Transcript, *, seed: int) -> 
         else Roles(duplicates={})
     )
     truth = truth_of(Path(scenario.captured), architecture)
-    _check_overlap(roles, truth.private)
+    twins: tuple[str, ...] = ()
+    if isinstance(architecture.inputs, Row):
+        twins = _twins(roles, truth.private)
+    else:
+        _check_overlap(roles, truth.private)
     built = built_on(scenario, _setting(scenario, transcript, truth), roles, source, rng=rng)
     images = f"{len(truth.private)} {architecture.inputs.nouns} of test clients; {built.facts.data}"
-    return replace(built, marked={**truth.marked, **built.marked}, facts=replace(built.facts, data=images))
+    facts = replace(built.facts, data=images, notes=(*built.facts.notes, *twins))
+    return replace(built, marked={**truth.marked, **built.marked}, facts=facts)
 
 
 def truth_of(capture: Path, architecture: Architecture) -> Truth:
@@ -109,3 +115,19 @@ def _check_overlap(roles: Roles, private: Batch) -> None:
                 got=f"{shared} of {len(batch)}",
                 fix=f"take it from another split or source: data.{role}_split",
             )
+
+
+def _twins(roles: Roles, private: Batch) -> tuple[str, ...]:
+    """How many people of test clients have the same row as somebody of a role, in a sentence for each role.
+
+    Equal rows of a table are two people, and leaving one of them out would bend what guessing reaches.
+    """
+    told = []
+    own = [row.tobytes() for row in private.inputs.numpy()]
+    for role, batch in roles.parts().items():
+        theirs = {row.tobytes() for row in batch.inputs.numpy()}
+        known = sum(row in theirs for row in own)
+        told += (
+            [f"{known} of {len(own)} rows of test clients also occur in the {role} data."] if known else []
+        )
+    return tuple(told)

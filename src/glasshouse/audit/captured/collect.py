@@ -1,6 +1,7 @@
 """Collect the ground truth of a capture from the folders of test clients."""
 
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -11,14 +12,16 @@ from torch import Tensor, nn
 from glasshouse.audit.captured.origins import repair
 from glasshouse.cache import digest
 from glasshouse.errors import BadFile, BadValue
+from glasshouse.modalities.row import Row
 from glasshouse.models.base import Normalize
 from glasshouse.models.build import build, name_tensors
 from glasshouse.store import read_json, write_tensors
 from glasshouse.tasks.base import Task
 from glasshouse.tensors import finite_fault
 from glasshouse.transcript.files import read_transcript
+from glasshouse.transcript.record import Transcript
 from glasshouse.truth.record import Truth, Used, write_truth
-from glasshouse.truth.recorded import read_recorded
+from glasshouse.truth.recorded import Recorded, read_recorded
 from glasshouse.wire import Architecture, Batch
 
 _LOG = logging.getLogger(__name__)
@@ -40,7 +43,8 @@ def collect(capture: Path, folders: Sequence[Path]) -> Truth:
         BadFile: no capture, nothing recorded, or a client unknown to the server.
         BadValue: examples that are not those of the model, such as pictures normalised otherwise.
     """
-    terms = read_transcript(capture / "transcript", trust_factory=True).terms
+    transcript = read_transcript(capture / "transcript", trust_factory=True)
+    terms = transcript.terms
     architecture, apart = terms.architecture, (*terms.training.personal, *terms.training.fixed)
     clients = {node: int(client) for node, client in read_json(capture / NODES).items()}
     network = build(architecture)
@@ -56,13 +60,18 @@ def collect(capture: Path, folders: Sequence[Path]) -> Truth:
                 got=f"node {one.node}",
                 fix="give the folders of the clients of this run",
             )
-        steps = []
+        key = one.round, clients[one.node]
+        if one.counted:
+            key = _turn(transcript, one, clients[one.node]), clients[one.node]
+        steps: list[tuple[int, ...]] = []
+        if terms.sends == "document":
+            examples[key] = Used(steps=_people(one, architecture, pool), behaviour="honest")
+            continue
         for batch in one.steps:
             inputs = batch.inputs if one.pixels else _without(normalize, batch.inputs)
             labels = _targets(batch.labels, len(inputs), architecture.task)
             pairs = zip(_examples(inputs, architecture), labels, strict=True)
             steps.append(tuple(_row(example, label, pool) for example, label in pairs))
-        key = one.round, clients[one.node]
         if (result := _named(one.sent, network, apart)) is not None:
             write_tensors(sent_file(capture, *key), result)
         examples[key] = Used(steps=tuple(steps), behaviour="honest")
@@ -113,6 +122,55 @@ def _shard(client: int, examples: dict[tuple[int, int], Used]) -> tuple[int, ...
 def _row(image: Tensor, label: Tensor, pool: dict[str, tuple[int, Tensor, Tensor]]) -> int:
     """The row of an image in the pool, to which a new image is appended."""
     return pool.setdefault(f"{digest(image)} {label.tolist()}", (len(pool), image, label))[0]
+
+
+def _turn(transcript: Transcript, one: Recorded, client: int) -> int:
+    """The round of a client's so many-th answer: queries do not state theirs.
+
+    Raises:
+        BadFile: the client answered less often.
+    """
+    answered = [
+        record.round for record in transcript.rounds if any(u.client == client for u in record.updates)
+    ]
+    if one.round < len(answered):
+        return answered[one.round]
+    raise BadFile(
+        "truth of a capture",
+        needs=f"as many recorded queries of node {one.node} as answers: {len(answered)}",
+        got=f"one more, number {one.round}",
+        fix="give a truth_mod a new folder for every run",
+    )
+
+
+def _people(
+    one: Recorded, architecture: Architecture, pool: dict[str, tuple[int, Tensor, Tensor]]
+) -> tuple[tuple[int, ...], ...]:
+    """The rows of a table behind a document, as people: equal rows are as many people as there are rows.
+
+    They were recorded as the app's numbers, and are encoded as the schema says.
+    """
+    table, steps = architecture.inputs, []
+    assert isinstance(table, Row)  # documents are about tables
+    for batch in one.steps:
+        if batch.inputs.ndim != 2 or batch.inputs.shape[1] != len(table.columns):
+            raise BadValue(
+                "rows that test clients recorded",
+                needs=f"numbers (N, {len(table.columns)}), by the columns of the schema",
+                got=f"shape {tuple(batch.inputs.shape)}",
+                fix="give used(...) the columns that Documents names, in its order",
+            )
+        rows = table.encode(batch.inputs.double())
+        table.check(rows, subject="rows that test clients recorded", fix="widen the ranges of the schema")
+        labels = _targets(batch.labels.long(), len(rows), architecture.task)
+        seen: Counter[str] = Counter()
+        people = []
+        for row, label in zip(rows, labels, strict=True):
+            like = f"{one.node} {digest(row)} {label.tolist()}"
+            seen[like] += 1
+            people.append(pool.setdefault(f"{like} {seen[like]}", (len(pool), row, label))[0])
+        steps.append(tuple(people))
+    return tuple(steps)
 
 
 def _without(normalize: object, inputs: Tensor) -> Tensor:

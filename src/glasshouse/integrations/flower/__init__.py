@@ -9,6 +9,7 @@ except ImportError as error:
         "capture of a Flower federation", "flwr, 1.21 or newer", error, extra="flower"
     ) from error
 
+from glasshouse.integrations.documents import Documents
 from glasshouse.integrations.flower.capture import capture, watch
 from glasshouse.integrations.flower.guard import GuardedClientApp, guard_mod, guarded
 from glasshouse.integrations.flower.preflight import preflight_mod
@@ -16,6 +17,7 @@ from glasshouse.integrations.flower.truth import truth_mod
 from glasshouse.integrations.watching import used
 
 __all__ = [
+    "Documents",
     "GuardedClientApp",
     "capture",
     "guard_mod",

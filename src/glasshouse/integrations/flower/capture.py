@@ -23,6 +23,7 @@ from glasshouse.integrations.declared import (
     check_known,
     start,
 )
+from glasshouse.integrations.documents import Documents
 from glasshouse.integrations.flower import records
 from glasshouse.integrations.recording import Node, Recording
 from glasshouse.models import build as models
@@ -33,7 +34,7 @@ def capture(
     app: ServerApp,
     folder: str | Path,
     *,
-    model: Model,
+    model: Model | Documents,
     normalize: Pixels | None = None,
     terms: Mapping[str, Any] | None = None,
     keep: Keep | None = None,
@@ -47,6 +48,8 @@ def capture(
         model: the network that the clients train: its class (or a function that builds it, or the name of a
             registered one), the shape (C, H, W) of its pictures (or another modality), and the number of
             classes (or another task).
+            Of an app without a network: what it sends, boosted trees, follow-up times or statistics, in
+            training or as answers to queries.
         normalize: mean and standard deviation with which the clients normalise pixels in [0, 1] before they
             enter the network; None: they do not, or the network does it itself.
         terms: fields of :class:`glasshouse.wire.Terms` about the clients' local training: ``batch_size``,
@@ -62,7 +65,8 @@ def capture(
         BadValue: the model or the terms are inconsistent.
         BadFile: ``folder`` contains a capture.
     """
-    architecture = architecture_of(model, normalize)
+    sends = model if isinstance(model, Documents) else None
+    architecture = model.architecture if isinstance(model, Documents) else architecture_of(model, normalize)
     models.build(architecture)  # what cannot be built is said before the run
     declared = dict(terms or {})
     check_known(declared)
@@ -72,9 +76,13 @@ def capture(
     @captured.main()
     def main(grid: Grid, context: Context) -> None:
         config = context.run_config
-        recording = start(folder, architecture, declared, config=config, keep=keep, most_bytes=most_bytes)
+        known = declared if sends is None else {**sends.terms(config), **declared}
+        recording = start(
+            folder, architecture, known, config=config, keep=keep, most_bytes=most_bytes,
+            documents=sends is not None,
+        )  # fmt: skip
         try:
-            app(CapturingGrid(grid, recording), context)
+            app(CapturingGrid(grid, recording, sends), context)
         finally:
             recording.close()
 
@@ -104,9 +112,10 @@ def _forwarded(name: str) -> Any:
 class CapturingGrid(Grid):
     """A grid that records everything that passes through ``grid`` in a :class:`Recording`."""
 
-    def __init__(self, grid: Grid, recording: Recording) -> None:
+    def __init__(self, grid: Grid, recording: Recording, sends: Documents | None = None) -> None:
         self._inner = grid
         self.recording = recording
+        self._sends = sends
 
     def __getattr__(self, name: str) -> Any:
         """Forward further attributes, which differ between versions of Flower."""
@@ -135,13 +144,13 @@ class CapturingGrid(Grid):
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """As of the grid; recorded."""
         batch = list(messages)
-        self.recording.asked(filter(None, map(records.instruction_of, batch)))
+        self._ask(batch)
         return self._inner.push_messages(batch)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """As of the grid; recorded."""
         received = list(self._inner.pull_messages(message_ids))
-        self.recording.answered(filter(None, map(records.reply_of, received)))
+        self._hear(received)
         return received
 
     def send_and_receive(
@@ -149,10 +158,16 @@ class CapturingGrid(Grid):
     ) -> Iterable[Message]:
         """As of the grid; recorded."""
         batch = list(messages)
-        self.recording.asked(filter(None, map(records.instruction_of, batch)))
+        self._ask(batch)
         received = list(self._inner.send_and_receive(batch, timeout=timeout))
-        self.recording.answered(filter(None, map(records.reply_of, received)))
+        self._hear(received)
         return received
+
+    def _ask(self, messages: Iterable[Message]) -> None:
+        self.recording.asked(filter(None, (records.instruction_of(m, self._sends) for m in messages)))
+
+    def _hear(self, messages: Iterable[Message]) -> None:
+        self.recording.answered(filter(None, (records.reply_of(m, self._sends) for m in messages)))
 
 
 @final

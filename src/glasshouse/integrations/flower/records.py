@@ -5,34 +5,41 @@ Two generations of apps send different records: the Message API sends an ``Array
 of arrays, whose names come from the model, and the round as the message's group.
 """
 
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 from flwr.app import Array, ArrayRecord, Context, Message, MessageType, RecordDict
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS
 from torch import Tensor
 
+from glasshouse.errors import BadValue
+from glasshouse.integrations.documents import Documents, Parts
 from glasshouse.integrations.recording import Instruction, Reply
 from glasshouse.outside import limits
 from glasshouse.wire import Stage, Value
+
+_LOG = logging.getLogger(__name__)
 
 Next = Callable[[Message, Context], Message]
 Mod = Callable[[Message, Context, Next], Message]
 
 COUNTS = ("num-examples", "num_examples")
 """Names under which clients report their number of examples."""
+_STAGES: Final[Mapping[str, Stage]] = {
+    MessageType.TRAIN: "train",
+    MessageType.EVALUATE: "evaluate",
+    MessageType.QUERY: "query",
+}
 _PROTOCOL = (RECORD_KEY_CONFIGS, "fitres.status", "evaluateres.status")
 """Internal records of a protocol, such as masked vectors and key shares."""
 
 
 def stage_of(message: Message) -> Stage | None:
-    """The stage of an instruction; None: neither training nor evaluation."""
-    kind = message.metadata.message_type.partition(".")[0]
-    if kind == MessageType.TRAIN:
-        return "train"
-    return "evaluate" if kind == MessageType.EVALUATE else None
+    """The stage of an instruction; None: neither training, evaluation nor a query."""
+    return _STAGES.get(message.metadata.message_type.partition(".")[0])
 
 
 def round_of(message: Message) -> int | None:
@@ -41,7 +48,7 @@ def round_of(message: Message) -> int | None:
         stated = record.get("server-round")
         if isinstance(stated, int):
             return stated - 1
-    group = message.metadata.group_id
+    group = message.metadata.group_id if stage_of(message) != "query" else ""  # queries count as they like
     return int(group) - 1 if group.isdecimal() and int(group) > 0 else None
 
 
@@ -68,11 +75,18 @@ def tensors_of(record: ArrayRecord) -> dict[str, Tensor]:
     return {name: torch.from_numpy(array.numpy().copy()) for name, array in record.items()}
 
 
-def instruction_of(message: Message) -> Instruction | None:
-    """What a message asks of a client; None: neither training nor evaluation."""
+def instruction_of(message: Message, sends: Documents | None = None) -> Instruction | None:
+    """What a message asks of a client; None: neither training, evaluation nor a query.
+
+    Args:
+        message: to a client.
+        sends: what the app sends in the place of a network's tensors; None: it trains one.
+    """
     stage = stage_of(message)
     if stage is None:
         return None
+    if sends is not None:
+        return _asks_for_document(message, stage, sends)
     arrays = arrays_of(message.content) if message.has_content() else None
     return Instruction(
         node=message.metadata.dst_node_id,
@@ -85,13 +99,15 @@ def instruction_of(message: Message) -> Instruction | None:
     )
 
 
-def reply_of(message: Message) -> Reply | None:
-    """What a client answers; None: neither to training nor to evaluation."""
+def reply_of(message: Message, sends: Documents | None = None) -> Reply | None:
+    """What a client answers; None: neither to training, evaluation nor a query. As above."""
     node, stage = message.metadata.src_node_id, stage_of(message)
     if stage is None:
         return None
     if message.has_error():
         return Reply(node=node, stage=stage, error=message.error.reason or f"error {message.error.code}")
+    if sends is not None:
+        return _answers_with_document(message, stage, sends)
     values, arrays = values_of(message.content), arrays_of(message.content)
     return Reply(
         node=node,
@@ -99,6 +115,57 @@ def reply_of(message: Message) -> Reply | None:
         values=values,
         load=None if arrays is None else lambda: tensors_of(arrays),
         examples=examples_of(values),
+    )
+
+
+def parts_of(content: RecordDict) -> Parts:
+    """Every array and every value of a message; values that are lists as they are."""
+    arrays = {n: a.numpy() for r in content.array_records.values() for n, a in r.items() if a.data}
+    records: tuple[Mapping[str, Any], ...] = (
+        *content.metric_records.values(),
+        *content.config_records.values(),
+    )
+    return Parts(arrays=arrays, values={name: value for record in records for name, value in record.items()})
+
+
+def _asks_for_document(message: Message, stage: Stage, sends: Documents) -> Instruction:
+    """The server's document, empty if it sends none; one that does not fit is not stored."""
+    document, tensors = b"", None
+    if stage != "evaluate":
+        try:
+            arrays = parts_of(message.content).arrays if message.has_content() else {}
+            document = sends.document(Parts(arrays=arrays))[0]
+            tensors = sends.tensors(document)
+        except BadValue as error:
+            _LOG.warning(
+                "capture: what the server sends is not stored: needs %s; got %s", error.needs, error.got
+            )
+    return Instruction(
+        node=message.metadata.dst_node_id,
+        stage=stage,
+        round=round_of(message),
+        load=None if tensors is None else (lambda: tensors),
+        content=document,
+    )
+
+
+def _answers_with_document(message: Message, stage: Stage, sends: Documents) -> Reply:
+    """A client's document and every value beside it; what is no document stands as an error, by its parts."""
+    node, values = message.metadata.src_node_id, values_of(message.content)
+    if stage == "evaluate":
+        return Reply(node=node, stage=stage, values=values)
+    try:
+        document, rows = sends.document(parts_of(message.content))
+        tensors = sends.tensors(document)
+    except BadValue as error:
+        return Reply(node=node, stage=stage, error=f"sent no document: needs {error.needs}; got {error.got}")
+    return Reply(
+        node=node,
+        stage=stage,
+        values=values,
+        load=(lambda: tensors) if document else None,
+        kind="document",
+        examples=examples_of(values) or rows,
     )
 
 

@@ -2,9 +2,9 @@
 
 An audit is scored against the ground truth, which only the client knows. A client that is run for the audit,
 on the auditor's data, records its batches in training order, and sends none of them: :func:`truth_mod`
-observes the inputs of the network and of the loss, in training mode. A training loop whose loss is neither
-cross-entropy nor one of torch's modules reports its batches by calling ``used``. ``glasshouse collect``
-fetches the folders.
+observes the inputs of the network and of the loss, in training mode, and the rows that XGBoost boosts on. A
+training loop whose loss is neither cross-entropy nor one of torch's modules, and an answer to a query,
+reports its batches by calling ``used``. ``glasshouse collect`` fetches the folders.
 """
 
 from pathlib import Path
@@ -12,6 +12,7 @@ from pathlib import Path
 from flwr.app import Context, Message
 
 from glasshouse.errors import BadValue
+from glasshouse.integrations.boosting import observed_boosting
 from glasshouse.integrations.flower.records import Mod, Next, arrays_of, round_of, stage_of, tensors_of
 from glasshouse.integrations.steps import Steps, observed
 from glasshouse.truth.recorded import Recorded, write_recorded
@@ -28,9 +29,12 @@ def truth_mod(folder: str | Path) -> Mod:
     """
 
     def mod(message: Message, context: Context, call_next: Next) -> Message:
-        if stage_of(message) != "train" or not message.has_content() or not message.content.array_records:
+        stage = stage_of(message)
+        trains = stage == "train" and message.has_content() and bool(message.content.array_records)
+        if not trains and stage != "query":
             return call_next(message, context)
-        number = round_of(message)
+        place = Path(folder).expanduser()
+        number = round_of(message) if trains else _answers(place / str(context.node_id))
         if number is None:
             raise BadValue(
                 "truth_mod",
@@ -39,7 +43,7 @@ def truth_mod(folder: str | Path) -> Mod:
                 fix="use a strategy of Flower, or set it where the server makes its messages",
             )
         steps = Steps()
-        with observed(steps):
+        with observed(steps), observed_boosting():
             answer = call_next(message, context)
         arrays = arrays_of(answer.content) if answer.has_content() else None
         recorded = Recorded(
@@ -47,11 +51,17 @@ def truth_mod(folder: str | Path) -> Mod:
             round=number,
             steps=steps.batches,
             pixels=steps.pixels,
-            sent={} if arrays is None else tensors_of(arrays),
+            sent={} if arrays is None or not trains else tensors_of(arrays),
             stepping=steps.read,
+            counted=not trains,
         )
         if recorded.steps:
-            write_recorded(recorded, Path(folder).expanduser())
+            write_recorded(recorded, place)
         return answer
 
     return mod
+
+
+def _answers(folder: Path) -> int:
+    """How many queries of this node were recorded: the number of the next one."""
+    return sum(1 for _ in folder.glob("*.safetensors"))

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, final
 import torch
 from torch import Tensor
 
-from glasshouse.errors import not_installed
+from glasshouse.errors import BadValue, not_installed
 from glasshouse.federation.protocols.documents.base import TRAITS, as_agreed, broadcast, check, send
 from glasshouse.federation.setting import Setting
 from glasshouse.formats.carried import NAME, tensor_of
@@ -42,6 +42,9 @@ class Boosting:
         base_score: the probability before the first tree; 0: each client's own share of positives, as XGBoost
             chooses it where nothing is set.
         max_bin: candidates for a cut, per column.
+        reg_alpha: of the L1 penalty.
+        units: of the rows that trees see: ``encoded``, as networks see them; ``raw``, the table's numbers as
+            they are, in captures of apps that encode nothing.
     """
 
     trees: int = 1
@@ -52,6 +55,8 @@ class Boosting:
     subsample: float = 1.0
     base_score: float = 0.0
     max_bin: int = 256
+    reg_alpha: float = 0.0
+    units: str = "encoded"
 
     def passes(self, rounds: int) -> int:
         """Number of passes over a client's private data in a run: one per tree."""
@@ -67,6 +72,13 @@ class Boosting:
         """
         check(setting, tamper, model="boosted_trees")
         how = as_agreed(self, setting.terms.options)
+        if how.units != "encoded":
+            raise BadValue(
+                f"protocol '{setting.terms.protocol}'",
+                needs='units = "encoded" in a simulation',
+                got=f"units = {how.units}",
+                fix="leave it out; a capture states it",
+            )
         common = b""
         capacity = setting.start[NAME].numel()
         for number in track(range(setting.rounds), "federation", total=setting.rounds):
@@ -93,6 +105,7 @@ class Boosting:
             "max_depth": self.max_depth,
             "eta": self.eta,
             "reg_lambda": self.reg_lambda,
+            "reg_alpha": self.reg_alpha,
             "min_child_weight": self.min_child_weight,
             "subsample": self.subsample,
             "max_bin": self.max_bin,

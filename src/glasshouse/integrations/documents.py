@@ -1,0 +1,272 @@
+"""Apps that send no network: how their messages become documents that ``formats`` read.
+
+Flower's and NVIDIA FLARE's examples send boosted trees as bytes, follow-up times as two arrays, and
+statistics as named numbers. What the app sends is kept to the last digit; only its wrapping differs.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, final
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from glasshouse.data.tables.schema import read_schema
+from glasshouse.errors import BadValue
+from glasshouse.federation.protocols.documents.survival import raw_document
+from glasshouse.formats.carried import NAME, tensor_of
+from glasshouse.formats.records import Statistic, Statistics
+from glasshouse.formats.tabular import document_of
+from glasshouse.modalities.row import Column, Row
+from glasshouse.tasks.classification import Classification
+from glasshouse.wire import Architecture, Value
+
+CAPACITY: Final = 2**22
+"""Bytes of a document: some 8,000 trees of depth 3 as JSON."""
+RAW: Final = "raw"
+_SUBJECT: Final = "a message of an app that sends documents"
+_SUFFIXES: Final[Mapping[str, str]] = {
+    "sum_sqd": "sum_squares",
+    "sum_squares": "sum_squares",
+    "sum": "sum",
+    "count": "count",
+    "avg": "mean",
+    "mean": "mean",
+    "min": "minimum",
+    "minimum": "minimum",
+    "max": "maximum",
+    "maximum": "maximum",
+}
+"""How names of numbers end, and which statistic that is; the first that fits."""
+_SETTINGS: Final[Mapping[str, str]] = {
+    "eta": "eta",
+    "learning_rate": "eta",
+    "max_depth": "max_depth",
+    "subsample": "subsample",
+    "lambda": "reg_lambda",
+    "reg_lambda": "reg_lambda",
+    "alpha": "reg_alpha",
+    "reg_alpha": "reg_alpha",
+    "min_child_weight": "min_child_weight",
+    "max_bin": "max_bin",
+    "base_score": "base_score",
+    "local_epochs": "trees",
+}
+"""Names under which apps configure boosting, and the option of the protocol."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Parts:
+    """What one message holds, whatever the framework.
+
+    Attributes:
+        arrays: all arrays by name.
+        values: numbers, texts and lists of numbers by name.
+        payloads: bytes by name.
+    """
+
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    values: Mapping[str, object] = field(default_factory=dict)
+    payloads: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Documents:
+    """What an app without a network sends, in the place of ``model`` of a capture.
+
+    Args:
+        table: the columns of the clients' rows, in the order in which the app uses them; or the path of a
+            schema (``glasshouse schema`` drafts one).
+        protocol: ``xgb_bagging``, ``xgb_cyclic``, ``survival`` or ``statistics``.
+        options: public settings of the protocol (``eta``, ``trees``, ``column``, ...). Those of boosting that
+            are missing are read from the run's configuration.
+        encoded: the rows that trees see are encoded as networks see them; False: numbers as they are.
+        edges: ends of the bins of a histogram, by the name under which its counts are sent.
+        meaning: which statistic a suffix stands for, where it is not what it says: ``{"avg": "sum"}``.
+        times: name of the array of follow-up times.
+        events: name of the array that says whether the event happened.
+        capacity: largest number of bytes of a document.
+
+    Raises:
+        BadValue: a protocol that is not read, or a name that is no statistic.
+
+    Examples:
+        >>> from glasshouse.modalities.row import Column, Row
+        >>> weeks = Row(columns=(Column(name="T", kind="integer", low=0, high=100),))
+        >>> sends = Documents(table=weeks, protocol="survival", options={"column": "T"})
+        >>> arrays = {"T": np.array([6.0, 9.0]), "E": np.array([1, 0])}
+        >>> document, rows = sends.document(Parts(arrays=arrays))
+        >>> document.decode(), rows
+        ('{"format": "survival", "times": [6.0, 9.0], "raw": [1, 0]}', 2)
+    """
+
+    table: Row | str | Path
+    protocol: str
+    options: Mapping[str, Value] = field(default_factory=dict)
+    encoded: bool = False
+    edges: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    meaning: Mapping[str, str] = field(default_factory=dict)
+    times: str = "T"
+    events: str = "E"
+    capacity: int = CAPACITY
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.table, Row):
+            path = Path(self.table).expanduser()
+            schema = read_schema(path, subject=f"columns of a captured app, '{path}'")
+            object.__setattr__(self, "table", schema.features)
+        unknown = set(self.meaning.values()) - set(_SUFFIXES.values())
+        if self.protocol not in _READERS or unknown:
+            raise BadValue(
+                "documents of a captured app",
+                needs=f"protocol {', '.join(_READERS)}; meanings among {', '.join(_SUFFIXES.values())}",
+                got=", ".join([self.protocol, *sorted(unknown)]),
+                fix="give a network as model, if the app trains one",
+            )
+
+    @property
+    def rows(self) -> Row:
+        """The columns."""
+        assert isinstance(self.table, Row)
+        return self.table
+
+    @property
+    def architecture(self) -> Architecture:
+        """The registered model that carries such documents, over these columns."""
+        name = "boosted_trees" if self.protocol.startswith("xgb") else "no_model"
+        arguments = {"capacity": self.capacity}
+        return Architecture(name=name, inputs=self.rows, task=Classification(classes=2), arguments=arguments)
+
+    def terms(self, config: Mapping[str, object]) -> dict[str, Any]:
+        """Fields of the terms, with options read from a run's configuration where they are not stated."""
+        read: dict[str, Value] = {}
+        if self.protocol.startswith("xgb"):
+            read = {**options_in(config), **({} if self.encoded else {"units": RAW})}
+        return {"protocol": self.protocol, "options": {**read, **self.options}}
+
+    def document(self, parts: Parts) -> tuple[bytes, int]:
+        """The document in a message, empty if it holds none, and the number of rows that it is about.
+
+        Raises:
+            BadValue: the message holds something else.
+        """
+        return _READERS[self.protocol](self, parts)
+
+    def tensors(self, document: bytes) -> dict[str, Tensor]:
+        """A document as it stands in a transcript.
+
+        Raises:
+            BadValue: it is larger than the capacity.
+        """
+        return {NAME: tensor_of(document, self.capacity)}
+
+
+def options_in(config: Mapping[str, object]) -> dict[str, Value]:
+    """Settings of boosting that a run's configuration states.
+
+    Examples:
+        >>> options_in({"params.eta": 0.1, "params.max-depth": 8, "local-epochs": 1, "fraction-train": 0.5})
+        {'eta': 0.1, 'max_depth': 8, 'trees': 1}
+    """
+    found: dict[str, Value] = {}
+    for key, value in config.items():
+        name = _SETTINGS.get(key.rpartition(".")[2].replace("-", "_"))
+        if name is not None and isinstance(value, int | float) and not isinstance(value, bool):
+            found.setdefault(name, value)
+    return found
+
+
+def _trees(sends: Documents, parts: Parts) -> tuple[bytes, int]:
+    """The bytes of a booster: one array of bytes, or one payload."""
+    del sends
+    held = [array.tobytes() for array in parts.arrays.values() if array.dtype == np.uint8]
+    held = [one for one in (*held, *parts.payloads.values()) if one]
+    if len(held) > 1 or any(array.dtype != np.uint8 for array in parts.arrays.values()):
+        kinds = ", ".join(f"'{name}' {array.dtype}" for name, array in parts.arrays.items())
+        raise _unlike("one array of bytes, the saved booster", f"{len(held)} of bytes; {kinds}"[:200])
+    return (held[0] if held else b""), 0
+
+
+def _survival(sends: Documents, parts: Parts) -> tuple[bytes, int]:
+    """Times and events of single people, as two arrays of one length."""
+    if not parts.arrays:
+        return b"", 0
+    times, events = (parts.arrays.get(name) for name in (sends.times, sends.events))
+    if times is None or events is None or times.shape != events.shape or times.ndim != 1:
+        raise _unlike(
+            f"arrays '{sends.times}' and '{sends.events}' of one length",
+            ", ".join(f"'{name}' {array.shape}" for name, array in parts.arrays.items())[:200],
+            fix="name the two arrays: times, events",
+        )
+    return raw_document(times.astype(np.float64), events.astype(np.int64) == 1), len(times)
+
+
+def _statistics(sends: Documents, parts: Parts) -> tuple[bytes, int]:
+    """Named numbers and lists of counts; names that are no column's are metrics of the message."""
+    numbers: list[Statistic] = []
+    for name, value in parts.values.items():
+        numbers += _stated(sends, name, value)
+    counts = [round(n.value) for n in numbers if n.name == "count" and n.column]
+    if not counts and (announced := parts.values.get("num-examples")) is not None:
+        counts = [int(announced)] if isinstance(announced, int | float) else []
+    if not numbers or not counts:
+        return b"", 0
+    # Where columns count differently values are missing, and no number is about all rows.
+    whole = [Statistic(name="count", value=counts[0])] if len(set(counts)) == 1 else []
+    return document_of(Statistics(numbers=(*whole, *numbers))), max(counts)
+
+
+def _stated(sends: Documents, name: str, value: object) -> list[Statistic]:
+    """The statistics that one named value states; none, if its name is that of no column."""
+    owners = [c for c in sends.rows.columns if name == c.name or name.startswith(f"{c.name}_")]
+    if not owners:
+        return []
+    column = max(owners, key=lambda one: len(one.name))
+    if isinstance(value, list | tuple):
+        return _bins(sends, column, name, [float(v) for v in value])
+    words = name.removeprefix(column.name).strip("_")
+    suffixes = {**_SUFFIXES, **sends.meaning}
+    what = next((suffixes[s] for s in (*sends.meaning, *_SUFFIXES) if words.endswith(s)), None)
+    if what is None or not isinstance(value, int | float):
+        return []
+    beyond = what in ("mean", "minimum", "maximum") and not column.low <= value <= column.high
+    if column.numeric and beyond:
+        raise _unlike(
+            f"'{name}' in [{column.low:g}, {column.high:g}], as the schema says of '{column.name}'",
+            f"{value:g}",
+            fix=f"say which statistic it is: meaning={{'{words}': 'sum'}}",
+        )
+    return [Statistic(name=what, value=float(value), column=column.name)]
+
+
+def _bins(sends: Documents, column: Column, name: str, counts: Sequence[float]) -> list[Statistic]:
+    edges = sends.edges.get(name)
+    if edges is None or len(edges) != len(counts) + 1:
+        raise _unlike(
+            f"the {len(counts) + 1} ends of the bins of '{name}', which the message does not state",
+            "none" if edges is None else str(len(edges)),
+            fix=f"take them from the app's code: edges={{'{name}': (...)}}",
+        )
+    pairs = zip(counts, edges, edges[1:], strict=False)
+    return [
+        Statistic(name="bin", value=count, column=column.name, low=float(low), high=float(high))
+        for count, low, high in pairs
+    ]
+
+
+def _unlike(needs: str, got: str, fix: str = "choose the protocol that the app speaks") -> BadValue:
+    return BadValue(_SUBJECT, needs=needs, got=got, fix=fix)
+
+
+Reader = Callable[[Documents, Parts], tuple[bytes, int]]
+_READERS: Final[Mapping[str, Reader]] = {
+    "xgb_bagging": _trees,
+    "xgb_cyclic": _trees,
+    "survival": _survival,
+    "statistics": _statistics,
+}
+"""How the messages of a protocol are read."""

@@ -1,0 +1,158 @@
+"""Flower apps that send no network: boosted trees, follow-up times, statistics, in the shapes of Flower's own.
+
+Written for these tests, on tables that anybody has: breast cancer (scikit-learn) and a made-up cohort.
+"""
+
+import numpy as np
+import xgboost
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+from flwr.serverapp.strategy import FedXgbBagging, FedXgbCyclic
+from sklearn.datasets import load_breast_cancer
+
+from glasshouse.data.tables.cohort import TABLE as COHORT
+from glasshouse.data.tables.cohort import cohort
+from glasshouse.integrations.flower import used
+from glasshouse.modalities.row import Column, Row
+
+ROWS = 60
+PARAMS = {"params.objective": "binary:logistic", "params.eta": 0.1, "params.max-depth": 3, "local-epochs": 1}
+"""A run configuration as Flower keeps it: tables are dotted, and names have hyphens."""
+BINS = tuple(np.linspace(0, 1095, 6))
+
+
+def cancer():
+    """Rows (569, 8) float32 of breast cancer and their labels: the first eight measurements."""
+    data = load_breast_cancer()
+    return data.data[:, :8].astype(np.float32), data.target
+
+
+def cancer_table():
+    """Its columns, with public ranges."""
+    highs = (40, 50, 200, 3000, 1, 1, 1, 1)
+    names = load_breast_cancer().feature_names[:8]
+    return Row(columns=tuple(Column(name=str(n), kind="continuous", high=h) for n, h in zip(names, highs)))
+
+
+def write_cancer(folder):
+    """The public rows as a CSV with its schema beside it; those of clients are left out."""
+    rows, labels = cancer()
+    names = [column.name for column in cancer_table().columns]
+    lines = [",".join([*names, "benign"])]
+    for row, label in zip(rows[240:], labels[240:]):
+        lines.append(",".join([*(repr(float(v)) for v in row), ("no", "yes")[label]]))
+    (folder / "cancer.csv").write_text("\n".join(lines))
+    text = ['confirmed = true', 'file = "cancer.csv"']
+    for column in cancer_table().columns:
+        text += ["[[column]]", f'name = "{column.name}"', 'kind = "continuous"', f"high = {column.high}"]
+    text += ["[[column]]", 'name = "benign"', 'kind = "binary"', 'role = "target"', 'levels = ["no", "yes"]']
+    (folder / "cancer.schema.toml").write_text("\n".join(text))
+    return folder / "cancer.schema.toml"
+
+
+def boosting_client(mods=(), cyclic=False):
+    """Boosts on its own rows; sends the new trees (bagging) or all of them (cyclic)."""
+    app = ClientApp(mods=list(mods))
+
+    @app.train()
+    def _train(message, context):
+        rows, labels = cancer()
+        own = slice(ROWS * context.node_config["partition-id"], ROWS * (1 + context.node_config["partition-id"]))
+        data = xgboost.DMatrix(rows[own], labels[own])
+        settings = {"objective": "binary:logistic", "eta": 0.1, "max_depth": 3, "nthread": 1}
+        received = message.content["arrays"]["0"].numpy().tobytes()
+        if received:
+            booster = xgboost.Booster(settings)
+            booster.load_model(bytearray(received))
+            booster.update(data, booster.num_boosted_rounds())
+            booster = booster if cyclic else booster[booster.num_boosted_rounds() - 1 :]
+        else:
+            booster = xgboost.train(settings, data, num_boost_round=1)
+        saved = np.frombuffer(booster.save_raw("json"), dtype=np.uint8)
+        content = {"arrays": ArrayRecord([saved]), "metrics": MetricRecord({"num-examples": ROWS})}
+        return Message(RecordDict(content), reply_to=message)
+
+    @app.evaluate()
+    def _evaluate(message, context):
+        return Message(RecordDict({"m": MetricRecord({"auc": 0.875, "num-examples": 12})}), reply_to=message)
+
+    return app
+
+
+def boosting_server(rounds=2, cyclic=False):
+    """Flower's own strategies for trees; there is no model before the first round."""
+    app = ServerApp()
+
+    @app.main()
+    def _main(grid, context):
+        strategy = FedXgbCyclic() if cyclic else FedXgbBagging()
+        nothing = ArrayRecord([np.frombuffer(b"", dtype=np.uint8)])
+        strategy.start(grid=grid, initial_arrays=nothing, num_rounds=rounds)
+
+    return app
+
+
+def patients(number, size=ROWS):
+    """Rows of a client of the cohort, as values by column, and outcomes."""
+    part = cohort("").splits["test"]
+    index = slice(size * number, size * (number + 1))
+    return COHORT.decode(part.stored[index]).numpy(), part.labels[index].numpy()
+
+
+def follow_up_client(mods=(), columns=5, coarse=1):
+    """Answers a query by times and outcomes of its patients, one by one."""
+    app = ClientApp(mods=list(mods))
+
+    @app.query()
+    def _query(message, context):
+        values, died = patients(context.node_config["partition-id"])
+        values = values[:, :columns]
+        values[:, 0] = np.ceil(values[:, 0] / coarse) * coarse
+        used(values, died)
+        survival = ArrayRecord({"T": Array(values[:, 0]), "E": Array(died)})
+        metrics = MetricRecord({"num-examples": len(died)})
+        return Message(RecordDict({"survival-data": survival, "metrics": metrics}), reply_to=message)
+
+    return app
+
+
+def counting_client(mods=(), joins=0):
+    """Answers a query by a histogram, sums and counts; ``joins``: people who come before each further query."""
+    app = ClientApp(mods=list(mods))
+
+    @app.query()
+    def _query(message, context):
+        asked = int(context.state["turns"]["n"]) if "turns" in context.state else 0
+        context.state["turns"] = ConfigRecord({"n": asked + 1})
+        values, died = patients(context.node_config["partition-id"])
+        values, died = values[: ROWS - 4 + joins * asked], died[: ROWS - 4 + joins * asked]
+        used(values, died)
+        time, age = values[:, 0], values[:, 1]
+        metrics = {"time": np.histogram(time, BINS)[0].tolist(), "time_avg": float(time.mean() * len(time))}
+        metrics |= {"time_count": len(time), "age_std_sum": float(age.sum()), "age_std_count": len(age)}
+        metrics |= {"age_std_sum_sqd": float((age**2).sum())}
+        return Message(RecordDict({"query_results": MetricRecord(metrics)}), reply_to=message)
+
+    return app
+
+
+def asking_server(rounds=1, group=True):
+    """Asks all nodes; the messages count rounds from 0 as their group, or do not count."""
+    app = ServerApp()
+
+    @app.main()
+    def _main(grid, context):
+        for number in range(rounds):
+            messages = [
+                Message(
+                    content=RecordDict(),
+                    message_type=MessageType.QUERY,
+                    dst_node_id=node,
+                    **({"group_id": str(number)} if group else {}),
+                )
+                for node in grid.get_node_ids()
+            ]
+            grid.send_and_receive(messages)
+
+    return app
