@@ -1,4 +1,4 @@
-"""Flower apps that send no network: boosted trees, follow-up times, statistics, in the shapes of Flower's own.
+"""Flower apps that send no network: trees, follow-up times, statistics, in the shapes of Flower's own.
 
 Written for these tests, on tables that anybody has: breast cancer (scikit-learn) and a made-up cohort.
 """
@@ -32,7 +32,11 @@ def cancer_table():
     """Its columns, with public ranges."""
     highs = (40, 50, 200, 3000, 1, 1, 1, 1)
     names = load_breast_cancer().feature_names[:8]
-    return Row(columns=tuple(Column(name=str(n), kind="continuous", high=h) for n, h in zip(names, highs)))
+    return Row(
+        columns=tuple(
+            Column(name=str(n), kind="continuous", high=h) for n, h in zip(names, highs, strict=True)
+        )
+    )
 
 
 def write_cancer(folder):
@@ -40,10 +44,10 @@ def write_cancer(folder):
     rows, labels = cancer()
     names = [column.name for column in cancer_table().columns]
     lines = [",".join([*names, "benign"])]
-    for row, label in zip(rows[240:], labels[240:]):
+    for row, label in zip(rows[240:], labels[240:], strict=True):
         lines.append(",".join([*(repr(float(v)) for v in row), ("no", "yes")[label]]))
     (folder / "cancer.csv").write_text("\n".join(lines))
-    text = ['confirmed = true', 'file = "cancer.csv"']
+    text = ["confirmed = true", 'file = "cancer.csv"']
     for column in cancer_table().columns:
         text += ["[[column]]", f'name = "{column.name}"', 'kind = "continuous"', f"high = {column.high}"]
     text += ["[[column]]", 'name = "benign"', 'kind = "binary"', 'role = "target"', 'levels = ["no", "yes"]']
@@ -58,7 +62,9 @@ def boosting_client(mods=(), cyclic=False):
     @app.train()
     def _train(message, context):
         rows, labels = cancer()
-        own = slice(ROWS * context.node_config["partition-id"], ROWS * (1 + context.node_config["partition-id"]))
+        own = slice(
+            ROWS * context.node_config["partition-id"], ROWS * (1 + context.node_config["partition-id"])
+        )
         data = xgboost.DMatrix(rows[own], labels[own])
         settings = {"objective": "binary:logistic", "eta": 0.1, "max_depth": 3, "nthread": 1}
         received = message.content["arrays"]["0"].numpy().tobytes()
@@ -118,7 +124,7 @@ def follow_up_client(mods=(), columns=5, coarse=1):
 
 
 def counting_client(mods=(), joins=0):
-    """Answers a query by a histogram, sums and counts; ``joins``: people who come before each further query."""
+    """Answers a query by a histogram, sums and counts; ``joins``: people who come before the next one."""
     app = ClientApp(mods=list(mods))
 
     @app.query()
@@ -154,5 +160,26 @@ def asking_server(rounds=1, group=True):
                 for node in grid.get_node_ids()
             ]
             grid.send_and_receive(messages)
+
+    return app
+
+
+def counting_from_zero(rounds):
+    """A loop of its own that numbers its messages' groups from 0 and sends no model."""
+    app = ServerApp()
+
+    @app.main()
+    def _main(grid, context):
+        for number in range(rounds):
+            nothing = ArrayRecord([np.frombuffer(b"", dtype=np.uint8)])
+            grid.send_and_receive(
+                Message(
+                    content=RecordDict({"arrays": nothing}),
+                    message_type=MessageType.TRAIN,
+                    dst_node_id=node,
+                    group_id=str(number),
+                )
+                for node in list(grid.get_node_ids())
+            )
 
     return app

@@ -184,3 +184,11 @@ def test_a_document_beyond_the_capacity_ends_no_federation(tmp_path):
 def test_a_protocol_that_no_reader_knows_is_refused():
     with pytest.raises(BadValue, match="protocol xgb_bagging, xgb_cyclic, survival, statistics"):
         Documents(table=apps.COHORT, protocol="fedavg")
+
+
+def test_an_app_that_counts_its_rounds_from_zero_keeps_them_apart(tmp_path):
+    sends = Documents(table=apps.cancer_table(), protocol="xgb_bagging")
+    server = apps.counting_from_zero(3)
+    seen = run(tmp_path, apps.boosting_client, server, sends, recorded=0)
+    assert [record.round for record in seen.rounds] == [0, 1, 2]
+    assert [len(record.updates) for record in seen.rounds] == [4, 4, 4]

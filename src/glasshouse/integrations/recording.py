@@ -174,6 +174,7 @@ class Recording:
     carrying: frozenset[Stage] = frozenset({"train"})
     _writer: TranscriptWriter = field(init=False)
     _full: bool = False
+    _shift: int = 0
     _sent: bool = False
     _clients: dict[Node, int] = field(default_factory=dict)
     _nodes: set[Node] = field(default_factory=set)
@@ -277,7 +278,11 @@ class Recording:
     def _number_of(self, one: Instruction) -> int:
         """The round stated in the message; else the last one, or the next if the client was already asked."""
         if one.round is not None:
-            return one.round
+            here, client = self._rounds.get(one.round + self._shift), self._client(one.node)
+            done = here is not None and client in here.asked and client not in here.missing
+            if done and one.stage in self.carrying and self.terms.sends == "document" and not self._shift:
+                self._shift = 1  # this app's rounds count from 0, not from 1
+            return one.round + self._shift
         last = max(self._rounds, default=0)
         clients = self._rounds[last].asked if self._rounds else {}
         asked_again = one.stage in self.carrying and self._client(one.node) in clients

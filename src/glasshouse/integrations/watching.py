@@ -80,7 +80,7 @@ def used(inputs: Any, labels: Any) -> None:
     """Report to whoever observes that the client trains on this batch; has no effect if nobody does.
 
     Args:
-        inputs: (B, C, H, W), as they enter the network; of a table the numbers (B, columns); a tensor or array.
+        inputs: (B, C, H, W), as they enter the network; of a table its numbers, (B, columns).
         labels: (B,), likewise.
     """
     for watcher in current():

@@ -8,6 +8,7 @@ of arrays, whose names come from the model, and the round as the message's group
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
@@ -119,13 +120,15 @@ def reply_of(message: Message, sends: Documents | None = None) -> Reply | None:
 
 
 def parts_of(content: RecordDict) -> Parts:
-    """Every array and every value of a message; values that are lists as they are."""
+    """Every array, every value (lists as they are) and all bytes of a message."""
     arrays = {n: a.numpy() for r in content.array_records.values() for n, a in r.items() if a.data}
     records: tuple[Mapping[str, Any], ...] = (
         *content.metric_records.values(),
         *content.config_records.values(),
     )
-    return Parts(arrays=arrays, values={name: value for record in records for name, value in record.items()})
+    values = {n: value for record in records for n, value in record.items()}
+    payloads = {n: value for n, value in values.items() if isinstance(value, bytes)}
+    return Parts(arrays=arrays, values=values, payloads=payloads)
 
 
 def _asks_for_document(message: Message, stage: Stage, sends: Documents) -> Instruction:
@@ -133,8 +136,8 @@ def _asks_for_document(message: Message, stage: Stage, sends: Documents) -> Inst
     document, tensors = b"", None
     if stage != "evaluate":
         try:
-            arrays = parts_of(message.content).arrays if message.has_content() else {}
-            document = sends.document(Parts(arrays=arrays))[0]
+            parts = parts_of(message.content) if message.has_content() else Parts()
+            document = sends.document(replace(parts, values={}))[0]  # settings are no answer
             tensors = sends.tensors(document)
         except BadValue as error:
             _LOG.warning(
