@@ -375,6 +375,8 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         about(30, "trees", "counts", *CENSUS),
         about(60, "trees", "cells", *CENSUS),
         about(20, "trees", "curves"),
+        about(15, "trees", "people"),
+        about(25, "trees", "people", *CENSUS),
         about(30, "audit", "clinic-trees"),
     ),
     "documents": (

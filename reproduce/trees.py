@@ -1,6 +1,6 @@
 """Tables of docs/results/trees.md and tables.md: counts, cuts, joint cells, rows, survival curves.
 
-Run: ``python -m reproduce.trees counts|cells|rows|curves [--schema SCHEMA.toml] [--seeds 2]``.
+Run: ``python -m reproduce.trees counts|cells|rows|curves|people [--schema SCHEMA.toml] [--seeds 2]``.
 The schema describes a table with a yes-or-no target (Adult in the pages); without it, the made-up clinic.
 """
 
@@ -14,12 +14,17 @@ import numpy as np
 import torch
 import xgboost
 from sklearn.datasets import load_breast_cancer
-from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
+from sklearn.ensemble import (
+    GradientBoostingClassifier,
+    HistGradientBoostingClassifier,
+    RandomForestClassifier,
+)
 
 from glasshouse.attacks.base import tensors_of
 from glasshouse.attacks.rows.double_span import DoubleSpan
 from glasshouse.attacks.statistics.kaplan_meier import count_chains
 from glasshouse.attacks.trees.algebra import Configuration, count_rows, sums_of
+from glasshouse.attacks.trees.cell_membership import log_odds
 from glasshouse.attacks.trees.cells import Effort, count_cells
 from glasshouse.attacks.trees.joint_cells import possible_in
 from glasshouse.data.tables.clinic import clinic
@@ -28,6 +33,7 @@ from glasshouse.formats.base import read_document
 from glasshouse.formats.records import LEAF, Survival
 from glasshouse.formats.sklearn_trees import document_of
 from glasshouse.interfaces import mean_loss
+from glasshouse.metrics.membership import auc
 from glasshouse.metrics.statistics.shares import share_interval
 from glasshouse.models.build import build, state
 from glasshouse.rng import Rng
@@ -138,6 +144,63 @@ def cells(schema, seeds):
             )  # fmt: skip
 
 
+def people(schema, seeds):
+    """Whether a known row is a client's, and its unknown cell, from joint cells: beside a public model."""
+    source = table(schema) if schema else clinic("")
+    own, size = source.splits["train"].batch(), 200 if schema else 120
+    secret = ("occupation", "marital-status", "workclass") if schema else ("diagnosis", "smokes", "region")
+    areas, right = [], {name: [] for name in secret}
+    for seed in range(seeds):
+        order = torch.from_numpy(np.random.default_rng(seed).permutation(len(own)))
+        members, strangers, public = (
+            own.pick(order[a * size : a * size + b]) for a, b in ((0, size), (1, size), (2, 1000))
+        )
+        solved = cells_of(source, members)
+        odds = [
+            log_odds(solved, side.inputs.double().numpy(), side.labels.numpy(), public)
+            for side in (members, strangers)
+        ]
+        areas.append(auc(np.concatenate(odds), np.arange(2 * size) < size).value)
+        for name in secret:
+            right[name].append(guessed_cells(source.inputs, name, solved, members, public))
+    print(source.name.split("/")[-1], size, "rows; members against strangers, AUC", np.round(areas, 2))
+    for name, each in right.items():
+        print(name, "right with cells", *(f"{a:.3f}" for a, _ in each), "public model alone",
+              *(f"{b:.3f}" for _, b in each), flush=True)  # fmt: skip
+
+
+def cells_of(source, members: Batch):
+    """The cells of two trees of depth 6 that a client boosts from nothing."""
+    how = {"objective": "binary:logistic", "max_depth": 6, "nthread": 1, "tree_method": "hist"}
+    booster = xgboost.train(how, xgboost.DMatrix(members.inputs.numpy(), members.labels.numpy()), 2)
+    trees = read_document(bytes(booster.save_raw("json")))[1]
+    return count_cells(
+        trees, count_rows(trees, Configuration(), subject="people"), [sums_of(trees, 1, Configuration())],
+        reg_lambda=1.0, effort=Effort(certify=0), rng=np.random.default_rng(0),
+        possible=possible_in(source.inputs),
+    )  # fmt: skip
+
+
+def guessed_cells(inputs, name, solved, members: Batch, public: Batch) -> tuple[float, float]:
+    """Share of a column's cells that are guessed right, by the public model with the cells and without."""
+    column, place = next((c, p) for c, p in inputs.places() if c.name == name)
+    others = np.ones(inputs.shape[0], dtype=bool)
+    others[place] = False
+    known, wanted = (column.decode(b.inputs[:, place]).nan_to_num(nan=-1).numpy() for b in (public, members))
+    seen = [np.column_stack([b.inputs.numpy()[:, others], b.labels.numpy()]) for b in (public, members)]
+    model = HistGradientBoostingClassifier(max_iter=50, random_state=0).fit(seen[0], known)
+    alone = np.log(np.maximum(model.predict_proba(seen[1]), 1e-9))
+    # What the cells say of each level, were it the row's: the same rows with that level put in.
+    together = alone.copy()
+    for i, level in enumerate(model.classes_):
+        rows = members.inputs.double().numpy().copy()
+        values = torch.full((len(rows),), float("nan") if level < 0 else float(level)).double()
+        rows[:, place] = column.encode(values).numpy()
+        together[:, i] += log_odds(solved, rows, members.labels.numpy(), public)
+    picks = [model.classes_[table.argmax(1)] for table in (together, alone)]
+    return float((picks[0] == wanted).mean()), float((picks[1] == wanted).mean())
+
+
 def place(trees, got, rows, labels):
     """Rows per cell and label, (C, 2)."""
     paths = [np.searchsorted(trees.boxes(t)[0], trees.reach(t, rows)) for t in range(len(trees.trees))]
@@ -209,7 +272,13 @@ def curves(_, seeds):
             print(n, "patients", digits or "full", "digits: 10 to the", np.median(sizes), flush=True)
 
 
-PARTS = {"counts": (counts, 10), "cells": (cells, 5), "rows": (rows, 5), "curves": (curves, 20)}
+PARTS = {
+    "counts": (counts, 10),
+    "cells": (cells, 5),
+    "rows": (rows, 5),
+    "curves": (curves, 20),
+    "people": (people, 5),
+}
 """Tables, and the clients, batches or cohorts of each row on the pages."""
 
 

@@ -1,5 +1,7 @@
 """What a server sees of one client with rows of the made-up clinic: a gradient, or documents."""
 
+from dataclasses import replace
+
 import torch
 import xgboost
 
@@ -58,6 +60,12 @@ def of_trees(count: int = 60) -> View:
     tensors = {NAME: tensor_of(bytes(booster.save_raw("json")), 2**17)}
     update = Update(round=0, client=0, kind="document", tensors=tensors, examples=count)
     return _view("boosted_trees", {"capacity": 2**17}, update, "xgb_bagging", "document")
+
+
+def of_members() -> View:
+    """The same, with a row in question: the client's first one."""
+    view = of_trees()
+    return replace(view, grants=replace(view.grants, challenge=ROWS.pick(torch.arange(1))))
 
 
 def of_statistics(count: int = 12) -> View:

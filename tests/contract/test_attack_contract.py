@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from table_views import of_gradient, of_statistics, of_trees
+from table_views import of_gradient, of_members, of_statistics, of_trees
 
 from glasshouse import registry
 from glasshouse.attacks.base import Attack
@@ -125,6 +125,7 @@ CASES: Mapping[str, Case] = {
     "tableak": Case(settings={"members": 2, "iterations": 3}, view=of_gradient),
     "leaf_algebra": Case(view=of_trees),
     "cut_values": Case(view=of_trees),
+    "cell_membership": Case(view=of_members),
     "joint_cells": Case(view=of_trees),
     "histogram_readout": Case(toy=ROWS_SENT | {"model": "boosted_trees", "protocol": "xgb_histogram"}),
     "newton_rows": Case(toy=ROWS_SENT | {"model": "coefficients", "protocol": "newton", "examples": 4}),

@@ -13,7 +13,7 @@ from glasshouse.formats.carried import bytes_of
 from glasshouse.formats.records import LEAF, Document, Tree, TreeEnsemble
 from glasshouse.modalities.row import Row
 from glasshouse.transcript.view import View
-from glasshouse.wire import Update
+from glasshouse.wire import Broadcast, Update
 
 ON_CLINIC: Final = {
     "setting": "two trees of depth 4 on 60 rows of a made-up clinic, no defence",
@@ -95,6 +95,16 @@ def received(view: View, *, subject: str) -> Received:
         BadFile: the document is damaged or of no known format.
     """
     broadcast, update = view.single(subject=subject)
+    return read_update(broadcast, update, subject=subject)
+
+
+def read_update(broadcast: Broadcast, update: Update, *, subject: str) -> Received:
+    """The document of one update.
+
+    Raises:
+        Inapplicable: the update is no document.
+        BadFile: as :func:`received`.
+    """
     documents = [t for t in update.tensors.values() if t.dtype == torch.uint8]
     if len(documents) != 1:
         raise Inapplicable(
@@ -116,6 +126,15 @@ def first_trees(view: View, *, subject: str) -> tuple[Received, TreeEnsemble]:
         BadFile: as :func:`received`.
     """
     got = received(view, subject=subject)
+    return got, check_first(got, view, subject=subject)
+
+
+def check_first(got: Received, view: View, *, subject: str) -> TreeEnsemble:
+    """The trees of a document in a view, which the client boosted from nothing, in entries of encoded rows.
+
+    Raises:
+        Inapplicable: no trees, or trees on top of others' trees; as :func:`in_entries`.
+    """
     if not isinstance(got.document, TreeEnsemble) or not got.first:
         raise Inapplicable(
             subject,
@@ -123,7 +142,7 @@ def first_trees(view: View, *, subject: str) -> tuple[Received, TreeEnsemble]:
             got="trees on top of a common model" if not got.first else f"a document {got.media}",
             fix="set audit.rounds = [0]",
         )
-    return got, in_entries(got.document, view, subject=subject)
+    return in_entries(got.document, view, subject=subject)
 
 
 def in_entries(trees: TreeEnsemble, view: View, *, subject: str) -> TreeEnsemble:

@@ -20,11 +20,12 @@ from glasshouse.attacks.parts.documents import ON_CLINIC, Received, first_trees,
 from glasshouse.attacks.tabular import Certainty, leaves_of
 from glasshouse.attacks.trees.algebra import Configuration, count_rows, sums_of
 from glasshouse.attacks.trees.cells import Effort, Possible, Solution, count_cells
+from glasshouse.formats.records import TreeEnsemble
 from glasshouse.modalities.row import Row
 from glasshouse.registry import Card, Offer
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
-from glasshouse.wire import Batch
+from glasshouse.wire import Batch, Terms
 
 SUBJECT: Final = "attack 'joint_cells'"
 
@@ -63,23 +64,32 @@ class JointCells:
             Inapplicable: as ``leaf_algebra``.
         """
         got, trees = first_trees(view, subject=SUBJECT)
-        how = Configuration.of(view.terms.options, subject=SUBJECT)
-        counted = count_rows(trees, how, subject=SUBJECT)
         table = view.terms.architecture.inputs
-        solution = count_cells(
-            trees,
-            counted,
-            [sums_of(trees, t, how) for t in range(1, len(trees.trees))],
-            reg_lambda=how.reg_lambda,
-            effort=self.effort,
-            rng=np.random.default_rng(rng.child("goals").seed()),
-            possible=possible_in(table) if isinstance(table, Row) else None,
-        )
+        solution = solve_cells(trees, view.terms, effort=self.effort, rng=rng.child("goals"), subject=SUBJECT)
         level = np.where(solution.certain, int(Certainty.UNIQUE), int(Certainty.GUESSED))
         cells, within = solution.cells, table.range
         leaves = leaves_of(got.about, cells.lower, cells.upper, solution.counts, level, within=within)
         public = view.grants.auxiliary
         return (leaves,) if public is None else (leaves, complete(got, solution, public, rng.child("rows")))
+
+
+def solve_cells(trees: TreeEnsemble, terms: Terms, *, effort: Effort, rng: Rng, subject: str) -> Solution:
+    """Rows of each label per joint cell of a client's first trees, under the terms' configuration.
+
+    Raises:
+        Inapplicable: as ``leaf_algebra``.
+    """
+    how = Configuration.of(terms.options, subject=subject)
+    table = terms.architecture.inputs
+    return count_cells(
+        trees,
+        count_rows(trees, how, subject=subject),
+        [sums_of(trees, t, how) for t in range(1, len(trees.trees))],
+        reg_lambda=how.reg_lambda,
+        effort=effort,
+        rng=np.random.default_rng(rng.seed()),
+        possible=possible_in(table) if isinstance(table, Row) else None,
+    )
 
 
 def possible_in(table: Row) -> Possible:
