@@ -8,6 +8,8 @@ import torch
 
 from glasshouse.cli import main
 from glasshouse.data.sources import load
+from glasshouse.data.tables import adult
+from glasshouse.data.tables.schema import read_schema
 from glasshouse.errors import BadFile
 from glasshouse.modalities.array import Array
 
@@ -182,3 +184,47 @@ def test_volumes_are_read_in_their_declared_range(tmp_path):
     (tmp_path / "train" / "ill" / "2.nii").write_bytes(b"no volume")
     with pytest.raises(BadFile, match="NIfTI volumes"):
         load(f"nifti:{tmp_path}")
+
+
+def made_up_census(path, count=40):
+    """Rows that nobody has: random values of the schema of the census table."""
+    schema = read_schema(adult.SCHEMA, subject="test")
+    draws = torch.Generator().manual_seed(0)
+    rows = schema.features.decode(schema.features.probes(count, draws)).tolist()
+    names = [column.name for column in schema.features.columns]
+    written = [
+        [column.write(value) for column, value in zip(schema.features.columns, row, strict=True)]
+        for row in rows
+    ]
+    lines = [",".join([*names, schema.target])]
+    for i, row in enumerate(written):
+        texts = ["?" if text == "missing" else text for text in row]
+        lines.append(",".join([*texts, schema.target_column.levels[i % 2]]))
+    (path / "adult.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def test_the_census_is_read_from_the_folder_that_holds_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("GLASSHOUSE_DATA", str(tmp_path))
+    made_up_census(tmp_path)
+    source = load("adult")
+    assert source.name == "adult (adult.csv)"
+    assert [len(source.splits[name].batch()) for name in ("train", "test")] == [30, 10]
+    tolerant = {column.name for column in source.inputs.columns if column.tolerance}
+    assert tolerant == {"fnlwgt", "capital-gain", "capital-loss"}
+
+
+@pytest.mark.parametrize("name", ["adult-mlp", "adult-trees"])
+def test_a_preset_of_the_census_without_the_file_says_what_to_get_and_where_to_put_it(
+    name, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("GLASSHOUSE_DATA", str(tmp_path))
+    with pytest.raises(SystemExit, match="2"):
+        main(["audit", name])
+    words = " ".join(capsys.readouterr().err.split())
+    assert "got 1 problem" in words
+    assert "one of adult.csv, adult/adult.csv in a folder of GLASSHOUSE_DATA" in words
+    assert "get adult.data of https://archive.ics.uci.edu/dataset/2/adult" in words
+    made_up_census(tmp_path, 4000)
+    with pytest.raises(SystemExit, match="0"):
+        main(["check", name])
+    assert f"'{name}' is valid" in capsys.readouterr().out

@@ -148,6 +148,13 @@ NAMED: Final[Mapping[str, NamedData]] = {
             terms="PneumoniaMNIST of MedMNIST v2 (Yang et al. 2023), CC BY 4.0",
         ),
         NamedData(
+            name="adult",
+            places=("adult:adult.csv", "adult:adult/adult.csv"),
+            obtain="get adult.data of https://archive.ics.uci.edu/dataset/2/adult, write the names of its 15 "
+            "columns above it (race as ethnicity), and put it there as adult.csv",
+            terms="Becker and Kohavi 1996, Adult, UCI Machine Learning Repository; CC BY 4.0",
+        ),
+        NamedData(
             name="imagenet",
             places=("folder:imagenet_700", "zip:imagenet_700.zip"),
             obtain="get pictures of https://image-net.org, cut to 224 × 224, one folder per class",

@@ -44,7 +44,15 @@ def table(where: str, *, resize: int | None = None) -> DataSource:
     """
     del resize  # for pictures only
     name = f"table:{where}"
-    path, schema = _find(where, name)
+    return rows_of(*_find(where, name), name=name)
+
+
+def rows_of(path: Path, schema: Schema, *, name: str) -> DataSource:
+    """The rows of the table at ``path``, as :func:`table`; ``name``: of the source.
+
+    Raises:
+        BadFile: a missing column, or a value that the schema does not allow.
+    """
     frame = read_frame(path, name=name)
     asked = [column.name for column in schema.columns] + ([schema.group] if schema.group else [])
     if missing := [column for column in asked if column not in frame.columns]:
