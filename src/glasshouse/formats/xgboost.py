@@ -5,6 +5,7 @@ What we do not read is refused by name: other boosters than gbtree, categorical 
 objectives whose derivatives the attacks do not know.
 """
 
+import json
 import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal, final
@@ -136,3 +137,21 @@ def _whole(raw: Any, name: str) -> int:
     if not text.isdecimal() or len(text) > 9:
         raise bad(f"XGBoost model, {name}", "a whole number", text[:40])
     return int(text)
+
+
+def append_trees(common: bytes, document: bytes) -> bytes:
+    """The common model with the trees of a document behind its own, numbered on; as Flower's server does it.
+
+    The base score stays that of the first model.
+    """
+    if not common:
+        return document
+    whole, new = json.loads(common), json.loads(document)
+    model, added = (raw["learner"]["gradient_booster"]["model"] for raw in (whole, new))
+    count = len(model["trees"])
+    for position, tree in enumerate(added["trees"]):
+        model["trees"].append({**tree, "id": count + position})
+        model["tree_info"].append(0)
+        model["iteration_indptr"].append(model["iteration_indptr"][-1] + 1)
+    model["gbtree_model_param"]["num_trees"] = str(len(model["trees"]))
+    return json.dumps(whole).encode()

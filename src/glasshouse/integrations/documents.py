@@ -6,6 +6,7 @@ statistics as named numbers. What the app sends is kept to the last digit; only 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -19,6 +20,7 @@ from glasshouse.federation.protocols.documents.survival import raw_document
 from glasshouse.formats.carried import NAME, tensor_of
 from glasshouse.formats.records import Statistic, Statistics
 from glasshouse.formats.tabular import document_of
+from glasshouse.formats.xgboost import append_trees
 from glasshouse.modalities.row import Column, Row
 from glasshouse.tasks.classification import Classification
 from glasshouse.wire import Architecture, Value
@@ -181,14 +183,19 @@ def options_in(config: Mapping[str, object]) -> dict[str, Value]:
 
 
 def _trees(sends: Documents, parts: Parts) -> tuple[bytes, int]:
-    """The bytes of a booster: one array of bytes, or one payload."""
+    """The bytes of a booster: one array of bytes, or one payload; those of several, one behind the other."""
     del sends
     held = [array.tobytes() for array in parts.arrays.values() if array.dtype == np.uint8]
     held = [one for one in (*held, *parts.payloads.values()) if one]
-    if len(held) > 1 or any(array.dtype != np.uint8 for array in parts.arrays.values()):
+    if any(array.dtype != np.uint8 for array in parts.arrays.values()):
         kinds = ", ".join(f"'{name}' {array.dtype}" for name, array in parts.arrays.items())
         raise _unlike("one array of bytes, the saved booster", f"{len(held)} of bytes; {kinds}"[:200])
-    return (held[0] if held else b""), 0
+    if len(held) < 2:
+        return b"".join(held), 0
+    try:
+        return reduce(append_trees, held, b""), 0
+    except (ValueError, LookupError, TypeError) as error:
+        raise _unlike("boosters as XGBoost saves them in JSON", type(error).__name__) from error
 
 
 def _survival(sends: Documents, parts: Parts) -> tuple[bytes, int]:

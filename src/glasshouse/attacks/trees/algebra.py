@@ -148,6 +148,9 @@ def count_rows(trees: TreeEnsemble, how: Configuration, *, subject: str) -> Coun
             subject, "a logistic model with a tree", f"{trees.objective}, {len(trees.trees)} trees"
         )
     first = trees.trees[0]
+    if first.hessian is not None and len(first.hessian) > 1 and len(np.unique(first.hessian)) == 1:
+        # NVIDIA FLARE writes ones. What they hide is the defence check's business, with the remedy.
+        raise _refusal(subject, "sums of second derivatives", "a mask in their place (glasshouse defenses)")
     if first.count is not None and first.positives is not None:  # forests state the share of every class
         sums = sums_of(trees, 0, how)
         positives, total = first.positives[sums.leaves], sums.count

@@ -7,6 +7,7 @@ the server, and are not seen.
 
 import hashlib
 import json
+import logging
 import shlex
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -16,6 +17,8 @@ from typing import Any, Final, final
 
 from glasshouse.errors import BadFile, BadValue
 from glasshouse.integrations.declared import Model, Pixels, architecture_of, check_known, start
+from glasshouse.integrations.documents import Documents
+from glasshouse.integrations.documents import Parts as Content
 from glasshouse.integrations.nvflare.messages import WEIGHTS, Parts, client_of, take_apart
 from glasshouse.integrations.nvflare.names import (
     EventType,
@@ -26,6 +29,7 @@ from glasshouse.integrations.nvflare.names import (
     Shareable,
 )
 from glasshouse.integrations.recording import Instruction, Recording, Reply
+from glasshouse.modalities.row import Row
 from glasshouse.models import build as models
 from glasshouse.outside import limits
 from glasshouse.outside.schema import ArchitectureFile, parse_as
@@ -33,6 +37,7 @@ from glasshouse.transcript.described import architecture_of as described_archite
 from glasshouse.transcript.files import describe_architecture
 from glasshouse.wire import Architecture, Stage, Terms
 
+_LOG = logging.getLogger(__name__)
 TASKS: Final = ("train", "validate", "submit_model")
 """Tasks of FLARE's workflows for models. A filter must name tasks: ``*`` matches none."""
 MESSAGES: Final = "messages.jsonl"
@@ -60,9 +65,17 @@ class Book:
         folder: new or empty.
         architecture: of the model; None: the job has none that a transcript could hold.
         declared: fields of the terms.
+        sends: what the job sends in the place of a network's tensors; None: it trains one.
     """
 
-    def __init__(self, folder: Path, architecture: Architecture | None, declared: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        architecture: Architecture | None,
+        declared: Mapping[str, Any],
+        sends: Documents | None = None,
+    ) -> None:
+        self._sends = sends
         self._folder = folder.expanduser()
         if (self._folder / MESSAGES).exists():
             raise BadFile(
@@ -71,7 +84,7 @@ class Book:
         (self._folder / PAYLOADS).mkdir(parents=True)
         self._recording: Recording | None = None
         if architecture is not None:
-            self._recording = start(folder, architecture, declared)
+            self._recording = start(folder, architecture, declared, documents=sends is not None)
         (self._folder / MESSAGES).touch()
         self._lock = Lock()
         self._known: set[str] = set()
@@ -83,7 +96,9 @@ class Book:
         self._rounds[client, task] = parts.round
         self._write("task", task, client, parts, parts.round)
         stage = _STAGES.get(task)
-        if self._recording is not None and stage is not None:
+        if self._recording is not None and stage is not None and self._sends is not None:
+            self._recording.asked([_asks_for_document(client, stage, parts, self._sends)])
+        elif self._recording is not None and stage is not None:
             model = parts.kind in WEIGHTS and bool(parts.arrays)
             one = Instruction(
                 node=client,
@@ -102,6 +117,9 @@ class Book:
             return
         if parts.code != ReturnCode.OK:
             self._recording.answered([Reply(node=client, stage=stage, error=parts.code)])
+            return
+        if self._sends is not None:
+            self._recording.answered([_answers_with_document(client, stage, parts, self._sends)])
             return
         model = parts.kind in WEIGHTS and bool(parts.arrays)
         kind = WEIGHTS.get(parts.kind, "parameters")
@@ -161,12 +179,14 @@ class _Capture(Filter):
         folder: str,
         architecture: dict[str, Any] | None = None,
         terms: dict[str, Any] | None = None,
+        sends: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
         # The Job API writes constructor arguments from attributes of the same names.
         self.folder = folder
         self.architecture = architecture
         self.terms = terms
+        self.sends = sends
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Close the capture at the end of a run; a capture that saw nothing ends the job with an error."""
@@ -182,7 +202,10 @@ class _Capture(Filter):
     def _book(self) -> Book:
         if self.folder not in _BOOKS:
             architecture = None if self.architecture is None else _read_architecture(self.architecture)
-            _BOOKS[self.folder] = Book(Path(self.folder), architecture, self.terms or {})
+            sends = None
+            if self.sends is not None and architecture is not None and isinstance(architecture.inputs, Row):
+                sends = Documents(table=architecture.inputs, **self.sends)
+            _BOOKS[self.folder] = Book(Path(self.folder), architecture, self.terms or {}, sends)
         return _BOOKS[self.folder]
 
 
@@ -193,6 +216,7 @@ class CaptureTasks(_Capture):
         folder: new or empty, the same as that of :class:`CaptureResults`.
         architecture: as a transcript's ``terms.json`` describes it; None: no transcript, messages only.
         terms: as for :func:`capture`.
+        sends: fields of ``Documents`` but its table, which is the architecture's; None: it trains a network.
     """
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
@@ -208,6 +232,7 @@ class CaptureResults(_Capture):
         folder: new or empty, the same as that of :class:`CaptureTasks`.
         architecture: as a transcript's ``terms.json`` describes it; None: no transcript, messages only.
         terms: as for :func:`capture`.
+        sends: fields of ``Documents`` but its table, which is the architecture's; None: it trains a network.
     """
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
@@ -220,7 +245,7 @@ def capture(
     recipe: Any,  # FLARE's recipes share no typed base of their filters
     folder: str | Path,
     *,
-    model: Model | None = None,
+    model: Model | Documents | None = None,
     normalize: Pixels | None = None,
     terms: Mapping[str, Any] | None = None,
     tasks: Sequence[str] = TASKS,
@@ -231,8 +256,8 @@ def capture(
         recipe: any of FLARE's, before it is executed or exported.
         folder: on the server; new or empty. Receives ``messages.jsonl`` and ``payloads/``; with a model also
             ``transcript/`` and ``nodes.json``, which maps sites to clients.
-        model: as for Flower's :func:`~glasshouse.integrations.flower.capture`; None: a job without tensors
-            of a network, such as trees or statistics.
+        model: as for Flower's :func:`~glasshouse.integrations.flower.capture`, a network or, of a job of
+            boosted trees, :class:`~glasshouse.integrations.documents.Documents`; None: messages only.
         normalize: mean and standard deviation with which clients normalise pixels.
         terms: fields of :class:`glasshouse.wire.Terms` about local training. Missing ones are read off the
             arguments of the training script (``--batch_size``, ``--epochs``, ``--lr``).
@@ -248,8 +273,13 @@ def capture(
         )  # fmt: skip
     declared = {**terms_of_script(str(getattr(recipe, "train_args", "") or "")), **(terms or {})}
     check_known(declared)
-    architecture = None
-    if model is not None:
+    architecture, sends = None, None
+    if isinstance(model, Documents):
+        architecture = json.loads(json.dumps(describe_architecture(model.architecture)))
+        sends, table = dict(vars(model)), "table"
+        del sends[table]  # the columns stand in the architecture
+        declared = {**model.terms(options_of(recipe)), **(terms or {})}
+    elif model is not None:
         built = architecture_of(model, normalize)
         models.build(built)  # what cannot be built is said before the job
         if "batch_size" not in declared:
@@ -261,8 +291,26 @@ def capture(
             )
         architecture = json.loads(json.dumps(describe_architecture(built)))  # as in the job's file
     place = str(Path(folder).expanduser().absolute())
-    recipe.add_server_output_filter(CaptureTasks(place, architecture, declared), tasks=list(tasks))
-    recipe.add_server_input_filter(CaptureResults(place, architecture, declared), tasks=list(tasks))
+    asked, answered = (kind(place, architecture, declared, sends) for kind in (CaptureTasks, CaptureResults))
+    recipe.add_server_output_filter(asked, tasks=list(tasks))
+    recipe.add_server_input_filter(answered, tasks=list(tasks))
+
+
+def options_of(recipe: Any) -> dict[str, object]:
+    """The settings of boosting of a recipe for trees, as its clients use them.
+
+    In bagging of equal clients FLARE divides the learning rate by their number.
+    """
+    known = {
+        "max_depth": getattr(recipe, "max_depth", None),
+        "subsample": getattr(recipe, "local_subsample", None),
+        "local_epochs": getattr(recipe, "num_local_parallel_tree", None),
+    }
+    rate = getattr(recipe, "learning_rate", None)
+    if rate is not None and getattr(recipe, "lr_mode", "") == "uniform":
+        bagging = getattr(recipe, "training_mode", "") == "bagging"
+        known["eta"] = rate / recipe.num_client_bagging if bagging else rate
+    return {name: value for name, value in known.items() if value is not None}
 
 
 def terms_of_script(arguments: str) -> dict[str, float]:
@@ -283,6 +331,38 @@ def terms_of_script(arguments: str) -> dict[str, float]:
         except ValueError:
             continue
     return found
+
+
+def _asks_for_document(client: str, stage: Stage, parts: Parts, sends: Documents) -> Instruction:
+    """What the server sends; trees of several sites are one document. What does not fit is not stored."""
+    document, tensors = b"", None
+    try:
+        document, _ = sends.document(Content(arrays=parts.arrays, payloads=parts.payloads))
+        tensors = sends.tensors(document)
+    except BadValue as error:
+        _LOG.warning("capture: a broadcast is not stored: needs %s; got %s", error.needs, error.got)
+    return Instruction(
+        node=client,
+        stage=stage,
+        round=parts.round,
+        load=None if tensors is None else (lambda: tensors),
+        content=document,
+    )
+
+
+def _answers_with_document(client: str, stage: Stage, parts: Parts, sends: Documents) -> Reply:
+    """What a site answers; what is no document stands as an error, by its parts."""
+    try:
+        document, rows = sends.document(
+            Content(arrays=parts.arrays, payloads=parts.payloads, values=parts.values)
+        )
+        tensors = sends.tensors(document)
+    except BadValue as error:
+        return Reply(
+            node=client, stage=stage, error=f"sent no document: needs {error.needs}; got {error.got}"
+        )
+    load = (lambda: tensors) if document else None
+    return Reply(node=client, stage=stage, values=parts.values, load=load, kind="document", examples=rows)
 
 
 def _task_of(context: FLContext) -> str:

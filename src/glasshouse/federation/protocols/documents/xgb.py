@@ -6,7 +6,6 @@ by its own trees and sends only these; the server appends all trees as they come
 whole model goes round.
 """
 
-import json
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
@@ -17,6 +16,7 @@ from glasshouse.errors import BadValue, not_installed
 from glasshouse.federation.protocols.documents.base import TRAITS, as_agreed, broadcast, check, send
 from glasshouse.federation.setting import Setting
 from glasshouse.formats.carried import NAME, tensor_of
+from glasshouse.formats.xgboost import append_trees
 from glasshouse.interfaces import Recorder, Tamper, Traits
 from glasshouse.progress import track
 from glasshouse.registry import Card
@@ -165,21 +165,3 @@ class XgbCyclic(Boosting):
         client = number % setting.terms.clients
         grown = self.boost(setting, client, common, rng=rng.child(f"client/{client}"))
         return send(setting, number, client, bytes(grown.save_raw("json")), recorder)
-
-
-def append_trees(common: bytes, document: bytes) -> bytes:
-    """The common model with the trees of a document behind its own, numbered on; as Flower's server does it.
-
-    The base score stays that of the first model.
-    """
-    if not common:
-        return document
-    whole, new = json.loads(common), json.loads(document)
-    model, added = (raw["learner"]["gradient_booster"]["model"] for raw in (whole, new))
-    count = len(model["trees"])
-    for position, tree in enumerate(added["trees"]):
-        model["trees"].append({**tree, "id": count + position})
-        model["tree_info"].append(0)
-        model["iteration_indptr"].append(model["iteration_indptr"][-1] + 1)
-    model["gbtree_model_param"]["num_trees"] = str(len(model["trees"]))
-    return json.dumps(whole).encode()

@@ -1,0 +1,36 @@
+"""FLARE's own job of boosted trees in its simulator, captured: ``job.py FOLDER bagging|cyclic``."""
+
+import sys
+from pathlib import Path
+
+import document_apps as apps
+from loader import Loader
+from nvflare.app_opt.xgboost.recipes import XGBBaggingRecipe
+from nvflare.recipe import SimEnv, set_per_site_config
+
+from glasshouse.integrations.documents import Documents
+from glasshouse.integrations.nvflare import capture
+
+SITES = ("site-1", "site-2", "site-3")
+ROUNDS = 2
+
+
+def main(out, mode):
+    """Three sites, two rounds."""
+    recipe = XGBBaggingRecipe(
+        name="trees", min_clients=3, training_mode=mode, num_rounds=ROUNDS, local_subsample=1.0, max_depth=3,
+        nthread=1,
+    )  # fmt: skip
+    loader = Loader(str(out / "truth"), ROUNDS)
+    set_per_site_config(recipe, {site: {"data_loader": loader} for site in SITES})
+    capture(
+        recipe,
+        out / "capture",
+        model=Documents(table=apps.cancer_table(), protocol=f"xgb_{mode}"),
+        tasks=("train",),
+    )
+    recipe.execute(SimEnv(clients=list(SITES), num_threads=3, workspace_root=str(out / "workspace")))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]).absolute(), sys.argv[2])
