@@ -1,5 +1,6 @@
 """FLARE's jobs of boosted trees, whose sums are masked: captured as documents, audited, the mask judged."""
 
+import json
 import os
 import subprocess
 import sys
@@ -8,11 +9,10 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("nvflare")
-xgboost = pytest.importorskip("xgboost")
-
-import json
+pytest.importorskip("xgboost")
 
 import document_apps as apps
+import xgboost
 from nvflare.apis.dxo import DXO, DataKind
 from nvflare.apis.fl_constant import FLContextKey, ReservedKey
 from nvflare.apis.fl_context import FLContext
