@@ -22,7 +22,8 @@ from glasshouse.guard.pursuit.limits import JUDGED, OTHERS, SEARCHED
 from glasshouse.guard.rules.finite import not_finite
 from glasshouse.guard.rules.structure import other_structure
 from glasshouse.modalities.image import Image
-from glasshouse.models.build import build, load, state
+from glasshouse.models.build import adapted_copy, build, load, state
+from glasshouse.models.handed_over import check_handed_over
 from glasshouse.models.outline import outline
 from glasshouse.models.text.base import TextModel
 from glasshouse.outside import limits
@@ -31,6 +32,7 @@ from glasshouse.outside.schema import ArchitectureFile, parse_as
 from glasshouse.outside.weights import read_weights
 from glasshouse.scenario.overrides import PathError, split_assignment
 from glasshouse.store import read_json
+from glasshouse.tasks.base import Task
 from glasshouse.tensors import Lazy
 from glasshouse.transcript.described import architecture_of
 from glasshouse.wire import Architecture
@@ -63,6 +65,7 @@ def guard(
     agreed: nn.Module | Mapping[str, Tensor] | str = "",
     reference: Received | None = None,
     data: tuple[Tensor, Tensor] | None = None,
+    task: Task | None = None,
 ) -> Seen:
     """Inspect a model before training on it: odd weights, odd structure, odd behaviour.
 
@@ -70,27 +73,35 @@ def guard(
         model: as received. A list is in the order of the agreed architecture's tensors; without one, tensors
             are judged by their shapes only.
         agreed: the agreed architecture: a network, its state_dict, or in words, as
-            ``"mlp 1x8x8 10 hidden=32"``; empty: the structure is not compared.
+            ``"mlp 1x8x8 10 hidden=32"``; empty: the structure is not compared, and a ``model`` that is a
+            network is tried on data as it is.
         reference: an honest model of that architecture; as many odd rows and kernels as it makes likely
             are not reported. Without ``agreed``, its structure is compared.
         data: your own examples, as they enter the model, and their classes. What fixed read-outs get is then
             searched on up to 64 of them, judged on up to 128 others (up to 1,000 more if few of these make up
             a tensor's update), and compared with honest models of the architecture, which are made for that;
-            needs ``agreed`` as a network or in words. ``verdict`` is "not judged" with fewer than 16, or if
-            too little of the model could be looked at.
+            needs ``model`` or ``agreed`` as a network, or the latter in words. ``verdict`` is "not judged"
+            with fewer than 16, or if too little of the model could be looked at.
+        task: the loss that clients train with, where it is not the agreed one's: of a network by default the
+            cross-entropy of classes (:mod:`glasshouse.tasks`).
 
     Returns:
         The inspected model; ``findings`` contains a sentence for each reason not to train on it.
 
     Raises:
         BadFile: a file cannot be read, or contains no model.
-        BadValue: the model has no weights of convolutions or linear layers, the reference is of another
-            architecture, or data are given without one.
+        BadValue: tensors without an architecture have no weights of convolutions or linear layers, the
+            reference is of another architecture, data are given without one, or a network cannot be copied.
 
     Examples:
         >>> len(guard([torch.ones(8, 16), torch.zeros(8)]).findings)
         3
     """
+    for network in (model, agreed, reference):
+        if isinstance(network, nn.Module):
+            check_handed_over(network)
+    if isinstance(model, nn.Module) and isinstance(agreed, str) and not agreed and reference is None:
+        agreed = model
     if isinstance(agreed, str):
         expected = agreed_tensors(agreed) if agreed else None
     else:
@@ -111,7 +122,7 @@ def guard(
         outcome = replace(inspect(tensors, agreed=expected, reference=honest), form=form)
         if data is None:
             return outcome
-        return with_behaviour(outcome, tensors, _network(agreed), data, reference=honest)
+        return with_behaviour(outcome, tensors, _network(agreed, task), data, reference=honest)
     except BadValue as error:
         if not isinstance(model, str | Path):
             raise
@@ -191,7 +202,9 @@ def with_behaviour(
     fits = {} if isinstance(network, TextModel) else {"": Fit.of(network, inputs, labels)}
     if fits and earlier is not None:
         fits["reference_"] = Fit.of(earlier, inputs, labels)
-    known = {f"{whose}{name}": x for whose, fit in fits.items() for name, x in asdict(fit).items()}
+    known: dict[str, float] = {}
+    for whose, fit in fits.items():
+        known |= {f"{whose}{name}": x for name, x in asdict(fit).items() if x is not None}
     both = replace(
         outcome.inspection,
         findings=(*judged.findings, *outcome.inspection.findings),
@@ -204,11 +217,14 @@ def _is_whole(tensors: Mapping[str, Tensor], network: nn.Module) -> bool:
     return not other_structure(tensors, network.state_dict()) and not not_finite(tensors)
 
 
-def _network(agreed: nn.Module | Mapping[str, Tensor] | str) -> nn.Module:
+def _network(agreed: nn.Module | Mapping[str, Tensor] | str, task: Task | None) -> nn.Module:
     if isinstance(agreed, nn.Module):
-        return copy.deepcopy(agreed)
+        network = adapted_copy(agreed)
+        if task is not None:
+            vars(network)["task"] = task
+        return network
     if isinstance(agreed, str) and agreed:
-        return build(architecture(agreed))
+        return build(architecture(agreed) if task is None else replace(architecture(agreed), task=task))
     raise BadValue(
         "guard with data",
         needs="the agreed architecture: a network, or in words",

@@ -5,9 +5,9 @@ from typing import Self, final
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from glasshouse.guard.pursuit.inspect import EVALUATION, in_mode
+from glasshouse.interfaces import task_of
 
 __all__ = ["Fit"]
 
@@ -21,32 +21,35 @@ class Fit:
     is suddenly at chance, or predicts one class, is worth a question to the server.
 
     Attributes:
-        accuracy: share of the examples that it classifies correctly, in [0, 1].
-        loss: mean cross-entropy of the examples, in nats, >= 0.
+        loss: mean of its task's losses of the examples, of classes cross-entropy in nats; >= 0.
         examples: number of examples.
+        accuracy: share of the examples that it classifies correctly, in [0, 1]; None: it has no classes.
     """
 
-    accuracy: float
     loss: float
     examples: int
+    accuracy: float | None = None
 
     @classmethod
     def of(cls, model: nn.Module, inputs: Tensor, labels: Tensor) -> Self:
-        """Evaluate ``model`` in evaluation mode on inputs (B, ...) with classes (B,), without modifying it.
+        """Evaluate ``model`` in evaluation mode on inputs (B, ...) with their targets, without modifying it.
 
         Examples:
             >>> Fit.of(nn.Flatten(), torch.tensor([[0.0, 9.0], [9.0, 0.0]]), torch.tensor([1, 1])).accuracy
             0.5
         """
+        task = task_of(model)
         with torch.no_grad():
-            logits = in_mode(model, EVALUATION)(inputs)
-        return cls(
-            accuracy=float((logits.argmax(1) == labels).double().mean()),
-            loss=float(F.cross_entropy(logits, labels)),
-            examples=len(labels),
-        )
+            outputs = in_mode(model, EVALUATION)(inputs)
+            loss = float(task.losses(outputs, labels, inputs).mean())
+        right = float((outputs.argmax(1) == labels).double().mean()) if task.one_label else None
+        return cls(loss=loss, examples=len(labels), accuracy=right)
 
     def sentence(self, last: Self | None = None) -> str:
         """In words; ``last``: the fit of the last accepted model."""
-        before = f"; the last accepted one: {last.accuracy:.0%}, {last.loss:.2f}" if last is not None else ""
-        return f"right on {self.accuracy:.0%} of your {self.examples} examples, loss {self.loss:.2f}{before}"
+        before = "" if last is None else f"; the last accepted one: {last._numbers()}"
+        right = "" if self.accuracy is None else f"right on {self.accuracy:.0%} of your "
+        return f"{right}{self.examples} examples, loss {self.loss:.2f}{before}"
+
+    def _numbers(self) -> str:
+        return f"{self.loss:.2f}" if self.accuracy is None else f"{self.accuracy:.0%}, {self.loss:.2f}"

@@ -53,10 +53,12 @@ class Seen:
 
     @property
     def verdict(self) -> Verdict:
-        """``refused`` with a finding; ``passed`` only if what it was tried on could be judged."""
+        """``refused`` with a finding; ``passed`` only if it could be judged, by weights or on examples."""
         if self.findings:
             return "refused"
-        return "passed" if self.judged is None else self.judged.verdict
+        if self.judged is not None:
+            return self.judged.verdict
+        return "passed" if self.vectors or self.resting else "not judged"
 
     @property
     def findings(self) -> tuple[str, ...]:
@@ -85,8 +87,8 @@ def inspect(
             not reported. Without ``agreed``, its structure is the agreed one.
 
     Raises:
-        BadValue: no weight of a convolution or linear layer among ``tensors``, a tensor cannot be read, or
-            the reference is of another architecture.
+        BadValue: nothing is agreed and no weight of a convolution or linear layer is among ``tensors``, a
+            tensor cannot be read, or the reference is of another architecture.
 
     Examples:
         >>> seen = inspect({"fc.weight": torch.ones(8, 16)})
@@ -97,7 +99,7 @@ def inspect(
     # Adapters that start at zero are no oddity; whoever judges the others does not see them.
     resting = zero_adapters(read, None if reference is None else dense(reference))
     vectors = vectors_of(derive(read, lambda _, t: t, keep=lambda name: name not in resting))
-    if not resting and not any(v.count for v in vectors if v.kind != "bias"):
+    if agreed is None and not resting and not any(v.count for v in vectors if v.kind != "bias"):
         raise BadValue(
             "inspection of a model",
             needs="weights of convolutions or linear layers ('*.weight' with 2 or more dimensions)",

@@ -7,6 +7,7 @@ and ``head`` is adapted (:mod:`glasshouse.models.adapt`). A plain network class 
 called with its own arguments only; additional arguments ``mean`` and ``std`` normalise the inputs before it.
 """
 
+import copy
 import inspect
 from collections.abc import Mapping
 from typing import Any
@@ -17,8 +18,9 @@ from torch import Tensor, nn
 from glasshouse import registry
 from glasshouse.errors import BadValue, GlasshouseError
 from glasshouse.modalities.base import Modality
-from glasshouse.models.adapt import adapt
+from glasshouse.models.adapt import AdaptedNetwork, adapt
 from glasshouse.models.base import RENAMINGS, SplitModel, evaluated
+from glasshouse.models.handed_over import check_handed_over
 from glasshouse.models.text.base import TextModel
 from glasshouse.rng import Rng
 from glasshouse.settings import NORMALISATION, ModelCall, covers, model_call
@@ -67,6 +69,17 @@ def build(architecture: Architecture, *, rng: Rng | None = None) -> nn.Module:
             _check_forward(model, architecture)
     built: nn.Module = model
     return built
+
+
+def adapted_copy(model: nn.Module) -> nn.Module:
+    """A copy of the user's own network with the interface that an audit needs; tensor names are kept.
+
+    Raises:
+        BadValue: it cannot be copied or trained (:mod:`glasshouse.models.handed_over`).
+    """
+    check_handed_over(model)
+    copied = copy.deepcopy(model)
+    return copied if isinstance(copied, SplitModel | TextModel | AdaptedNetwork) else adapt(copied)
 
 
 def state(model: nn.Module) -> dict[str, Tensor]:

@@ -10,15 +10,15 @@ import inspect
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from torch import nn
-from torch.nn.parameter import is_lazy
 
 from glasshouse import cache
 from glasshouse.errors import BadValue
 from glasshouse.models.adapt import AdaptedNetwork, adapt
 from glasshouse.models.base import SplitModel
+from glasshouse.models.handed_over import check_handed_over
 
 PREFIX: Final = f"{__name__}:"
 """Prefix of the names of these networks."""
@@ -34,20 +34,14 @@ def keep(net: nn.Module) -> str:
     the same name in every session, and a changed one has another.
 
     Raises:
-        BadValue: ``net`` has no linear layer at its end; see :func:`glasshouse.models.adapt.adapt`.
+        BadValue: ``net`` cannot be copied or trained (:mod:`glasshouse.models.handed_over`), or has no linear
+            layer at its end; see :func:`glasshouse.models.adapt.adapt`.
 
     Examples:
         >>> keep(nn.Sequential(nn.Flatten(), nn.Linear(4, 2))).startswith(PREFIX + "Sequential_")
         True
     """
-    parameters: list[tuple[str, Any]] = list(net.named_parameters())
-    if lazy := [name for name, p in parameters if is_lazy(p)]:
-        raise BadValue(
-            f"network '{type(net).__name__}'",
-            needs="layers whose size is known",
-            got=f"lazy ones that were never called: {', '.join(lazy[:3])}",
-            fix="call net(example) once before handing it over, or give the layers their sizes",
-        )
+    check_handed_over(net)
     model = copy.deepcopy(net).cpu()
     kind = type(model.net if isinstance(model, AdaptedNetwork) else model)
     content = [dict(model.state_dict()), repr(model), _source(kind)]

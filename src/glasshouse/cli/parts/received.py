@@ -231,8 +231,8 @@ def _numbers(one: Seen) -> list[float | None]:
 
 def _fit(values: Mapping[str, float]) -> str:
     def read(whose: str) -> Fit:
-        accuracy, loss, examples = (values[f"{whose}{name}"] for name in ("accuracy", "loss", "examples"))
-        return Fit(accuracy=accuracy, loss=loss, examples=int(examples))
+        loss, examples = values[f"{whose}loss"], int(values[f"{whose}examples"])
+        return Fit(loss=loss, examples=examples, accuracy=values.get(f"{whose}accuracy"))
 
     return read("").sentence(read("reference_") if "reference_loss" in values else None)
 

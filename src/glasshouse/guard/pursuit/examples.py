@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glasshouse.errors import BadValue
+from glasshouse.errors import BadValue, GlasshouseError
 from glasshouse.examples import Batch
 from glasshouse.interfaces import losses_of, mean_loss, task_of
 
@@ -44,6 +44,57 @@ class Own:
         if self.targets.ndim != 1 or self.targets.is_floating_point():
             return torch.arange(len(self))
         return torch.isin(self.targets, torch.unique(self.targets)[::every]).nonzero()[:, 0]
+
+
+def check_fit(model: nn.Module, own: Own) -> None:
+    """Refuse, before anything is measured, a network that cannot be trained on these examples.
+
+    Raises:
+        BadValue: nothing of it is trained, it does not run on an example, or its outputs do not fit the
+            targets under its task.
+    """
+    subject = f"network '{type(getattr(model, 'net', model)).__name__}' under the guard"
+    if not any(p.requires_grad for p in model.parameters()):
+        raise BadValue(
+            subject,
+            needs="parameters that clients train",
+            got="requires_grad = False for all of them, or none",
+            fix="set requires_grad = True for what the client would send",
+        )
+    task, mode = task_of(model), model.training
+    try:
+        with torch.no_grad():
+            outputs = model.eval()(own.inputs[:2])
+    except GlasshouseError:
+        raise
+    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError, NotImplementedError) as error:
+        raise BadValue(
+            subject,
+            needs=f"a forward pass on examples of shape {tuple(own.inputs.shape[1:])}",
+            got=f"{type(error).__name__}: {str(error).splitlines()[0]}",
+            fix="give the examples as they enter the network",
+        ) from error
+    finally:
+        model.train(mode)
+    if task.one_label:
+        _check(outputs, own[:2])
+        _check_classes(outputs, own, subject)
+
+
+def _check_classes(logits: Tensor, own: Own, subject: str) -> None:
+    """Whether there is a logit for each class; one logit for two classes is another task."""
+    if own.targets.is_floating_point() or own.targets.ndim != 1 or not own.targets.numel():
+        return
+    classes, most = logits.shape[1], int(own.targets.max())
+    if int(own.targets.min()) >= 0 and most < classes:
+        return
+    others = "give task=Multilabel(targets=1) for one logit, or another of glasshouse.tasks"
+    raise BadValue(
+        subject,
+        needs=f"classes from 0 to {classes - 1}, as it has {classes} logits",
+        got=f"classes from {int(own.targets.min())} to {most}",
+        fix=others if classes == 1 else "give the classes that it was built for, or its task",
+    )
 
 
 def train_loss(model: nn.Module, some: Own) -> Tensor:

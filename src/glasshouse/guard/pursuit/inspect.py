@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
-from glasshouse.guard.pursuit.examples import Own
+from glasshouse.guard.pursuit.examples import Own, check_fit
 from glasshouse.guard.pursuit.honest import (
     FEW,
     FRESH,
@@ -94,7 +94,12 @@ class HonestRanges:
 
     @classmethod
     def of(cls, model: nn.Module, own: Own) -> "HonestRanges":
-        """Of the architecture of ``model``."""
+        """Of the architecture of ``model``.
+
+        Raises:
+            BadValue: it cannot be trained on these examples.
+        """
+        check_fit(model, own)
         kept = copy.deepcopy(model)
         return cls(
             measure=partial(_measure, kept, own),

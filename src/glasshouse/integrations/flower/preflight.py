@@ -182,7 +182,7 @@ def build_network(model: nn.Module | Architecture | None) -> nn.Module | None:
     """A copy of the agreed network for a mod; None if there is none."""
     if model is None:
         return None
-    return copy.deepcopy(model) if isinstance(model, nn.Module) else models.build(model)
+    return models.adapted_copy(model) if isinstance(model, nn.Module) else models.build(model)
 
 
 def load_received(network: nn.Module, tensors: dict[str, Tensor]) -> nn.Module:

@@ -1,0 +1,64 @@
+"""Networks that are handed over as objects: what cannot be copied, trained or compared is refused first."""
+
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from glasshouse.errors import BadValue
+
+SHOWN: Final = 3
+"""Names in an error."""
+
+
+def check_handed_over(net: nn.Module) -> None:
+    """Refuse a network whose weights have no size or no values yet, or whose code cannot be copied.
+
+    Raises:
+        BadValue: lazy layers that were never called, weights on the meta device, a network of TorchScript, or
+            one that was quantized.
+
+    Examples:
+        >>> check_handed_over(nn.Linear(2, 3))
+        >>> try:
+        ...     check_handed_over(nn.LazyLinear(3))
+        ... except BadValue as error:
+        ...     print(error.got)
+        lazy ones that were never called: weight, bias
+    """
+    subject = f"network '{type(net).__name__}'"
+    if isinstance(net, torch.jit.ScriptModule):
+        raise BadValue(
+            subject,
+            needs="a network as Python code",
+            got="TorchScript, which is compiled and cannot be copied",
+            fix="hand over the network that was scripted or traced; its state_dict has the same names",
+        )
+    held: list[tuple[str, Any]] = [*net.named_parameters(), *net.named_buffers()]
+    if lazy := [name for name, tensor in held if is_lazy(tensor)]:
+        raise BadValue(
+            subject,
+            needs="layers whose size is known",
+            got=f"lazy ones that were never called: {', '.join(lazy[:SHOWN])}",
+            fix="call net(example) once before handing it over, or give the layers their sizes",
+        )
+    if empty := [name for name, tensor in held if tensor.is_meta]:
+        raise BadValue(
+            subject,
+            needs="weights with values",
+            got=f"weights on the meta device: {', '.join(empty[:SHOWN])}",
+            fix="build it on the CPU, or net.to_empty(device='cpu') and net.load_state_dict(weights)",
+        )
+    state = net.state_dict()
+    if packed := [name for name, value in state.items() if _is_quantized(value)]:
+        raise BadValue(
+            subject,
+            needs="weights in floating point, as clients train them",
+            got=f"quantized ones: {', '.join(packed[:SHOWN])}",
+            fix="hand over the network from before quantization",
+        )
+
+
+def _is_quantized(value: object) -> bool:
+    return isinstance(value, torch.dtype) or (isinstance(value, torch.Tensor) and value.is_quantized)
