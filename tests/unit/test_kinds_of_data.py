@@ -33,7 +33,7 @@ OF_ONE_KIND = {
     "audit/simulation/deal.py": "a second set of pictures is resized like the first",
     "api/guard.py": "the guard's own pictures",
     "api/attack.py": "input_shape describes pictures",
-    "api/scenario.py": "images in memory have their channels last",
+    "api/arrays.py": "images in memory have their channels last",
     "wire.py": "Architecture.of describes pictures by their shape",
     "api/forecast.py": "a forecast for pictures",
     # Files from outside, before their kind is known.

@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import torch
 from torch import nn
 
+from glasshouse.api.arrays import Arrays, named_arrays
 from glasshouse.api.run import Run
-from glasshouse.api.scenario import Arrays, Asked, ask, in_memory, unasked
+from glasshouse.api.scenario import Asked, ask, in_memory, unasked
 from glasshouse.audit.run import audit as audit_suite
 from glasshouse.errors import BadValue
 from glasshouse.evidence.register import default_path
@@ -76,6 +77,7 @@ def audit(
     Example: ``audit("digits-inversion", out="runs/first").findings.where(metric="psnr")``; ``docs/python.md``
     has more, tested ones.
     """
+    data = None if data is None else named_arrays(data)  # once: a data set may draw at random
     scenario, model = unasked(scenario, data, model)
     check_value("worker processes", "jobs", jobs, Jobs)
     folder = run_folder(scenario, sets, out, captured=captured)

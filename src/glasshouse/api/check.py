@@ -8,7 +8,8 @@ from typing import final
 
 from torch import nn
 
-from glasshouse.api.scenario import Arrays, Asked, ask, in_memory, unasked
+from glasshouse.api.arrays import Arrays, named_arrays
+from glasshouse.api.scenario import Asked, ask, in_memory, unasked
 from glasshouse.audit.count import Speed, Work, count, magnitude, measure_speed
 from glasshouse.audit.preflight.inspect import check_suite, foreseen_refusals, problems
 from glasshouse.audit.preflight.network import own_networks
@@ -90,6 +91,7 @@ def check(
         'total'
     """
     del probe
+    data = None if data is None else named_arrays(data)  # once: a data set may draw at random
     scenario, model = unasked(scenario, data, model)
     with tempfile.TemporaryDirectory() as place:
         suite = ask(

@@ -4,17 +4,15 @@ import copy
 import hashlib
 import io
 import json
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
+from glasshouse.api.arrays import Arrays, count_labels, has_told_targets, named_arrays
 from glasshouse.audit.auto import choose
 from glasshouse.audit.captured.tables import captured_tables
 from glasshouse.data.base import DataSource, assemble
@@ -22,7 +20,6 @@ from glasshouse.data.paths import SPLITS
 from glasshouse.data.shaped.arrays import source_of
 from glasshouse.disk import write_bytes
 from glasshouse.errors import BadValue
-from glasshouse.modalities.base import Modality
 from glasshouse.models.adapt import adapt
 from glasshouse.models.base import evaluated
 from glasshouse.models.memory import keep
@@ -33,18 +30,12 @@ from glasshouse.scenario.load import from_dict, load, load_table
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.suite import Suite
 
-__all__ = ["Arrays", "Asked", "ask", "in_memory", "scenario", "unasked"]
+__all__ = ["Asked", "ask", "in_memory", "scenario", "unasked"]
 
 Asked = str | Path | Mapping[str, Any] | Scenario
 """A preset's name, the path of a TOML file, its tables as dictionaries, or a checked scenario."""
 
-Arrays = tuple[Any, Any] | Mapping[str, Any]
-"""(images, labels), or arrays by their names in an ``npz`` file: ``train_images``, ``test_labels``, ...;
-examples of another modality as ``train_inputs``, ``test_inputs``, with ``range`` or ``modality``."""
-
-_PAIR: Final = ("train_images", "train_labels")
 _CLIENTS: Final = 8
-_IMAGES: Final = re.compile(r"\w+_images")
 
 
 def scenario(raw: Mapping[str, Any], *, subject: str = "a scenario") -> Scenario:
@@ -98,7 +89,7 @@ def unasked(
     """The scenario and the network of a call; of a call with a network alone, the usual scenario.
 
     The usual one has eight clients that send the gradient of one example each. A third of the data are the
-    adversary's, a third are held out, at most 200 each.
+    adversary's, a third are held out, at most 200 each. Masks are told to the adversary.
 
     Raises:
         BadValue: a network without data.
@@ -112,9 +103,8 @@ def unasked(
             got="no data" if data is None else "two networks",
             fix="give both, or a scenario first",
         )
-    parts = data.items() if isinstance(data, Mapping) else zip(_PAIR, data, strict=False)
-    labelled = [len(values) for name, values in parts if str(name).endswith("_labels")]
-    third = max(1, min(200, sum(labelled) // 3))
+    arrays = named_arrays(data)
+    third = max(1, min(200, count_labels(arrays) // 3))
     usual = {
         "name": "audit",
         "summary": "Eight clients train this network and send the gradient of one example each.",
@@ -123,6 +113,8 @@ def unasked(
         "attacks": AUTO,
         "audit": {"distractors": min(99, third)},
     }
+    if has_told_targets(arrays):  # an upper bound: whoever knows the masks
+        usual["grants"] = {"labels": True}
     return usual, scenario
 
 
@@ -133,7 +125,7 @@ def in_memory(data: Arrays | None, model: nn.Module | None, folder: Path) -> lis
     ``[model]`` table, with its current weights.
 
     Raises:
-        BadValue: ``data`` is neither a pair nor a mapping, or the network cannot be audited.
+        BadValue: ``data`` has no known form, or the network cannot be audited.
         BadFile: the arrays are not images and labels.
         DiskFull: no disk space for the arrays.
     """
@@ -148,18 +140,8 @@ def in_memory(data: Arrays | None, model: nn.Module | None, folder: Path) -> lis
 
 def _save(data: Arrays, folder: Path, model: nn.Module | None) -> str:
     """Write arrays to ``folder``; the source that reads them."""
-    if not isinstance(data, Mapping) and len(data) != len(_PAIR):
-        raise BadValue(
-            "data in memory",
-            needs="(images, labels), or a dictionary with train_images, train_labels, ...",
-            got=f"a {type(data).__name__} of {len(data)}",
-            fix="docs/python.md shows both",
-        )
-    named = dict(data) if isinstance(data, Mapping) else dict(zip(_PAIR, data, strict=True))
-    kind = "npz" if not any(name.endswith("_inputs") for name in named) else "arrays"
-    if isinstance(modality := named.get("modality"), Modality):
-        named["modality"] = json.dumps({"name": modality.name, "fields": asdict(modality)})
-    arrays: dict[str, Any] = {name: _array(name, values) for name, values in named.items()}
+    arrays: dict[str, Any] = named_arrays(data)
+    kind = "npz" if not any(name.endswith("_inputs") for name in arrays) else "arrays"
     if kind == "arrays":
         source_of("in memory", arrays)
     else:
@@ -168,7 +150,7 @@ def _save(data: Arrays, folder: Path, model: nn.Module | None) -> str:
             for split in SPLITS
             if {f"{split}_images", f"{split}_labels"} <= arrays.keys()
         }
-        names = arrays.get("class_names")
+        names: Any = arrays.get("class_names")
         source = assemble("in memory", pairs, class_names=names, public=False, resize=None)
         if names is None and model is not None:
             arrays |= _class_names(model, source)
@@ -193,25 +175,3 @@ def _class_names(model: nn.Module, source: DataSource) -> dict[str, NDArray[Any]
     if outputs.ndim != 2 or outputs.shape[1] <= len(source.class_names):
         return {}
     return {"class_names": np.array([str(number) for number in range(outputs.shape[1])])}
-
-
-def _array(name: str, values: Any) -> NDArray[Any]:
-    """An array as stored in an ``npz`` file: images with channels last; tensors have channels first."""
-    if isinstance(values, Tensor):
-        values = values.detach().cpu()
-        values = values.float() if values.is_floating_point() else values
-        if _IMAGES.fullmatch(name) and values.ndim == 4:
-            values = torch.movedim(values, 1, -1)
-        values = values.numpy()
-    try:
-        array = np.asarray(values)
-    except ValueError:
-        array = np.empty(0, dtype=object)
-    if array.dtype.hasobject:
-        raise BadValue(
-            f"data in memory, '{name}'",
-            needs="an array of numbers, the same shape for every example",
-            got="Python objects, or examples of different shapes",
-            fix="stack the images into one array: numpy.stack",
-        )
-    return array

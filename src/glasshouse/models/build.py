@@ -223,7 +223,7 @@ def forward_hint(error: Exception) -> str:
         return "keep all its parameters in one type of float: net.float()"
     if isinstance(error, TypeError) and "argument" in str(error):
         return "audit a network of one input; wrap one of several in a module that fixes the others"
-    return "build it for the given input_shape, or change the data (data.resize)"
+    return "build it for the given input_shape, or change the data (data.resize); no pictures: train_inputs"
 
 
 def _check_forward(model: nn.Module, architecture: Architecture) -> None:
