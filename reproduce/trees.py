@@ -25,8 +25,9 @@ from glasshouse.attacks.rows.double_span import DoubleSpan
 from glasshouse.attacks.statistics.kaplan_meier import count_chains
 from glasshouse.attacks.trees.algebra import Configuration, count_rows, sums_of
 from glasshouse.attacks.trees.cell_membership import log_odds
-from glasshouse.attacks.trees.cells import Effort, count_cells
-from glasshouse.attacks.trees.joint_cells import possible_in
+from glasshouse.attacks.trees.cells import count_cells
+from glasshouse.attacks.trees.joint_cells import background_of
+from glasshouse.attacks.trees.programs import Effort
 from glasshouse.data.tables.clinic import clinic
 from glasshouse.data.tables.table import table
 from glasshouse.formats.base import read_document
@@ -35,6 +36,7 @@ from glasshouse.formats.sklearn_trees import document_of
 from glasshouse.interfaces import mean_loss
 from glasshouse.metrics.membership import auc
 from glasshouse.metrics.statistics.shares import share_interval
+from glasshouse.modalities.array import Array
 from glasshouse.models.build import build, state
 from glasshouse.rng import Rng
 from glasshouse.transcript.threat import Threat
@@ -46,14 +48,14 @@ SHRUNK = Configuration(eta=0.1, reg_lambda=0.0)
 
 
 def sources(schema):
-    """(name, rows, labels, which boxes hold a row)."""
+    """(name, rows, labels, what rows look like)."""
     rows, labels = load_breast_cancer(return_X_y=True)
     source = table(schema) if schema else clinic("")
     own = source.splits["train"].batch()
     name = "adult" if schema else "clinic"
     return [
-        ("breast", rows.astype(np.float32), labels, None),
-        (name, own.inputs.numpy(), own.labels.numpy(), possible_in(source.inputs)),
+        ("breast", rows.astype(np.float32), labels, Array(size=(30,))),
+        (name, own.inputs.numpy(), own.labels.numpy(), source.inputs),
     ]
 
 
@@ -106,9 +108,12 @@ def counts(schema, seeds):
 
 def cells(schema, seeds):
     """Joint cells by sizes: rows in their cell, the null of public rows, certain counts that are right."""
-    plans = {"breast": [(100, 2, 6), (100, 3, 3), (100, 5, 3)], "adult": [(200, 2, 6), (500, 2, 6)]}
+    plans = {
+        "breast": [(100, 2, 6), (100, 3, 3), (100, 5, 3), (100, 10, 3), (100, 20, 3)],
+        "adult": [(200, 2, 6), (500, 2, 6), (500, 3, 6)],
+    }
     plans["clinic"] = plans["adult"]
-    for name, rows, labels, possible in sources(schema):
+    for name, rows, labels, inputs in sources(schema):
         for n, count, depth in plans[name]:
             hits, nulls, right, certain, seconds, fitting = [], [], 0, 0, 0.0, 0
             for seed in range(seeds):
@@ -127,8 +132,10 @@ def cells(schema, seeds):
                 later = [sums_of(trees, t, Configuration()) for t in range(1, count)]
                 started = time.process_time()
                 got = count_cells(
-                    trees, first, later, reg_lambda=1.0, effort=Effort(), rng=np.random.default_rng(0),
-                    possible=possible,
+                    trees, first, later, reg_lambda=1.0, effort=Effort(),
+                    background=background_of(
+                        inputs, Batch(inputs=torch.from_numpy(public), labels=torch.from_numpy(said))
+                    ),
                 )  # fmt: skip
                 seconds += time.process_time() - started
                 true, guess = (place(trees, got, *pair) for pair in ((own, their), (public, said)))
@@ -155,7 +162,7 @@ def people(schema, seeds):
         members, strangers, public = (
             own.pick(order[a * size : a * size + b]) for a, b in ((0, size), (1, size), (2, 1000))
         )
-        solved = cells_of(source, members)
+        solved = cells_of(source, members, public)
         odds = [
             log_odds(solved, side.inputs.double().numpy(), side.labels.numpy(), public)
             for side in (members, strangers)
@@ -169,15 +176,15 @@ def people(schema, seeds):
               *(f"{b:.3f}" for _, b in each), flush=True)  # fmt: skip
 
 
-def cells_of(source, members: Batch):
+def cells_of(source, members: Batch, public: Batch):
     """The cells of two trees of depth 6 that a client boosts from nothing."""
     how = {"objective": "binary:logistic", "max_depth": 6, "nthread": 1, "tree_method": "hist"}
     booster = xgboost.train(how, xgboost.DMatrix(members.inputs.numpy(), members.labels.numpy()), 2)
     trees = read_document(bytes(booster.save_raw("json")))[1]
     return count_cells(
         trees, count_rows(trees, Configuration(), subject="people"), [sums_of(trees, 1, Configuration())],
-        reg_lambda=1.0, effort=Effort(certify=0), rng=np.random.default_rng(0),
-        possible=possible_in(source.inputs),
+        reg_lambda=1.0, effort=Effort(certify=0),
+        background=background_of(source.inputs, public),
     )  # fmt: skip
 
 

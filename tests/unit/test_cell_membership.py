@@ -6,8 +6,9 @@ import torch
 from reproduce.trees import cells_of, guessed_cells
 from scipy.stats import binom
 
+from glasshouse.attacks.trees.boxes import Cells
 from glasshouse.attacks.trees.cell_membership import CellMembership, log_odds
-from glasshouse.attacks.trees.cells import Cells, Solution
+from glasshouse.attacks.trees.cells import Solution
 from glasshouse.data.tables.clinic import clinic
 from glasshouse.errors import Inapplicable
 from glasshouse.metrics.membership import auc
@@ -48,7 +49,7 @@ def test_more_rows_than_public_ones_let_expect_speak_for_membership():
 
 def test_members_score_above_strangers():
     members, strangers = ROWS.pick(torch.arange(120)), ROWS.pick(torch.arange(200, 320))
-    solved = cells_of(SOURCE, members)
+    solved = cells_of(SOURCE, members, PUBLIC)
     odds = [
         log_odds(solved, b.inputs.double().numpy(), b.labels.numpy(), PUBLIC) for b in (members, strangers)
     ]
@@ -60,7 +61,9 @@ def test_an_unknown_cell_is_guessed_no_worse_than_by_the_public_model():
     pairs = []
     for seed in range(3):
         members = ROWS.pick(torch.arange(120 * seed, 120 * seed + 120))
-        pairs.append(guessed_cells(SOURCE.inputs, "smokes", cells_of(SOURCE, members), members, PUBLIC))
+        pairs.append(
+            guessed_cells(SOURCE.inputs, "smokes", cells_of(SOURCE, members, PUBLIC), members, PUBLIC)
+        )
     assert sum(with_cells for with_cells, _ in pairs) >= sum(alone for _, alone in pairs)
 
 

@@ -10,11 +10,11 @@ from glasshouse.attacks.rows.newton_rows import NewtonRows
 from glasshouse.attacks.statistics.follow_up import FollowUp
 from glasshouse.attacks.statistics.joined import Differencing
 from glasshouse.attacks.statistics.stated_numbers import StatedNumbers
-from glasshouse.attacks.trees.cells import Effort
 from glasshouse.attacks.trees.cut_values import CutValues
 from glasshouse.attacks.trees.histogram_readout import HistogramReadout
 from glasshouse.attacks.trees.joint_cells import JointCells
 from glasshouse.attacks.trees.leaf_algebra import LeafAlgebra
+from glasshouse.attacks.trees.programs import Effort
 from glasshouse.data.tables.clinic import clinic
 from glasshouse.data.tables.cohort import cohort
 from glasshouse.errors import Inapplicable
@@ -22,7 +22,7 @@ from glasshouse.rng import Rng
 
 ROOT = Rng.root(0)
 CLINIC, COHORT = clinic(""), cohort("")
-SHORT = Effort(nodes=500, seconds=2.0, returns=1, certify=20)
+SHORT = Effort(nodes=500, seconds=2.0, certify=20)
 
 
 def drawn(source, count, seed, *, twins):

@@ -11,7 +11,9 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
 
 from glasshouse.attacks.trees.algebra import Configuration, count_rows, sums_of
-from glasshouse.attacks.trees.cells import Effort, Solution, count_cells
+from glasshouse.attacks.trees.boxes import Background
+from glasshouse.attacks.trees.cells import Solution, count_cells
+from glasshouse.attacks.trees.programs import Effort
 from glasshouse.errors import Inapplicable
 from glasshouse.formats.base import read_document
 from glasshouse.formats.records import LEAF, TreeEnsemble
@@ -105,8 +107,7 @@ def cells_of(n: int, seed: int, count: int, depth: int) -> tuple[TreeEnsemble, S
     how = Configuration()
     counted = count_rows(trees, how, subject="test")
     later = [sums_of(trees, t, how) for t in range(1, count)]
-    draws = np.random.default_rng(0)
-    return trees, count_cells(trees, counted, later, reg_lambda=1.0, effort=Effort(), rng=draws)
+    return trees, count_cells(trees, counted, later, reg_lambda=1.0, effort=Effort(), background=Background())
 
 
 def truth_in(trees: TreeEnsemble, solution: Solution, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:

@@ -13,6 +13,7 @@ from glasshouse.audit.scoring.read import Run
 from glasshouse.audit.scoring.tasks import CellTask, control_key, power_key
 from glasshouse.audit.scoring.truth import GroundTruth
 from glasshouse.metrics.base import ScoreContext
+from glasshouse.modalities.base import Modality
 from glasshouse.modalities.image import Image
 from glasshouse.results.records import Control, Finding, Power
 from glasshouse.rng import Rng
@@ -47,6 +48,7 @@ class Bench:
         control: of the attack.
         guarantee: of the defences.
         margin: of the scenario.
+        modality: of the examples; None: pictures.
     """
 
     private: Batch
@@ -59,6 +61,7 @@ class Bench:
     guarantee: object = None
     margin: float = 0.1
     distractors: int = 19
+    modality: Modality | None = None
     options: dict = field(default_factory=dict)
 
     def findings(self) -> dict[str, Finding]:
@@ -77,11 +80,12 @@ class Bench:
             }
         )
         shape = tuple(self.private.inputs.shape[1:])
-        modality = Image(size=shape)
+        modality = self.modality or Image(size=shape)
         context = ScoreContext(
             classes=max(classes, 2),
             distractors=self.heldout.inputs[: self.distractors],
             image_range=(0.0, 1.0),
+            inputs=modality,
         )
         terms = Terms(
             protocol="fedsgd",

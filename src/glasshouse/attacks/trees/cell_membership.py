@@ -26,8 +26,9 @@ from glasshouse.attacks.base import About, Claim, ClientScores, Needs
 from glasshouse.attacks.budget import Budget
 from glasshouse.attacks.parts.documents import BOOSTED, check_first, read_update
 from glasshouse.attacks.trees.algebra import Floats, Ints
-from glasshouse.attacks.trees.cells import Effort, Solution
+from glasshouse.attacks.trees.cells import Solution
 from glasshouse.attacks.trees.joint_cells import solve_cells
+from glasshouse.attacks.trees.programs import Effort
 from glasshouse.examples import Batch
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
@@ -82,8 +83,8 @@ class CellMembership:
 
     @property
     def budget(self) -> Budget:
-        """Integer programs of each client at most: one for all trees, and the ways back."""
-        return Budget(unit="programs", amount=1 + self.effort.returns)
+        """Integer programs of each client: one for what fits, one for what is nearest."""
+        return Budget(unit="programs", amount=2)
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """One claim about the first round; clients that sent nothing are no members.
@@ -91,6 +92,7 @@ class CellMembership:
         Raises:
             Inapplicable: as ``leaf_algebra``.
         """
+        del rng  # deterministic
         challenge, auxiliary = view.grants.challenge, view.grants.auxiliary
         assert challenge is not None  # needs.grants
         assert auxiliary is not None
@@ -99,8 +101,7 @@ class CellMembership:
         for client, update in first.updates.items():
             got = read_update(first.received_by(client), update, subject=SUBJECT)
             trees = check_first(got, view, subject=SUBJECT)
-            draws = rng.child(f"goals/{client}")
-            solved = solve_cells(trees, view.terms, effort=self.effort, rng=draws, subject=SUBJECT)
+            solved = solve_cells(trees, view.terms, effort=self.effort, subject=SUBJECT, public=auxiliary)
             scores[client] = float(log_odds(solved, _floats(challenge), _labels(challenge), auxiliary).mean())
         return (ClientScores(about=About(rounds=(first.round,)), scores=scores, decisions=scores > 0),)
 

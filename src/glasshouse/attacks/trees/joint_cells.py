@@ -19,8 +19,11 @@ from glasshouse.attacks.budget import Budget
 from glasshouse.attacks.parts.documents import ON_CLINIC, Received, first_trees, needs
 from glasshouse.attacks.tabular import Certainty, leaves_of
 from glasshouse.attacks.trees.algebra import Configuration, count_rows, sums_of
-from glasshouse.attacks.trees.cells import Effort, Possible, Solution, count_cells
+from glasshouse.attacks.trees.boxes import Background, Possible
+from glasshouse.attacks.trees.cells import Solution, count_cells
+from glasshouse.attacks.trees.programs import Effort
 from glasshouse.formats.records import TreeEnsemble
+from glasshouse.modalities.base import Modality
 from glasshouse.modalities.row import Row
 from glasshouse.registry import Card, Offer
 from glasshouse.rng import Rng
@@ -54,8 +57,8 @@ class JointCells:
 
     @property
     def budget(self) -> Budget:
-        """Integer programs at most: one for all trees, the ways back, and those that certify."""
-        return Budget(unit="programs", amount=1 + self.effort.returns + self.effort.certify)
+        """Integer programs: one for what fits, one for what is nearest, and at most those that certify."""
+        return Budget(unit="programs", amount=2 + self.effort.certify)
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """Counts per joint cell and label; with auxiliary data also rows.
@@ -65,31 +68,42 @@ class JointCells:
         """
         got, trees = first_trees(view, subject=SUBJECT)
         table = view.terms.architecture.inputs
-        solution = solve_cells(trees, view.terms, effort=self.effort, rng=rng.child("goals"), subject=SUBJECT)
+        public = view.grants.auxiliary
+        solution = solve_cells(trees, view.terms, effort=self.effort, subject=SUBJECT, public=public)
         level = np.where(solution.certain, int(Certainty.UNIQUE), int(Certainty.GUESSED))
         cells, within = solution.cells, table.range
         leaves = leaves_of(got.about, cells.lower, cells.upper, solution.counts, level, within=within)
-        public = view.grants.auxiliary
         return (leaves,) if public is None else (leaves, complete(got, solution, public, rng.child("rows")))
 
 
-def solve_cells(trees: TreeEnsemble, terms: Terms, *, effort: Effort, rng: Rng, subject: str) -> Solution:
+def solve_cells(
+    trees: TreeEnsemble, terms: Terms, *, effort: Effort, subject: str, public: Batch | None
+) -> Solution:
     """Rows of each label per joint cell of a client's first trees, under the terms' configuration.
+
+    Of all numbers that fit, those nearest to ``public`` rows.
 
     Raises:
         Inapplicable: as ``leaf_algebra``.
     """
     how = Configuration.of(terms.options, subject=subject)
-    table = terms.architecture.inputs
     return count_cells(
         trees,
         count_rows(trees, how, subject=subject),
         [sums_of(trees, t, how) for t in range(1, len(trees.trees))],
         reg_lambda=how.reg_lambda,
         effort=effort,
-        rng=np.random.default_rng(rng.seed()),
-        possible=possible_in(table) if isinstance(table, Row) else None,
+        background=background_of(terms.architecture.inputs, public),
     )
+
+
+def background_of(inputs: Modality, public: Batch | None) -> Background:
+    """What is known of rows of a table, and of these."""
+    possible = possible_in(inputs) if isinstance(inputs, Row) else None
+    if public is None:
+        return Background(possible=possible)
+    labels = np.asarray(public.labels.cpu().numpy(), dtype=np.int64)
+    return Background(possible=possible, rows=public.inputs.cpu().double().numpy(), labels=labels)
 
 
 def possible_in(table: Row) -> Possible:

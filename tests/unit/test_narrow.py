@@ -1,0 +1,108 @@
+"""Numbers of rows per joint cell: none that fits is left out, and nearly all follow from the sums."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+import xgboost
+
+from glasshouse.attacks.trees.algebra import Configuration, Sums, count_rows, sigmoid, sums_of
+from glasshouse.attacks.trees.cells import count_cells
+from glasshouse.attacks.trees.joint_cells import background_of
+from glasshouse.attacks.trees.narrow import EXACT, Ranges, fitting_counts, narrow
+from glasshouse.attacks.trees.programs import Effort
+from glasshouse.data.tables.clinic import clinic
+from glasshouse.formats.base import read_document
+
+SOURCE = clinic("")
+ROWS = SOURCE.splits["train"].batch()
+
+
+def test_the_halves_find_what_trying_everything_finds():
+    draws = np.random.default_rng(0)
+    for _ in range(20):
+        p, n = draws.uniform(0.2, 0.8, 4), draws.integers(0, 4, 4)
+        h = p * (1 - p)
+        # Coarse sums, so that several numbers fit.
+        hessian, gradient = float(h @ n) or 1.0, float(p @ n - draws.integers(0, n.sum() + 1))
+        low, high = np.zeros(4, dtype=np.int64), np.full(4, 5)
+        found = fitting_counts(p, low, high, (hessian, gradient, 1.0))
+        every = np.array(list(product(range(6), repeat=4)))
+        positives = every @ p - gradient
+        good = np.abs(every @ h - hessian) <= EXACT * hessian
+        good &= np.abs(positives - np.round(positives)) <= EXACT * (hessian + 1)
+        good &= (np.round(positives) >= 0) & (np.round(positives) <= every.sum(1))
+        assert {tuple(row) for row in found.tolist()} == {tuple(row) for row in every[good].tolist()}
+
+
+def two_leaves(hessian, gradient, p):
+    """Ranges of two earlier cells of 3 and 4 rows, each in two leaves."""
+    nothing = np.zeros((2, 1))
+    sums = Sums(
+        leaves=np.arange(2), lower=nothing, upper=nothing, count=np.full(2, np.nan),
+        hessian=np.array(hessian), gradient=np.array(gradient),
+    )  # fmt: skip
+    before = Ranges.exactly(np.array([[2, 1], [1, 3]]))
+    parents, leaf = np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1])
+    margins = np.log(p / (1 - p))[parents]
+    return narrow(before, parents, leaf, margins, sums, reg_lambda=1.0)
+
+
+def test_numbers_and_labels_follow_by_conservation_and_contradictions_are_seen():
+    p = np.array([0.3, 0.62])
+    h, positives = p * (1 - p), np.array([1, 3])
+    rows = np.array([[1, 2], [2, 2]])  # cells by leaf
+    hessian, gradient = h @ rows, p @ rows - positives
+    found = two_leaves(hessian, gradient, p)
+    assert found.low[:, 2].tolist() == found.high[:, 2].tolist() == [1, 2, 2, 2]
+    # The second cell has one row of label 0 alone, so that the leaf's row of label 1 is one of its two.
+    assert (found.high[0, 1], found.low[2, 1], found.high[2, 1]) == (0, 1, 1)
+    assert two_leaves(hessian + 1e-3, gradient, p) is None
+
+
+def boosted(rows, labels, count, depth):
+    how = {"objective": "binary:logistic", "max_depth": depth, "nthread": 1, "tree_method": "hist"}
+    booster = xgboost.train(how, xgboost.DMatrix(rows.numpy(), labels.numpy()), count)
+    return read_document(bytes(booster.save_raw("json")))[1]
+
+
+@pytest.mark.parametrize(("size", "count"), [(100, 3), (500, 2)])
+def test_nearly_all_rows_of_a_large_client_are_placed_and_proofs_are_true(size, count):
+    shares = []
+    for seed in range(3):
+        order = torch.from_numpy(np.random.default_rng(seed).permutation(len(ROWS)))
+        own, public = ROWS.pick(order[:size]), ROWS.pick(order[size : size + 1000])
+        trees = boosted(own.inputs, own.labels, count, 5)
+        got = count_cells(
+            trees, count_rows(trees, Configuration(), subject="test"),
+            [sums_of(trees, t, Configuration()) for t in range(1, count)], reg_lambda=1.0,
+            effort=Effort(certify=0),
+            background=background_of(SOURCE.inputs, public),
+        )  # fmt: skip
+        rows, labels = own.inputs.double().numpy(), own.labels.numpy()
+        inside = ((rows[:, None] >= got.cells.lower) & (rows[:, None] < got.cells.upper)).all(2)
+        assert (inside.sum(1) == 1).all()  # no cell that holds a row was ruled out
+        true = np.stack([inside[labels == y].sum(0) for y in (0, 1)], 1)
+        assert (true == got.counts)[got.certain].all()
+        shares.append(np.minimum(true, got.counts).sum() / size)
+    assert np.mean(shares) > 0.9
+
+
+def test_the_sums_of_a_document_are_as_exact_as_is_assumed():
+    """What XGBoost writes is a double that was rounded once; the tolerance is some six times that."""
+    worst = 0.0
+    for seed in range(5):
+        order = torch.from_numpy(np.random.default_rng(seed).permutation(len(ROWS)))[:400]
+        own = ROWS.pick(order)
+        trees = boosted(own.inputs, own.labels, 2, 6)
+        first, second = count_rows(trees, Configuration(), subject="test"), sums_of(trees, 1, Configuration())
+        rows = own.inputs.double().numpy()
+        margin = np.log(first.base / (1 - first.base)) + trees.trees[0].value[trees.reach(0, rows)]
+        p, at = sigmoid(margin), np.searchsorted(second.leaves, trees.reach(1, rows))
+        hessian, gradient = (
+            np.bincount(at, part, len(second.leaves)) for part in (p * (1 - p), p - own.labels.numpy())
+        )
+        worst = max(worst, float(np.abs(hessian / second.hessian - 1).max()))
+        worst = max(worst, float((np.abs(gradient - second.gradient) / (second.hessian + 1)).max()))
+    assert worst < EXACT / 2
