@@ -12,7 +12,7 @@ from glasshouse.api.arrays import Arrays, named_arrays
 from glasshouse.api.scenario import Asked, ask, in_memory, unasked
 from glasshouse.audit.count import Speed, Work, count, magnitude, measure_speed
 from glasshouse.audit.preflight.inspect import check_suite, foreseen_refusals, problems
-from glasshouse.audit.preflight.network import own_networks
+from glasshouse.audit.preflight.network import large_deltas, own_networks
 from glasshouse.scenario.axes import cells
 from glasshouse.scenario.suite import Suite
 from glasshouse.wire import Refusal
@@ -28,6 +28,7 @@ class Checked:
     Attributes:
         suite: its scenarios, with all defaults filled in.
         networks: a description of each of the user's own networks.
+        remarks: what to know of the guarantees of its defences.
         work: what each part of the audit does, the total last.
         speed: of one core of this machine.
         refusals: (scenario, refusal) of attacks that will not run in some cell; the report will say why.
@@ -35,6 +36,7 @@ class Checked:
 
     suite: Suite
     networks: tuple[str, ...]
+    remarks: tuple[str, ...]
     work: tuple[Work, ...]
     speed: Speed
     refusals: tuple[tuple[str, Refusal], ...]
@@ -43,6 +45,7 @@ class Checked:
         count = sum(len(cells(s)) for s in self.suite.scenarios)
         lines = [f"suite '{self.suite.name}' is valid: {len(self.suite.scenarios)} scenarios, {count} cells"]
         lines += [f"  network {sentence}" for sentence in self.networks]
+        lines += [f"  {remark}" for remark in self.remarks]
         lines += [f"  {s.name}: {note}" for s in self.suite.scenarios for note in s.audit.auto]
         lines += [f"  {row.scenario}: {row.part}: {row}" for row in self.work]
         lines += [f"  order of magnitude: {self.duration}"] if self.duration else []
@@ -102,6 +105,7 @@ def check(
         return Checked(
             suite=suite,
             networks=own_networks(looks.values()),
+            remarks=large_deltas(looks.values()),
             refusals=tuple(foreseen_refusals(looks.values())),
             work=count(suite, looks),
             speed=measure_speed(),

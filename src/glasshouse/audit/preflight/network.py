@@ -11,7 +11,8 @@ from glasshouse.data.survey import Survey
 from glasshouse.errors import Inapplicable, Problem
 from glasshouse.federation.client import LocalTraining
 from glasshouse.federation.defenses.base import NetworkBound
-from glasshouse.interfaces import traits_of
+from glasshouse.federation.defenses.guarantee import Private, remark_on_delta
+from glasshouse.interfaces import Defense, traits_of
 from glasshouse.models.build import build, shortlist
 from glasshouse.models.derivatives import Fault, derivative_fault
 from glasshouse.registry import create, load
@@ -126,6 +127,21 @@ def _patterns(training: Training, network: Architecture) -> Iterator[Problem]:
     if all(covers(both, name) for name, _ in model.named_parameters()):
         needs = "a parameter that travels"
         yield Problem(path="federation.training", needs=needs, got="all personal or fixed", hint="")
+
+
+def large_deltas(looks: Iterable[Outlook]) -> tuple[str, ...]:
+    """What to know of the δ of the cells' defences, each in a sentence: of those above 1 in their units."""
+    found = []
+    for scenario in (look.scenario for look in looks):
+        clients, examples = scenario.federation.clients, scenario.data.examples
+        for plugin in scenario.defenses:
+            defense: Defense = create(load("defenses", plugin.name), plugin.arguments)
+            delta = getattr(defense, "delta", None)
+            if isinstance(defense, Private) and isinstance(delta, float):
+                # Local training is about examples, what is done to an update about the client.
+                unit = ("example", examples) if defense.place == "local" else ("client", clients)
+                found.append(remark_on_delta(delta, *unit))
+    return tuple(dict.fromkeys(one for one in found if one))
 
 
 def own_networks(looks: Iterable[Outlook]) -> tuple[str, ...]:

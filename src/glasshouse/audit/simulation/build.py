@@ -27,7 +27,7 @@ from glasshouse.data.partition import partition
 from glasshouse.data.private_domain import ClassRoles
 from glasshouse.data.splits import Roles
 from glasshouse.data.targets import class_codes
-from glasshouse.federation.defenses.guarantee import Exposure, Guarantee, Private, guarantee
+from glasshouse.federation.defenses.guarantee import Exposure, Guarantee, Private, guarantee, remark_on_delta
 from glasshouse.federation.rounds import ParameterRounds
 from glasshouse.federation.setting import FederationProtocol, Setting
 from glasshouse.interfaces import Behaviour, Defense, draws_at_random, traits_of
@@ -229,15 +229,11 @@ def guarantee_of(setting: Setting, role: str = "server") -> Guarantee | None:
 
 def _remarks(setting: Setting, proved: Guarantee | None) -> tuple[str, ...]:
     """What to know of a guarantee."""
-    remarks = []
+    remarks: list[str] = []
     if proved is not None:
         unit = "client" if proved.neighbours == "update" else "example"
         units = setting.terms.clients if unit == "client" else min(len(s) for s in setting.shards)
-        if proved.delta * units > 1:
-            remarks.append(
-                f"delta = {proved.delta:g} is above 1 in {units:,}, the number of {unit}s that it is about: "
-                f"a mechanism that publishes one {unit} at random and whole would pass. Choose one far below."
-            )
+        remarks += [words] if (words := remark_on_delta(proved.delta, unit, units)) else []
     if any(isinstance(d, Private) for d in setting.defenses) and sends_statistics(setting):
         remarks.append(
             "Running statistics of batch norms leave the clients without noise: a guarantee about updates "

@@ -67,6 +67,23 @@ class Guarantee:
     any_two: float | None = None
 
 
+def remark_on_delta(delta: float, unit: str, units: int) -> str:
+    """What to know of a δ that is too large for ``units`` clients or examples; empty: nothing.
+
+    Examples:
+        >>> remark_on_delta(1e-5, "client", 20)
+        ''
+        >>> remark_on_delta(0.1, "client", 20)[:28]
+        'delta = 0.1 is above 1 in 20'
+    """
+    if delta * units <= 1:
+        return ""
+    return (
+        f"delta = {delta:g} is above 1 in {units:,}, the number of {unit}s that it is about: "
+        f"a mechanism that publishes one {unit} at random and whole would pass. Choose one far below."
+    )
+
+
 @runtime_checkable
 class Private(Protocol):
     """A defence with a differential-privacy guarantee."""
