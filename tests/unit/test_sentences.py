@@ -20,6 +20,7 @@ from glasshouse.metrics.text.sentences import (
     TokensNamedRight,
 )
 from glasshouse.modalities.base import Wanted
+from glasshouse.modalities.sentence import Sentence
 from glasshouse.rng import Rng
 from glasshouse.tokens import corpus
 from glasshouse.tokens.tokenizers import read_tokenizer
@@ -240,3 +241,8 @@ def test_a_language_model_writes_only_pairs_that_occur_most_of_the_time():
 def test_a_batch_has_one_label_per_example():
     with pytest.raises(BadValue, match="one label per example"):
         Batch(inputs=torch.zeros(2, 3), labels=torch.zeros(3).long())
+
+
+def test_a_number_for_a_vocabulary_is_refused_with_what_to_give():
+    with pytest.raises(BadValue, match=r"Vocabulary\(size=V, pad=0\)"):
+        Sentence(vocabulary=50, length=4)

@@ -47,6 +47,13 @@ class Sentence(Modality):
     length: int
 
     def __post_init__(self) -> None:
+        if not hasattr(self.vocabulary, "size"):  # a number, from whoever counted the tokens
+            raise BadValue(
+                "modality 'sentence'",
+                needs="vocabulary: a Vocabulary, with the padding token",
+                got=f"a {type(self.vocabulary).__name__}",
+                fix="give Vocabulary(size=V, pad=0), with the numbers of the tokenizer",
+            )
         if not 1 <= self.length <= limits.TOKENS or self.vocabulary.size > limits.VOCABULARY:
             raise BadValue(
                 "modality 'sentence'",
