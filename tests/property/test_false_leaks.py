@@ -4,7 +4,10 @@ import pytest
 from tests.simulated.false_headlines import wrong_headlines
 from tests.simulated.false_leaks import measure
 from tests.simulated.false_leaks_families import FAMILIES, Family
+from tests.simulated.false_leaks_tables import columns_of, false_leaks
 from tests.simulated.false_victims import KINDS, SIZES, false_rate, power
+
+from glasshouse.data.tables.clinic import clinic
 
 WORST_BEFORE = ("AUC, 20 claims on one run", "F1, 20 claims on one run")
 BY_NAME = {family.name: family for family in FAMILIES}
@@ -95,3 +98,10 @@ def test_a_headline_is_wrong_in_five_of_a_hundred_reports(victims):
     headline, alone = wrong_headlines(400, victims=victims)
     assert headline <= 0.05 + 0.0218
     assert alone >= 0.6
+
+
+@pytest.mark.parametrize("without", ["", "bmi"])
+@pytest.mark.parametrize("runs", [6, pytest.param(300, marks=pytest.mark.slow)])
+def test_rows_drawn_from_public_ones_are_hardly_ever_a_leak(runs, without):
+    """Without its finest column, many rows of the made-up clinic have a twin in most cells."""
+    assert false_leaks(*columns_of(clinic(""), without), runs) <= 0.03 * runs

@@ -36,6 +36,15 @@ def test_the_halves_find_what_trying_everything_finds():
         assert {tuple(row) for row in found.tolist()} == {tuple(row) for row in every[good].tolist()}
 
 
+def test_known_cells_are_no_part_of_the_search_however_many_they_are():
+    p = np.linspace(0.2, 0.8, 80)
+    n = np.ones(80, dtype=np.int64)
+    high = n.copy()
+    high[:3] = 4
+    wanted = float(p * (1 - p) @ n), float(p @ n - 30), 1.0
+    assert fitting_counts(p, np.where(high == 4, 0, 1), high, wanted).tolist() == [n.tolist()]
+
+
 def two_leaves(hessian, gradient, p):
     """Ranges of two earlier cells of 3 and 4 rows, each in two leaves."""
     nothing = np.zeros((2, 1))

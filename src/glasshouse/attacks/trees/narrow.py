@@ -145,21 +145,26 @@ def fitting_counts(p: Floats, low: Ints, high: Ints, wanted: tuple[float, float,
     high = np.minimum(high, np.floor(room / h + 1e-9).astype(np.int64))
     if (high < low).any():
         return np.zeros((0, len(p)), dtype=np.int64)
-    halves = _halves(high - low + 1)
+    # Cells whose number is known are no part of the search.
+    free = np.flatnonzero(high > low)
+    rest = hessian - float((h * low).sum()) + float((h * low)[free].sum())
+    halves = tuple(free[half] for half in _halves((high - low)[free] + 1))
     if max(float(np.prod((high - low + 1.0)[half])) for half in halves) > HALF:
         return None
     first, second = (_grid(low[half], high[half]) for half in halves)
     sums = second @ h[halves[1]]
     order = np.argsort(sums)
     sums, second = sums[order], second[order]
-    rest = hessian - first @ h[halves[0]]
-    begin, end = np.searchsorted(sums, rest - slack), np.searchsorted(sums, rest + slack, side="right")
+    missing = rest - first @ h[halves[0]]
+    begin, end = (
+        np.searchsorted(sums, missing - slack), np.searchsorted(sums, missing + slack, side="right")
+    )  # fmt: skip
     pairs = int((end - begin).sum())
     if pairs > PAIRS:
         return None
     left = np.repeat(np.arange(len(first)), end - begin)
     right = np.arange(pairs) - np.repeat(np.cumsum(end - begin) - end, end - begin)
-    counts = np.zeros((pairs, len(p)), dtype=np.int64)
+    counts = np.repeat(low[None], pairs, 0)
     counts[:, halves[0]], counts[:, halves[1]] = first[left], second[right]
     positives = counts @ p - gradient
     whole = np.abs(positives - np.round(positives)) <= EXACT * (hessian + reg_lambda)
