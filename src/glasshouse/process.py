@@ -17,8 +17,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from multiprocessing import forkserver, resource_tracker
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Self, TypeVar, final
 
@@ -63,17 +64,83 @@ def flushed_subnormals() -> Iterator[None]:
         torch.set_flush_denormal(False)
 
 
-_elsewhere = [0.0]
-
-
 def processor_time() -> float:
-    """CPU seconds of this process so far, plus those that other processes reported for it."""
-    return time.process_time() + _elsewhere[0]
+    """CPU seconds so far of this process, of those that it waited for, and of crews (:func:`charging_crew`).
+
+    Windows tells nothing of other processes: only this one counts there.
+    """
+    return time.process_time() + _ended_children() + crewed[0]
 
 
-def add_processor_time(seconds: float) -> None:
-    """Add CPU seconds that another process spent on behalf of this one."""
-    _elsewhere[0] += seconds
+def tree_time() -> float:
+    """CPU seconds so far of this process and all that it started, whether they run, ended or were killed.
+
+    On Linux what runs is read from ``/proc``, to a hundredth of a second per process. Elsewhere a process
+    counts once it has ended; on Windows only this process counts.
+    """
+    return time.process_time() + _ended_children() + running_time()
+
+
+def _ended_children() -> float:
+    """CPU seconds of the processes that this one waited for, and of those that they waited for."""
+    if sys.platform == "win32":
+        return 0.0
+    import resource  # noqa: PLC0415  (not on Windows)
+
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def running_time() -> float:
+    """CPU seconds of the running descendants of this process and of whom they waited for; 0 off Linux."""
+    if sys.platform != "linux":
+        return 0.0
+    spent, children = dict[int, float](), dict[int, list[int]]()
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it ended meanwhile
+            # The name before may hold spaces and brackets; then come state, parent and, from the 12th on,
+            # user and system time of the process and of its children (proc(5)).
+            fields = file.read_bytes().rpartition(b")")[2].split()
+            number = int(file.parent.name)
+            spent[number] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+            children.setdefault(int(fields[1]), []).append(number)
+    total, waiting = 0.0, list(children.get(os.getpid(), ()))
+    while waiting:
+        number = waiting.pop()
+        total += spent[number]
+        waiting += children.get(number, ())
+    return total
+
+
+crewed = [0.0]
+"""CPU seconds of processes that this one started, on Linux, and will not see end (:func:`charging_crew`)."""
+
+
+@contextmanager
+def charging_crew() -> Iterator[None]:
+    """Charge this process with what starts in the block below a server of workers of its own.
+
+    The server outlives the block, and nobody waits for it when this process ends.
+    """
+    before = running_time()
+    try:
+        yield
+    finally:
+        crewed[0] += running_time() - before
+
+
+_charged_whole = [False]
+
+
+def charge_from_start() -> None:
+    """Charge the next computation with all that this process has done: it was started for it alone."""
+    _charged_whole[0] = True
+
+
+def first_second() -> float:
+    """The :func:`tree_time` from which a computation that begins now is charged."""
+    whole, _charged_whole[0] = _charged_whole[0], False
+    return 0.0 if whole else tree_time()
 
 
 def _end_with_parent() -> None:

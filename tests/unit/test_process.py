@@ -2,13 +2,28 @@
 
 import ctypes
 import os
+import signal
+import subprocess
 import sys
+import time
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from glasshouse.process import each, flushed_subnormals, prepare_process
+from glasshouse.errors import WorkerKilled
+from glasshouse.federation.crew import ProcessCrew
+from glasshouse.process import (
+    Workers,
+    charge_from_start,
+    crewed,
+    each,
+    first_second,
+    flushed_subnormals,
+    prepare_process,
+    running_time,
+    tree_time,
+)
 from glasshouse.progress import listen
 
 
@@ -69,3 +84,72 @@ def test_noise_is_the_same_where_subnormals_are_flushed(deviation: float) -> Non
     with flushed_subnormals():
         assert torch.equal(draw(), kept)
     assert kept.std() == pytest.approx(deviation, rel=0.03)
+
+
+BUSY = """
+import os, time
+if os.fork() == 0:
+    while time.process_time() < 0.5:
+        pass
+    os._exit(0)
+os.wait()
+print("ready", flush=True)
+while True:
+    pass
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads running processes from /proc")
+def test_the_tree_counts_what_runs_what_ended_and_what_was_killed_once() -> None:
+    before = tree_time()
+    with subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        running = tree_time() - before
+        assert running > 0.4  # the grandchild's half second, though the child still runs
+        assert running_time() > 0.4
+        child.send_signal(signal.SIGKILL)
+    assert tree_time() - before >= running - 0.05
+
+
+def _work(seconds: float) -> float:
+    until = time.process_time() + seconds
+    while time.process_time() < until:
+        pass
+    return seconds
+
+
+def _killed(_: int) -> None:
+    _work(0.5)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is no server of workers")
+def test_the_tree_holds_workers_and_those_that_were_killed() -> None:
+    before = tree_time()
+    with Workers(1, apart=True) as workers:
+        list(workers.each(_work, [0.5, 0.5]))
+    assert tree_time() - before > 0.9
+    before = tree_time()
+    with pytest.raises(WorkerKilled), Workers(1, apart=True) as workers:
+        list(workers.each(_killed, [1]))
+    assert tree_time() - before > 0.4
+
+
+def _setting(_: int) -> None:
+    raise AssertionError("asked for no client")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a crew's processes are waited for")
+def test_a_crew_is_charged_to_the_process_that_called_it() -> None:
+    before = crewed[0]
+    with ProcessCrew(2, make=_setting, task=1) as crew:
+        list(crew._workers.each(_work, [0.4, 0.4]))
+    assert crewed[0] - before > 0.7
+
+
+def test_only_a_process_that_was_started_for_it_is_charged_from_its_start() -> None:
+    assert first_second() == pytest.approx(tree_time(), abs=0.1)
+    charge_from_start()
+    assert first_second() == 0.0
+    assert first_second() > 0.0

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, final
 
-from glasshouse.store import append_jsonl
+from glasshouse.store import append_jsonl, read_jsonl
 
 LOGGER = logging.getLogger("glasshouse")
 
@@ -46,6 +46,10 @@ class RunLog:
     def __init__(self, run: Path) -> None:
         self._path = run / "log.jsonl"
         self._started = time.perf_counter()
+
+    def total(self, fact: str) -> float:
+        """The sum of a number over the events of all runs in this folder so far."""
+        return sum(line.get(fact, 0.0) for line in read_jsonl(self._path)) if self._path.is_file() else 0.0
 
     def write(self, event: str, **facts: Any) -> None:
         """Write one line: the event, seconds since this process started the run, and facts about it."""

@@ -34,6 +34,7 @@ from glasshouse.executors.base import choose_device, peak_memory
 from glasshouse.executors.local import HERE, choose_executor
 from glasshouse.figures.drawing import draw_run
 from glasshouse.models.nearest import FOLDER as NEAREST
+from glasshouse.process import first_second, tree_time
 from glasshouse.results.files import write_result
 from glasshouse.results.records import Refused, Result
 from glasshouse.results.strength import EmpiricalEpsilon
@@ -44,6 +45,9 @@ from glasshouse.wire import Refusal
 
 _CONTROLS: Final = "controls"
 """Folder of a run with the controls' federations; deleted when the run is finished."""
+_REST: Final = "starting, checking and drawing"
+"""CPU seconds of no piece: imports, the main process, the start of workers."""
+_EARLIER: Final = "earlier, before --resume"
 
 
 def fetch_data(suite: Suite) -> None:
@@ -88,7 +92,7 @@ def audit(  # noqa: PLR0913 - the options of an audit
         BadValue: the executor or the device is not available.
         Interrupted: Ctrl-C; finished work is kept.
     """
-    started = time.perf_counter()
+    started, begun = time.perf_counter(), first_second()
     looks = check_suite(suite)
     fetch_data(suite)
     cards = metric_cards(cell.scenario for s in suite.scenarios for cell in cells(s))  # before the long part
@@ -106,27 +110,56 @@ def audit(  # noqa: PLR0913 - the options of an audit
         log.write("start", suite=suite.name, resume=resume)
         facts = manifest(suite, device=device, jobs=workers.jobs, executor=executor)
         stages = Stages(workers=workers, run=out.resolve(), device=device, log=log)
-        parts, epsilons = _run(plans, stages)
+        before = log.total("cpu_seconds")
+        try:
+            parts, epsilons = _run(plans, stages)
+        except BaseException:
+            log.write("stop", cpu_seconds=_whole(stages, begun))
+            raise
     drawings = draw_run([one.drawings for _, one in parts], guarded.call)
-    facts |= _measured(plans, stages, out, time.perf_counter() - started) | {"register": stamped.facts()}
+    facts |= _measured(plans, stages, out) | {"register": stamped.facts()}
     result = Result(suite=suite.name, exhibits=drawings.exhibits, metrics=cards, manifest=facts)
     result = _gather(result, suite, parts, epsilons)
     undrawn = [refusal_record(parts[0][0].cell, refusal) for refusal in drawings.refusals]
     result = replace(result, refusals=(*result.refusals, *undrawn))
     _write_notes(suite, parts, log)
-    log.write("end")
+    spent = _whole(stages, begun)
+    result = replace(
+        result, manifest={**facts, **_spent(stages, spent, before, time.perf_counter() - started)}
+    )
+    log.write("end", cpu_seconds=spent)
     write_result(result, out / "result.json")
     write_json(out / "manifest.json", dict(result.manifest))
     stamped.close(out)
     return result
 
 
-def _measured(plans: tuple[Plan, ...], stages: Stages, out: Path, clock: float) -> dict[str, Any]:
-    """What is known at the end: hashes of what was recorded, time, memory and disk."""
+def _whole(stages: Stages, begun: float) -> float:
+    """CPU seconds of all processes of this run since ``begun``, at least those of its pieces."""
+    return round(max(tree_time() - begun + stages.unseen, sum(stages.spent.values())), 2)
+
+
+def _spent(stages: Stages, whole: float, before: float, clock: float) -> dict[str, Any]:
+    """CPU seconds of the whole run; by kind of piece, and by part of the audit.
+
+    Args:
+        stages: of this run.
+        whole: seconds of this run.
+        before: seconds of runs in the same folder that this one continues.
+        clock: seconds on the clock.
+    """
+    rest = {_REST: max(0.0, whole - sum(stages.spent.values()))} | ({_EARLIER: before} if before else {})
+    return {
+        "cpu_seconds_of_the_whole_run": round(whole + before, 2),
+        "cpu_seconds": _rounded({**stages.spent, **rest}),
+        "seconds": {**_rounded({**stages.shares, **rest}), "wall clock": round(clock, 2)},
+    }
+
+
+def _measured(plans: tuple[Plan, ...], stages: Stages, out: Path) -> dict[str, Any]:
+    """What is known at the end: hashes of what was recorded, memory and disk."""
     return {
         "cells": {Path(g.folder).name: part_hashes(Path(g.folder)) for p in plans for g in p.groups},
-        "seconds": {**_rounded(stages.shares), "wall clock": round(clock, 2)},
-        "cpu_seconds": _rounded(stages.spent),
         "peak_mb": round(max(stages.peak_mb, peak_memory())),
         "disk_mb": round(_bytes_on_disk(out) / 1e6, 1),
     }

@@ -53,6 +53,7 @@ class Stages:
         peak_mb: peak memory of any process so far.
         spent: CPU seconds so far, by kind of piece.
         shares: the same seconds by part of the audit; controls are a separate part.
+        unseen: CPU seconds of them that the process tree of this process lacks.
     """
 
     workers: Workers
@@ -62,6 +63,7 @@ class Stages:
     peak_mb: float = 0.0
     spent: dict[str, float] = field(default_factory=dict)
     shares: dict[str, float] = field(default_factory=dict)
+    unseen: float = 0.0
     _remaining: Remaining = field(init=False)
     _bars: Counters = field(init=False, default_factory=Counters)
     _name: str = field(init=False, default="")
@@ -210,6 +212,7 @@ class Stages:
             self.peak_mb = max(self.peak_mb, answer.peak_mb)
             for table, name in ((self.spent, piece.label), (self.shares, piece.part)):
                 table[name] = table.get(name, 0.0) + answer.cpu_seconds
+            self.unseen += answer.unseen
             self._bars.advance(piece.label)
             self._remaining.finish(piece.label, answer.cpu_seconds, steps=_steps_of(piece))
             if (seconds := self._remaining.seconds) is not None:

@@ -43,6 +43,7 @@ def audit(
         from glasshouse.api.audit import run_folder
         from glasshouse.api.check import check
         from glasshouse.outside.screen import Screen
+        from glasshouse.process import charge_from_start
         from glasshouse.report.terminal import brief, summary
         from glasshouse.results.outcome import exit_code
 
@@ -51,6 +52,7 @@ def audit(
     # Who audits a capture for the first time has seen no such audit: its time is said beforehand.
     if captured is not None and (expected := check(name, sets=sets, captured=captured).duration):
         console.print(f"this takes {expected}; glasshouse check says of what", soft_wrap=True)
+    charge_from_start()
     with failure_report(place), bars(console):
         run = run_audit(
             name,
@@ -80,10 +82,10 @@ def shares(result: "Result") -> str:
     Examples:
         >>> from glasshouse.results.records import Result
         >>> shares(Result(suite="s", manifest={"seconds": {"a": 3.0, "b": 1.0, "wall clock": 2.5}}))
-        'CPU time: a 3 s (75 %), b 1 s (25 %); 2 s on the clock'
+        'CPU time: 4 s: a 3 s (75 %), b 1 s (25 %); 2 s on the clock'
     """
     spent = dict(result.manifest["seconds"])
     clock = spent.pop("wall clock")
     total = sum(spent.values()) or 1.0
     parts = (f"{name} {seconds:.0f} s ({seconds / total:.0%})" for name, seconds in spent.items())
-    return f"CPU time: {', '.join(parts)}; {clock:.0f} s on the clock".replace("%)", " %)")
+    return f"CPU time: {total:.0f} s: {', '.join(parts)}; {clock:.0f} s on the clock".replace("%)", " %)")

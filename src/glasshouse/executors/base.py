@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol, final
 from filelock import FileLock
 
 from glasshouse.errors import BadValue
-from glasshouse.process import prepare_process, processor_time
+from glasshouse.process import crewed, prepare_process, processor_time
 from glasshouse.registry import Card
 
 __all__ = ["Answer", "Executor", "Piece", "Workers", "choose_device", "peak_memory", "run_piece"]
@@ -56,7 +56,8 @@ class Answer:
     Attributes:
         value: the result of its work.
         seconds: wall-clock time.
-        cpu_seconds: CPU time of the process and of those that trained clients for it.
+        cpu_seconds: CPU time of the process and of those that worked for it.
+        unseen: of these, CPU seconds of processes that the audit's own process cannot see end.
         peak_mb: peak memory of its process so far, in MB (10⁶ bytes); 0: unknown.
     """
 
@@ -64,6 +65,7 @@ class Answer:
     seconds: float
     cpu_seconds: float
     peak_mb: float
+    unseen: float = 0.0
 
 
 class Workers(Protocol):
@@ -120,13 +122,14 @@ def run_piece(piece: Piece) -> Answer:
     if piece.lock:
         Path(piece.lock).parent.mkdir(parents=True, exist_ok=True)
     with FileLock(piece.lock) if piece.lock else nullcontext():
-        started, busy = time.perf_counter(), processor_time()
+        started, busy, unseen = time.perf_counter(), processor_time(), crewed[0]
         value = piece.work(piece.task)
     return Answer(
         value=value,
         seconds=time.perf_counter() - started,
         cpu_seconds=processor_time() - busy,
         peak_mb=peak_memory(),
+        unseen=crewed[0] - unseen,
     )
 
 

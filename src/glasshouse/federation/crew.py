@@ -7,8 +7,8 @@ behaviours and guards may: their federations run in one process.
 
 import io
 import pickle
-import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import lru_cache
 from typing import Any, Final, Self, final
 
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from glasshouse.federation.rounds import Clients
 from glasshouse.federation.setting import Answer, Request, Setting
-from glasshouse.process import Workers, add_processor_time
+from glasshouse.process import Workers, charging_crew
 
 WORTH: Final = 5000
 """Client trainings per federation from which worker processes pay off: each takes 1 to 2 s to start."""
@@ -37,13 +37,16 @@ class ProcessCrew:
     def __init__(self, processes: int, *, make: Callable[[Any], Setting], task: Any) -> None:
         self._processes, self._maker = processes, (make, task)
         self._workers = Workers(processes, apart=True, preload=(make.__module__,), subject="federation")
+        self._block = ExitStack()
 
     def __enter__(self) -> Self:
-        self._workers.__enter__()
+        # Leaving goes the other way round: what the workers took is counted once they have ended.
+        self._block.enter_context(charging_crew())
+        self._block.enter_context(self._workers)
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._workers.__exit__(*error)
+        self._block.__exit__(*error)
 
     def answers(self, requests: list[Request]) -> Iterator[Answer | None]:
         """The answers in the order of the requests.
@@ -58,8 +61,7 @@ class ProcessCrew:
         done: dict[int, list[Answer | None]] = {}
         expected = 0
         for answer in self._workers.each(_answer, packed):
-            number, answers, seconds = pickle.loads(answer)  # noqa: S301 - what our own process sent
-            add_processor_time(seconds)
+            number, answers = pickle.loads(answer)  # noqa: S301 - what our own process sent
             done[number] = answers
             while expected in done:
                 yield from done.pop(expected)
@@ -68,10 +70,9 @@ class ProcessCrew:
 
 def _answer(packed: bytes) -> bytes:
     """Run one part. Bytes in and out: tensors would be passed through /dev/shm, small in containers."""
-    started = time.process_time()
     number, maker, requests = pickle.loads(packed)  # noqa: S301 - what our own process sent
     answers = [_clients(*maker).answer(one) for one in requests]
-    return _pack((number, answers, time.process_time() - started))
+    return _pack((number, answers))
 
 
 class _Pickler(pickle.Pickler):

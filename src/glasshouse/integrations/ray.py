@@ -8,7 +8,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Final, final
@@ -71,7 +71,7 @@ class Ray:
                     fix="start one (docs/cluster.md), or leave --address out",
                 ) from error
         try:
-            yield _Cluster(ray, self.jobs)
+            yield _Cluster(ray, self.jobs, own=ours and not self.address)
         finally:
             if ours:
                 ray.shutdown()
@@ -79,10 +79,10 @@ class Ray:
 
 @final
 class _Cluster:
-    """A :class:`Workers` of Ray tasks."""
+    """A :class:`Workers` of Ray tasks; ``own``: this process started the cluster, and sees what it took."""
 
-    def __init__(self, ray: Any, jobs: int) -> None:
-        self._ray, self._limit = ray, jobs
+    def __init__(self, ray: Any, jobs: int, *, own: bool) -> None:
+        self._ray, self._limit, self._own = ray, jobs, own
         self._there: dict[str, float] = ray.cluster_resources()
         self._work = ray.remote(_run_there)
         self._queue: list[Piece] = []
@@ -150,7 +150,7 @@ class _Cluster:
             raise error.cause from None
         except errors.RayError as error:  # the process or the machine was lost too often
             raise worker_killed("audit") from error
-        return answer
+        return answer if self._own else replace(answer, unseen=answer.cpu_seconds)
 
 
 def _run_there(piece: Piece, folder: str) -> Answer:

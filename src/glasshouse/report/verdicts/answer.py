@@ -51,6 +51,7 @@ def facts(result: Result) -> list[tuple[str, str]]:
     packages = manifest.get("packages", {})
     torch = f", torch {packages['torch']}" if isinstance(packages, dict) and "torch" in packages else ""
     day, register = _day(str(manifest.get("started", ""))), registered(manifest.get("register"))
+    whole = manifest.get("cpu_seconds_of_the_whole_run")
     scope = [
         words.count(len({t.scenario for t in result.threats}), "scenario"),
         words.count(len({f.attack for f in result.findings}), "attack"),
@@ -62,6 +63,7 @@ def facts(result: Result) -> list[tuple[str, str]]:
         ("Scope", ", ".join(scope)),
         ("Versions", f"glasshouse {manifest['glasshouse']}{torch}" if "glasshouse" in manifest else ""),
         ("Register", register),
+        ("Computed in", f"{whole:.0f} CPU seconds of the whole run" if whole is not None else ""),
     ]
     return [(name, text) for name, text in rows if text]
 
