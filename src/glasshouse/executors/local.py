@@ -17,6 +17,8 @@ HERE: Final = "local"
 """Registered name of the executor on this machine."""
 SHARING: Final = 4
 """Worker processes per GPU: each takes half a gigabyte for its context; one small network underuses a GPU."""
+SERVER: Final = "glasshouse.executors.server"
+"""The module that imports those of ``PRELOAD``."""
 PRELOAD: Final = (
     "glasshouse.audit.stages",
     "torch._dynamo",
@@ -86,7 +88,7 @@ class _Rooms:
     def submit(self, piece: Piece) -> None:
         if piece.room not in self._rooms:
             jobs = processes_on(piece.device, self.jobs)
-            self._rooms[piece.room] = Processes(jobs, apart=not self._here, preload=PRELOAD)
+            self._rooms[piece.room] = Processes(jobs, apart=not self._here, preload=(SERVER,))
         self._rooms[piece.room].submit(run_piece, piece)
 
     def finished(self) -> Iterator[tuple[Piece, Answer]]:

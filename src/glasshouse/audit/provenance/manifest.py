@@ -5,8 +5,10 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
-from importlib.metadata import distributions
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +41,6 @@ def manifest(suite: Suite, *, device: str, jobs: int, executor: str) -> dict[str
         executor: registered name of the executor.
     """
     auditor = ", ".join(sorted({s.audit.auditor for s in suite.scenarios if s.audit.auditor}))
-    installed = {d.metadata["Name"].lower(): d.version for d in distributions()}
     return {
         "format": FORMAT,
         "suite": suite.name,
@@ -48,7 +49,7 @@ def manifest(suite: Suite, *, device: str, jobs: int, executor: str) -> dict[str
         "glasshouse": glasshouse.__version__,
         "python": sys.version.split()[0],
         "platform": f"{platform.system()} {platform.machine()}",
-        "packages": {name: installed[name] for name in REPORTED if name in installed},
+        "packages": dict(_installed()),
         "commit": commit(),
         "device": device,
         "executor": executor,
@@ -58,6 +59,13 @@ def manifest(suite: Suite, *, device: str, jobs: int, executor: str) -> dict[str
         "cpu": torch.backends.cpu.get_cpu_capability(),
         "seeds": {s.name: {"seed": s.seed, "attack_seed": s.attack_seed} for s in suite.scenarios},
     }
+
+
+def _installed() -> Iterator[tuple[str, str]]:
+    """The packages that are reported, with their versions; what is not installed is left out."""
+    for name in REPORTED:
+        with suppress(PackageNotFoundError):
+            yield name, version(name)
 
 
 def commit() -> str:

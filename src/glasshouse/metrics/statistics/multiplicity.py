@@ -1,7 +1,6 @@
 """Correction of p-values for multiple testing."""
 
 import numpy as np
-import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from glasshouse.errors import BadValue
@@ -64,7 +63,13 @@ def benjamini_hochberg(p_values: ArrayLike) -> NDArray[np.float64]:
         [0.03, 0.04, 0.04]
     """
     p = _check("Benjamini and Hochberg's adjustment", p_values)
-    return np.asarray(scipy.stats.false_discovery_control(p, method="bh")) if len(p) else p
+    if not len(p):
+        return p
+    # From the largest down: none is adjusted to more than the next larger one.
+    down = np.argsort(p)[::-1]
+    adjusted = np.empty_like(p)
+    adjusted[down] = np.minimum.accumulate(p[down] * (len(p) / np.arange(len(p), 0, -1.0)))
+    return np.clip(adjusted, 0.0, 1.0)
 
 
 def _check(subject: str, p_values: ArrayLike) -> NDArray[np.float64]:

@@ -17,7 +17,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, final
 
-import scipy
 import torch
 from torch import Tensor, nn
 
@@ -42,6 +41,7 @@ from glasshouse.audit.sealed import Answered, Sealed, is_foreign, sealed
 from glasshouse.cache import digest, load_or_make
 from glasshouse.cache import folder as cache_folder
 from glasshouse.errors import GlasshouseError
+from glasshouse.metrics.statistics.distributions import fisher_combination
 from glasshouse.models.nearest import FOLDER, TOGETHER, invert_generator
 from glasshouse.results.strength import Certificate, Search
 from glasshouse.store import read_tensors
@@ -324,14 +324,11 @@ def certificate_of(searches: Sequence[Search]) -> Certificate | None:
 
     Args:
         searches: rows of :func:`certify_together`, one per claim.
-
-    Source:
-        Fisher 1925, "Statistical Methods for Research Workers", section 21.1.
     """
     if not searches:
         return None
     ranks = [(1 + one.rank) / (1 + len(one.decoys)) for one in searches if one.decoys and not one.reason]
-    told = float(scipy.stats.combine_pvalues(ranks, method="fisher").pvalue) if ranks else 1.0
+    told = fisher_combination(ranks) if ranks else 1.0
     curves = [one for one in searches if len(one.curve) > 1]
     reasons = sorted({one.reason for one in searches if one.reason})
     return Certificate(
