@@ -302,6 +302,15 @@ def test_an_interrupt_keeps_what_is_finished_and_resume_goes_on(tmp_path, capsys
     monkeypatch.undo()
     code, _ = outcome([*arguments, "--resume"], capsys)
     assert code == 0
+    # What the interrupted run took is in the whole, and the parts add up to it.
+    log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    spent = {line["event"]: line["cpu_seconds"] for line in log if "cpu_seconds" in line}
+    assert set(spent) == {"stop", "end"}
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    whole = manifest["cpu_seconds_of_the_whole_run"]
+    assert whole == pytest.approx(spent["stop"] + spent["end"], abs=0.01)
+    assert sum(manifest["cpu_seconds"].values()) == pytest.approx(whole, abs=0.1)
+    assert f"{whole:.0f} CPU seconds of the whole run" in (tmp_path / "run" / "report.html").read_text()
     assert all(path.stat().st_mtime_ns == written for path, written in kept.items())
 
 

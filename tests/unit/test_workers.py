@@ -95,3 +95,12 @@ def test_tasks_of_a_part_are_one_piece_where_parts_are_many(tmp_path, jobs, piec
     stages._submit_by_part(str.upper, tasks, "scores")
     assert [piece.work(piece.task) for piece in submitted] == [[t.upper() for t in one] for one in pieces]
     assert [piece.part for piece in submitted] == ["first", *["first"] * (jobs - 1), "second"]
+
+
+def test_the_server_of_workers_imports_everything_once_and_never_collects_it():
+    check = (
+        "import gc, sys; import glasshouse.executors.server; from glasshouse.executors.local import PRELOAD;"
+        "assert gc.isenabled(); assert set(PRELOAD) <= set(sys.modules); print(gc.get_freeze_count())"
+    )
+    frozen = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert int(frozen.stdout) > 100_000

@@ -10,7 +10,7 @@ from torch import nn
 
 from glasshouse.api.arrays import Arrays, named_arrays
 from glasshouse.api.scenario import Asked, ask, in_memory, unasked
-from glasshouse.audit.count import Speed, Work, count, magnitude, measure_speed
+from glasshouse.audit.count import STARTING, Speed, Work, count, magnitude, measure_speed
 from glasshouse.audit.preflight.inspect import check_suite, foreseen_refusals, problems
 from glasshouse.audit.preflight.network import large_deltas, own_networks
 from glasshouse.scenario.axes import cells
@@ -57,9 +57,9 @@ class Checked:
 
     @property
     def duration(self) -> str:
-        """How long one core takes for what was counted, to an order of magnitude; empty: nothing was."""
+        """How long one core takes for what was counted, and to start: an order of magnitude; empty: unknown."""
         cost = self.work[-1].cost
-        return f"{magnitude(cost.seconds(self.speed))} on one core" if cost else ""
+        return f"{magnitude(cost.seconds(self.speed) + STARTING)} on one core" if cost else ""
 
 
 def check(

@@ -46,6 +46,9 @@ OVERHEAD: Final = 10
 """An operator inside a search costs this many times as much as one addition of eight numbers: it is recorded
 for a derivative, and Python stands between the operators. Set on the quickstart's searches, to a factor of
 two."""
+STARTING: Final = 6.0
+"""CPU seconds of an audit outside its pieces: imports, here and in the server of workers, checks and drawing,
+as the quickstart's manifest states them."""
 SECONDS: Final = 0.5
 """How long this machine's speed is measured."""
 

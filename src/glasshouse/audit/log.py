@@ -49,7 +49,8 @@ class RunLog:
 
     def total(self, fact: str) -> float:
         """The sum of a number over the events of all runs in this folder so far."""
-        return sum(line.get(fact, 0.0) for line in read_jsonl(self._path)) if self._path.is_file() else 0.0
+        lines = read_jsonl(self._path) if self._path.is_file() else []
+        return sum(float(line[fact]) for line in lines if isinstance(line, dict) and fact in line)
 
     def write(self, event: str, **facts: Any) -> None:
         """Write one line: the event, seconds since this process started the run, and facts about it."""
