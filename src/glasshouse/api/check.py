@@ -57,7 +57,7 @@ class Checked:
 
     @property
     def duration(self) -> str:
-        """How long one core takes for what was counted, and to start: an order of magnitude; empty: unknown."""
+        """How long one core takes for what was counted, to an order of magnitude; empty: nothing was."""
         cost = self.work[-1].cost
         return f"{magnitude(cost.seconds(self.speed) + STARTING)} on one core" if cost else ""
 
