@@ -385,6 +385,11 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         about(40, "documents", "newton"),
         about(40, "documents", "histograms"),
     ),
+    "vertical": (
+        about(90, "vertical", "labels"),
+        about(60, "vertical", "rows"),
+        about(10, "audit", "clinic-vertical"),
+    ),
     "nvflare": (
         about(150, "flare", "job", "--out", "{out}/job"),
         about(60, "flare", "filters"),

@@ -221,6 +221,10 @@ CASES = {
         wrong=lambda: (counts_of_labels([4, 2, 2]), labelled(3)),
         right=lambda _: (counts_of_labels([3, 1, 2]), labelled(3)),
     ),
+    ("row_labels", "labels"): Case(
+        wrong=lambda: (torch.tensor([0, 0, 0]), labelled(3)),
+        right=lambda _: (torch.tensor([0, 1, 1]), labelled(3)),
+    ),
     ("defense", "names"): Case(
         wrong=lambda: (torch.tensor([1, -1, 2]), NAMES), right=lambda _: (NAMES, NAMES), guess=guess_names
     ),

@@ -22,7 +22,7 @@ def ours() -> list[str]:
     return [name for name, entry in entries if entry.module.startswith("glasshouse.")]
 
 
-OF_ROWS = ("certified_rows", "leaves", "facts")
+OF_ROWS = ("certified_rows", "leaves", "facts", "row_labels")
 
 
 def kind_of(metric) -> str:

@@ -25,6 +25,7 @@ MODELS = {
     "statistics": "no_model",
     "survival": "no_model",
     "newton": "coefficients",
+    "vertical": "no_model",
     "xgb_histogram": "boosted_trees",
     "xgb_bagging": "boosted_trees",
 }

@@ -17,7 +17,18 @@ from glasshouse.attacks.base import About, Claim
 from glasshouse.registry import Card
 from glasshouse.wire import Terms
 
-__all__ = ["ANY", "Certainty", "CertifiedRows", "Fact", "Facts", "Leaves", "What", "facts_of", "leaves_of"]
+__all__ = [
+    "ANY",
+    "Certainty",
+    "CertifiedRows",
+    "Fact",
+    "Facts",
+    "Leaves",
+    "RowLabels",
+    "What",
+    "facts_of",
+    "leaves_of",
+]
 
 ANY: Final = -1
 """In place of a column or a label: whichever."""
@@ -121,6 +132,22 @@ class Leaves(Claim):
     def silence(cls, about: About, terms: Terms) -> "Leaves":
         width = 2 * terms.architecture.input_shape[0] + 3
         return cls(about=about, boxes=torch.zeros(0, width, dtype=torch.float64))
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RowLabels(Claim):
+    """Asserts: The private rows, which the adversary has, carry these labels, in their order.
+
+    Attributes:
+        labels: (B,) int64.
+    """
+
+    card: ClassVar[Card] = Card(summary="the private rows, which are known, carry these labels")
+    kind: ClassVar[str] = "row_labels"
+    metrics: ClassVar[tuple[str, ...]] = ("row_labels_right",)
+
+    labels: Tensor
 
 
 @final

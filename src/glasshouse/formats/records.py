@@ -21,6 +21,7 @@ __all__ = [
     "Survival",
     "Tree",
     "TreeEnsemble",
+    "Vectors",
 ]
 
 Floats = NDArray[np.float64]
@@ -279,7 +280,24 @@ class Histograms:
     nodes: tuple[Node, ...]
 
 
-Document = TreeEnsemble | Statistics | Survival | Newton | Histograms
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Vectors:
+    """One vector for every person, as parties of a vertical federation exchange them.
+
+    Attributes:
+        what: ``embeddings`` of rows, ``gradients`` of the loss by embeddings, or ``known``: whole rows of
+            people whom both parties know.
+        vectors: in the order of the people, (N, E).
+        labels: of known people, (N,); None: of others.
+    """
+
+    what: Literal["embeddings", "gradients", "known"]
+    vectors: Floats
+    labels: Ints | None = None
+
+
+Document = TreeEnsemble | Statistics | Survival | Newton | Histograms | Vectors
 
 
 def _is_tree(feature: Ints, left: Ints, right: Ints) -> bool:

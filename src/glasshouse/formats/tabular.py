@@ -11,7 +11,16 @@ from typing import Any, ClassVar, Final, final
 import numpy as np
 
 from glasshouse.formats.base import NODES, Format, bad, field, json_of, numbers, whole_numbers
-from glasshouse.formats.records import Document, Histograms, Newton, Node, Statistic, Statistics, Survival
+from glasshouse.formats.records import (
+    Document,
+    Histograms,
+    Newton,
+    Node,
+    Statistic,
+    Statistics,
+    Survival,
+    Vectors,
+)
 from glasshouse.registry import Card
 
 NAMES: Final = ("count", "sum", "mean", "sum_squares", "minimum", "maximum", "auc", "accuracy", "loss", "bin")
@@ -189,6 +198,38 @@ def _node(raw: Any, bins: list[int], subject: str) -> Node:
     return Node(first=first, last=last, **sums)
 
 
+@final
+@dataclass(frozen=True, kw_only=True)
+class VectorsJson(Format):
+    """A vector for every person: embeddings, gradients, or rows of people who are known."""
+
+    card: ClassVar[Card] = Card(summary="one vector per person of a vertical federation as JSON")
+    media: ClassVar[str] = "vectors-json"
+
+    def sniff(self, head: bytes) -> bool:
+        """The first key names the format."""
+        return head.startswith(b'{"format": "vectors"')
+
+    def parse(self, document: bytes) -> Vectors:
+        subject = "vectors"
+        raw = json_of(document, subject)
+        what, rows = (field(raw, key, subject=subject) for key in ("what", "vectors"))
+        if what not in ("embeddings", "gradients", "known") or not isinstance(rows, list):
+            raise bad(subject, "embeddings, gradients or known, and a list of vectors", str(what)[:40])
+        width = len(rows[0]) if rows and isinstance(rows[0], list) else 0
+        if len(rows) * max(1, width) > NODES:
+            raise bad(subject, f"at most {NODES:,} numbers", f"{len(rows)} × {width}")
+        vectors = [numbers(row, f"{subject}, person {i}", length=width) for i, row in enumerate(rows)]
+        labels = raw.get("labels")
+        if (what == "known") != (labels is not None):
+            raise bad(subject, "labels of known people, and of them alone", "others")
+        return Vectors(
+            what=what,
+            vectors=np.stack(vectors) if vectors else np.zeros((0, 0)),
+            labels=None if labels is None else whole_numbers(labels, f"{subject}, labels", length=len(rows)),
+        )
+
+
 def document_of(record: Document) -> bytes:
     """A record as the document that its reader here reads: numbers to their last bit, None left out.
 
@@ -200,7 +241,10 @@ def document_of(record: Document) -> bytes:
         >>> document_of(table).decode()
         '{"format": "survival", "times": [1.0], "patients": 2, "events": [1], "censored": [1]}'
     """
-    named = {Statistics: "statistics", Survival: "survival", Newton: "glm", Histograms: "histograms"}
+    named: dict[type, str] = {
+        Statistics: "statistics", Survival: "survival", Newton: "glm", Histograms: "histograms",
+        Vectors: "vectors",
+    }  # fmt: skip
     if type(record) not in named:
         raise TypeError(f"no writer of {type(record).__name__}")
     if isinstance(record, Statistics):

@@ -12,7 +12,16 @@ from numpy.typing import NDArray
 
 from glasshouse.errors import BadValue
 from glasshouse.formats.base import read_document
-from glasshouse.formats.records import LEAF, Histograms, Newton, Statistics, Survival, Tree, TreeEnsemble
+from glasshouse.formats.records import (
+    LEAF,
+    Histograms,
+    Newton,
+    Statistics,
+    Survival,
+    Tree,
+    TreeEnsemble,
+    Vectors,
+)
 from glasshouse.wire import Inspection
 
 Floats = NDArray[np.float64]
@@ -52,6 +61,8 @@ def inspect_document(
         return _of_survival(record, fewest)
     if isinstance(record, Histograms):
         return _of_histograms(record, fewest)
+    if isinstance(record, Vectors):
+        return _of_vectors(record)
     return _of_newton(record, rows, fewest)
 
 
@@ -204,6 +215,15 @@ def _of_newton(sums: Newton, rows: Floats | None, fewest: int) -> Inspection:
                 "other coefficients than 0"
             )
     return Inspection(guard=NAME, findings=tuple(findings), values=values)
+
+
+def _of_vectors(sent: Vectors) -> Inspection:
+    """Every vector is about one person; nothing here says how much of it comes back."""
+    told = (
+        f"{len(sent.vectors)} {sent.what} of single people: whoever knows some of them reads others; "
+        "send sums over several people, or noise above their spread"
+    )
+    return Inspection(guard=NAME, findings=(told,), values={"people": float(len(sent.vectors))})
 
 
 def _of_histograms(sent: Histograms, fewest: int) -> Inspection:

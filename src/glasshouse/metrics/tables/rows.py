@@ -7,7 +7,7 @@ Shape letters: B private rows, R claimed ones, F entries of an encoded row, C co
 """
 
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, Final, final
 
 import numpy as np
 import torch
@@ -15,10 +15,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.errors import BadValue
+from glasshouse.examples import Batch
 from glasshouse.metrics.base import Hits, Metric, ScoreContext, rate_wording
 from glasshouse.metrics.match import UNMATCHED, assign
 from glasshouse.modalities.row import Row
 from glasshouse.registry import Card
+
+PENALTY: Final = 1e-3
+"""Of the linear model of public rows, per row."""
 
 
 @final
@@ -41,6 +45,11 @@ class RowsExact(Hits):
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         return np.asarray(right_cells("rows_exact", claimed, truth, context).all(1), dtype=np.float64)
 
+    def pairwise(
+        self, candidates: Tensor, examples: Tensor, *, context: ScoreContext
+    ) -> NDArray[np.float64] | None:
+        return np.asarray(_shared(candidates, examples, context) >= 1, dtype=np.float64)
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +69,68 @@ class Cells(Metric):
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         share: NDArray[np.float64] = right_cells("row_cells", claimed, truth, context).mean(1)
         return share
+
+    def pairwise(
+        self, candidates: Tensor, examples: Tensor, *, context: ScoreContext
+    ) -> NDArray[np.float64] | None:
+        return _shared(candidates, examples, context)
+
+
+def _shared(candidates: Tensor, examples: Tensor, context: ScoreContext) -> NDArray[np.float64]:
+    """Share of the cells that each of R rows has in common with each of N others, (R, N)."""
+    rows = context.inputs
+    assert isinstance(rows, Row)  # only claims about rows are compared
+    left, right = rows.decode(candidates), rows.decode(examples.to(candidates.device))
+    same = torch.zeros(len(left), len(right), dtype=torch.int64)
+    for i, column in enumerate(rows.columns):
+        same += (column.distance(left[:, i, None], right[None, :, i]) == 0).cpu()
+    return np.asarray(same.double().numpy() / len(rows.columns))
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class RowLabelsRight(Hits):
+    """1 for every private row whose label is claimed right, else 0; rows and claims are in the same order.
+
+    The null has the rows, too, and predicts their labels from public rows: a linear model of the entries.
+    """
+
+    card = Card(summary="share of the private rows, which the adversary has, whose label it claims right")
+    wording = rate_wording(
+        label="labels of rows right",
+        sentence="read the label of {} of the rows that it has",
+        explanation="Share of the rows whose label the other party read right: higher is worse. A model of "
+        "public rows reaches what the columns give away by themselves.",
+        severity="labels",
+        order=395,
+    )
+    claim: ClassVar[str] = "row_labels"
+    reads: ClassVar[str] = "labels"
+    against: ClassVar[str] = "examples"
+    null_name: ClassVar[str] = "a model of public rows"
+
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+        del context
+        said = np.asarray(claimed.cpu().numpy(), dtype=np.float64)
+        size = min(len(said), len(truth))  # another victim may have more rows
+        right = np.zeros(len(truth))
+        right[:size] = said[:size] == truth[:size, -1].cpu().numpy()
+        return right
+
+    def blind(
+        self, claimed: Tensor, truth: Tensor, auxiliary: Batch | None, *, context: ScoreContext
+    ) -> NDArray[np.float64] | None:
+        del claimed, context
+        if auxiliary is None or not len(auxiliary):
+            return None
+        public, rows = (
+            np.concatenate([part.double().cpu().numpy(), np.ones((len(part), 1))], 1)
+            for part in (auxiliary.inputs, truth[:, :-1])
+        )
+        labels = np.asarray(auxiliary.labels.numpy(), dtype=np.float64)
+        penalty = PENALTY * len(public) * np.eye(public.shape[1])
+        weights = np.linalg.solve(public.T @ public + penalty, public.T @ (2 * labels - 1))
+        return np.asarray((rows @ weights > 0) == (truth[:, -1].cpu().numpy() == 1), dtype=np.float64)
 
 
 def right_cells(name: str, claimed: Tensor, truth: Tensor, context: ScoreContext) -> NDArray[np.bool_]:
