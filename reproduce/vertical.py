@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from glasshouse.attacks.rows.vertical import EmbeddingRegression, GradientDirection
 from glasshouse.attacks.tabular import RowLabels
-from glasshouse.data.tables.clinic import clinic
+from glasshouse.data.tables.clinic import TABLE, clinic
 from glasshouse.federation.protocols.documents.vertical import Couple, Vertical
 from glasshouse.metrics.base import ScoreContext
 from glasshouse.metrics.statistics.interval import mean_interval
@@ -75,7 +75,7 @@ def _rows_of(seed: int, how: dict[str, Any]) -> tuple[float, float, float]:
     secret, context = own.inputs[how["known"] :], ScoreContext(inputs=source.inputs)
     said = claim.part("inputs", len(secret))
     assert said is not None
-    usual = source.inputs.encode(source.inputs.decode(public.inputs).mode(0).values[None])
+    usual = TABLE.encode(TABLE.decode(public.inputs).mode(0).values[None])
     guesses = (public.inputs[: len(secret)], usual.expand(len(secret), -1).contiguous())
     null = max(float(Cells().score(guess, secret, context=context).mean()) for guess in guesses)
     whole = float(RowsExact().score(said, secret, context=context).mean())
