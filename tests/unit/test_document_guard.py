@@ -10,6 +10,8 @@ from glasshouse.audit.defenses.check import check_defenses
 from glasshouse.errors import BadValue
 from glasshouse.formats.base import read_document
 from glasshouse.formats.carried import NAME, tensor_of
+from glasshouse.formats.records import Statistic, Statistics, Survival
+from glasshouse.formats.tabular import document_of
 from glasshouse.guard.rules.documents import determined, inspect_document
 from glasshouse.modalities.array import Array
 from glasshouse.transcript.record import RoundRecord, Transcript
@@ -116,3 +118,46 @@ def test_the_defence_check_says_which_fields_undo_the_mask(dropped, ruling):
     (judged,) = check_defenses(Transcript(terms=terms, rounds=(RoundRecord(round=0, updates=(update,)),)), ())
     assert judged.ruling == ruling
     assert ("drop both" in judged.reason) == (ruling == "off")
+
+
+def answers(draws: np.random.Generator, n: int, *, fewest: int) -> bytes:
+    """What a careful site answers: counts, a sum, and bins that are merged until each holds enough people."""
+    ages = draws.integers(18, 90, n)
+    counts, edges = np.histogram(ages, bins=12, range=(18, 90))
+    merged: list[list[float]] = []
+    for count, low, high in zip(counts.tolist(), edges, edges[1:], strict=False):
+        if merged and merged[-1][0] < fewest:
+            merged[-1] = [merged[-1][0] + count, merged[-1][1], float(high)]
+        else:
+            merged.append([count, float(low), float(high)])
+    if len(merged) > 1 and merged[-1][0] < fewest:
+        count, _, high = merged.pop()
+        merged[-1] = [merged[-1][0] + count, merged[-1][1], high]
+    bins = [Statistic(name="bin", value=c, column="age", low=lo, high=hi) for c, lo, hi in merged]
+    whole = Statistic(name="count", value=n)
+    total = Statistic(name="sum", value=float(ages.sum()), column="age", digits=4)
+    return document_of(Statistics(numbers=(whole, total, *bins)))
+
+
+def quarters(draws: np.random.Generator, n: int) -> bytes:
+    """Follow-up by the quarter over three years; losses at the end of the study."""
+    times = np.minimum(np.ceil(draws.weibull(1.2, n) * 5), 12)
+    died = draws.random(n) < 0.6
+    each = np.unique(times)
+    events = np.array([(died & (times == t)).sum() for t in each])
+    censored = np.array([(~died & (times == t)).sum() for t in each])
+    return document_of(Survival(times=each, patients=n, events=events, censored=censored))
+
+
+def test_three_hundred_honest_answers_and_tables_pass_and_careless_ones_do_not():
+    for seed in range(300):
+        draws = np.random.default_rng(seed)
+        before = answers(draws, 150, fewest=5)
+        assert inspect_document(answers(draws, 150 + 5 + seed % 40, fewest=5), before=before).findings == ()
+        assert inspect_document(quarters(draws, 3000)).findings == ()
+        moved = answers(draws, 150 + 1 + seed % 4, fewest=5)
+        assert "moved by fewer than 5" in inspect_document(moved, before=before).findings[0]
+        raw = json.dumps(
+            {"format": "survival", "times": draws.integers(1, 1000, 40).tolist(), "raw": [1] * 40}
+        )
+        assert "raw follow-up" in inspect_document(raw.encode()).findings[0]
