@@ -54,10 +54,27 @@ def test_less_budget_is_less_effort_and_then_fewer_attacks():
         attacks = chosen("digits-inversion", f'audit.budget="{budget}"').attacks
         return [(a.name, a.arguments.get("search", {}).get("iterations", 600)) for a in attacks]
 
-    much, some, little = spent("2 h"), spent("3 min"), spent("1 s")
+    much, some, little = spent("2 h"), spent("3 min"), spent("5 s")
     assert len(much) >= len(some) > len(little)
     assert dict(much)["inverting_gradients"] >= dict(some)["inverting_gradients"]
     assert all(name in dict(some) for name, _ in little)
+
+
+def test_scores_are_in_the_budget(monkeypatch):
+    def seconds(metrics):
+        scenario = chosen("digits-inversion", f"audit.metrics={metrics}")
+        every = [auto.look(cell.scenario) for cell in auto.cells(scenario)]
+        (found, *_), _ = auto._candidates("idlg", every, None)
+        return found.seconds
+
+    one, three = seconds('["psnr"]'), seconds('["psnr", "ssim", "mse"]')
+    calls = round((three - one) / (2 * auto.SCORE))
+    assert calls >= 8  # as many as victims, at least
+    assert three - one == pytest.approx(2 * calls * auto.SCORE)
+    assert chosen("digits-inversion", 'audit.budget="30 s"').attacks
+    monkeypatch.setattr(auto, "SCORE", 1.0)
+    with pytest.raises(BadScenario, match="more than is left of the budget"):
+        chosen("digits-inversion", 'audit.budget="30 s"')
 
 
 def test_what_is_chosen_does_not_depend_on_the_machine(monkeypatch):
