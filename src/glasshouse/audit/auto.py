@@ -121,10 +121,10 @@ def _candidates(name: str, every: Sequence[Outlook], asked: Scenario | None) -> 
                 reason = f"needs {refusal.needs}; got {refusal.got}"
         if uses:
             calls, scores = 0, 0
-            for one, plugin in uses:
-                number = calls_of(one.scenario, plugin)
-                calls += number * plays_of(one.scenario, plugin)
-                scores += number * (len(one.scenario.audit.metrics) or METRICS)
+            for used, plugin in uses:
+                number = calls_of(used.scenario, plugin)
+                calls += number * plays_of(used.scenario, plugin)
+                scores += number * (len(used.scenario.audit.metrics) or METRICS)
             seconds = cost_of(uses).seconds(REFERENCE) + calls * offer.seconds + scores * SCORE
             found.append(Candidate(plugin=uses[0][1], strength=offer.strength, seconds=seconds))
     return found, reason
