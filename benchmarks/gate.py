@@ -4,22 +4,31 @@
 """
 
 import argparse
+import os
 import resource
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from glasshouse.gate.apart.spool import Spool
+from glasshouse.gate.desk import Bench
 from glasshouse.gate.judge import judge
 from glasshouse.gate.ledger import Ledger
 from glasshouse.gate.mechanism import privatize
 from glasshouse.gate.message import Origin, Outgoing
 from glasshouse.gate.policy import Mechanism, parse_policy
+from glasshouse.gate.shelf import Shelf, lay
 from glasshouse.integrations.flower_gate import names
 from glasshouse.integrations.flower_gate.decoding import decode
 from glasshouse.integrations.flower_gate.encoding import Parts, encode
+from glasshouse.integrations.flower_gate.exchange import Answer, Gather, Pulled, Question
+from glasshouse.integrations.flower_gate.objects import object_id
+from glasshouse.integrations.flower_gate.opening import judged_answer, opener
 
 SHAPES = {"1.6 M": [(512, 3072), (512,), (10, 512), (10,)], "25 M": [(2048, 3072)] * 4 + [(10, 2048)]}
 POLICY = {"format": 1, "site": "bench", "dataset": "none", "out": {"norm": 1e9}}
@@ -55,6 +64,49 @@ def measure(shapes: Sequence[tuple[int, ...]]) -> tuple[float, ...]:
     return decoding, judging, encoding, noising
 
 
+def measure_apart(shapes: Sequence[tuple[int, ...]], folder: Path) -> tuple[float, float]:
+    """CPU milliseconds of a whole answer: in the gate, and in the process that opens it."""
+    received = tensors(shapes, 0)
+    sent = {name: array + np.float32(1e-3) for name, array in received.items()}
+    metadata = names.ProtoMessage().metadata
+    metadata.message_type = "train"
+    encoded = encode(metadata, Parts(arrays=sent, order=("arrays",), array_record="arrays"))
+    shelved, contents, target = Spool.inside(folder), Spool.inside(folder), Spool.inside(folder)
+    pulled = Pulled(metadata=metadata, app="", root="", wanted=set(), contents=contents)
+    pulled.shelf = Shelf(spool=shelved, forms=lay(received, shelved))
+    answer = Answer(question=Question(metadata=metadata, app=""), root=encoded.root, wanted=set())
+    gather = Gather(
+        pulled=pulled, proto=encoded.proto, tree=encoded.tree, answer=answer, contents=contents, ends=0.0
+    )
+    objects = {i: encoded.content(i) for i in (*encoded.small, *encoded.chunks)}
+    answer.wanted |= objects.keys()
+    bench = Bench(policy=parse_policy(POLICY), ledger=Ledger())
+    before = opener().processor, forked(opener().pid)
+
+    def whole() -> None:
+        """From the first object's arrival to the last one's departure."""
+        for identity, content in objects.items():
+            if object_id(content) == identity:
+                contents[identity] = content
+        payload = judged_answer(bench, gather, target).payload
+        if payload is None:
+            raise RuntimeError("refused")
+        for identity in payload.content.small:
+            payload.content.content(identity)
+
+    here, _ = timed(whole)
+    there = opener().processor - before[0] + forked(opener().pid) - before[1]
+    return here, 1000 * there
+
+
+def forked(pid: int) -> float:
+    """CPU seconds of the process that forks, of its own."""
+    if not pid:
+        return 0.0
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def main(repeats: int) -> None:
     """Print the table."""
     print(f"CPU ms, medians of {repeats}\nnumbers    decode    judge   encode    noise")
@@ -62,6 +114,12 @@ def main(repeats: int) -> None:
         rows = [measure(shapes) for _ in range(repeats)]
         medians = [statistics.median(column) for column in zip(*rows, strict=True)]
         print(f"{name:8} " + " ".join(f"{value:8.1f}" for value in medians), flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        measure_apart(SHAPES["1.6 M"], Path(folder))  # starts the process
+        for name, shapes in SHAPES.items():
+            pairs = [measure_apart(shapes, Path(folder)) for _ in range(repeats)]
+            here, there = (statistics.median(column) for column in zip(*pairs, strict=True))
+            print(f"{name:8} whole answer: {here:.1f} in the gate, {there:.1f} in the process that opens it")
     print(f"largest memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB")
 
 

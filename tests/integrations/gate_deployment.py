@@ -41,6 +41,7 @@ class Relay:
 
     def __init__(self, target):
         self.target, self.sent, self.pause, self.sockets = target, [], 0.0, []
+        self.kept = 65536  # bytes of each piece that are kept
         self.server = socket.create_server(("127.0.0.1", 0))
         self.port = self.server.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -67,7 +68,7 @@ class Relay:
             while data := source.recv(2048 if self.pause else 65536):
                 time.sleep(self.pause if keep else 0)
                 if keep:
-                    self.sent.append((time.time(), data))
+                    self.sent.append((time.time(), data[: self.kept]))
                 sink.sendall(data)
         for one in (source, sink):
             with suppress(OSError):

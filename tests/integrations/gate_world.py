@@ -225,18 +225,20 @@ class Node:
         answer = await self.send("push-messages", request)
         if isinstance(answer, int):
             return [answer]
-        faults = []
-        for identity in answer.objects_to_push:
-            stored = await self.call(
-                "push-object",
-                run_id=RUN,
-                object_id=identity,
-                object_content={**objects, **(contents or {})}.get(identity, b""),
-                session_id=answer.session_id,
+        contents = {**objects, **(contents or {})}
+        stored = await asyncio.gather(  # as a real node does: several at a time
+            *(
+                self.call(
+                    "push-object",
+                    run_id=RUN,
+                    object_id=identity,
+                    object_content=contents.get(identity, b""),
+                    session_id=answer.session_id,
+                )
+                for identity in answer.objects_to_push
             )
-            if isinstance(stored, int):
-                faults.append(stored)
-        return faults
+        )
+        return [status for status in stored if isinstance(status, int)]
 
     async def do(self, deed, *, seed=0, turn=0):
         """Receive, do a deed of the test app, push."""

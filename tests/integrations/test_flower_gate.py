@@ -550,7 +550,7 @@ def test_with_a_full_disk_nothing_leaves(tmp_path, monkeypatch):
                 patched.setattr("glasshouse.gate.log.os.fsync", full)
                 return await made.node.push(reply)
 
-        assert play(push()) == [503]
+        assert set(play(push())) == {503}
         assert not any(name.startswith("push") for name, _ in made.link.bodies)
 
 

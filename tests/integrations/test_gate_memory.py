@@ -19,7 +19,7 @@ from glasshouse.gate.shelf import shelve
 from glasshouse.integrations.flower_gate import names
 from glasshouse.integrations.flower_gate.decoding import decode
 from glasshouse.integrations.flower_gate.encoding import Parts, encode
-from glasshouse.integrations.flower_gate.run import _return_freed_memory
+from glasshouse.gate.apart.opener import return_freed_memory
 
 def memory(key):
     for line in Path("/proc/self/status").read_text().splitlines():
@@ -37,7 +37,7 @@ def contents_of(seed, size):
         contents[identity] = encoded.content(identity)
     return encoded.root, contents
 
-_return_freed_memory()
+return_freed_memory()
 size, folder = int(sys.argv[1]), Path(tempfile.mkdtemp(dir=sys.argv[2]))
 policy = parse_policy({"format": 1, "site": "s", "dataset": "d", "out": {"norm": 1e9},
                        "budget": {"largest": 2 * size, "bytes": 10 * size}}, folder=folder)

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, final
 
 import numpy as np
@@ -37,6 +37,68 @@ class Payload(Generic[P]):
 
 
 @final
+@dataclass(frozen=True, kw_only=True)
+class Judged(Generic[P]):
+    """What became of one message.
+
+    Attributes:
+        decision: on it.
+        payload: what may be sent; None if refused.
+        tensors: how many it had.
+        papers: documents that may be sent, which the next ones are compared with.
+    """
+
+    decision: Decision
+    payload: Payload[P] | None = None
+    tensors: int = 0
+    papers: Arrays = field(default_factory=dict)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """What a decision needs, in a form that can be handed to another process.
+
+    Attributes:
+        policy: of the site.
+        ledger: what left before, as far as one decision looks at it.
+        preflight: looks for the site's examples.
+        documents: judges documents.
+    """
+
+    policy: Policy
+    ledger: Ledger
+    preflight: Preflighter | None = None
+    documents: DocumentGuard | None = None
+
+    def judge(
+        self, message: Outgoing, received: Arrays | None, encode: Callable[[Outgoing], Payload[P]]
+    ) -> Judged[P]:
+        """Judge ``message`` and encode what may be sent; whatever fails is a refusal."""
+        tensors = len(message.arrays)
+        try:
+            decision = judge(
+                self.policy, message, received, self.ledger, preflight=self.preflight,
+                documents=self.documents,
+            )  # fmt: skip
+            payload = None if decision.message is None else encode(decision.message)
+        except MemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001 — fails closed: what cannot be judged does not leave
+            return Judged(decision=failed(error), tensors=tensors)
+        papers: Arrays = {}
+        if self.documents is not None and decision.message is not None:
+            papers = self.documents.split(decision.message.arrays)[0]
+        return Judged(decision=decision, payload=payload, tensors=tensors, papers=papers)
+
+
+def failed(error: Exception) -> Decision:
+    """The refusal of a message that could not be judged."""
+    kind = error.subject if isinstance(error, GlasshouseError) else type(error).__name__
+    return Decision(action="refused", reasons=(Reason(rule="gate_failed", detail=kind),))
+
+
+@final
 class Desk:
     """One policy with its log and totals; safe to call from several threads.
 
@@ -49,7 +111,7 @@ class Desk:
     def __init__(self, policy: Policy, log: Log, *, observe: bool = False) -> None:
         self.policy, self.observe = policy, observe
         self._log, self._ledger = log, Ledger.of(log.entries, observing=observe)
-        self._lock = threading.Lock()
+        self._deciding, self._writing = threading.Lock(), threading.Lock()
         rule = policy.out.preflight
         self._preflight = None if rule is None else Preflighter(rule, policy.folder)
         papers = policy.out.document
@@ -59,7 +121,7 @@ class Desk:
     def decide(
         self, message: Outgoing, received: Arrays | None, encode: Callable[[Outgoing], Payload[P]]
     ) -> tuple[Decision, Payload[P] | None]:
-        """Judge ``message``, write the decision to the log, and return what may be sent.
+        """Judge ``message`` here, write the decision to the log, and return what may be sent.
 
         Args:
             message: what the app handed in.
@@ -72,40 +134,49 @@ class Desk:
         Raises:
             DiskFull, BadFile: the log could not be written; nothing may be sent.
         """
-        with self._lock:
+        judged = self.settle(message, lambda bench: bench.judge(message, received, encode))
+        return judged.decision, judged.payload
+
+    def settle(self, message: Outgoing, decide: "Callable[[Bench], Judged[P]]") -> "Judged[P]":
+        """Let ``decide`` judge a message, wherever it does so, and write its decision to the log.
+
+        Args:
+            message: its origin, kind and bytes; its tensors need not be there.
+            decide: called with all that a decision needs, one call at a time.
+
+        Raises:
+            DiskFull, BadFile: the log could not be written; nothing may be sent.
+        """
+        with self._deciding:
+            ledger = self._ledger.of_run(message.origin)
+            bench = Bench(
+                policy=self.policy, ledger=ledger, preflight=self._preflight, documents=self._documents
+            )
             try:
-                decision = judge(
-                    self.policy, message, received, self._ledger, preflight=self._preflight,
-                    documents=self._documents,
-                )  # fmt: skip
-                payload = None if decision.message is None else encode(decision.message)
-                if self._documents is not None and decision.message is not None:
-                    sent = self._documents.split(decision.message.arrays)[0]
-                    self._documents.remember(message.origin.run, sent)
+                judged = decide(bench)
             except Exception as error:  # noqa: BLE001 — fails closed: what cannot be judged does not leave
-                kind = error.subject if isinstance(error, GlasshouseError) else type(error).__name__
-                decision = Decision(action="refused", reasons=(Reason(rule="gate_failed", detail=kind),))
-                payload = None
-            entry = self._log.add(self._entry(message, decision, payload))
+                judged = Judged(decision=failed(error))
+            if self._documents is not None:
+                self._documents.remember(message.origin.run, judged.papers)
+            with self._writing:
+                entry = self._log.add(self._entry(message, judged))
             self._ledger.add(entry)
-        return decision, payload
+        return judged
 
     def arrive(self, arrival: Arrival, received: Arrays) -> list[Reason]:
         """Judge what the server sent, and write it to the log; returns reasons to keep it from the app."""
-        with self._lock:
+        with self._deciding:
             found = refuse_arrival(self.policy, arrival, received, self._last_model.get(arrival.origin.run))
             if not found and received:
                 self._last_model[arrival.origin.run] = self._remembered(received)
             action = ("refused" if found else "passed") if not self.observe else OBSERVED
-            self._log.add(
-                {
-                    "event": "in",
-                    "action": action,
-                    "rules": [reason.rule for reason in found],
-                    "details": [reason.detail for reason in found],
-                    "bytes": arrival.bytes,
-                    **_place(arrival.kind, arrival.origin),
-                }
+            self.note(
+                "in",
+                action=action,
+                rules=[reason.rule for reason in found],
+                details=[reason.detail for reason in found],
+                bytes=arrival.bytes,
+                **_place(arrival.kind, arrival.origin),
             )
         return [] if self.observe else found
 
@@ -117,10 +188,11 @@ class Desk:
 
     def note(self, event: str, **facts: object) -> None:
         """Write another event to the log: a start, a delivery, an unknown request."""
-        with self._lock:
+        with self._writing:
             self._log.add({"event": event, **facts})
 
-    def _entry(self, message: Outgoing, decision: Decision, payload: Payload[Any] | None) -> dict[str, Any]:
+    def _entry(self, message: Outgoing, judged: "Judged[Any]") -> dict[str, Any]:
+        decision, payload = judged.decision, judged.payload
         action = (
             {"would": decision.action, "action": OBSERVED} if self.observe else {"action": decision.action}
         )
@@ -138,7 +210,7 @@ class Desk:
             "unjudged": list(decision.unjudged),
             "measures": measures,
             "mu_squared": decision.mu_squared,
-            "tensors": len(message.arrays),
+            "tensors": judged.tensors,
             "got": decision.got,
             "bytes_in": message.bytes,
             "sent": payload.digest if payload else "",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, final
 
-from glasshouse.gate.message import Decision, Outgoing, Reason
+from glasshouse.gate.message import Decision, Origin, Outgoing, Reason
 from glasshouse.gate.policy import Budget
 
 LEFT = ("passed", "changed")
@@ -60,6 +60,19 @@ class Ledger:
             self.digests.add(entry["got"])
         spent = self.mu_squared.get(entry["dataset"], 0.0)
         self.mu_squared[entry["dataset"]] = spent + entry["mu_squared"]
+
+    def of_run(self, origin: Origin) -> "Ledger":
+        """The part that a decision on an answer of this origin looks at, small enough to be handed on."""
+        run, answer = origin.run, (origin.run, origin.node, origin.reply_to)
+        return Ledger(
+            rounds=Counter({run: self.rounds[run]}),
+            days=self.days,
+            bytes=Counter({run: self.bytes[run]}),
+            answered=self.answered & {answer},
+            digests=self.digests,
+            mu_squared=self.mu_squared,
+            observing=self.observing,
+        )
 
     def within(self, message: Outgoing, budget: Budget) -> list[Reason]:
         """Reasons to refuse a message for what left before it."""

@@ -35,6 +35,7 @@ REFUSED: Final = {
     "norm": "a larger change than the site allows",
     "norm_step": "a model too far from the one before",
     "not_finite": "values that are no numbers",
+    "not_opened": "took more memory or time than the site gives to one message, or broke what opens it",
     "other_model": "another form of model than before",
     "preflight": "the site's own examples were recognised in it",
     "preflight_unclear": "could not be searched for the site's own examples",

@@ -25,6 +25,7 @@ from glasshouse.errors import BadFile, GlasshouseError
 from glasshouse.formats.base import read_document
 from glasshouse.formats.records import TreeEnsemble
 from glasshouse.formats.tabular import document_of
+from glasshouse.gate.apart.limits import is_limited, lift
 from glasshouse.gate.message import Arrays, Reason
 from glasshouse.gate.policy import DocumentRule, Preflight
 from glasshouse.guard.rules.documents import inspect_document
@@ -56,7 +57,12 @@ class Preflighter:
             command = [sys.executable, "-m", _MODULE, name, self.rule.loader]
             try:
                 result = subprocess.run(
-                    command, cwd=self.folder, capture_output=True, timeout=self.rule.seconds, check=True
+                    command,
+                    cwd=self.folder,
+                    capture_output=True,
+                    timeout=self.rule.seconds,
+                    check=True,
+                    preexec_fn=lift if is_limited() else None,
                 )
                 found = json.loads(result.stdout)
             except subprocess.TimeoutExpired:

@@ -4,7 +4,7 @@ import json
 import math
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
@@ -50,7 +50,7 @@ class Decoded:
     reached: set[str] = field(default_factory=set)
 
 
-def decode(root: str, contents: dict[str, bytes], *, release: bool = False) -> Decoded:
+def decode(root: str, contents: MutableMapping[str, bytes], *, release: bool = False) -> Decoded:
     """The message whose root object is ``root``.
 
     Args:
@@ -143,7 +143,12 @@ def _decode_metrics(name: str, record: Any, decoded: Decoded) -> None:
 
 
 def _decode_arrays(
-    name: str, references: dict[str, str], contents: dict[str, bytes], decoded: Decoded, *, release: bool
+    name: str,
+    references: dict[str, str],
+    contents: MutableMapping[str, bytes],
+    decoded: Decoded,
+    *,
+    release: bool,
 ) -> None:
     if "" in decoded.record_of:
         raise Malformed("two records of tensors")
@@ -169,14 +174,17 @@ def _decode_arrays(
         decoded.arrays[key] = _read_npy(data, table)
 
 
-def _join_chunks(chunks: list[str], contents: dict[str, bytes], uses: dict[str, int]) -> NDArray[np.uint8]:
+def _join_chunks(
+    chunks: list[str], contents: MutableMapping[str, bytes], uses: dict[str, int]
+) -> NDArray[np.uint8]:
     """The chunks' bodies in one buffer; with ``uses``, a chunk is dropped after its last use."""
-    bodies = [_known(chunk, contents, names.ARRAY_CHUNK) for chunk in chunks]
-    if any(head.children for head, _ in bodies):
-        raise Malformed("children of a chunk")
-    sizes = [len(body) for _, body in bodies]
+    sizes = []
+    for chunk in chunks:  # each is read twice, as objects may stand in a file: memory holds one at a time
+        head, body = _known(chunk, contents, names.ARRAY_CHUNK)
+        if head.children:
+            raise Malformed("children of a chunk")
+        sizes.append(len(body))
     data = np.empty(sum(sizes), np.uint8)  # pages are taken as they are filled, while chunks are given back
-    del bodies
     place = 0
     for chunk, size in zip(chunks, sizes, strict=True):
         data[place : place + size] = np.frombuffer(split(contents[chunk])[1], np.uint8)

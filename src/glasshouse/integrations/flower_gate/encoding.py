@@ -6,7 +6,7 @@ are the gate's; only tensors and numbers come from the app.
 
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, cast, final
 
@@ -34,7 +34,7 @@ class Encoded:
     root: str
     proto: Any
     tree: Any
-    small: dict[str, bytes] = field(default_factory=dict)
+    small: MutableMapping[str, bytes] = field(default_factory=dict)
     chunks: dict[str, tuple[bytes, memoryview, int, int]] = field(default_factory=dict)
     size: int = 0
 

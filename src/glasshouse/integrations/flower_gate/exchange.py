@@ -3,48 +3,32 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, final
 
+from glasshouse.gate.apart.spool import Spool
 from glasshouse.gate.desk import Payload
-from glasshouse.gate.message import Arrays, Origin, Outgoing, Reason
+from glasshouse.gate.message import Origin, Outgoing, Reason
 from glasshouse.gate.rules import shorten
+from glasshouse.gate.shelf import Shelf
 from glasshouse.integrations.flower_gate import names
 from glasshouse.integrations.flower_gate.decoding import Decoded, decode
 from glasshouse.integrations.flower_gate.encoding import Encoded, Parts, config_record, encode
 from glasshouse.integrations.flower_gate.objects import Malformed
 
 
-@final
 @dataclass(kw_only=True)
-class Pulled:
-    """A message of the server, on its way to the node.
+class Question:
+    """What a server asked.
 
     Attributes:
         metadata: as the server sent it.
-        root: id of its root object, which is handed on last, after the message was judged.
-        wanted: ids of all its objects.
         app: SHA-256 of the app that will answer.
-        contents: objects as they pass, until the message is judged.
-        kept_root: the root object.
-        bytes: size so far.
-        state: what became of it.
-        arrays: its tensors, until it was answered.
-        replied: an answer was decided on.
     """
 
     metadata: Any
-    root: str
-    wanted: set[str]
     app: str
-    contents: dict[str, bytes] = field(default_factory=dict)
-    kept_root: bytes = b""
-    bytes: int = 0
-    state: Literal["open", "passed", "refused"] = "open"
-    arrays: Arrays = field(default_factory=dict)
-    replied: bool = False
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def kind(self) -> str:
@@ -84,6 +68,52 @@ class Pulled:
 
 @final
 @dataclass(kw_only=True)
+class Pulled(Question):
+    """A message of the server, on its way to the node.
+
+    Attributes:
+        root: id of its root object, which is handed on last, after the message was judged.
+        wanted: ids of all its objects.
+        contents: objects as they pass, until the message is judged.
+        kept_root: the root object.
+        bytes: size so far.
+        state: what became of it.
+        shelf: its tensors, until it was answered.
+        replied: an answer was decided on.
+    """
+
+    root: str
+    wanted: set[str]
+    contents: Spool
+    kept_root: bytes = b""
+    bytes: int = 0
+    state: Literal["open", "passed", "refused"] = "open"
+    shelf: Shelf | None = None
+    replied: bool = False
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+@dataclass(kw_only=True)
+class Answer:
+    """An app's answer, unopened; its objects stand elsewhere.
+
+    Attributes:
+        question: that it answers.
+        root: id of its root object.
+        wanted: ids of its objects.
+        size: bytes that have come.
+        oddities: what is wrong with its form; any ends the collecting.
+    """
+
+    question: Question
+    root: str
+    wanted: set[str]
+    size: int = 0
+    oddities: list[Reason] = field(default_factory=list)
+
+
+@final
+@dataclass(kw_only=True)
 class Gather:
     """An app's answer, collected until it is whole.
 
@@ -91,10 +121,8 @@ class Gather:
         pulled: the message that it answers.
         proto: the answer as it was announced.
         tree: ids of its objects, nested.
-        wanted: ids of its objects.
+        answer: what is known of it.
         contents: objects that have come.
-        size: bytes that have come.
-        oddities: what is wrong with its form; any ends the collecting.
         ends: time (monotonic) at which it must be whole.
         payload: what is to be sent, once decided.
         session: the gate's own name for it.
@@ -105,11 +133,9 @@ class Gather:
     pulled: Pulled
     proto: Any
     tree: Any
-    wanted: set[str]
+    answer: Answer
+    contents: Spool
     ends: float
-    contents: dict[str, bytes] = field(default_factory=dict)
-    size: int = 0
-    oddities: list[Reason] = field(default_factory=list)
     payload: Encoded | None = None
     session: str = field(default_factory=lambda: secrets.token_hex(16))
     task: "asyncio.Task[None] | None" = None
@@ -118,60 +144,59 @@ class Gather:
     @property
     def is_whole(self) -> bool:
         """Whether everything announced has come."""
-        return self.wanted <= self.contents.keys()
+        return self.answer.wanted <= self.contents.keys()
 
     def refuse(self, rule: str, detail: str = "") -> None:
         """Note an oddity and drop what has come."""
-        self.oddities.append(Reason(rule=rule, detail=detail))
+        self.answer.oddities.append(Reason(rule=rule, detail=detail))
         self.contents.clear()
 
 
-def outgoing(gather: Gather, *, records: tuple[str, ...], keep: bool) -> tuple[Outgoing, Decoded | None]:
+def outgoing(answer: Answer, contents: Spool, records: tuple[str, ...]) -> tuple[Outgoing, Decoded]:
     """The answer as the judge sees it, and as it was decoded.
 
     Args:
-        gather: whole, or with oddities.
+        answer: whole, or with oddities.
+        contents: its objects.
         records: names of records that the policy lists.
-        keep: leave the collected objects as they are, to send them (observing).
     """
-    pulled, oddities, decoded = gather.pulled, list(gather.oddities), None
+    oddities, decoded = list(answer.oddities), Decoded(proto=None)
     if not oddities:
         try:
-            decoded = decode(gather.tree.object_id, gather.contents, release=not keep)
+            decoded = decode(answer.root, contents, release=True)
             _take_numbers(decoded)
-            oddities += _oddities(decoded, gather, records)
+            oddities += _oddities(decoded, answer, records)
         except Malformed as error:
             oddities.append(Reason(rule="malformed", detail=str(error)))
-    if not keep:
-        gather.contents.clear()
-    if decoded is None:
-        decoded = Decoded(proto=None)
-    masked = decoded.configs.get(names.SECURE_RECORD)
+            decoded = Decoded(proto=None)
     message = Outgoing(
-        kind=pulled.kind,
-        origin=pulled.origin,
+        kind=answer.question.kind,
+        origin=answer.question.origin,
         arrays=decoded.arrays,
         fields=decoded.fields,
         documents=_documents(decoded),
         error=decoded.proto.error.reason if decoded.proto and decoded.proto.HasField("error") else None,
         oddities=tuple(oddities),
-        masked=masked is not None,
-        bytes=gather.size,
+        masked=names.SECURE_RECORD in decoded.configs,
+        bytes=answer.size,
     )
     return message, decoded
 
 
-def encode_allowed(message: Outgoing, decoded: Decoded, pulled: Pulled, order: tuple[str, ...]) -> Encoded:
+def encode_allowed(
+    message: Outgoing, decoded: Decoded, question: Question, order: tuple[str, ...], received: Iterable[str]
+) -> Encoded:
     """Flower's form of what the judge allows.
 
     Args:
         message: what may be sent.
         decoded: the app's answer, for which record holds what.
-        pulled: the message that is answered.
+        question: that is answered.
         order: names of records, in the policy's order.
+        received: names of the question's tensors, in their order: the app's order may say something.
     """
     if message.error is not None:
-        return encode(pulled.reply_metadata(), Parts(error=message.error))
+        return encode(question.reply_metadata(), Parts(error=message.error))
     numbers: dict[str, dict[str, object]] = {
         record: {} for name, record in decoded.record_of.items() if name != ""
     }
@@ -184,7 +209,7 @@ def encode_allowed(message: Outgoing, decoded: Decoded, pulled: Pulled, order: t
     }
     if message.masked:
         configs[names.SECURE_RECORD] = message.documents[names.SECURE_RECORD]
-    arrays = {name: message.arrays[name] for name in _order(message.arrays, pulled.arrays)}
+    arrays = {name: message.arrays[name] for name in received if name in message.arrays}
     has_record = "" in decoded.record_of
     parts = Parts(
         arrays=arrays if has_record else None,
@@ -193,7 +218,7 @@ def encode_allowed(message: Outgoing, decoded: Decoded, pulled: Pulled, order: t
         order=(*order, names.SECURE_RECORD) if message.masked else order,
         array_record=decoded.record_of.get("", ""),
     )
-    return encode(pulled.reply_metadata(), parts)
+    return encode(question.reply_metadata(), parts)
 
 
 def payload_of(encoded: Encoded) -> Payload[Encoded]:
@@ -204,20 +229,20 @@ def payload_of(encoded: Encoded) -> Payload[Encoded]:
 def original(gather: Gather) -> Encoded:
     """The answer as the app made it, for a gate that only observes."""
     return Encoded(
-        root=gather.tree.object_id,
+        root=gather.answer.root,
         proto=gather.proto,
         tree=gather.tree,
         small=gather.contents,
-        size=gather.size,
+        size=gather.answer.size,
     )
 
 
-def _oddities(decoded: Decoded, gather: Gather, records: tuple[str, ...]) -> list[Reason]:
+def _oddities(decoded: Decoded, collected: Answer, records: tuple[str, ...]) -> list[Reason]:
     """What is wrong with an answer's form that its decoding did not notice."""
     found = []
-    if decoded.reached != gather.wanted:
+    if decoded.reached != collected.wanted:
         found.append(Reason(rule="malformed", detail="objects beside the message"))
-    asked = gather.pulled.metadata
+    asked = collected.question.metadata
     answer = decoded.proto.metadata
     if (answer.run_id, answer.reply_to_message_id) != (asked.run_id, asked.message_id):
         found.append(Reason(rule="malformed", detail="answers another message"))
@@ -262,8 +287,3 @@ def _documents(decoded: Decoded) -> dict[str, object]:
             if not is_field and item.key not in known:
                 documents[f"{record}/{item.key}"] = True
     return documents
-
-
-def _order(arrays: Mapping[str, Any], received: Mapping[str, Any]) -> list[str]:
-    """Names in the order in which they were received: their order is no message."""
-    return [name for name in received if name in arrays]

@@ -7,6 +7,7 @@ limits.
 import asyncio
 import hashlib
 import time
+from dataclasses import replace
 from typing import Any, Final, final
 
 import httpx
@@ -14,23 +15,17 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from glasshouse.errors import GlasshouseError
+from glasshouse.gate.apart.spool import Spool
 from glasshouse.gate.arrivals import Arrival
 from glasshouse.gate.desk import Desk
 from glasshouse.gate.judge import REPLACED
+from glasshouse.gate.message import Outgoing
 from glasshouse.gate.rules import shorten
-from glasshouse.gate.shelf import shelve
 from glasshouse.integrations.flower_gate import names
-from glasshouse.integrations.flower_gate.decoding import Decoded, decode
 from glasshouse.integrations.flower_gate.encoding import Encoded, Parts, encode
-from glasshouse.integrations.flower_gate.exchange import (
-    Gather,
-    Pulled,
-    encode_allowed,
-    original,
-    outgoing,
-    payload_of,
-)
+from glasshouse.integrations.flower_gate.exchange import Answer, Gather, Pulled, Question, original
 from glasshouse.integrations.flower_gate.objects import Malformed, object_id, tree_ids
+from glasshouse.integrations.flower_gate.opening import judged_answer, opened_question
 from glasshouse.integrations.flower_gate.requests import Node, Nodes, Refused, call_name, parse, read_body
 from glasshouse.integrations.flower_gate.upstream import Upstream, build_request
 
@@ -130,19 +125,24 @@ class Proxy:
             wanted = tree_ids(tree, most=OBJECTS, deepest=DEPTH)
         except Malformed:
             wanted = set()
-        pulled = Pulled(metadata=message.metadata, root=tree.object_id, wanted=wanted, app=app)
+        pulled = Pulled(
+            metadata=message.metadata, root=tree.object_id, wanted=wanted, app=app, contents=self._spool()
+        )
         node.pulled[message.metadata.message_id] = pulled
         while len(node.pulled) > KEPT:
             node.pulled.popitem(last=False)
         for old in list(node.pulled.values())[:-2]:  # a node works on one question at a time
             old.contents.clear()
-            old.arrays = {}
+            old.shelf = None
         allowed = self.desk.policy.apps
         if wanted and (not allowed or f"sha256:{app}" in allowed or self.desk.observe):
             return True
         await asyncio.to_thread(self.desk.arrive, self._arrival(pulled), {})
         await self._turn_down(node, pulled)
         return False
+
+    def _spool(self) -> Spool:
+        return Spool.inside(self.desk.policy.folder)
 
     async def _app_of(self, node: Node, run: int) -> str:
         """SHA-256 of the app of a run, from its content."""
@@ -209,7 +209,8 @@ class Proxy:
         if pulled.state == "open" and identity not in pulled.contents:
             pulled.bytes += len(reply.object_content)
             # beyond the limit nothing more is kept; the message is refused when its root is asked for
-            pulled.contents[identity] = reply.object_content if pulled.bytes <= self._most else b""
+            kept = reply.object_content if pulled.bytes <= self._most else b""
+            await asyncio.to_thread(pulled.contents.__setitem__, identity, kept)
         return reply
 
     async def _judge_arrival(self, node: Node, pulled: Pulled) -> Any:
@@ -228,18 +229,16 @@ class Proxy:
     def _look_at_arrival(self, pulled: Pulled) -> bool:
         """Decode and judge; whether the message is refused."""
         arrival = self._arrival(pulled)
-        documents, arrays = 0, {}
+        shelf = None
         if pulled.bytes <= self._most:
             try:
-                decoded = decode(pulled.root, pulled.contents, release=True)
-                arrays = shelve(decoded.arrays, self.desk.policy.folder)
-                documents = sum(config.ByteSize() for config in decoded.configs.values())
-            except Malformed:
-                self.desk.note("malformed", run=pulled.origin.run)
+                shelf, documents = opened_question(pulled, self._spool())
+            except Malformed as error:
+                self.desk.note("malformed", run=pulled.origin.run, what=str(error))
                 return not self.desk.observe
-        arrival = Arrival(kind=arrival.kind, origin=arrival.origin, bytes=arrival.bytes, documents=documents)
-        found = self.desk.arrive(arrival, arrays)
-        pulled.arrays = {} if found else arrays
+            arrival = replace(arrival, documents=documents)
+        found = self.desk.arrive(arrival, shelf.arrays() if shelf else {})
+        pulled.shelf = None if found else shelf
         return bool(found)
 
     def _arrival(self, pulled: Pulled) -> Arrival:
@@ -268,11 +267,19 @@ class Proxy:
             raise Refused(400, "an answer to no question")
         if self._nodes.pending >= PENDING:
             raise Refused(503, "too many answers at a time")
+        answer = Answer(
+            question=Question(metadata=pulled.metadata, app=pulled.app), root=tree.object_id, wanted=set()
+        )
         gather = Gather(
-            pulled=pulled, proto=proto, tree=tree, wanted=set(), ends=time.monotonic() + WHOLE_WITHIN
+            pulled=pulled,
+            proto=proto,
+            tree=tree,
+            answer=answer,
+            contents=self._spool(),
+            ends=time.monotonic() + WHOLE_WITHIN,
         )
         try:
-            gather.wanted = tree_ids(tree, most=OBJECTS, deepest=DEPTH)
+            answer.wanted = tree_ids(tree, most=OBJECTS, deepest=DEPTH)
             if proto.metadata.message_id != tree.object_id:
                 gather.refuse("malformed", "another id")
         except Malformed as error:
@@ -284,10 +291,10 @@ class Proxy:
             await asyncio.to_thread(self._decide, gather)
             return response(session_id=gather.session)
         node.gathers[gather.session] = gather
-        if gather.oddities:
+        if answer.oddities:
             await self._conclude(node, gather)
             return response(session_id=gather.session)
-        return response(objects_to_push=sorted(gather.wanted), session_id=gather.session)
+        return response(objects_to_push=sorted(answer.wanted), session_id=gather.session)
 
     async def _push_object(self, node: Node, message: Any) -> Any:
         """Take one object of an answer; the last one is answered when the SuperLink has the message."""
@@ -295,20 +302,26 @@ class Proxy:
         gather = node.gathers.get(message.session_id)
         if gather is None or gather.done:
             return response(stored=gather is not None)
-        if not gather.oddities and gather.payload is None and message.object_id not in gather.contents:
-            content = message.object_content
-            gather.size += len(content)
-            if message.object_id not in gather.wanted:
-                gather.refuse("malformed", "an object that was not announced")
-            elif gather.size > self._most:
-                gather.refuse("too_large", f"more than {self._most:,} bytes")
-            elif await asyncio.to_thread(object_id, content) != message.object_id:
-                gather.refuse("malformed", "an object is not what its id says")
-            else:
-                gather.contents[message.object_id] = content
-        if gather.oddities or gather.payload is not None or gather.is_whole:
+        if not gather.answer.oddities and gather.payload is None and message.object_id not in gather.contents:
+            gather.answer.size += len(message.object_content)
+            await asyncio.to_thread(self._collect, gather, message.object_id, message.object_content)
+        if gather.answer.oddities or gather.payload is not None or gather.is_whole:
             await self._conclude(node, gather)
         return response(stored=True)
+
+    def _collect(self, gather: Gather, identity: str, content: bytes) -> None:
+        """Check one object by its id and its size, and put it into the file.
+
+        A node pushes several at a time.
+        """
+        if identity not in gather.answer.wanted:
+            gather.refuse("malformed", "an object that was not announced")
+        elif gather.answer.size > self._most:
+            gather.refuse("too_large", f"more than {self._most:,} bytes")
+        elif object_id(content) != identity:
+            gather.refuse("malformed", "an object is not what its id says")
+        else:
+            gather.contents[identity] = content
 
     async def _conclude(self, node: Node, gather: Gather) -> None:
         """Decide and deliver, once; a node that waits too long is told to ask again."""
@@ -325,7 +338,7 @@ class Proxy:
         if gather.payload is None:
             gather.pulled.replied = True
             gather.payload = await asyncio.to_thread(self._decide, gather)
-            gather.pulled.arrays = {}
+            gather.pulled.shelf = None
         try:
             await self._deliver(node, gather.pulled, gather.payload)
         except Refused as error:
@@ -343,18 +356,13 @@ class Proxy:
 
     def _decide(self, gather: Gather) -> Encoded:
         """What is sent for an answer: what the judge allows, or an error in fixed words."""
-        records, observe = self.desk.policy.out.records, self.desk.observe
-        message, decoded = outgoing(gather, records=records, keep=observe)
-        _, payload = self.desk.decide(
-            message,
-            gather.pulled.arrays or None,
-            lambda allowed: payload_of(
-                encode_allowed(allowed, decoded or Decoded(proto=None), gather.pulled, records)
-            ),
-        )
-        if observe:
+        question = gather.answer.question
+        message = Outgoing(kind=question.kind, origin=question.origin, bytes=gather.answer.size)
+        judged = self.desk.settle(message, lambda bench: judged_answer(bench, gather, self._spool()))
+        if self.desk.observe:
             return original(gather)
-        return payload.content if payload else self._error(gather.pulled)
+        gather.contents.clear()
+        return judged.payload.content if judged.payload else self._error(gather.pulled)
 
     def _error(self, pulled: Pulled) -> Encoded:
         return encode(pulled.reply_metadata(), Parts(error=REPLACED))

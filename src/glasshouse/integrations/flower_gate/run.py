@@ -1,6 +1,5 @@
 """Start the proxy: TLS at both ends, the check of the network's rule, and the server."""
 
-import ctypes
 import ssl
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from glasshouse.errors import BadValue
+from glasshouse.gate.apart.opener import return_freed_memory
 from glasshouse.gate.desk import Desk
 from glasshouse.gate.egress import check_egress
 from glasshouse.gate.log import Log
@@ -19,8 +19,6 @@ from glasshouse.gate.policy import Policy
 from glasshouse.integrations.flower_gate.plugin import FlowerGate
 from glasshouse.integrations.flower_gate.proxy import Proxy
 
-_MMAP_THRESHOLD: Final = -3  # M_MMAP_THRESHOLD of malloc.h
-LARGE_BLOCK: Final = 2**18
 TIMEOUT: Final = httpx.Timeout(60.0, connect=10.0)
 LOCAL: Final = ("127.0.0.1", "::1", "localhost")
 
@@ -71,21 +69,10 @@ def serve(ends: FlowerGate, policy: Policy, *, observe: bool) -> None:
         client = httpx.AsyncClient(
             base_url=f"{scheme}://{ends.to}", verify=verify, timeout=TIMEOUT, trust_env=False
         )
-        _return_freed_memory()
+        return_freed_memory()
         _serve(Proxy(desk, client), host, port, certificate=None if ends.insecure else ends.certificate)
     finally:
         log.close()
-
-
-def _return_freed_memory() -> None:
-    """Let the C library return every large block when it is freed.
-
-    By default glibc raises its limit to the size of the blocks that it sees, and keeps freed chunks in its
-    heap. Elsewhere nothing is done.
-    """
-    library = ctypes.CDLL(None)
-    if sys.platform == "linux" and hasattr(library, "mallopt"):
-        library.mallopt(_MMAP_THRESHOLD, LARGE_BLOCK)
 
 
 def application(proxy: Proxy) -> Starlette:

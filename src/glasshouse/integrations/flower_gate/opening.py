@@ -1,0 +1,195 @@
+"""Open a message in a process of its own: what an app or a server wrote is never parsed in the gate itself.
+
+The first functions run in that process, and return what JSON can hold; the last two ask for them from the
+gate. Tensors and objects stand in files without names, of which only descriptors are handed on.
+"""
+
+import base64
+import functools
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, Final, Literal
+
+from glasshouse.gate.apart.calls import NotOpened, Opener
+from glasshouse.gate.apart.limits import Limits
+from glasshouse.gate.apart.spool import Spool
+from glasshouse.gate.desk import Bench, Judged, Payload
+from glasshouse.gate.message import Decision, Outgoing, Reason
+from glasshouse.gate.shelf import Forms, Shelf, lay
+from glasshouse.integrations.flower_gate import names
+from glasshouse.integrations.flower_gate.decoding import decode
+from glasshouse.integrations.flower_gate.encoding import Encoded
+from glasshouse.integrations.flower_gate.exchange import (
+    Answer,
+    Gather,
+    Pulled,
+    encode_allowed,
+    outgoing,
+    payload_of,
+)
+from glasshouse.integrations.flower_gate.objects import Malformed
+
+Places = dict[str, tuple[int, int]]
+COPIES: Final = 2
+"""How often a message may stand in memory."""
+READER: Final = 16
+"""How often a document may stand in memory while it is read: trees are many small objects."""
+
+
+@functools.cache
+def opener() -> Opener:
+    """The process that opens messages, one for the whole gate."""
+    return Opener((__name__,))
+
+
+# In the process of their own.
+
+
+def read_question(root: str, objects: Places, source: int, target: int) -> dict[str, Any]:
+    """Decode a question and lay its tensors into ``target``."""
+    spool = Spool(target)
+    try:
+        decoded = decode(root, Spool(source, objects), release=True)
+    except Malformed as error:
+        return {"malformed": str(error)}
+    documents = sum(config.ByteSize() for config in decoded.configs.values())
+    forms = lay(decoded.arrays, spool)
+    return {"documents": documents, "forms": forms, "places": spool.places}
+
+
+def judge_answer(
+    bench: Bench, answer: Answer, objects: Places, shelved: tuple[Places, Forms], *files: int
+) -> dict[str, Any]:
+    """Decode an answer, judge it, and lay the objects of what may be sent into a file.
+
+    Args:
+        bench: what a decision needs.
+        answer: the answer.
+        objects: where its objects stand.
+        shelved: where the question's tensors stand, and their forms.
+        files: descriptors: objects, what may be sent, and the question's tensors, if it had any.
+    """
+    source, target, *shelf = files
+    places, forms = shelved
+    received = Shelf(spool=Spool(shelf[0], places), forms=forms).arrays() if shelf else None
+    message, decoded = outgoing(answer, Spool(source, objects), bench.policy.out.records)
+
+    def encode(allowed: Outgoing) -> Payload[Encoded]:
+        records = bench.policy.out.records
+        return payload_of(encode_allowed(allowed, decoded, answer.question, records, received or ()))
+
+    judged = bench.judge(message, received, encode)
+    sent = Spool(target)
+    payload = None if judged.payload is None else _lay_payload(judged.payload.content, sent)
+    papers = sent.at({})
+    return {
+        "decision": _tell_decision(judged.decision),
+        "tensors": judged.tensors,
+        "payload": payload,
+        "forms": lay(dict(judged.papers), papers),
+        "papers": papers.places,
+    }
+
+
+def _tell_decision(decision: Decision) -> dict[str, Any]:
+    return {
+        "action": decision.action,
+        "reasons": [asdict(reason) for reason in decision.reasons],
+        "measures": {name: float(value) for name, value in decision.measures.items()},
+        "mu_squared": float(decision.mu_squared),
+        "got": decision.got,
+        "unjudged": list(decision.unjudged),
+    }
+
+
+def _lay_payload(encoded: Encoded, spool: Spool) -> dict[str, Any]:
+    for identity in (*encoded.small, *encoded.chunks):
+        spool[identity] = encoded.content(identity)
+    return {
+        "root": encoded.root,
+        "proto": base64.b64encode(encoded.proto.SerializeToString()).decode(),
+        "tree": base64.b64encode(encoded.tree.SerializeToString()).decode(),
+        "size": encoded.size,
+        "places": spool.places,
+    }
+
+
+# In the gate.
+
+
+def opened_question(pulled: Pulled, spool: Spool) -> tuple[Shelf, int]:
+    """The tensors of a question, laid into ``spool``, and the bytes of configuration in it.
+
+    Raises:
+        Malformed: it is no message, or could not be opened within its limits.
+    """
+    contents, limits = pulled.contents, Limits.of(pulled.bytes)
+    try:
+        files = (contents.descriptor, spool.descriptor)
+        told = opener().call(read_question, limits, (pulled.root, contents.places), files)
+    except NotOpened as error:
+        raise Malformed(f"not opened: {error}") from error
+    if "malformed" in told:
+        raise Malformed(told["malformed"])
+    return Shelf(spool=spool.at(_places(told["places"])), forms=_forms(told["forms"])), int(told["documents"])
+
+
+def judged_answer(bench: Bench, gather: Gather, spool: Spool) -> Judged[Encoded]:
+    """The decision on a collected answer, and in ``spool`` what may be sent.
+
+    What cannot be opened within its limits is refused.
+    """
+    out, shelf, contents = bench.policy.out, gather.pulled.shelf, gather.contents
+    limits = Limits.of(
+        gather.answer.size,
+        mapped=shelf.mapped if shelf else 0,
+        copies=COPIES if out.document is None else READER,
+        patience=out.preflight.seconds if out.preflight else 0.0,
+    )
+    shelved: tuple[Places, Forms] = ({}, {})
+    files = [contents.descriptor, spool.descriptor]
+    if shelf is not None and shelf.forms:
+        shelved, files = (shelf.spool.places, shelf.forms), [*files, shelf.spool.descriptor]
+    try:
+        told = opener().call(judge_answer, limits, (bench, gather.answer, contents.places, shelved), files)
+    except NotOpened as error:
+        reason = Reason(rule="not_opened", detail=str(error))
+        return Judged(decision=Decision(action="refused", reasons=(reason,)))
+    return _judged(told, spool)
+
+
+def _judged(told: dict[str, Any], spool: Spool) -> Judged[Encoded]:
+    """What the other process said, in the gate's own types."""
+    said = told["decision"]
+    action: Literal["passed", "changed", "refused"] = said["action"]
+    if action not in ("passed", "changed", "refused") or (action == "refused") != (told["payload"] is None):
+        raise ValueError("decision")
+    decision = Decision(
+        action=action,
+        reasons=tuple(Reason(rule=str(one["rule"]), detail=str(one["detail"])) for one in said["reasons"]),
+        measures={str(name): float(value) for name, value in said["measures"].items()},
+        mu_squared=float(said["mu_squared"]),
+        got=str(said["got"]),
+        unjudged=tuple(map(str, said["unjudged"])),
+    )
+    papers = Shelf(spool=spool.at(_places(told["papers"])), forms=_forms(told["forms"])).arrays()
+    payload = None
+    if told["payload"] is not None:
+        one = told["payload"]
+        encoded = Encoded(
+            root=str(one["root"]),
+            proto=names.ProtoMessage.FromString(base64.b64decode(one["proto"])),
+            tree=names.ProtoTree.FromString(base64.b64decode(one["tree"])),
+            small=spool.at(_places(one["places"])),
+            size=int(one["size"]),
+        )
+        payload = payload_of(encoded)
+    return Judged(decision=decision, payload=payload, tensors=int(told["tensors"]), papers=papers)
+
+
+def _places(told: dict[str, Sequence[int]]) -> Places:
+    return {name: (int(start), int(length)) for name, (start, length) in told.items()}
+
+
+def _forms(told: dict[str, Sequence[Any]]) -> Forms:
+    return {name: (str(dtype), tuple(map(int, shape))) for name, (dtype, shape) in told.items()}
