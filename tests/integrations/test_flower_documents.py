@@ -93,7 +93,8 @@ def test_bagged_trees_of_an_unchanged_app_are_read(tmp_path):
 def test_only_the_first_turn_of_cyclic_training_is_one_clients_own(tmp_path):
     sends = Documents(table=apps.cancer_table(), protocol="xgb_cyclic")
     client = functools.partial(apps.boosting_client, cyclic=True)
-    seen = run(tmp_path, client, apps.boosting_server(3, cyclic=True), sends, config=apps.PARAMS)
+    server = apps.boosting_server(3, cyclic=True)  # Flower draws whose turn is first
+    seen = run(tmp_path, client, server, sends, recorded=4, config=apps.PARAMS)
     trees = [len(read_document(bytes_of(r.updates[0].tensors[NAME]))[1].trees) for r in seen.rounds]
     assert trees == [1, 2, 3]
     assert [len(record.updates) for record in seen.rounds] == [1, 1, 1]
