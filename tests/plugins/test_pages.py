@@ -132,3 +132,13 @@ def test_the_index_has_every_group_every_page_and_contracts_that_are_shipped():
     assert len(named) == len(registry.GROUPS) - 3  # four kinds have none, attacks two
     for module, contract in named:
         assert hasattr(importlib.import_module(f"glasshouse.testing.{module}"), contract)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
+def test_a_page_imports_from_the_front_door_alone(page):
+    modules = re.findall(r"^\s*(?:from|import) (glasshouse[\w.]*)", page.read_text(), re.MULTILINE)
+    assert modules
+    assert {m for m in modules if not m.startswith("glasshouse.testing")} <= {
+        "glasshouse",
+        "glasshouse.plugins",
+    }

@@ -15,6 +15,12 @@ from glasshouse.attacks.base import (
     Needs,
     Reconstruction,
 )
+from glasshouse.attacks.inversion.linear_input import first_linear
+from glasshouse.attacks.parts.labels import known_labels
+from glasshouse.attacks.parts.local_steps import LINEAR
+from glasshouse.attacks.parts.matching.exact import claim_images
+from glasshouse.attacks.parts.readout.summed import sum_of_round
+from glasshouse.attacks.parts.replica import replica
 from glasshouse.attacks.sequences import OccurredTokens, Sequences
 from glasshouse.data.base import DataSource, assemble
 from glasshouse.errors import BadFile, BadValue, Inapplicable
@@ -24,9 +30,16 @@ from glasshouse.federation.client import LocalTraining
 from glasshouse.figures.base import CellEvidence, GroupEvidence
 from glasshouse.limits import Share
 from glasshouse.metrics.base import Metric, ScoreContext, Wording
+from glasshouse.metrics.match import mse_table
+from glasshouse.metrics.reconstruction import pair_images
+from glasshouse.metrics.recovery import RateBlind
+from glasshouse.modalities import guesses
 from glasshouse.modalities.base import Display, Modality, Null, Wanted
-from glasshouse.models.base import Normalize, SplitModel
+from glasshouse.models.adapt import adapt
+from glasshouse.models.base import Normalize, SplitModel, check_shape, check_width, flat_size
+from glasshouse.process import worker_killed
 from glasshouse.registry import Card, Offer
+from glasshouse.results.exhibits import line, lines
 from glasshouse.results.records import Exhibit
 from glasshouse.rng import Rng
 from glasshouse.tasks.base import Task
@@ -34,6 +47,7 @@ from glasshouse.transcript.view import View
 from glasshouse.wire import Architecture, Crafted, Mechanism, Update
 
 __all__ = [
+    "LINEAR",
     "About",
     "ActiveAttack",
     "Answer",
@@ -64,6 +78,7 @@ __all__ = [
     "OccurredTokens",
     "Offer",
     "Piece",
+    "RateBlind",
     "Reconstruction",
     "Rng",
     "ScoreContext",
@@ -76,6 +91,21 @@ __all__ = [
     "Wanted",
     "Wording",
     "Workers",
+    "adapt",
     "assemble",
+    "check_shape",
+    "check_width",
+    "claim_images",
+    "first_linear",
+    "flat_size",
+    "guesses",
+    "known_labels",
+    "line",
+    "lines",
+    "mse_table",
+    "pair_images",
+    "replica",
     "run_piece",
+    "sum_of_round",
+    "worker_killed",
 ]
