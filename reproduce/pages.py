@@ -199,7 +199,7 @@ PLI: tuple[Piece, ...] = (
 )  # fmt: skip
 
 
-FOUR_TRIALS = ("--trials", "4", "--people", "2", "--defences", "none")
+AS_PRESET = ("--generator", "preset", "--trials", "4", "--evaluations", "1500")
 SCORED = ("quickstart", "digits-inversion", "faces-64", "ggl")
 AGAIN = ("benchmarks.guard", "forecast", "--seeds", "2", "--updates")
 ON_GPU = ("--device", "cuda", "--out", "{out}")
@@ -265,8 +265,10 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         Piece(("audit", "client-optimizers"), 330),
     ),
     "ggl": (
-        about(1200, "ggl_networks", "--out", "{out}/one"),
-        about(300, "ggl_networks", "--out", "{out}/four", *FOUR_TRIALS),
+        about(1500, "ggl_networks", "--out", "{out}/preset", "--defences", "none", *AS_PRESET),
+        about(960, "ggl_networks", "--out", "{out}/preset", "--people", "2", *AS_PRESET),
+        about(420, "ggl_networks", "--out", "{out}/four", "--defences", "none", "--trials", "4"),
+        about(260, "ggl_networks", "--out", "{out}/one", "--defences", "none"),
         Piece(("audit", "ggl"), 650),
         Piece(("audit", "ggl-strengths"), 710),
         Piece(("audit", "ggl-lfw"), 7500, estimated=True),
