@@ -1,7 +1,6 @@
 """Entry point of the command line: errors become one message and a stable exit code."""
 
 import ast
-import gc
 import logging
 import sys
 from collections.abc import Callable
@@ -55,7 +54,6 @@ def main(arguments: list[str] | None = None) -> None:
     logging.basicConfig(format="%(name)s: %(message)s", level=logging.WARNING)
     with one_interrupt():
         code = _run(list(sys.argv[1:] if arguments is None else arguments))
-    gc.freeze()  # the process ends: walking through everything that was imported takes half a second
     sys.exit(code if isinstance(code, int) else 0)
 
 
