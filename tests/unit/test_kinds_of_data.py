@@ -25,6 +25,8 @@ OF_ONE_KIND = {
     "figures/facts.py": "a figure of facts about the columns of rows",
     "attacks/parts/documents.py": "what attacks on documents know of the table behind them",
     "federation/protocols/documents/": "documents that are made of tables",
+    "audit/captured/documents.py": "documents that were made of tables",
+    "integrations/documents.py": "documents that apps make of tables",
     "testing/": "contracts of one kind",
     # Readers and public functions whose subject is pictures.
     "data/kinds/hf.py": "columns of another library",

@@ -130,6 +130,23 @@ class Documents:
                 fix="give a network as model, if the app trains one",
             )
 
+    @classmethod
+    def over(cls, architecture: Architecture | None, **fields: Any) -> "Documents":
+        """Documents over the columns that ``architecture`` reads.
+
+        Raises:
+            BadValue: it reads something else.
+        """
+        table = None if architecture is None else architecture.inputs
+        if isinstance(table, Row):
+            return cls(table=table, **fields)
+        raise BadValue(
+            "documents of a captured job",
+            needs="an architecture that reads rows of a table",
+            got="none" if table is None else f"one that reads {table.nouns}",
+            fix="give the terms of boosted_trees or no_model, with the columns of the schema",
+        )
+
     @property
     def rows(self) -> Row:
         """The columns."""

@@ -90,6 +90,7 @@ class Modality(ABC):
         boxed: a search may stand anywhere in ``range``; others are moved by :meth:`relax`.
         same: largest :meth:`distance` between two copies of one example.
         near: largest distance between near-duplicates: too alike to say whose a claim is.
+        recurs: equal examples may be of several people, as rows of a table; equal pictures are one picture.
     """
 
     card: ClassVar[Card]
@@ -101,6 +102,7 @@ class Modality(ABC):
     boxed: ClassVar[bool] = True
     same: ClassVar[float] = 0.0
     near: ClassVar[float] = 0.0
+    recurs: ClassVar[bool] = False
 
     @property
     @abstractmethod

@@ -166,6 +166,7 @@ class Row(Modality):
     metrics: ClassVar[tuple[str, ...]] = ("rows_exact", "row_cells")
     boxed: ClassVar[bool] = False
     near: ClassVar[float] = 0.05  # one column of twenty differs
+    recurs: ClassVar[bool] = True
 
     columns: tuple[Column, ...]
 

@@ -11,7 +11,6 @@ from glasshouse.audit.simulation.deal import load_data, spare_of, wants_of
 from glasshouse.data.splits import Roles, deal
 from glasshouse.errors import BadFile, BadValue
 from glasshouse.federation.setting import Setting
-from glasshouse.modalities.row import Row
 from glasshouse.models import build as models
 from glasshouse.rng import Rng
 from glasshouse.scenario.spec import Scenario
@@ -50,7 +49,7 @@ def build_captured(scenario: Scenario, transcript: Transcript, *, seed: int) -> 
     )
     truth = truth_of(Path(scenario.captured), architecture)
     twins: tuple[str, ...] = ()
-    if isinstance(architecture.inputs, Row):
+    if architecture.inputs.recurs:
         twins = _twins(roles, truth.private)
     else:
         _check_overlap(roles, truth.private)

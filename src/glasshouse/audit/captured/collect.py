@@ -1,7 +1,6 @@
 """Collect the ground truth of a capture from the folders of test clients."""
 
 import logging
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -9,14 +8,13 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
+from glasshouse.audit.captured.documents import people_behind, targets_of
 from glasshouse.audit.captured.origins import repair
 from glasshouse.cache import digest
 from glasshouse.errors import BadFile, BadValue
-from glasshouse.modalities.row import Row
 from glasshouse.models.base import Normalize
 from glasshouse.models.build import build, name_tensors
 from glasshouse.store import read_json, write_tensors
-from glasshouse.tasks.base import Task
 from glasshouse.tensors import finite_fault
 from glasshouse.transcript.files import read_transcript
 from glasshouse.transcript.record import Transcript
@@ -65,11 +63,11 @@ def collect(capture: Path, folders: Sequence[Path]) -> Truth:
             key = _turn(transcript, one, clients[one.node]), clients[one.node]
         steps: list[tuple[int, ...]] = []
         if terms.sends == "document":
-            examples[key] = Used(steps=_people(one, architecture, pool), behaviour="honest")
+            examples[key] = Used(steps=people_behind(one, architecture, pool), behaviour="honest")
             continue
         for batch in one.steps:
             inputs = batch.inputs if one.pixels else _without(normalize, batch.inputs)
-            labels = _targets(batch.labels, len(inputs), architecture.task)
+            labels = targets_of(batch.labels, len(inputs), architecture.task)
             pairs = zip(_examples(inputs, architecture), labels, strict=True)
             steps.append(tuple(_row(example, label, pool) for example, label in pairs))
         if (result := _named(one.sent, network, apart)) is not None:
@@ -143,36 +141,6 @@ def _turn(transcript: Transcript, one: Recorded, client: int) -> int:
     )
 
 
-def _people(
-    one: Recorded, architecture: Architecture, pool: dict[str, tuple[int, Tensor, Tensor]]
-) -> tuple[tuple[int, ...], ...]:
-    """The rows of a table behind a document, as people: equal rows are as many people as there are rows.
-
-    They were recorded as the app's numbers, and are encoded as the schema says.
-    """
-    table, steps = architecture.inputs, []
-    assert isinstance(table, Row)  # documents are about tables
-    for batch in one.steps:
-        if batch.inputs.ndim != 2 or batch.inputs.shape[1] != len(table.columns):
-            raise BadValue(
-                "rows that test clients recorded",
-                needs=f"numbers (N, {len(table.columns)}), by the columns of the schema",
-                got=f"shape {tuple(batch.inputs.shape)}",
-                fix="give used(...) the columns that Documents names, in its order",
-            )
-        rows = table.encode(batch.inputs.double())
-        table.check(rows, subject="rows that test clients recorded", fix="widen the ranges of the schema")
-        labels = _targets(batch.labels.long(), len(rows), architecture.task)
-        seen: Counter[str] = Counter()
-        people = []
-        for row, label in zip(rows, labels, strict=True):
-            like = f"{one.node} {digest(row)} {label.tolist()}"
-            seen[like] += 1
-            people.append(pool.setdefault(f"{like} {seen[like]}", (len(pool), row, label))[0])
-        steps.append(tuple(people))
-    return tuple(steps)
-
-
 def _without(normalize: object, inputs: Tensor) -> Tensor:
     """``inputs`` with the normalisation undone."""
     return inputs * normalize.std + normalize.mean if isinstance(normalize, Normalize) else inputs
@@ -193,10 +161,3 @@ def _examples(inputs: Tensor, architecture: Architecture) -> Tensor:
         fix="say what the app normalises with: adapt(network, normalize=(mean, std))",
     )
     return inputs
-
-
-def _targets(labels: Tensor, count: int, task: Task) -> Tensor:
-    """The labels of the loss, as targets of the task; blank ones where the inputs are the targets."""
-    labels = labels if not task.blank(1, task.outputs).is_floating_point() else labels.float()
-    fits = len(labels) == count and task.violation(labels) is None
-    return labels if fits else task.blank(count, task.outputs)

@@ -29,7 +29,6 @@ from glasshouse.integrations.nvflare.names import (
     Shareable,
 )
 from glasshouse.integrations.recording import Instruction, Recording, Reply
-from glasshouse.modalities.row import Row
 from glasshouse.models import build as models
 from glasshouse.outside import limits
 from glasshouse.outside.schema import ArchitectureFile, parse_as
@@ -202,9 +201,7 @@ class _Capture(Filter):
     def _book(self) -> Book:
         if self.folder not in _BOOKS:
             architecture = None if self.architecture is None else _read_architecture(self.architecture)
-            sends = None
-            if self.sends is not None and architecture is not None and isinstance(architecture.inputs, Row):
-                sends = Documents(table=architecture.inputs, **self.sends)
+            sends = None if self.sends is None else Documents.over(architecture, **self.sends)
             _BOOKS[self.folder] = Book(Path(self.folder), architecture, self.terms or {}, sends)
         return _BOOKS[self.folder]
 
