@@ -221,3 +221,13 @@ def test_in_the_filters_process_uploaded_code_replaces_them(tmp_path, capsys):
     size = sum(array.nbytes for array in arrived.values())
     assert float(np.abs(arrived["hidden.weight"] - deeds.start(64)["hidden.weight"]).mean()) > 0.9
     tell(capsys, f"in the process {result['status']}: {size:,} bytes of a refused update arrived, unlogged")
+
+
+def test_thirty_honest_messages(tmp_path, capsys):
+    with Federation(tmp_path) as federation:  # its own: the same tensors may leave a site only once
+        result = federation.run("honest", deeds=["honest"] * 30, seconds=400)
+        assert result["status"] == "FINISHED:COMPLETED"
+        out = [e["action"] for e in decisions(federation, result) if e["event"] == "out"]
+    tell(capsys, f"{len(out)} honest messages, {out.count('refused')} refused")
+    assert out == ["changed"] * 30
+    assert [line["code"] for line in result["lines"]] == ["OK"] * 30
