@@ -26,7 +26,9 @@ from hypothesis import settings  # noqa: E402
 from xdist.remote import Producer  # noqa: E402
 from xdist.scheduler import LoadScopeScheduling  # noqa: E402
 
-collect_ignore = ["tests/integrations/flare_job"]  # a job of its own, with modules beside each other
+collect_ignore = [  # jobs of their own, with modules beside each other
+    f"tests/integrations/{job}" for job in ("flare_job", "flare_trees", "lightning_job")
+]
 IN_CI = bool(os.environ.get("GLASSHOUSE_CI"))
 MAY_SKIP_IN_CI = re.compile(r"shared/data|torchvision|'vision'|\bCUDA\b|\bGPU\b|\bMPS\b")
 INTEGRATION = ("browser", "first_hour", "integrations", "plugins", "wall")

@@ -44,11 +44,11 @@ def installed(
     (info / "entry_points.txt").write_text("\n".join([*lines, ""]))
     paths, folder = list(sys.path), Path.cwd()
     sys.path[:0] = [str(place), str(plugins)]
-    registry._installed.cache_clear()
+    registry.look_again()
     os.chdir(place)
     try:
         yield
     finally:
         os.chdir(folder)
         sys.path[:] = paths
-        registry._installed.cache_clear()
+        registry.look_again()

@@ -149,6 +149,11 @@ def _installed() -> dict[str, dict[str, tuple[EntryPoint, ...]]]:
     return installed
 
 
+def look_again() -> None:
+    """Forget which packages are installed; the next question looks for them."""
+    _installed.cache_clear()
+
+
 def _entries(group: str) -> dict[str, tuple[EntryPoint, ...]]:
     """Entry points of ``group`` by name."""
     if group not in GROUPS:
@@ -208,11 +213,14 @@ def load(group: str, name: str) -> Callable[..., Any]:
         raise
     except Exception as error:
         package = point.dist.name if point.dist else point.module
+        # An editable install is a finder that a sealed process lacks; a folder of its name hides it.
+        missing = isinstance(error, ModuleNotFoundError | AttributeError)
+        again = "install it without -e (pip install .), or " if missing else ""
         raise BrokenPlugin(
             f"plug-in '{name}' of {group}",
             needs=f"package '{package}' to be importable",
             got=f"{type(error).__name__}: {error}",
-            fix=f"repair or uninstall '{package}'; everything else works without it",
+            fix=f"{again}repair or uninstall '{package}'; everything else works without it",
         ) from error
     return factory
 

@@ -174,7 +174,7 @@ def test_tensors_have_their_channels_first():
 
 @pytest.mark.parametrize(
     ("data", "match"),
-    [((IMAGES,), "got    a tuple of 1"), (([np.zeros((8, 8)), "x"], LABELS), "stack the images")],
+    [((IMAGES,), "got    a tuple of 1"), (([np.zeros((8, 8)), "x"], LABELS), "stack the examples")],
 )
 def test_data_that_are_none_say_so(data, match):
     with pytest.raises(BadValue, match=match):

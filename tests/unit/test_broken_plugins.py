@@ -32,9 +32,9 @@ def broken(tmp_path, monkeypatch):
     (tmp_path / "broken_package.py").write_text("import a_module_that_nobody_has\n")
     (tmp_path / "failing_package.py").write_text("1 / 0\n")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    registry._installed.cache_clear()
+    registry.look_again()
     yield
-    registry._installed.cache_clear()
+    registry.look_again()
 
 
 @pytest.mark.parametrize(

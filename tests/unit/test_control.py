@@ -73,12 +73,12 @@ def plugin(tmp_path, monkeypatch):
             PLUGIN.replace("{inputs}", inputs).replace("{control}", control)
         )
         sys.modules.pop("foreign_attack", None)
-        registry._installed.cache_clear()
+        registry.look_again()
         sources._digest.cache_clear()
 
     yield write
     sys.modules.pop("foreign_attack", None)
-    registry._installed.cache_clear()
+    registry.look_again()
 
 
 def task(folder, attack: str, **arguments) -> ControlTask:

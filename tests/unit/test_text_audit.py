@@ -43,9 +43,9 @@ def reader(tmp_path_factory, monkeypatch):
     places = [str(info.parent), str(Path(__file__).parent)]
     monkeypatch.setattr(sys, "path", [*places, *sys.path])
     monkeypatch.setenv("PYTHONPATH", ":".join(places))
-    registry._installed.cache_clear()
+    registry.look_again()
     yield
-    registry._installed.cache_clear()
+    registry.look_again()
 
 
 def merged(raw, **changes):

@@ -68,9 +68,9 @@ def liar(tmp_path, monkeypatch):
     (tmp_path / "liar_package.py").write_text(PLUGIN)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    registry._installed.cache_clear()
+    registry.look_again()
     yield tmp_path
-    registry._installed.cache_clear()
+    registry.look_again()
 
 
 @pytest.mark.parametrize(("more", "wrong"), [(1, 2), (0, 0)])

@@ -8,9 +8,11 @@ import gc
 from importlib import import_module
 
 from glasshouse.executors.local import PRELOAD
+from glasshouse.registry import look_again
 
 gc.disable()
 for _name in PRELOAD:
     import_module(_name)
+look_again()  # a worker sees what is installed when it starts, not what was when the server did
 gc.freeze()
 gc.enable()

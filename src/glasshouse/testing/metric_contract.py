@@ -79,7 +79,7 @@ class MetricContract:
         assert "{}" not in wording.sentence.format("1")
         assert wording.explanation.rstrip().endswith(".")
         assert wording.display != "rate" or metric.unit == "share"
-        assert (wording.display == "level") == (metric.unit == "dB")
+        assert (wording.display == "level") == (metric.unit == "dB"), 'display="level" goes with unit="dB"'
         assert wording.chance
 
     def test_says_what_it_scores_and_within_which_range(self, metric: Metric) -> None:
@@ -101,6 +101,23 @@ class MetricContract:
             assert numbers.shape == ((1,) if self.is_pooled(metric) else (units,))
             assert np.isfinite(numbers).all()
             assert ((numbers >= metric.range[0]) & (numbers <= metric.range[1])).all()
+
+    def test_an_examples_number_depends_on_no_other_example_of_the_call(
+        self, metric: Metric, wrong: Sides, context: ScoreContext, units: int
+    ) -> None:
+        """Audits score pairs of several victims in one call, and claims against others' examples.
+
+        A metric that matches within a claim says by ``pairwise`` what a candidate is worth beside an example.
+        """
+        claimed, truth = wrong
+        paired = metric.claim == "reconstruction" and len(claimed) == len(truth) == units
+        if not paired or self.is_pooled(metric) or type(metric).pairwise is not Metric.pairwise:
+            return
+        together = metric.score(claimed, truth, context=context)
+        alone = [
+            metric.score(claimed[i : i + 1], truth[i : i + 1], context=context)[0] for i in range(len(truth))
+        ]
+        np.testing.assert_allclose(together, alone, rtol=1e-6, atol=1e-9)
 
     def test_leaves_its_input_and_global_randomness_alone(
         self, metric: Metric, wrong: Sides, context: ScoreContext

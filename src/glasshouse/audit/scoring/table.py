@@ -16,6 +16,7 @@ from torch import Tensor
 from glasshouse.attacks.base import About, Reconstruction
 from glasshouse.audit.scoring.read import Run
 from glasshouse.cache import digest
+from glasshouse.errors import BadValue
 from glasshouse.metrics.base import Metric, ScoreContext
 from glasshouse.metrics.statistics.exchange import group_alike
 from glasshouse.metrics.statistics.units import Numbers
@@ -201,12 +202,26 @@ def _claims(run: Run) -> Iterator[tuple[About, int, Tensor]]:
 def each_of(
     metric: Metric, candidates: Tensor, examples: Tensor, *, context: ScoreContext, most: int | None = None
 ) -> Numbers:
-    """The score of each candidate with each example, (R, N); of the first ``most`` without ``pairwise``."""
+    """The score of each candidate with each example, (R, N); of the first ``most`` without ``pairwise``.
+
+    Raises:
+        BadValue: the metric does not give one number per example.
+    """
     table = metric.pairwise(candidates, examples, context=context)
-    if table is None:
-        each = (one.expand(len(examples), *one.shape) for one in candidates[:most])
-        table = np.stack([metric.score(one, examples, context=context) for one in each])
-    return table
+    if table is not None:
+        return table
+    rows = []
+    for one in candidates[:most]:
+        row = metric.score(one.expand(len(examples), *one.shape), examples, context=context)
+        if row.shape != (len(examples),):
+            raise BadValue(
+                f"metric '{metric.wording.label}'",
+                needs=f"one number per example from score: {len(examples)}",
+                got=f"shape {row.shape}",
+                fix="return one for each; a metric of whole batches says by pairwise what each pair is worth",
+            )
+        rows.append(row)
+    return np.stack(rows)
 
 
 def best_of(metric: Metric, candidates: Tensor, examples: Tensor, *, context: ScoreContext) -> Numbers:
