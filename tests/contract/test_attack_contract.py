@@ -64,6 +64,7 @@ TEXT = {
 ROWS_SENT = {
     "table": TABLE, "arguments": {"capacity": 2**20}, "sends": "document", "examples": 12,
 }  # fmt: skip
+VERTICAL = ROWS_SENT | {"model": "no_model", "protocol": "vertical", "examples": 24}
 KNOWN = Batch(inputs=torch.tensor([[5, 6, 7, 1, 0, 0, 0, 0]]), labels=torch.zeros(1).long())
 SENTENCES = Batch(
     inputs=torch.tensor([[5, 6, 7, 1, 0, 0, 0, 0], [8, 6, 9, 7, 1, 0, 0, 0]]), labels=torch.zeros(2).long()
@@ -131,6 +132,8 @@ CASES: Mapping[str, Case] = {
     "newton_rows": Case(toy=ROWS_SENT | {"model": "coefficients", "protocol": "newton", "examples": 4}),
     "stated_numbers": Case(toy=ROWS_SENT | {"model": "no_model", "protocol": "statistics"}),
     "follow_up": Case(toy=ROWS_SENT | {"model": "no_model", "protocol": "survival"}),
+    "embedding_regression": Case(toy=VERTICAL | {"options": {"known": 6}}),
+    "gradient_direction": Case(toy=VERTICAL | {"options": {"known": 6, "reads": "gradients"}}),
     "differencing": Case(view=of_statistics),
     "prolin": Case(kind="run", settings={**LOOKS, "iterations": 20}, toy=SUMS),
 }

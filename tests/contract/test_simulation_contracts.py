@@ -41,6 +41,7 @@ DOCUMENTS = {
 }  # fmt: skip
 TOYS = {
     **DOCUMENTS,
+    "vertical": {**DOCUMENTS["statistics"], "options": {"known": 8}},
     **dict.fromkeys(("xgb_bagging", "xgb_cyclic"), TREES),
     "transfer": {"model": "maui_cnn", "arguments": {"width": 4, "hidden": 32}, "trained": "head."},
     **dict.fromkeys(("dsfl", "fedgems", "fedmd"), LOGITS),

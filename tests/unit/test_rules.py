@@ -9,6 +9,7 @@ from glasshouse.audit.scoring.judging import control as module
 from glasshouse.audit.scoring.judging.policy import state_of_accuracy, state_of_gain
 from glasshouse.metrics.statistics.interval import Interval
 from glasshouse.results.records import Control, Utility
+from glasshouse.scenario.table import Plugin
 
 
 def interval(low: float, high: float) -> Interval:
@@ -31,7 +32,7 @@ def test_an_attack_that_gains_on_unrelated_victims_fails_its_control(honest, unr
     monkeypatch.setattr(module, "rotate_victims", lambda truth: truth)
     ground = SimpleNamespace(truth=None, against=lambda truth: None)
     monkeypatch.setattr(module, "read_ground", lambda *_: (ground, None))
-    task = module.ControlTask(key="", attack="linear_input", arguments="{}", folder="")
+    task = module.ControlTask(key="", plugin=Plugin(name="linear_input"), folder="")
     failed = Control(passed=False, setting="", n=0, metric="psnr")
     result = module._judge(task, {"metric": "psnr"}, [], failed)
     assert (result.passed, result.n) == (passed, 3)

@@ -1,6 +1,5 @@
 """Victims in one batch: the claims that each gets alone, filed one by one."""
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -161,4 +160,4 @@ def test_a_victim_that_cannot_be_attacked_does_not_stop_the_others(tasks, monkey
 def test_a_gpu_takes_more_at_once(tasks):
     away = [replace(task, device="cuda") for task in tasks if task.attack == "inverting_gradients"]
     assert [len(piece) for piece in pieces(away)] == [5]
-    assert module.MANY // json.loads(away[0].arguments)["search"]["restarts"] >= 5
+    assert module.MANY // away[0].plugin.arguments["search"]["restarts"] >= 5

@@ -190,7 +190,8 @@ def _changed(vectors: Tensor, how: Vertical, draws: torch.Generator) -> Tensor:
 def _network(wide: int, hidden: int, out: int, *, rng: Rng) -> nn.Sequential:
     """Two layers with uniform first weights within 1/√(inputs), as torch draws them."""
     draws = rng.torch()
-    network = nn.Sequential(nn.Linear(wide, hidden), nn.ReLU(), nn.Linear(hidden, out))
+    with torch.random.fork_rng(devices=[]):  # what torch draws here is replaced below
+        network = nn.Sequential(nn.Linear(wide, hidden), nn.ReLU(), nn.Linear(hidden, out))
     with torch.no_grad():
         for layer in (network[0], network[2]):
             assert isinstance(layer, nn.Linear)
