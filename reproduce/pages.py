@@ -266,7 +266,7 @@ PAGES: dict[str, tuple[Piece, ...]] = {
     ),
     "ggl": (
         about(1500, "ggl_networks", "--out", "{out}/preset", "--defences", "none", *AS_PRESET),
-        about(960, "ggl_networks", "--out", "{out}/preset", "--people", "2", *AS_PRESET),
+        about(1900, "ggl_networks", "--out", "{out}/preset", "--people", "4", *AS_PRESET),
         about(420, "ggl_networks", "--out", "{out}/four", "--defences", "none", "--trials", "4"),
         about(260, "ggl_networks", "--out", "{out}/one", "--defences", "none"),
         Piece(("audit", "ggl"), 650),
