@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
+import glasshouse as gh
 from glasshouse.api.arrays import has_told_targets, named_arrays
 from glasshouse.errors import BadValue
 
@@ -72,3 +74,11 @@ def test_masks_are_told_to_the_adversary_and_classes_are_not():
     assert has_told_targets(named_arrays((IMAGES, masks)))
     assert not has_told_targets(named_arrays((IMAGES, LABELS)))
     assert not has_told_targets(named_arrays((IMAGES, LABELS[:, None])))
+
+
+def test_a_segmentation_network_has_attacks_that_apply():
+    images, masks = torch.rand(60, 3, 8, 8), torch.randint(0, 2, (60, 8, 8))
+    network = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 2, 1))
+    (scenario,) = gh.check(network, (images, masks)).suite.scenarios
+    assert "inverting_gradients" in {attack.name for attack in scenario.attacks}
+    assert scenario.grants.labels

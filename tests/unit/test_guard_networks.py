@@ -40,6 +40,17 @@ class Own(nn.Module):
         return x.flatten(1) @ self.matrix
 
 
+class Silent(nn.Linear):
+    """A forward pass that raises without a word."""
+
+    def __init__(self) -> None:
+        super().__init__(SIDE * SIDE, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Nothing."""
+        raise NotImplementedError
+
+
 def flat(*layers: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Flatten(), *layers)
 
@@ -103,6 +114,7 @@ def untrainable() -> dict[str, tuple[nn.Module, str]]:
         "quantized": (quantized, "quantized ones"),
         "frozen": (flat(nn.Linear(SIDE * SIDE, CLASSES)).requires_grad_(False), "requires_grad = False"),
         "no forward": (nn.ModuleDict({"a": nn.Linear(2, 2)}), "NotImplementedError"),
+        "silent": (Silent(), "NotImplementedError"),
         "other size": (flat(nn.Linear(3, CLASSES)), "RuntimeError"),
         "two classes": (flat(nn.Linear(SIDE * SIDE, 2)), "classes from 0 to 3"),
     }

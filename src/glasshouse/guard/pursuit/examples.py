@@ -67,11 +67,11 @@ def check_fit(model: nn.Module, own: Own) -> None:
             outputs = model.eval()(own.inputs[:2])
     except GlasshouseError:
         raise
-    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError, NotImplementedError) as error:
+    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise BadValue(
             subject,
             needs=f"a forward pass on examples of shape {tuple(own.inputs.shape[1:])}",
-            got=f"{type(error).__name__}: {str(error).splitlines()[0]}",
+            got=f"{type(error).__name__}: {error!s}".splitlines()[0],
             fix="give the examples as they enter the network",
         ) from error
     finally:

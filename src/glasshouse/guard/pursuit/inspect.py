@@ -99,8 +99,8 @@ class HonestRanges:
         Raises:
             BadValue: it cannot be trained on these examples.
         """
-        check_fit(model, own)
         kept = copy.deepcopy(model)
+        check_fit(kept, own)
         return cls(
             measure=partial(_measure, kept, own),
             measure_rounds=lambda mode, models: learn_rounds(in_mode(kept, mode), own, models=models),
