@@ -13,6 +13,7 @@ RUNS = (
     ("scale",),
     ("large",),
     ("split",),
+    ("pooled",),
     ("scoring", "quickstart"),
     ("gate",),
 )

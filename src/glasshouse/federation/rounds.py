@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from glasshouse.federation.client import LocalTraining, apply_defenses, private
 from glasshouse.federation.defenses.guarantee import Guarantee
+from glasshouse.federation.pooled import Pool, is_poolable
 from glasshouse.federation.secure_sum import SecureSum
 from glasshouse.federation.server_rules import Mean, Screening, ServerRule
 from glasshouse.federation.setting import Answer, Request, Setting
@@ -134,6 +135,13 @@ def one_round(
         bound=float(options.get("sum_bound", 1.0)),
     )
     server.known.clear()
+    if clients.pool is not None and not isinstance(rule, Screening) and clients.pool.takes(requests):
+        for joint in clients.pool.sums(requests):
+            for client, trained in zip(joint.clients, joint.trained, strict=True):
+                rows = setting.shards[client]
+                recorder.private(total.round, client, index=rows, trained=trained, behaviour="honest")
+            total.add_joint(joint)
+        requests = []
     for request, update in gather(requests, setting, clients, recorder=recorder):
         if not hidden:
             server.note(update)
@@ -222,6 +230,9 @@ class Clients:
     """All clients of a setting; one module per architecture is reused, with each client's weights loaded.
 
     Personal layers stay here, by client: they start as agreed, whatever a server sends under their names.
+
+    Attributes:
+        pool: sums the gradients of several clients at once; None: something happens to each of them.
     """
 
     def __init__(self, setting: Setting) -> None:
@@ -230,6 +241,8 @@ class Clients:
         self._personal: dict[int, dict[str, Tensor]] = {}
         self._controls = traits_if_known(setting.terms.protocol).controls
         self._own: dict[int, dict[str, Tensor]] = {}
+        poolable = is_poolable(setting) and not self._controls
+        self.pool = Pool(setting, load=self._loaded, answer=self.answer) if poolable else None
 
     def answers(self, requests: list[Request]) -> Iterator[Answer | None]:
         """The answers in the order of the requests, from this process or from the crew (without guards)."""

@@ -13,9 +13,10 @@ from annotated_types import Ge, Le
 from torch import Tensor
 
 from glasshouse.errors import BadValue
+from glasshouse.federation.pooled import Joint
 from glasshouse.limits import Fix, Positive, check_value
 from glasshouse.rng import Rng
-from glasshouse.wire import Aggregate, Update
+from glasshouse.wire import Aggregate, Kind, Update
 
 
 @final
@@ -39,7 +40,8 @@ class SecureSum:
     _buffers: dict[str, Tensor] = field(default_factory=dict)
     _weight: float = 0.0
     _examples: int = 0
-    _last: Update | None = None
+    _kind: Kind = "gradient"
+    _steps: int = 0
 
     def add(self, update: Update, *, weight: float, rng: Rng) -> None:
         """Add one client's update to the sum."""
@@ -52,7 +54,16 @@ class SecureSum:
         self._weight += weight
         self._examples += update.examples
         self.answered.append(update.client)
-        self._last = update
+        self._kind, self._steps = update.kind, update.steps
+
+    def add_joint(self, joint: Joint) -> None:
+        """Add several clients' gradients, which are summed already."""
+        for name, t in joint.tensors.items():
+            self._tensors[name] = self._tensors.get(name, 0.0) + t.double()
+        self._weight += sum(joint.weights)
+        self._examples += joint.examples
+        self.answered += joint.clients
+        self._kind, self._steps = "gradient", 1
 
     def close(self) -> Aggregate:
         """What the server sees.
@@ -60,7 +71,7 @@ class SecureSum:
         Raises:
             BadValue: no client answered.
         """
-        if self._last is None:
+        if not self.answered:
             raise BadValue(
                 f"secure sum of round {self.round}",
                 needs="at least one answer",
@@ -69,13 +80,13 @@ class SecureSum:
             )
         return Aggregate(
             round=self.round,
-            kind=self._last.kind,
+            kind=self._kind,
             tensors=self._tensors,
             weight=self._weight,
             selected=self.selected,
             dropped=tuple(c for c in self.selected if c not in self.answered),
             examples=self._examples,
-            steps=self._last.steps,
+            steps=self._steps,
             buffers=self._buffers,
         )
 
