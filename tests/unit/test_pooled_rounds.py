@@ -1,4 +1,4 @@
-"""Sums of gradients that no server sees singly are computed in one pass, and are what the clients would send."""
+"""Sums of gradients that no server sees singly are computed in one pass: what clients would send together."""
 
 from dataclasses import replace
 
