@@ -3,6 +3,9 @@
 Faces of Labeled Faces in the Wild: one generator, trained on 560 people; every network has people of its own,
 one photograph each, who are neither in its training nor among those that settings were chosen on. Finished
 attacks are kept in FOLDER and not run again. The preset ``ggl-lfw`` draws generators and data anew, too.
+
+``--width`` makes the networks wider, ``--epochs`` trains them on the 560 people first, and ``--groups`` makes
+classes of many people each, so that the label does not name the person.
 """
 
 import argparse
@@ -16,7 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glasshouse.attacks.base import DefenseGuess, PriorSamples, Reconstruction
@@ -45,6 +48,7 @@ CHAINS: Final[dict[str, list[tuple[str, dict[str, Any]]]]] = {
     "perturbed": [("soteria", {"share": 0.8, "loss": "perturbed"})],
 }
 LATENT: Final = 64
+SHAPE: Final = (3, 32, 32)
 GENERATORS: Final = {
     "small": GeneratorTraining(
         width=16, steps=3000, batch_size=64, learning_rate=1e-3, critic_steps=2, mirror=True
@@ -70,11 +74,20 @@ class Faces:
     classes: int
 
 
-def faces() -> Faces:
-    """Deal people by a digest of their names: 130 to judge on, 70 to choose on, 40 others, 560 auxiliary."""
+def faces(*, groups: int = 0) -> Faces:
+    """Deal people by a digest of their names: 130 to judge on, 70 to choose on, 40 others, 560 auxiliary.
+
+    Args:
+        groups: number of classes, over which people are dealt in turn; 0: every person is a class.
+    """
     source = load_data("lfw", resize=32)
     whole, names = source.splits["train"].batch(), source.class_names
     order = sorted(range(len(names)), key=lambda i: hashlib.sha256(names[i].encode()).hexdigest())
+    group = torch.empty(len(names), dtype=torch.long)
+    group[torch.tensor(order)] = torch.arange(len(names)) % (groups or len(names))
+
+    def classed(part: Batch) -> Batch:
+        return Batch(inputs=part.inputs, labels=group[part.labels]) if groups else part
 
     def of(people: Sequence[int]) -> Batch:
         return whole.pick(torch.isin(whole.labels, torch.tensor(people)).nonzero().flatten())
@@ -83,17 +96,32 @@ def faces() -> Faces:
     firsts = torch.tensor([int((whole.labels == person).nonzero()[0]) for person in judged])
     picked = torch.randperm(len(held), generator=Rng.root(9).torch())[:49]
     return Faces(
-        auxiliary=of(order[240:]),
-        victims=whole.pick(firsts),
+        auxiliary=classed(of(order[240:])),
+        victims=classed(whole.pick(firsts)),
         others=held.inputs[picked],
-        classes=source.classes,
+        classes=groups or source.classes,
     )
 
 
-def sent(data: Faces, victim: Batch, *, network: int, defence: str, stream: Rng) -> View:
+def network_of(data: Faces, number: int, *, width: int, epochs: int) -> nn.Module:
+    """One draw of the first weights, trained for ``epochs`` on the auxiliary people."""
+    architecture = Architecture.of("convnet", SHAPE, data.classes, {"width": width, "batch_norm": False})
+    rng = Rng.root(FIRST + number)
+    model = models.build(architecture, rng=rng)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for epoch in range(epochs):
+        order = torch.randperm(len(data.auxiliary), generator=rng.child(f"epoch/{epoch}").torch())
+        for rows in torch.split(order, 64):
+            batch = data.auxiliary.pick(rows)
+            optimizer.zero_grad()
+            F.cross_entropy(model(batch.inputs), batch.labels).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+    return model.eval()
+
+
+def sent(data: Faces, victim: Batch, model: nn.Module, *, width: int, defence: str, stream: Rng) -> View:
     """What the server sees of a client with one photograph."""
-    architecture = Architecture.of("convnet", (3, 32, 32), data.classes, {"width": 8, "batch_norm": False})
-    model = models.build(architecture, rng=Rng.root(FIRST + network)).eval()
+    architecture = Architecture.of("convnet", SHAPE, data.classes, {"width": width, "batch_norm": False})
     slopes = torch.autograd.grad(
         F.cross_entropy(model(victim.inputs), victim.labels), list(model.parameters())
     )
@@ -116,11 +144,14 @@ def sent(data: Faces, victim: Batch, *, network: int, defence: str, stream: Rng)
     return View(terms=terms, threat=Threat(), rounds=(seen,), grants=grants)
 
 
-def attacked(data: Faces, attack: GGL, *, network: int, person: int, defence: str) -> dict[str, Any]:
+def attacked(
+    data: Faces, attack: GGL, model: nn.Module, *, network: int, person: int, defence: str, width: int
+) -> dict[str, Any]:
     """One attack: how many of 49 others are as near to its image as the victim, and to images of guesses."""
     victim = data.victims.pick(torch.tensor([network * EACH + person]))
     number = network * 100 + person
-    view = sent(data, victim, network=network, defence=defence, stream=Rng.root(FIRST + number))
+    stream = Rng.root(FIRST + number)
+    view = sent(data, victim, model, width=width, defence=defence, stream=stream)
     started = time.process_time()
     claim, finding, draws = attack.run(view, rng=Rng.root(FIRST * 10 + number))
     assert isinstance(claim, Reconstruction)
@@ -194,6 +225,9 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=1, help="of each attack; the mean image is claimed")
     parser.add_argument("--evaluations", type=int, default=600, help="of each trial")
     parser.add_argument("--generator", choices=list(GENERATORS), default="small")
+    parser.add_argument("--width", type=int, default=8, help="of the networks")
+    parser.add_argument("--epochs", type=int, default=0, help="of training on the auxiliary people")
+    parser.add_argument("--groups", type=int, default=0, help="classes of people; 0: one class a person")
     settings = parser.parse_args()
     prepare_process()
     torch.set_num_threads(1)
@@ -205,11 +239,16 @@ def main() -> None:
     lines = [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
     done = {(one["defence"], one["i"], one["net"]): one for one in lines}
     data: Faces | None = None
+    trained: dict[int, nn.Module] = {}
     for key in wanted(settings):
         if key in done:
             continue
-        data = faces() if data is None else data
-        done[key] = attacked(data, attack, network=key[2], person=key[1], defence=key[0])
+        defence, person, network = key
+        data = faces(groups=settings.groups) if data is None else data
+        if network not in trained:
+            trained[network] = network_of(data, network, width=settings.width, epochs=settings.epochs)
+        about = {"network": network, "person": person, "defence": defence, "width": settings.width}
+        done[key] = attacked(data, attack, trained[network], **about)
         with file.open("a") as kept:
             kept.write(json.dumps(done[key]) + "\n")
     for defence in settings.defences:
