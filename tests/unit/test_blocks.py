@@ -132,27 +132,29 @@ def test_how_many_could_come_out_counts_draws():
     assert share_of(victims(4, out=3), 0.1).most < 0.5
 
 
-def networks(random, count):
-    """Shares identified by network as measured of GGL: from 0 to .56, .33 on average."""
-    return random.beta(0.33 * 5.1, 0.67 * 5.1, count)
+SEEN = {0.33: 5.1, 0.48: 23.0}
+"""Shares identified as measured of GGL over networks, and how alike networks are (a beta distribution): they
+spread by 0.19 with a cheap search, by 0.10 with that of the preset."""
 
 
+@pytest.mark.parametrize("share", SEEN)
 @pytest.mark.parametrize(("blocks", "people"), [(4, 8), (8, 8), (8, 4)])
-def test_two_hundred_audits_cover_the_share_and_its_gain(blocks, people):
-    """Victims alone cover .79 to .90 here, as networks differ."""
+def test_two_hundred_audits_cover_the_share_and_its_gain(share, blocks, people):
+    """Victims alone cover 0.79 to 0.90 where networks spread by 0.19."""
     random = np.random.default_rng(blocks * people)
     covered, gained, alone = 0, 0, 0
     for i in range(200):
-        hits = (random.random((blocks, people)) < networks(random, blocks)[:, None]).astype(float)
+        of_networks = random.beta(share * SEEN[share], (1 - share) * SEEN[share], blocks)
+        hits = (random.random((blocks, people)) < of_networks[:, None]).astype(float)
         scored, rng = drawn(hits, null=0.02), Rng.root(i)
         value, gain = value_of(scored, Identification(), rng=rng), gain_of(scored, Identification(), rng=rng)
         one = value_of(drawn([hits.ravel()], null=0.02), Identification(), rng=rng)
-        covered += value.low <= 0.33 <= value.high
-        gained += gain.low <= 0.31 <= gain.high
-        alone += one.low <= 0.33 <= one.high
+        covered += value.low <= share <= value.high
+        gained += gain.low <= share - 0.02 <= gain.high
+        alone += one.low <= share <= one.high
     assert covered >= 0.93 * 200
     assert gained >= 0.93 * 200
-    assert alone < 0.93 * 200
+    assert share > 0.33 or alone < 0.93 * 200
 
 
 @pytest.mark.parametrize(("blocks", "people"), [(4, 8), (8, 4)])
