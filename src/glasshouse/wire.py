@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, final
 
+import torch
 from torch import Tensor
 
 from glasshouse.errors import BadValue
@@ -95,6 +96,28 @@ class Architecture:
     def classes(self) -> int:
         """K, the number of classes of a label; 0: the targets are not classes."""
         return int(getattr(self.task, "classes", 0))
+
+    @property
+    def asks(self) -> str:
+        """The examples and targets that it trains on, in words."""
+        targets = f"at most {self.classes} classes" if self.classes else f"targets of task '{self.task.name}'"
+        return f"{self.inputs.nouns} {self.input_shape} of {targets}"
+
+    def fits(self, shape: tuple[int, ...], classes: int) -> bool:
+        """Whether it can be trained on examples of this shape, with labels of so many classes.
+
+        Args:
+            shape: of one example.
+            classes: fewer than the outputs of a network are as good; 0: the targets are not classes.
+
+        Examples:
+            >>> wide = Architecture.of("mlp", (1, 8, 8), 1000)
+            >>> wide.fits((1, 8, 8), 10), wide.fits((1, 8, 8), 1001), wide.fits((3, 8, 8), 10)
+            (True, False, False)
+        """
+        if shape != self.input_shape:
+            return False
+        return self.task.violation(torch.arange(classes)) is None if classes else not self.classes
 
 
 @final

@@ -9,6 +9,7 @@ from glasshouse.errors import BadValue
 from glasshouse.tasks.classification import Classification
 from glasshouse.tasks.multilabel import Multilabel
 from glasshouse.tasks.next_token import NextToken
+from glasshouse.tasks.reconstruction import Reconstruction
 from glasshouse.tasks.regression import Regression
 from glasshouse.tasks.segmentation import Segmentation
 from glasshouse.testing.task_contract import TaskContract
@@ -39,6 +40,13 @@ CASES = {
         PICTURES,
     ),
     "regression absolute": (Regression(loss_name="absolute"), torch.linspace(-1, 1, 6), PICTURES),
+    "reconstruction": (Reconstruction(size=(1, 4, 4), mean=0.5, std=0.5), CLASSES, PICTURES),
+    "reconstruction binary": (Reconstruction(size=(1, 4, 4), criterion="binary"), CLASSES, PICTURES),
+    "reconstruction variational": (
+        Reconstruction(size=(1, 4, 4), criterion="absolute", reduce="sum", latent=3, kl=0.1),
+        CLASSES,
+        PICTURES,
+    ),
     "segmentation": (
         Segmentation(classes=3, positions=(4, 4)),
         (PICTURES[:, 0] * 2.99).long().index_fill(0, torch.tensor([5]), -1),
@@ -115,6 +123,8 @@ def test_a_network_with_one_number_per_example_fits_one_target():
         lambda: Classification(classes=3, weights=(1.0,)),
         lambda: Multilabel(targets=0),
         lambda: Regression(spread=0.0),
+        lambda: Reconstruction(size=()),
+        lambda: Reconstruction(size=(1, 4, 4), criterion="other"),
         lambda: Regression(loss_name="other"),
         lambda: Segmentation(classes=2, positions=(0, 4)),
     ],
@@ -122,3 +132,26 @@ def test_a_network_with_one_number_per_example_fits_one_target():
 def test_tasks_that_mean_nothing_are_refused(make):
     with pytest.raises(BadValue, match="task"):
         make()
+
+
+def test_a_variational_autoencoder_is_trained_by_the_loss_that_people_write():
+    """Mean squared error, and the divergence as -0.5 mean(1 + logvar - mu² - exp(logvar))."""
+    task = Reconstruction(size=(1, 4, 4), mean=0.5, std=0.5, latent=3, kl=0.05)
+    outputs = outputs_for(task)
+    rebuilt, means, logs = outputs[:, :16], outputs[:, 16:19], outputs[:, 19:]
+    theirs = nn.MSELoss()(rebuilt, (PICTURES.flatten(1) - 0.5) / 0.5)
+    theirs = theirs - 0.05 * 0.5 * (1 + logs - means**2 - logs.exp()).mean()
+    torch.testing.assert_close(task.loss(outputs, CLASSES, PICTURES), theirs)
+
+
+def test_outputs_that_are_no_example_are_refused_by_their_size():
+    task = Reconstruction(size=(1, 4, 4), latent=3)
+    assert Reconstruction(size=(1, 4, 4)).accepts((1, 4, 4))
+    assert not task.accepts((1, 4, 4))
+    with pytest.raises(BadValue, match=r"16 rebuilt numbers, and 3 means"):
+        task.losses(torch.zeros(6, 16), CLASSES, PICTURES)
+
+
+def test_one_logit_for_two_classes_names_the_way_out():
+    assert "adapt(net" in Multilabel().instead
+    assert not Multilabel(targets=2).instead

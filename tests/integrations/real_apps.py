@@ -253,6 +253,83 @@ def train_privately(net, number, config):
     return EXAMPLES
 
 
+class Autoencoder(nn.Module):
+    """As the example for Lightning: the step calls encoder and decoder itself, on flattened pictures."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Linear(64, 24), nn.ReLU(), nn.Linear(24, 4))
+        self.decoder = nn.Sequential(nn.Linear(4, 24), nn.ReLU(), nn.Linear(24, 64))
+
+    def forward(self, x):
+        return self.encoder(x)
+
+
+class Rebuilding(Autoencoder):
+    """The same for an audit: what it rebuilds."""
+
+    def forward(self, x):
+        return self.decoder(self.encoder(x.flatten(1)))
+
+
+def train_autoencoder(net, number, config):
+    """Adam on the squared error, as a function."""
+    del config
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+    net.train()
+    for images, _ in loader(number):
+        flat = images.view(len(images), -1)
+        loss = functional.mse_loss(net.decoder(net.encoder(flat)), flat)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return EXAMPLES
+
+
+class Variational(nn.Module):
+    """As the example of a variational autoencoder, without its noise: a tuple of three."""
+
+    def __init__(self):
+        super().__init__()
+        self.encode, self.mu, self.logvar = nn.Conv2d(1, 4, 4, stride=2), nn.Linear(36, 3), nn.Linear(36, 3)
+        self.back, self.decode = nn.Linear(3, 36), nn.ConvTranspose2d(4, 1, 4, stride=2)
+
+    def forward(self, x):
+        hidden = functional.relu(self.encode(x)).flatten(1)
+        mu = self.mu(hidden)
+        return self.decode(self.back(mu).view(-1, 4, 3, 3)).tanh(), mu, self.logvar(hidden)
+
+
+def variational():
+    """The same for an audit: one tensor."""
+    return adapt(Variational(), logits=lambda out: torch.cat([out[0].flatten(1), out[1], out[2]], 1))
+
+
+def train_variational(net, number, config):
+    """Squared error plus a share of the divergence of the latents; the pictures are normalised."""
+    del config
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    for images, _ in loader(number):
+        images = (images - 0.5) / 0.5
+        optimizer.zero_grad()
+        rebuilt, mu, logvar = net(images)
+        divergence = -0.5 * torch.mean(1 + logvar - mu.pow(2) - logvar.exp())
+        (functional.mse_loss(rebuilt, images) + 0.05 * divergence).backward()
+        optimizer.step()
+    return EXAMPLES
+
+
+class Wide(nn.Module):
+    """A network of more outputs than there are classes, as one that was trained on something else."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.out = nn.Linear(64, 24), nn.Linear(24, 40)
+
+    def forward(self, x):
+        return self.out(functional.relu(self.first(x.flatten(1))))
+
+
 @dataclass(frozen=True, kw_only=True)
 class App:
     """One app: the network that trains and the one that an audit builds, its data, loop and configuration."""

@@ -2,14 +2,19 @@
 
 import pytest
 import torch
+from torch import nn
 
+import glasshouse as gh
 from glasshouse.attacks.inversion.label_inference import LabelInference
 from glasshouse.attacks.parts.labels import counts, infer_labels, known_labels, minima
 from glasshouse.attacks.parts.replica import replica
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.federation.defenses.clip import Clip
 from glasshouse.federation.defenses.prune import Prune
+from glasshouse.modalities.array import Array
+from glasshouse.models.adapt import adapt
 from glasshouse.rng import Rng
+from glasshouse.tasks.classification import Classification
 from glasshouse.testing.toys import toy
 from glasshouse.transcript.grants import Grants
 
@@ -134,3 +139,29 @@ def test_refuses_without_the_last_layer():
     for rule in ("sums", "minima"):
         with pytest.raises(Inapplicable, match="gradient of 'head'"):
             LabelInference(rule=rule).run(view, rng=RNG)
+
+
+@pytest.mark.parametrize("saturating", [False, True])
+def test_one_logit_for_two_classes_gives_the_labels_of_two_logits(saturating):
+    """Clients train by binary cross-entropy; the network is handed over with the other logit, which is 0."""
+    draws = torch.Generator().manual_seed(0)
+    inputs, labels = torch.rand(8, 6, generator=draws), torch.tensor([0, 1, 1, 0, 1, 0, 0, 0])
+    last = [nn.Sigmoid()] if saturating else []
+    net = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1), *last)
+    loss = nn.BCELoss() if saturating else nn.BCEWithLogitsLoss()
+    loss(net(inputs)[:, 0], labels.float()).backward()
+    sent = {name: p.grad for name, p in net.named_parameters()}
+
+    def both(z):
+        return torch.cat([torch.zeros_like(z), z.logit() if saturating else z], 1)
+
+    seen = gh.view(
+        adapt(net, logits=both),
+        sent,
+        inputs=Array(size=(6,)),
+        task=Classification(classes=2),
+        examples=8,
+        batch_size=8,
+    )
+    client = replica(seen, subject="a test")
+    assert infer_labels(client, rng=RNG).tolist() == [0, 0, 0, 0, 0, 1, 1, 1]

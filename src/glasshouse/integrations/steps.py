@@ -16,6 +16,8 @@ from glasshouse.wire import Batch
 
 _NAMES: Final = {"SGD": "sgd", "Adam": "adam", "AdamW": "adamw"}
 """Optimizers whose settings are terms, by the name of their class."""
+EARLIER: Final = 8
+"""Inputs of outermost modules that are held until the loss is known."""
 
 
 @final
@@ -27,6 +29,7 @@ class Steps:
         seen: observed by hooks.
         said: reported by :func:`~glasshouse.integrations.watching.used`; if there are any, only these count.
         pending: inputs of the network whose labels are not known yet.
+        earlier: other inputs of outermost modules since the last loss, such as an encoder's.
         awaited: the outermost module was given its inputs by name.
         pixels: the network normalises its images itself.
         stepped: number of steps of an optimizer.
@@ -37,6 +40,7 @@ class Steps:
     seen: list[Batch] = field(default_factory=list)
     said: list[Batch] = field(default_factory=list)
     pending: Tensor | None = None
+    earlier: list[Tensor] = field(default_factory=list)
     awaited: bool = False
     pixels: bool = False
     stepped: int = 0
@@ -50,6 +54,8 @@ class Steps:
     @property
     def read(self) -> dict[str, Any]:
         """How the client stepped; with ``accumulate``, if several batches make one step."""
+        if self.seen and not self.stepped:
+            return {**self.stepping, "unread": "no optimizer of torch.optim took its steps"}
         several = len(self.batches) // self.stepped if self.stepped else 1
         return {**self.stepping, "accumulate": several} if several > 1 else self.stepping
 
@@ -67,14 +73,22 @@ class Steps:
             self.pixels = "normalize" in dict(module.named_children())
         elif not self.awaited or given is None or given.ndim != 2 or given.is_floating_point():
             return
+        if self.pending is not None:
+            self.earlier = [*self.earlier, self.pending][-EARLIER:]
         self.pending, self.awaited = given, False
         self.stepping.setdefault("mode", "training")
 
     def loss(self, labels: Tensor) -> None:
-        """Record the network's last inputs with the labels of the loss."""
-        if self.pending is not None:
-            self.seen.append(_batch(self.pending, labels))
-            self.pending = None
+        """Record the network's last inputs with the labels of the loss.
+
+        Where the target of the loss is itself what an outermost module was given, as an autoencoder's encoder
+        is, that is the batch.
+        """
+        if self.pending is None:
+            return
+        rebuilt = [given for given in self.earlier if given.shape == labels.shape and given.equal(labels)]
+        self.seen.append(_batch(rebuilt[0] if rebuilt else self.pending, labels))
+        self.pending, self.earlier = None, []
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
         """Note how the optimizer steps; a rate that changes within a round is a schedule, and not read."""

@@ -1,8 +1,8 @@
 """Observation of a client's training without changes to its code.
 
-Hooks on every module call, and on classification losses, as modules or functions. Watchers are called in
-order, in the thread that trains; modules inside a compiled one are not observed. Other losses are reported by
-a call of :func:`used`.
+Hooks on every module call, and on torch's losses of labels and of numbers, as modules or functions. Watchers
+are called in order, in the thread that trains; modules inside a compiled one are not observed. Other losses
+are reported by a call of :func:`used`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +18,10 @@ from torch.nn.modules.loss import _Loss
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
-_LOSSES: Final = (F.cross_entropy, F.nll_loss)
+_LOSSES: Final = (
+    F.cross_entropy, F.nll_loss, F.binary_cross_entropy, F.binary_cross_entropy_with_logits,
+    F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss,
+)  # fmt: skip
 
 
 class Watcher(Protocol):

@@ -70,6 +70,12 @@ class AdaptedNetwork(nn.Module):
         # Losses and scores are computed in single precision, as training in half precision does.
         return outputs.float() if outputs.dtype in (torch.float16, torch.bfloat16) else outputs
 
+    def behind(self, normalize: Normalize) -> "AdaptedNetwork":
+        """The same network with a normalisation of its inputs, which was stated beside it; in place."""
+        super().__setattr__("normalize", normalize)
+        self._normalizes = True
+        return self
+
     def representation(self, x: Tensor) -> Tensor:
         """The input of the layer that computes the logits, (B, D)."""
         if not self.head_name:
@@ -124,10 +130,7 @@ def adapt(
         >>> tuple(model.representation(torch.zeros(2, 1, 8, 8)).shape), list(model.state_dict())[:2]
         ((2, 32), ['1.weight', '1.bias'])
     """
-    if isinstance(net, AdaptedNetwork):
-        return net
     layers = dict(net.named_modules())
-    layer = _find_head(net, head)
     if normalize is not None and "normalize" in layers:
         raise BadValue(
             _subject(net),
@@ -135,10 +138,13 @@ def adapt(
             got="both",
             fix="leave one of them out",
         )
+    before = None if normalize is None else Normalize(mean=normalize[0], std=normalize[1])
+    if isinstance(net, AdaptedNetwork):
+        return net if before is None else net.behind(before)
+    layer = _find_head(net, head)
     for module in layers.values():
         if "inplace" in vars(module):
             module.inplace = False
-    before = None if normalize is None else Normalize(mean=normalize[0], std=normalize[1])
     return AdaptedNetwork(net, head=layer, normalize=before, logits=logits)
 
 

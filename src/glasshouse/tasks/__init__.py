@@ -1,1 +1,1 @@
-"""What clients train for: classes, next tokens, many labels, numbers, masks. One file each."""
+"""What clients train for: classes, labels, numbers, masks, next tokens, the input itself. One file each."""

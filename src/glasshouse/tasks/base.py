@@ -19,9 +19,10 @@ from glasshouse.rng import Rng
 
 __all__ = ["LabelSignal", "Reduction", "Task", "Unknown"]
 
-Unknown = Literal["inferred", "searched", "told"]
+Unknown = Literal["inferred", "searched", "told", "unused"]
 """How an attack that matches gradients treats targets that it is not given: read off the update first,
-searched together with the inputs, or it must be told (without the grant ``labels`` it is refused)."""
+searched together with the inputs, or it must be told (without the grant ``labels`` it is refused); unused:
+no loss reads them, since the input is the target, and blank ones do."""
 
 Reduction = Literal["mean", "sum"]
 
@@ -75,6 +76,11 @@ class Task(ABC):
         None: in no such form; they then differentiate the loss for each class.
         """
         return LabelSignal()
+
+    @property
+    def instead(self) -> str:
+        """What a user can do instead of granting targets that nothing infers, in words; empty: nothing."""
+        return ""
 
     @property
     def code(self) -> str:

@@ -48,6 +48,12 @@ class Multilabel(SeveralTargets):
                 fix="correct the task",
             )
 
+    @property
+    def instead(self) -> str:
+        """One logit for two classes is trained as two of which one is 0, and label read-outs know two."""
+        both = "glasshouse.adapt(net, logits=lambda z: torch.cat([torch.zeros_like(z), z], 1))"
+        return f"hand the network over as a classifier of 2 classes: {both}" if self.targets == 1 else ""
+
     def violation(self, labels: Tensor) -> tuple[str, str] | None:
         """K labels per example, each 0 or 1."""
         if labels[:1].numel() in (0, self.targets) and bool(((labels == 0) | (labels == 1)).all()):

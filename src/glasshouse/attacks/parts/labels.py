@@ -46,6 +46,8 @@ Measured on CIFAR-10 train images: below 0.1 for five untrained models, 0.37 for
 def sums(replica: Replica) -> Tensor:
     """(K,) per class: mean probability minus share of the batch, in some unit (bias gradient or row sums).
 
+    Of a head of one logit for two classes, the other logit is 0 and its entry the opposite.
+
     The bias gradient is preferred: row sums assume that no feature is negative, which does not hold in text
     models. Pruning to a tenth leaves one of ten bias entries; for a batch, entries that are zero are filled
     in from the row sums, rescaled to the unit of the bias gradient.
@@ -53,6 +55,12 @@ def sums(replica: Replica) -> Tensor:
     Raises:
         Inapplicable: the update holds neither bias nor weight of the last layer, or they are zero.
     """
+    entries = _entries(replica)
+    return torch.cat([-entries, entries]) if len(entries) == 1 < replica.classes else entries
+
+
+def _entries(replica: Replica) -> Tensor:
+    """One per output of the last linear layer; see :func:`sums`."""
     name = replica.last_linear()
     gradient = scale_tensors(replica.moved(), -1.0) if replica.adaptive else replica.gradient()
     signed = isinstance(replica.model, TextModel)
@@ -241,7 +249,8 @@ def infer_labels(replica: Replica, *, rng: Rng, rule: Rule = "sums") -> Tensor:
         elif replica.images > replica.classes:
             needs, got = f"at most {replica.classes} examples (no class twice)", f"{replica.images}"
         else:
-            return minima(weight).argsort()[: replica.images].sort().values
+            both = torch.cat([-weight, weight]) if len(weight) == 1 < replica.classes else weight
+            return minima(both).argsort()[: replica.images].sort().values
         raise Inapplicable(
             "label inference by column-wise minima", needs=needs, got=got, fix="use rule 'sums'"
         )
@@ -270,13 +279,16 @@ def infer_labels(replica: Replica, *, rng: Rng, rule: Rule = "sums") -> Tensor:
 
 
 def known_labels(view: View, replica: Replica, *, rng: Rng, rule: Rule = "sums") -> Tensor:
-    """(B,) the granted labels of this update, else the inferred ones.
+    """(B,) the granted labels of this update, else the inferred ones; blank ones where no loss reads them.
 
     Raises:
         BadValue: the grant does not name one label per example.
         Inapplicable: as :func:`infer_labels`.
     """
     granted = view.grants.labels.get((replica.update.round, replica.update.client))
+    task = replica.terms.architecture.task
+    if granted is None and task.unknown == "unused":
+        return task.blank(replica.images, task.outputs).to(replica.device)
     if granted is None:
         return infer_labels(replica, rng=rng, rule=rule)
     if granted.shape[:1] != (replica.images,):

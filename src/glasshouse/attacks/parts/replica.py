@@ -257,6 +257,8 @@ class Replica:
             linear = {name: m for name, m in self.model.named_modules() if isinstance(m, nn.Linear)}
             outputs = math.prod(self.terms.architecture.task.outputs)
             fitting = [name for name, m in linear.items() if m.out_features == outputs]
+            if not fitting and outputs == self.classes == 2:  # one logit decides, and the other one is 0
+                fitting = [name for name, m in linear.items() if m.out_features == 1]
         if not fitting:
             raise Inapplicable(
                 f"the last layer of '{self.terms.architecture.name}'",

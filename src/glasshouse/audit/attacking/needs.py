@@ -76,7 +76,9 @@ def unmet_by_examples(
             subject=subject,
             needs=f"the targets, which nothing infers under task '{task.name}'",
             got="no grant labels",
-            fix="set grants.labels = true, or choose an attack that needs no targets",
+            fix=", or ".join(
+                filter(None, ("set grants.labels = true", task.instead, "choose an attack without targets"))
+            ),
         )
     if needs.twice and (fault := second_derivative_fault(architecture)) is not None:
         return Refusal(subject=subject, needs=fault[0], got=fault[1], fix=f"{fault[2]}, or {other}")

@@ -31,11 +31,10 @@ def build_captured(scenario: Scenario, transcript: Transcript, *, seed: int) -> 
     """
     data, architecture = scenario.data, transcript.terms.architecture
     source = load_data(data, data.source)
-    if (source.input_shape, source.classes) != (architecture.input_shape, architecture.classes):
+    if not architecture.fits(source.input_shape, source.classes):
         raise BadValue(
             f"data '{data.source}' beside a capture",
-            needs=f"{architecture.inputs.nouns} {architecture.input_shape} of {architecture.classes} "
-            "classes, as clients train on",
+            needs=f"{architecture.asks}, as clients train on",
             got=f"{source.input_shape} of {source.classes}",
             fix="set data.source, data.resize and data.channels to what the clients' data are like",
         )

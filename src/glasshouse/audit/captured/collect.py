@@ -1,6 +1,7 @@
 """Collect the ground truth of a capture from the folders of test clients."""
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -66,7 +67,8 @@ def collect(capture: Path, folders: Sequence[Path]) -> Truth:
             examples[key] = Used(steps=people_behind(one, architecture, pool), behaviour="honest")
             continue
         for batch in one.steps:
-            inputs = batch.inputs if one.pixels else _without(normalize, batch.inputs)
+            inputs = _shaped(batch.inputs, architecture.input_shape)
+            inputs = inputs if one.pixels else _without(normalize, inputs)
             labels = targets_of(batch.labels, len(inputs), architecture.task)
             pairs = zip(_examples(inputs, architecture), labels, strict=True)
             steps.append(tuple(_row(example, label, pool) for example, label in pairs))
@@ -78,7 +80,8 @@ def collect(capture: Path, folders: Sequence[Path]) -> Truth:
             f"truth of capture '{capture}'",
             needs="batches that a test client recorded",
             got=f"none in {', '.join(map(str, folders))}",
-            fix="give the folders that test clients were given",
+            fix="give the folders that test clients were given; where no network of torch trains, or its "
+            "loss is none of torch's, the loop calls used(inputs, labels)",
         )
     _, inputs_of, labels_of = zip(*pool.values(), strict=True)
     truth = Truth(
@@ -139,6 +142,12 @@ def _turn(transcript: Transcript, one: Recorded, client: int) -> int:
         got=f"one more, number {one.round}",
         fix="give a truth_mod a new folder for every run",
     )
+
+
+def _shaped(recorded: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """What the training loop flattened, in the shape of examples; all else as it is."""
+    flat = len(shape) > 1 and tuple(recorded.shape[1:]) == (math.prod(shape),)
+    return recorded.reshape(len(recorded), *shape) if flat else recorded
 
 
 def _without(normalize: object, inputs: Tensor) -> Tensor:

@@ -57,11 +57,10 @@ def _beside_capture(scenario: Scenario, survey: Survey | None, network: Architec
         shape, classes = read.inputs.shape, int(read.facts["classes"])
     else:
         shape, classes = survey.shape, survey.classes
-    if (shape, classes) != (network.input_shape, network.classes):
-        nouns = network.inputs.nouns
+    if not network.fits(shape, classes):
         yield Problem(
             path="data.source",
-            needs=f"{nouns} {network.input_shape} of {network.classes} classes, as clients train on",
+            needs=f"{network.asks}, as clients train on",
             got=f"{shape} of {classes}",
             hint="set data.source, resize, channels or length to what the clients' data are like",
         )
