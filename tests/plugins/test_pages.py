@@ -17,6 +17,7 @@ KINDS = {
     "active-attack",
     "defence",
     "metric",
+    "claim",
     "data",
     "model",
     "figure",

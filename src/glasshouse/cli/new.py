@@ -71,10 +71,12 @@ def package_files(page: str, name: str = "") -> dict[str, str]:
     files = dict(FILE.findall(page))
     if not name:
         return files
-    ((group, entries),) = tomllib.loads(files[PROJECT])["project"]["entry-points"].items()
-    (shown,) = entries
+    registered = tomllib.loads(files[PROJECT])["project"]["entry-points"]
+    group, entries = next(iter(registered.items()))
+    shown = next(iter(entries))
     _check_name(name, group=group.removeprefix("glasshouse."))
-    # A page has one name, in four spellings: of the module, the package, the class and the headings.
+    # A page has one name, in four spellings: of the module, the package, the class and the headings. It is that
+    # of the first plug-in; where a package has several, the names of the others begin with it.
     spellings = {spell(shown): spell(name) for spell in (str, _dashed, _joined, _spaced)}
     renamed = {}
     for file, text in files.items():
