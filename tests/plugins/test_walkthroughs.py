@@ -11,7 +11,6 @@ import pytest
 from packages import glasshouse, register, run_python
 from sklearn.datasets import load_digits
 
-
 PAGES = Path(__file__).parents[2] / "docs" / "walkthroughs"
 FILE = re.compile(r"^\*\*`([\w./-]+)`\*\*\n\n```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHELL = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)

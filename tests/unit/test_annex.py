@@ -37,8 +37,8 @@ def test_every_combination_is_filled_and_most_are_said_to_be_untested(run, pages
     tested = [cell for cell in cells if cell.state != "not tested"]
     assert all((cell.total > 0) == (cell in tested) for cell in cells)
     assert 0 < len(tested) < len(cells)
-    assert matrix.coverage == (
-        f"{len(tested)} of {len(cells)} combinations of threat and kind were tested; the others were not."
+    assert matrix.whole_coverage == (
+        f"{len(tested)} of {len(cells)} combinations of attacker and data were tested; the others were not."
     )
     table = pages[".md"].partition("## 2.")[2].partition("## 3.")[0]
     assert table.count(UNTESTED) == len(cells) - len(tested)
@@ -61,7 +61,7 @@ def test_scenarios_stand_in_the_row_of_their_adversary(run):
 def test_both_files_hold_the_same(run, pages):
     content = annex(run.result)
     plain = re.sub(r"\\([^\w\s])", r"\1", pages[".md"])
-    for text in (content.matrix.coverage, *content.residual, *(t for _, t in content.policy)):
+    for text in (content.matrix.whole_coverage, *content.residual, *(t for _, t in content.policy)):
         assert text in plain
         assert text.replace("'", "&#39;") in pages[".html"]
     assert pages[".md"].count(UNTESTED) == pages[".html"].count(UNTESTED)

@@ -17,7 +17,7 @@ from glasshouse.report.first_screen.matrix import (
     Matrix,
     matrix,
 )
-from glasshouse.report.first_screen.screen import DEMONSTRATION, leak_cards
+from glasshouse.report.first_screen.screen import DEMONSTRATION, TEST, leak_cards
 from glasshouse.report.html import render
 from glasshouse.report.readings import READS, read
 from glasshouse.results.records import Rung, Share
@@ -42,7 +42,7 @@ def test_what_was_not_tested_says_so():
     found = table()
     assert {c.text for row in found.rows for c in row.cells} == {"not tested"}
     assert [row.threat for row in found.first] == list(ALWAYS)
-    assert found.coverage.startswith("0 of 36 ")
+    assert found.coverage.startswith("0 of 24 ")
 
 
 def test_a_leak_beats_whatever_was_quiet_in_other_settings():
@@ -112,11 +112,12 @@ def test_a_label_leak_shows_no_reconstruction_and_what_the_label_alone_gives(tmp
     assert "knowing the label alone, 0.60" in render(result, tmp_path)
 
 
-def test_the_banner_stands_only_where_all_data_are_public(tmp_path):
+def test_the_banner_says_whether_it_was_a_demonstration_or_a_test(tmp_path):
     finding = specimen.finding(scenario="ward")
     for public in (True, False):
         page = render(described(finding, threats=(replace(CARD, data_public=public),)), tmp_path)
         assert (DEMONSTRATION.replace("'", "&#39;") in page) == public
+        assert (TEST in page) != public
 
 
 def test_originals_beside_reconstructions_blurred_where_private(tmp_path):

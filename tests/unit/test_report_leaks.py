@@ -115,8 +115,8 @@ def test_the_first_leak_in_full():
     assert leak.setting == "without a defence; 10 clients, 20 rounds; each client's messages are seen"
     assert leak.text == (
         "The server, only reading what clients send, rebuilt private images with SSIM 0.62 (likeness; 1 is a "
-        "perfect copy). Guessing gets 0.21. Whose: 20 victims counted together; none was judged alone. "
-        "Use a defence that adds noise (noise 1, gaussian_noise std=1): it closed this leak; accuracy is "
+        "perfect copy). Guessing gets 0.21. Whose: 20 victims as a group; of none alone is it certain. "
+        "Use a defence that adds noise (noise 1, gaussian_noise std=1): it stopped this leak; accuracy is "
         "70\u00a0% instead of 91\u00a0%. Next, try a strength between noise 0.1 and noise 1."
     )
 
@@ -147,7 +147,7 @@ def test_the_cheapest_setting_that_closed_every_attack_of_the_kind():
     result = dataclasses.replace(CLOSED, findings=(*CLOSED.findings, other))
     (leak,) = leaks(read(result))
     assert leak.action.startswith(
-        "Use a defence that limits the size of what is sent (clip 4, clip norm=4): it closed this leak; "
+        "Use a defence that limits the size of what is sent (clip 4, clip norm=4): it stopped this leak; "
         "accuracy is 60"
     )
     assert leak.advice == "Next, weaken clip 4: that may cost less."
@@ -162,10 +162,13 @@ def test_a_setting_that_costs_nothing_is_to_be_audited_harder():
 def test_silence_without_power_closes_nothing():
     rows = (finding(), finding(MORE, gain=0.0, half=0.02, verdict="no power", control=specimen.WEAK))
     (leak,) = first(*rows)
-    assert leak.action == "The one defence tried (noise 1) is not shown to close it."
-    assert leak.advice == "Next, audit noise 1 with more victims: it may close it."
+    assert (
+        leak.action
+        == "The one defence tried (noise 1) is not shown to stop it. Until then, protect updates like data."
+    )
+    assert leak.advice == "Next, test noise 1 on more victims: that may do."
     (leak,) = first(*rows, finding(MORE, attack="ggl", **SILENT))
-    assert leak.action.endswith("is not shown to close it.")
+    assert leak.action.endswith("is not shown to stop it. Until then, protect updates like data.")
 
 
 def test_an_attack_without_power_says_nothing_about_what_closed_another():
@@ -176,7 +179,7 @@ def test_an_attack_without_power_says_nothing_about_what_closed_another():
 
 def test_what_left_least_is_to_be_strengthened():
     (leak,) = first(finding(), finding(NOISE, gain=0.3), finding(MORE, gain=0.1))
-    assert leak.action == "None of the 2 defences tried (noise 0.1 and noise 1) closed it."
+    assert leak.action == "None of the 2 defences tried (noise 0.1 and noise 1) stopped it."
     assert leak.advice == "Next, strengthen noise 1, which left least."
 
 
@@ -187,7 +190,7 @@ def test_a_leak_under_a_defence_is_advised_on_that_defence():
     assert leak.setting.startswith("under clip 4; ")
     assert (
         leak.action
-        == "It came out despite clip 4, and the one other defence tried (noise 0.1) did not close it."
+        == "It came out despite clip 4, and the one other defence tried (noise 0.1) did not stop it."
     )
     assert leak.advice == "Next, strengthen noise 0.1, which left least."
     (leak,) = first(
@@ -195,7 +198,7 @@ def test_a_leak_under_a_defence_is_advised_on_that_defence():
     )
     assert (
         leak.action
-        == "It came out despite clip 4, and the one other defence tried (noise 0.1) did not close it."
+        == "It came out despite clip 4, and the one other defence tried (noise 0.1) did not stop it."
     )
 
 
@@ -217,20 +220,20 @@ def test_a_defence_at_the_cost_of_all_use_is_called_that():
     rows = (finding(), finding(MORE, **SILENT))
     (leak,) = first(*rows, utility=(utility((), 0.91), utility(MORE, 0.11, chance=0.1)))
     assert leak.action == (
-        "Only a defence that adds noise (noise 1, gaussian_noise std=1) closed it, but the model is then of "
+        "Only a defence that adds noise (noise 1, gaussian_noise std=1) stopped it, but the model is then of "
         "no use: accuracy is 11\u00a0% instead of 91\u00a0%."
     )
 
 
 def test_an_unmeasured_cost_is_said():
     (leak,) = first(finding(), finding(MORE, **SILENT))
-    assert leak.action.endswith(": it closed this leak; its cost in accuracy was not measured.")
+    assert leak.action.endswith(": it stopped this leak; its cost in accuracy was not measured.")
 
 
 def test_single_victims_are_a_leak_where_the_average_is_none():
     (leak,) = first(finding(primary=True, gain=0.02, half=0.3, victims=specimen.VICTIMS))
     assert leak.title == "2 of 3 examples recognised from single updates"
-    assert leak.whose == "Whose: beyond chance for 2 of 3 victims, each judged alone."
+    assert leak.whose == "Whose: certain for 2 of 3 victims, each judged alone; the others as a group."
 
 
 def test_hits_are_counted_where_examples_were():
@@ -251,12 +254,12 @@ def test_no_setting_is_recommended_without_what_it_still_lets_out():
     """The labels come out under the noise that closes, or may close, the leak of examples."""
     labels = finding(MORE, metric="label_accuracy", base=0.1, gain=0.8)
     leak = first(finding(), finding(MORE, **SILENT), labels)[0]
-    assert "it closed this leak, but labels still came out there; " in leak.action
+    assert "it stopped this leak, but labels still came out there; " in leak.action
     leak = first(finding(), finding(MORE, gain=0.05, half=0.2), labels)[0]
     assert leak.advice == "Next, strengthen noise 1: labels still came out there."
     clean = finding(CLIP, gain=0.05, half=0.2)
     leak = first(finding(), finding(MORE, gain=0.05, half=0.2), labels, clean)[0]
-    assert leak.advice == "Next, audit clip 4 with more victims: it may close it."
+    assert leak.advice == "Next, test clip 4 on more victims: that may do."
 
 
 def test_every_leaking_scenario_is_there_and_every_other_says_what_to_do(tmp_path):

@@ -75,8 +75,8 @@ def package_files(page: str, name: str = "") -> dict[str, str]:
     group, entries = next(iter(registered.items()))
     shown = next(iter(entries))
     _check_name(name, group=group.removeprefix("glasshouse."))
-    # A page has one name, in four spellings: of the module, the package, the class and the headings. It is that
-    # of the first plug-in; where a package has several, the names of the others begin with it.
+    # A page has one name, in four spellings: of the module, the package, the class and the headings. It is
+    # that of the first plug-in; where a package has several, the names of the others begin with it.
     spellings = {spell(shown): spell(name) for spell in (str, _dashed, _joined, _spaced)}
     renamed = {}
     for file, text in files.items():

@@ -156,7 +156,7 @@ def annex(result: Result) -> Annex:
         unguarded=_unguarded(settings),
         requirements=_requirements(settings, readings.deciding),
         policy=[("", outcome.text), *limits],
-        residual=[table.coverage, *_residual(readings.deciding, readings.threats)],
+        residual=[table.whole_coverage, *_residual(readings.deciding, readings.threats)],
     )
 
 
@@ -281,7 +281,7 @@ def annex_markdown(a: Annex, cells: Sequence[tuple[str, Sequence[str]]]) -> str:
     parts.append("\n".join(f"- {escape(name)}: {escape(value)}" for name, value in a.facts))
     sections = {
         "1. What was tested": _table(HEADS["scenarios"], a.scenarios),
-        "2. Threats, kinds of private data, verdicts": f"{a.matrix.coverage}\n\n{_matrix(a, cells)}",
+        "2. Threats, kinds of private data, verdicts": f"{a.matrix.whole_coverage}\n\n{_matrix(a, cells)}",
         "3. Leaks, and measures": _table(HEADS["leaks"], a.leaks),
         "4. Guarantees (NIST SP 800-226)": "\n\n".join(
             part for part in (_table(HEADS["guarantees"], a.guarantees), escape(a.unguarded)) if part

@@ -20,6 +20,8 @@ NAMED: Final = 4
 SHORT: Final = 5
 """Side knowledge is spelled out if it has fewer words than this."""
 SOME_DEFENCE: Final = "limit each update's size and add noise"
+MEANWHILE: Final = "Until then, protect updates like data."
+"""What holds while no defence is shown to be enough."""
 WHO: Final = {
     READS: "the server, only reading what clients send",
     ACTS: "the server, manipulating what it sends",
@@ -61,8 +63,10 @@ GLOSSARY: Final = (
     ("A range such as (59 to 83)", "holds the true value in 95 of 100 such audits."),
     ("Update", "what a client sends to the server instead of its data. Sums of updates hide whose is whose."),
     ("Example, victim", "one picture or record of a client; whose example or behaviour an attack aimed at."),
-    ("Defence", "a change to what a client sends. It closed a leak if the same attack then gains nothing."),
+    ("Defence", "a change to what a client sends. It stopped a leak if the same attack then gains nothing."),
     ("Accuracy", "how often the finished model is right on new examples."),
+    ("Label", "the answer that the model learns for an example, such as a diagnosis."),
+    ("Weights", "the numbers of the network, drawn at random; another draw may give more or less away."),
 )
 """Glossary of the first screen: (term, explanation)."""
 
@@ -240,10 +244,10 @@ def _what(r: Reading, threat: Threat | None) -> str:
 def _whose(r: Reading) -> str:
     """Whose data came out: a count of victims, or that it was not judged one by one."""
     if not r.reached:
-        return f"Whose: {r.sample} counted together; none was judged alone."
+        return f"Whose: {r.sample} as a group; of none alone is it certain."
     if r.reached == len(r.victims) > 1:
-        return f"Whose: beyond chance for all {r.jury}, each judged alone."
-    return f"Whose: beyond chance for {r.reached} of {r.jury}, each judged alone."
+        return f"Whose: certain for all {r.jury}, each judged alone."
+    return f"Whose: certain for {r.reached} of {r.jury}, each judged alone; the others as a group."
 
 
 def _settings(r: Reading, readings: Readings, out: Set[int]) -> Iterator[Setting]:
@@ -305,7 +309,7 @@ def _remedy(
             # What leaks something else in the table below is no remedy, whatever more victims would show.
             also = words.join_words(best.others)
             return outcome, f"Next, strengthen {best.name}: {also} still came out there."
-        return outcome, f"Next, audit {best.name} with more victims: it may close it."
+        return f"{outcome} {MEANWHILE}", f"Next, test {best.name} on more victims: that may do."
     nearest = min(settings, key=lambda s: s.left)
     if r.finding.defenses and r.finding.gain <= nearest.left:
         return outcome, f"Next, strengthen {r.protection}: the others left more."
@@ -336,9 +340,9 @@ def _closed(
         loss = before.utility.value - best.utility.utility.value
 
     but = f", but {words.join_words(best.others)} still came out there" if best.others else ""
-    action = f"Use {defence}: it closed this leak{but}; {cost}."
+    action = f"Use {defence}: it stopped this leak{but}; {cost}."
     if best.utility is not None and best.utility.at_chance:
-        action = f"Only {defence} closed it, but the model is then of no use: {cost}."
+        action = f"Only {defence} stopped it, but the model is then of no use: {cost}."
     if loss is not None and loss <= CHEAP:
         return action, f"Next, audit {best.name} with stronger attacks and more victims."
     if weaker := [s for s in leaking if s.family == best.family]:
@@ -353,10 +357,10 @@ def _outcome(r: Reading, settings: Sequence[Setting], *, shown: bool) -> str:
     other = " other" if defended else ""
     names = f" ({words.join_words([s.name for s in settings])})" if len(settings) <= NAMED else ""
     if len(settings) == 1:
-        text = f"the one{other} defence tried{names} {'did not' if shown else 'is not shown to'} close it"
+        text = f"the one{other} defence tried{names} {'did not' if shown else 'is not shown to'} stop it"
     else:
         tried = words.count(len(settings), f"{other} defences".strip())
-        text = f"none of the {tried} tried{names} {'closed' if shown else 'is shown to close'} it"
+        text = f"none of the {tried} tried{names} {'stopped' if shown else 'is shown to stop'} it"
     if defended:
         text = f"it came out despite {r.protection}, and {text}"
     return words.capital(text) + "."

@@ -3,7 +3,7 @@
 Computed here alone; the report's first screen and the annex both show it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, final
 
@@ -27,6 +27,14 @@ from glasshouse.results.judgement import OUT
 State = Literal["came out", "at most", "no leak found", "not shown", "not tested"]
 STATES: Final[tuple[State, ...]] = ("came out", "not shown", "no leak found", "at most", "not tested")
 """The worst first; a cell has the worst state of its findings."""
+
+LEGEND: Final[Mapping[State, tuple[str, str]]] = {
+    "came out": ("Came out", "in the worst set-up that was tried."),
+    "at most": ("At most x %", "of such victims, by these attacks."),
+    "no leak found": ("No leak found", "these attacks got nothing, and known leaks would have been found."),
+    "not shown": ("Not shown", "it was tried, and neither a leak nor its absence could be shown."),
+    "not tested": ("Not tested", "nobody looked, so nothing is known."),
+}
 
 THREATS: Final = (READS, ACTS, CLIENT, SUMS, BYSTANDER, MODEL)
 ALWAYS: Final = THREATS[:4]
@@ -66,7 +74,9 @@ class Cell(NamedTuple):
         if not self.total:
             return ""
         tests = f"{self.total} test{'' if self.total == 1 else 's'}"
-        return f"in {self.out} of {tests}" if self.out else tests
+        if self.out:
+            return f"in {self.out} of {tests}"
+        return f"{tests}: cannot tell" if self.state == "not shown" else tests
 
 
 class Row(NamedTuple):
@@ -105,10 +115,25 @@ class Matrix:
 
     @property
     def coverage(self) -> str:
-        """How many cells were tested, in a sentence."""
-        cells = [cell for row in self.rows for cell in row.cells]
-        tested = sum(cell.total > 0 for cell in cells)
-        return f"{tested} of {len(cells)} combinations of threat and kind were tested; the others were not."
+        """How many cells of the first screen were tested, in a sentence."""
+        return _coverage(self.first)
+
+    @property
+    def whole_coverage(self) -> str:
+        """How many of all cells were tested, in a sentence."""
+        return _coverage(self.rows)
+
+    @property
+    def legend(self) -> list[tuple[str, str]]:
+        """The states that occur on the first screen, each with what it means."""
+        there = {cell.state for row in self.first for cell in row.cells}
+        return [said for state, said in LEGEND.items() if state in there]
+
+
+def _coverage(rows: Sequence[Row]) -> str:
+    cells = [cell for row in rows for cell in row.cells]
+    tested = sum(cell.total > 0 for cell in cells)
+    return f"{tested} of {len(cells)} combinations of attacker and data were tested; the others were not."
 
 
 def matrix(readings: Readings) -> Matrix:

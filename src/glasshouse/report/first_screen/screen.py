@@ -17,6 +17,13 @@ DEMONSTRATION = (
     "and says nothing about your own data until you audit them."
 )
 
+TEST = (
+    "This is no theft. The auditor attacked what clients send, on data that it may look at, and nobody else "
+    "got anything by it. It shows what an attacker could get."
+)
+GLOSSED = {matrix.LABELS: "labels (the answers, such as a diagnosis)"}
+"""Kinds of private data whose name says too little in a sentence."""
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +41,7 @@ class Screen:
     """What the first screen shows.
 
     Attributes:
-        banner: that the data are for demonstration; empty where any are not.
+        banner: what kind of run it is, in a word, and what follows from that.
         sentence: the whole result.
         matrix: who attacks against what can come out.
         cards: the leaks, worst first.
@@ -42,7 +49,7 @@ class Screen:
         glossary: (term, explanation).
     """
 
-    banner: str
+    banner: tuple[str, str]
     sentence: str
     matrix: matrix.Matrix
     cards: tuple[Card, ...]
@@ -66,8 +73,9 @@ def screen(
     quiet, defences = leaks.quiet(stories, found, readings), leaks.explain(readings, found)
     table = matrix.matrix(readings)
     threats = readings.result.threats
+    shown = bool(threats) and all(card.data_public for card in threats)
     return Screen(
-        banner=DEMONSTRATION if threats and all(card.data_public for card in threats) else "",
+        banner=("Demonstration.", DEMONSTRATION) if shown else ("Test.", TEST),
         sentence=sentence(found, table, len(readings.result.scenarios)) or answer.qualification,
         matrix=table,
         cards=tuple(leak_cards(readings, found, run, show_private=show_private)),
@@ -101,7 +109,7 @@ def sentence(found: Sequence[leaks.Leak], table: matrix.Matrix, scenarios: int) 
         for i, kind in enumerate(table.kinds)
         if any(row.cells[i].state == "came out" for row in table.rows)
     ]
-    kinds = words.join_words(out) or "data"
+    kinds = words.join_words([GLOSSED.get(kind, kind) for kind in out]) or "data"
     leaking = len({leak.scenario for leak in found})
     where = f" in {leaking} of {words.count(scenarios, 'scenarios')}" if scenarios > 1 else ""
     worst = found[0].title
