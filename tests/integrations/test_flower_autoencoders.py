@@ -1,6 +1,7 @@
 """Apps whose network rebuilds its own input, and one of more outputs than classes, are audited, too."""
 
 import pytest
+import torch
 from real_apps import (
     EXAMPLES,
     App,
@@ -8,20 +9,25 @@ from real_apps import (
     Rebuilding,
     Variational,
     Wide,
+    loader,
     train_autoencoder,
     train_sgd,
     train_variational,
     variational,
 )
+from torch.nn import functional
 
 import glasshouse as gh
 from glasshouse.audit.captured.collect import collect
+from glasshouse.audit.captured.documents import targets_of
 from glasshouse.audit.captured.terms import TOLERANCE
 from glasshouse.errors import BadValue
 from glasshouse.integrations.flower import capture, truth_mod
 from glasshouse.integrations.flower.in_process import InProcessGrid, run_in_process
 from glasshouse.models.adapt import adapt
+from glasshouse.tasks.classification import Classification
 from glasshouse.tasks.reconstruction import Reconstruction
+from glasshouse.tasks.regression import Regression
 from glasshouse.truth.record import read_truth
 
 PICTURE = (1, 8, 8)
@@ -85,3 +91,25 @@ def test_a_normalisation_beside_an_adapted_network_is_not_lost():
     assert float(network.normalize.std) == 0.25
     with pytest.raises(BadValue, match="given once"):
         adapt(network, normalize=(0.5, 0.25))
+
+
+def test_labels_of_binary_cross_entropy_are_classes_of_a_network_with_two_logits():
+    """Floats in a column, as ``BCELoss`` takes them; a task of numbers keeps its floats."""
+    column = torch.tensor([[0.0], [1.0], [1.0]])
+    assert targets_of(column, 3, Classification(classes=2)).tolist() == [0, 1, 1]
+    assert targets_of(column, 3, Regression()).tolist() == [0.0, 1.0, 1.0]
+    assert targets_of(torch.rand(3, 1, 8, 8), 3, Reconstruction(size=PICTURE)).tolist() == [0, 0, 0]
+
+
+def test_a_client_that_steps_without_an_optimizer_of_torch_says_so(tmp_path, caplog):
+    def step_by_hand(net, number, config):
+        for images, labels in loader(number):
+            functional.cross_entropy(net(images), labels).backward()
+            with torch.no_grad():
+                for p in net.parameters():
+                    p -= 0.1 * p.grad
+                    p.grad = None
+        return EXAMPLES
+
+    captured(App(train=step_by_hand, network=Wide), tmp_path, 40)
+    assert "no optimizer of torch.optim took its steps" in caplog.text

@@ -43,7 +43,15 @@ def people_behind(
 
 
 def targets_of(labels: Tensor, count: int, task: Task) -> Tensor:
-    """The labels of the loss, as targets of the task; blank ones where the inputs are the targets."""
-    labels = labels if not task.blank(1, task.outputs).is_floating_point() else labels.float()
+    """The labels of the loss, as targets of the task; blank ones where the inputs are the targets.
+
+    Binary cross-entropy takes its labels as floats in a column; as classes they are whole numbers in a row.
+    """
+    if labels.ndim == 2 and labels.shape[1] == 1 and not task.target_shape:
+        labels = labels[:, 0]
+    if task.blank(1, task.outputs).is_floating_point():
+        labels = labels.float()
+    elif labels.is_floating_point() and labels.equal(labels.round()):
+        labels = labels.long()
     fits = len(labels) == count and task.violation(labels) is None
     return labels if fits else task.blank(count, task.outputs)

@@ -7,6 +7,7 @@ find the one that is probably wrong.
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, Final, final
 
 import torch
 from torch import Tensor
+from torch.nn.modules.dropout import _DropoutNd
 
 from glasshouse.audit.captured.collect import sent_file
 from glasshouse.audit.simulation.record import TermsCheck
@@ -144,7 +146,10 @@ def _miscounted(case: Case) -> Suspect | None:
     if max(sizes) != terms.batch_size and len(sizes) > 1:
         words = f"batch_size: declared {terms.batch_size}, but steps of {max(sizes)} examples were recorded"
         return words, f"batch_size={max(sizes)}"
-    examples = len(case.used.rows())
+    times = Counter(row for step in case.used.steps for row in step)
+    if len(set(times.values())) > 1 and len(sizes) == terms.steps(sum(sizes)):
+        return None  # a sampler that draws with replacement: as many as there are, some of them twice
+    examples = len(times)
     declared = terms.steps(examples)
     once = declared // terms.local_epochs
     if len(sizes) == declared:
@@ -168,6 +173,8 @@ def _suspect(case: Case) -> Suspect:
     factor = _share(case.change, again)
     if _distance(case.change, scale_tensors(again, factor)) <= TOLERANCE:
         return f"the change is {factor:.3g} times what the terms give: something scales it", ""
+    if any(isinstance(m, _DropoutNd) and m.p > 0 for m in build(case.broadcast.architecture).modules()):
+        return "the network has dropout, whose draws nothing repeats", ""
     return "no single term explains it: another loss or optimizer, or images that changed", ""
 
 
