@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any, Final, Protocol, final
 
 import torch
@@ -55,8 +56,7 @@ def watching(watcher: Watcher) -> Iterator[None]:
         if session is None:
             session = _Session(watchers=[])
             stack.callback(_CURRENT.reset, _CURRENT.set(session))
-            stack.callback(register_module_forward_pre_hook(_enter).remove)
-            stack.callback(register_module_forward_hook(_leave, always_call=True).remove)
+            stack.enter_context(_HOOKS)
             stack.enter_context(_Losses())
         session.watchers.append(watcher)
         stack.callback(session.watchers.remove, watcher)
@@ -88,6 +88,31 @@ def used(inputs: Any, labels: Any) -> None:
     """
     for watcher in current():
         watcher.told(torch.as_tensor(inputs), torch.as_tensor(labels))
+
+
+@final
+class _Hooks:
+    """Torch's hooks on every module call, once for all threads that are watched.
+
+    Each thread counts its own depth. Were they registered by each, the calls of one thread would be counted
+    by the hooks of all, and be out of balance as soon as another one ends in the middle of a call.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._users, self._stack = Lock(), 0, ExitStack()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._users += 1
+            if self._users == 1:
+                self._stack.callback(register_module_forward_pre_hook(_enter).remove)
+                self._stack.callback(register_module_forward_hook(_leave, always_call=True).remove)
+
+    def __exit__(self, *reason: object) -> None:
+        with self._lock:
+            self._users -= 1
+            if not self._users:
+                self._stack.close()
 
 
 class _Losses(TorchFunctionMode):
@@ -127,3 +152,6 @@ def _leave(module: nn.Module, inputs: tuple[Any, ...], output: object) -> None:
     session.depth -= 1
     if isinstance(module, _Loss) and len(inputs) > 1:
         _lose(inputs[1])
+
+
+_HOOKS: Final = _Hooks()
