@@ -1,4 +1,4 @@
-"""`check` says what a guarantee is worth: a δ above 1 in the units that it is about."""
+"""`check` says what a guarantee is worth, and whose claims no metric scores."""
 
 import pytest
 
@@ -21,3 +21,15 @@ def test_a_large_delta_is_remarked_on(defense, words):
     assert len(checked.remarks) == bool(words)
     assert words in "".join(checked.remarks)
     assert all(remark in str(checked) for remark in checked.remarks)
+
+
+@pytest.mark.parametrize("metrics", [["psnr"], ["label_accuracy"]], ids=["pixels", "labels"])
+def test_an_attack_that_no_metric_scores_is_remarked_on(metrics):
+    """The audit ran it, and its page showed nothing of it without a word; rebuilt images have labels, too."""
+    attacks = {"attacks": ["linear_input", "label_inference"], "audit": {"metrics": metrics}}
+    checked = gh.check({**TABLE, **attacks})
+    assert len(checked.remarks) == (metrics == ["psnr"])
+    for remark in checked.remarks:
+        assert "attack 'label_inference' claims labels" in remark
+        assert "audit.metrics" in remark
+        assert remark in str(checked)

@@ -11,7 +11,7 @@ from torch import nn
 from glasshouse.api.arrays import Arrays, named_arrays
 from glasshouse.api.scenario import Asked, ask, in_memory, unasked
 from glasshouse.audit.count import STARTING, Speed, Work, count, magnitude, measure_speed
-from glasshouse.audit.preflight.inspect import check_suite, foreseen_refusals, problems
+from glasshouse.audit.preflight.inspect import check_suite, foreseen_refusals, problems, unscored_claims
 from glasshouse.audit.preflight.network import large_deltas, own_networks
 from glasshouse.scenario.axes import cells
 from glasshouse.scenario.suite import Suite
@@ -28,7 +28,7 @@ class Checked:
     Attributes:
         suite: its scenarios, with all defaults filled in.
         networks: a description of each of the user's own networks.
-        remarks: what to know of the guarantees of its defences.
+        remarks: what to know of the guarantees of its defences, and attacks that no metric scores.
         work: what each part of the audit does, the total last.
         speed: of one core of this machine.
         refusals: (scenario, refusal) of attacks that will not run in some cell; the report will say why.
@@ -105,7 +105,7 @@ def check(
         return Checked(
             suite=suite,
             networks=own_networks(looks.values()),
-            remarks=large_deltas(looks.values()),
+            remarks=(*large_deltas(looks.values()), *unscored_claims(looks.values())),
             refusals=tuple(foreseen_refusals(looks.values())),
             work=count(suite, looks),
             speed=measure_speed(),

@@ -110,9 +110,8 @@ def _unscored_metrics(scenario: Scenario) -> Iterator[Problem]:
     declared = [registry.card("attacks", attack.name).claims for attack in scenario.attacks]
     if not all(declared):
         return
-    kinds = {name: cast("type[Claim]", registry.load("claims", name)) for kinds in declared for name in kinds}
-    for i, plugin in enumerate(scenario.audit.metrics):
-        metric: Metric = registry.create(registry.load("metrics", plugin.name), plugin.arguments)
+    kinds = {name: _kind(name) for kinds in declared for name in kinds}
+    for i, (plugin, metric) in enumerate(zip(scenario.audit.metrics, _metrics(scenario), strict=True)):
         if not any(can_score(kind, metric) for kind in kinds.values()):
             yield Problem(
                 path=f"audit.metrics[{i}]",
@@ -120,6 +119,31 @@ def _unscored_metrics(scenario: Scenario) -> Iterator[Problem]:
                 got=f"'{plugin.name}', which scores claims of kind '{metric.claim}'",
                 hint="leave it out, or add an attack that makes such claims",
             )
+
+
+def unscored_claims(looks: Iterable[Outlook]) -> tuple[str, ...]:
+    """The attacks none of whose claims any metric of their scenario scores, each in a sentence.
+
+    They run and are shown, so this is no error. Attacks that do not declare their claims are left out.
+    """
+    found = [
+        f"attack '{attack.label or attack.name}' claims {', '.join(kinds)}, which no metric of {where} "
+        "scores: it will run and nothing will be found; add such a metric to audit.metrics"
+        for scenario in (look.scenario for look in looks)
+        for where, metrics in [(f"scenario '{scenario.name}'", _metrics(scenario))]
+        for attack in scenario.attacks
+        if (kinds := registry.card("attacks", attack.name).claims)
+        and not any(can_score(_kind(kind), metric) for kind in kinds for metric in metrics)
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+def _metrics(scenario: Scenario) -> list[Metric]:
+    return [registry.create(registry.load("metrics", m.name), m.arguments) for m in scenario.audit.metrics]
+
+
+def _kind(name: str) -> type[Claim]:
+    return cast("type[Claim]", registry.load("claims", name))
 
 
 def _single_victim(scenario: Scenario) -> Iterator[Problem]:
