@@ -222,7 +222,8 @@ KINDS: Final[Mapping[str, Callable[[Tensor, int], Case]]] = {
 
 def gradient(model: nn.Module, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
     """The gradient of the mean loss, by name."""
-    names, weights = zip(*model.named_parameters(), strict=True)
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    names, weights = list(trained), list(trained.values())
     found = torch.autograd.grad(F.cross_entropy(model(inputs), labels), weights)
     return dict(zip(names, found, strict=True))
 

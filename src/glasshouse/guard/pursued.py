@@ -20,7 +20,8 @@ from glasshouse.guard.layers.standing import BESIDE, CLEAR, RECOGNISED, Leak
 from glasshouse.guard.pursuit.examples import Own
 from glasshouse.guard.pursuit.judge import dominance, rounding
 from glasshouse.guard.pursuit.limits import FEWEST, SEARCHED, VISIBLE
-from glasshouse.guard.pursuit.pulls import AGO, Group, Pulls, groups_of, pulls_of
+from glasshouse.guard.pursuit.pulls import AGO, Group, Pulls, Side, groups_of, pulls_of
+from glasshouse.guard.pursuit.rows import Axes, as_rows
 from glasshouse.guard.pursuit.search import ReadOuts, search
 
 __all__ = ["Memory", "Pursued", "pursue"]
@@ -92,11 +93,11 @@ class Pursued:
         sides = list(self.pulls.sides)
         if self.before is not None:
             sides += [replace(side, name=f"{side.name}{AGO}") for side in self.before.sides]
-        leaks: dict[tuple[int, str, bool], Leak] = {}
-        sides = [side for side in sides if side.transposed or side.name not in self.tables]
+        leaks: dict[tuple[int, str, Axes], Leak] = {}
+        sides = [side for side in sides if side.axes == (1,) or side.name not in self.tables]
         for group in groups_of(side for side in sides if side.name in sent):
             for leak in self._in_group(_without_empty_rows(group, sent), sent, missing):
-                key = leak.example, leak.tensor, leak.transposed
+                key = leak.example, leak.tensor, leak.axes
                 known = leaks.get(key, leak)
                 rows = tuple(sorted({*known.rows, *leak.rows}))
                 leaks[key] = replace(min(known, leak, key=lambda one: one.missing), rows=rows)
@@ -107,7 +108,7 @@ class Pursued:
         if directions is None or group.pulls.shape[1] < 2:
             return
         mine = directions[: self.count].double()
-        rows = torch.cat([_rows(sent[s.name], transposed=s.transposed)[s.numbers] for s in group.sides])
+        rows = torch.cat([self._rows_of(side, sent, mine) for side in group.sides])
         pulls = group.pulls[: self.count].double()
         pulls = pulls / pulls.abs().max().clamp_min(_TINY)
         expected = pulls.T @ mine
@@ -136,6 +137,18 @@ class Pursued:
                     if lacking[place] >= CLEAR and _resembles_others(vectors[place], mine, lacking[place]):
                         continue
                     yield from self._leaks(group, used, place, int(who[some][place]), float(lacking[place]))
+
+    def _rows_of(self, side: Side, sent: Mapping[str, Tensor], mine: Tensor) -> Tensor:
+        """The rows of a tensor that is sent; if it reads other coordinates, as its examples pull along ``mine``."""
+        rows = as_rows(sent[side.name].detach(), side.axes)[side.numbers].double()
+        if side.ratio is None or side.directions is None:
+            return rows
+        pulls = side.pulls[: self.count].double()
+        own = (pulls / side.ratio[: self.count]).T @ side.directions[: self.count].double()
+        scale = (rows * own).sum() / own.square().sum().clamp_min(_TINY)
+        if F.cosine_similarity(rows.flatten(), own.flatten(), dim=0).abs() < UNDISTURBED:
+            return torch.zeros(len(rows), mine.shape[1], dtype=mine.dtype)
+        return scale * (pulls.T @ mine)
 
     def _are_inputs(self, directions: Tensor) -> bool:
         """Whether the B examples pull along themselves, (B, n)."""
@@ -178,7 +191,7 @@ class Pursued:
                     missing=missing,
                     rows=tuple(side.numbers[own].tolist()),
                     tensor=side.name,
-                    transposed=side.transposed,
+                    axes=side.axes,
                 )
 
 
@@ -208,15 +221,10 @@ def pursue(model: nn.Module, own: Own, memory: Memory | None = None) -> Pursued:
     )
 
 
-def _rows(tensor: Tensor, *, transposed: bool) -> Tensor:
-    matrix = tensor.detach().flatten(1)
-    return matrix.T if transposed else matrix
-
-
 def _without_empty_rows(group: Group, sent: Mapping[str, Tensor]) -> Group:
     sides = []
     for side in group.sides:
-        kept = _rows(sent[side.name], transposed=side.transposed)[side.numbers].any(1)
+        kept = as_rows(sent[side.name].detach(), side.axes)[side.numbers].any(1)
         sides.append(
             replace(
                 side, pulls=side.pulls[:, kept], sizes=side.sizes[:, kept], numbers=side.numbers[kept.cpu()]

@@ -17,6 +17,7 @@ from glasshouse.guard.layers.trace import trace
 from glasshouse.guard.preflight import Examples, Preflight
 from glasshouse.guard.pursued import Memory
 from glasshouse.guard.pursuit.examples import Own
+from glasshouse.guard.pursuit.rows import FIRST, without_rows
 from glasshouse.interfaces import losses_of
 from glasshouse.tensors import norm
 from glasshouse.wire import Batch, Kind
@@ -121,17 +122,18 @@ def drop_rows(case: Case) -> Case | None:
         if not leaks:
             break
         for leak in leaks:
-            for t in tensors_of(leak, update):
-                (t.T if leak.transposed and t.ndim == 2 else t)[list(leak.rows)] = 0
+            for name in names_of(leak, update):
+                axes = leak.axes if name == leak.tensor else FIRST
+                update[name] = without_rows(update[name], axes, leak.rows)
     return case
 
 
-def tensors_of(leak: Leak, update: Mapping[str, Tensor]) -> list[Tensor]:
+def names_of(leak: Leak, update: Mapping[str, Tensor]) -> list[str]:
     """The tensors of an update in which a leak shows: the weight, and a bias of as many rows."""
-    names = [leak.tensor, *(f"{leak.layer}.{part}".removeprefix(".") for part in ("weight", "bias"))]
-    if leak.transposed:
-        names = [leak.tensor]
-    return [update[name] for name in dict.fromkeys(names) if name in update]
+    weight, bias = (f"{leak.layer}.{part}".removeprefix(".") for part in ("weight", "bias"))
+    names = [leak.tensor or weight] if leak.axes != FIRST else [leak.tensor, weight, bias]
+    known = [name for name in dict.fromkeys(names) if name in update]
+    return [name for name in known if len(update[name]) == len(update[known[0]]) or leak.axes != FIRST]
 
 
 def clip_examples(case: Case) -> Case | None:
@@ -178,7 +180,7 @@ def add_noise(case: Case) -> Case | None:
     leaks = case.check().leaks
     if not leaks:
         return case
-    shown = [id(t) for leak in leaks for t in tensors_of(leak, case.update)]
+    shown = [id(case.update[name]) for leak in leaks for name in names_of(leak, case.update)]
     names = [name for name, t in case.update.items() if id(t) in shown]
     averaged = math.sqrt(max(len(leak.rows) for leak in leaks))
     generator = torch.Generator()

@@ -69,7 +69,7 @@ class Leak:
         rows: all rows of the weight that expose it, alone, in sums or in pairs; of each fixed combination
             the one without which nothing is left of it.
         tensor: name of the tensor; empty: the layer's weight.
-        transposed: rows are columns of the tensor.
+        axes: of the tensor that count its rows.
     """
 
     example: int
@@ -79,7 +79,7 @@ class Leak:
     missing: float
     rows: tuple[int, ...]
     tensor: str = ""
-    transposed: bool = False
+    axes: tuple[int, ...] = (0,)
 
 
 @final

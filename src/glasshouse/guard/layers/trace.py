@@ -17,6 +17,7 @@ Layer = nn.Linear | nn.Conv1d | nn.Conv2d
 CHUNK = 8
 """Examples whose gradients are in memory at a time."""
 _TINY = torch.finfo(torch.float).tiny
+_EXPLAINED = 1e-3
 _NUMBERS = 2**18  # numbers of small patches that are copied at a time
 
 
@@ -32,12 +33,37 @@ class LayerTrace:
         layer: the layer itself.
         inputs: of the layer, (B, ...).
         pulls: gradients of the loss with respect to the outputs, (B, ...).
+        gradient: of the same with respect to the weight; None: it was not asked for.
     """
 
     name: str
     layer: Layer
     inputs: Tensor
     pulls: Tensor
+    gradient: Tensor | None = None
+
+    @property
+    def is_explained(self) -> bool:
+        """Whether pulls times inputs add up to the weight's gradient.
+
+        They do not where the class of a layer does something else in its forward pass, or where its weight is
+        also used elsewhere.
+        """
+        if self.gradient is None:
+            return False
+        groups = getattr(self.layer, "groups", 1)
+        along = torch.randn(self.layer.weight[:1].shape, generator=torch.Generator().manual_seed(2))
+        along = along.to(self.inputs)
+        if isinstance(self.layer, nn.Linear):
+            terms = self.pulls * (self.inputs @ along[0])[..., None]
+            terms = terms.flatten(0, -2)
+        else:
+            answers = self.layer._conv_forward(self.inputs, along.repeat_interleave(groups, 0), None)
+            pulled = self.pulls.unflatten(1, (groups, -1))
+            terms = (pulled * answers[:, :, None]).flatten(3).sum(3).flatten(1)
+        found = self.gradient.flatten(1) @ along.flatten()
+        bound = terms.abs().sum(0).amax() + found.abs().amax()
+        return bool(((terms.sum(0) - found).abs() <= _EXPLAINED * bound).all())
 
     @property
     def is_reached(self) -> bool:
@@ -54,23 +80,31 @@ class LayerTrace:
         """The name of the layer's ``weight`` or ``bias`` in the model."""
         return f"{self.name}.{part}".removeprefix(".")
 
-    def projected(self) -> tuple[Tensor, Tensor | None]:
+    def projected(self, along: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """Pulls (B, m) along one direction of the inputs per example, and these unit directions, (B, n).
 
         A unit that is evaluated once per example pulls along its input alone. Elsewhere the direction is the
-        one along which a fixed mixture of all units pulls. None: units have inputs of their own (groups).
+        one along which a fixed mixture of all units pulls, or ``along``, (B, n), that of a layer with the same
+        inputs. None: units have inputs of their own (groups).
         """
         if self.is_flat:
             lengths = torch.linalg.vector_norm(self.inputs, dim=1, keepdim=True, dtype=torch.double)
             return self.pulls * lengths.to(self.pulls), F.normalize(self.inputs, dim=1, eps=_TINY)
         pulls, directions = [], []
+        given = None if along is None else iter(torch.split(along, CHUNK))
         for seen, pulled in self._positions():
+            if given is not None:
+                known = next(given)
+                answers = torch.einsum("bgnp,bn->bgp", seen, known)
+                pulls.append(torch.einsum("bgmp,bgp->bgm", pulled, answers).flatten(1))
+                directions.append(known)
+                continue
             mixture = torch.randn(pulled.shape[1:3], generator=torch.Generator().manual_seed(0)).to(pulled)
             mixed = torch.einsum("bgmp,gm->bgp", pulled, mixture)
-            along = F.normalize(torch.einsum("bgnp,bgp->bgn", seen, mixed), dim=2, eps=_TINY)
-            answers = torch.einsum("bgnp,bgn->bgp", seen, along)
+            own = F.normalize(torch.einsum("bgnp,bgp->bgn", seen, mixed), dim=2, eps=_TINY)
+            answers = torch.einsum("bgnp,bgn->bgp", seen, own)
             pulls.append(torch.einsum("bgmp,bgp->bgm", pulled, answers).flatten(1))
-            directions.append(along[:, 0])
+            directions.append(own[:, 0])
         groups = self.layer.groups if isinstance(self.layer, nn.Conv1d | nn.Conv2d) else 1
         return torch.cat(pulls), torch.cat(directions) if groups == 1 else None
 
@@ -128,7 +162,7 @@ def trace(
         BadValue: the batch is empty, the logits are not one row of finite numbers per example, a layer's
             inputs or output gradients are not finite, or there is no linear or convolutional layer.
     """
-    with _recording(model) as calls, _left_as_it_was(model), torch.enable_grad():
+    with _recording(model) as calls, left_as_it_was(model), torch.enable_grad():
         if goals is None:
             logits = model(inputs)
             _check(logits, labels)
@@ -136,13 +170,17 @@ def trace(
         else:
             goal = goals(model).sum()
         outputs = [call.output for call in calls]
-        pulls: tuple[Tensor | None, ...] = (
-            torch.autograd.grad(goal, outputs, allow_unused=True) if outputs else ()
+        plain = [isinstance(w := call.layer.weight, nn.Parameter) and w.requires_grad for call in calls]
+        weights = [call.layer.weight for call, own in zip(calls, plain, strict=True) if own and goals]
+        found: tuple[Tensor | None, ...] = (
+            torch.autograd.grad(goal, [*outputs, *weights], allow_unused=True) if outputs else ()
         )
+    pulls, rest = found[: len(outputs)], iter(found[len(outputs) :])
+    gradients = [next(rest) if own and goals else None for own in plain]
     _check_finite(calls, pulls)
     layers = tuple(
-        LayerTrace(name=one.name, layer=one.layer, inputs=one.inputs, pulls=pull)
-        for one, pull in zip(calls, pulls, strict=True)
+        LayerTrace(name=one.name, layer=one.layer, inputs=one.inputs, pulls=pull, gradient=gradient)
+        for one, pull, gradient in zip(calls, pulls, gradients, strict=True)
         if pull is not None
     )
     if not layers and goals is None:
@@ -189,7 +227,7 @@ def _recording(model: nn.Module) -> Iterator[list[_Call]]:
 
 
 @contextmanager
-def _left_as_it_was(model: nn.Module) -> Iterator[None]:
+def left_as_it_was(model: nn.Module) -> Iterator[None]:
     """Restore running statistics and the random state afterwards."""
     before = [(t, t.clone()) for t in model.buffers()]
     try:

@@ -14,6 +14,7 @@ Shape letters: N examples, R rows, n columns.
 import copy
 import math
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -28,6 +29,8 @@ from torch.nn.modules.batchnorm import _NormBase
 from glasshouse.errors import BadValue
 from glasshouse.guard.layers.trace import LayerTrace, trace
 from glasshouse.guard.pursuit.examples import Own, goals
+from glasshouse.guard.pursuit.gates import gates_of
+from glasshouse.guard.pursuit.rows import FIRST, Axes, as_rows, divisions
 
 TOGETHER: Final = 64
 """Examples in one pass: statistics of batch normalisation are those of a batch."""
@@ -37,6 +40,9 @@ _NUMBERS: Final = 2**24  # of per-example gradients in memory at a time
 _SKETCH: Final = 8  # numbers by which directions are compared
 _SAME: Final = 1e-3
 _NARROW: Final = 4  # columns below which directions say nothing
+_PICTURE: Final = 16  # columns of which Gram matrices say something
+_TURNED: Final = 0.98
+_WHOLE: Final = 2**14  # numbers of a tensor that may be one row of many
 _TINY: Final = torch.finfo(torch.float).tiny
 
 
@@ -53,7 +59,9 @@ class Side:
         directions: unit vectors along which the examples pull, (N, n): what each reads, up to sign; None:
             rows read inputs of their own (groups of a convolution).
         numbers: of the rows in the tensor, (R,): rows that nobody reaches may be left out.
-        transposed: rows are the tensor's columns.
+        axes: of the tensor that count rows; none: it is a single row.
+        reach: length of what each example's row reads, (N,); None: it is read at several positions.
+        ratio: what the pulls were multiplied by, (N, 1), as the group reads the same in other coordinates.
     """
 
     name: str
@@ -61,7 +69,9 @@ class Side:
     sizes: Tensor
     directions: Tensor | None
     numbers: Tensor
-    transposed: bool = False
+    axes: Axes = FIRST
+    reach: Tensor | None = None
+    ratio: Tensor | None = None
 
     @property
     def columns(self) -> int:
@@ -83,7 +93,7 @@ class Pulls:
     """What N examples add to the tensors of a model.
 
     Attributes:
-        sides: with at least 2 rows.
+        sides: of the tensors, and of units behind fixed mixtures.
         lengths: of what each example adds to each tensor, (N,), by name.
         unseen: why a trainable tensor was not looked at, by name.
         seen: share of the trainable numbers that was looked at.
@@ -145,19 +155,21 @@ def pulls_of(model: nn.Module, own: Own, *, balanced: bool = True) -> Pulls:
     recorded = _record(model, own, trained, balanced=balanced)
     sides: list[Side] = []
     lengths: dict[str, Tensor] = {}
-    for one in recorded:
-        side = _of_layer(one)
+    for number, one in enumerate(recorded):
+        twin = next((at for at in range(number) if _read_alike(recorded[at], one)), None)
+        side = _of_layer(one, None if twin is None else sides[twin].directions)
         sides.append(side)
         lengths[side.name] = torch.linalg.vector_norm(side.sizes, dim=1)
         if one.named("bias") in trained:
             lengths[one.named("bias")] = torch.linalg.vector_norm(_summed(one.pulls, one), dim=1)
     others = [name for name in trained if name not in lengths]
     unseen = _differentiate(_Goal(model, balanced), own, others, sides, lengths) if others else {}
+    sides += _behind_mixtures(model, own, balanced=balanced)
     numbers = sum(p.numel() for p in trained.values())
     missed = sum(trained[name].numel() for name in unseen)
     _check_finite(lengths)
     return Pulls(
-        sides=tuple(side for side in sides if side.pulls.shape[1] > 1),
+        sides=tuple(side for side in sides if side.pulls.shape[1]),
         lengths=lengths,
         unseen=unseen,
         seen=1 - missed / max(1, numbers),
@@ -175,7 +187,13 @@ def groups_of(sides: Iterable[Side]) -> list[Group]:
                 break
         else:
             parts.append([side])
-    return [Group(sides=tuple(sides)) for sides in parts]
+    for place in range(len(parts) - 1, 0, -1):
+        for group in parts[:place]:
+            if (ratio := _same_picture(group[0], parts[place][0])) is not None:
+                group += [replace(s, pulls=s.pulls * ratio, ratio=ratio) for s in parts.pop(place)]
+                break
+    groups = [Group(sides=tuple(sides)) for sides in parts]
+    return [group for group in groups if group.pulls.shape[1] > 1]
 
 
 def stacked(before: Pulls, now: Pulls) -> list[Group]:
@@ -200,6 +218,8 @@ def _record(model: nn.Module, own: Own, trained: Mapping[str, Tensor], *, balanc
         one = calls[0]
         is_its_own = trained.get(one.named("weight")) is one.layer.weight
         if is_its_own and names.count(one.name) == 1 and _are_whole(calls, len(own)):
+            if not all(call.is_explained for call in calls):
+                continue  # the layer does something else in its forward pass
             inputs, pulls = torch.cat([c.inputs for c in calls]), torch.cat([c.pulls for c in calls])
             joined.append(replace(one, inputs=inputs, pulls=pulls))
     return joined
@@ -216,14 +236,39 @@ def _goals_on(some: Own, *, balanced: bool) -> Callable[[nn.Module], Tensor]:
     return lambda model: goals(model, some, balanced=balanced)
 
 
-def _of_layer(one: LayerTrace) -> Side:
-    pulls, directions = one.projected()
+def _read_alike(first: LayerTrace, other: LayerTrace) -> bool:
+    """Whether two layers read the same numbers at the same positions."""
+    if other.is_flat or first.inputs.shape != other.inputs.shape or type(first.layer) is not type(other.layer):
+        return False
+    geometry = ("kernel_size", "stride", "padding", "dilation", "groups")
+    if any(getattr(first.layer, g, None) != getattr(other.layer, g, None) for g in geometry):
+        return False
+    return bool(torch.equal(first.inputs, other.inputs))
+
+
+def _behind_mixtures(model: nn.Module, own: Own, *, balanced: bool) -> list[Side]:
+    parts = [(len(some), _goals_on(some, balanced=balanced)) for some in own.parts(TOGETHER)]
+    return [
+        Side(
+            name=f"units {number + 1} behind a fixed mixture",
+            pulls=pulls,
+            sizes=pulls.abs(),
+            directions=None,
+            numbers=torch.arange(pulls.shape[1]),
+        )
+        for number, pulls in enumerate(gates_of(model, parts))
+    ]
+
+
+def _of_layer(one: LayerTrace, along: Tensor | None = None) -> Side:
+    pulls, directions = one.projected(along)
     return Side(
         name=one.named("weight"),
         pulls=pulls.float(),
         sizes=(pulls.abs() if one.is_flat else one.sizes).float(),
         directions=directions,
         numbers=torch.arange(pulls.shape[1]),
+        reach=torch.linalg.vector_norm(one.inputs, dim=1) if one.is_flat else None,
     )
 
 
@@ -241,16 +286,23 @@ def _differentiate(
     model = _with_batch_statistics(goal.model, own)
     work = _Goal(model, goal.balanced)
     parts: dict[str, list[tuple[Tensor, ...]]] = {name: [] for name in names}
-    numbers = sum(p.numel() for name, p in model.named_parameters() if name in parts)
+    trained = {name: p for name, p in model.named_parameters() if name in parts}
+    numbers = sum(p.numel() for p in trained.values())
+    counts = Counter(p.numel() for p in trained.values())
+    ways = {
+        name: divisions(p.shape, whole=counts[p.numel()] > 1 and p.numel() <= _WHOLE)
+        for name, p in trained.items()
+    }
     try:
         for some in own.parts(max(1, min(TOGETHER, _NUMBERS // max(1, numbers)))):
             for name, gradients in _each(work, some, names).items():
-                parts[name].append(_project(gradients))
+                parts[name].append(_project(gradients, ways[name]))
     except _ODD as error:
         return dict.fromkeys(names, f"{type(error).__name__}: {error}".splitlines()[0])
     for name, chunks in parts.items():
         lengths[name] = torch.cat([chunk[0] for chunk in chunks])
-        for place in range(1, len(chunks[0]), 3):
+        for number, axes in enumerate(ways[name]):
+            place = 1 + 3 * number
             pulls, sizes, along = (torch.cat([chunk[place + k] for chunk in chunks]) for k in range(3))
             alive = sizes.any(0)
             sides.append(
@@ -260,7 +312,7 @@ def _differentiate(
                     sizes=sizes[:, alive],
                     directions=along,
                     numbers=alive.nonzero()[:, 0],
-                    transposed=place > 1,
+                    axes=axes,
                 )
             )
     return {}
@@ -329,15 +381,11 @@ def _with_batch_statistics(model: nn.Module, own: Own) -> nn.Module:
     return work.eval()
 
 
-def _project(gradients: Tensor) -> tuple[Tensor, ...]:
-    """Lengths (b,), and of each side pulls (b, R), sizes (b, R), directions (b, n); vectors have none."""
-    lengths = torch.linalg.vector_norm(gradients.flatten(1), dim=1)
-    if gradients.ndim < 3:
-        return (lengths,)
-    matrix = gradients.flatten(2)
-    both = (matrix, matrix.mT) if gradients.ndim == 3 else (matrix,)
-    parts: list[Tensor] = [lengths]
-    for rows in both:
+def _project(gradients: Tensor, ways: Sequence[Axes]) -> tuple[Tensor, ...]:
+    """Lengths (b,), and for each way to count rows pulls (b, R), sizes (b, R), directions (b, n)."""
+    parts: list[Tensor] = [torch.linalg.vector_norm(gradients.flatten(1), dim=1)]
+    for axes in ways:
+        rows = torch.stack([as_rows(one, axes) for one in gradients])
         mixture = torch.randn(rows.shape[1], generator=torch.Generator().manual_seed(0)).to(rows)
         along = F.normalize(mixture @ rows, dim=1, eps=_TINY)
         parts += [
@@ -361,6 +409,24 @@ def _same_input(first: Side, other: Side) -> Tensor | None:
     scale = float(first.sketch[both].abs().max())
     same = bool(((first.sketch - signs[:, None] * other.sketch)[both].abs() <= _SAME * scale).all())
     return signs if same else None
+
+
+def _same_picture(first: Side, other: Side) -> Tensor | None:
+    """Ratios (N, 1) of what ``first`` reads to what ``other`` does, if one is the other turned or shifted.
+
+    Rows of both are combined after the server has undone that, which it can for each that it knows.
+    """
+    if first.reach is None or other.reach is None or min(first.columns, other.columns) < _PICTURE:
+        return None
+    grams = []
+    for side in (first, other):
+        assert side.directions is not None and side.reach is not None
+        read = side.directions.double() * side.reach.double()[:, None]
+        read = read - read.mean(0)
+        grams.append(read @ read.T)
+    if float(F.cosine_similarity(grams[0].flatten(), grams[1].flatten(), dim=0)) < _TURNED:
+        return None
+    return (first.reach / other.reach.clamp_min(_TINY))[:, None]
 
 
 def _check_finite(lengths: Mapping[str, Tensor]) -> None:

@@ -1,0 +1,139 @@
+"""What examples pass back to units behind a fixed mixture: a frozen layer, a buffer, a Fourier transform.
+
+A server that knows the mixture undoes it, so that few rows behind it are all rows of a layer before it. The
+graph of the loss shows where a unit that switches reads such a mixture; what is passed back there is pursued
+like the rows of a tensor.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from glasshouse.guard.layers.trace import left_as_it_was
+
+GATES: Final = frozenset(
+    "Relu LeakyRelu PreluKernel Gelu Silu Elu Sigmoid Tanh Softplus Hardtanh Hardswish Hardsigmoid Clamp "
+    "ClampMin ClampMax Threshold Mish Maximum Minimum Abs Where Mul LogSigmoid Softshrink Hardshrink".split()
+)
+"""Operations after which a unit passes back nothing, or little, for some examples."""
+MIXTURES: Final = {"Mm": (0, 1), "Addmm": (1, 2), "Bmm": (0, 1), "Baddbmm": (1, 2), "Convolution": (0, 1)}
+"""Operations that mix units, and which of their operands are the matrix and what it is applied to."""
+FIXED: Final = frozenset(("FftR2C", "FftC2C", "FftC2R", "Cumsum"))
+"""Mixtures without a matrix."""
+_ALONG: Final = frozenset(
+    "View UnsafeView ReshapeAlias Add Sub Unsqueeze Squeeze Permute Transpose T Clone ToCopy Expand Split "
+    "Slice Select UnsafeSplit SplitWithSizes Mul Div NativeBatchNorm Alias Real Imag ViewAsReal".split()
+)
+_REARRANGED: Final = frozenset(("T", "Transpose", "View", "Unsqueeze", "Squeeze", "Permute", "Expand"))
+_MOST: Final = 4096  # units of a gate
+
+Node = Any  # torch's nodes have no common type
+
+
+def gates_of(model: nn.Module, parts: Sequence[tuple[int, Callable[[nn.Module], Tensor]]]) -> list[Tensor]:
+    """What each example passes back to the units of each gate behind a mixture, (N, R) per gate.
+
+    Args:
+        model: in the mode in which it is trained; not modified.
+        parts: numbers of examples, and what computes a goal for each of them.
+    """
+    found: list[list[Tensor]] = []
+    for count, goals in parts:
+        with left_as_it_was(model), torch.enable_grad():
+            goal = goals(model).sum()
+            if goal.grad_fn is None:
+                return []
+            passed = _passed_back(goal, [p for p in model.parameters() if p.requires_grad])
+        found.append([each for t in passed if (each := _per_example(t, count)) is not None])
+        if not found[-1]:
+            return []
+    if any([t.shape[1] for t in some] != [t.shape[1] for t in found[0]] for some in found):
+        return []
+    return [torch.cat(some) for some in zip(*found, strict=True)]
+
+
+def _passed_back(goal: Tensor, weights: list[nn.Parameter]) -> list[Tensor]:
+    caught: dict[int, Tensor] = {}
+    handles = []
+    wanted = [(gate, place) for gate in _nodes(goal.grad_fn) for place in _mixed_inputs(gate)]
+    for number, (gate, place) in enumerate(wanted):
+
+        def hook(inputs: tuple[Tensor | None, ...], _: object, key: int = number, at: int = place) -> None:
+            t = inputs[at]
+            if t is not None:
+                caught[key] = (torch.view_as_real(t) if t.is_complex() else t).detach()
+
+        handles.append(gate.register_hook(hook))
+    if wanted:
+        torch.autograd.grad(goal, weights, allow_unused=True)
+    for handle in handles:
+        handle.remove()
+    return [caught[key] for key in sorted(caught)]
+
+
+def _mixed_inputs(node: Node) -> Iterator[int]:
+    """Which operands of a gate come from a mixture, and from no trained layer of its own."""
+    if _kind(node) in GATES:
+        for place, (source, _) in enumerate(node.next_functions):
+            if source is not None and _is_mixed(source):
+                yield place
+
+
+def _is_mixed(node: Node) -> bool:
+    front, known = [node], set()
+    while front:
+        one = front.pop()
+        if one is None or one in known:
+            continue
+        known.add(one)
+        kind = _kind(one)
+        if kind in FIXED:
+            return True
+        if kind in MIXTURES:
+            operands = [one.next_functions[place][0] for place in MIXTURES[kind]]
+            if not any(_is_trained(operand) for operand in operands):
+                return True
+        elif kind in _ALONG:
+            front += [source for source, _ in one.next_functions]
+    return False
+
+
+def _is_trained(node: Node) -> bool:
+    """Whether an operand is a parameter, at most rearranged."""
+    while node is not None and _kind(node) in _REARRANGED:
+        node = node.next_functions[0][0]
+    return node is not None and node.name().endswith("AccumulateGrad")
+
+
+def _nodes(root: Node) -> list[Node]:
+    order, known, front = [], set(), [root]
+    while front:
+        one = front.pop()
+        if one is None or one in known:
+            continue
+        known.add(one)
+        order.append(one)
+        front += [source for source, _ in one.next_functions]
+    return order
+
+
+def _kind(node: Node) -> str:
+    return str(node.name()).partition("Backward")[0]
+
+
+def _per_example(passed: Tensor, count: int) -> Tensor | None:
+    """(N, R): positions are summed; None: it is unclear which numbers belong to which example."""
+    if passed.ndim > 1 and passed.shape[0] == 1 < count and passed.shape[1] == count:
+        passed = passed[0]
+    if passed.ndim < 2 or len(passed) % count:
+        return None
+    if len(passed) != count:  # tokens side by side
+        passed = passed.unflatten(0, (count, -1)).sum(1)
+    if passed.ndim == 4:
+        passed = passed.sum((2, 3))
+    elif passed.ndim > 2:
+        passed = passed.sum(1)
+    rows: Tensor = passed.flatten(1)
+    return rows if 1 < rows.shape[1] <= _MOST else None
