@@ -254,6 +254,7 @@ class Ranked(Disguise):
         return len(flat) * chosen * (flat @ self.matrix)
 
     def place(self, rows: Tensor, offsets: Tensor) -> None:
+        del offsets  # it has none
         self.matrix.copy_(rows.T)
 
     def undo(self, update: Tensors) -> Tensor:
@@ -369,9 +370,10 @@ def craft(make: Callable[[], Disguise], known: Tensor, seed: int, *, form: str =
     directions, low, high = kinds._bins(known, half, generator, share=1.3 / kinds.BATCH)
     near = directions + 1e-3 * torch.randn(directions.shape, generator=generator) / SIZE**0.5
     outgoing = torch.randn(half, 32, generator=generator) / ROWS**0.5
+    noise = 1e-3 * torch.randn(half, 32, generator=generator) / ROWS**0.5
     with torch.no_grad():
         model.wide.place(torch.cat([directions, near]), torch.cat([-low, -high]))
-        model.middle.weight.copy_(torch.cat([outgoing, 0.7 * outgoing + 1e-3 * torch.randn(half, 32, generator=generator) / ROWS**0.5]).T)
+        model.middle.weight.copy_(torch.cat([outgoing, 0.7 * outgoing + noise]).T)
     return Case(model=model, read_outs=torch.cat([0.7 * torch.eye(half), -torch.eye(half)], dim=1))
 
 

@@ -1,7 +1,7 @@
 """The guard against crafted kinds, against models trained to pass it, in an honest zoo, and its cost.
 
-``python -m benchmarks.guard pursuit kinds|recall|adaptive|zoo|cost --out FILE`` appends a line of JSON per
-model; models that the file has already are not made again.
+``python -m benchmarks.guard pursuit kinds|hidden|recall|adaptive|zoo|cost --out FILE`` appends a line of
+JSON per model; models that the file has already are not made again.
 """
 
 import argparse
@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.guard import check_cost, kinds
+from benchmarks.guard.architectures import ARCHITECTURES
+from benchmarks.guard.hidden import HIDDEN
 from glasshouse.guard.mitigate import mitigate
 from glasshouse.guard.preflight import preflight
 from glasshouse.guard.pursued import Memory
@@ -66,6 +68,18 @@ def judge_kinds(options: argparse.Namespace, known: set[str]) -> Iterator[dict[s
             form = f"{case.model.form} {case.model.activation.__name__} {seed}"
             ranges.setdefault(form, HonestRanges.of(case.model, own))
             yield {"name": key, **judge_case(case, dealt, own, ranges[form], seed)}
+
+
+def judge_hidden(options: argparse.Namespace, known: set[str]) -> Iterator[dict[str, Any]]:
+    """The same for the disguises of :mod:`benchmarks.guard.hidden`."""
+    for seed in range(*options.seeds):
+        dealt = kinds.pictures(*cifar("test"), seed)
+        own = Own(inputs=dealt.own[0], targets=dealt.own[1])
+        for name, make in HIDDEN.items():
+            key = f"{name}, seed {seed}"
+            if key not in known:
+                case = make(dealt.known, seed)
+                yield {"name": key, **judge_case(case, dealt, own, HonestRanges.of(case.model, own), seed)}
 
 
 def judge_case(
@@ -221,36 +235,53 @@ def _smooth(responses: Tensor) -> Tensor:
 
 
 def zoo(options: argparse.Namespace, known: set[str]) -> Iterator[dict[str, Any]]:
-    """Honest models: architectures x states; every verdict is written down."""
-    pictures, labels = cifar("test")
-    small = F.adaptive_avg_pool2d(pictures, 16)
+    """Honest models: data sets x architectures x states; every verdict is written down."""
     for seed in range(*options.seeds):
-        order = torch.randperm(len(small), generator=torch.Generator().manual_seed(seed))
-        own = Own(inputs=small[order[:512]], targets=labels[order[:512]])
-        elsewhere = Own(inputs=small[order[512:1536]], targets=labels[order[512:1536]])
-        for name, make in ARCHITECTURES.items():
-            keys = [f"{name}, {state}, seed {seed}" for state in STATES]
-            if known >= set(keys):
-                continue
-            torch.manual_seed(7000 + seed)
-            model = make()
-            honest = HonestRanges.of(model, own)
-            for key, one in zip(keys, states_of(model, elsewhere), strict=True):
-                if key in known:
+        for data, load in DATA_SETS.items():
+            small, labels = load()
+            order = torch.randperm(len(small), generator=torch.Generator().manual_seed(seed))
+            own = Own(inputs=small[order[:512]], targets=labels[order[:512]])
+            elsewhere = Own(inputs=small[order[512:1536]], targets=labels[order[512:1536]])
+            for name, make in ARCHITECTURES.items():
+                keys = [f"{name}, {state}, {data}, seed {seed}" for state in STATES]
+                if known >= set(keys):
                     continue
-                started = time.process_time()
-                judged = inspect_in_modes(one, own, honest=honest)
-                values = {
-                    m: judged.values.get(m) for m in ("rows", "rows_visible", "excess", "excess_visible")
-                }
-                yield {
-                    "name": key,
-                    "verdict": judged.verdict,
-                    "findings": judged.findings,
-                    "coverage": judged.coverage or judged.reason,
-                    **values,
-                    "seconds": time.process_time() - started,
-                }
+                torch.manual_seed(7000 + seed)
+                model = make()
+                honest = HonestRanges.of(model, own)
+                for key, one in zip(keys, states_of(model, elsewhere), strict=True):
+                    if key not in known:
+                        yield {"name": key, **_verdict(one, own, honest)}
+
+
+def _verdict(model: nn.Module, own: Own, honest: HonestRanges) -> dict[str, Any]:
+    started = time.process_time()
+    judged = inspect_in_modes(model, own, honest=honest)
+    measures = ("rows", "rows_visible", "excess", "excess_visible")
+    return {
+        "verdict": judged.verdict,
+        "findings": judged.findings,
+        "coverage": judged.coverage,
+        "reason": judged.reason,
+        **{m: judged.values.get(m) for m in measures},
+        "seconds": time.process_time() - started,
+    }
+
+
+def _pictures_of(file: str, part: str) -> tuple[Tensor, Tensor]:
+    """Pictures (N, 3, 16, 16) in [0, 1] and classes."""
+    data = np.load(DATA / file)
+    pictures = torch.from_numpy(data[f"{part}_images"]).float() / 255
+    pictures = pictures.movedim(-1, 1) if pictures.ndim == 4 else pictures[:, None]
+    small = F.adaptive_avg_pool2d(pictures, kinds.SIDE).expand(-1, 3, -1, -1)
+    return small.contiguous(), torch.from_numpy(data[f"{part}_labels"]).long().flatten()
+
+
+DATA_SETS: Mapping[str, Callable[[], tuple[Tensor, Tensor]]] = {
+    "CIFAR-10": lambda: _pictures_of("cifar10_12k.npz", "test"),
+    "MNIST": lambda: _pictures_of("mnist_10k.npz", "test"),
+    "chest x-rays": lambda: _pictures_of("chest_xray_28.npz", "train"),
+}
 
 
 STATES = ("fresh", "3 steps", "30 steps", "100 steps", "half pruned", "8 bits", "two classes")
@@ -290,71 +321,9 @@ def _each(model: nn.Module, change: Callable[[Tensor], Tensor]) -> nn.Module:
     return work
 
 
-class Sequence(nn.Module):
-    """A recurrent or attention layer over the 16 rows of a picture."""
-
-    def __init__(self, layer: nn.Module, width: int = 32) -> None:
-        super().__init__()
-        self.enter, self.layer, self.head = nn.Linear(48, width), layer, nn.Linear(width, 10)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Logits (B, 10)."""
-        seen = self.layer(self.enter(inputs.permute(0, 2, 1, 3).flatten(2)))
-        seen = seen[0] if isinstance(seen, tuple) else seen
-        logits: Tensor = self.head(seen.mean(1))
-        return logits
-
-
-def _mlp(width: int, activation: type[nn.Module], norm: bool = False) -> nn.Module:
-    middle = [nn.BatchNorm1d(width)] if norm else []
-    return nn.Sequential(
-        nn.Flatten(),
-        nn.Linear(768, width),
-        *middle,
-        activation(),
-        nn.Linear(width, 32),
-        nn.ReLU(),
-        nn.Linear(32, 10),
-    )
-
-
-def _cnn(norm: Callable[[int], nn.Module], activation: type[nn.Module] = nn.ReLU) -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(3, 16, 3), norm(16), activation(), nn.Conv2d(16, 16, 3, stride=2), activation(),
-        nn.Flatten(), nn.Linear(576, 64), activation(), nn.Linear(64, 10),
-    )  # fmt: skip
-
-
-ARCHITECTURES: Mapping[str, Callable[[], nn.Module]] = {
-    "MLP ReLU 256": lambda: _mlp(256, nn.ReLU),
-    "MLP GELU 128": lambda: _mlp(128, nn.GELU),
-    "MLP sigmoid 128": lambda: _mlp(128, nn.Sigmoid),
-    "MLP tanh 128": lambda: _mlp(128, nn.Tanh),
-    "MLP batch norm 128": lambda: _mlp(128, nn.ReLU, norm=True),
-    "CNN plain": lambda: _cnn(lambda _: nn.Identity()),
-    "CNN batch norm": lambda: _cnn(nn.BatchNorm2d),
-    "CNN group norm": lambda: _cnn(lambda n: nn.GroupNorm(4, n)),
-    "CNN SiLU": lambda: _cnn(lambda _: nn.Identity(), nn.SiLU),
-    "weight norm": lambda: nn.Sequential(
-        nn.Flatten(), nn.utils.parametrizations.weight_norm(nn.Linear(768, 64)), nn.ReLU(), nn.Linear(64, 10)
-    ),
-    "spectral norm": lambda: nn.Sequential(
-        nn.Flatten(),
-        nn.utils.parametrizations.spectral_norm(nn.Linear(768, 64)),
-        nn.ReLU(),
-        nn.Linear(64, 10),
-    ),
-    "GRU": lambda: Sequence(nn.GRU(32, 32, batch_first=True)),
-    "RNN": lambda: Sequence(nn.RNN(32, 32, batch_first=True)),
-    "attention": lambda: Sequence(nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)),
-    "transposed convolution": lambda: nn.Sequential(
-        nn.ConvTranspose2d(3, 8, 3), nn.ReLU(), nn.AvgPool2d(3), nn.Flatten(), nn.Linear(288, 10)
-    ),
-}
-
-
 PARTS: Mapping[str, Callable[[argparse.Namespace, set[str]], Iterator[dict[str, Any]]]] = {
     "kinds": judge_kinds,
+    "hidden": judge_hidden,
     "recall": recall,
     "adaptive": adapt,
     "zoo": zoo,

@@ -139,16 +139,13 @@ class Pursued:
                     yield from self._leaks(group, used, place, int(who[some][place]), float(lacking[place]))
 
     def _rows_of(self, side: Side, sent: Mapping[str, Tensor], mine: Tensor) -> Tensor:
-        """The rows of a tensor that is sent; if it reads other coordinates, as its examples pull along ``mine``."""
+        """The rows of a tensor that is sent, as if it read what the group's first does."""
         rows = as_rows(sent[side.name].detach(), side.axes)[side.numbers].double()
         if side.ratio is None or side.directions is None:
             return rows
-        pulls = side.pulls[: self.count].double()
-        own = (pulls / side.ratio[: self.count]).T @ side.directions[: self.count].double()
-        scale = (rows * own).sum() / own.square().sum().clamp_min(_TINY)
-        if F.cosine_similarity(rows.flatten(), own.flatten(), dim=0).abs() < UNDISTURBED:
-            return torch.zeros(len(rows), mine.shape[1], dtype=mine.dtype)
-        return scale * (pulls.T @ mine)
+        # What examples of the batch explain of it, noise included, is what the server translates.
+        share = rows @ torch.linalg.pinv(side.directions[: self.count].double())
+        return (share * side.ratio[: self.count, 0].double()) @ mine
 
     def _are_inputs(self, directions: Tensor) -> bool:
         """Whether the B examples pull along themselves, (B, n)."""

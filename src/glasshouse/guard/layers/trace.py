@@ -84,8 +84,8 @@ class LayerTrace:
         """Pulls (B, m) along one direction of the inputs per example, and these unit directions, (B, n).
 
         A unit that is evaluated once per example pulls along its input alone. Elsewhere the direction is the
-        one along which a fixed mixture of all units pulls, or ``along``, (B, n), that of a layer with the same
-        inputs. None: units have inputs of their own (groups).
+        one along which a fixed mixture of all units pulls, or ``along``, (B, n), that of a layer with the
+        same inputs. None: units have inputs of their own (groups).
         """
         if self.is_flat:
             lengths = torch.linalg.vector_norm(self.inputs, dim=1, keepdim=True, dtype=torch.double)

@@ -14,18 +14,24 @@ from torch import Tensor, nn
 from glasshouse.guard.layers.trace import left_as_it_was
 
 GATES: Final = frozenset(
-    "Relu LeakyRelu PreluKernel Gelu Silu Elu Sigmoid Tanh Softplus Hardtanh Hardswish Hardsigmoid Clamp "
-    "ClampMin ClampMax Threshold Mish Maximum Minimum Abs Where Mul LogSigmoid Softshrink Hardshrink".split()
-)
+    (
+        "Relu", "LeakyRelu", "PreluKernel", "Gelu", "Silu", "Elu", "Sigmoid", "Tanh", "Softplus",
+        "Hardtanh", "Hardswish", "Hardsigmoid", "Clamp", "ClampMin", "ClampMax", "Threshold", "Mish",
+        "Maximum", "Minimum", "Abs", "Where", "Mul", "LogSigmoid", "Softshrink", "Hardshrink",
+    )
+)  # fmt: skip
 """Operations after which a unit passes back nothing, or little, for some examples."""
 MIXTURES: Final = {"Mm": (0, 1), "Addmm": (1, 2), "Bmm": (0, 1), "Baddbmm": (1, 2), "Convolution": (0, 1)}
 """Operations that mix units, and which of their operands are the matrix and what it is applied to."""
 FIXED: Final = frozenset(("FftR2C", "FftC2C", "FftC2R", "Cumsum"))
 """Mixtures without a matrix."""
 _ALONG: Final = frozenset(
-    "View UnsafeView ReshapeAlias Add Sub Unsqueeze Squeeze Permute Transpose T Clone ToCopy Expand Split "
-    "Slice Select UnsafeSplit SplitWithSizes Mul Div NativeBatchNorm Alias Real Imag ViewAsReal".split()
-)
+    (
+        "View", "UnsafeView", "ReshapeAlias", "Add", "Sub", "Unsqueeze", "Squeeze", "Permute",
+        "Transpose", "T", "Clone", "ToCopy", "Expand", "Split", "Slice", "Select", "UnsafeSplit",
+        "SplitWithSizes", "Mul", "Div", "NativeBatchNorm", "Alias", "Real", "Imag", "ViewAsReal",
+    )
+)  # fmt: skip
 _REARRANGED: Final = frozenset(("T", "Transpose", "View", "Unsqueeze", "Squeeze", "Permute", "Expand"))
 _MOST: Final = 4096  # units of a gate
 

@@ -36,6 +36,8 @@ STEPS: Final = (0, 2, 8, 32)
 """Training steps after which honest models are measured."""
 LONGER: Final = (*STEPS, 64, 128)
 """The same, used if single rows of a model isolate more examples than those do."""
+DRAWN: Final = -1
+"""In place of steps: fresh models whose buffers are drawn anew, too, however odd that makes them."""
 FRESH: Final = 12
 """Honest models that are measured as initialised; as many as there are recipes are also trained."""
 MOVES: Final = (3e-4, 1e-3, 3e-3, 1e-2)
@@ -142,11 +144,13 @@ class Ranges:
         tensors: by name, of the groups that a tensor is part of.
         used: the least effective share of examples in a tensor's update, by name.
         kept: modules that could not be initialised again, and got ordinary values.
+        buffers: sent buffers whose values honest models share with the received one.
     """
 
     tensors: Mapping[str, Range] = field(default_factory=dict)
     used: Mapping[str, float] = field(default_factory=dict)
     kept: tuple[str, ...] = ()
+    buffers: tuple[str, ...] = ()
 
     def of(self, names: Sequence[str]) -> Range:
         """The widest range of these tensors, which honest models may have in groups of their own."""
@@ -159,6 +163,7 @@ class Ranges:
             tensors={name: _widest([one, longer.tensors[name]]) for name, one in self.tensors.items()},
             used=self.used,
             kept=self.kept,
+            buffers=self.buffers,
         )
 
 
@@ -230,14 +235,19 @@ def learn(model: nn.Module, own: Own, *, steps: Sequence[int] = STEPS) -> Ranges
     as_initialised: list[list[Found]] = []
     least: dict[str, float] = {}
     kept: tuple[str, ...] = ()
+    is_drawn = tuple(steps) == (DRAWN,)
     for seed in range(FRESH):
         fresh, kept = initialise_again(model, seed=seed)
+        if is_drawn:
+            _draw_buffers(fresh, seed)
         recipe = RECIPES[seed] if seed < len(RECIPES) else None
         mine = _shuffled(tried, seed)
-        for number, one in enumerate(_train(fresh, own, recipe=recipe, steps=steps)):
+        for number, one in enumerate(_train(fresh, own, recipe=recipe, steps=STEPS if is_drawn else steps)):
             try:
                 pulls = pulls_of(one, mine)
             except BadValue:
+                if is_drawn:
+                    return Ranges()  # it does not run with other buffers
                 if not number:
                     raise
                 break  # its training diverged
@@ -257,6 +267,7 @@ def learn(model: nn.Module, own: Own, *, steps: Sequence[int] = STEPS) -> Ranges
         },
         used=least,
         kept=kept,
+        buffers=tuple(_kept_buffers(model)),
     )
 
 
@@ -409,11 +420,7 @@ def initialise_again(model: nn.Module, *, seed: int) -> tuple[nn.Module, tuple[s
                 reset()
                 continue
             own = dict(part.named_parameters(recurse=False))
-            kept = [
-                t
-                for key, t in part.named_buffers(recurse=False)
-                if t.is_floating_point() and key not in part._non_persistent_buffers_set
-            ]
+            kept = list(_sent_buffers(part).values())
             if own or kept:
                 helped.append(name or type(part).__name__)
             for key, p in own.items():
@@ -421,6 +428,35 @@ def initialise_again(model: nn.Module, *, seed: int) -> tuple[nn.Module, tuple[s
             for t in kept:
                 t.nan_to_num_(0, _BOUND, -_BOUND).clamp_(-_BOUND, _BOUND)
     return fresh, tuple(helped)
+
+
+def _sent_buffers(part: nn.Module) -> dict[str, Tensor]:
+    """Those of one module that a server sets."""
+    return {
+        key: t
+        for key, t in part.named_buffers(recurse=False)
+        if t.is_floating_point() and key not in part._non_persistent_buffers_set
+    }
+
+
+def _kept_buffers(model: nn.Module) -> dict[str, Tensor]:
+    """Sent buffers of modules that cannot initialise themselves, by name."""
+    return {
+        f"{name}.{key}".removeprefix("."): t
+        for name, part in model.named_modules()
+        if not callable(getattr(part, "reset_parameters", None))
+        for key, t in _sent_buffers(part).items()
+    }
+
+
+def _draw_buffers(model: nn.Module, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for name, t in _kept_buffers(model).items():
+        if t.ndim < 2:
+            t.copy_(_ordinary(name.rpartition(".")[2], t))
+        else:  # as large as it is, and without order
+            spread = t.std(unbiased=False).nan_to_num(0)
+            t.copy_(spread * torch.randn(t.shape, generator=generator).to(t))
 
 
 def _undo_parametrizations(model: nn.Module) -> None:
@@ -436,7 +472,7 @@ def _undo_parametrizations(model: nn.Module) -> None:
 
 def _ordinary(name: str, p: Tensor) -> Tensor:
     if p.ndim < 2:
-        scales = any(word in name for word in ("weight", "scale", "gamma"))
+        scales = any(word in name for word in ("weight", "scale", "gamma", "std", "var"))
         return torch.full_like(p, float(scales))
     return torch.randn_like(p) / math.sqrt(max(1, p[0].numel()))
 

@@ -10,8 +10,10 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
+from glasshouse.guard.pursuit.alone import depends_on_others, differs_in_evaluation
 from glasshouse.guard.pursuit.examples import Own, check_fit
 from glasshouse.guard.pursuit.honest import (
+    DRAWN,
     FEW,
     FRESH,
     LONGER,
@@ -123,9 +125,10 @@ def _measure(model: nn.Module, own: Own, mode: str, steps: tuple[int, ...]) -> R
     return learn(in_mode(model, mode), own, steps=steps)
 
 
-def modes_of(model: nn.Module) -> tuple[str, ...]:
-    """The modes in which ``model`` may behave differently; only training mode if it has none."""
+def modes_of(model: nn.Module, own: Own | None = None) -> tuple[str, ...]:
+    """The modes in which ``model`` behaves differently; only training mode if it has none."""
     two = any(isinstance(part, (_NormBase, _DropoutNd)) for part in model.modules())
+    two = two or (own is not None and differs_in_evaluation(model, own))
     return (TRAINING, EVALUATION) if two else (TRAINING,)
 
 
@@ -155,7 +158,7 @@ def inspect_in_modes(
         earlier: the last accepted model: both rounds' updates are judged as one, as examples may repeat.
         modes: in which clients use it; empty: all that differ.
     """
-    judged = [_inspect(model, own, honest, earlier, mode) for mode in modes or modes_of(model)]
+    judged = [_inspect(model, own, honest, earlier, mode) for mode in modes or modes_of(model, own)]
     order: dict[Verdict, int] = {"refused": 0, "not judged": 1, "passed": 2}
     return min(judged, key=lambda one: order[one.verdict])
 
@@ -175,6 +178,9 @@ def _inspect(
         ranges = ranges.widened(honest.known(mode, LONGER))
     findings = [_sentence(f, ranges.of(f.names), tried) for f in found if _exceeds(f, ranges.of(f.names))]
     findings += _few(one, pulls, own, ranges)
+    names = ", ".join(list(pulls.unseen)[:3])
+    few = pulls.seen < COVERED
+    reason = f"{names} could not be looked at: {next(iter(pulls.unseen.values()))}" if few else ""
     values = _values(found, ranges, pulls)
     if earlier is not None:
         both = look(stacked(pulls_of(in_mode(earlier, mode), tried), pulls), tried)
@@ -185,11 +191,16 @@ def _inspect(
                 pairs = honest.rounds(mode, models)
         findings += [_sentence(f, pairs, tried) for f in both if _exceeds(f, pairs)]
         values["rounds_excess"] = max((f.given.excess for f in both), default=0.0)
-    few = pulls.seen < COVERED
-    names = ", ".join(list(pulls.unseen)[:3])
+    if not findings and ranges.buffers:
+        # Values that nobody can draw anew may be a design: then nothing is said, for better or worse.
+        drawn = honest.known(mode, (DRAWN,))
+        doubtful = [f for f in found if drawn.tensors and _exceeds(f, drawn.of(f.names))]
+        reason = _kept_in_doubt(doubtful, ranges) if doubtful else ""
+    if not reason and depends_on_others(one, tried):
+        reason = "what it answers for one example depends on the others of a batch"
     return Judged(
         findings=tuple(findings),
-        reason=f"{names} could not be looked at: {next(iter(pulls.unseen.values()))}" if few else "",
+        reason=reason,
         coverage=pulls.coverage,
         unseen=pulls.unseen,
         values=values,
@@ -223,6 +234,14 @@ def _sentence(found: Found, honest: Range, own: Own) -> str:
     return (
         f"fixed combinations of rows of {where} would give away {seen} of {batch} of your examples{blurred} "
         f"beyond what single rows do ({direction}honest models: up to {usual})"
+    )
+
+
+def _kept_in_doubt(found: Sequence[Found], ranges: Ranges) -> str:
+    where = ", ".join(dict.fromkeys(name for one in found for name in one.names[:1]))
+    return (
+        f"what {where} gives away is usual only beside models with the same buffers "
+        f"({', '.join(ranges.buffers)}), which honest ones could not draw anew"
     )
 
 

@@ -238,9 +238,9 @@ def _goals_on(some: Own, *, balanced: bool) -> Callable[[nn.Module], Tensor]:
 
 def _read_alike(first: LayerTrace, other: LayerTrace) -> bool:
     """Whether two layers read the same numbers at the same positions."""
-    if other.is_flat or first.inputs.shape != other.inputs.shape or type(first.layer) is not type(other.layer):
+    geometry = ("__class__", "kernel_size", "stride", "padding", "dilation", "groups")
+    if other.is_flat or first.inputs.shape != other.inputs.shape:
         return False
-    geometry = ("kernel_size", "stride", "padding", "dilation", "groups")
     if any(getattr(first.layer, g, None) != getattr(other.layer, g, None) for g in geometry):
         return False
     return bool(torch.equal(first.inputs, other.inputs))
@@ -420,7 +420,8 @@ def _same_picture(first: Side, other: Side) -> Tensor | None:
         return None
     grams = []
     for side in (first, other):
-        assert side.directions is not None and side.reach is not None
+        assert side.directions is not None
+        assert side.reach is not None
         read = side.directions.double() * side.reach.double()[:, None]
         read = read - read.mean(0)
         grams.append(read @ read.T)

@@ -1,4 +1,4 @@
-"""Which axes of a tensor count rows: a server may take any of them, because an example's gradient has no order.
+"""Which axes of a tensor count rows: a server may take any of them.
 
 A tensor with no axis of rows is a single row: a scale, a bias, or a layer of one unit. Rows that are tensors
 of their own are combined like those of one matrix.

@@ -1,0 +1,171 @@
+"""Where a server may hide its rows: tensors, axes, coordinates, mixtures, buffers, batches and modes."""
+
+import pytest
+import torch
+from benchmarks.guard import hidden, kinds
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from glasshouse.guard.mitigate import mitigate
+from glasshouse.guard.preflight import Memory, preflight
+from glasshouse.guard.pursuit.alone import depends_on_others
+from glasshouse.guard.pursuit.examples import Own
+from glasshouse.guard.pursuit.honest import initialise_again, look
+from glasshouse.guard.pursuit.inspect import HonestRanges, inspect_in_modes, modes_of
+from glasshouse.guard.pursuit.pulls import groups_of, pulls_of
+from glasshouse.guard.pursuit.rows import as_rows, divisions, without_rows
+
+
+@pytest.fixture(scope="module")
+def dealt() -> kinds.Pictures:
+    """Digits as pictures of 3 x 16 x 16, which differ in every pixel."""
+    pixels, labels = load_digits(return_X_y=True)
+    small = torch.tensor(pixels / 16).float().reshape(-1, 1, 8, 8)
+    generator = torch.Generator().manual_seed(0)
+    wide = F.interpolate(small, size=16).repeat(1, 3, 1, 1)
+    noisy = wide + 0.2 * torch.rand(wide.shape, generator=generator)
+    return kinds.pictures(noisy, torch.tensor(labels), 0)
+
+
+def own_of(dealt: kinds.Pictures, count: int = 192) -> Own:
+    return Own(inputs=dealt.own[0][:count], targets=dealt.own[1][:count])
+
+
+class Classes(nn.Module):
+    """Digits' classes behind any layers."""
+
+    def __init__(self, *parts: nn.Module, size: int) -> None:
+        super().__init__()
+        self.parts, self.head = nn.Sequential(nn.Flatten(), *parts), nn.Linear(size, 10)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        out: Tensor = self.head(self.parts(inputs))
+        return out
+
+
+def most_added(model: nn.Module, own: Own) -> float:
+    """What combinations add at 30 dB in the worst group."""
+    return max(found.given.excess for found in look(groups_of(pulls_of(model, own).sides), own))
+
+
+@pytest.mark.parametrize(
+    "disguise",
+    [
+        "a layer for each row",
+        "a vector for each row",
+        "four axes",
+        "heads",
+        "transposed convolution",
+        "mirrored",
+        "shifted",
+        "own forward pass",
+        "behind a frozen layer",
+        "behind a buffer",
+    ],
+)
+def test_rows_are_found_wherever_they_are(disguise: str, dealt: kinds.Pictures) -> None:
+    case, own = hidden.HIDDEN[disguise](dealt.known, 0), own_of(dealt)
+    twin, _ = initialise_again(case.model, seed=5)
+    assert most_added(case.model, own) > most_added(twin, own) + 0.1
+
+
+@pytest.mark.parametrize("disguise", ["transposed convolution", "heads", "mirrored"])
+def test_what_is_read_in_a_disguise_is_named_and_closed(disguise: str, dealt: kinds.Pictures) -> None:
+    case = hidden.HIDDEN[disguise](dealt.known, 0)
+    (update,) = kinds.gradients([case.model], dealt.batch)
+    memory = Memory(others=(dealt.own[0][:64], dealt.own[1][:64]))
+    seen, clear = kinds.read(case, [update], dealt.batch[0])
+    found = preflight(update, case.model, *dealt.batch, kind="gradient", memory=memory)
+    named = {leak.example for leak in found.leaks}
+    assert clear.sum() >= 6
+    assert len(set(clear.nonzero()[:, 0].tolist()) - named) <= 1
+    closed = mitigate(update, case.model, dealt.batch, kind="gradient", memory=memory)
+    if closed.update is not None:
+        left, _ = kinds.read(case, [closed.update], dealt.batch[0])
+        assert left.sum() <= 0.2 * seen.sum()
+
+
+def test_divisions_leave_out_what_says_nothing() -> None:
+    assert divisions((7,), whole=False) == [()]
+    assert divisions((1, 7), whole=False) == [()]
+    assert divisions((4, 6), whole=False) == [(0,), (1,)]
+    assert divisions((4, 6), whole=True)[0] == ()
+    assert divisions((1, 1), whole=True) == []
+    assert (2,) in divisions((3, 16, 16), whole=False)
+    assert divisions((4, 3, 2), whole=False) == [(0,)]
+
+
+def test_rows_along_axes_are_those_of_the_tensor_written_out() -> None:
+    t = torch.arange(24.0).reshape(2, 3, 4)
+    rows = as_rows(t, (0, 2))
+    assert rows.shape == (8, 3)
+    assert rows[5].tolist() == [float(t[1, k, 1]) for k in range(3)]
+    left = without_rows(t, (0, 2), [5])
+    assert not left[1, :, 1].any()
+    assert int((left != t).sum()) == 3
+    assert as_rows(t, ()).shape == (1, 24)
+    assert not without_rows(t, (), [0]).any()
+
+
+def test_layers_that_do_what_they_say_are_looked_at_in_one_pass(dealt: kinds.Pictures) -> None:
+    own = own_of(dealt, 32)
+    plain = pulls_of(Classes(nn.Linear(768, 16), nn.ReLU(), size=16), own)
+    assert [side.name for side in plain.sides] == ["parts.1.weight", "head.weight"]
+    mixed = hidden.craft(hidden.OwnForward, dealt.known, 0, form="linear").model
+    sides = [side for side in pulls_of(mixed, own).sides if side.name == "wide.layer.weight"]
+    assert {side.axes for side in sides} == {(0,), (1,)}  # taken for a tensor that nothing is known of
+
+
+def test_models_whose_examples_meet_are_not_judged(dealt: kinds.Pictures) -> None:
+    own = own_of(dealt, 64)
+
+    class Ranked(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * torch.softmax(x, dim=0)
+
+    honest = {
+        "plain": nn.ReLU(),
+        "batch norm": nn.BatchNorm1d(16),
+        "dropout": nn.Dropout(),
+        "layer norm": nn.LayerNorm(16),
+    }
+    for name, part in honest.items():
+        assert not depends_on_others(Classes(nn.Linear(768, 16), part, size=16), own), name
+    model = Classes(nn.Linear(768, 16), Ranked(), size=16)
+    assert depends_on_others(model, own)
+    judged = inspect_in_modes(model, own, honest=HonestRanges.of(model, own))
+    assert judged.verdict == "not judged"
+    assert "depends on the others of a batch" in judged.summary
+
+
+def test_a_module_that_differs_in_evaluation_is_tried_in_both_modes(dealt: kinds.Pictures) -> None:
+    class Switch(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x if self.training else x.relu()
+
+    model = Classes(nn.Linear(768, 16), Switch(), size=16)
+    assert modes_of(model) == ("train",)
+    assert modes_of(model, own_of(dealt, 16)) == ("train", "eval")
+
+
+def test_a_design_in_buffers_is_not_judged_and_honest_buffers_pass(dealt: kinds.Pictures) -> None:
+    own = own_of(dealt)
+    case = hidden.HIDDEN["gates in buffers"](dealt.known, 0)
+    judged = inspect_in_modes(case.model, own, honest=HonestRanges.of(case.model, own))
+    assert judged.verdict == "not judged"
+    assert "the same buffers (wide.along, wide.limit)" in judged.reason
+
+    class Normalised(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mean", torch.full((768,), 0.5))
+            self.register_buffer("std", torch.full((768,), 0.3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = (x - self.mean) / self.std
+            return out
+
+    torch.manual_seed(0)
+    model = Classes(Normalised(), nn.Linear(768, 32), nn.ReLU(), size=32)
+    assert inspect_in_modes(model, own, honest=HonestRanges.of(model, own)).verdict == "passed"
