@@ -169,3 +169,32 @@ def test_a_design_in_buffers_is_not_judged_and_honest_buffers_pass(dealt: kinds.
     torch.manual_seed(0)
     model = Classes(Normalised(), nn.Linear(768, 32), nn.ReLU(), size=32)
     assert inspect_in_modes(model, own, honest=HonestRanges.of(model, own)).verdict == "passed"
+
+
+class Patches(nn.Module):
+    """Two layers on patches of a picture."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = nn.Conv2d(3, 6, 4, stride=4), nn.Conv2d(3, 8, 4, stride=4)
+        self.own, self.head = nn.Conv2d(6, 8, 2, groups=2), nn.Linear(16, 10)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        left, right = F.relu(self.left(inputs)), F.relu(self.right(inputs))
+        out: Tensor = self.head(torch.cat([self.own(left).mean((2, 3)), right.mean((2, 3))], dim=1))
+        return out
+
+
+def test_layers_on_the_same_patches_are_one_group(dealt: kinds.Pictures) -> None:
+    torch.manual_seed(0)
+    groups = groups_of(pulls_of(Patches(), own_of(dealt, 32)).sides)
+    assert ("left.weight", "right.weight") in [group.names for group in groups]
+    assert [group.names for group in groups].count(("own.weight",)) == 1  # 12 numbers say nothing alone
+
+
+def test_groups_of_a_convolution_that_read_the_same_are_combined(dealt: kinds.Pictures) -> None:
+    case = hidden.HIDDEN["convolution in groups"](dealt.known, 0)
+    pulls = pulls_of(case.model, own_of(dealt, 32))
+    (group,) = [g for g in groups_of(pulls.sides) if "wide.layer.weight" in g.names]
+    assert group.pulls.shape == (32, hidden.ROWS)
+    assert all(side.directions is not None for side in group.sides)

@@ -80,33 +80,31 @@ class LayerTrace:
         """The name of the layer's ``weight`` or ``bias`` in the model."""
         return f"{self.name}.{part}".removeprefix(".")
 
-    def projected(self, along: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """Pulls (B, m) along one direction of the inputs per example, and these unit directions, (B, n).
+    def projected(self, along: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Pulls (B, g, m) along one direction per example, and these unit directions, (B, g, n).
 
-        A unit that is evaluated once per example pulls along its input alone. Elsewhere the direction is the
-        one along which a fixed mixture of all units pulls, or ``along``, (B, n), that of a layer with the
-        same inputs. None: units have inputs of their own (groups).
+        There are g groups of m units with inputs of their own, mostly one. A unit that is evaluated once per
+        example pulls along its input alone. Elsewhere the direction is the one along which a fixed mixture of
+        all units pulls, or ``along``, (B, g, n), that of a layer with the same inputs.
         """
         if self.is_flat:
             lengths = torch.linalg.vector_norm(self.inputs, dim=1, keepdim=True, dtype=torch.double)
-            return self.pulls * lengths.to(self.pulls), F.normalize(self.inputs, dim=1, eps=_TINY)
+            along = F.normalize(self.inputs, dim=1, eps=_TINY)
+            return (self.pulls * lengths.to(self.pulls))[:, None], along[:, None]
         pulls, directions = [], []
         given = None if along is None else iter(torch.split(along, CHUNK))
         for seen, pulled in self._positions():
-            if given is not None:
-                known = next(given)
-                answers = torch.einsum("bgnp,bn->bgp", seen, known)
-                pulls.append(torch.einsum("bgmp,bgp->bgm", pulled, answers).flatten(1))
-                directions.append(known)
-                continue
             mixture = torch.randn(pulled.shape[1:3], generator=torch.Generator().manual_seed(0)).to(pulled)
             mixed = torch.einsum("bgmp,gm->bgp", pulled, mixture)
-            own = F.normalize(torch.einsum("bgnp,bgp->bgn", seen, mixed), dim=2, eps=_TINY)
+            own = (
+                next(given)
+                if given
+                else F.normalize(torch.einsum("bgnp,bgp->bgn", seen, mixed), dim=2, eps=_TINY)
+            )
             answers = torch.einsum("bgnp,bgn->bgp", seen, own)
-            pulls.append(torch.einsum("bgmp,bgp->bgm", pulled, answers).flatten(1))
-            directions.append(own[:, 0])
-        groups = self.layer.groups if isinstance(self.layer, nn.Conv1d | nn.Conv2d) else 1
-        return torch.cat(pulls), torch.cat(directions) if groups == 1 else None
+            pulls.append(torch.einsum("bgmp,bgp->bgm", pulled, answers))
+            directions.append(own)
+        return torch.cat(pulls), torch.cat(directions)
 
     @cached_property
     def sizes(self) -> Tensor:

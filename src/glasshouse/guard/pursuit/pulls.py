@@ -155,11 +155,15 @@ def pulls_of(model: nn.Module, own: Own, *, balanced: bool = True) -> Pulls:
     recorded = _record(model, own, trained, balanced=balanced)
     sides: list[Side] = []
     lengths: dict[str, Tensor] = {}
+    along: list[Tensor] = []
     for number, one in enumerate(recorded):
         twin = next((at for at in range(number) if _read_alike(recorded[at], one)), None)
-        side = _of_layer(one, None if twin is None else sides[twin].directions)
-        sides.append(side)
-        lengths[side.name] = torch.linalg.vector_norm(side.sizes, dim=1)
+        pulls, directions = one.projected(None if twin is None else along[twin])
+        along.append(directions)
+        own_sides = _of_layer(one, pulls, directions)
+        sides += own_sides
+        whole = torch.cat([side.sizes for side in own_sides], dim=1)
+        lengths[one.named("weight")] = torch.linalg.vector_norm(whole, dim=1)
         if one.named("bias") in trained:
             lengths[one.named("bias")] = torch.linalg.vector_norm(_summed(one.pulls, one), dim=1)
     others = [name for name in trained if name not in lengths]
@@ -260,16 +264,30 @@ def _behind_mixtures(model: nn.Module, own: Own, *, balanced: bool) -> list[Side
     ]
 
 
-def _of_layer(one: LayerTrace, along: Tensor | None = None) -> Side:
-    pulls, directions = one.projected(along)
-    return Side(
+def _of_layer(one: LayerTrace, pulls: Tensor, directions: Tensor) -> list[Side]:
+    """One side per group of units that read the same, where that is more than a few numbers."""
+    groups, units = pulls.shape[1:3]
+    whole = Side(
         name=one.named("weight"),
-        pulls=pulls.float(),
-        sizes=(pulls.abs() if one.is_flat else one.sizes).float(),
-        directions=directions,
-        numbers=torch.arange(pulls.shape[1]),
+        pulls=pulls.flatten(1).float(),
+        sizes=(pulls.flatten(1).abs() if one.is_flat else one.sizes).float(),
+        directions=directions[:, 0] if groups == 1 else None,
+        numbers=torch.arange(groups * units),
         reach=torch.linalg.vector_norm(one.inputs, dim=1) if one.is_flat else None,
     )
+    if groups == 1 or directions.shape[2] < _PICTURE:
+        return [whole]
+    places = torch.arange(groups * units).split(units)
+    return [
+        replace(
+            whole,
+            pulls=whole.pulls[:, p],
+            sizes=whole.sizes[:, p],
+            numbers=p,
+            directions=directions[:, number],
+        )
+        for number, p in enumerate(places)
+    ]
 
 
 def _summed(pulls: Tensor, one: LayerTrace) -> Tensor:
