@@ -198,3 +198,20 @@ def test_groups_of_a_convolution_that_read_the_same_are_combined(dealt: kinds.Pi
     (group,) = [g for g in groups_of(pulls.sides) if "wide.layer.weight" in g.names]
     assert group.pulls.shape == (32, hidden.ROWS)
     assert all(side.directions is not None for side in group.sides)
+
+
+def test_a_row_that_an_example_does_not_reach_hides_no_other_row(dealt: kinds.Pictures) -> None:
+    torch.manual_seed(0)
+    one_matrix, vectors = hidden.Net(hidden.Axes()), hidden.Net(hidden.Vectors())
+    with torch.no_grad():
+        rows = torch.randn(hidden.ROWS, hidden.SIZE) / hidden.SIZE**0.5
+        for model in (one_matrix, vectors):
+            model.wide.place(rows, torch.zeros(hidden.ROWS))
+            model.middle.load_state_dict(one_matrix.middle.state_dict())
+            model.head.load_state_dict(one_matrix.head.state_dict())
+    own = own_of(dealt, 32)
+    (plain,) = [s for s in pulls_of(one_matrix, own).sides if s.name == "wide.matrix" and s.axes == (3,)]
+    (group,) = [g for g in groups_of(pulls_of(vectors, own).sides) if "wide.parts.0" in g.names]
+    torch.testing.assert_close(group.pulls.abs(), plain.pulls.abs(), rtol=1e-3, atol=1e-5)
+    assert group.sides[0].directions is not None
+    assert group.sides[0].directions.any(1).all()

@@ -188,6 +188,7 @@ def groups_of(sides: Iterable[Side]) -> list[Group]:
         for group in parts:
             if (signs := _same_input(group[0], side)) is not None:
                 group.append(replace(side, pulls=side.pulls * signs[:, None]))
+                group[0] = _with_directions_of(group[0], side)
                 break
         else:
             parts.append([side])
@@ -421,12 +422,23 @@ def _same_input(first: Side, other: Side) -> Tensor | None:
     if first.columns < _NARROW:
         return None
     signs = (first.sketch * other.sketch).sum(1).sign()
+    signs = torch.where(signs == 0, 1.0, signs)  # where only one of them is reached
     both = first.sketch.any(1) & other.sketch.any(1)
     if not both.any():
         return None
     scale = float(first.sketch[both].abs().max())
     same = bool(((first.sketch - signs[:, None] * other.sketch)[both].abs() <= _SAME * scale).all())
     return signs if same else None
+
+
+def _with_directions_of(first: Side, other: Side) -> Side:
+    """The first side of a group, with ``other``'s directions for examples that do not reach its rows."""
+    assert first.directions is not None
+    assert other.directions is not None
+    lacks = ~first.directions.any(1) & other.directions.any(1)
+    if not lacks.any():
+        return first
+    return replace(first, directions=torch.where(lacks[:, None], other.directions, first.directions))
 
 
 def _same_picture(first: Side, other: Side) -> Tensor | None:
