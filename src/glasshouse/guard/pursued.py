@@ -145,7 +145,8 @@ class Pursued:
             return rows
         # What examples of the batch explain of it, noise included, is what the server translates.
         share = rows @ torch.linalg.pinv(side.directions[: self.count].double())
-        return (share * side.ratio[: self.count, 0].double()) @ mine
+        translated: Tensor = (share * side.ratio[: self.count, 0].double()) @ mine
+        return translated
 
     def _are_inputs(self, directions: Tensor) -> bool:
         """Whether the B examples pull along themselves, (B, n)."""

@@ -59,7 +59,7 @@ class LayerTrace:
             terms = terms.flatten(0, -2)
         else:
             answers = self.layer._conv_forward(self.inputs, along.repeat_interleave(groups, 0), None)
-            pulled = self.pulls.unflatten(1, (groups, -1))
+            pulled = self.pulls.reshape(len(self.pulls), groups, -1, *self.pulls.shape[2:])
             terms = (pulled * answers[:, :, None]).flatten(3).sum(3).flatten(1)
         found = self.gradient.flatten(1) @ along.flatten()
         bound = terms.abs().sum(0).amax() + found.abs().amax()

@@ -136,7 +136,7 @@ def _per_example(passed: Tensor, count: int) -> Tensor | None:
     if passed.ndim < 2 or len(passed) % count:
         return None
     if len(passed) != count:  # tokens side by side
-        passed = passed.unflatten(0, (count, -1)).sum(1)
+        passed = passed.reshape(count, -1, *passed.shape[1:]).sum(1)
     if passed.ndim == 4:
         passed = passed.sum((2, 3))
     elif passed.ndim > 2:

@@ -278,7 +278,7 @@ def _of_layer(one: LayerTrace, pulls: Tensor, directions: Tensor) -> list[Side]:
     )
     if groups == 1 or directions.shape[2] < _PICTURE:
         return [whole]
-    places = torch.arange(groups * units).split(units)
+    places = torch.split(torch.arange(groups * units), units)
     return [
         replace(
             whole,
