@@ -115,7 +115,7 @@ def test_the_first_leak_in_full():
     assert leak.setting == "without a defence; 10 clients, 20 rounds; each client's messages are seen"
     assert leak.text == (
         "The server, only reading what clients send, rebuilt private images with SSIM 0.62 (likeness; 1 is a "
-        "perfect copy). Guessing gets 0.21. Whose: 20 victims as a group; of none alone is it certain. "
+        "perfect copy). Guessing gets 0.21. Whose: 20 victims, judged together and not one by one. "
         "Use a defence that adds noise (noise 1, gaussian_noise std=1): it stopped this leak; accuracy is "
         "70\u00a0% instead of 91\u00a0%. Next, try a strength between noise 0.1 and noise 1."
     )
@@ -233,7 +233,7 @@ def test_an_unmeasured_cost_is_said():
 def test_single_victims_are_a_leak_where_the_average_is_none():
     (leak,) = first(finding(primary=True, gain=0.02, half=0.3, victims=specimen.VICTIMS))
     assert leak.title == "2 of 3 examples recognised from single updates"
-    assert leak.whose == "Whose: certain for 2 of 3 victims, each judged alone; the others as a group."
+    assert leak.whose == "Whose: certain for 2 of 3 victims, each judged alone."
 
 
 def test_hits_are_counted_where_examples_were():

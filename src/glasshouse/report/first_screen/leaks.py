@@ -244,10 +244,10 @@ def _what(r: Reading, threat: Threat | None) -> str:
 def _whose(r: Reading) -> str:
     """Whose data came out: a count of victims, or that it was not judged one by one."""
     if not r.reached:
-        return f"Whose: {r.sample} as a group; of none alone is it certain."
+        return f"Whose: {r.sample}, judged together and not one by one."
     if r.reached == len(r.victims) > 1:
         return f"Whose: certain for all {r.jury}, each judged alone."
-    return f"Whose: certain for {r.reached} of {r.jury}, each judged alone; the others as a group."
+    return f"Whose: certain for {r.reached} of {r.jury}, each judged alone."
 
 
 def _settings(r: Reading, readings: Readings, out: Set[int]) -> Iterator[Setting]:

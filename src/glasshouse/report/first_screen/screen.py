@@ -42,6 +42,7 @@ class Screen:
 
     Attributes:
         banner: what kind of run it is, in a word, and what follows from that.
+        headline: the answer, behind that word where nobody's secrets came out.
         sentence: the whole result.
         matrix: who attacks against what can come out.
         cards: the leaks, worst first.
@@ -50,6 +51,7 @@ class Screen:
     """
 
     banner: tuple[str, str]
+    headline: str
     sentence: str
     matrix: matrix.Matrix
     cards: tuple[Card, ...]
@@ -76,6 +78,7 @@ def screen(
     shown = bool(threats) and all(card.data_public for card in threats)
     return Screen(
         banner=("Demonstration.", DEMONSTRATION) if shown else ("Test.", TEST),
+        headline=f"Demonstration: {answer.text[0].lower()}{answer.text[1:]}" if shown else answer.text,
         sentence=sentence(found, table, len(readings.result.scenarios)) or answer.qualification,
         matrix=table,
         cards=tuple(leak_cards(readings, found, run, show_private=show_private)),
