@@ -1,12 +1,14 @@
 """Every page of docs/plugins is a package that pip installs and whose tests pass, also under another name."""
 
 import importlib
+import pkgutil
 import re
 from pathlib import Path
 
 import pytest
 from packages import glasshouse, pip_install, run_python
 
+import glasshouse.testing as glasshouse_testing
 from glasshouse import registry
 from glasshouse.cli.new import package_files
 
@@ -133,6 +135,13 @@ def test_the_index_has_every_group_every_page_and_contracts_that_are_shipped():
     assert len(named) == len(registry.GROUPS) - 3  # four kinds have none, attacks two
     for module, contract in named:
         assert hasattr(importlib.import_module(f"glasshouse.testing.{module}"), contract)
+
+
+def test_the_reference_shows_every_contract_that_is_shipped():
+    page = (ROOT / "docs" / "api" / "testing.md").read_text()
+    named = set(re.findall(r"^::: glasshouse\.testing\.(\w+)$", page, re.MULTILINE))
+    shipped = {m.name for m in pkgutil.iter_modules(glasshouse_testing.__path__)}
+    assert named == shipped - {"fixtures"}  # pytest finds those by itself
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
