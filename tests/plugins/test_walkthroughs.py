@@ -84,7 +84,7 @@ def test_the_hospitals_questions_get_an_answer(tmp_path, monkeypatch):
         "all": ["audit.seeds=[0]"],
         "hospitals": ["federation.rounds=2", "data.examples=40"],
         "small-practice": image,
-        "ci": image,
+        "ci": ["federation.clients=6", "audit.victims=6"],
     }
     codes = walk("hospital.md", tmp_path, shrink)
     audits = {line: code for line, code in codes.items() if "audit" in line}

@@ -162,13 +162,13 @@ def test_a_setting_that_costs_nothing_is_to_be_audited_harder():
 def test_silence_without_power_closes_nothing():
     rows = (finding(), finding(MORE, gain=0.0, half=0.02, verdict="no power", control=specimen.WEAK))
     (leak,) = first(*rows)
-    assert (
-        leak.action
-        == "The one defence tried (noise 1) is not shown to stop it. Until then, protect updates like data."
-    )
-    assert leak.advice == "Next, test noise 1 on more victims: that may do."
+    until = "Until then, protect what clients send like the data."
+    assert leak.action == f"The one defence tried (noise 1) is not shown to stop it. {until}"
+    assert leak.advice == "Next, test noise 1 on more examples."
     (leak,) = first(*rows, finding(MORE, attack="ggl", **SILENT))
-    assert leak.action.endswith("is not shown to stop it. Until then, protect updates like data.")
+    assert leak.action.endswith(
+        "is not shown to stop it. Until then, protect what clients send like the data."
+    )
 
 
 def test_an_attack_without_power_says_nothing_about_what_closed_another():
@@ -180,7 +180,7 @@ def test_an_attack_without_power_says_nothing_about_what_closed_another():
 def test_what_left_least_is_to_be_strengthened():
     (leak,) = first(finding(), finding(NOISE, gain=0.3), finding(MORE, gain=0.1))
     assert leak.action == "None of the 2 defences tried (noise 0.1 and noise 1) stopped it."
-    assert leak.advice == "Next, strengthen noise 1, which left least."
+    assert leak.advice == "Next, try a stronger noise 1: it let least through."
 
 
 def test_a_leak_under_a_defence_is_advised_on_that_defence():
@@ -192,7 +192,7 @@ def test_a_leak_under_a_defence_is_advised_on_that_defence():
         leak.action
         == "It came out despite clip 4, and the one other defence tried (noise 0.1) did not stop it."
     )
-    assert leak.advice == "Next, strengthen noise 0.1, which left least."
+    assert leak.advice == "Next, try a stronger noise 0.1: it let least through."
     (leak,) = first(
         finding(NOISE, gain=0.4, verdict="label leak"), finding(CLIP, gain=0.6, verdict="label leak")
     )
@@ -259,7 +259,7 @@ def test_no_setting_is_recommended_without_what_it_still_lets_out():
     assert leak.advice == "Next, strengthen noise 1: labels still came out there."
     clean = finding(CLIP, gain=0.05, half=0.2)
     leak = first(finding(), finding(MORE, gain=0.05, half=0.2), labels, clean)[0]
-    assert leak.advice == "Next, test clip 4 on more victims: that may do."
+    assert leak.advice == "Next, test clip 4 on more examples."
 
 
 def test_every_leaking_scenario_is_there_and_every_other_says_what_to_do(tmp_path):

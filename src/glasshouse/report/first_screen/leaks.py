@@ -20,7 +20,7 @@ NAMED: Final = 4
 SHORT: Final = 5
 """Side knowledge is spelled out if it has fewer words than this."""
 SOME_DEFENCE: Final = "limit each update's size and add noise"
-MEANWHILE: Final = "Until then, protect updates like data."
+MEANWHILE: Final = "Until then, protect what clients send like the data."
 """What holds while no defence is shown to be enough."""
 WHO: Final = {
     READS: "the server, only reading what clients send",
@@ -309,11 +309,11 @@ def _remedy(
             # What leaks something else in the table below is no remedy, whatever more victims would show.
             also = words.join_words(best.others)
             return outcome, f"Next, strengthen {best.name}: {also} still came out there."
-        return f"{outcome} {MEANWHILE}", f"Next, test {best.name} on more victims: that may do."
+        return f"{outcome} {MEANWHILE}", f"Next, test {best.name} on more examples."
     nearest = min(settings, key=lambda s: s.left)
     if r.finding.defenses and r.finding.gain <= nearest.left:
-        return outcome, f"Next, strengthen {r.protection}: the others left more."
-    return outcome, f"Next, strengthen {nearest.name}, which left least."
+        return outcome, f"Next, try a stronger {r.protection}: the others let more through."
+    return outcome, f"Next, try a stronger {nearest.name}: it let least through."
 
 
 def _closed(
