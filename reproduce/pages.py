@@ -73,6 +73,7 @@ PROLIN: tuple[Piece, ...] = (
     *rounds_of("prolin-estimator", 0, range(100, 103), 370),
     *rounds_of("prolin-estimator", 0, range(100, 103), 770, *AUTHORS, name="authors"),
     *rounds_of("prolin-estimator", 0, (102,), 500, *AUTHORS[1:], PULL, name="pull", estimated=True),
+    about(450, "prolin_oracle", "--out", "{out}/oracle", "--rounds", "100", "--seed", "103", "104", "105"),
     *rounds_of("prolin-membership", 0, range(6), 165),
     *rounds_of("prolin-membership", 1, range(6), 165),
     *rounds_of("prolin-membership", 1, range(6), 200, SHADOWS, name="lbfgs", estimated=True),

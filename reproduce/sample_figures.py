@@ -19,13 +19,15 @@ NUMBER = re.compile(r"\d")
 MEASURED = re.compile(r"[*+−-]*\.?\d")
 """How a measured cell begins."""
 SETTINGS = "n|m|b|k|attack|batch|seeds?|clients|width|iterations|restarts|rows|guesses"
-GIVEN = re.compile(rf"\b({SETTINGS}|asked|papers?|published|before)\b")
+GIVEN = re.compile(rf"\b({SETTINGS}|asked|known|papers?|published|before)\b")
 """In headings of settings, of others' figures, and of what older code had."""
 OTHERS = re.compile(r"\b(paper|notebook)\b")
 """In the first heading of tables that are others' throughout."""
+OF_A_PAPER = re.compile(r"(?<![`\w-])paper(?![\w-])")
+"""In the first cells of rows that are a paper's; rows named after one, as `paper-64`, are ours."""
 TABLE = re.compile(r"\]\(([a-z0-9-]+\.csv)\)")
 COMMAND = re.compile(
-    r"`((?:glasshouse (?:audit|guard)|make results|python -m (?:benchmarks|reproduce))[^`]*)`"
+    r"`((?:glasshouse (?:audit|guard)|make results|pytest -m slow|python -m (?:benchmarks|reproduce))[^`]*)`"
 )
 
 
@@ -72,7 +74,7 @@ def figures(page: Path) -> Iterator[Figure]:
 
 def cells_of(header: list[str], cells: list[str], *, place: str, command: str) -> Iterator[Figure]:
     """The measured cells of one row."""
-    if OTHERS.search(header[0].lower()):
+    if OTHERS.search(header[0].lower()) or any(OF_A_PAPER.search(cell) for cell in cells[:2]):
         return
     words = ", ".join(c for c in cells[:2] if not NUMBER.match(c)) or cells[0]
     for heading, cell in list(zip(header, cells, strict=False))[1:]:
