@@ -193,6 +193,26 @@ def test_of_fifty_brighter_victims_nobody_is_named(random):
     assert named_in <= 1
 
 
+def test_two_kinds_of_private_examples_are_not_named_by_the_mean_of_all(random):
+    """Dark and bright ones, of whom an image between both knows nothing."""
+    one = bench(20, random)
+    both = [textured(10, random, around=around, spread=0.05) for around in (0.3, 0.7)]
+    one.private = batch(torch.cat(both))
+    one.claims = one.auxiliary.inputs.mean(0).expand(20, *SHAPE)
+    assert not any(named(one.finding()))
+
+
+def test_a_tenth_that_comes_out_under_heavy_tailed_noise_is_never_no_leak_found(random):
+    one = bench(40, random)
+    claims = guesses(one, random)
+    noise = torch.from_numpy(random.standard_cauchy((4, *SHAPE))).float()
+    claims[:4] = (one.private.inputs[:4] + 0.01 * noise).clamp(0, 1)
+    one.claims = claims
+    finding = one.finding()
+    assert finding.verdict != "no leak found"
+    assert not any(named(finding)[4:])
+
+
 # Near-duplicates, labels, distractors ---------------------------------------------------------------
 
 
@@ -253,3 +273,36 @@ def test_what_was_rebuilt_leaks(n, random):
     one = bench(n, random, metrics=("psnr", "identification"))
     one.claims = (one.private.inputs + 0.05 * torch.randn(one.private.inputs.shape)).clamp(0, 1)
     assert {finding.verdict for finding in one.findings().values()} == {"leaks"}
+
+
+def test_near_duplicates_in_threes_and_in_the_held_out_data_hide_no_leak(random):
+    one = bench(9, random)
+    threes = one.private.inputs[:3].repeat_interleave(3, 0)
+    one.private = batch((threes + 1e-3 * torch.randn(threes.shape)).clamp(0, 1))
+    one.claims = one.private.inputs
+    assert one.finding().verdict == "leaks"
+    other = bench(8, random)
+    heldout = other.heldout.inputs.clone()
+    heldout[:8] = (other.private.inputs + 1e-3 * torch.randn(8, *SHAPE)).clamp(0, 1)
+    other.heldout = batch(heldout)
+    other.claims = (other.private.inputs + 0.02 * torch.randn(8, *SHAPE)).clamp(0, 1)
+    assert other.finding().verdict == "leaks"
+
+
+@pytest.mark.parametrize("darker", [1.0, 0.9])
+def test_a_public_example_of_a_label_that_was_read_is_no_rebuilt_one(darker, random):
+    """Not the mean of the class but one of its members, of private data that may be darker."""
+    one = bench(20, random)
+    centres = torch.from_numpy(random.random((4, *SHAPE))).float()
+
+    def of(count: int) -> object:
+        labels = torch.arange(count) % 4
+        return batch((centres[labels] + 0.1 * torch.randn(count, *SHAPE)).clamp(0, 1), labels)
+
+    one.private, one.heldout, one.auxiliary = of(20), of(800), of(120)
+    one.private = batch(darker * one.private.inputs, one.private.labels)
+    # The auxiliary labels go round as the private ones do.
+    one.claims = one.auxiliary.inputs[:20]
+    finding = one.finding()
+    assert finding.verdict in ("label leak", "not shown")
+    assert not any(named(finding))
