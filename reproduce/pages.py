@@ -201,6 +201,7 @@ PLI: tuple[Piece, ...] = (
 
 
 AS_PRESET = ("--generator", "preset", "--trials", "4", "--evaluations", "1500")
+IN_GROUPS = ("--groups", "10", "--trials", "4", "--people", "2")
 SCORED = ("quickstart", "digits-inversion", "faces-64", "ggl")
 AGAIN = ("benchmarks.guard", "forecast", "--seeds", "2", "--updates")
 ON_GPU = ("--device", "cuda", "--out", "{out}")
@@ -270,6 +271,7 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         about(1900, "ggl_networks", "--out", "{out}/preset", "--people", "4", *AS_PRESET),
         about(420, "ggl_networks", "--out", "{out}/four", "--defences", "none", "--trials", "4"),
         about(260, "ggl_networks", "--out", "{out}/one", "--defences", "none"),
+        about(110, "ggl_networks", "--out", "{out}/groups", "--defences", "none", *IN_GROUPS),
         Piece(("audit", "ggl"), 650),
         Piece(("audit", "ggl-strengths"), 710),
         Piece(("audit", "ggl-lfw"), 7500, estimated=True),
