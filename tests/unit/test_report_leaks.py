@@ -304,5 +304,5 @@ def test_a_scenario_in_which_nothing_is_shown_says_how_far_it_came_and_what_woul
     row = finding(gain=0.05, half=0.2, verdict="not shown", remedy="more victims or seeds", primary=True)
     page = html.unescape(render(described(row, threats=(CARD,)), tmp_path))
     assert "Neither a leak nor its absence is shown in 1 measurement." in page
-    assert "No leak is shown, nor its absence. Inverting Gradients reached SSIM 0.26 " in page
-    assert "over 20 victims, where guessing gets 0.21. Next: more victims or seeds." in page
+    assert "No leak is shown, nor its absence. Inverting Gradients: SSIM 0.26 " in page
+    assert "over 20 victims; guessing gets 0.21. Next: more victims or seeds." in page

@@ -63,6 +63,7 @@ class Needs:
         one_label: every example has one of K classes (``Task.one_label``).
         repeats: it repeats the clients' training, and has no power where a capture shows other terms.
         twice: it differentiates the gradient of the network again.
+        targets: the federation says which classes are private (``data.domains.targets``).
     """
 
     sees: frozenset[Sees]
@@ -78,6 +79,7 @@ class Needs:
     one_label: bool = False
     repeats: bool = False
     twice: bool = False
+    targets: bool = False
 
 
 @final

@@ -81,6 +81,7 @@ class ClassInversion:
         scope="run",
         optimizers=LINEAR - {"weight_decay"},
         protocols=frozenset({"fedavg"}),
+        targets=True,
     )
 
     search: Descent = field(

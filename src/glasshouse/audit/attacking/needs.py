@@ -46,6 +46,7 @@ def find_refusal(attack: Attack, name: str, threat: Threat, grants: Grants, term
         threat=threat,
         granted=grants.names(),
         protocol=terms.protocol,
+        targets=terms.targets,
         stepping=stepping_of(terms.sends, terms.optimizer, terms.training),
     )
     if refusal is None:
@@ -120,6 +121,7 @@ def foresee_refusal(scenario: Scenario, attack: Plugin) -> Refusal | None:
         threat=threat_of(scenario),
         granted=promised_grants(scenario),
         protocol=scenario.federation.protocol,
+        targets=scenario.data.domains.targets,
         stepping=stepping_of(
             scenario.federation.kind, scenario.federation.optimizer, scenario.federation.local
         ),
@@ -143,6 +145,7 @@ def first_unmet_need(
     threat: Threat,
     granted: Collection[str],
     protocol: str,
+    targets: int,
     stepping: Collection[str],
 ) -> Refusal | None:
     """The first requirement of an attack that is not met; None: all are met."""
@@ -153,6 +156,13 @@ def first_unmet_need(
             needs=f"protocol {' or '.join(sorted(needs.protocols))}",
             got=protocol,
             fix="choose an attack on this protocol: glasshouse list attacks",
+        )
+    if needs.targets and not targets:
+        return Refusal(
+            subject=subject,
+            needs="classes that the federation names as private",
+            got="data.domains.targets = 0",
+            fix="set data.domains, or choose another attack: glasshouse list attacks",
         )
     stepping = {*stepping, *(("control",) if traits.controls else ())}
     if ignored := sorted(stepping - needs.optimizers):

@@ -165,9 +165,11 @@ def _quiet(story: Story, top: Reading | None) -> str:
     if story.kind == "not shown":
         span = top.interval.strip("[]").replace(", ", " to ")
         text = (
-            f"{text} {top.attack} reached {top.card.label} {top.value} ({span}) "
-            f"over {top.sample}, where {top.guesser} gets {top.baseline}."
+            f"{text} {top.attack}: {top.card.label} {top.value} ({span}) over {top.sample}; "
+            f"{top.guesser} gets {top.baseline}."
         )
+        if top.finding.gain < 0:
+            text = f"{text} Doing worse than that is no proof: another attack may do better."
     return f"{text} Next: {top.finding.remedy or 'more victims, and more effort of the attack'}."
 
 
