@@ -25,6 +25,7 @@ from glasshouse.metrics.statistics.exchange import ExchangeTest, merge_alike, pe
 from glasshouse.metrics.statistics.interval import Interval
 from glasshouse.metrics.statistics.pairing import compare_with_others
 from glasshouse.metrics.statistics.permutation import GuessTest, exchange_truth
+from glasshouse.metrics.statistics.strangers import strangers_p
 from glasshouse.results.records import Exchange
 from glasshouse.rng import Rng
 
@@ -106,6 +107,27 @@ def within_labels(tables: Sequence[Table | None], rng: Rng) -> bool | None:
     matches = scipy.linalg.block_diag(*(t.updates() for t in single))
     test = permutation_test(matches, strata, rng=rng.child("within labels"))
     return None if test is None else test.low > 0
+
+
+def mixed_up_p(tables: Sequence[Table | None], rng: Rng) -> float:
+    """The p-value of "claims know nobody, not even others than their own"; 1 where it cannot be tested."""
+    tested = [t for t in tables if t is not None and t.heldout.shape[1] and len(t.matches) > 1]
+    found = []
+    for number, table in enumerate(tested):
+        about = table.claim_of[None] == np.arange(len(table.matches))[:, None]  # (k, n)
+        beside = table.alike[:, None] == table.alike[None]  # (n, n)
+        own = about.astype(np.float64) @ beside.astype(np.float64) > 0
+        found.append(
+            strangers_p(
+                table.matches,
+                table.heldout,
+                own,
+                table.strata,
+                table.heldout_strata,
+                rng=rng.child(f"strangers/{number}"),
+            )
+        )
+    return min(1.0, len(found) * min(found)) if found else 1.0
 
 
 def groups_of(tables: Sequence[Table | None]) -> int | None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from glasshouse import registry
 from glasshouse.attacks.base import Reconstruction, Representations
-from glasshouse.audit.scoring.exchange import exchange, groups_of, within_labels
+from glasshouse.audit.scoring.exchange import exchange, groups_of, mixed_up_p, within_labels
 from glasshouse.audit.scoring.gains import (
     gain_of,
     gain_with_unseen,
@@ -123,7 +123,7 @@ def finding_of(cell: Cell, attack: Plugin, measured: Measurement, runs: Sequence
         control=control, contradicted=bound is not None and bound.contradicted,
         certificate=certificate_of(searches), share=share, why_no_share=measured.why_no_victims,
         power=measured.power, alike=measured.alike, groups=groups_of(measured.tables),
-        claimed=bool(scored.claimed or scored.clients),
+        claimed=bool(scored.claimed or scored.clients), mixed_up_p=mixed_up_p(measured.tables, stream),
     )  # fmt: skip
     decision = decide(evidence)
     finding = Finding(

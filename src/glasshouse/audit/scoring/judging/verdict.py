@@ -12,7 +12,7 @@ from typing import Final, final
 from glasshouse.metrics.base import Metric
 from glasshouse.metrics.statistics.interval import Interval
 from glasshouse.results.cards import MetricCard
-from glasshouse.results.judgement import ALPHA
+from glasshouse.results.judgement import ALPHA, ONE_SIDE
 from glasshouse.results.records import Control, Finding, Power, Rung, Share, Verdict
 from glasshouse.results.strength import Certificate
 
@@ -55,6 +55,7 @@ class Evidence:
         alike: share of the victims with a near-duplicate among the others.
         groups: how many victims can be told apart; None: unknown.
         claimed: something was claimed of at least one victim.
+        mixed_up_p: p-value of claims knowing nobody, not even other victims than their own.
     """
 
     metric: Metric
@@ -71,6 +72,7 @@ class Evidence:
     alike: float = 0.0
     groups: int | None = None
     claimed: bool = True
+    mixed_up_p: float = 1.0
 
 
 @final
@@ -157,6 +159,8 @@ def _missing(evidence: Evidence) -> Iterator[tuple[str, str]]:
     if evidence.share is not None and evidence.share.out:
         out = f"{evidence.share.out} of {evidence.share.n}"
         yield f"the mean shows no leak, but {out} victims came out", "a look at the single victims"
+    if evidence.mixed_up_p <= ONE_SIDE:
+        yield "its claims fit other victims than their own", "an attack that does not mix up its victims"
     gains = [evidence.gain] if evidence.exchange is None else [evidence.gain, evidence.exchange]
     if min(gain.high for gain in gains) > small_gain(evidence.metric, evidence.null):
         yield BEYOND_SMALL, "more victims or seeds"
