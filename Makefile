@@ -92,7 +92,7 @@ vulnerable: | .venv/bin/python
 release:
 	test -n "$(VERSION)"
 	sed -i.old 's/^__version__ = .*/__version__ = "$(VERSION)"/' src/glasshouse/__init__.py
-	sed -i.old 's/^version: .*/version: $(VERSION)/' CITATION.cff
+	sed -i.old "s/^version: .*/version: $(VERSION)/; s/^date-released: .*/date-released: $$(date +%F)/" CITATION.cff
 	sed -i.old "s/^## .* (unreleased)$$/## $(VERSION) ($$(date +%F))/" CHANGELOG.md
 	rm -f src/glasshouse/__init__.py.old CITATION.cff.old CHANGELOG.md.old
 

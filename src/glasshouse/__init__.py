@@ -10,7 +10,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, Final, final
 
-__version__ = "0.2.0"
+__version__ = "1.0.0"
 
 PUBLIC: Final = {
     "GlasshouseError": "glasshouse.errors",
