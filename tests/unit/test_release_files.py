@@ -118,10 +118,14 @@ def test_one_command_writes_the_version_wherever_it_stands(tmp_path):
     for name in files:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text((ROOT / name).read_text())
+    changes = tmp_path / "CHANGELOG.md"  # after a release, the next change begins a section
+    if "(unreleased)" not in changes.read_text():
+        changes.write_text(changes.read_text().replace("\n## ", "\n## 9.8 (unreleased)\n\n- This.\n\n## ", 1))
     subprocess.run(["make", "--silent", "release", "VERSION=9.8.7"], cwd=tmp_path, check=True)
     texts = {name: (tmp_path / name).read_text() for name in files}
     assert '__version__ = "9.8.7"' in texts["src/glasshouse/__init__.py"]
     assert "\nversion: 9.8.7\n" in texts["CITATION.cff"]
+    assert re.search(r"^date-released: \d{4}-\d\d-\d\d$", texts["CITATION.cff"], re.MULTILINE)
     assert re.search(r"^## 9\.8\.7 \(\d{4}-\d\d-\d\d\)$", texts["CHANGELOG.md"], re.MULTILINE)
     assert {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()} == set(files)
     assert f"\nversion: {glasshouse.__version__}\n" in (ROOT / "CITATION.cff").read_text()
