@@ -11,6 +11,8 @@ import pytest
 from packages import glasshouse, register, run_python
 from sklearn.datasets import load_digits
 
+SLOW = pytest.mark.slow  # whole audits, each command in a process of its own
+
 PAGES = Path(__file__).parents[2] / "docs" / "walkthroughs"
 FILE = re.compile(r"^\*\*`([\w./-]+)`\*\*\n\n```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHELL = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -43,6 +45,19 @@ def walk(page, place, shrink):
     return codes
 
 
+def put_digits_for_scans(tmp_path, monkeypatch):
+    """Digits, below 5 or not, in the place of chest X-rays."""
+    raw = load_digits()
+    images = np.round(np.kron(raw.images, np.ones((1, 4, 4)))[:, 2:30, 2:30] * (255 / 16)).astype(np.uint8)
+    labels = (raw.target >= 5).astype(int)
+    parts = {"train": slice(0, 1300), "test": slice(1300, None)}
+    arrays = {f"{split}_images": images[part] for split, part in parts.items()}
+    arrays |= {f"{split}_labels": labels[part] for split, part in parts.items()}
+    np.savez(tmp_path / "chest_xray_28.npz", **arrays)
+    monkeypatch.setenv("GLASSHOUSE_DATA", str(tmp_path))
+
+
+@SLOW
 def test_the_researchers_new_attack_gets_its_table(tmp_path):
     shrink = {"all": ["audit.seeds=[0]", "federation.clients=6", "audit.victims=6", "axes={}"]}
     codes = walk("researcher.md", tmp_path, shrink)
@@ -53,6 +68,7 @@ def test_the_researchers_new_attack_gets_its_table(tmp_path):
     assert any("loudest" in path.read_text() for path in (tmp_path / "tables").glob("*.tex"))
 
 
+@SLOW
 def test_ten_clients_give_their_sentences_away(tmp_path):
     """A GPT-2 of three layers of width 192 in the place of the whole one."""
     pytest.importorskip("peft", reason="the extra 'text'")
@@ -69,16 +85,10 @@ def test_ten_clients_give_their_sentences_away(tmp_path):
     assert verdicts <= {"not shown", "no power"}, "of two clients nothing can be shown, nor denied"
 
 
+@SLOW
 def test_the_hospitals_questions_get_an_answer(tmp_path, monkeypatch):
     """Digits, below 5 or not, in the place of chest X-rays."""
-    raw = load_digits()
-    images = np.round(np.kron(raw.images, np.ones((1, 4, 4)))[:, 2:30, 2:30] * (255 / 16)).astype(np.uint8)
-    labels = (raw.target >= 5).astype(int)
-    parts = {"train": slice(0, 1300), "test": slice(1300, None)}
-    arrays = {f"{split}_images": images[part] for split, part in parts.items()}
-    arrays |= {f"{split}_labels": labels[part] for split, part in parts.items()}
-    np.savez(tmp_path / "chest_xray_28.npz", **arrays)
-    monkeypatch.setenv("GLASSHOUSE_DATA", str(tmp_path))
+    put_digits_for_scans(tmp_path, monkeypatch)
     image = ["attacks.inverting_gradients.search.iterations=20", "audit.controls=false"]
     shrink = {
         "all": ["audit.seeds=[0]"],
@@ -94,6 +104,7 @@ def test_the_hospitals_questions_get_an_answer(tmp_path, monkeypatch):
     assert audits["glasshouse audit ci.toml --out runs/ci"] in (1, 3), "a handful of victims shows no limit"
 
 
+@SLOW
 def test_five_hospitals_read_each_others_trees(tmp_path):
     pytest.importorskip("xgboost", reason="the extra 'trees'")
     small = ["federation.clients=3", "data.examples=30", "federation.batch_size=30", "audit.controls=false"]
@@ -104,3 +115,20 @@ def test_five_hospitals_read_each_others_trees(tmp_path):
     result = json.loads((tmp_path / "runs/five/result.json").read_text())
     assert {one["attack"] for one in result["proofs"]} == {"leaf_algebra", "cut_values", "joint_cells"}
     assert not any(one["wrong"] for one in result["proofs"])
+
+
+@pytest.mark.parametrize("page", [page.name for page in sorted(PAGES.glob("*.md"))])
+def test_the_scenarios_of_a_walk_through_are_valid(page, tmp_path, monkeypatch):
+    """As they stand on the page, but for data and pretrained weights that are not at hand."""
+    text = (PAGES / page).read_text()
+    for name, content in FILE.findall(text):
+        (tmp_path / name).write_text(content)
+    if (tmp_path / "pyproject.toml").exists():
+        project = tomllib.loads((tmp_path / "pyproject.toml").read_text())["project"]
+        register(tmp_path, project["name"], project["version"], project["entry-points"])
+    put_digits_for_scans(tmp_path, monkeypatch)
+    scenarios = [path.name for path in tmp_path.glob("*.toml") if "[federation]" in path.read_text()]
+    for name in scenarios:
+        done = glasshouse(tmp_path, "check", name)
+        assert done.returncode == 0, f"{name}: {done.stdout}{done.stderr}"
+    assert scenarios or page == "trees.md", "nothing was checked"

@@ -54,11 +54,9 @@ def strangers_p(
     best = shuffled[scores[:, shuffled].argmax(1)]
     every = np.concatenate([strata, heldout_strata])
     private = np.arange(len(every)) < len(strata)
-    count, as_large = int(private[best].sum()), 0
-    for _ in range(ORDERS):
-        part = private.copy()
-        for label in np.unique(every):
-            among = np.flatnonzero(every == label)
-            part[among] = random.permutation(part[among])
-        as_large += int(part[best].sum()) >= count
-    return (1 + as_large) / (1 + ORDERS)
+    parts = np.tile(private, (ORDERS, 1))
+    for label in np.unique(every):
+        among = np.flatnonzero(every == label)
+        parts[:, among] = random.permuted(parts[:, among], axis=1)
+    as_large = parts[:, best].sum(1) >= private[best].sum()
+    return float((1 + as_large.sum()) / (1 + ORDERS))
