@@ -17,11 +17,8 @@ DEMONSTRATION = (
     "and says nothing about your own data until you audit them."
 )
 
-TEST = (
-    "This is no theft. The auditor attacked what clients send, on data that it may look at, and nobody else "
-    "got anything by it. It shows what an attacker could get."
-)
-GLOSSED = {matrix.LABELS: "labels (the answers, such as a diagnosis)"}
+TEST = "A test, no theft: the auditor attacked what clients send, on data that it may look at."
+GLOSSED = {matrix.LABELS: "labels (such as a diagnosis)"}
 """Kinds of private data whose name says too little in a sentence."""
 
 
@@ -41,7 +38,8 @@ class Screen:
     """What the first screen shows.
 
     Attributes:
-        banner: what kind of run it is, in a word, and what follows from that.
+        banner: that the data are for demonstration; empty where any are not.
+        note: otherwise: what kind of run it is.
         headline: the answer, behind that word where nobody's secrets came out.
         sentence: the whole result.
         matrix: who attacks against what can come out.
@@ -50,7 +48,8 @@ class Screen:
         glossary: (term, explanation).
     """
 
-    banner: tuple[str, str]
+    banner: str
+    note: str
     headline: str
     sentence: str
     matrix: matrix.Matrix
@@ -77,7 +76,8 @@ def screen(
     threats = readings.result.threats
     shown = bool(threats) and all(card.data_public for card in threats)
     return Screen(
-        banner=("Demonstration.", DEMONSTRATION) if shown else ("Test.", TEST),
+        banner=DEMONSTRATION if shown else "",
+        note="" if shown else TEST,
         headline=f"Demonstration: {answer.text[0].lower()}{answer.text[1:]}" if shown else answer.text,
         sentence=sentence(found, table, len(readings.result.scenarios)) or answer.qualification,
         matrix=table,
