@@ -230,7 +230,7 @@ class Behind(Disguise):
 
     @property
     def mixture(self) -> Tensor:
-        return self.after.weight if self.kind == "frozen" else self.after
+        return self.after.weight if isinstance(self.after, nn.Linear) else self.after
 
     def place(self, rows: Tensor, offsets: Tensor) -> None:
         self.mixture.copy_(_mixture())

@@ -4,11 +4,13 @@ import pytest
 import torch
 
 from glasshouse.attacks.inversion.class_inversion import ClassInversion, classes_of_clients
+from glasshouse.audit.attacking.needs import foresee_refusal
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.federation.setting import Setting
 from glasshouse.models import build as models
 from glasshouse.registry import create, load
 from glasshouse.rng import Rng
+from glasshouse.scenario.load import from_dict
 from glasshouse.testing.toys import SHAPE, Recorder
 from glasshouse.transcript.cut import cut
 from glasshouse.transcript.grants import Grants
@@ -67,6 +69,17 @@ def test_without_named_private_classes_it_refuses():
     records, _ = federation(targets=0)
     with pytest.raises(Inapplicable, match="private classes"):
         ClassInversion().run(records, rng=Rng.root(0))
+
+
+def test_that_no_class_is_named_is_foreseen():
+    """So that nobody, and no automatic choice, runs it where it must refuse."""
+    attacks = {"federation": {"protocol": "fedavg"}, "attacks": [{"name": "class_inversion"}]}
+    domains = {"targets": 2, "shifts": [{"name": "box_blur"}]}
+    named = {"source": "digits", "private_classes": [0, 1], "domains": domains}
+    for data, refused in (({}, True), (named, False)):
+        scenario = from_dict({"name": "classes", "data": data, **attacks})
+        refusal = foresee_refusal(scenario, scenario.attacks[0])
+        assert (refusal is not None and "names as private" in refusal.needs) == refused
 
 
 def test_restarts_are_refused():

@@ -233,7 +233,7 @@ def test_an_unmeasured_cost_is_said():
 def test_single_victims_are_a_leak_where_the_average_is_none():
     (leak,) = first(finding(primary=True, gain=0.02, half=0.3, victims=specimen.VICTIMS))
     assert leak.title == "2 of 3 examples recognised from single updates"
-    assert leak.whose == "Whose: certain for 2 of 3 victims, each judged alone."
+    assert leak.whose == "Whose: shown for 2 of 3 victims, each judged alone."
 
 
 def test_hits_are_counted_where_examples_were():

@@ -112,12 +112,12 @@ def within_labels(tables: Sequence[Table | None], rng: Rng) -> bool | None:
 def mixed_up_p(tables: Sequence[Table | None], rng: Rng) -> float:
     """The p-value of "claims know nobody, not even others than their own"; 1 where it cannot be tested."""
     tested = [t for t in tables if t is not None and t.heldout.shape[1] and len(t.matches) > 1]
-    found = []
+    p_values: list[float] = []
     for number, table in enumerate(tested):
         about = table.claim_of[None] == np.arange(len(table.matches))[:, None]  # (k, n)
         beside = table.alike[:, None] == table.alike[None]  # (n, n)
         own = about.astype(np.float64) @ beside.astype(np.float64) > 0
-        found.append(
+        p_values.append(
             strangers_p(
                 table.matches,
                 table.heldout,
@@ -127,7 +127,7 @@ def mixed_up_p(tables: Sequence[Table | None], rng: Rng) -> float:
                 rng=rng.child(f"strangers/{number}"),
             )
         )
-    return min(1.0, len(found) * min(found)) if found else 1.0
+    return min(1.0, len(p_values) * min(p_values)) if p_values else 1.0
 
 
 def groups_of(tables: Sequence[Table | None]) -> int | None:

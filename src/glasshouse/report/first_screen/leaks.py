@@ -248,8 +248,8 @@ def _whose(r: Reading) -> str:
     if not r.reached:
         return f"Whose: {r.sample}, judged together and not one by one."
     if r.reached == len(r.victims) > 1:
-        return f"Whose: certain for all {r.jury}, each judged alone."
-    return f"Whose: certain for {r.reached} of {r.jury}, each judged alone."
+        return f"Whose: shown for all {r.jury}, each judged alone."
+    return f"Whose: shown for {r.reached} of {r.jury}, each judged alone."
 
 
 def _settings(r: Reading, readings: Readings, out: Set[int]) -> Iterator[Setting]:

@@ -31,7 +31,10 @@ STATES: Final[tuple[State, ...]] = ("came out", "not shown", "no leak found", "a
 LEGEND: Final[Mapping[State, tuple[str, str]]] = {
     "came out": ("Came out", "in the worst set-up that was tried."),
     "at most": ("At most x %", "of such victims, by these attacks."),
-    "no leak found": ("No leak found", "these attacks got nothing, and known leaks would have been found."),
+    "no leak found": (
+        "No leak found",
+        "the gain of these attacks is negligible; known leaks were found.",
+    ),
     "not shown": ("Not shown", "it was tried, and neither a leak nor its absence could be shown."),
     "not tested": ("Not tested", "nobody looked, so nothing is known."),
 }

@@ -73,12 +73,12 @@ def screen(
     found = leaks.leaks(readings)
     quiet, defences = leaks.quiet(stories, found, readings), leaks.explain(readings, found)
     table = matrix.matrix(readings)
-    threats = readings.result.threats
-    shown = bool(threats) and all(card.data_public for card in threats)
+    threats, text = readings.result.threats, answer.text
+    is_demonstration = bool(threats) and all(card.data_public for card in threats)
     return Screen(
-        banner=DEMONSTRATION if shown else "",
-        note="" if shown else TEST,
-        headline=f"Demonstration: {answer.text[0].lower()}{answer.text[1:]}" if shown else answer.text,
+        banner=DEMONSTRATION if is_demonstration else "",
+        note="" if is_demonstration else TEST,
+        headline=f"Demonstration: {text[0].lower()}{text[1:]}" if is_demonstration else text,
         sentence=sentence(found, table, len(readings.result.scenarios)) or answer.qualification,
         matrix=table,
         cards=tuple(leak_cards(readings, found, run, show_private=show_private)),
