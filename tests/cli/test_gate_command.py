@@ -10,7 +10,8 @@ import pytest
 
 import glasshouse
 from glasshouse.cli.main import main
-from glasshouse.gate.desk import Desk, Payload
+from glasshouse.gate.bench import Payload
+from glasshouse.gate.desk import Desk
 from glasshouse.gate.log import Log
 from glasshouse.gate.message import Origin, Outgoing
 from glasshouse.gate.policy import read_policy

@@ -14,7 +14,7 @@ from glasshouse.gate.judge import judge
 from glasshouse.gate.ledger import Ledger
 from glasshouse.gate.message import Origin, Outgoing
 from glasshouse.gate.policy import parse_policy
-from glasshouse.gate.preflight.site import DocumentGuard
+from glasshouse.gate.preflight.documents import DocumentGuard
 
 
 def run(*arguments):

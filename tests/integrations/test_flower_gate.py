@@ -606,7 +606,7 @@ def test_three_hundred_altered_messages_never_break_the_decoder():
 
 
 def test_objects_are_split_as_they_are_joined():
-    content = join("ArrayRecord", ("0" * 64,), b"ab", b"c")
+    content = join("ArrayRecord", ("0" * 64,), b"abc")
     head, body = split(content)
     assert (head.kind, head.children, bytes(body)) == ("ArrayRecord", ("0" * 64,), b"abc")
 

@@ -14,7 +14,8 @@ import pytest
 
 from glasshouse.errors import BadFile, DiskFull
 from glasshouse.gate.arrivals import Arrival
-from glasshouse.gate.desk import Desk, Payload
+from glasshouse.gate.bench import Payload
+from glasshouse.gate.desk import Desk
 from glasshouse.gate.egress import FAULTS, check_egress
 from glasshouse.gate.log import Log, create_key, public_path, read_public_key, verify
 from glasshouse.gate.message import Origin, Outgoing

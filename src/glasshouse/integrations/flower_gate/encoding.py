@@ -5,16 +5,20 @@ are the gate's; only tensors and numbers come from the app.
 """
 
 import json
-import struct
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
-from typing import Any, cast, final
+from typing import Any, Final, cast, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from glasshouse.gate.apart.spool import copy_into, size_of
 from glasshouse.integrations.flower_gate import names
-from glasshouse.integrations.flower_gate.objects import NPY, join, object_id
+from glasshouse.integrations.flower_gate.decoding import npy_header
+from glasshouse.integrations.flower_gate.objects import head_of, join, object_id
+
+COMPARED: Final = 2**18
+"""Bytes that are compared at a time: they stay in the processor's cache."""
 
 
 @final
@@ -28,6 +32,7 @@ class Encoded:
         tree: ids of its objects, nested.
         small: objects other than chunks, by id.
         chunks: where each chunk lies: (array's header, array's bytes, start, end).
+        kept: ids of chunks that stand, byte for byte, among the objects that were handed in.
         size: bytes of all objects.
     """
 
@@ -36,19 +41,24 @@ class Encoded:
     tree: Any
     small: MutableMapping[str, bytes] = field(default_factory=dict)
     chunks: dict[str, tuple[bytes, memoryview, int, int]] = field(default_factory=dict)
+    kept: set[str] = field(default_factory=set)
     size: int = 0
 
     def content(self, identity: str) -> bytes:
         """The object of this id; chunks are cut when they are asked for, so memory holds one at a time."""
         if identity in self.small:
             return self.small[identity]
+        return b"".join(self.parts(identity))
+
+    def parts(self, identity: str) -> tuple[bytes | memoryview, ...]:
+        """The same of a chunk, not joined."""
         return _chunk(*self.chunks[identity])
 
 
-def _chunk(header: bytes, data: memoryview, start: int, end: int) -> bytes:
+def _chunk(header: bytes, data: memoryview, start: int, end: int) -> tuple[bytes | memoryview, ...]:
     shift = len(header)
-    head = header[start : min(end, shift)]
-    return join(names.ARRAY_CHUNK, (), head, data[max(start - shift, 0) : max(end - shift, 0)])
+    head, body = header[start : min(end, shift)], data[max(start - shift, 0) : max(end - shift, 0)]
+    return head_of(names.ARRAY_CHUNK, (), end - start), head, body
 
 
 @final
@@ -62,6 +72,8 @@ class Parts:
         configs: ConfigRecords as protobuf.
         order: names of records, in the order in which they are sent.
         array_record: name of the ArrayRecord.
+        chunks: ids of the objects that held each tensor when it was handed in, cut as Flower cuts it.
+        objects: those objects, each checked against its id.
         error: fixed words; None: the message is no error.
     """
 
@@ -70,6 +82,8 @@ class Parts:
     configs: Mapping[str, Any] = field(default_factory=dict)
     order: tuple[str, ...] = ()
     array_record: str = ""
+    chunks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    objects: Mapping[str, bytes] = field(default_factory=dict)
     error: str | None = None
 
 
@@ -105,7 +119,8 @@ def _encode_records(parts: Parts, encoded: Encoded) -> Any:
     trees: dict[str, Any] = {}
     for name in parts.order:
         if name == parts.array_record and parts.arrays is not None:
-            trees[name] = _encode_arrays(parts.arrays, encoded)
+            arrays = {n: _encode_array(n, a, parts, encoded) for n, a in parts.arrays.items()}
+            trees[name] = _with_children("ArrayRecord", arrays, encoded)
         elif name in parts.fields:
             record = names.RECORDS["MetricRecord"]()
             for key, value in parts.fields[name].items():
@@ -125,18 +140,30 @@ def _with_children(kind: str, trees: Mapping[str, Any], encoded: Encoded) -> Any
     return names.ProtoTree(object_id=_add(encoded, content), children=unique.values())
 
 
-def _encode_arrays(arrays: Mapping[str, NDArray[Any]], encoded: Encoded) -> Any:
-    return _with_children("ArrayRecord", {n: _encode_array(a, encoded) for n, a in arrays.items()}, encoded)
-
-
-def _encode_array(array: NDArray[Any], encoded: Encoded) -> Any:
-    header = _npy_header(array)
-    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+def cut(array: NDArray[Any]) -> list[tuple[bytes, memoryview, int, int]]:
+    """The chunks of an array, as Flower cuts it: (array's header, array's bytes, start, end)."""
+    header, data = npy_header(array), np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
     length = len(header) + len(data)
+    starts = range(0, length, names.CHUNK)
+    return [(header, data, start, min(start + names.CHUNK, length)) for start in starts]
+
+
+def chunk_ids(array: NDArray[Any]) -> tuple[str, ...]:
+    """Ids of the chunks of an array, as Flower cuts it: a function of its type, shape and numbers."""
+    return tuple(object_id(*_chunk(*place)) for place in cut(array))
+
+
+def _encode_array(name: str, array: NDArray[Any], parts: Parts, encoded: Encoded) -> Any:
+    places = cut(array)
+    before = parts.chunks.get(name, ())
     ids = []
-    for start in range(0, length, names.CHUNK):
-        place = (header, data, start, min(start + names.CHUNK, length))
-        identity = object_id(_chunk(*place))
+    for number, place in enumerate(places):
+        content = _chunk(*place)
+        if len(before) == len(places) and _is_object(content, before[number], parts.objects):
+            identity = before[number]
+            encoded.kept.add(identity)
+        else:
+            identity = object_id(*content)
         encoded.chunks[identity] = place
         ids.append(identity)
     unique = list(dict.fromkeys(ids))
@@ -151,11 +178,20 @@ def _encode_array(array: NDArray[Any], encoded: Encoded) -> Any:
     return names.ProtoTree(object_id=_add(encoded, content), children=leaves)
 
 
-def _npy_header(array: NDArray[Any]) -> bytes:
-    text = repr({"descr": array.dtype.str, "fortran_order": False, "shape": array.shape})
-    padding = -(len(NPY) + 2 + len(text) + 1) % 64
-    line = (text + " " * padding + "\n").encode("latin-1")
-    return NPY + struct.pack("<H", len(line)) + line
+def _is_object(content: tuple[bytes | memoryview, ...], identity: str, objects: Mapping[str, bytes]) -> bool:
+    """Whether ``content`` is, byte for byte, the object of this id: comparing is cheaper than hashing."""
+    if size_of(objects, identity) != sum(map(len, content)):
+        return False
+    start, buffer = 0, np.empty(COMPARED, np.uint8)
+    for part in content:
+        bytes_of = np.frombuffer(part, np.uint8)
+        for place in range(0, len(bytes_of), COMPARED):
+            piece = bytes_of[place : place + COMPARED]
+            copy_into(objects, identity, start + place, buffer.data[: len(piece)])
+            if not np.array_equal(piece, buffer[: len(piece)]):
+                return False
+        start += len(part)
+    return True
 
 
 def config_record(values: Mapping[str, object]) -> Any:

@@ -3,18 +3,24 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, final
 
 from glasshouse.gate.apart.spool import Spool
-from glasshouse.gate.desk import Payload
+from glasshouse.gate.bench import Payload
 from glasshouse.gate.message import Origin, Outgoing, Reason
 from glasshouse.gate.rules import shorten
 from glasshouse.gate.shelf import Shelf
 from glasshouse.integrations.flower_gate import names
 from glasshouse.integrations.flower_gate.decoding import Decoded, decode
-from glasshouse.integrations.flower_gate.encoding import Encoded, Parts, config_record, encode
+from glasshouse.integrations.flower_gate.encoding import (
+    Encoded,
+    Parts,
+    chunk_ids,
+    config_record,
+    encode,
+)
 from glasshouse.integrations.flower_gate.objects import Malformed
 
 
@@ -147,9 +153,10 @@ class Gather:
         return self.answer.wanted <= self.contents.keys()
 
     def refuse(self, rule: str, detail: str = "") -> None:
-        """Note an oddity and drop what has come."""
+        """Note an oddity and drop what has come, unless it is decided on already."""
         self.answer.oddities.append(Reason(rule=rule, detail=detail))
-        self.contents.clear()
+        if self.task is None:
+            self.contents.clear()
 
 
 def outgoing(answer: Answer, contents: Spool, records: tuple[str, ...]) -> tuple[Outgoing, Decoded]:
@@ -169,6 +176,7 @@ def outgoing(answer: Answer, contents: Spool, records: tuple[str, ...]) -> tuple
         except Malformed as error:
             oddities.append(Reason(rule="malformed", detail=str(error)))
             decoded = Decoded(proto=None)
+    prints = {n: " ".join(decoded.chunks.get(n) or chunk_ids(a)) for n, a in decoded.arrays.items()}
     message = Outgoing(
         kind=answer.question.kind,
         origin=answer.question.origin,
@@ -179,12 +187,19 @@ def outgoing(answer: Answer, contents: Spool, records: tuple[str, ...]) -> tuple
         oddities=tuple(oddities),
         masked=names.SECURE_RECORD in decoded.configs,
         bytes=answer.size,
+        prints=prints,
     )
     return message, decoded
 
 
 def encode_allowed(
-    message: Outgoing, decoded: Decoded, question: Question, order: tuple[str, ...], received: Iterable[str]
+    message: Outgoing,
+    decoded: Decoded,
+    question: Question,
+    *,
+    order: tuple[str, ...],
+    received: Iterable[str],
+    objects: Mapping[str, bytes],
 ) -> Encoded:
     """Flower's form of what the judge allows.
 
@@ -194,6 +209,7 @@ def encode_allowed(
         question: that is answered.
         order: names of records, in the policy's order.
         received: names of the question's tensors, in their order: the app's order may say something.
+        objects: of the answer as it was handed in; chunks that did not change are not hashed again.
     """
     if message.error is not None:
         return encode(question.reply_metadata(), Parts(error=message.error))
@@ -217,6 +233,8 @@ def encode_allowed(
         configs=configs,
         order=(*order, names.SECURE_RECORD) if message.masked else order,
         array_record=decoded.record_of.get("", ""),
+        chunks=decoded.chunks,
+        objects=objects,
     )
     return encode(question.reply_metadata(), parts)
 

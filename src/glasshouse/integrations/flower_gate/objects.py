@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, final
 
@@ -41,28 +41,45 @@ def split(content: bytes) -> tuple[Head, memoryview]:
         >>> head.kind, bytes(body)
         ('ArrayChunk', b'abc')
     """
-    end = content.find(names.DIVIDER, 0, HEAD_BYTES)
-    parts = content[:end].split(b" ") if end >= 0 else []
+    head, end = read_head(content, len(content))
+    return head, memoryview(content)[end:]
+
+
+def read_head(first: bytes, size: int) -> tuple[Head, int]:
+    """The head of an object of ``size`` bytes, of which ``first`` are the first, and where its body begins.
+
+    Raises:
+        Malformed: no head, a wrong length, or a child that is no id.
+    """
+    end = first.find(names.DIVIDER, 0, HEAD_BYTES)
+    parts = first[:end].split(b" ") if end >= 0 else []
     if len(parts) != 3:
         raise Malformed("head")
     kind, joined, length = (part.decode("ascii", "replace") for part in parts)
     children = tuple(joined.split(",")) if joined else ()
     if not all(_ID.fullmatch(child) for child in children) or len(set(children)) != len(children):
         raise Malformed("children")
-    if not re.fullmatch(r"[0-9]{1,12}", length) or int(length) != len(content) - end - 1:
+    if not re.fullmatch(r"[0-9]{1,12}", length) or int(length) != size - end - 1:
         raise Malformed("length")
-    return Head(kind=kind, children=children), memoryview(content)[end + 1 :]
+    return Head(kind=kind, children=children), end + 1
 
 
-def join(kind: str, children: Iterator[str] | tuple[str, ...], *body: bytes | memoryview) -> bytes:
-    """An object of ``kind`` from its children's ids and the parts of its body."""
-    length = sum(len(part) for part in body)
-    return b"".join([f"{kind} {','.join(children)} {length}".encode(), names.DIVIDER, *body])
+def head_of(kind: str, children: Iterable[str], length: int) -> bytes:
+    """The head of an object whose body has ``length`` bytes, as Flower writes it."""
+    return f"{kind} {','.join(children)} {length}".encode() + names.DIVIDER
 
 
-def object_id(content: bytes) -> str:
+def join(kind: str, children: Iterable[str], body: bytes) -> bytes:
+    """An object of ``kind`` from its children's ids and its body."""
+    return head_of(kind, children, len(body)) + body
+
+
+def object_id(*parts: bytes | memoryview) -> str:
     """The id of an object: its SHA-256."""
-    return hashlib.sha256(content).hexdigest()
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()
 
 
 def tree_ids(tree: Any, *, most: int, deepest: int) -> set[str]:

@@ -6,6 +6,7 @@ gate. Tensors and objects stand in files without names, of which only descriptor
 
 import base64
 import functools
+from collections import ChainMap
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Final, Literal
@@ -13,7 +14,7 @@ from typing import Any, Final, Literal
 from glasshouse.gate.apart.calls import NotOpened, Opener
 from glasshouse.gate.apart.limits import Limits
 from glasshouse.gate.apart.spool import Spool
-from glasshouse.gate.desk import Bench, Judged, Payload
+from glasshouse.gate.bench import Bench, Judged, Payload
 from glasshouse.gate.message import Decision, Outgoing, Reason
 from glasshouse.gate.shelf import Forms, Shelf, lay
 from glasshouse.integrations.flower_gate import names
@@ -34,12 +35,17 @@ COPIES: Final = 2
 """How often a message may stand in memory."""
 READER: Final = 16
 """How often a document may stand in memory while it is read: trees are many small objects."""
+DOCUMENTS: Final = "glasshouse.gate.preflight.documents"
+"""What is imported for documents, once."""
 
 
 @functools.cache
-def opener() -> Opener:
-    """The process that opens messages, one for the whole gate."""
-    return Opener((__name__,))
+def opener(*more: str) -> Opener:
+    """The process that opens messages; another one, which imports ``more``, if there are documents to judge.
+
+    It holds little beside numpy: the larger a process, the longer each fork takes.
+    """
+    return Opener(("glasshouse.integrations.flower_gate.bare", __name__, *more))
 
 
 # In the process of their own.
@@ -72,11 +78,17 @@ def judge_answer(
     source, target, *shelf = files
     places, forms = shelved
     received = Shelf(spool=Spool(shelf[0], places), forms=forms).arrays() if shelf else None
-    message, decoded = outgoing(answer, Spool(source, objects), bench.policy.out.records)
+    spool = Spool(source, objects)
+    whole = spool.at(objects)
+    message, decoded = outgoing(answer, spool, bench.policy.out.records)
 
     def encode(allowed: Outgoing) -> Payload[Encoded]:
-        records = bench.policy.out.records
-        return payload_of(encode_allowed(allowed, decoded, answer.question, records, received or ()))
+        order, shown = bench.policy.out.records, received or ()
+        return payload_of(
+            encode_allowed(
+                allowed, decoded, answer.question, order=order, received=shown, objects=whole
+            )
+        )
 
     judged = bench.judge(message, received, encode)
     sent = Spool(target)
@@ -103,14 +115,17 @@ def _tell_decision(decision: Decision) -> dict[str, Any]:
 
 
 def _lay_payload(encoded: Encoded, spool: Spool) -> dict[str, Any]:
-    for identity in (*encoded.small, *encoded.chunks):
-        spool[identity] = encoded.content(identity)
+    for identity in encoded.small:
+        spool[identity] = encoded.small[identity]
+    for identity in encoded.chunks.keys() - encoded.kept:
+        spool.add(identity, *encoded.parts(identity))
     return {
         "root": encoded.root,
         "proto": base64.b64encode(encoded.proto.SerializeToString()).decode(),
         "tree": base64.b64encode(encoded.tree.SerializeToString()).decode(),
         "size": encoded.size,
         "places": spool.places,
+        "kept": sorted(encoded.kept),
     }
 
 
@@ -140,6 +155,7 @@ def judged_answer(bench: Bench, gather: Gather, spool: Spool) -> Judged[Encoded]
     What cannot be opened within its limits is refused.
     """
     out, shelf, contents = bench.policy.out, gather.pulled.shelf, gather.contents
+    more = () if bench.documents is None else (DOCUMENTS,)
     limits = Limits.of(
         gather.answer.size,
         mapped=shelf.mapped if shelf else 0,
@@ -151,14 +167,14 @@ def judged_answer(bench: Bench, gather: Gather, spool: Spool) -> Judged[Encoded]
     if shelf is not None and shelf.forms:
         shelved, files = (shelf.spool.places, shelf.forms), [*files, shelf.spool.descriptor]
     try:
-        told = opener().call(judge_answer, limits, (bench, gather.answer, contents.places, shelved), files)
+        told = opener(*more).call(judge_answer, limits, (bench, gather.answer, contents.places, shelved), files)
     except NotOpened as error:
         reason = Reason(rule="not_opened", detail=str(error))
         return Judged(decision=Decision(action="refused", reasons=(reason,)))
-    return _judged(told, spool)
+    return _judged(told, spool, contents)
 
 
-def _judged(told: dict[str, Any], spool: Spool) -> Judged[Encoded]:
+def _judged(told: dict[str, Any], spool: Spool, contents: Spool) -> Judged[Encoded]:
     """What the other process said, in the gate's own types."""
     said = told["decision"]
     action: Literal["passed", "changed", "refused"] = said["action"]
@@ -176,11 +192,13 @@ def _judged(told: dict[str, Any], spool: Spool) -> Judged[Encoded]:
     payload = None
     if told["payload"] is not None:
         one = told["payload"]
+        # what did not change stands among the objects that came, each checked against its id by the gate
+        kept = contents.at({str(identity): contents.places[str(identity)] for identity in one["kept"]})
         encoded = Encoded(
             root=str(one["root"]),
             proto=names.ProtoMessage.FromString(base64.b64decode(one["proto"])),
             tree=names.ProtoTree.FromString(base64.b64decode(one["tree"])),
-            small=spool.at(_places(one["places"])),
+            small=ChainMap(spool.at(_places(one["places"])), kept),
             size=int(one["size"]),
         )
         payload = payload_of(encoded)

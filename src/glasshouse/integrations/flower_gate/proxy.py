@@ -302,10 +302,10 @@ class Proxy:
         gather = node.gathers.get(message.session_id)
         if gather is None or gather.done:
             return response(stored=gather is not None)
-        if not gather.answer.oddities and gather.payload is None and message.object_id not in gather.contents:
+        if not gather.answer.oddities and gather.task is None and message.object_id not in gather.contents:
             gather.answer.size += len(message.object_content)
             await asyncio.to_thread(self._collect, gather, message.object_id, message.object_content)
-        if gather.answer.oddities or gather.payload is not None or gather.is_whole:
+        if gather.answer.oddities or gather.task is not None or gather.is_whole:
             await self._conclude(node, gather)
         return response(stored=True)
 
@@ -346,6 +346,9 @@ class Proxy:
                 raise
             self._forget(node, gather)
             raise
+        except OSError:  # what is to be sent cannot be read
+            self._forget(node, gather)
+            raise
         self._forget(node, gather)
 
     def _forget(self, node: Node, gather: Gather) -> None:
@@ -361,8 +364,10 @@ class Proxy:
         judged = self.desk.settle(message, lambda bench: judged_answer(bench, gather, self._spool()))
         if self.desk.observe:
             return original(gather)
+        if judged.payload:  # it may need objects as they came
+            return judged.payload.content
         gather.contents.clear()
-        return judged.payload.content if judged.payload else self._error(gather.pulled)
+        return self._error(gather.pulled)
 
     def _error(self, pulled: Pulled) -> Encoded:
         return encode(pulled.reply_metadata(), Parts(error=REPLACED))

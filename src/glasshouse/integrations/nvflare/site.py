@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from glasshouse.gate.arrivals import Arrival
-from glasshouse.gate.desk import Desk, Payload
+from glasshouse.gate.bench import Payload
+from glasshouse.gate.desk import Desk
 from glasshouse.gate.log import Log
 from glasshouse.gate.message import Origin, Outgoing, Reason, digest_of
 from glasshouse.gate.policy import read_policy
