@@ -7,15 +7,19 @@ import gate_world
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app.message import array as flower_array
 from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays, typing
 from flwr.compat.common.recorddict_compat import fitres_to_recorddict, recorddict_to_fitres
 from gate_world import NODE, RUN, deeds, play, world
 
+from glasshouse.gate.apart.limits import Limits
+from glasshouse.gate.apart.spool import Spool
 from glasshouse.gate.judge import REPLACED
 from glasshouse.integrations.flower_gate import names, proxy
 from glasshouse.integrations.flower_gate.decoding import decode
-from glasshouse.integrations.flower_gate.encoding import Parts, encode
+from glasshouse.integrations.flower_gate.encoding import Parts, chunk_ids, encode
 from glasshouse.integrations.flower_gate.objects import Malformed, join, object_id, split
+from glasshouse.integrations.flower_gate.opening import opener
 
 REFUSED = {
     "norm": "norm",
@@ -609,6 +613,71 @@ def test_objects_are_split_as_they_are_joined():
     content = join("ArrayRecord", ("0" * 64,), b"abc")
     head, body = split(content)
     assert (head.kind, head.children, bytes(body)) == ("ArrayRecord", ("0" * 64,), b"abc")
+
+
+PLAIN = {"out": {"grid": 0.0}}
+
+
+def test_what_does_not_change_is_sent_as_it_came_and_hashed_once(tmp_path):
+    """Chunks that the judge left alone keep their ids; a changed number, or other cuts, make new ones."""
+    arrays = {"w": np.arange(1.0, 3_000_001, dtype=np.float32), "v": np.ones(8, np.float32)}
+    metadata = type(names.ProtoMessage().metadata)(message_type="train")
+    encoded = encode(metadata, Parts(arrays=arrays, order=("a",), array_record="a"))
+    contents = Spool.inside(tmp_path)
+    for identity in (*encoded.small, *encoded.chunks):
+        contents[identity] = encoded.content(identity)
+    decoded = decode(encoded.root, contents)
+    assert {name: len(ids) for name, ids in decoded.chunks.items()} == {"w": 3, "v": 1}
+    assert decoded.chunks["w"] == chunk_ids(arrays["w"])
+    parts = Parts(
+        arrays=decoded.arrays, order=("a",), array_record="a", chunks=decoded.chunks, objects=contents
+    )
+    assert encode(metadata, parts).kept == encoded.chunks.keys()
+    decoded.arrays["w"][2_000_000] += 1  # in the second chunk
+    again = encode(metadata, parts)
+    assert again.kept == encoded.chunks.keys() - {decoded.chunks["w"][1]}
+    bare = Parts(arrays=decoded.arrays, order=("a",), array_record="a")
+    assert encode(metadata, bare).tree == again.tree
+    assert [again.content(i) for i in sorted(again.chunks)] == [
+        encode(metadata, bare).content(i) for i in sorted(again.chunks)
+    ]
+
+
+@pytest.mark.parametrize("policy", [None, PLAIN], ids=["rounded", "as it came"])
+def test_an_answer_cut_in_other_pieces_is_the_same_answer(tmp_path, policy):
+    """The log's digest is of the tensors: other pieces, lengths or orders in memory do not make them new."""
+    with world(tmp_path, policy) as made:
+
+        async def twice():
+            return [await reply_in_pieces(made, size, turn) for turn, size in enumerate((None, 100))]
+
+        first, second = play(twice())
+        assert (first, second) == ([], [])
+        entries = made.entries("out")
+        assert [entry["rules"] for entry in entries][1] == ["sent_before"]
+        assert entries[0]["got"] == entries[1]["got"]
+
+
+async def reply_in_pieces(made, size, turn):
+    """An honest answer of turn 0, its arrays cut in pieces of ``size`` bytes."""
+    made.link.ask(made.model, turn=turn)
+    asked = await made.node.receive()
+    received = {name: array.numpy() for name, array in asked.content["arrays"].items()}
+    content = deeds.reply("honest", received, seed=0, turn=0)
+    if size is None:
+        return await made.node.push(Message(content, reply_to=asked))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(flower_array, "FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE", size)
+        return await made.node.push(Message(content, reply_to=asked))
+
+
+def test_the_process_that_opens_messages_holds_little(tmp_path):
+    """Each fork costs what it holds: no torch, and none of Flower's own program."""
+    with world(tmp_path) as made:
+        play(one_deed(made, "honest", seed=0))
+    held = opener().call(eval, Limits.of(2**20), ("[*__import__('sys').modules]",), ())
+    assert {"numpy", "glasshouse.gate.judge", "flwr.proto.message_pb2"} <= set(held)
+    assert not {"torch", "scipy.stats", "dp_accounting", "flwr.app", "grpc", "httpx", "pandas"} & set(held)
 
 
 def test_large_arrays_are_cut_as_flower_cuts_them(tmp_path):

@@ -11,7 +11,7 @@ import pytest
 
 from glasshouse.gate.apart.calls import NotOpened, Opener
 from glasshouse.gate.apart.limits import Limits
-from glasshouse.gate.apart.spool import Spool
+from glasshouse.gate.apart.spool import Spool, copy_into, size_of
 
 SMALL = Limits(memory=2**27, processor=30, clock=60, file=2**20)
 
@@ -90,6 +90,28 @@ def test_a_spool_gives_back_what_was_put_in(tmp_path):
     spool.clear()
     with pytest.raises(OSError, match="cut"):
         other["a"]
+
+
+def test_nothing_that_comes_later_stands_at_an_old_place(tmp_path):
+    """Who still reads objects that were cleared gets nothing of others."""
+    spool = Spool.inside(tmp_path)
+    spool["a"] = b"1" * 1000
+    old = spool.at(spool.places)
+    spool.clear()
+    spool.add("b", b"2" * 500, b"", memoryview(b"3" * 5000))
+    assert old["a"] == bytes(1000)
+    assert spool["b"] == b"2" * 500 + b"3" * 5000
+
+
+def test_an_object_is_read_in_pieces(tmp_path):
+    spool = Spool.inside(tmp_path)
+    spool["before"], spool["a"] = b"x", bytes(range(200))
+    for contents in (spool, {"a": bytes(range(200))}):
+        target = bytearray(50)
+        copy_into(contents, "a", 100, memoryview(target))
+        assert (bytes(target), size_of(contents, "a")) == (bytes(range(100, 150)), 200)
+    with pytest.raises(OSError, match="cut"):
+        spool.copy_into("before", 0, memoryview(bytearray(2)))
 
 
 def test_a_file_grows_no_further_than_its_limit(opener, tmp_path):

@@ -1,5 +1,7 @@
 """The judge of a site's gate: what each rule refuses, what it changes, and what never changes."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,7 +15,7 @@ from glasshouse.gate.mechanism import Noise, capacity_bits, copies, privatize, s
 from glasshouse.gate.message import Origin, Outgoing, Reason
 from glasshouse.gate.policy import Mechanism, parse_policy, read_policy
 from glasshouse.gate.rules import noise_ceiling
-from glasshouse.privacy.gaussian import gaussian_epsilon
+from glasshouse.privacy.gaussian import gaussian_delta, gaussian_epsilon
 
 ORIGIN = Origin(run="7", node="3", reply_to="m1", app="a" * 64)
 
@@ -286,6 +288,17 @@ def test_epsilon_is_that_of_the_closed_form_and_ends_the_budget():
     expected = [gaussian_epsilon((turn + 1) ** 0.5, delta=1e-5) for turn in range(len(spent))]
     assert spent == pytest.approx(expected, rel=1e-6)
     assert spent[-1] <= 8.0 < gaussian_epsilon((len(spent) + 1) ** 0.5, delta=1e-5)
+
+
+@pytest.mark.parametrize("delta", [1e-12, 1e-5, 1e-2, 0.5])
+def test_epsilon_is_that_of_another_accountant_and_never_below_it(delta):
+    """dp-accounting, which the gate does without: it would stand in every process that opens a message."""
+    accounting = pytest.importorskip("dp_accounting")
+    for mu in (1e-3, 0.03, 0.3, 1.0, 3.0, 30.0, 1000.0):
+        told = spent_epsilon(mu**2, delta=delta)
+        assert told == pytest.approx(accounting.get_epsilon_gaussian(1 / mu, delta), rel=1e-6, abs=1e-6)
+        assert told == 0 or gaussian_delta(told, mu=mu) <= delta
+    assert spent_epsilon(1e10, delta=delta) == math.inf
 
 
 def test_a_refused_message_spends_nothing():

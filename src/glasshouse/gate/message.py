@@ -61,8 +61,8 @@ class Outgoing:
         oddities: what an adapter found wrong with the message's form.
         masked: the tensors are shares of a secure sum, of which nothing can be told.
         bytes: size of the message as it was handed in.
-        prints: what stands for a tensor's type, shape and numbers as they were handed in, where an adapter has
-            hashed them already: equal for equal tensors, whatever else the message says.
+        prints: what stands for a tensor's type, shape and numbers as they were handed in, where an adapter
+            has hashed them already: equal for equal tensors, whatever else the message says.
     """
 
     kind: str

@@ -1,7 +1,7 @@
 """Flower's protobuf classes without the rest of Flower, for the process that opens messages.
 
-Importing any part of ``flwr`` runs the package's own start, which brings its command line, gRPC and HTTP: 60 MB
-that every fork would copy the tables of. Here the package stands as a folder alone.
+Importing any part of ``flwr`` runs the package's own start, which brings its command line, gRPC and HTTP:
+60 MB, of which every fork would copy the tables. Here the package stands as a folder alone.
 """
 
 import sys

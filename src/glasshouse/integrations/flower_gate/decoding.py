@@ -51,7 +51,7 @@ class Decoded:
         fields: numbers of MetricRecords, by key.
         configs: ConfigRecords by name, as protobuf.
         reached: ids of the objects that belong to the message.
-        chunks: ids of the objects that hold each tensor, cut as Flower cuts it; what is cut otherwise has none.
+        chunks: ids of the objects that hold each tensor, if it is cut as Flower cuts it.
     """
 
     proto: Any

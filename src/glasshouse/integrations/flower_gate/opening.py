@@ -85,9 +85,7 @@ def judge_answer(
     def encode(allowed: Outgoing) -> Payload[Encoded]:
         order, shown = bench.policy.out.records, received or ()
         return payload_of(
-            encode_allowed(
-                allowed, decoded, answer.question, order=order, received=shown, objects=whole
-            )
+            encode_allowed(allowed, decoded, answer.question, order=order, received=shown, objects=whole)
         )
 
     judged = bench.judge(message, received, encode)
@@ -167,7 +165,9 @@ def judged_answer(bench: Bench, gather: Gather, spool: Spool) -> Judged[Encoded]
     if shelf is not None and shelf.forms:
         shelved, files = (shelf.spool.places, shelf.forms), [*files, shelf.spool.descriptor]
     try:
-        told = opener(*more).call(judge_answer, limits, (bench, gather.answer, contents.places, shelved), files)
+        told = opener(*more).call(
+            judge_answer, limits, (bench, gather.answer, contents.places, shelved), files
+        )
     except NotOpened as error:
         reason = Reason(rule="not_opened", detail=str(error))
         return Judged(decision=Decision(action="refused", reasons=(reason,)))

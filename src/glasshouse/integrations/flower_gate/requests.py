@@ -14,6 +14,7 @@ from starlette.requests import Request
 from glasshouse.integrations.flower_gate import names
 from glasshouse.integrations.flower_gate.decoding import BODY_BYTES
 from glasshouse.integrations.flower_gate.exchange import Gather, Pulled
+from glasshouse.integrations.flower_gate.strict import NotStrict, check_wire
 
 NODES: Final = 64
 BODY_WITHIN: Final = 60.0
@@ -134,7 +135,10 @@ def parse(kind: type[Any], body: bytes) -> Any:
     """
     message = kind()
     try:
+        check_wire(body, kind)
         message.ParseFromString(body)
+    except NotStrict as error:
+        raise Refused(400, str(error)) from error
     except (DecodeError, RecursionError) as error:
         raise Refused(400, "protobuf") from error
     if names.has_unknown_fields(message):
