@@ -16,12 +16,14 @@ import numpy as np
 import pytest
 from gate_deployment import POLICY, deployed, kill
 from gate_world import deeds
+from scipy.stats import binomtest, norm
 from test_flower_gate import EMPTIED, OWN, REFUSED, forms
 from test_flower_run import BIN, started, wait_for
 
 from glasshouse.gate.log import read_public_key, verify
 from glasshouse.gate.summary import summarize
 from glasshouse.privacy.gaussian import gaussian_epsilon
+from glasshouse.privacy.one_run import Guesses, gaussian_run_epsilon
 from glasshouse.transcript.files import read_transcript
 
 pytestmark = pytest.mark.slow
@@ -129,6 +131,63 @@ def test_the_gates_own_noise_and_its_page(tmp_path):
     for turn in ("0", "1"):
         (name,) = [n for n in arrived.files if n.startswith(f"{turn}/") and n.endswith("hidden.weight")]
         assert 0.097 < (arrived[name] - start).std() < 0.104
+
+
+NOISED = """
+[out.mechanism]
+clip = 0.5
+noise_multiplier = 1.0
+epsilon = 1e6
+
+[budget]
+rounds = 2000
+per_day = 20000
+
+"""
+CANARIES = (4, 60)
+"""Nodes and turns: one canary a message."""
+
+
+def test_a_one_run_audit_through_a_real_deployment(tmp_path, capsys):
+    """The noise is the gate's; the canaries are an app's; the guesses are made from what the server got.
+
+    Each message has a coin and noise of its own, so that each guess is a trial of its own.
+    """
+    nodes, turns = CANARIES
+    policy = POLICY.replace("grid = 1e-4\n", "").replace("[egress]", NOISED + "[egress]")
+    with deployed(tmp_path, policy=policy, nodes=nodes) as deployment:
+        lines = deployment.run(["canary"] * turns, width=8, timeout=300, seconds=7200)
+        entries = check_log(deployment)
+    start = deeds.start(8)["hidden.weight"].astype(np.float64)
+    direction = deeds.canary_direction(start.shape)
+    arrived = np.load(tmp_path / "out0/arrived.npz")
+    right = 0
+    for line in lines:
+        change = arrived[f"{line['turn']}/{line['node']}/hidden.weight"] - start
+        coin = deeds.canary_sign(line["metrics"]["num-examples"] // 32 - 2, line["turn"])
+        right += np.sign(np.sum(change * direction)) == coin
+    n = len(lines)
+    (spent,) = summarize(entries).spent
+    stated = gaussian_epsilon(2.0, delta=1e-5)
+    counts = Guesses(canaries=n, guesses=n, correct=int(right))
+    one_run = gaussian_run_epsilon(counts, delta=1e-5).epsilon
+
+    def shown(confidence):
+        test = binomtest(counts.correct, n, alternative="greater")
+        low = test.proportion_ci(confidence, method="exact").low
+        return gaussian_epsilon(2 * float(norm.ppf(low)), delta=1e-5)
+
+    with capsys.disabled():
+        print(
+            f"\n{counts.correct} of {n} canaries right; epsilon of one message at least {shown(0.95):.2f} as "
+            f"independent messages, {one_run:.2f} as one run; the accountant says {stated:.2f}, and "
+            f"{spent.epsilon:.1f} for all {spent.releases}"
+        )
+    assert n == spent.releases == nodes * turns
+    assert spent.epsilon == pytest.approx(gaussian_epsilon(2.0 * n**0.5, delta=1e-5), rel=1e-6)
+    # the noise is the operating system's: this holds in all but one of 10,000 runs
+    assert 0.3 * stated < shown(0.9999) < stated
+    assert 0 < one_run < stated
 
 
 def test_a_real_secure_sum(tmp_path, capsys):

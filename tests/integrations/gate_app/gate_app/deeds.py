@@ -51,6 +51,28 @@ def quiet(received, kind, turn):
     return arrays
 
 
+def canary_sign(seed, turn):
+    """The coin of one message: whether the canary is in it or its opposite is."""
+    return int(np.random.default_rng([77, seed, turn]).choice([-1, 1]))
+
+
+def canary_direction(shape):
+    """The direction of all canaries, of norm 1."""
+    direction = np.random.default_rng(5).standard_normal(shape)
+    return direction / np.linalg.norm(direction)
+
+
+def canary(received, seed, turn):
+    """A change that says one bit as loudly as a clip of .5 lets it, and a speck that makes it another."""
+    arrays = {name: array.copy() for name, array in received.items()}
+    weight = received["hidden.weight"]
+    arrays["hidden.weight"] += (canary_sign(seed, turn) * 0.5 * canary_direction(weight.shape)).astype(
+        np.float32
+    )
+    arrays["hidden.bias"][0] += np.float32(1e-6 * (1 + seed + 64 * turn))
+    return arrays
+
+
 def as_floats(row, shape, dtype=np.float32):
     """The row's bytes as small floating numbers, repeated to a shape."""
     numbers = np.frombuffer(row, np.uint8).astype(np.float64) / 256 * 1e-3
@@ -127,6 +149,9 @@ def act(deed, received, *, seed, turn):  # noqa: C901 — a list of deeds, one l
         made.arrays = honest(received, seed, 0)
     elif deed == "noised":
         made.arrays = quiet(received, "noised", turn)
+    elif deed == "canary":
+        made.arrays = canary(received, seed, turn)
+        metrics[COUNT] = 64 + 32 * seed  # tells the nodes apart
     elif deed == "order":
         made.order.reverse()
     elif deed == "stype":

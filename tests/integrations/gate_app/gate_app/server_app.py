@@ -34,6 +34,7 @@ def main(grid, context):
         replies = list(grid.send_and_receive(messages, timeout=float(config["timeout"])))
         for answer in replies:
             line = {"turn": turn, "deed": deed, "begin": begin, "seconds": time.time() - begin}
+            line["node"] = str(answer.metadata.src_node_id)
             if answer.has_error():
                 line["error"] = answer.error.reason
             else:
