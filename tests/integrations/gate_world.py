@@ -60,10 +60,12 @@ class SuperLink:
         self.failing = 0
         self.app = APP
 
-    def ask(self, arrays, *, kind="train", config=None, turn=0):
-        """Queue a question."""
+    def ask(self, arrays, *, kind="train", config=None, turn=0, secure=None):
+        """Queue a question; ``secure``: an instruction of SecAgg+."""
         content = RecordDict({"arrays": ArrayRecord({n: Array(a) for n, a in arrays.items()})})
         content["task"] = ConfigRecord(config or {"turn": turn})
+        if secure is not None:
+            content[names.SECURE_RECORD] = ConfigRecord(secure)
         metadata = Metadata(
             run_id=RUN,
             message_id="",

@@ -6,6 +6,8 @@ import time
 import gate_world
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.app.message import array as flower_array
 from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays, typing
@@ -233,16 +235,34 @@ def test_nothing_of_metadata_is_the_apps(tmp_path):
         assert beat.heartbeat_interval == names.HEARTBEAT
 
 
+SETUP = {
+    "stage": "setup",
+    "sample_num": 4,
+    "share_num": 4,
+    "threshold": 3,
+    "mod_range": 2**32,
+    "clipping_range": 8.0,
+    "target_range": 2**22,
+    "max_weight": 100.0,
+}
+KEYS = {
+    name: ec.generate_private_key(ec.SECP384R1())
+    .public_key()
+    .public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    for name in ("pk1", "pk2")
+}
+
+
 def test_secure_sums_leave_only_where_the_policy_says_so(tmp_path):
     for allowed in ("refused", "allowed"):
         (tmp_path / allowed).mkdir()
         with world(tmp_path / allowed, {"secure_sum": allowed}) as made:
 
             async def push(made=made):
-                made.link.ask(made.model)
+                made.link.ask(made.model, secure=SETUP)
                 await made.node.call("activate-node", public_key=b"the node's public key")
                 asked = await made.node.receive()
-                masked = ConfigRecord({"masked_params": [b"masked"]})
+                masked = ConfigRecord(KEYS)
                 content = RecordDict(
                     {names.SECURE_RECORD: masked, "metrics": MetricRecord({"num-examples": 64})}
                 )
@@ -251,8 +271,58 @@ def test_secure_sums_leave_only_where_the_policy_says_so(tmp_path):
             play(push())
             assert made.link.answer().has_error() == (allowed == "refused")
             if allowed == "allowed":
-                assert made.link.answer().content[names.SECURE_RECORD]["masked_params"] == [b"masked"]
+                assert dict(made.link.answer().content[names.SECURE_RECORD]) == KEYS
                 assert "norm" in made.entries("out")[0]["unjudged"]
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        ({"threshold": 2}, "secure_terms"),
+        ({"share_num": 2, "sample_num": 2}, "secure_terms"),
+        ({"stage": "unmask"}, "secure_terms"),
+        ({"stage": "sum"}, "secure_terms"),
+        ({"sample_num": "four"}, "secure_terms"),
+    ],
+)
+def test_terms_that_could_show_one_update_never_reach_the_app(tmp_path, change, rule):
+    with world(tmp_path, {"secure_sum": "required"}) as made:
+
+        async def ask():
+            made.link.ask(made.model, secure={**SETUP, **change})
+            await made.node.call("activate-node", public_key=b"the node's public key")
+            return await made.node.receive()
+
+        assert play(ask()) is None
+        assert made.link.answer().has_error()
+        (entry,) = made.entries("in")
+        assert (entry["action"], entry["rules"]) == ("refused", [rule])
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"pk1": b"a row of data", "pk2": KEYS["pk2"]},
+        {**KEYS, "pk2": KEYS["pk2"] + b" row"},
+        {**KEYS, "row": b"a row"},
+        {"masked_params": [b"a row"]},
+    ],
+)
+def test_an_answer_of_another_form_than_its_stage_does_not_leave(tmp_path, answer):
+    with world(tmp_path, {"secure_sum": "required"}) as made:
+
+        async def push():
+            made.link.ask(made.model, secure=SETUP)
+            await made.node.call("activate-node", public_key=b"the node's public key")
+            asked = await made.node.receive()
+            await made.node.push(
+                Message(RecordDict({names.SECURE_RECORD: ConfigRecord(answer)}), reply_to=asked)
+            )
+
+        play(push())
+        assert made.link.answer().has_error()
+        assert b"a row" not in made.link.sent()
+        assert made.entries("out")[0]["rules"] == ["secure_form"]
 
 
 @pytest.mark.parametrize("form", ["bare", "tensors_beside"])

@@ -22,12 +22,14 @@ class Arrival:
         origin: where it belongs.
         bytes: its size.
         documents: bytes of configuration in it.
+        broken: what is wrong with the terms of its secure sum; empty: nothing, or there is none.
     """
 
     kind: str
     origin: Origin
     bytes: int
     documents: int = 0
+    broken: str = ""
 
 
 def refuse_arrival(policy: Policy, arrival: Arrival, arrays: Arrays, before: Arrays | None) -> list[Reason]:
@@ -48,6 +50,8 @@ def refuse_arrival(policy: Policy, arrival: Arrival, arrays: Arrays, before: Arr
         found.append(Reason(rule="too_large", detail=f"{arrival.bytes:,} bytes"))
     if arrival.documents > rule.documents:
         found.append(Reason(rule="documents", detail=f"{arrival.documents:,} bytes"))
+    if arrival.broken:
+        found.append(Reason(rule="secure_terms", detail=arrival.broken))
     for name, array in arrays.items():
         # the extremes are NaN if any value is; a mask would take a byte a number
         if array.dtype.kind == "f" and array.size and not np.isfinite([array.min(), array.max()]).all():

@@ -26,6 +26,8 @@ from glasshouse.integrations.flower_gate.objects import (
 
 BODY_BYTES: Final = 2**22
 """Bytes of a body that is parsed (JSON, protobuf): names and numbers, never tensors."""
+SECURE_BYTES: Final = 4 * names.CHUNK
+"""The same of masked vectors, which Flower puts into one body: 2.6 million numbers."""
 NAME: Final = 256
 ARRAYS: Final = 20_000
 DIMENSIONS: Final = 16
@@ -97,7 +99,8 @@ def decode(root: str, contents: MutableMapping[str, bytes], *, release: bool = F
         elif head.kind == "MetricRecord":
             _decode_metrics(name, _parse(names.RECORDS[head.kind], body), decoded)
         else:
-            decoded.configs[name] = _parse(names.RECORDS[head.kind], body)
+            most = SECURE_BYTES if name == names.SECURE_RECORD else BODY_BYTES
+            decoded.configs[name] = _parse(names.RECORDS[head.kind], body, most)
     return decoded
 
 
@@ -110,8 +113,8 @@ def _known(identity: str, contents: Contents, *kinds: str) -> tuple[Head, memory
     return head, body
 
 
-def _parse(kind: type[Any], body: memoryview) -> Any:
-    if len(body) > BODY_BYTES:
+def _parse(kind: type[Any], body: memoryview, most: int = BODY_BYTES) -> Any:
+    if len(body) > most:
         raise Malformed("size of a body")
     message = kind()
     try:
@@ -184,7 +187,7 @@ def _decode_arrays(
             uses[chunk] = uses.get(chunk, 0) + 1
     for key, (table, chunks) in tables.items():
         data, is_usual = _join_chunks(chunks, contents, uses if release else {})
-        array = decoded.arrays[key] = _read_npy(data, table)
+        array = decoded.arrays[key] = read_npy(data, table)
         header = npy_header(array)
         if is_usual and len(header) == len(data) - array.nbytes and header == data[: len(header)].tobytes():
             decoded.chunks[key] = tuple(chunks)
@@ -230,7 +233,7 @@ def _chunk_body(identity: str, contents: Contents) -> tuple[int, int]:
     return start, size - start
 
 
-def _read_npy(data: NDArray[np.uint8], table: Mapping[str, Any]) -> NDArray[Any]:
+def read_npy(data: NDArray[np.uint8], table: Mapping[str, Any]) -> NDArray[Any]:
     """A writable array on ``data``; its header must say what the table says, and nothing may follow it.
 
     The older ``NumPyClient`` leaves the table's shape and type empty.

@@ -9,7 +9,7 @@ from typing import Any, Literal, final
 
 from glasshouse.gate.apart.spool import Spool
 from glasshouse.gate.bench import Payload
-from glasshouse.gate.message import Origin, Outgoing, Reason
+from glasshouse.gate.message import Arrays, Origin, Outgoing, Reason
 from glasshouse.gate.rules import shorten
 from glasshouse.gate.shelf import Shelf
 from glasshouse.integrations.flower_gate import names
@@ -22,6 +22,7 @@ from glasshouse.integrations.flower_gate.encoding import (
     encode,
 )
 from glasshouse.integrations.flower_gate.objects import Malformed
+from glasshouse.integrations.flower_gate.secure import BadShare, rebuilt_share
 
 
 @dataclass(kw_only=True)
@@ -31,10 +32,12 @@ class Question:
     Attributes:
         metadata: as the server sent it.
         app: SHA-256 of the app that will answer.
+        secure: what the server has said so far of the secure sum of this run to this node.
     """
 
     metadata: Any
     app: str
+    secure: dict[str, Any] = field(default_factory=dict)
 
     @property
     def kind(self) -> str:
@@ -159,13 +162,16 @@ class Gather:
             self.contents.clear()
 
 
-def outgoing(answer: Answer, contents: Spool, records: tuple[str, ...]) -> tuple[Outgoing, Decoded]:
+def outgoing(
+    answer: Answer, contents: Spool, records: tuple[str, ...], received: Arrays | None
+) -> tuple[Outgoing, Decoded]:
     """The answer as the judge sees it, and as it was decoded.
 
     Args:
         answer: whole, or with oddities.
         contents: its objects.
         records: names of records that the policy lists.
+        received: the tensors that it answers.
     """
     oddities, decoded = list(answer.oddities), Decoded(proto=None)
     if not oddities:
@@ -173,6 +179,7 @@ def outgoing(answer: Answer, contents: Spool, records: tuple[str, ...]) -> tuple
             decoded = decode(answer.root, contents, release=True)
             _take_numbers(decoded)
             oddities += _oddities(decoded, answer, records)
+            oddities += _rebuild_share(decoded, answer.question, received)
         except Malformed as error:
             oddities.append(Reason(rule="malformed", detail=str(error)))
             decoded = Decoded(proto=None)
@@ -267,10 +274,20 @@ def _oddities(decoded: Decoded, collected: Answer, records: tuple[str, ...]) -> 
     present = {*decoded.record_of.values(), *decoded.configs}
     allowed = {*records, names.SECURE_RECORD}
     found += [Reason(rule="record", detail=shorten(name)) for name in sorted(present - allowed)[:3]]
-    masked = decoded.configs.get(names.SECURE_RECORD)
-    if masked is not None and {item.key for item in masked.items} - names.SECURE_KEYS:
-        found.append(Reason(rule="record", detail="unknown key in a secure sum"))
     return found
+
+
+def _rebuild_share(decoded: Decoded, question: Question, received: Arrays | None) -> list[Reason]:
+    """Write the record of a secure sum anew; reasons to refuse it."""
+    masked, own = decoded.configs.get(names.SECURE_RECORD), question.metadata.dst_node_id
+    if masked is None:
+        return []
+    try:
+        built = rebuilt_share(masked, question.secure, own=own, received=received)
+    except BadShare as error:
+        return [Reason(rule="secure_form", detail=str(error))]
+    decoded.configs[names.SECURE_RECORD] = built
+    return []
 
 
 def _take_numbers(decoded: Decoded) -> None:

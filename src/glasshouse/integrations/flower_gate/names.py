@@ -43,10 +43,7 @@ CHUNK_INDEX: Final = "arraychunk_ids"
 CRASHED: Final = 2
 """Code of an error reply: the app raised an exception."""
 SECURE_RECORD: Final = "secaggplus_configs"
-"""Record of SecAgg+ whose values cannot be judged."""
-SECURE_KEYS: Final = frozenset(
-    {"pk1", "pk2", "dsts", "ctxts", "srcs", "masked_params", "nids", "shares", "active_nids", "dead_nids"}
-)
+"""Record of SecAgg+; what stands under its masks cannot be judged."""
 STATUS_RECORDS: Final = frozenset({"fitres.status", "evaluateres.status"})
 """Records in which the older ``NumPyClient`` says that it went well; sent in fixed words."""
 STATUS: Final = {"code": 0, "message": ""}

@@ -24,11 +24,13 @@ from glasshouse.integrations.flower_gate.exchange import (
     Answer,
     Gather,
     Pulled,
+    Question,
     encode_allowed,
     outgoing,
     payload_of,
 )
 from glasshouse.integrations.flower_gate.objects import Malformed
+from glasshouse.integrations.flower_gate.secure import read_terms
 
 Places = dict[str, tuple[int, int]]
 COPIES: Final = 2
@@ -51,16 +53,26 @@ def opener(*more: str) -> Opener:
 # In the process of their own.
 
 
-def read_question(root: str, objects: Places, source: int, target: int) -> dict[str, Any]:
-    """Decode a question and lay its tensors into ``target``."""
+def read_question(question: Question, root: str, objects: Places, source: int, target: int) -> dict[str, Any]:
+    """Decode a question, look at its terms, and lay its tensors into ``target``."""
     spool = Spool(target)
     try:
         decoded = decode(root, Spool(source, objects), release=True)
     except Malformed as error:
         return {"malformed": str(error)}
-    documents = sum(config.ByteSize() for config in decoded.configs.values())
+    secure, configs = decoded.configs.get(names.SECURE_RECORD), decoded.configs.values()
+    memory, metadata, broken = question.secure, question.metadata, ""
+    if secure is not None:
+        broken = read_terms(secure, memory, own=metadata.dst_node_id, group=metadata.group_id)
+    documents = sum(config.ByteSize() for config in configs)
     forms = lay(decoded.arrays, spool)
-    return {"documents": documents, "forms": forms, "places": spool.places}
+    return {
+        "documents": documents,
+        "forms": forms,
+        "places": spool.places,
+        "secure": memory,
+        "broken": broken,
+    }
 
 
 def judge_answer(
@@ -80,7 +92,7 @@ def judge_answer(
     received = Shelf(spool=Spool(shelf[0], places), forms=forms).arrays() if shelf else None
     spool = Spool(source, objects)
     whole = spool.at(objects)
-    message, decoded = outgoing(answer, spool, bench.policy.out.records)
+    message, decoded = outgoing(answer, spool, bench.policy.out.records, received)
 
     def encode(allowed: Outgoing) -> Payload[Encoded]:
         order, shown = bench.policy.out.records, received or ()
@@ -94,6 +106,7 @@ def judge_answer(
     papers = sent.at({})
     return {
         "decision": _tell_decision(judged.decision),
+        "secure": answer.question.secure,
         "tensors": judged.tensors,
         "payload": payload,
         "forms": lay(dict(judged.papers), papers),
@@ -130,8 +143,10 @@ def _lay_payload(encoded: Encoded, spool: Spool) -> dict[str, Any]:
 # In the gate.
 
 
-def opened_question(pulled: Pulled, spool: Spool) -> tuple[Shelf, int]:
-    """The tensors of a question, laid into ``spool``, and the bytes of configuration in it.
+def opened_question(pulled: Pulled, spool: Spool) -> tuple[Shelf, int, str]:
+    """The tensors of a question, laid into ``spool``, the bytes of configuration in it, and its broken term.
+
+    What it says of a secure sum is remembered in ``pulled.secure``.
 
     Raises:
         Malformed: it is no message, or could not be opened within its limits.
@@ -139,12 +154,15 @@ def opened_question(pulled: Pulled, spool: Spool) -> tuple[Shelf, int]:
     contents, limits = pulled.contents, Limits.of(pulled.bytes)
     try:
         files = (contents.descriptor, spool.descriptor)
-        told = opener().call(read_question, limits, (pulled.root, contents.places), files)
+        question = Question(metadata=pulled.metadata, app=pulled.app, secure=pulled.secure)
+        told = opener().call(read_question, limits, (question, pulled.root, contents.places), files)
     except NotOpened as error:
         raise Malformed(f"not opened: {error}") from error
     if "malformed" in told:
         raise Malformed(told["malformed"])
-    return Shelf(spool=spool.at(_places(told["places"])), forms=_forms(told["forms"])), int(told["documents"])
+    _remember(pulled.secure, told["secure"])
+    shelf = Shelf(spool=spool.at(_places(told["places"])), forms=_forms(told["forms"]))
+    return shelf, int(told["documents"]), str(told["broken"])
 
 
 def judged_answer(bench: Bench, gather: Gather, spool: Spool) -> Judged[Encoded]:
@@ -171,7 +189,15 @@ def judged_answer(bench: Bench, gather: Gather, spool: Spool) -> Judged[Encoded]
     except NotOpened as error:
         reason = Reason(rule="not_opened", detail=str(error))
         return Judged(decision=Decision(action="refused", reasons=(reason,)))
+    if told["payload"] is not None:
+        _remember(gather.pulled.secure, told["secure"])
     return _judged(told, spool, contents)
+
+
+def _remember(memory: dict[str, Any], told: dict[str, Any]) -> None:
+    """Keep what the other process says of a secure sum, in the node's own memory."""
+    memory.clear()
+    memory.update(told)
 
 
 def _judged(told: dict[str, Any], spool: Spool, contents: Spool) -> Judged[Encoded]:

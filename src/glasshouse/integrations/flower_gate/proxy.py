@@ -126,8 +126,15 @@ class Proxy:
         except Malformed:
             wanted = set()
         pulled = Pulled(
-            metadata=message.metadata, root=tree.object_id, wanted=wanted, app=app, contents=self._spool()
+            metadata=message.metadata,
+            app=app,
+            secure=node.secure.setdefault(message.metadata.run_id, {}),
+            root=tree.object_id,
+            wanted=wanted,
+            contents=self._spool(),
         )
+        while len(node.secure) > KEPT:
+            del node.secure[next(iter(node.secure))]
         node.pulled[message.metadata.message_id] = pulled
         while len(node.pulled) > KEPT:
             node.pulled.popitem(last=False)
@@ -232,11 +239,11 @@ class Proxy:
         shelf = None
         if pulled.bytes <= self._most:
             try:
-                shelf, documents = opened_question(pulled, self._spool())
+                shelf, documents, broken = opened_question(pulled, self._spool())
             except Malformed as error:
                 self.desk.note("malformed", run=pulled.origin.run, what=str(error))
                 return not self.desk.observe
-            arrival = replace(arrival, documents=documents)
+            arrival = replace(arrival, documents=documents, broken=broken)
         found = self.desk.arrive(arrival, shelf.arrays() if shelf else {})
         pulled.shelf = None if found else shelf
         return bool(found)
@@ -268,7 +275,9 @@ class Proxy:
         if self._nodes.pending >= PENDING:
             raise Refused(503, "too many answers at a time")
         answer = Answer(
-            question=Question(metadata=pulled.metadata, app=pulled.app), root=tree.object_id, wanted=set()
+            question=Question(metadata=pulled.metadata, app=pulled.app, secure=pulled.secure),
+            root=tree.object_id,
+            wanted=set(),
         )
         gather = Gather(
             pulled=pulled,

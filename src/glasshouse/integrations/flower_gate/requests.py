@@ -42,12 +42,14 @@ class Node:
         headers: of its latest request; their signature covers a time alone and stays valid for 305 seconds.
         pulled: questions that it was asked, by message id.
         gathers: answers that are collected, by the gate's session.
+        secure: what the server has said so far of secure sums, by run.
     """
 
     number: int = 0
     headers: dict[str, str] = field(default_factory=dict)
     pulled: "OrderedDict[str, Pulled]" = field(default_factory=OrderedDict)
     gathers: "OrderedDict[str, Gather]" = field(default_factory=OrderedDict)
+    secure: dict[int, dict[str, Any]] = field(default_factory=dict)
 
 
 @final
