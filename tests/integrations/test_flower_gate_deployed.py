@@ -5,6 +5,7 @@ A relay between gate and SuperLink keeps every byte that leaves, so what leaves 
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import threading
@@ -12,9 +13,10 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
-from gate_deployment import POLICY, deployed, kill
+from gate_deployment import POLICY, deployed, kill, note_row
 from gate_world import deeds
 from scipy.stats import binomtest, norm
 from test_flower_gate import EMPTIED, OWN, REFUSED, forms
@@ -22,6 +24,7 @@ from test_flower_run import BIN, started, wait_for
 
 from glasshouse.gate.log import read_public_key, verify
 from glasshouse.gate.summary import summarize
+from glasshouse.integrations.flower_gate import names
 from glasshouse.privacy.gaussian import gaussian_epsilon
 from glasshouse.privacy.one_run import Guesses, gaussian_run_epsilon
 from glasshouse.transcript.files import read_transcript
@@ -63,6 +66,11 @@ def test_every_hostile_app_of_the_list(tmp_path, capsys):
                 f"handed in {entry['bytes_in']:7,} sent {own:7,} all bytes of the round {count:7,}",
                 end="",
             )
+    for (deed, refused, _), entry, own in zip(rows, out, delivered, strict=True):
+        note_row(
+            "flower", deed, outcome="refused" if refused else "sent", rules=entry["rules"],
+            handed_in=entry["bytes_in"], left=own,
+        )  # fmt: skip
     by_deed = dict(zip([line["deed"] for line in lines], zip(rows, delivered, strict=True), strict=True))
     for deed in REFUSED:
         (_, refused, _), own = by_deed[deed]
@@ -78,6 +86,63 @@ def test_every_hostile_app_of_the_list(tmp_path, capsys):
         turn, _, tensor = name.split("/")
         if turn == "0":
             np.testing.assert_allclose(array, honest[tensor], atol=5.1e-5)
+
+
+def test_a_raw_update_where_the_app_must_add_noise(tmp_path):
+    """An app whose noise was taken out, and one with it."""
+    noise = '\n[out.noise]\nlayer = "head.weight"\nstd = 1e-3\n\n[egress]'
+    with deployed(tmp_path, policy=POLICY.replace("[egress]", noise)) as deployment:
+        lines = deployment.run(["honest", "noised"])
+        out = [entry for entry in check_log(deployment) if entry["event"] == "out"]
+        delivered = [e["bytes"] for e in deployment.log() if e["event"] == "delivered"]
+    assert ["error" in line for line in lines] == [True, False]
+    assert (out[0]["rules"], delivered[0] < OWN) == (["noise"], True)
+    note_row(
+        "flower", "no_noise", outcome="refused", rules=out[0]["rules"], handed_in=out[0]["bytes_in"],
+        left=delivered[0],
+    )  # fmt: skip
+
+
+def test_a_second_answer_in_the_nodes_name(tmp_path):
+    """Announced to the gate with the node's own headers, after its answer has left."""
+    seen = {}
+
+    def again(deployment, arrived):
+        wait_for(
+            lambda: any(e["event"] == "delivered" for e in deployment.log()), seconds=300, what="an answer"
+        )
+        out = next(entry for entry in deployment.log() if entry["event"] == "out")
+        tree = names.ProtoTree(object_id="a" * 64)
+        request = names.CALLS["push-messages"].request(message_object_trees=[tree])
+        message = request.messages_list.add()
+        message.metadata.run_id, message.metadata.message_id = int(out["run"]), tree.object_id
+        message.metadata.reply_to_message_id = out["reply_to"]
+        request.node.node_id = int(out["node"])
+        sent = deployment.relay.since(0).lower()
+        kept = (*names.NODE_HEADERS, *names.RUNTIME_HEADERS)
+        raw = deployment.relay.since(0)
+        headers = {}
+        for name in kept:
+            place = sent.rindex(b"\r\n" + name.encode() + b": ") + len(name) + 4
+            headers[name] = raw[place : raw.index(b"\r\n", place)].decode()
+        reply = httpx.post(
+            f"http://127.0.0.1:{deployment.gate_port}{names.PREFIX}push-messages",
+            content=request.SerializeToString(),
+            headers={**headers, "content-type": names.MEDIA},
+            timeout=60,
+        )
+        seen["status"] = reply.status_code
+        seen["wanted"] = list(names.CALLS["push-messages"].response.FromString(reply.content).objects_to_push)
+
+    with deployed(tmp_path) as deployment:
+        deployment.run(["honest", "honest"], meanwhile=again)
+        entries = [entry for entry in check_log(deployment) if entry["event"] in ("out", "delivered")]
+        refused = [entry for entry in entries if "answered_twice" in entry.get("rules", ())]
+        delivered = [entry["reply_to"] for entry in entries if entry["event"] == "delivered"]
+    assert seen == {"status": 200, "wanted": []}
+    assert len(refused) == 1
+    assert len(set(delivered)) == len(delivered) == 2
+    note_row("flower", "twice", outcome="refused", rules=refused[0]["rules"], handed_in=0, left=0)
 
 
 def test_thirty_honest_rounds_of_two_nodes(tmp_path, capsys):
@@ -190,32 +255,69 @@ def test_a_one_run_audit_through_a_real_deployment(tmp_path, capsys):
     assert 0 < one_run < stated
 
 
+SERVER = {
+    "num_shares=3, reconstruction_threshold=2": "num_shares=1.0, reconstruction_threshold=3",
+    "min_fit_clients=3": "min_fit_clients=4",
+    "min_available_clients=3": "min_available_clients=4",
+    "fraction_evaluate=0.0": "fraction_evaluate=0.0, on_fit_config_fn=lambda r: {'number': r}",
+}
+CLIENT = {
+    "        self.learning_rate =": "        self.partition = partition\n        self.learning_rate =",
+    "        net = network()\n": """
+        if self.partition == 1 and config["number"] == 2:
+            raise RuntimeError("fell out")
+        net = network()
+""",
+}
+
+
+def falling_app(folder):
+    """The example's app for four nodes, one of which falls out while it trains in the second round."""
+    app = folder / "app"
+    shutil.copytree(SECAGG, app, ignore=shutil.ignore_patterns("__pycache__"))
+    for name, changes in (("server_app", SERVER), ("client_app", CLIENT)):
+        path = app / "secagg" / f"{name}.py"
+        text = path.read_text()
+        for old, new in changes.items():
+            assert text.count(old) == 1, old
+            text = text.replace(old, new)
+        path.write_text(text)
+    return app
+
+
 def test_a_real_secure_sum(tmp_path, capsys):
-    """Three nodes, SecAgg+ as Flower ships it: masked vectors pass, the loss beside them does not."""
+    """Four nodes, SecAgg+ as Flower ships it, three rounds, one with a client that falls out.
+
+    Masked vectors pass in the form that each stage has; the loss beside them does not.
+    """
     records = 'records = ["fitres.parameters", "fitres.num_examples", "fitres.metrics", "fitres.status"]'
     policy = POLICY.replace('fields = ["allowed"]', f'fields = ["train_loss"]\n{records}').replace(
         'dataset = "test rows"', 'dataset = "test rows"\nsecure_sum = "required"'
     )
     policy = policy.replace("least = 32\nmultiple = 32", "fixed = 64")
-    with deployed(tmp_path, nodes=3, policy=policy) as deployment:
-        command = [str(BIN / "flwr"), "run", str(SECAGG), "loopback", "--stream"]
-        more = ["--run-config", "num-server-rounds=1"]
+    with deployed(tmp_path, nodes=4, policy=policy) as deployment:
+        command = [str(BIN / "flwr"), "run", str(falling_app(tmp_path)), "loopback", "--stream"]
+        more = ["--run-config", "num-server-rounds=3"]
         with started([*command, *more], tmp_path / "run.log", env=deployment.environment) as process:
-            process.wait(timeout=600)
+            process.wait(timeout=1500)
         entries = check_log(deployment)
         sent = deployment.relay.since(0)
+    arrived = [entry["rules"] for entry in entries if entry["event"] == "in" and entry["rules"]]
     out = [entry for entry in entries if entry["event"] == "out"]
     refused = [entry["rules"] for entry in out if entry["action"] == "refused"]
     transcript = read_transcript(tmp_path / "home/glasshouse/capture-secagg/transcript", trust_factory=True)
     with capsys.disabled():
         stages = sum(bool(entry["unjudged"]) for entry in out)
         print(f"\n{len(out)} answers, {stages} masked, refused {refused}, {len(sent):,} bytes sent")
-    assert refused == []
-    assert len(out) == 3 * 4  # nodes, stages
-    assert all("norm" in entry["unjudged"] for entry in out)
+    assert (refused, arrived) == ([], [])
+    assert len(out) == 4 * 4 * 3 - 1  # nodes, stages, rounds; who fell out is not asked to unmask
+    errors = [entry for entry in out if "error_text" in entry["rules"]]
+    assert len(errors) == 1
+    assert all("norm" in entry["unjudged"] for entry in out if entry not in errors)
+    assert b"fell out" not in sent
     assert any("metric" in entry["rules"] for entry in out)
     assert b"train_loss" not in sent
-    assert [record.aggregate is not None for record in transcript.rounds] == [True]
+    assert [record.aggregate is not None for record in transcript.rounds] == [True] * 3
 
 
 def test_observing_lets_everything_pass_and_writes_it(tmp_path):
@@ -235,6 +337,8 @@ def test_another_app_than_approved(tmp_path):
         entries = check_log(deployment)
         assert [entry["rules"] for entry in entries if entry["event"] == "in"] == [["app"]]
         assert "ClientApp" not in (tmp_path / "node0.log").read_text()
+        (own,) = [entry["bytes"] for entry in entries if entry["event"] == "delivered"]
+    note_row("flower", "other_app", outcome="not started", rules=["app"], handed_in=0, left=own)
 
 
 def test_a_killed_gate_sends_nothing_and_goes_on_when_it_is_back(tmp_path):

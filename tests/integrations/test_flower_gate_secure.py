@@ -61,7 +61,7 @@ def rounds(gate, folder, number=3):
 def falls(number, stage, node):
     """One client falls out while it trains in round 2, another before it unmasks in round 3.
 
-    Of a client that falls out earlier the others hold no shares, and Flower itself ends the round without a sum.
+    Of a client that falls out earlier the others hold no shares: Flower itself then has no sum.
     """
     return (number, stage, node) in {
         (2, Stage.COLLECT_MASKED_VECTORS, NODES[1]),

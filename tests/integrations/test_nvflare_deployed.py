@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("nvflare")
 
 from flare_deployment import EXECUTOR, POLICY, Federation
+from gate_deployment import note_row
 from gate_world import deeds
 from test_flower_gate import EMPTIED, REFUSED, forms
 
@@ -92,6 +93,7 @@ def test_every_hostile_message_of_the_list(gated, capsys):
     out = [entry for entry in decisions(gated, result) if entry["event"] == "out"]
     (event,) = decisions(gated, result, "event")
     assert "fed_event" in event["rules"]
+    note_row("nvflare", "event", outcome="kept", rules=event["rules"], handed_in=0, left=0)
     assert len(out) == len(result["lines"]) == len(LIST)
     begins = [line["begin"] for line in result["lines"]] + [result["end"]]
     for number, (deed, entry, line) in enumerate(zip(LIST, out, result["lines"], strict=True)):
@@ -99,6 +101,9 @@ def test_every_hostile_message_of_the_list(gated, capsys):
         decided = f"{deed:14} {entry['action']:8} {','.join(sorted(set(entry['rules']))):28}"
         counts = f"in {entry['bytes_in']:7,} out {entry['bytes_out']:6,} all bytes of the turn {sent:6,}"
         tell(capsys, decided, counts)
+        facts = {"rules": sorted(set(entry["rules"])), "handed_in": entry["bytes_in"], "turn": sent}
+        outcome = "refused" if entry["action"] == "refused" else "sent"
+        note_row("nvflare", deed, outcome=outcome, left=entry["bytes_out"], **facts)
         if deed in REFUSED_HERE:
             assert REFUSED_HERE[deed] in entry["rules"], deed
             assert line["code"] == "TASK_RESULT_FILTER_ERROR"
@@ -125,6 +130,7 @@ def test_a_job_that_could_act_after_the_filters_does_not_start(gated, name, caps
     sent = len(left(gated, result))
     assert sent < 8000
     tell(capsys, f"{name:34} {result['status']} {entry['rules']} all bytes {sent:,}")
+    note_row("nvflare", name, outcome="not started", rules=entry["rules"], handed_in=0, left=0, turn=sent)
 
 
 def test_code_that_flare_imports_by_itself_is_out_of_the_process(gated, capsys):
@@ -147,7 +153,11 @@ def test_an_exceptions_text_stays(gated, capsys):
     kept = b"".join(path.read_bytes() for path in gated.server_kit.rglob("*") if path.is_file())
     assert row.hex().encode() not in kept
     assert "not authorized" in gated.admin("cat", "site-1", "log.txt")["error"]
-    tell(capsys, f"exception {result['status']} all bytes {len(left(gated, result)):,}")
+    count = len(left(gated, result))
+    tell(capsys, f"exception {result['status']} all bytes {count:,}")
+    note_row(
+        "nvflare", "exception", outcome="code alone", rules=["error_text"], handed_in=0, left=0, turn=count
+    )
 
 
 def test_another_app_than_approved_does_not_start(gated, capsys):
@@ -163,6 +173,25 @@ def test_another_app_than_approved_does_not_start(gated, capsys):
     assert (other["lines"], decisions(gated, other, "job")[0]["rules"]) == ([], ["app"])
     assert [line["code"] for line in right["lines"]] == ["OK"]
     tell(capsys, f"another app {other['status']}, the approved one {right['status']}")
+    count = len(left(gated, other))
+    note_row("nvflare", "other_app", outcome="not started", rules=["app"], handed_in=0, left=0, turn=count)
+
+
+def test_a_raw_update_where_the_app_must_add_noise(gated, capsys):
+    noise = '\n[out.noise]\nlayer = "head.weight"\nstd = 1e-3\n'
+    (gated.site / "site.toml").write_text(POLICY + noise)
+    try:
+        result = gated.run("raw", deeds=["honest", "noised"], seed=11)
+    finally:
+        (gated.site / "site.toml").write_text(POLICY)
+    out = [entry for entry in decisions(gated, result) if entry["event"] == "out"]
+    assert [line["code"] for line in result["lines"]] == ["TASK_RESULT_FILTER_ERROR", "OK"]
+    assert out[0]["rules"] == ["noise"]
+    tell(capsys, f"raw update {result['status']} {[entry['rules'] for entry in out]}")
+    note_row(
+        "nvflare", "no_noise", outcome="refused", rules=out[0]["rules"], handed_in=out[0]["bytes_in"],
+        left=out[0]["bytes_out"],
+    )  # fmt: skip
 
 
 def test_a_large_update_is_judged_before_the_server_fetches_it(gated, capsys):
@@ -181,6 +210,7 @@ def test_what_a_script_sends_over_flares_network_is_out_of_reach(gated, capsys):
     found = deeds.private_row(9) in left(gated, result)
     tell(capsys, f"cell {result['status']}: the row left: {found}")
     assert found
+    note_row("nvflare", "cell", outcome="out of reach", rules=[], handed_in=64, left=64)
 
 
 def test_what_a_script_sends_by_itself_is_out_of_reach(gated, capsys):
@@ -191,6 +221,7 @@ def test_what_a_script_sends_by_itself_is_out_of_reach(gated, capsys):
     assert deeds.private_row(7) in left(gated, result)
     assert b"PRIVATE KEY" in stolen.read_bytes()
     tell(capsys, f"socket {result['status']}: 64 bytes of the row left beside FLARE, and the key was read")
+    note_row("nvflare", "socket", outcome="out of reach", rules=[], handed_in=64, left=64)
 
 
 def test_without_the_gate_the_same_deeds_arrive(bare, capsys):
@@ -221,6 +252,7 @@ def test_in_the_filters_process_uploaded_code_replaces_them(tmp_path, capsys):
     size = sum(array.nbytes for array in arrived.values())
     assert float(np.abs(arrived["hidden.weight"] - deeds.start(64)["hidden.weight"]).mean()) > 0.9
     tell(capsys, f"in the process {result['status']}: {size:,} bytes of a refused update arrived, unlogged")
+    note_row("nvflare", "inside", outcome="out of reach", rules=[], handed_in=size, left=size)
 
 
 def test_thirty_honest_messages(tmp_path, capsys):
