@@ -9,7 +9,7 @@ from google.protobuf.descriptor import FieldDescriptor
 
 FIELDS: Final = 200_000
 """Fields of one message, with those inside; 20,000 objects of a tree have two each."""
-DEPTH: Final = 24
+DEPTH: Final = 64
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _WIDTH: Final = {_FIXED64: 8, _FIXED32: 4}
 _KIND_OF: Final = {
