@@ -158,12 +158,12 @@ def _encode_array(name: str, array: NDArray[Any], parts: Parts, encoded: Encoded
     before = parts.chunks.get(name, ())
     ids = []
     for number, place in enumerate(places):
-        content = _chunk(*place)
-        if len(before) == len(places) and _is_object(content, before[number], parts.objects):
+        chunk = _chunk(*place)
+        if len(before) == len(places) and _is_object(chunk, before[number], parts.objects):
             identity = before[number]
             encoded.kept.add(identity)
         else:
-            identity = object_id(*content)
+            identity = object_id(*chunk)
         encoded.chunks[identity] = place
         ids.append(identity)
     unique = list(dict.fromkeys(ids))
@@ -178,12 +178,12 @@ def _encode_array(name: str, array: NDArray[Any], parts: Parts, encoded: Encoded
     return names.ProtoTree(object_id=_add(encoded, content), children=leaves)
 
 
-def _is_object(content: tuple[bytes | memoryview, ...], identity: str, objects: Mapping[str, bytes]) -> bool:
-    """Whether ``content`` is, byte for byte, the object of this id: comparing is cheaper than hashing."""
-    if size_of(objects, identity) != sum(map(len, content)):
+def _is_object(chunk: tuple[bytes | memoryview, ...], identity: str, objects: Mapping[str, bytes]) -> bool:
+    """Whether ``chunk`` is, byte for byte, the object of this id: comparing is cheaper than hashing."""
+    if size_of(objects, identity) != sum(map(len, chunk)):
         return False
     start, buffer = 0, np.empty(COMPARED, np.uint8)
-    for part in content:
+    for part in chunk:
         bytes_of = np.frombuffer(part, np.uint8)
         for place in range(0, len(bytes_of), COMPARED):
             piece = bytes_of[place : place + COMPARED]
