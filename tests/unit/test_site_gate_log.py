@@ -252,6 +252,9 @@ def arrival(**more):
         ({}, {"documents": 100_000}, RECEIVED, "documents"),
         ({}, {}, {"w": np.full(10, np.nan, np.float32)}, "not_finite"),
         ({}, {}, {"w": np.zeros(11, np.float32)}, "other_model"),
+        ({}, {}, {"w": np.zeros(10, np.int32)}, "other_model"),
+        ({}, {}, {"w": np.zeros(10)}, None),  # Flower's secure sums end in 64 bits
+        ({}, {"broken": "the sum is of 2 clients"}, RECEIVED, "secure_terms"),
         ({"in": {"norm_step": 1.0}}, {}, {"w": np.ones(10, np.float32)}, "norm_step"),
         ({"budget": {"largest": 39}}, {}, RECEIVED, "too_large"),
         ({"apps": [f"sha256:{'b' * 64}"]}, {}, RECEIVED, "app"),

@@ -26,7 +26,7 @@ def verdict_of(summary: Summary, site: Policy | None, *, entries: int) -> Verdic
     left = actions["passed"] + actions["changed"]
     title = f"{words.count(left, 'messages')} left this site, {actions['refused']} were refused"
     parts = [
-        f"The log is whole: {words.count(entries, 'signed entries')}{_period(summary.jobs)}.",
+        f"The log is whole: {words.count(entries, 'signed lines')}{_period(summary.jobs)}.",
         f"Grade {summary.grade or 'unknown'} ({summary.sentence or 'no start is logged'}).",
     ]
     if summary.grade != "A":
