@@ -15,7 +15,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast, final
@@ -160,12 +160,15 @@ def load_or_make(
 
     Raises:
         BadValue: ``key`` holds a value without a digest, or the size limit is not a number.
-        BadFile: the cache folder cannot be written.
-        DiskFull: the cache folder cannot be written.
+        BadFile: there is no entry, and the cache folder cannot be written.
+        DiskFull: there is no room for the entry.
     """
     name = digest(key)
     place = root or folder()
     path = place / kind / f"{name}.safetensors"
+    # What is there needs no lock, which could not be taken where the folder may only be read.
+    if (kept := _read(path)) is not None:
+        return kept
     with _alone(place / LOCKS / f"{kind}-{name}.lock", label=kind):
         tensors = _read(path)
         if tensors is None:
@@ -229,7 +232,8 @@ def _read(path: Path) -> dict[str, Tensor] | None:
     except BadFile as error:
         _LOG.warning("cache entry %s cannot be read and is made again: %s", path.name, error)
         return None
-    os.utime(path, (time.time(), time.time()))
+    with suppress(OSError):  # a folder that may only be read, or an entry that was just evicted
+        os.utime(path, (time.time(), time.time()))
     return tensors
 
 

@@ -10,6 +10,7 @@ import torch
 from glasshouse.audit import sealed as sealing
 from glasshouse.audit.namespace import needed_places
 from glasshouse.audit.sealed import is_foreign, sealed
+from glasshouse.cache import load_or_make
 from glasshouse.errors import BadFile, Inapplicable, WorkerKilled
 
 MEMORY: list[str] = []
@@ -116,6 +117,31 @@ def test_what_is_no_answer_is_refused_and_a_death_is_noticed(run, tmp_path):
         with here.makefile("rb") as reader, pytest.raises(BadFile, match="JSON and safetensors"):
             sealing._receive(reader, "a loss")
     there.close()
+
+
+def test_what_is_raised_in_it_arrives_in_words(run, tmp_path):
+    def serve(_):
+        raise BadFile("a cache", needs="room", got="none", fix="more")
+
+    with opened(serve, tmp_path) as process, pytest.raises(Inapplicable, match=r"BadFile: a cache(.|\n)*none"):
+        process.ask(0)
+
+
+def test_a_cache_that_may_only_be_read_answers_what_it_holds(run, tmp_path, monkeypatch):
+    """A generator was trained before its loss is judged; the lock of its entry cannot be taken there."""
+    monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path / "cache"))
+    load_or_make("generator", {"of": 1}, lambda _: {"x": torch.ones(2)})
+
+    def serve(number):
+        def train(_):
+            return {"x": torch.zeros(2)}
+
+        return None, load_or_make("generator", {"of": number}, train)
+
+    with opened(serve, tmp_path, show=[tmp_path / "cache"]) as process:
+        assert process.ask(1)[1]["x"].tolist() == [1.0, 1.0]
+        with pytest.raises(Inapplicable, match="a folder that can be written"):
+            process.ask(2)
 
 
 def test_code_of_others_does_not_run_where_nothing_can_be_sealed(tmp_path, monkeypatch):

@@ -37,6 +37,9 @@ Answered = tuple[Any, Mapping[str, Tensor]]
 _LENGTHS: Final = struct.Struct("<QQ")
 _LOG: Final = logging.getLogger(__name__)
 _PACKAGE: Final = __name__.partition(".")[0]
+_RAISED: Final = "raised in the sealed process"
+_WORDS: Final = 500
+"""Characters of an error that are kept."""
 
 
 def is_foreign(plugin: object) -> bool:
@@ -57,8 +60,9 @@ class Sealed:
 
     Attributes:
         why_open: why it is not confined, in words; empty: it is sealed.
-        ask: a question, anything that can be pickled → its answer. Raises :class:`WorkerKilled` if the
-            process ended, and :class:`BadFile` if the answer is no answer.
+        ask: a question, anything that can be pickled → its answer. Raises :class:`Inapplicable` with the
+            words of what was raised there, :class:`WorkerKilled` if the process was killed, and
+            :class:`BadFile` if the answer is no answer.
     """
 
     why_open: str
@@ -115,6 +119,8 @@ def sealed(
                 answer, tensors = _receive(pipe, subject)
                 for line in answer[1:]:
                     _LOG.warning("%s", line)
+                if isinstance(answer[0], dict) and _RAISED in answer[0]:
+                    raise _raised(subject, str(answer[0][_RAISED]))
                 return answer[0], tensors
 
             yield Sealed(why_open=why, ask=ask)
@@ -123,6 +129,15 @@ def sealed(
         with suppress(ChildProcessError):
             os.waitpid(process, 0)
         stage.rmdir()
+
+
+def _raised(subject: str, words: str) -> Inapplicable:
+    return Inapplicable(
+        subject,
+        needs="code that runs through in a sealed process, without network and without a place to write to",
+        got=words,
+        fix="report it to the plug-in's author",
+    )
 
 
 def _refuse_open(foreign: bool, why: str, subject: str) -> None:
@@ -153,7 +168,12 @@ def _run(
         with there.makefile("rwb") as pipe:
             _send(pipe, [why], {})
             while (why == "" or not foreign) and (question := _read(pipe)) is not None:
-                answer, tensors = serve(pickle.loads(question))  # noqa: S301 - sent by our own process
+                try:
+                    answer, tensors = serve(pickle.loads(question))  # noqa: S301 - sent by our own process
+                except Exception as error:
+                    # Its words are all that is left of it: the other side cannot tell it from a kill.
+                    _send(pipe, [{_RAISED: f"{type(error).__name__}: {error}"[:_WORDS]}, *notes.drain()], {})
+                    raise
                 _send(pipe, [answer, *notes.drain()], tensors)
         status = 0
     finally:
