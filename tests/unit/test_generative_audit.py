@@ -127,19 +127,23 @@ def test_the_share_of_the_ceiling_is_of_the_room_above_the_strongest_null():
     assert low < 0.25 < high
 
 
-def test_an_audit_with_ggl_shows_its_detector_samples_and_scale(tmp_path, monkeypatch):
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_an_audit_with_ggl_shows_its_detector_samples_and_scale(rounds, tmp_path, monkeypatch):
+    """In two rounds a client trains on the same data: two claims, and one victim."""
     monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path / "cache"))
     suite = load(
         "quickstart-ggl",
         [
-            "defenses=[]", 'audit.metrics=["psnr"]', "audit.victims=2", "federation.clients=2",
+            "defenses=[]", 'audit.metrics=["psnr"]', f"audit.victims={2 * rounds}", "federation.clients=2",
             "audit.controls=false", "attacks.0.training.steps=5", "attacks.0.search.evaluations=4",
-            "attacks.0.search.population=4",
+            "attacks.0.search.population=4", f"federation.rounds={rounds}",
+            f"audit.rounds={list(range(rounds))}",
         ],
     )  # fmt: skip
     result = audit(suite, out=tmp_path / "run", jobs=1)
     (finding,) = result.findings
     assert finding.n == 2
+    assert [search.reason for search in finding.searches] == [""] * 2 * rounds
     titles = [e.title for e in result.exhibits]
     assert sum("which defence it sees" in t for t in titles) == 1
     assert sum("samples of its generator" in t for t in titles) == 1
@@ -157,5 +161,5 @@ def test_an_audit_with_ggl_shows_its_detector_samples_and_scale(tmp_path, monkey
     first, second = (one["y"] for one in lines.data["series"])
     assert first == second  # and the detector saw it
     (detector,) = [e for e in result.exhibits if "which defence" in e.title]
-    assert detector.data["rows"] == [["none", "2", "yes"]]
+    assert detector.data["rows"] == [["none", str(2 * rounds), "yes"]]
     assert json.loads(Path(tmp_path / "run" / "result.json").read_text())["exhibits"]

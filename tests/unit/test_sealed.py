@@ -123,7 +123,10 @@ def test_what_is_raised_in_it_arrives_in_words(run, tmp_path):
     def serve(_):
         raise BadFile("a cache", needs="room", got="none", fix="more")
 
-    with opened(serve, tmp_path) as process, pytest.raises(Inapplicable, match=r"BadFile: a cache(.|\n)*none"):
+    with (
+        opened(serve, tmp_path) as process,
+        pytest.raises(Inapplicable, match=r"BadFile: a cache(.|\n)*none"),
+    ):
         process.ask(0)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from glasshouse.attacks.base import About, Reconstruction
+from glasshouse.attacks.base import About, Claim, Labels, Reconstruction
 from glasshouse.audit.attacking.claims import Outcome, Unit
 from glasshouse.audit.scoring.cell import score_attack
 from glasshouse.audit.scoring.nulls import NullBook
@@ -36,11 +36,13 @@ def labels_of(count: int, classes: int = 1) -> torch.Tensor:
 
 @dataclass(kw_only=True)
 class Bench:
-    """One audit: one example per client.
+    """One audit.
 
     Attributes:
         private: (n, C, H, W) in [0, 1], or with labels.
         claims: (n, C, H, W), about each client; None: nothing was claimed of it.
+        called: (n, K), how many examples of each label are claimed of each client, instead of ``claims``.
+        examples: of each client.
         heldout: of the same distribution, unless a test says otherwise.
         auxiliary: what null adversaries know.
         metrics: their names; the first is primary.
@@ -61,12 +63,15 @@ class Bench:
     guarantee: object = None
     margin: float = 0.1
     distractors: int = 19
+    called: torch.Tensor | None = None
+    examples: int = 1
     modality: Modality | None = None
     options: dict = field(default_factory=dict)
 
     def findings(self) -> dict[str, Finding]:
         """The findings by metric."""
-        n, classes = len(self.private), int(self.private.labels.max()) + 1
+        size, classes = self.examples, int(self.private.labels.max()) + 1
+        n = len(self.private) // size
         scenario = from_dict(
             {
                 "name": "bench",
@@ -95,12 +100,13 @@ class Bench:
             clients=n,
             sends="gradient",
             cohort=n,
-            batch_size=1,
+            batch_size=size,
         )
+        shards = {c: tuple(range(c * size, (c + 1) * size)) for c in range(n)}
         truth = Truth(
             private=self.private,
-            shards={c: (c,) for c in range(n)},
-            used={(0, c): Used(steps=((c,),), behaviour="honest") for c in range(n)},
+            shards=shards,
+            used={(0, c): Used(steps=(own,), behaviour="honest") for c, own in shards.items()},
         )
         ground = GroundTruth(truth=truth, heldout=self.heldout, run="run", terms=terms, context=context)
         book = NullBook(modality=modality, auxiliary=self.auxiliary, context=context, rng=Rng.root(0))
@@ -119,7 +125,9 @@ class Bench:
             groups=(),
             run="run",
             controls={key: self.control},
-            powers={} if self.power is None else {power_key(attack, "reconstruction"): self.power},
+            powers={}
+            if self.power is None
+            else {power_key(attack, kind): self.power for kind in ("reconstruction", "labels")},
         )
         scores = score_attack(task, attack, [run])
         assert scores.refusals == (), scores.refusals
@@ -129,7 +137,9 @@ class Bench:
         """The finding by one metric, or by the first."""
         return self.findings()[metric or self.metrics[0]]
 
-    def _claims(self, client: int) -> tuple[Reconstruction, ...]:
+    def _claims(self, client: int) -> tuple[Claim, ...]:
+        if self.called is not None:
+            return (Labels(about=About(rounds=(0,), client=client), counts=self.called[client]),)
         inputs = self.private.inputs[:0] if self.claims is None else self.claims[client : client + 1]
         return (
             Reconstruction(

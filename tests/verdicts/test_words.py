@@ -318,3 +318,37 @@ def test_a_public_example_of_a_label_that_was_read_is_no_rebuilt_one(darker, ran
     finding = one.finding()
     assert finding.verdict in ("label leak", "not shown")
     assert not any(named(finding))
+
+
+# Labels of updates ----------------------------------------------------------------------------------
+
+
+def clients_with_labels(n, random, *, examples=16, classes=10):
+    """Clients whose labels are nearly uniform, so that a guess is right about most of them."""
+    labels = torch.from_numpy(random.integers(0, classes, n * examples))
+    one = bench(n, random, metrics=("label_accuracy",), examples=examples)
+    one.private = batch(textured(n * examples, random), labels)
+    one.auxiliary = batch(textured(120, random), torch.arange(120) % classes)
+    one.heldout = batch(textured(200, random), torch.arange(200) % classes)
+    counts = [torch.bincount(part, minlength=classes) for part in labels.reshape(n, examples)]
+    return one, torch.stack(counts)
+
+
+@pytest.mark.parametrize("n", [6, 10])
+def test_all_labels_of_few_clients_that_are_much_alike_are_a_leak(n, random):
+    """Others' claims get most of them, too: by pairs of right and wrong ones ten clients were too few."""
+    one, counts = clients_with_labels(n, random)
+    one.called = counts
+    finding = one.finding()
+    assert finding.value == 1.0
+    assert finding.exchange.gain_low > 0
+    assert finding.verdict == "leaks"
+
+
+def test_labels_under_other_clients_names_are_hardly_ever_a_leak(random):
+    leaks = 0
+    for _ in range(40):
+        one, counts = clients_with_labels(6, random)
+        one.called = counts[torch.from_numpy(random.permutation(6))]
+        leaks += one.finding().verdict == "leaks"
+    assert leaks <= 3

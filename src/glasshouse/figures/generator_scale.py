@@ -56,6 +56,7 @@ def scale_rows(
     """
     claims = group.of(Reconstruction)
     truths = [group.truth.batch(c.about.rounds[0], c.about.client)[0] for c in claims]
+    victims = [group.truth.identity(c.about.rounds[0], c.about.client) for c in claims]
     drawn = list(zip(group.of(PriorSamples), truths, strict=True))
     ceiling = nearest_images(
         prior,
@@ -74,7 +75,7 @@ def scale_rows(
     }
     available = {which: every for which, every in images.items() if every is not None}
     return [
-        [name, *_row(name, metric, group, truths=truths, images=available)]
+        [name, *_row(name, metric, group, truths=truths, victims=victims, images=available)]
         for name, metric in metrics.items()
         if metric.claim == "reconstruction" and metric.reads == "inputs"
     ]
@@ -102,6 +103,7 @@ def _row(
     group: GroupEvidence,
     *,
     truths: Sequence[Batch],
+    victims: Sequence[str],
     images: Mapping[str, Sequence[Tensor]],
 ) -> list[str]:
     def scores(claimed: Sequence[Tensor]) -> Scores:
@@ -116,7 +118,7 @@ def _row(
 
     try:
         quoted = None if group.null_scores is None else group.null_scores(name, metric)
-        by_source = {which: scores(claimed) for which, claimed in images.items()}
+        by_source = {which: _by_victim(scores(claimed), victims) for which, claimed in images.items()}
     except Undefined as error:
         return [f"not determined: {error.got}"] + [""] * (len(COLUMNS) - 2)
     if quoted is not None:
@@ -131,6 +133,14 @@ def _row(
         _paired_gain(metric, attack, by_source["random draw"], rng=rng.child("draw")),
         _paired_gain(metric, attack, by_source[strongest], rng=rng.child("strongest")),
     ]
+
+
+def _by_victim(every: Scores, victims: Sequence[str]) -> Scores:
+    """The scores of each victim's claims joined, as those of the quoted null are."""
+    joined: dict[str, list[NDArray[np.float64]]] = {}
+    for one, victim in zip(every, victims, strict=True):
+        joined.setdefault(victim, []).append(one)
+    return [np.concatenate(parts) for parts in joined.values()]
 
 
 def _means(every: Scores) -> NDArray[np.float64]:

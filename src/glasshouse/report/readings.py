@@ -30,7 +30,7 @@ EXAMPLES: Final = ("pictures", "rows", "sentences")
 """What examples can be; as modalities name them."""
 SOURCES: Final = {"update": "single updates", "aggregate": "sums of updates"}
 """What data came out of, by what the attacker sees; the first that applies."""
-Rank = tuple[int, int, float]
+Rank = tuple[int, bool, int, float]
 
 
 class Threat(NamedTuple):
@@ -114,8 +114,10 @@ class Reading:
 
     @property
     def rank(self) -> Rank:
-        """Sort key, the worst first: verdict, kind of private data, then the most complete leak."""
-        return ORDER.index(self.finding.verdict), SEVERITIES.index(self.kind), -self.severity
+        """Sort key, the worst first: verdict, a gain or none, kind of data, then the most complete leak."""
+        finding = self.finding
+        gains = finding.gain_low > 0
+        return ORDER.index(finding.verdict), not gains, SEVERITIES.index(self.kind), -self.severity
 
     @property
     def quoted(self) -> tuple[int, int, str]:

@@ -16,7 +16,7 @@ from glasshouse.audit.scoring.judging.proofs import hold_proofs
 from glasshouse.audit.scoring.pair import claimed_kinds
 from glasshouse.audit.scoring.read import Run, read_runs
 from glasshouse.audit.scoring.score import ScoredMetric, score_metric
-from glasshouse.audit.scoring.table import share_alike, tables
+from glasshouse.audit.scoring.table import crossings, share_alike, tables
 from glasshouse.audit.scoring.tasks import CellResult, CellTask, control_key, power_key
 from glasshouse.audit.scoring.victims import can_judge_victims, ranked_by, victims_of
 from glasshouse.audit.scoring.words import place_of
@@ -161,6 +161,7 @@ def _measure(
         power=task.powers.get(power_key(attack, judged.claim)),
         alike=alike,
         tables=compared,
+        crossings=() if compared else tuple(crossings(metric, runs)),
     )
     return finding_of(task.cell, attack, measured, runs), scored, note
 

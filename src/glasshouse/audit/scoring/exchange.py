@@ -18,7 +18,7 @@ from glasshouse.audit.scoring.gains import (
 )
 from glasshouse.audit.scoring.nulls import CHANCE
 from glasshouse.audit.scoring.score import ScoredMetric
-from glasshouse.audit.scoring.table import Table
+from glasshouse.audit.scoring.table import Crossing, Table
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Metric
 from glasshouse.metrics.statistics.exchange import ExchangeTest, merge_alike, permutation_test
@@ -53,7 +53,7 @@ class ExchangeGain:
 
 
 def exchange(
-    scored: ScoredMetric, metric: Metric, *, rng: Rng, tables: Sequence[Table | None] = ()
+    scored: ScoredMetric, metric: Metric, *, rng: Rng, tables: Sequence[Table | Crossing | None] = ()
 ) -> ExchangeGain | None:
     """The gain of the true pairing over exchanged ones, paired by victim; None: nothing can be exchanged.
 
@@ -61,8 +61,8 @@ def exchange(
         scored: with the scores of each claim on some other victims.
         metric: of the scores.
         rng: stream of intervals and orders.
-        tables: every claim against every victim, by run, where the metric compares examples: the test then
-            exchanges all of them, and near-duplicates count as one victim.
+        tables: every claim against every victim, by run, where there are so few that all were compared: the
+            test then exchanges all of them, and near-duplicates count as one victim.
     """
     if scored.clients:
         return _exchange_clients(scored, metric, rng)
@@ -78,8 +78,6 @@ def exchange(
         gain, p = gain_of(other, metric, rng=stream), p_of(other, metric, rng=stream)
     except Undefined:  # fewer than two victims could be exchanged
         return None
-    if metric.counts:
-        return ExchangeGain(level=null_of(other, metric), gain=gain, p=p)
     over_draws = (gain, p) if spans_draws(other) else None
     if _all_alike(tables):
         # Whose a claim is has no answer: all that can be told apart is how near near-duplicates are.
@@ -87,7 +85,7 @@ def exchange(
     elif (all_pairs := _compare_all(tables, stream)) is not None:
         low, high = min(all_pairs.low, gain.value), max(all_pairs.high, gain.value)
         gain, p = replace(gain, low=low, high=high), all_pairs.p
-    elif (tested := _compare_pairs(scored, metric, stream)) is not None:
+    elif not metric.counts and (tested := _compare_pairs(scored, metric, stream)) is not None:
         gain, p = replace(gain, low=min(tested.low, gain.value)), tested.p
     if over_draws is not None:  # the tests above are about these federations alone
         wide, p = over_draws[0], max(p, over_draws[1])
@@ -136,13 +134,13 @@ def groups_of(tables: Sequence[Table | None]) -> int | None:
     return max(counts, default=None)
 
 
-def _all_alike(tables: Sequence[Table | None]) -> bool:
+def _all_alike(tables: Sequence[Table | Crossing | None]) -> bool:
     """Whether in no run there are two victims that can be told apart, though there are several."""
     groups = [table.alike_updates() for table in tables if table is not None and len(table.matches) > 1]
     return bool(groups) and all(len(np.unique(group)) == 1 for group in groups)
 
 
-def _compare_all(tables: Sequence[Table | None], rng: Rng) -> ExchangeTest | None:
+def _compare_all(tables: Sequence[Table | Crossing | None], rng: Rng) -> ExchangeTest | None:
     """The permutation test of all claims over all victims, within each run; None if too few."""
     blocks = [merge_alike(t.updates(), t.alike_updates()) for t in tables if t is not None]
     if not blocks:

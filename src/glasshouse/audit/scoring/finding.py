@@ -30,7 +30,7 @@ from glasshouse.audit.scoring.judging.certificate import SEARCHED, certificate_o
 from glasshouse.audit.scoring.judging.verdict import Evidence, decide
 from glasshouse.audit.scoring.read import Run
 from glasshouse.audit.scoring.score import ScoredMetric
-from glasshouse.audit.scoring.table import Table
+from glasshouse.audit.scoring.table import Crossing, Table
 from glasshouse.audit.scoring.words import chosen_words, given_words, place_of
 from glasshouse.audit.sealed import is_foreign
 from glasshouse.errors import Undefined
@@ -77,6 +77,7 @@ class Measurement:
         alone: no attack of another kind makes such claims in this cell.
         singles: verdicts on single victims by the metric that judges them, if this one does not.
         tables: every claim against every victim, by run, where the metric compares examples.
+        crossings: the same of claims about something else, such as labels, where there are few.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Measurement:
     alone: bool = False
     singles: tuple[Victim, ...] = ()
     tables: tuple[Table | None, ...] = ()
+    crossings: tuple[Crossing | None, ...] = ()
 
 
 def finding_of(cell: Cell, attack: Plugin, measured: Measurement, runs: Sequence[Run]) -> Finding:
@@ -105,7 +107,10 @@ def finding_of(cell: Cell, attack: Plugin, measured: Measurement, runs: Sequence
     scored = with_chance(measured.scored, metric, chance)
     stream = Rng.root(scenario.seed, salt="intervals").child(f"{attack.name}/{measured.name}")
     value, gain = value_of(scored, metric, rng=stream), gain_of(scored, metric, rng=stream)
-    null, other = null_of(scored, metric), exchange(scored, metric, rng=stream, tables=measured.tables)
+    null, other = (
+        null_of(scored, metric),
+        exchange(scored, metric, rng=stream, tables=measured.tables or measured.crossings),
+    )
     p = p_of(scored, metric, rng=stream)
     # What is printed must hold for victims like none of these; the verdict bounds the share of such victims.
     printed, gained = value_with_unseen(value, scored, metric), gain_with_unseen(gain, scored, metric)

@@ -8,6 +8,7 @@ afterwards sees pairs alone. A kind of another package needs no entry here.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, final
 
 import numpy as np
@@ -192,19 +193,15 @@ def _victim(about: About, number: int, ground: GroundTruth) -> Pair:
 
 def _with_examples(claim: Claim, metric: Metric, ground: GroundTruth) -> list[Pair]:
     """One pair per round of the claim."""
-    most, pairs = ground.allowed(claim.about), []
+    pairs = []
     whole = metric.against == "inputs" and claim.guessed  # a claim about examples, which have twins
     for number in claim.about.rounds:
         target = ground.target(number, claim.about.client)
-
-        def sides(other: Target, size: int = len(target.batch)) -> Sides | None:
-            # As many candidates as announced, in proportion for a victim of another size.
-            return _sides(claim, metric, other, ground, count=max(1, most * len(other.batch) // size))
-
-        own = sides(target)
+        beside = partial(_beside, claim, metric, ground, size=len(target.batch))
+        own = beside(target)
         if own is None:
             return []
-        others = [sides(other) for other in ground.others(claim.about, number)]
+        others = [beside(other) for other in ground.others(claim.about, number)]
         pairs.append(
             replace(
                 _victim(claim.about, number, ground),
@@ -216,6 +213,36 @@ def _with_examples(claim: Claim, metric: Metric, ground: GroundTruth) -> list[Pa
             )
         )
     return pairs
+
+
+def _beside(claim: Claim, metric: Metric, ground: GroundTruth, other: Target, *, size: int) -> Sides | None:
+    """The claim about a victim of ``size`` examples beside another's truth.
+
+    As many candidates count as announced, in proportion for a victim of another size.
+    """
+    most = ground.allowed(claim.about)
+    return _sides(claim, metric, other, ground, count=max(1, most * len(other.batch) // size))
+
+
+def cross_claims(claims: Iterable[Claim], metric: Metric, ground: GroundTruth) -> list[list[Sides]]:
+    """Every claim about examples beside the truth of every victim of these claims, in one order.
+
+    Empty: the metric scores no such claim, or one lacks the part that it reads.
+    """
+    if metric.of_recovered:
+        return []
+    own = [
+        (claim, ground.target(number, claim.about.client))
+        for claim in claims
+        if can_score(type(claim), metric) and claim.paired == "examples"
+        for number in claim.about.rounds
+    ]
+    rows = [
+        [_beside(claim, metric, ground, other, size=len(target.batch)) for _, other in own]
+        for claim, target in own
+    ]
+    every = [[side for side in row if side is not None] for row in rows]
+    return every if all(len(row) == len(own) for row in every) else []
 
 
 def _sides(claim: Claim, metric: Metric, target: Target, ground: GroundTruth, *, count: int) -> Sides | None:

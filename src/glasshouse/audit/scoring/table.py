@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.attacks.base import About, Reconstruction
+from glasshouse.audit.scoring.measure import measure
+from glasshouse.audit.scoring.pair import cross_claims
 from glasshouse.audit.scoring.read import Run
 from glasshouse.cache import digest
-from glasshouse.errors import BadValue
+from glasshouse.errors import BadValue, NothingClaimed
 from glasshouse.metrics.base import Metric, ScoreContext
 from glasshouse.metrics.statistics.exchange import group_alike
 from glasshouse.metrics.statistics.units import Numbers
@@ -24,13 +26,15 @@ from glasshouse.metrics.statistics.victims import exchangeable
 from glasshouse.modalities.base import Wanted
 from glasshouse.wire import Batch
 
-__all__ = ["Table", "best_of", "share_alike", "tables"]
+__all__ = ["Crossing", "Table", "best_of", "crossings", "share_alike", "tables"]
 
 # | number       | what it trades                           | which measurement set it     | where repeated |
 # |--------------|------------------------------------------|------------------------------|----------------|
 # | MOST_VICTIMS | power, memory of n (n + M) scores        | 300 x 1,100 images take 2 s  | docs/result.md |
+# | MOST_CROSSED | power of few, n n scores one by one      | 60 x 60 labels take 0.2 s    | docs/result.md |
 # | MOST         | candidates of a claim without pairwise   | what a batch of victims needs | -              |
 MOST_VICTIMS: Final = 300
+MOST_CROSSED: Final = 60
 MOST: Final = 64
 HALF: Final = 0.5
 """Share of an update's examples with near-duplicates in another from which the two cannot be told apart."""
@@ -85,6 +89,53 @@ class Table:
         beside = same.astype(np.float64) @ member > 0  # (n, k)
         shares = member.T.astype(np.float64) @ beside / member.sum(0)[:, None]
         return group_alike(1 - np.maximum(shares, shares.T), near=1 - HALF)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Crossing:
+    """The scores of every claim of one federation with the truth of every victim; larger leaks more.
+
+    For claims that are not compared example by example, such as the labels of an update.
+
+    Attributes:
+        matches: (k, k), claim against victim.
+        alike: (k,), equal for victims whose truths are equal.
+    """
+
+    matches: Numbers
+    alike: NDArray[np.int64]
+
+    def updates(self) -> Numbers:
+        """As of a :class:`Table`: every claim is about one update."""
+        return self.matches
+
+    def alike_updates(self) -> NDArray[np.int64]:
+        """As of a :class:`Table`."""
+        return self.alike
+
+
+def crossings(metric: Metric, runs: Sequence[Run]) -> Iterator[Crossing | None]:
+    """The crossing of every run; None where claims are of another kind, or more than ``MOST_CROSSED``.
+
+    Where there are so many, a test over pairs alone has power; so it has where examples are compared, which
+    hardly ever are taken for another.
+    """
+    for run in runs:
+        fits = metric.against != "inputs" and len(run.claims) <= MOST_CROSSED
+        sides = cross_claims(run.claims, metric, run.ground) if fits else []
+        if not 1 < len(sides) <= MOST_CROSSED:
+            yield None
+            continue
+        scored = [measure(metric, row, run.ground.context) for row in sides]
+        numbers = [[one.mean() for one in row if not isinstance(one, NothingClaimed)] for row in scored]
+        if any(len(row) < len(sides) for row in numbers):
+            yield None
+            continue
+        truths = [side.truth.numpy().tobytes() for side in sides[0]]
+        sign = 1.0 if metric.higher_leaks else -1.0
+        alike = np.unique(truths, return_inverse=True)[1].astype(np.int64)
+        yield Crossing(matches=sign * np.array(numbers, dtype=np.float64), alike=alike)
 
 
 def tables(metric: Metric, runs: Sequence[Run], *, singles: bool = True) -> Iterator[Table | None]:
