@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from tests.verdicts.audits import NULLS
 from tests.verdicts.bench import SHAPE, batch, bench, textured
 
 from glasshouse.results.records import Power
@@ -55,6 +56,39 @@ def test_everybody_rebuilt_under_the_next_name_is_not_no_leak_found(metric, rand
     finding = one.finding()
     assert finding.verdict == "not shown"
     assert "its claims fit other victims than their own" in finding.lacks
+
+
+FORMS = {
+    "the negative": lambda image, guess: 1 - image,
+    "paler": lambda image, guess: 0.2 + 0.3 * image,
+    "half of it": lambda image, guess: torch.cat([image[..., :3], guess[..., 3:]], -1),
+    "mirrored": lambda image, guess: image.flip(-1),
+    "moved": lambda image, guess: image.roll((2, 1), (-2, -1)),
+}
+
+
+@pytest.mark.parametrize("metric", ["psnr", "ssim", "mse"])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_tenth_that_is_known_in_another_form_is_not_no_leak_found(form, metric, random):
+    """Every pixel may be wrong: half of the pixels and the negative of a tenth were "no leak found"."""
+    one = bench(40, random, metrics=(metric,))
+    claims = guesses(one, random)
+    claims[:4] = FORMS[form](one.private.inputs[:4], claims[:4])
+    one.claims = claims
+    assert one.finding().verdict != "no leak found"
+
+
+@pytest.mark.parametrize("null", ["other examples", "a mean, noise", "one claim for all", "ties"])
+def test_guesses_are_hardly_ever_said_to_know_another_form(null):
+    """Silence is left to be earned: the forms share a level of 0.025."""
+    findings = []
+    for seed in range(12):
+        own = np.random.default_rng([seed, 7])
+        one = bench(40, own)
+        one.claims = NULLS[null](one, 40, own).clamp(0, 1)
+        findings.append(one.finding())
+    assert sum(finding.verdict == "no leak found" for finding in findings) >= 9
+    assert sum(any("another form" in reason for reason in finding.lacks) for finding in findings) <= 1
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ Shape letters: B examples, R candidates, N originals.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, final
 
@@ -15,6 +15,7 @@ from glasshouse.errors import BadValue
 from glasshouse.examples import Batch
 from glasshouse.modalities import guesses
 from glasshouse.modalities.base import Display, Modality, Null, Wanted
+from glasshouse.modalities.likeness import correlation, part
 from glasshouse.outside import limits
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
@@ -84,6 +85,13 @@ class Array(Modality):
     def distance(self, candidates: Tensor, originals: Tensor) -> Tensor:
         """Mean squared difference, on a range of width 1."""
         return guesses.squared_distance(candidates, originals, width=self.range[1] - self.range[0])
+
+    def likenesses(self, candidates: Tensor, originals: Tensor) -> Mapping[str, Tensor]:
+        """Inverted or of another scale; right in a part."""
+        return {
+            "inverted, or of another level and scale": correlation(candidates, originals),
+            "right in a part of the numbers": part(candidates, originals),
+        }
 
     def nulls(self) -> Sequence[Null]:
         """The middle of the range; mean and random auxiliary arrays, of any label and of the victim's."""

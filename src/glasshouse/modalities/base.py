@@ -8,7 +8,7 @@ Shape letters: B examples, R candidates (claimed examples), N originals; the sha
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal, final
 
@@ -172,6 +172,15 @@ class Modality(ABC):
 
         Symmetric, finite and never negative; pairing, exchange, ranks and duplicates rest on it.
         """
+
+    def likenesses(self, candidates: Tensor, originals: Tensor) -> Mapping[str, Tensor]:
+        """Other forms in which a claim may hold an example, in words → how like they are, (R, N).
+
+        Larger is more like. Nothing is scored by them: where claims are most like their own victims in such
+        a form, the absence of a leak by the metric is not called "no leak found". Default: none.
+        """
+        del candidates, originals
+        return {}
 
     @abstractmethod
     def nulls(self) -> Sequence[Null]:

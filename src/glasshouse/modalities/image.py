@@ -4,7 +4,7 @@ Shape letters: B examples, R candidates, N originals, C channels, H and W pixels
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, final
 
@@ -17,6 +17,7 @@ from glasshouse.examples import Batch
 from glasshouse.images import total_variation
 from glasshouse.modalities import guesses
 from glasshouse.modalities.base import Display, Modality, Null, Wanted
+from glasshouse.modalities.likeness import correlation, moved, part
 from glasshouse.outside import limits
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
@@ -109,6 +110,14 @@ class Image(Modality):
     def distance(self, candidates: Tensor, originals: Tensor) -> Tensor:
         """Mean squared difference of the pixels, on a range of width 1."""
         return guesses.squared_distance(candidates, originals, width=self.range[1] - self.range[0])
+
+    def likenesses(self, candidates: Tensor, originals: Tensor) -> Mapping[str, Tensor]:
+        """Inverted or of another contrast; right in a part; moved or mirrored."""
+        return {
+            "inverted, or of another brightness and contrast": correlation(candidates, originals),
+            "right in a part of the pixels": part(candidates, originals),
+            "moved or mirrored": moved(candidates, originals),
+        }
 
     def nulls(self) -> Sequence[Null]:
         """Grey; mean and random auxiliary pictures, of any label and of the victim's."""

@@ -3,7 +3,7 @@
 Shape letters: B sentences, L tokens, R candidates, N originals.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar, Final, final
@@ -103,6 +103,16 @@ class Sentence(Modality):
         either = real(candidates)[:, None] | real(originals)[None]
         differ = (candidates[:, None] != originals[None]) & either
         return differ.double().sum(2) / either.double().sum(2).clamp_min(1)
+
+    def likenesses(self, candidates: Tensor, originals: Tensor) -> Mapping[str, Tensor]:
+        """The same words in another order."""
+        every = torch.cat([candidates, originals.to(candidates.device)])
+        words, places = every.unique(return_inverse=True)
+        counts = torch.zeros(len(every), len(words), dtype=torch.float64, device=every.device)
+        counts.scatter_add_(1, places, self.vocabulary.real(every).double())
+        counts /= counts.norm(dim=1, keepdim=True).clamp_min(1e-12)
+        left, right = counts.split([len(candidates), len(originals)])
+        return {"the same words in another order": left @ right.T}
 
     def nulls(self) -> Sequence[Null]:
         """Padding; frequent, random and modelled sentences; a random sentence of the victim's label."""

@@ -85,6 +85,16 @@ class ModalityContract:
         assert modality.same <= modality.near
         assert modality.distance(examples[:0], examples).shape == (0, len(examples))
 
+    def test_likenesses_are_tables_in_which_an_example_is_most_like_itself(
+        self, modality: Modality, examples: Tensor
+    ) -> None:
+        """Each form is (R, N) and finite, and no other example is more like than the example itself."""
+        for form, table in modality.likenesses(examples[:3], examples).items():
+            assert form
+            assert table.shape == (3, len(examples))
+            assert bool(table.isfinite().all())
+            assert bool((table[:, :3].diagonal() >= table.amax(1) - 1e-9).all())
+
     def test_nulls_climb_the_ladder_and_guess_valid_examples(
         self, modality: Modality, auxiliary: Batch
     ) -> None:

@@ -29,6 +29,7 @@ from glasshouse.audit.scoring.gains import (
 from glasshouse.audit.scoring.judging.certificate import SEARCHED, certificate_of
 from glasshouse.audit.scoring.judging.verdict import Evidence, decide
 from glasshouse.audit.scoring.read import Run
+from glasshouse.audit.scoring.recognition import recognised_form
 from glasshouse.audit.scoring.score import ScoredMetric
 from glasshouse.audit.scoring.table import Crossing, Table
 from glasshouse.audit.scoring.words import chosen_words, given_words, place_of
@@ -43,6 +44,7 @@ from glasshouse.metrics.statistics.share_out import equivalence
 from glasshouse.metrics.statistics.shares import share_interval
 from glasshouse.metrics.statistics.units import Numbers, means_of
 from glasshouse.modalities.base import RUNGS
+from glasshouse.results.judgement import ONE_SIDE
 from glasshouse.results.records import Control, Draw, Finding, Knows, Power, Rung, Share, Victim
 from glasshouse.results.strength import Search, UpperBound
 from glasshouse.rng import Rng
@@ -131,6 +133,9 @@ def finding_of(cell: Cell, attack: Plugin, measured: Measurement, runs: Sequence
         claimed=bool(scored.claimed or scored.clients), mixed_up_p=mixed_up_p(measured.tables, stream),
     )  # fmt: skip
     decision = decide(evidence)
+    if decision.verdict == "no leak found" and (form := recognised_form(runs, level=ONE_SIDE)):
+        # Asked last, since it compares every claim in several forms, and only silence depends on it.
+        decision = decide(replace(evidence, other_form=form))
     finding = Finding(
         **place_of(cell),
         attack=attack.label or attack.name,

@@ -26,7 +26,7 @@ from glasshouse.metrics.statistics.victims import exchangeable
 from glasshouse.modalities.base import Wanted
 from glasshouse.wire import Batch
 
-__all__ = ["Crossing", "Table", "best_of", "crossings", "share_alike", "tables"]
+__all__ = ["Crossing", "Table", "best_of", "claims_about_examples", "crossings", "share_alike", "tables"]
 
 # | number       | what it trades                           | which measurement set it     | where repeated |
 # |--------------|------------------------------------------|------------------------------|----------------|
@@ -151,7 +151,7 @@ def tables(metric: Metric, runs: Sequence[Run], *, singles: bool = True) -> Iter
 
 
 def _table(metric: Metric, run: Run, *, singles: bool) -> Table | None:
-    claims = list(_claims(run))
+    claims = list(claims_about_examples(run))
     heldout = run.ground.heldout
     if not claims or heldout is None or not len(heldout):
         return None
@@ -231,7 +231,7 @@ def _name(about: About, number: int, place: int) -> str:
     return f"round {number}{client}, example {place + 1}"
 
 
-def _claims(run: Run) -> Iterator[tuple[About, int, Tensor]]:
+def claims_about_examples(run: Run) -> Iterator[tuple[About, int, Tensor]]:
     """Every round of every claim with an example, with the candidates that count; each private data once."""
     seen: set[str] = set()
     examples = 0

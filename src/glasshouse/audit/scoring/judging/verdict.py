@@ -56,6 +56,7 @@ class Evidence:
         groups: how many victims can be told apart; None: unknown.
         claimed: something was claimed of at least one victim.
         mixed_up_p: p-value of claims knowing nobody, not even other victims than their own.
+        other_form: in which claims know their own victims though the metric sees none; empty: none is known.
     """
 
     metric: Metric
@@ -73,6 +74,7 @@ class Evidence:
     groups: int | None = None
     claimed: bool = True
     mixed_up_p: float = 1.0
+    other_form: str = ""
 
 
 @final
@@ -161,6 +163,9 @@ def _missing(evidence: Evidence) -> Iterator[tuple[str, str]]:
         yield f"the mean shows no leak, but {out} victims came out", "a look at the single victims"
     if evidence.mixed_up_p <= ONE_SIDE:
         yield "its claims fit other victims than their own", "an attack that does not mix up its victims"
+    if evidence.other_form:
+        reason = f"its claims know their own victims in another form: {evidence.other_form}"
+        yield reason, "a look at what it claims, or a metric that sees this form"
     gains = [evidence.gain] if evidence.exchange is None else [evidence.gain, evidence.exchange]
     if min(gain.high for gain in gains) > small_gain(evidence.metric, evidence.null):
         yield BEYOND_SMALL, "more victims or seeds"

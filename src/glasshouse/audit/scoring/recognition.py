@@ -1,0 +1,75 @@
+"""Do claims hold their own victims in a form that the metric does not see, such as a mirror image?
+
+Asked only where "no leak found" would be said: nothing is scored, but such silence is none.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from glasshouse.audit.scoring.read import Run
+from glasshouse.audit.scoring.table import claims_about_examples
+from glasshouse.metrics.statistics.recognised import recognised_p
+from glasshouse.metrics.statistics.units import Numbers
+from glasshouse.modalities.base import Modality
+
+__all__ = ["recognised_form"]
+
+
+def recognised_form(runs: Sequence[Run], *, level: float) -> str:
+    """The form in which claims are most like their own victims, in words; "": in none that is known.
+
+    Every claim is compared with its own examples, and with private examples of others and held-out ones of
+    the same label. The level is shared by the forms.
+
+    Args:
+        runs: of one attack.
+        level: of the test.
+    """
+    trials: dict[str, list[tuple[bool, float]]] = {}
+    for run in runs:
+        for form, first, chance in _trials(run):
+            trials.setdefault(form, []).append((first, chance))
+    p_values = {form: recognised_p(*map(np.array, zip(*rows, strict=True))) for form, rows in trials.items()}
+    form = min(p_values, key=lambda name: p_values[name], default="")
+    return form if form and p_values[form] * len(p_values) <= level else ""
+
+
+def _trials(run: Run) -> Iterator[tuple[str, bool, float]]:
+    """For every form, claim and label: whether an own example comes first, and the chance of that."""
+    claims, heldout = list(claims_about_examples(run)), run.ground.heldout
+    if not claims or heldout is None or not len(heldout):
+        return
+    batches = [run.ground.target(number, about.client).batch for about, number, _ in claims]
+    known = heldout.labels.ndim == 1 and all(batch.labels.ndim == 1 for batch in batches)
+    everyone = torch.cat([*(batch.inputs for batch in batches), heldout.inputs])
+    labels = torch.cat([*(batch.labels for batch in batches), heldout.labels]) if known else None
+    strata = torch.zeros(len(everyone)).numpy() if labels is None else labels.numpy()
+    owners = np.repeat(np.arange(len(claims)), [len(batch) for batch in batches])
+    owners = np.concatenate([owners, np.full(len(heldout), -1)])
+    modality = run.book.modality
+    # Near-duplicates of a claim's own examples are no others.
+    private = everyone[: int((owners >= 0).sum())]
+    for number, (_, _, inputs) in enumerate(claims):
+        own = owners == number
+        beside = (modality.distance(private[own[: len(private)]], everyone) <= modality.near).any(0).numpy()
+        for form, scores in _best(modality, inputs, everyone).items():
+            for label in np.unique(strata[own]):
+                among, others = own & (strata == label), ~own & ~beside & (strata == label)
+                if others.any():
+                    first = bool(scores[among].max() > scores[others].max())
+                    yield form, first, float(among.sum() / (among.sum() + others.sum()))
+
+
+def _best(modality: Modality, inputs: Tensor, everyone: Tensor) -> Mapping[str, Numbers]:
+    """By form, how like the most like candidate is to each example, (N,)."""
+    found: Mapping[str, Tensor] = modality.likenesses(inputs, everyone)
+    return {form: _rounded(scores.amax(0).double().cpu().numpy()) for form, scores in found.items()}
+
+
+def _rounded(scores: NDArray[np.float64]) -> Numbers:
+    """Scores without their last digits: equal examples tie, whatever their order of summation."""
+    return np.asarray(np.round(scores, 9))
