@@ -80,6 +80,34 @@ def test_only_attacks_scored_on_the_same_victims_are_compared():
     }
     (result,) = contrasts(cell, numbers)
     assert (result.attack, result.other, result.metric, result.difference) == (*NAMES, "psnr", 1.0)
+    assert (result.low, result.high, result.n) == (0.0, 1.0, 3)
+    assert (result.unit, result.unit_of_value) == ("victims", "dB")
+
+
+def test_a_metric_that_cannot_be_compared_leaves_the_others():
+    """The first metric of the scenario: of one victim, or scored for one attack alone."""
+    (cell,) = cells(load_scenario("fedavg-steps").members[0].scenario)
+    one = scored([1.0])
+    for first in ({"psnr": one}, {"psnr": scored([1.0, 2.0])}, {}):
+        numbers = {NAMES[0]: {"psnr": one, "mse": LEFT}, NAMES[1]: {**first, "mse": RIGHT}}
+        assert [c.metric for c in contrasts(cell, numbers)] == ["mse"]
+    assert list(contrasts(cell, {NAMES[1]: {"mse": RIGHT}})) == []
+
+
+def test_only_attacks_scored_on_the_same_clients_are_compared():
+    scenario = load_scenario("fedavg-steps", ['audit.metrics=["f1"]']).members[0].scenario
+    (cell,) = cells(scenario)
+    left, right = clients([1] * 5 + [0] * 15), clients([1, 0, 0, 0, 0] + [1] * 5 + [0] * 10)
+    (result,) = contrasts(cell, {NAMES[0]: {"f1": left}, NAMES[1]: {"f1": right}})
+    assert (result.unit, result.n) == ("clients", 20)
+    (again,) = contrasts(cell, {NAMES[0]: {"f1": left}, NAMES[1]: {"f1": right}})
+    assert (again.low, again.high) == (result.low, result.high)  # the resamples are the seed's
+    (sample,) = right.clients
+    moved = replace(right, clients=(replace(sample, truth=np.roll(sample.truth, 1)),))
+    for other in (moved, scored(*([1.0] for _ in range(20)))):
+        for pair in ((left, other), (other, left)):
+            numbers = {name: {"f1": side} for name, side in zip(NAMES, pair, strict=True)}
+            assert list(contrasts(cell, numbers)) == []
 
 
 def test_a_contrast_names_an_attack_of_the_scenario():

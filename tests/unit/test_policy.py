@@ -47,7 +47,9 @@ def test_three_states_of_a_gain_of_at_most_a_tenth(settings, state):
 )
 def test_three_states_of_an_accuracy_of_at_least_a_half(low, high, state):
     utility = dataclasses.replace(specimen.utilities("s")[0], value=(low + high) / 2, low=low, high=high)
-    assert state_of_accuracy(utility, 0.5)[0] == state
+    result, reason = state_of_accuracy(utility, 0.5)
+    assert result == state
+    assert reason == ("the interval reaches below the limit" if state == "undecided" else "")
 
 
 def audit(*settings):

@@ -18,8 +18,8 @@ from glasshouse.audit.scoring.judging.verdict import (
 from glasshouse.audit.scoring.tasks import power_key
 from glasshouse.metrics.reconstruction import Identification, Mse, Psnr
 from glasshouse.metrics.statistics.interval import Interval
-from glasshouse.results.records import Power, Rung, Share, Victim
-from glasshouse.results.strength import Certificate
+from glasshouse.results.records import Exchange, Power, Rung, Share, Victim
+from glasshouse.results.strength import Certificate, Search
 from glasshouse.scenario.table import Plugin
 
 CARDS = {card.name: card for card in METRICS}
@@ -149,9 +149,24 @@ def test_canaries_count_for_the_kind_of_claim_that_found_them_alone():
     assert set(powers) == {power_key(attack, "reconstruction"), power_key(attack, "labels")}
     assert (powers[power_key(attack, "reconstruction")].found, out[0].leaks) == (6, True)
     assert powers[power_key(attack, "labels")].found == 8
-    for lost in ({"gain_low": -0.1}, {"gain_low": 0.1, "ladder": (rung("label", beaten=True),)}):
+    for lost in (
+        {"gain_low": -0.1},
+        {"gain_low": 0.0},
+        {"exchange": Exchange(value=0.5, gain=0.1, gain_low=0.0, gain_high=0.2, n=8)},
+        {"gain_low": 0.1, "ladder": (rung("label", beaten=True),)},
+    ):
         (power,) = powers_of([attack], [replace(labels, **lost)], how="").values()
         assert (power.planted, power.found) == (8, 0)
+    others = Exchange(value=0.5, gain=0.1, gain_low=0.05, gain_high=0.2, n=8)
+    (power,) = powers_of([attack], [other, replace(labels, exchange=others)], how="canaries").values()
+    assert (power.planted, power.found, power.how, power.told_p) == (8, 8, "canaries", 1.0)
+
+
+def test_the_canaries_losses_say_how_well_they_tell_examples():
+    search = Search(name="a", loss=1.0, truth=1.0, noise=0.0, decoys=(2.0,) * 19)
+    one = replace(finding(attack="idlg", primary=True), claim="reconstruction", searches=(search,))
+    (power,) = powers_of([Plugin(name="idlg")], [one], how="canaries").values()
+    assert power.told_p == pytest.approx(0.05)
 
 
 @pytest.mark.parametrize(

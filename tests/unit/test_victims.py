@@ -145,13 +145,15 @@ def test_the_family_is_the_primary_findings_of_the_run():
         [finding(primary=True, p=0.01), finding(primary=True, p=0.03), finding(primary=False, p=0.001)]
     )
     assert [f.p_adjusted for f in findings] == [0.02, 0.03, None]
+    sure = with_family([finding(primary=True, p=0.0), finding(primary=True, p=0.02)])
+    assert [f.p_adjusted for f in sure] == [0.0, 0.02]
 
 
 def test_a_cell_knows_what_the_attack_got_undefended():
-    axes = {"defenses": "none", "federation.clients": 4}
-    bare = finding(axes=axes, value=30.0)
+    axes = {"federation.clients": 4}
+    bare = finding(axes={**axes, "defenses": "none"}, value=30.0)
     fewer = finding(axes={**axes, "federation.clients": 2}, value=20.0)
-    noise = finding(axes={**axes, "defenses": "noise"}, defenses=("noise",), value=5.0)
+    noise = finding(axes={**axes, "defenses.0.std": 0.1}, defenses=("noise",), value=5.0)
     other = finding(axes={**axes, "defenses": "noise"}, defenses=("noise",), attack="y")
     findings = with_family([bare, fewer, noise, other])
     assert [None if f.undefended is None else f.undefended.value for f in findings] == [

@@ -107,11 +107,11 @@ class Sentence(Modality):
     def likenesses(self, candidates: Tensor, originals: Tensor) -> Mapping[str, Tensor]:
         """The same words in another order."""
         every = torch.cat([candidates, originals.to(candidates.device)])
-        words, places = every.unique(return_inverse=True)
+        words, places = torch.unique(every, return_inverse=True)
         counts = torch.zeros(len(every), len(words), dtype=torch.float64, device=every.device)
         counts.scatter_add_(1, places, self.vocabulary.real(every).double())
         counts /= counts.norm(dim=1, keepdim=True).clamp_min(1e-12)
-        left, right = counts.split([len(candidates), len(originals)])
+        left, right = counts[: len(candidates)], counts[len(candidates) :]
         return {"the same words in another order": left @ right.T}
 
     def nulls(self) -> Sequence[Null]:
