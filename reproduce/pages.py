@@ -242,7 +242,7 @@ TEXT = {
     "sums": 340, "defences": 1100, "fresh": 860,
 }  # fmt: skip
 """Tables of reproduce.text, and their CPU seconds."""
-CENSUS = ("--schema", "examples/census/adult.schema.toml")
+CENSUS = ("--data", "adult")
 PAGES: dict[str, tuple[Piece, ...]] = {
     "dp": (
         Piece(("one_run",), 28),
@@ -372,7 +372,7 @@ PAGES: dict[str, tuple[Piece, ...]] = {
     ),
     "pli": PLI,
     "tables": (
-        about(115, "audit", "reproduce/census.toml"),
+        about(500, "audit", "reproduce/census.toml"),
         about(45, "trees", "rows", *CENSUS),
         about(20, "slabs", "--guard", *CENSUS),
     ),

@@ -1,6 +1,6 @@
-"""VGIA's table of docs/results/tables.md: ``python -m reproduce.slabs [--schema SCHEMA.toml] [--seeds 10]``.
+"""VGIA's table of docs/results/tables.md: ``python -m reproduce.slabs [--data adult] [--seeds 10]``.
 
-Rows and targets that a malicious server proves, out of one batch of the table that the schema describes (two
+Rows and targets that a malicious server proves, out of one batch of Adult or the made-up clinic (two
 classes) and of scikit-learn's diabetes (a number, two rounds). ``guard`` shows every model to the guard.
 """
 
@@ -14,8 +14,7 @@ from sklearn.datasets import load_diabetes
 
 import glasshouse as gh
 from glasshouse.attacks.rows.vgia import Vgia
-from glasshouse.data.tables.clinic import clinic
-from glasshouse.data.tables.table import table
+from glasshouse.data.sources import load
 from glasshouse.metrics.match import assign
 from glasshouse.metrics.statistics.shares import share_interval
 from glasshouse.modalities.row import Column, Row
@@ -84,9 +83,9 @@ def compared(architecture: Architecture, claims, private: Batch) -> tuple[int, i
     return len(proved.inputs), wrong, len(pairs), sum(near)
 
 
-def tables(schema: str | None, seeds: int, *, guard: bool) -> None:
+def tables(data: str, seeds: int, *, guard: bool) -> None:
     """One line per table and batch size."""
-    source = table(schema) if schema else clinic("")
+    source = load(data)
     own = source.splits["train"].batch()
     numbers, patients = diabetes()
     plans = [
@@ -122,12 +121,12 @@ def tables(schema: str | None, seeds: int, *, guard: bool) -> None:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--schema", help="a table's schema; default: the made-up clinic")
+    parser.add_argument("--data", default="clinic", choices=("clinic", "adult"), help="the table")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--guard", action="store_true", help="show every model to the guard")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    tables(arguments.schema, arguments.seeds, guard=arguments.guard)
+    tables(arguments.data, arguments.seeds, guard=arguments.guard)
 
 
 if __name__ == "__main__":

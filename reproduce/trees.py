@@ -1,7 +1,7 @@
 """Tables of docs/results/trees.md and tables.md: counts, cuts, joint cells, rows, survival curves.
 
-Run: ``python -m reproduce.trees counts|cells|rows|curves|people [--schema SCHEMA.toml] [--seeds 2]``.
-The schema describes a table with a yes-or-no target (Adult in the pages); without it, the made-up clinic.
+Run: ``python -m reproduce.trees counts|cells|rows|curves|people [--data adult] [--seeds 2]``.
+The table is Adult, from GLASSHOUSE_DATA (in the pages), or the made-up clinic.
 """
 
 import argparse
@@ -28,8 +28,7 @@ from glasshouse.attacks.trees.cell_membership import log_odds
 from glasshouse.attacks.trees.cells import count_cells
 from glasshouse.attacks.trees.joint_cells import background_of
 from glasshouse.attacks.trees.programs import Effort
-from glasshouse.data.tables.clinic import clinic
-from glasshouse.data.tables.table import table
+from glasshouse.data.sources import load
 from glasshouse.formats.base import read_document
 from glasshouse.formats.records import LEAF, Survival
 from glasshouse.formats.sklearn_trees import document_of
@@ -45,14 +44,18 @@ from glasshouse.wire import Architecture, Batch, Broadcast, Terms, Update
 
 warnings.filterwarnings("ignore")
 SHRUNK = Configuration(eta=0.1, reg_lambda=0.0)
+SECRETS = {
+    "adult": ("occupation", "marital-status", "workclass"),
+    "clinic": ("diagnosis", "smokes", "region"),
+}
+"""Columns of each table that are guessed."""
 
 
-def sources(schema):
+def sources(data):
     """(name, rows, labels, what rows look like)."""
     rows, labels = load_breast_cancer(return_X_y=True)
-    source = table(schema) if schema else clinic("")
-    own = source.splits["train"].batch()
-    name = "adult" if schema else "clinic"
+    source = load(data)
+    own, name = source.splits["train"].batch(), data
     return [
         ("breast", rows.astype(np.float32), labels, Array(size=(30,))),
         (name, own.inputs.numpy(), own.labels.numpy(), source.inputs),
@@ -78,10 +81,10 @@ def documents(rows, labels, depth):
     yield "forest", document_of(forest), SHRUNK
 
 
-def counts(schema, seeds):
+def counts(data, seeds):
     """Leaf algebra and cuts: clients whose counts are all exact, and cuts that are values."""
     exact, clients, cuts, values = Counter(), Counter(), 0, 0
-    for name, rows, labels, _ in sources(schema):
+    for name, rows, labels, _ in sources(data):
         for n in (100, 400):
             for depth in (3, 6, 8):
                 for seed in range(seeds):
@@ -106,14 +109,19 @@ def counts(schema, seeds):
     print("cuts that are values", f"{values}/{cuts}")
 
 
-def cells(schema, seeds):
+def cells(data, seeds):
     """Joint cells by sizes: rows in their cell, the null of public rows, certain counts that are right."""
     plans = {
         "breast": [(100, 2, 6), (100, 3, 3), (100, 5, 3), (100, 10, 3), (100, 20, 3)],
         "adult": [(200, 2, 6), (500, 2, 6), (500, 3, 6)],
     }
     plans["clinic"] = plans["adult"]
-    for name, rows, labels, inputs in sources(schema):
+    cells_of_plans(sources(data), plans, seeds)
+
+
+def cells_of_plans(tables, plans, seeds):
+    """One line per table and plan (rows, trees, depth), over so many clients."""
+    for name, rows, labels, inputs in tables:
         for n, count, depth in plans[name]:
             hits, nulls, right, certain, seconds, fitting = [], [], 0, 0, 0.0, 0
             for seed in range(seeds):
@@ -151,11 +159,11 @@ def cells(schema, seeds):
             )  # fmt: skip
 
 
-def people(schema, seeds):
+def people(data, seeds):
     """Whether a known row is a client's, and its unknown cell, from joint cells: beside a public model."""
-    source = table(schema) if schema else clinic("")
-    own, size = source.splits["train"].batch(), 200 if schema else 120
-    secret = ("occupation", "marital-status", "workclass") if schema else ("diagnosis", "smokes", "region")
+    source = load(data)
+    own, size = source.splits["train"].batch(), 200 if data == "adult" else 120
+    secret = SECRETS[data]
     areas, right = [], {name: [] for name in secret}
     for seed in range(seeds):
         order = torch.from_numpy(np.random.default_rng(seed).permutation(len(own)))
@@ -215,9 +223,9 @@ def place(trees, got, rows, labels):
     return np.array([[there.get((tuple(p), y), 0) for y in (0, 1)] for p in got.cells.paths.tolist()])
 
 
-def rows(schema, seeds):
+def rows(data, seeds):
     """Double span by batch size: rows written down and certified, and those that are wrong."""
-    source = table(schema) if schema else clinic("")
+    source = load(data)
     own = source.splits["train"].batch()
     for size in (1, 2, 4, 8, 16, 24, 32):
         right = claimed = 0
@@ -293,13 +301,13 @@ def main() -> None:
     """Print one table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("part", choices=PARTS)
-    parser.add_argument("--schema", help="a table's schema; default: the made-up clinic")
+    parser.add_argument("--data", default="clinic", choices=("clinic", "adult"), help="the table")
     parser.add_argument(
         "--seeds", type=int, help="clients, batches or cohorts of each row; default: the page's"
     )
     arguments = parser.parse_args()
     table_of, seeds = PARTS[arguments.part]
-    table_of(arguments.schema, arguments.seeds or seeds)
+    table_of(arguments.data, arguments.seeds or seeds)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """How often rows drawn from public ones are called a leak: audits of a table in which nothing comes out.
 
-``python -m tests.simulated.false_leaks_tables [--schema SCHEMA.toml] [--runs 300] [--without COLUMN]``.
-Without a schema, the made-up clinic. Every victim's claim is a public row; twins of private rows are among
+``python -m tests.simulated.false_leaks_tables [--data adult] [--runs 300] [--without COLUMN]``.
+Of Adult or the made-up clinic. Every victim's claim is a public row; twins of private rows are among
 them as often as they are in the table.
 """
 
@@ -13,8 +13,7 @@ import torch
 from tests.verdicts.bench import Bench
 
 from glasshouse.data.base import DataSource
-from glasshouse.data.tables.clinic import clinic
-from glasshouse.data.tables.table import table
+from glasshouse.data.sources import load
 from glasshouse.metrics.statistics import interval, pairing, permutation
 from glasshouse.metrics.statistics.shares import share_interval
 from glasshouse.modalities.row import Row
@@ -59,7 +58,7 @@ def false_leaks(rows: Row, every: Batch, runs: int, first: int = 0) -> int:
 def main() -> None:
     """Print one rate."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--schema", help="a table's schema; default: the made-up clinic")
+    parser.add_argument("--data", default="clinic", choices=("clinic", "adult"), help="the table")
     parser.add_argument("--runs", type=int, default=300)
     parser.add_argument("--first", type=int, default=0, help="seed of the first run")
     parser.add_argument("--without", default="", help="a column that is left out")
@@ -67,7 +66,7 @@ def main() -> None:
     torch.set_num_threads(1)
     interval.RESAMPLES, permutation.EXCHANGES = 50, 999  # cheaper, as in the studies of other claims
     pairing.EXCHANGES = 999  # type: ignore[attr-defined]  # imported there by value
-    rows, every = columns_of(table(arguments.schema) if arguments.schema else clinic(""), arguments.without)
+    rows, every = columns_of(load(arguments.data), arguments.without)
     found = false_leaks(rows, every, arguments.runs, arguments.first)
     high = share_interval(np.arange(arguments.runs) < found).high
     print(f"{found} of {arguments.runs} called a leak, at most {high:.3f}")
