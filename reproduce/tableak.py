@@ -209,9 +209,9 @@ def main() -> None:
         **{name: importlib.import_module(name) for name in ("attacks", "datasets", "models", "utils")}
     )
     # Today's torch refuses to write into a leaf, as their last line does: it gets a copy.
-    inside = importlib.import_module("attacks.gradient_inversion_attack")
-    bound = inside.continuous_sigmoid_bound
-    inside.continuous_sigmoid_bound = lambda x, **more: bound(x * 1.0, **more)
+    inside = vars(importlib.import_module("attacks.gradient_inversion_attack"))
+    bound = inside["continuous_sigmoid_bound"]
+    inside["continuous_sigmoid_bound"] = lambda x, **more: bound(x * 1.0, **more)
     data = peer.datasets.ADULT()
     data.standardize()
     for size in arguments.batches:
