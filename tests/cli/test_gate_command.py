@@ -146,3 +146,14 @@ def test_a_changed_log_is_said_by_exit_code_one(site, capsys):
 def test_what_is_missing_is_said(site, capsys, arguments, words):
     assert code(*arguments) == 2
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["gate.ed25519", "gate.ed25519.pub", "gate-ca.pem", "gate-tls.pem"])
+def test_keys_are_never_written_over(site, name, capsys):
+    """One file that is left keeps the others from being made: half a set of keys is of no use."""
+    for other in {"gate.ed25519", "gate.ed25519.pub", "gate-ca.pem", "gate-tls.pem"} - {name}:
+        (site / other).unlink()
+    capsys.readouterr()
+    assert code("keys") == 2
+    assert "no keys yet" in capsys.readouterr().err
+    assert sorted(path.name for path in site.glob("gate*")) == [name]

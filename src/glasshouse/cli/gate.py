@@ -9,8 +9,8 @@ import typer
 from glasshouse.cli.parts.importing import importing
 from glasshouse.cli.parts.options import Json
 from glasshouse.cli.parts.output import say, say_json
-from glasshouse.errors import BadValue
-from glasshouse.gate.certificates import create_certificates
+from glasshouse.errors import BadFile, BadValue
+from glasshouse.gate.certificates import CERTIFICATES, create_certificates
 from glasshouse.gate.log import Verified, create_key, public_path, read_public_key, verify
 from glasshouse.gate.policy import Policy, read_policy
 from glasshouse.gate.words import say_uncovered
@@ -101,6 +101,10 @@ def _key_path(policy: Path) -> Path:
 
 def _make_keys(site: Policy) -> int:
     path = site.folder / site.log.key
+    for made in (path, public_path(path), *(site.folder / name for name in CERTIFICATES)):
+        if made.exists():
+            fix = "use the keys that are there; or move all of them away, and the log that they signed"
+            raise BadFile(f"file '{made}'", needs="no keys yet", got="a file", fix=fix)
     create_key(path)
     authority, certificate = create_certificates(site.folder)
     say(f"signs the log: {path}; checks it: {public_path(path)}")

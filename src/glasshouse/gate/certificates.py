@@ -19,6 +19,8 @@ except ImportError as error:
     raise not_installed("the gate's certificate", "cryptography", error, extra="gate") from error
 
 DAYS: Final = 365
+CERTIFICATES: Final = ("gate-ca.pem", "gate-tls.pem")
+"""What is written: for nodes, and for the gate's user only."""
 _PEM: Final = serialization.Encoding.PEM
 
 
@@ -55,7 +57,7 @@ def create_certificates(folder: Path) -> tuple[Path, Path]:
         .sign(authority_key, hashes.SHA256())
     )
     secret = own_key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    public, private = folder / "gate-ca.pem", folder / "gate-tls.pem"
+    public, private = (folder / name for name in CERTIFICATES)
     _write(public, authority.public_bytes(_PEM), mode=0o644)
     _write(private, own.public_bytes(_PEM) + secret, mode=0o600)
     return public, private
