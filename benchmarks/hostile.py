@@ -85,7 +85,7 @@ def cell(rows: dict[str, list[dict[str, Any]]], names: tuple[str, ...]) -> str:
     if not found:
         return "-"
     worst = max(found, key=lambda row: (row["outcome"] != "refused", row["left"]))
-    rules = f" ({', '.join(worst['rules'])})" if worst["rules"] else ""
+    rules = f" ({', '.join(sorted(set(worst['rules'])))})" if worst["rules"] else ""
     return f"{worst['outcome']}{rules}: {worst['handed_in']:,} in, {worst['left']:,} left"
 
 

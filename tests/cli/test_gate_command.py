@@ -115,7 +115,8 @@ def test_what_left_while_it_only_observed_has_no_epsilon(site, capsys):
     assert code("report", "gate.jsonl") == 0
     said = capsys.readouterr().out
     assert "no epsilon holds; 3 of 3 updates left without" in said
-    assert "3 messages left unguarded" in said
+    assert "3 messages left unguarded, while it only observed: 1 would have been refused" in said
+    assert "would be refused by unlisted 1" in said
 
 
 def test_a_changed_log_is_said_by_exit_code_one(site, capsys):

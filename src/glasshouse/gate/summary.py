@@ -20,6 +20,7 @@ class Job:
         app: SHA-256 of the uploaded code; empty if unknown.
         first, last: time of its first and last entry.
         actions: messages by what was decided (``observed``: sent as they were, only written down).
+        would: observed messages by what would have been decided.
         bytes_out: bytes that left for messages that were not refused.
         refusals: refused messages by rule; a message refused by several counts for each.
         changes: changed messages by rule.
@@ -33,6 +34,7 @@ class Job:
     first: str = ""
     last: str = ""
     actions: Counter[str] = field(default_factory=Counter)
+    would: Counter[str] = field(default_factory=Counter)
     bytes_out: int = 0
     refusals: Counter[str] = field(default_factory=Counter)
     changes: Counter[str] = field(default_factory=Counter)
@@ -85,6 +87,11 @@ class Summary:
     def actions(self) -> Counter[str]:
         """Messages of all jobs, by what was decided."""
         return sum((job.actions for job in self.jobs), Counter())
+
+    @property
+    def would(self) -> Counter[str]:
+        """Observed messages of all jobs, by what would have been decided."""
+        return sum((job.would for job in self.jobs), Counter())
 
 
 def summarize(entries: Iterable[Mapping[str, Any]], policy: Policy | None = None) -> Summary:
@@ -145,6 +152,8 @@ def summarize(entries: Iterable[Mapping[str, Any]], policy: Policy | None = None
 def _count(job: Job, entry: Mapping[str, Any]) -> None:
     job.actions[entry["action"]] += 1
     job.bytes_out += entry["bytes_out"]
-    rules = job.refusals if entry.get("would", entry["action"]) == "refused" else job.changes
+    decided = entry.get("would", entry["action"])
+    job.would.update([decided] if entry["action"] == "observed" else [])
+    rules = job.refusals if decided == "refused" else job.changes
     rules.update(set(entry["rules"]))
     job.mu_squared += entry["mu_squared"]

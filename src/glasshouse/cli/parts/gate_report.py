@@ -23,7 +23,7 @@ BY_JOB: Final = ("job", "left", "refused", "bytes that left", "epsilon", "when (
 def verdict_of(summary: Summary, site: Policy | None, *, entries: int) -> Verdict:
     """The officer's headline: what left, what was refused, and what that does not cover."""
     actions = summary.actions
-    left = actions["passed"] + actions["changed"]
+    left = actions["passed"] + actions["changed"] + actions["observed"]
     title = f"{words.count(left, 'messages')} left this site, {actions['refused']} were refused"
     parts = [
         f"The log is whole: {words.count(entries, 'signed lines')}{_period(summary.jobs)}.",
@@ -33,7 +33,8 @@ def verdict_of(summary: Summary, site: Policy | None, *, entries: int) -> Verdic
         parts.append("Uploaded code may be able to go around the gate.")
     if actions["observed"]:
         parts.append(
-            f"{words.count(actions['observed'], 'messages')} left unguarded, while it only observed."
+            f"{words.count(actions['observed'], 'messages')} left unguarded, while it only observed: "
+            f"{summary.would['refused']} would have been refused and {summary.would['changed']} changed."
         )
     if stopped := sum(1 for job in summary.jobs if job.kept_out and not job.actions):
         parts.append(f"{words.count(stopped, 'jobs')} did not start or saw no model.")
@@ -48,6 +49,8 @@ def verdict_of(summary: Summary, site: Policy | None, *, entries: int) -> Verdic
 def say_job(job: Job) -> str:
     """A job for the terminal, where a wide table would be cut."""
     refused = ", ".join(f"{rule} {count}" for rule, count in (job.refusals + job.kept_out).most_common())
+    changed = ", ".join(f"{rule} {count}" for rule, count in job.changes.most_common())
+    would = "would be " if job.would else ""
     facts = [
         *(
             f"{name} {job.actions[name]}"
@@ -55,7 +58,8 @@ def say_job(job: Job) -> str:
             if job.actions[name]
         ),
         f"bytes that left {job.bytes_out:,}",
-        *([f"refused by {refused}"] if refused else []),
+        *([f"{would}refused by {refused}"] if refused else []),
+        *([f"{would}changed by {changed}"] if changed else []),
         *([] if job.epsilon is None else [f"epsilon {plain(job.epsilon)}"]),
     ]
     return f"Run {job.run} of app {job.app[:12] or 'unknown'}: {', '.join(facts)}."
