@@ -42,7 +42,8 @@ DEEDS = (
     ("19", "a script in the filters' process", ("a script in the filters' process",)),
     ("19", "the same where the site allows it (grade C)", ("inside",)),
     ("20", "another app than approved", ("other_app",)),
-    ("20", "metrics as events for the federation", ("metrics as fed events", "event")),
+    ("20", "metrics as events for the federation", ("metrics as fed events",)),
+    ("20", "a row through FLARE's log of metrics", ("event",)),
     ("20", "a message over FLARE's own network", ("cell",)),
     ("", "a connection of its own (grade B)", ("socket",)),
     ("", "honest", ("honest",)),
@@ -86,7 +87,8 @@ def cell(rows: dict[str, list[dict[str, Any]]], names: tuple[str, ...]) -> str:
         return "-"
     worst = max(found, key=lambda row: (row["outcome"] != "refused", row["left"]))
     rules = f" ({', '.join(sorted(set(worst['rules'])))})" if worst["rules"] else ""
-    return f"{worst['outcome']}{rules}: {worst['handed_in']:,} in, {worst['left']:,} left"
+    without = " without it" if worst["outcome"] == "sent" and names != ("honest",) else ""
+    return f"{worst['outcome']}{without}{rules}: {worst['handed_in']:,} in, {worst['left']:,} left"
 
 
 def print_table(out: Path) -> None:
