@@ -47,9 +47,9 @@ utility = false
 """
 
 
-def run(folder, client, server, sends, nodes=4, recorded=3, config=None):
+def run(folder, client, server, sends, nodes=4, recorded=3, config=None, count=False):
     """Capture a run of clients of which the first ones record what their answers are about."""
-    test, plain = client(mods=[truth_mod(folder / "client")]), client()
+    test, plain = client(mods=[truth_mod(folder / "client", count=count)]), client()
     grid = InProcessGrid(
         apps={100 + i: test if i < recorded else plain for i in range(nodes)}, run_config=config or {}
     )
@@ -183,7 +183,7 @@ def test_a_document_beyond_the_capacity_ends_no_federation(tmp_path):
 
 
 def test_a_protocol_that_no_reader_knows_is_refused():
-    with pytest.raises(BadValue, match="protocol xgb_bagging, xgb_cyclic, survival, statistics"):
+    with pytest.raises(BadValue, match="protocol xgb_bagging, xgb_cyclic, survival, statistics, vertical"):
         Documents(table=apps.COHORT, protocol="fedavg")
 
 
@@ -193,3 +193,65 @@ def test_an_app_that_counts_its_rounds_from_zero_keeps_them_apart(tmp_path):
     seen = run(tmp_path, apps.boosting_client, server, sends, recorded=0)
     assert [record.round for record in seen.rounds] == [0, 1, 2]
     assert [len(record.updates) for record in seen.rounds] == [4, 4, 4]
+
+
+def test_trees_with_categories_are_read_and_their_tables_too(tmp_path):
+    sends = Documents(table=apps.ward_table(), protocol="xgb_bagging")
+    seen = run(tmp_path, apps.category_client, apps.configured_server(2), sends)
+    assert [record.round for record in seen.rounds] == [0, 1]
+    assert {update.examples for record in seen.rounds for update in record.updates} == {0}  # none is stated
+    result = audited(
+        tmp_path, ("leaf_algebra",), source=f"table:{apps.write_wards(tmp_path)}", auxiliary=100,
+        metrics='["leaves_exact", "facts"]', rounds="[0]",
+    )  # fmt: skip
+    found = {f.metric: f for f in result.findings}
+    assert found["leaves_exact"].value == 1
+    assert (found["facts"].value, found["facts"].n) == (1, 1)  # all hold the same rows
+    assert found["facts"].gain > 0.3
+    assert not result.refusals
+
+
+def test_a_document_that_nobody_can_read_is_named_and_the_others_are_audited(tmp_path):
+    sends = Documents(table=apps.ward_table(), protocol="xgb_bagging")
+    client = functools.partial(apps.category_client, broken=(1,))
+    run(tmp_path, client, apps.configured_server(1), sends)
+    result = audited(
+        tmp_path, ("leaf_algebra",), source=f"table:{apps.write_wards(tmp_path)}", auxiliary=100,
+        metrics='["leaves_exact"]', rounds="[0]",
+    )  # fmt: skip
+    assert [(f.value, f.n) for f in result.findings] == [(1.0, 1)]  # both others hold the same rows
+    assert any("client 1" in note for note in result.threats[0].notes)
+
+
+def test_embeddings_of_one_party_are_read_by_the_party_of_the_labels(tmp_path):
+    values, died = apps.halves(0)
+    known = values[: apps.ACQUAINTED].tolist(), died[: apps.ACQUAINTED].tolist()
+    sends = Documents(table=apps.half_table(0), protocol="vertical", known=known, where={"pos": 0})
+    seen = run(tmp_path, apps.embedding_client, apps.head_server(), sends, nodes=2, recorded=2)
+    assert [record.round for record in seen.rounds] == [0, 1]
+    assert [[u.examples for u in record.updates] for record in seen.rounds] == [[50], [50]]
+    result = audited(
+        tmp_path, ("embedding_regression",), metrics='["row_cells"]', rounds="[0]", auxiliary=250,
+        source=f"table:{apps.write_columns(tmp_path, slice(1, 3))}",
+    )  # fmt: skip
+    (finding,) = result.findings
+    assert finding.n == 1
+    assert finding.value > 0.8
+    assert finding.gain > 0.2
+
+
+def test_labels_are_read_off_the_gradients_that_a_server_sends(tmp_path):
+    values, died = apps.halves(0)
+    known = values[: apps.ACQUAINTED, :1].tolist(), died[: apps.ACQUAINTED].tolist()
+    table = Row(columns=apps.COHORT.columns[1:2])
+    sends = Documents(table=table, protocol="vertical", known=known, options={"reads": "gradients"})
+    client = functools.partial(apps.embedding_client, tells=False)
+    seen = run(tmp_path, client, apps.head_server(), sends, nodes=2, recorded=2, count=True)
+    assert [len(record.updates) for record in seen.rounds] == [2, 2]
+    result = audited(
+        tmp_path, ("gradient_direction",), metrics='["row_labels_right"]', rounds="[0]", auxiliary=250,
+        source=f"table:{apps.write_columns(tmp_path, slice(1, 2))}",
+    )  # fmt: skip
+    (finding,) = result.findings
+    assert finding.value == 1
+    assert finding.gain > 0.1

@@ -3,7 +3,8 @@
 Shape letters: N nodes of a tree, T entries of a list of times, D features with the intercept first.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final, Literal, final
 
 import numpy as np
@@ -12,6 +13,8 @@ from numpy.typing import NDArray
 from glasshouse.errors import BadValue
 
 __all__ = [
+    "Category",
+    "CategoryTable",
     "Document",
     "Histograms",
     "Newton",
@@ -27,6 +30,45 @@ __all__ = [
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 LEAF: Final = -1
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Category:
+    """A split by the category of a row: one of ``values`` goes right, or left; every other the opposite way.
+
+    Attributes:
+        values: the file's numbers of categories, or entries of encoded rows.
+        right: ``values`` go right; False: left.
+        among: all entries of the column in encoded rows, of which one is 1; empty: ``values`` are the file's.
+    """
+
+    values: frozenset[int]
+    right: bool
+    among: tuple[int, ...] = ()
+
+    def closed(self, *, right: bool) -> list[int]:
+        """The entries that are 0 for every row of a side."""
+        others = frozenset(self.among) - self.values
+        return sorted(others if right == self.right else self.values)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class CategoryTable:
+    """How many rows of the training data have each category of a column.
+
+    Attributes:
+        column: position of the column.
+        counts: by the file's number of a category: the rows, or the rows of each class.
+        by_class: counts are those of classes.
+        largest: the largest count, where the file states it.
+    """
+
+    column: int
+    counts: Mapping[int, tuple[int, ...]]
+    by_class: bool
+    largest: int = 0
 
 
 @final
@@ -46,6 +88,8 @@ class Tree:
         hessian: sum of second derivatives of a node's rows, (N,); None: not in the file.
         count: rows of a node, (N,); None: not in the file.
         positives: rows of class 1 of a node, (N,); None: not in the file.
+        categories: of splits by a category, by node, where the threshold means nothing; None: a question that
+            the file asks and does not determine.
     """
 
     feature: Ints
@@ -59,6 +103,7 @@ class Tree:
     hessian: Floats | None = None
     count: Floats | None = None
     positives: Floats | None = None
+    categories: Mapping[int, Category | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         size = len(self.feature)
@@ -101,6 +146,8 @@ class TreeEnsemble:
         strict: rows go left where the value is below the threshold; False: below or at it.
         exact_cuts: a threshold is a value of a row (the smallest that goes right).
         trees: in the order in which they are added.
+        settings: of boosting, where the file states them: ``eta``, ``reg_lambda``.
+        tables: counts of categories that stand beside the trees.
     """
 
     objective: Literal["logistic", "squared"]
@@ -109,6 +156,8 @@ class TreeEnsemble:
     strict: bool
     exact_cuts: bool
     trees: tuple[Tree, ...]
+    settings: Mapping[str, float] = field(default_factory=dict)
+    tables: tuple[CategoryTable, ...] = ()
 
     def __post_init__(self) -> None:
         widest = max((int(tree.feature.max()) for tree in self.trees), default=-1)
@@ -123,22 +172,38 @@ class TreeEnsemble:
             )
 
     def reach(self, tree: int, rows: Floats) -> Ints:
-        """The leaf of each of ``rows`` (R, F), NaN where missing: (R,)."""
+        """The leaf of each of ``rows`` (R, F), NaN where missing: (R,).
+
+        Raises:
+            BadValue: a split by categories in the file's own numbers, or one that is not determined.
+        """
         nodes = self.trees[tree]
+        _require_entries(nodes)
         at = np.zeros(len(rows), dtype=np.int64)
         while (moving := nodes.feature[at] != LEAF).any():
             value = rows[np.arange(len(rows)), np.maximum(nodes.feature[at], 0)]
             below = value < nodes.threshold[at] if self.strict else value <= nodes.threshold[at]
             goes_left = np.where(np.isnan(value), nodes.missing_left[at], below)
+            for node, asked in nodes.categories.items():
+                assert asked is not None  # required above
+                there = at == node
+                goes_left[there] = (rows[there][:, sorted(asked.values)] > 0.5).any(1) != asked.right
             at = np.where(moving, np.where(goes_left, nodes.left[at], nodes.right[at]), at)
         return at
 
     def boxes(self, tree: int) -> tuple[Ints, Floats, Floats]:
         """Leaves (L,) and the box of each, lower and upper (L, F): ``lower <= x < upper`` for its rows.
 
-        A missing value is in no box. Thresholds that a row may equal on the left are moved up by one step.
+        A missing value is in no box. Thresholds that a row may equal on the left are moved up by one step. A
+        split by categories closes the entries of those that go the other way; one that the file does not
+        determine leaves both sides the same box.
+
+        Raises:
+            BadValue: splits by categories in the file's own numbers.
         """
         nodes = self.trees[tree]
+        if any(asked is not None and not asked.among for asked in nodes.categories.values()):
+            _require_entries(nodes)
         bounds = {0: (np.full(self.features, -np.inf), np.full(self.features, np.inf))}
         waiting = [0]
         while waiting:
@@ -147,12 +212,20 @@ class TreeEnsemble:
             if feature == LEAF:
                 continue
             lower, upper = bounds.pop(node)
-            cut = float(nodes.threshold[node])
-            cut = cut if self.strict else float(np.nextafter(cut, np.inf))
-            left, right = upper.copy(), lower.copy()
-            left[feature], right[feature] = min(upper[feature], cut), max(lower[feature], cut)
-            bounds[int(nodes.left[node])], bounds[int(nodes.right[node])] = (lower, left), (right, upper)
-            waiting += [int(nodes.left[node]), int(nodes.right[node])]
+            left, right = int(nodes.left[node]), int(nodes.right[node])
+            if node in nodes.categories:
+                asked = nodes.categories[node]
+                for side, child in ((False, left), (True, right)):
+                    closed = upper.copy()
+                    closed[[] if asked is None else asked.closed(right=side)] = 0.5
+                    bounds[child] = lower, np.minimum(upper, closed)
+            else:
+                cut = float(nodes.threshold[node])
+                cut = cut if self.strict else float(np.nextafter(cut, np.inf))
+                below, above = upper.copy(), lower.copy()
+                below[feature], above[feature] = min(upper[feature], cut), max(lower[feature], cut)
+                bounds[left], bounds[right] = (lower, below), (above, upper)
+            waiting += [left, right]
         leaves = np.array(sorted(bounds), dtype=np.int64)
         lowest = np.stack([bounds[int(leaf)][0] for leaf in leaves])
         return leaves, lowest, np.stack([bounds[int(leaf)][1] for leaf in leaves])
@@ -298,6 +371,17 @@ class Vectors:
 
 
 Document = TreeEnsemble | Statistics | Survival | Newton | Histograms | Vectors
+
+
+def _require_entries(tree: Tree) -> None:
+    """Refuse splits that are not read, or not yet in entries of encoded rows."""
+    if any(asked is None or not asked.among for asked in tree.categories.values()):
+        raise BadValue(
+            "trees of a document",
+            needs="splits at numbers, or by categories of a table that is given",
+            got="splits by categories that the document names by hashes, or does not determine",
+            fix="name the columns: audit the capture with its schema",
+        )
 
 
 def _is_tree(feature: Ints, left: Ints, right: Ints) -> bool:

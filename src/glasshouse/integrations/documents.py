@@ -5,12 +5,13 @@ statistics as named numbers. What the app sends is kept to the last digit; only 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
 from typing import Any, Final, final
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -18,16 +19,17 @@ from glasshouse.data.tables.schema import read_schema
 from glasshouse.errors import BadValue
 from glasshouse.federation.protocols.documents.survival import raw_document
 from glasshouse.formats.carried import NAME, tensor_of
-from glasshouse.formats.records import Statistic, Statistics
+from glasshouse.formats.records import Statistic, Statistics, Vectors
 from glasshouse.formats.tabular import document_of
 from glasshouse.formats.xgboost import append_trees
 from glasshouse.modalities.row import Column, Row
 from glasshouse.tasks.classification import Classification
-from glasshouse.wire import Architecture, Value
+from glasshouse.wire import Architecture, Stage, Value
 
 CAPACITY: Final = 2**22
 """Bytes of a document: some 8,000 trees of depth 3 as JSON."""
 RAW: Final = "raw"
+VERTICAL: Final = "vertical"
 _SUBJECT: Final = "a message of an app that sends documents"
 _SUFFIXES: Final[Mapping[str, str]] = {
     "sum_sqd": "sum_squares",
@@ -83,7 +85,7 @@ class Documents:
     Args:
         table: the columns of the clients' rows, in the order in which the app uses them; or the path of a
             schema (``glasshouse schema`` drafts one).
-        protocol: ``xgb_bagging``, ``xgb_cyclic``, ``survival`` or ``statistics``.
+        protocol: ``xgb_bagging``, ``xgb_cyclic``, ``survival``, ``statistics`` or ``vertical``.
         options: public settings of the protocol (``eta``, ``trees``, ``column``, ...). Those of boosting that
             are missing are read from the run's configuration.
         encoded: the rows that trees see are encoded as networks see them; False: numbers as they are.
@@ -92,9 +94,12 @@ class Documents:
         times: name of the array of follow-up times.
         events: name of the array that says whether the event happened.
         capacity: largest number of bytes of a document.
+        known: of a vertical federation, the people whom both parties know, the first of those it is about:
+            values by columns (levels by their number), and labels.
+        where: only answers with these values count, such as those of one party: ``{"pos": 0}``.
 
     Raises:
-        BadValue: a protocol that is not read, or a name that is no statistic.
+        BadValue: a protocol that is not read, a name that is no statistic, or known people of no table.
 
     Examples:
         >>> from glasshouse.modalities.row import Column, Row
@@ -115,6 +120,8 @@ class Documents:
     times: str = "T"
     events: str = "E"
     capacity: int = CAPACITY
+    known: tuple[Sequence[Sequence[float]], Sequence[int]] = ((), ())
+    where: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not isinstance(self.table, Row):
@@ -128,6 +135,14 @@ class Documents:
                 needs=f"protocol {', '.join(_READERS)}; meanings among {', '.join(_SUFFIXES.values())}",
                 got=", ".join([self.protocol, *sorted(unknown)]),
                 fix="give a network as model, if the app trains one",
+            )
+        values, labels = self.known
+        if len(values) != len(labels) or any(len(row) != len(self.rows.columns) for row in values):
+            raise BadValue(
+                "documents of a captured app",
+                needs=f"of everybody who is known, {len(self.rows.columns)} values and a label",
+                got=f"{len(values)} rows and {len(labels)} labels",
+                fix="give known=(rows, labels), by the columns of the table",
             )
 
     @classmethod
@@ -165,6 +180,8 @@ class Documents:
         read: dict[str, Value] = {}
         if self.protocol.startswith("xgb"):
             read = {**options_in(config), **({} if self.encoded else {"units": RAW})}
+        if self.protocol == VERTICAL:
+            read = {"reads": "embeddings", "known": len(self.known[1])}
         return {"protocol": self.protocol, "options": {**read, **self.options}}
 
     def document(self, parts: Parts) -> tuple[bytes, int]:
@@ -174,6 +191,40 @@ class Documents:
             BadValue: the message holds something else.
         """
         return _READERS[self.protocol](self, parts)
+
+    def broadcast(self, parts: Parts) -> bytes:
+        """The document that the server sends: settings beside it are no answer.
+
+        In a vertical federation, whom both parties know.
+
+        Raises:
+            BadValue: as :meth:`document`.
+        """
+        if self.protocol != VERTICAL:
+            return self.document(replace(parts, values={}))[0]
+        values = torch.tensor(self.known[0], dtype=torch.float64).reshape(-1, len(self.rows.columns))
+        rows = self.rows.encode(values).double().numpy()
+        return document_of(
+            Vectors(what="known", vectors=rows, labels=np.array(self.known[1], dtype=np.int64))
+        )
+
+    def concerns(self, stage: Stage) -> bool:
+        """Whether messages of a stage hold the model and the answers.
+
+        In a vertical federation embeddings answer a query; gradients are sent with what follows.
+        """
+        if self.protocol != VERTICAL:
+            return stage in ("train", "query")
+        return stage == ("train" if self.told else "query")
+
+    @property
+    def told(self) -> bool:
+        """What is read is what the server sends: the gradients of a vertical federation."""
+        return self.protocol == VERTICAL and self.options.get("reads") == "gradients"
+
+    def counts(self, parts: Parts) -> bool:
+        """Whether an answer is one of those that are read (``where``)."""
+        return all(parts.values.get(name) == value for name, value in self.where.items())
 
     def tensors(self, document: bytes) -> dict[str, Tensor]:
         """A document as it stands in a transcript.
@@ -244,6 +295,21 @@ def _statistics(sends: Documents, parts: Parts) -> tuple[bytes, int]:
     return document_of(Statistics(numbers=(*whole, *numbers))), max(counts)
 
 
+def _vectors(sends: Documents, parts: Parts) -> tuple[bytes, int]:
+    """One vector for everybody, of embeddings or of gradients; the known ones come first."""
+    sent = [array for array in parts.arrays.values() if array.ndim == 2 and array.dtype.kind == "f"]
+    known = len(sends.known[1])
+    if not parts.arrays:
+        return b"", 0
+    if len(sent) != 1 or len(sent[0]) <= known or not np.isfinite(sent[0]).all():
+        raise _unlike(
+            f"one array (people, entries) of finite numbers, of more than the {known} people who are known",
+            ", ".join(f"'{name}' {array.dtype} {array.shape}" for name, array in parts.arrays.items())[:200],
+        )
+    vectors = Vectors(what="gradients" if sends.told else "embeddings", vectors=sent[0].astype(np.float64))
+    return document_of(vectors), len(sent[0]) - known
+
+
 def _stated(sends: Documents, name: str, value: object) -> list[Statistic]:
     """The statistics that one named value states; none, if its name is that of no column."""
     owners = [c for c in sends.rows.columns if name == c.name or name.startswith(f"{c.name}_")]
@@ -292,5 +358,6 @@ _READERS: Final[Mapping[str, Reader]] = {
     "xgb_cyclic": _trees,
     "survival": _survival,
     "statistics": _statistics,
+    VERTICAL: _vectors,
 }
 """How the messages of a protocol are read."""

@@ -1,5 +1,6 @@
 """The document in a view of one update, read."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, final
 
@@ -7,10 +8,11 @@ import numpy as np
 import torch
 
 from glasshouse.attacks.base import About, Needs, Scope
-from glasshouse.errors import Inapplicable
+from glasshouse.errors import BadFile, Inapplicable
 from glasshouse.formats.base import read_document
 from glasshouse.formats.carried import bytes_of
-from glasshouse.formats.records import LEAF, Document, Tree, TreeEnsemble
+from glasshouse.formats.catboost_categories import key_of
+from glasshouse.formats.records import LEAF, Category, CategoryTable, Document, Tree, TreeEnsemble
 from glasshouse.modalities.row import Row
 from glasshouse.transcript.view import View
 from glasshouse.wire import Broadcast, Update
@@ -91,8 +93,7 @@ def received(view: View, *, subject: str) -> Received:
     """The document of the one update in a view.
 
     Raises:
-        Inapplicable: the update is no document.
-        BadFile: the document is damaged or of no known format.
+        Inapplicable: the update is no document, or one that is damaged or of no known format.
     """
     broadcast, update = view.single(subject=subject)
     return read_update(broadcast, update, subject=subject)
@@ -102,8 +103,7 @@ def read_update(broadcast: Broadcast, update: Update, *, subject: str) -> Receiv
     """The document of one update.
 
     Raises:
-        Inapplicable: the update is no document.
-        BadFile: as :func:`received`.
+        Inapplicable: as :func:`received`.
     """
     documents = [t for t in update.tensors.values() if t.dtype == torch.uint8]
     if len(documents) != 1:
@@ -113,17 +113,31 @@ def read_update(broadcast: Broadcast, update: Update, *, subject: str) -> Receiv
             got=f"kind '{update.kind}', {len(documents)} tensors of bytes",
             fix="audit a protocol that sends documents: glasshouse list protocols",
         )
-    media, document = read_document(bytes_of(documents[0]))
+    media, document = read_sent(bytes_of(documents[0]), subject=subject)
     before = any(t.dtype == torch.uint8 and bool(t.any()) for t in broadcast.tensors.values())
     return Received(update=update, media=media, document=document, first=not before)
+
+
+def read_sent(document: bytes, *, subject: str) -> tuple[str, Document]:
+    """The media name and the record of what a client sent.
+
+    What one client sent wrongly is no reason to end an audit of the others.
+
+    Raises:
+        Inapplicable: it is damaged, or of no known format.
+    """
+    try:
+        return read_document(document)
+    except BadFile as error:
+        fix = "docs/documents.md says what is read of each format"
+        raise Inapplicable(subject, needs=error.needs, got=error.got, fix=fix) from error
 
 
 def first_trees(view: View, *, subject: str) -> tuple[Received, TreeEnsemble]:
     """The document, which must be trees that a client boosted from nothing.
 
     Raises:
-        Inapplicable: no trees, or trees on top of others' trees.
-        BadFile: as :func:`received`.
+        Inapplicable: no trees, or trees on top of others' trees; as :func:`received`.
     """
     got = received(view, subject=subject)
     return got, check_first(got, view, subject=subject)
@@ -149,7 +163,8 @@ def in_entries(trees: TreeEnsemble, view: View, *, subject: str) -> TreeEnsemble
     """Trees whose thresholds are entries of encoded rows, as everything else that is claimed about a table.
 
     An app's trees see the table's numbers as they are (``units = "raw"`` in the options): feature 0 is the
-    first column. A threshold is encoded like a value, so that it stays the value that it is.
+    first column. A threshold is encoded like a value, so that it stays the value that it is. Categories that
+    a document names by hashes are those of the schema's levels.
 
     Raises:
         Inapplicable: columns that the app's trees cannot have seen as one number each.
@@ -157,22 +172,66 @@ def in_entries(trees: TreeEnsemble, view: View, *, subject: str) -> TreeEnsemble
     if view.terms.options.get("units") != "raw":
         return trees
     table = table_in(view, subject=subject)
-    if any(column.width != 1 for column in table.columns) or len(table.columns) != trees.features:
+    named = {table_.column for table_ in trees.tables} | {
+        int(tree.feature[node]) for tree in trees.trees for node in tree.categories
+    }
+    fits = len(table.columns) == trees.features and not any(column.missing for column in table.columns)
+    used = {int(f) for tree in trees.trees for f in np.unique(tree.feature) if f != LEAF} | named
+    if not fits or any(table.columns[c].numeric == (c in named) for c in used):
         raise Inapplicable(
             subject,
-            needs=f"a table of {trees.features} numbers, one for each feature of the trees",
+            needs=f"a table of {trees.features} columns, one for each feature of the trees: numbers, and "
+            "categories where the trees split by categories",
             got=f"{len(table.columns)} columns of {table.shape[0]} entries",
-            fix="declare categories as the codes that the app uses, kind integer, and no column as missing",
+            fix="declare categories as the codes that the app uses, kind integer (CatBoost's as categories, "
+            "with their levels), and no column as missing",
         )
-    return replace(trees, trees=tuple(_encoded(tree, table) for tree in trees.trees))
+    places = [place.start for _, place in table.places()]
+    return replace(
+        trees,
+        features=table.shape[0],
+        trees=tuple(_encoded(tree, table, places) for tree in trees.trees),
+        tables=tuple(_levels(one, table, places) for one in trees.tables),
+    )
 
 
-def _encoded(tree: Tree, table: Row) -> Tree:
-    threshold = tree.threshold.copy()
-    for node in np.flatnonzero(tree.feature != LEAF):
-        value = torch.tensor([tree.threshold[node]], dtype=torch.float64)
-        threshold[node] = float(table.columns[int(tree.feature[node])].encode(value)[0, 0])
-    return replace(tree, threshold=threshold)
+def _encoded(tree: Tree, table: Row, places: Sequence[int]) -> Tree:
+    """A tree over columns, over entries."""
+    feature, threshold = tree.feature.copy(), tree.threshold.copy()
+    left, right = tree.left.copy(), tree.right.copy()
+    categories: dict[int, Category | None] = {}
+    for node in np.flatnonzero(tree.feature != LEAF).tolist():
+        column = table.columns[int(tree.feature[node])]
+        start = places[int(tree.feature[node])]
+        feature[node] = start
+        if node not in tree.categories:
+            value = torch.tensor([tree.threshold[node]], dtype=torch.float64)
+            threshold[node] = float(column.encode(value)[0, 0])
+            continue
+        asked = tree.categories[node]
+        if asked is None:
+            categories[node] = None
+            continue
+        listed = [k for k, level in enumerate(column.levels) if key_of(level) in asked.values]
+        if column.kind == "categorical":
+            entries = range(start, start + column.entries)
+            values = frozenset(start + k for k in listed)
+            categories[node] = Category(values=values, right=asked.right, among=tuple(entries))
+            continue
+        # A binary column is one entry, 0 or 1: a threshold says which of its two levels goes right.
+        ahead = {k for k in (0, 1) if (k in listed) == asked.right}
+        threshold[node] = 0.5 if len(ahead) == 1 else 2.0 if not ahead else -1.0
+        if ahead == {0}:
+            left[node], right[node] = right[node], left[node]
+    return replace(tree, feature=feature, threshold=threshold, left=left, right=right, categories=categories)
+
+
+def _levels(counted: CategoryTable, table: Row, places: Sequence[int]) -> CategoryTable:
+    """A table over levels of a column, by the number of the level; the column is its first entry."""
+    column = table.columns[counted.column]
+    keys = {key_of(level): k for k, level in enumerate(column.levels)}
+    counts = {keys[key]: counts for key, counts in counted.counts.items() if key in keys}
+    return replace(counted, column=places[counted.column], counts=counts)
 
 
 def needs(*uses: str, protocols: frozenset[str] = BOOSTED, scope: Scope = "update") -> Needs:

@@ -20,7 +20,7 @@ from glasshouse.attacks.parts.documents import ON_SITES, needs, table_in
 from glasshouse.attacks.statistics.columns import STEP, Stated, one_row, stated, value_of
 from glasshouse.attacks.statistics.stated_numbers import SITES
 from glasshouse.attacks.tabular import Certainty, CertifiedRows, Fact, What, facts_of
-from glasshouse.errors import Inapplicable
+from glasshouse.errors import BadFile, Inapplicable
 from glasshouse.formats.base import read_document
 from glasshouse.formats.carried import NAME, bytes_of
 from glasshouse.formats.records import Statistics
@@ -77,7 +77,10 @@ class Differencing:
 
 
 def _stated(document: torch.Tensor, table: Row) -> Stated:
-    record = read_document(bytes_of(document))[1]
+    try:
+        record = read_document(bytes_of(document))[1]
+    except BadFile:  # what one site sent wrongly says nothing; others are read
+        return stated((), table)
     return stated(record.numbers if isinstance(record, Statistics) else (), table)
 
 

@@ -11,8 +11,8 @@ Shape letters: L leaves of a tree, C cells, N rows.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final, final
+from dataclasses import dataclass, replace
+from typing import Any, Final, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,13 +47,21 @@ class Configuration:
     base_score: float | None = None
 
     @classmethod
-    def of(cls, options: Mapping[str, Value], *, subject: str) -> "Configuration":
+    def of(
+        cls, options: Mapping[str, Value], *, subject: str, stated: Mapping[str, float] | None = None
+    ) -> "Configuration":
         """Those in the terms of a federation; what is missing has XGBoost's defaults.
+
+        Args:
+            options: of the protocol.
+            subject: for errors.
+            stated: those that the document itself states, which count.
 
         Raises:
             Inapplicable: settings under which sums are not those of all rows.
         """
-        known = {name: options[name] for name in cls.__dataclass_fields__ if name in options}
+        settings = {**options, **(stated or {})}
+        known = {name: settings[name] for name in cls.__dataclass_fields__ if name in settings}
         made = cls(**known)  # type: ignore[arg-type]  # the protocol has checked its options
         if made.reg_alpha or made.subsample != 1:
             raise Inapplicable(
@@ -173,7 +181,32 @@ def count_rows(trees: TreeEnsemble, how: Configuration, *, subject: str) -> Coun
         raise _refusal(
             subject, "sums that are whole numbers of rows", f"counts {away:.2g} from whole numbers"
         )
-    return Counted(sums=sums, counts=np.round(counts).astype(np.int64), base=base)
+    return _merged(Counted(sums=sums, counts=np.round(counts).astype(np.int64), base=base))
+
+
+def _merged(counted: Counted) -> Counted:
+    """Leaves of one box as one: they differ by a question that the document does not determine."""
+    sums = counted.sums
+    boxes, which = np.unique(np.concatenate([sums.lower, sums.upper], 1), axis=0, return_inverse=True)
+    if len(boxes) == len(sums.leaves):
+        return counted
+    first = np.array([np.flatnonzero(which == box)[0] for box in range(len(boxes))])
+
+    def added(parts: NDArray[Any]) -> NDArray[Any]:
+        whole = np.zeros((len(boxes), *parts.shape[1:]), dtype=parts.dtype)
+        np.add.at(whole, which, parts)
+        return whole
+
+    together = replace(
+        sums,
+        leaves=sums.leaves[first],
+        lower=sums.lower[first],
+        upper=sums.upper[first],
+        hessian=added(sums.hessian),
+        gradient=added(sums.gradient),
+        count=added(sums.count),
+    )
+    return replace(counted, sums=together, counts=added(counted.counts))
 
 
 def _before(trees: TreeEnsemble, how: Configuration, subject: str) -> tuple[float, float]:

@@ -22,6 +22,7 @@ from glasshouse.attacks.trees.algebra import Configuration, count_rows, sums_of
 from glasshouse.attacks.trees.boxes import Background, Possible
 from glasshouse.attacks.trees.cells import Solution, count_cells
 from glasshouse.attacks.trees.programs import Effort
+from glasshouse.errors import Inapplicable
 from glasshouse.formats.records import TreeEnsemble
 from glasshouse.modalities.base import Modality
 from glasshouse.modalities.row import Row
@@ -86,7 +87,14 @@ def solve_cells(
     Raises:
         Inapplicable: as ``leaf_algebra``.
     """
-    how = Configuration.of(terms.options, subject=subject)
+    if unread := [t for t, tree in enumerate(trees.trees) if None in tree.categories.values()]:
+        raise Inapplicable(
+            subject,
+            needs="splits that the document determines",
+            got=f"tree {unread[0]} splits by a statistic of classes, or of several columns",
+            fix="leaf_algebra adds the leaves of such a split up",
+        )
+    how = Configuration.of(terms.options, subject=subject, stated=trees.settings)
     return count_cells(
         trees,
         count_rows(trees, how, subject=subject),

@@ -1,7 +1,8 @@
 """Leaf algebra: how many rows of each label lie in every leaf of a client's first tree, exactly.
 
 Source: the sums are those of Chen & Guestrin 2016, arXiv:1603.02754, equation 5; that they are whole
-numbers in disguise before the first tree is our own derivation (:mod:`.algebra`).
+numbers in disguise before the first tree is our own derivation (:mod:`.algebra`). Tables that CatBoost keeps
+beside its trees state further counts (:mod:`.category_tables`).
 
 Breaks when: subsample < 1, row weights or an L1 penalty (refused); trees on top of others' trees.
 """
@@ -16,6 +17,7 @@ from glasshouse.attacks.base import Claim, Labels, Needs
 from glasshouse.attacks.parts.documents import ON_CLINIC, first_trees, needs
 from glasshouse.attacks.tabular import Certainty, Fact, What, facts_of, leaves_of
 from glasshouse.attacks.trees.algebra import Configuration, count_rows
+from glasshouse.attacks.trees.category_tables import counts_in
 from glasshouse.errors import Inapplicable
 from glasshouse.registry import Card, Offer
 from glasshouse.rng import Rng
@@ -49,10 +51,11 @@ class LeafAlgebra:
         """
         del rng
         got, trees = first_trees(view, subject=SUBJECT)
-        how = Configuration.of(view.terms.options, subject=SUBJECT)
+        how = Configuration.of(view.terms.options, subject=SUBJECT, stated=trees.settings)
         counted = count_rows(trees, how, subject=SUBJECT)
         total = counted.counts.sum(0)
-        if total.sum() != got.update.examples:
+        stated = trees.trees[0].count is not None and not got.update.examples  # by the document alone
+        if total.sum() != got.update.examples and not stated:
             raise Inapplicable(
                 SUBJECT,
                 needs=f"sums of the {got.update.examples} rows that are announced",
@@ -64,6 +67,7 @@ class LeafAlgebra:
         facts = [
             Fact(what=What.COUNT, value=float(total.sum())),
             Fact(what=What.COUNT, value=float(total[1]), label=1),
+            *counts_in(trees.tables, view.terms.architecture.inputs, rows=int(total.sum())),
         ]
         return (
             Labels(about=got.about, counts=torch.from_numpy(total)),

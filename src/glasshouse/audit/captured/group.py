@@ -25,15 +25,16 @@ from glasshouse.audit.simulation.record import (
     read_record,
     write_record,
 )
-from glasshouse.errors import Inapplicable
+from glasshouse.errors import BadFile, Inapplicable
 from glasshouse.formats.base import read_document
 from glasshouse.formats.carried import NAME, bytes_of
 from glasshouse.formats.records import Survival
+from glasshouse.outside import limits
 from glasshouse.scenario.load import read_resolved
 from glasshouse.scenario.spec import Scenario
 from glasshouse.transcript.files import TranscriptWriter, read_memory, read_own, read_transcript
 from glasshouse.transcript.record import Log, Transcript
-from glasshouse.wire import Kind, Mechanism
+from glasshouse.wire import Dropout, Kind, Mechanism, Update
 
 _NAMED: Final = 3
 """Largest number of failed answers that a note names."""
@@ -73,7 +74,7 @@ def _copy(group: Group) -> None:
 def _record_capture(scenario: Scenario, group: Group) -> None:
     started = time.process_time()
     folder, capture = Path(group.folder), Path(scenario.captured)
-    transcript = read_transcript(capture / "transcript", trust_factory=True)
+    transcript = without_unread(read_transcript(capture / "transcript", trust_factory=True))
     federation = build_captured(scenario, transcript, seed=group.seed)
     own = read_own(capture / "own")
     log = Log(terms=transcript.terms, servers=own)
@@ -114,6 +115,29 @@ def _record_capture(scenario: Scenario, group: Group) -> None:
         ),
         folder,
     )
+
+
+def without_unread(transcript: Transcript) -> Transcript:
+    """``transcript`` with clients whose document nobody can read as dropouts, so that the others are audited.
+
+    A claim of nothing about them would count as a victim about whom nothing comes out.
+    """
+    rounds = []
+    for record in transcript.rounds:
+        faults = {u.client: fault for u in record.updates if u.kind == "document" and (fault := _fault(u))}
+        lost = (Dropout(round=record.round, client=c, reason=reason) for c, reason in faults.items())
+        kept = tuple(u for u in record.updates if u.client not in faults)
+        rounds.append(replace(record, updates=kept, dropouts=(*record.dropouts, *lost)))
+    return replace(transcript, rounds=tuple(rounds))
+
+
+def _fault(update: Update) -> str:
+    """Why a client's document cannot be read; empty: it can."""
+    try:
+        read_document(bytes_of(update.tensors[NAME]))
+    except BadFile as error:
+        return f"sent a document that is not read: needs {error.needs}; got {error.got}"[: limits.TEXT]
+    return ""
 
 
 def _origin_words(origins: Mapping[str, str]) -> str:

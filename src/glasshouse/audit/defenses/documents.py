@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from glasshouse.audit.defenses.declared import Judged
 from glasshouse.audit.defenses.observe import Observation, State
+from glasshouse.errors import BadFile
 from glasshouse.formats.base import read_document
 from glasshouse.formats.carried import bytes_of
 from glasshouse.formats.records import TreeEnsemble
@@ -18,8 +19,7 @@ MASK = "masked_sums"
 def observe_masks(transcript: Transcript) -> tuple[Judged, ...]:
     """One row per client whose documents hide sums: in how many splits they still follow from the rest.
 
-    Raises:
-        BadFile: a document that cannot be read.
+    A document that cannot be read shows nothing.
     """
     return tuple(_rows(transcript))
 
@@ -29,7 +29,10 @@ def _rows(transcript: Transcript) -> Iterator[Judged]:
     for record in transcript.rounds:
         for update in record.updates:
             for tensor in update.tensors.values():
-                _, document = read_document(bytes_of(tensor))
+                try:
+                    _, document = read_document(bytes_of(tensor))
+                except BadFile:
+                    continue
                 if isinstance(document, TreeEnsemble) and not math.isnan(share := determined(document)):
                     shares.setdefault(update.client, []).append(share)
     for client, seen in sorted(shares.items()):

@@ -76,7 +76,16 @@ def _of_trees(trees: TreeEnsemble, rows: Floats | None, fewest: int) -> Inspecti
                 f"sums of second derivatives are masked, but weights and gains of splits determine them in "
                 f"{masked:.0%} of the splits: drop base_weights and loss_changes as well"
             )
-    if rows is None:
+    counted = [sum(counts) for table in trees.tables for counts in table.counts.values()]
+    if counted:
+        small = sum(0 < count < fewest for count in counted)
+        values |= {"categories": float(len(counted)), "small_categories": float(small)}
+        findings.append(
+            f"{len(counted)} counts of categories of your rows stand beside the trees, {small} of them below "
+            f"{fewest}: set one_hot_max_size above the number of levels, so that no table is kept"
+        )
+    by_category = any(tree.categories for tree in trees.trees)
+    if rows is None or by_category:  # the site's rows are numbers, and such splits ask for names
         return Inspection(guard=NAME, findings=tuple(findings), values=values)
     if rows.ndim != 2 or rows.shape[1] != trees.features:
         raise BadValue(

@@ -164,7 +164,10 @@ class CapturingGrid(Grid):
         return received
 
     def _ask(self, messages: Iterable[Message]) -> None:
-        self.recording.asked(filter(None, (records.instruction_of(m, self._sends) for m in messages)))
+        messages, sends = list(messages), self._sends
+        self.recording.asked(filter(None, (records.instruction_of(m, sends) for m in messages)))
+        if sends is not None and sends.told:
+            self.recording.answered(filter(None, (records.told_of(m, sends) for m in messages)))
 
     def _hear(self, messages: Iterable[Message]) -> None:
         self.recording.answered(filter(None, (records.reply_of(m, self._sends) for m in messages)))

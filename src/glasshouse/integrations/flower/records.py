@@ -8,7 +8,6 @@ of arrays, whose names come from the model, and the round as the message's group
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import torch
@@ -87,7 +86,7 @@ def instruction_of(message: Message, sends: Documents | None = None) -> Instruct
     if stage is None:
         return None
     if sends is not None:
-        return _asks_for_document(message, stage, sends)
+        return _asks_for_document(message, stage, sends) if _concerns(sends, stage) else None
     arrays = arrays_of(message.content) if message.has_content() else None
     return Instruction(
         node=message.metadata.dst_node_id,
@@ -108,7 +107,7 @@ def reply_of(message: Message, sends: Documents | None = None) -> Reply | None:
     if message.has_error():
         return Reply(node=node, stage=stage, error=message.error.reason or f"error {message.error.code}")
     if sends is not None:
-        return _answers_with_document(message, stage, sends)
+        return _answers_with_document(message, stage, sends) if _concerns(sends, stage) else None
     values, arrays = values_of(message.content), arrays_of(message.content)
     return Reply(
         node=node,
@@ -117,6 +116,22 @@ def reply_of(message: Message, sends: Documents | None = None) -> Reply | None:
         load=None if arrays is None else lambda: tensors_of(arrays),
         examples=examples_of(values),
     )
+
+
+def told_of(message: Message, sends: Documents) -> Reply | None:
+    """What the server tells a client in an instruction, as the document of that client; None: nothing.
+
+    Where a federation is vertical, gradients go from the party of the labels to the client, who reads them.
+    """
+    stage = stage_of(message)
+    if stage is None or not sends.concerns(stage) or not message.has_content():
+        return None
+    return _with_document(message.metadata.dst_node_id, stage, parts_of(message.content), sends)
+
+
+def _concerns(sends: Documents, stage: Stage) -> bool:
+    """Values that clients send in clear after an evaluation are kept, too."""
+    return stage == "evaluate" or sends.concerns(stage)
 
 
 def parts_of(content: RecordDict) -> Parts:
@@ -137,7 +152,7 @@ def _asks_for_document(message: Message, stage: Stage, sends: Documents) -> Inst
     if stage != "evaluate":
         try:
             parts = parts_of(message.content) if message.has_content() else Parts()
-            document = sends.document(replace(parts, values={}))[0]  # settings are no answer
+            document = sends.broadcast(parts)
             tensors = sends.tensors(document)
         except BadValue as error:
             _LOG.warning(
@@ -152,23 +167,32 @@ def _asks_for_document(message: Message, stage: Stage, sends: Documents) -> Inst
     )
 
 
-def _answers_with_document(message: Message, stage: Stage, sends: Documents) -> Reply:
-    """A client's document and every value beside it; what is no document stands as an error, by its parts."""
-    node, values = message.metadata.src_node_id, values_of(message.content)
+def _answers_with_document(message: Message, stage: Stage, sends: Documents) -> Reply | None:
+    """A client's document and every value beside it; None: it is not one of those that are read."""
+    node, parts = message.metadata.src_node_id, parts_of(message.content)
     if stage == "evaluate":
-        return Reply(node=node, stage=stage, values=values)
+        return Reply(node=node, stage=stage, values=values_of(message.content))
+    if sends.told or not sends.counts(parts):
+        return None
+    return _with_document(node, stage, parts, sends, values_of(message.content))
+
+
+def _with_document(
+    node: int, stage: Stage, parts: Parts, sends: Documents, values: Mapping[str, Value] | None = None
+) -> Reply:
+    """A reply that holds a document; what is none stands as an error, by its parts."""
     try:
-        document, rows = sends.document(parts_of(message.content))
+        document, rows = sends.document(parts)
         tensors = sends.tensors(document)
     except BadValue as error:
         return Reply(node=node, stage=stage, error=f"sent no document: needs {error.needs}; got {error.got}")
     return Reply(
         node=node,
         stage=stage,
-        values=values,
+        values=values or {},
         load=(lambda: tensors) if document else None,
         kind="document",
-        examples=examples_of(values) or rows,
+        examples=examples_of(values or {}) or rows,
     )
 
 
