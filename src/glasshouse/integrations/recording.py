@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from glasshouse.audit.captured.origins import ASSUMED, with_values
 from glasshouse.audit.captured.origins import NAME as ORIGINS
 from glasshouse.errors import BadValue
+from glasshouse.integrations.layout import Layout
 from glasshouse.models.build import name_tensors
 from glasshouse.outside import limits
 from glasshouse.settings import covers
@@ -163,6 +164,7 @@ class Recording:
         most_bytes: maximum size of stored tensors; a message that would exceed it ends the recording,
             unless it is the first.
         carrying: the stages whose messages hold the model and the updates.
+        layout: of arrays of another framework; None: they are torch's.
     """
 
     folder: Path
@@ -172,6 +174,7 @@ class Recording:
     keep: Keep
     most_bytes: int
     carrying: frozenset[Stage] = frozenset({"train"})
+    layout: Layout | None = None
     _writer: TranscriptWriter = field(init=False)
     _full: bool = False
     _shift: int = 0
@@ -296,7 +299,8 @@ class Recording:
         return self._clients[node]
 
     def _named(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return name_tensors(tensors, self.network, apart=self._apart)
+        sent = tensors if self.layout is None else self.layout(tensors)
+        return name_tensors(sent, self.network, apart=self._apart)
 
     @property
     def _apart(self) -> tuple[str, ...]:

@@ -14,11 +14,13 @@ from glasshouse.integrations.flower.capture import capture, watch
 from glasshouse.integrations.flower.guard import GuardedClientApp, guard_mod, guarded
 from glasshouse.integrations.flower.preflight import preflight_mod
 from glasshouse.integrations.flower.truth import truth_mod
+from glasshouse.integrations.layout import Layout
 from glasshouse.integrations.watching import used
 
 __all__ = [
     "Documents",
     "GuardedClientApp",
+    "Layout",
     "capture",
     "guard_mod",
     "guarded",

@@ -25,12 +25,13 @@ from glasshouse.integrations.declared import (
 )
 from glasshouse.integrations.documents import Documents
 from glasshouse.integrations.flower import records
+from glasshouse.integrations.layout import Layout
 from glasshouse.integrations.recording import Node, Recording
 from glasshouse.models import build as models
 from glasshouse.transcript.record import Keep
 
 
-def capture(
+def capture(  # noqa: PLR0913 - the only line that an operator writes
     app: ServerApp,
     folder: str | Path,
     *,
@@ -39,6 +40,7 @@ def capture(
     terms: Mapping[str, Any] | None = None,
     keep: Keep | None = None,
     most_bytes: int | None = None,
+    layout: Layout | None = None,
 ) -> ServerApp:
     """``app``, with its server's view written to ``folder`` while it runs.
 
@@ -60,6 +62,8 @@ def capture(
         keep: what to store; None: everything.
         most_bytes: maximum size of stored tensors; recording stops there, the federation continues. None:
             ``GLASSHOUSE_MOST_CAPTURE_BYTES``, else half of what is free on the disk.
+        layout: where the arrays of an app in another framework (JAX, TensorFlow) belong in ``model``, its
+            network written in torch; None: the app trains with torch.
 
     Raises:
         BadValue: the model or the terms are inconsistent.
@@ -81,6 +85,7 @@ def capture(
             folder, architecture, known, config=config, keep=keep, most_bytes=most_bytes,
             documents=sends is not None,
         )  # fmt: skip
+        recording.layout = layout
         try:
             app(CapturingGrid(grid, recording, sends), context)
         finally:

@@ -22,11 +22,12 @@ from glasshouse.integrations.flower.records import (
     stage_of,
     tensors_of,
 )
+from glasshouse.integrations.layout import Layout
 from glasshouse.integrations.steps import Steps, observed
 from glasshouse.truth.recorded import Recorded, write_recorded
 
 
-def truth_mod(folder: str | Path, *, count: bool = False) -> Mod:
+def truth_mod(folder: str | Path, *, count: bool = False, layout: Layout | None = None) -> Mod:
     """A client mod that records the batches of every round of training below ``folder``.
 
     It goes last in ``mods``, so that it is the innermost. Images are recorded as they enter the network:
@@ -36,6 +37,7 @@ def truth_mod(folder: str | Path, *, count: bool = False) -> Mod:
         folder: of the clients on this machine; each node has its own subfolder.
         count: the server's messages state no round; the first recorded one is about the client's first
             answer that the capture holds, and so on.
+        layout: as given to ``capture``.
     """
 
     def mod(message: Message, context: Context, call_next: Next) -> Message:
@@ -61,12 +63,13 @@ def truth_mod(folder: str | Path, *, count: bool = False) -> Mod:
                 fix="use a strategy of Flower, set it where the server makes its messages, or say count=True",
             )
         arrays = arrays_of(answer.content) if answer.has_content() else None
+        sent = {} if arrays is None or counted else tensors_of(arrays)
         recorded = Recorded(
             node=str(context.node_id),
             round=number,
             steps=steps.batches,
             pixels=steps.pixels,
-            sent={} if arrays is None or counted else tensors_of(arrays),
+            sent=sent if layout is None or not sent else layout(sent),
             stepping=steps.read,
             counted=counted,
         )
