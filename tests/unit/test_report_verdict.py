@@ -11,7 +11,7 @@ from glasshouse.report.readings import worst
 from glasshouse.report.verdicts.sentences import say
 from glasshouse.report.verdicts.stories import stories
 from glasshouse.results.records import Draw, Exchange, Power, Reference, Rung, Share
-from glasshouse.results.strength import UpperBound
+from glasshouse.results.strength import Search, UpperBound
 
 
 def told(*findings, **rest):
@@ -55,6 +55,25 @@ def test_no_leak_found_says_what_it_rests_on():
     several = dataclasses.replace(quiet, share=dataclasses.replace(share, units=5), draws=4)
     assert "(0 of 20, 5 of them independent; 9 of 10" in said(several)
     assert "weights" not in said(several)
+
+
+def test_a_search_whose_loss_could_not_be_evaluated_has_stopped_nowhere():
+    stopped = Search(name="a", loss=2.0, truth=1.0, noise=0.0)
+    failed = dataclasses.replace(stopped, reason="it raised")
+    finding = specimen.finding(verdict="not shown", reason="x", searches=(stopped, failed), unfinished=2)
+    assert "1 of 2 searches stopped above the loss of the truth" in said(finding)
+    assert "stopped" not in said(dataclasses.replace(finding, searches=(failed, failed)))
+
+
+def test_what_gains_is_the_headline_of_what_is_not_shown():
+    """Labels that are read and not shown to leak say more than pictures that a guess rebuilds as well."""
+    pictures = specimen.finding(gain=0.0, half=0.1, verdict="not shown")
+    labels = specimen.finding(
+        attack="label_inference", metric="label_accuracy", gain=0.3, half=0.1, verdict="not shown"
+    )
+    top = worst(reading(pictures, labels).deciding)
+    assert top is not None
+    assert top.finding.metric == "label_accuracy"
 
 
 def test_few_draws_are_what_a_finding_is_about_and_several_are_shown_one_by_one():

@@ -267,11 +267,13 @@ def _victims(r: Reading) -> str:
 
 def _search(finding: Finding) -> str:
     """Whether the attack's searches were unfinished; empty if all finished, or if unknown."""
-    if not finding.unfinished:
+    # A search whose loss could not be evaluated has stopped nowhere; the verdict's reason says so.
+    stopped = (finding.unfinished or 0) - sum(bool(search.reason) for search in finding.searches)
+    if stopped <= 0:
         return ""
     of = f" of {len(finding.searches)}" if finding.searches else ""
     text = (
-        f"Search unfinished: {finding.unfinished}{of} searches stopped above the loss of the truth, so more "
+        f"Search unfinished: {stopped}{of} searches stopped above the loss of the truth, so more "
         "iterations or restarts can find more."
     )
     if falling := sum(s.falling for s in finding.searches):
