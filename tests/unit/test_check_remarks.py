@@ -1,8 +1,11 @@
 """`check` says what a guarantee is worth, and whose claims no metric scores."""
 
+import json
+
 import pytest
 
 import glasshouse as gh
+from glasshouse.cli.main import main
 
 TABLE = {"name": "private", "attacks": ["label_inference"], "federation": {"clients": 20}}
 
@@ -33,3 +36,16 @@ def test_an_attack_that_no_metric_scores_is_remarked_on(metrics):
         assert "attack 'label_inference' claims labels" in remark
         assert "audit.metrics" in remark
         assert remark in str(checked)
+
+
+def test_remarks_stand_in_json_as_well(tmp_path, capsys):
+    file = tmp_path / "own.toml"
+    file.write_text(
+        'name = "own"\nattacks = [{name = "linear_input"}, {name = "label_inference"}]\n'
+        '[audit]\nmetrics = ["psnr"]\n[federation]\n'
+    )
+    with pytest.raises(SystemExit) as ended:
+        main(["check", str(file), "--json"])
+    assert ended.value.code == 0
+    (remark,) = json.loads(capsys.readouterr().out)["remarks"]
+    assert "claims labels" in remark

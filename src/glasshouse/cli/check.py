@@ -1,9 +1,6 @@
 """``glasshouse check``."""
 
 from dataclasses import asdict
-from typing import Annotated
-
-import typer
 
 from glasshouse.cli.parts.importing import importing
 from glasshouse.cli.parts.options import Captured, Json, Name, Sets
@@ -15,14 +12,12 @@ def check(
     *,
     sets: Sets = [],  # noqa: B006 - typer needs a list; never mutated
     captured: Captured = None,
-    probe: Annotated[bool, typer.Option(hidden=True, help="no effect: nothing is timed any more")] = False,
     as_json: Json = False,
 ) -> int:
     """Validate SCENARIO, say which attacks will refuse, and count the work."""
     with importing():
         from glasshouse.api.check import check as check_scenario
 
-    del probe
     checked = check_scenario(name, sets=sets, captured=captured)
     if as_json:
         plain = [[scenario, vars(refusal)] for scenario, refusal in checked.refusals]
@@ -31,7 +26,7 @@ def check(
             "networks": checked.networks,
             "work": [asdict(row) for row in checked.work],
         }
-        say_json({**facts, "warnings": plain})
+        say_json({**facts, "warnings": plain, "remarks": list(checked.remarks)})
     else:
         say(checked)
     return 0
