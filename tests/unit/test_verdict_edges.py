@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import report_specimen as specimen
 import torch
+from scipy.stats import binom
 from tests.verdicts.bench import bench, textured
 
 from glasshouse.attacks.base import About, Labels
@@ -93,6 +94,14 @@ def test_somebody_out_pays_for_how_many_were_asked():
     rest = {"value": 9.0, "rank": 0, "compared": 99, "p_adjusted": 0.1, "leaks": True}
     rows = [Victim(name=str(i), p=0.01 if i == 0 else 0.9, **rest) for i in range(4)]
     assert anybody_p_value(rows) == pytest.approx(4 * (1 - 0.99**4), rel=1e-6)
+
+
+def test_somebody_is_out_of_thousands():
+    """Whole numbers of ways are beyond a float from some 1,030 victims on."""
+    rest = {"value": 9.0, "rank": 0, "compared": 99, "p_adjusted": 0.1, "leaks": True}
+    rows = [Victim(name=str(i), p=0.01 if i < 60 else 1.0, **rest) for i in range(3200)]
+    assert anybody_p_value(rows) == pytest.approx(3200 * binom.sf(59, 3200, 0.01), rel=1e-6)
+    assert anybody_p_value(rows[60:]) == 1
 
 
 QUIET = {"gain": 0.05, "half": 0.02}

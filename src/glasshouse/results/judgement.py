@@ -43,11 +43,18 @@ def anybody_p_value(victims: Sequence[Victim]) -> float:
         (0.005, 3.69e-07)
     """
     ordered, count = sorted(v.p for v in victims), len(victims)
-    tails = [
-        math.fsum(math.comb(count, j) * p**j * (1 - p) ** (count - j) for j in range(k, count + 1))
-        for k, p in enumerate(ordered, start=1)
-    ]
-    return min(1.0, count * min(tails, default=1.0))
+    # Of equal p-values the last one has the smallest chance; there are few, as many as ranks.
+    last = {p: k for k, p in enumerate(ordered, start=1)}
+    return min(1.0, count * min((_at_least(k, count, p) for p, k in last.items()), default=1.0))
+
+
+def _at_least(k: int, count: int, p: float) -> float:
+    """The chance of at least k of ``count`` draws of chance p; in logarithms, as thousands overflow."""
+    if not 0 < p < 1:
+        return float(p >= 1)
+    drawn, missed, every = math.log(p), math.log1p(-p), math.lgamma(count + 1)
+    ways = (every - math.lgamma(j + 1) - math.lgamma(count - j + 1) for j in range(k, count + 1))
+    return math.fsum(math.exp(w + j * drawn + (count - j) * missed) for j, w in enumerate(ways, start=k))
 
 
 def with_somebody_out(findings: Sequence[Sequence[Victim]]) -> list[bool]:
