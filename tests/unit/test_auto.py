@@ -68,13 +68,22 @@ def test_scores_are_in_the_budget(monkeypatch):
         return found.seconds
 
     one, three = seconds('["psnr"]'), seconds('["psnr", "ssim", "mse"]')
-    calls = round((three - one) / (2 * auto.SCORE))
+    each = auto.score_seconds(chosen("digits-inversion"), 64)
+    calls = round((three - one) / (2 * each))
     assert calls >= 8  # as many as victims, at least
-    assert three - one == pytest.approx(2 * calls * auto.SCORE)
+    assert three - one == pytest.approx(2 * calls * each)
     assert chosen("digits-inversion", 'audit.budget="30 s"').attacks
     monkeypatch.setattr(auto, "SCORE", 1.0)
     with pytest.raises(BadScenario, match="more than is left of the budget"):
         chosen("digits-inversion", 'audit.budget="30 s"')
+
+
+@pytest.mark.parametrize(("examples", "seconds"), [(32, 0.26), (64, 1.5)])
+def test_scores_of_large_updates_cost_by_their_pairs(examples, seconds, monkeypatch):
+    """So many photographs of 3,072 numbers, and the seconds that were measured for one score."""
+    monkeypatch.setattr(auto, "behind", lambda scenario: examples)
+    assert auto.score_seconds(None, 3072) == pytest.approx(seconds, rel=0.35)
+    assert auto.score_seconds(None, 0) == auto.SCORE
 
 
 def test_what_is_chosen_does_not_depend_on_the_machine(monkeypatch):

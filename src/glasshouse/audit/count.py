@@ -296,8 +296,13 @@ def _units(budget: Budget, calls: int, images: int) -> int:
 def _examples_per_unit(scenario: Scenario, budget: Budget) -> int:
     """Examples whose gradient one unit takes: one where the budget counts them, else those of an update."""
     federation = scenario.federation
-    behind = federation.batch_size if federation.kind == "gradient" else scenario.data.examples
-    return 1 if budget.images else behind * (federation.cohort_size if federation.secure_sum else 1)
+    return 1 if budget.images else behind(scenario) * (federation.cohort_size if federation.secure_sum else 1)
+
+
+def behind(scenario: Scenario) -> int:
+    """Number of examples behind an update."""
+    federation = scenario.federation
+    return federation.batch_size if federation.kind == "gradient" else scenario.data.examples
 
 
 def _controls(name: str, label: str, uses: Sequence[Use], shared: set[str]) -> Work:
