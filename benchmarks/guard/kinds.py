@@ -21,23 +21,25 @@ BATCH: Final = 64
 class Net(nn.Module):
     """One wide layer on the picture, in the form of one of the kinds, and a small tail."""
 
-    def __init__(self, form: str, activation: Callable[[Tensor], Tensor] = F.relu) -> None:
+    def __init__(
+        self, form: str, activation: Callable[[Tensor], Tensor] = F.relu, *, rows: int = ROWS, tail: int = 32
+    ) -> None:
         super().__init__()
         size = 3 * SIDE * SIDE
-        self.form, self.activation = form, activation
-        half = ROWS // 2
+        self.form, self.activation, self.count = form, activation, rows
+        half = rows // 2
         if form == "parallel":
             self.left, self.right = nn.Linear(size, half), nn.Linear(size, half)
         elif form == "convolution":
-            self.wide = nn.Conv2d(3, ROWS, SIDE)
+            self.wide = nn.Conv2d(3, rows, SIDE)
         elif form == "pointwise":
-            self.wide = nn.Conv2d(size, ROWS, 1)
+            self.wide = nn.Conv2d(size, rows, 1)
         elif form == "parameter":
-            self.matrix = nn.Parameter(torch.randn(size, ROWS) / size**0.5)
-            self.offset = nn.Parameter(torch.zeros(ROWS))
+            self.matrix = nn.Parameter(torch.randn(size, rows) / size**0.5)
+            self.offset = nn.Parameter(torch.zeros(rows))
         else:
-            self.wide = nn.Linear(size, ROWS)
-        self.middle, self.head = nn.Linear(ROWS, 32), nn.Linear(32, CLASSES)
+            self.wide = nn.Linear(size, rows)
+        self.middle, self.head = nn.Linear(rows, tail), nn.Linear(tail, CLASSES)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Logits (B, classes)."""
@@ -56,7 +58,7 @@ class Net(nn.Module):
         return logits
 
     def rows(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """The rows of the wide layer in ``tensors``, (ROWS, n)."""
+        """The rows of the wide layer in ``tensors``, (R, n)."""
         if self.form == "parallel":
             return torch.cat([tensors["left.weight"], tensors["right.weight"]])
         if self.form == "parameter":
@@ -67,7 +69,7 @@ class Net(nn.Module):
         """Set the wide layer and what follows it."""
         with torch.no_grad():
             if self.form == "parallel":
-                half = ROWS // 2
+                half = self.count // 2
                 self.left.weight.copy_(rows[:half])
                 self.left.bias.copy_(offsets[:half])
                 self.right.weight.copy_(rows[half:])
@@ -98,12 +100,22 @@ class Case:
     background: Tensor | None = None
 
 
-def _bins(known: Tensor, count: int, generator: torch.Generator, *, share: float) -> tuple[Tensor, ...]:
-    """Random directions (count, n) with two thresholds each, between which ``share`` of the pictures are."""
+def _bins(
+    known: Tensor,
+    count: int,
+    generator: torch.Generator,
+    *,
+    share: float,
+    below: tuple[float, float] = (0.2, 0.8),
+) -> tuple[Tensor, ...]:
+    """Random directions (count, n) with two thresholds each, between which ``share`` of the pictures are.
+
+    Below the first threshold is a share of the pictures between the two numbers of ``below``.
+    """
     flat = known.flatten(1)
     directions = torch.randn(count, flat.shape[1], generator=generator) / flat.shape[1] ** 0.5
     answers = flat @ directions.T
-    low = 0.2 + 0.6 * torch.rand(count, generator=generator)
+    low = below[0] + (below[1] - below[0]) * torch.rand(count, generator=generator)
     ordered = answers.sort(0).values
     first = (low * (len(flat) - 1)).long()
     second = first + max(1, round(share * len(flat)))
@@ -181,31 +193,80 @@ def background(known: Tensor, seed: int) -> Case:
     return Case(model=model, read_outs=torch.eye(ROWS), background=known.flatten(1).mean(0))
 
 
-def windows(known: Tensor, seed: int, *, width: int = 5) -> Case:
-    """Windows of ``width`` rows: one below a window, others above it whose mixture equals it elsewhere."""
+def windows(
+    known: Tensor,
+    seed: int,
+    *,
+    width: int = 5,
+    rows: int = ROWS,
+    tail: int = 32,
+    below: tuple[float, float] = (0.2, 0.8),
+) -> Case:
+    """Windows of ``width`` rows: one below a window, others above it whose mixture equals it elsewhere.
+
+    Args:
+        known: the server's pictures.
+        seed: of everything that is drawn.
+        width: rows of each read-out.
+        rows: of the wide layer.
+        tail: units behind it: more than ``width``, or fewer rows cancel as well.
+        below: share of the pictures for which no row of a window fires.
+    """
     generator = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)
-    count, others = ROWS // width, width - 1
-    directions, low, high = _bins(known, count, generator, share=1.3 / BATCH)
-    parts = [torch.randn(count, 32, generator=generator) / ROWS**0.5 for _ in range(others)]
+    count, others = rows // width, width - 1
+    directions, low, high = _bins(known, count, generator, share=1.3 / BATCH, below=below)
+    parts = [torch.randn(count, tail, generator=generator) / rows**0.5 for _ in range(others)]
     weights = [0.5 + torch.rand(count, 1, generator=generator) for _ in range(others)]
     first = sum(w * p for w, p in zip(weights, parts, strict=True))
-    rest, size = ROWS - width * count, directions.shape[1]
+    rest, size = rows - width * count, directions.shape[1]
     spare = torch.randn(rest, size, generator=generator) / size**0.5
     jitter = [
         directions + 1e-3 * torch.randn(count, size, generator=generator) / size**0.5 for _ in range(others)
     ]
-    model = Net("linear")
+    model = Net("linear", rows=rows, tail=tail)
     model.put(
         torch.cat([directions, *jitter, spare]),
         torch.cat([-low, *[-high] * others, torch.zeros(rest)]),
-        torch.cat([first, *parts, torch.randn(rest, 32, generator=generator) / ROWS**0.5]),
+        torch.cat([first, *parts, torch.randn(rest, tail, generator=generator) / rows**0.5]),
     )
     eye = torch.eye(count)
     return Case(
         model=model,
         read_outs=torch.cat([eye, *[-eye * w for w in weights], torch.zeros(count, rest)], dim=1),
     )
+
+
+def halves(known: Tensor, seed: int, *, rows: int = ROWS, tail: int = 32, paired: bool = False) -> Case:
+    """Rows above a lower and below an upper threshold: less what always fires, their sum is who is between.
+
+    Rows that fire for everybody, as many as units behind, stand for any outgoing weights. All read-outs share
+    them, so that each costs a server two rows.
+
+    Args:
+        known: the server's pictures.
+        seed: of everything that is drawn.
+        rows: of the wide layer.
+        tail: units behind it.
+        paired: what always fires are pairs of rows on both sides of one threshold.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    torch.manual_seed(seed)
+    both = 2 if paired else 1
+    count = (rows - both * tail) // 2
+    directions, low, high = _bins(known, count, generator, share=1.3 / BATCH)
+    always, middle, _ = _bins(known, tail, generator, share=1.3 / BATCH)
+    least = (known.flatten(1) @ always.T).amin(0)
+    own, shared = (torch.randn(n, tail, generator=generator) / rows**0.5 for n in (count, tail))
+    model = Net("linear", rows=2 * count + both * tail, tail=tail)
+    model.put(
+        torch.cat([directions, -directions, *([always, -always] if paired else [always])]),
+        torch.cat([-low, high, *([-middle, middle] if paired else [0.3 - least])]),
+        torch.cat([own, own, *[shared] * both]),
+    )
+    mixture = torch.linalg.solve(shared.T.double(), own.T.double()).T.float()
+    eye = torch.eye(count)
+    return Case(model=model, read_outs=torch.cat([eye, eye, *[-mixture] * both], dim=1))
 
 
 KINDS: Final[Mapping[str, Callable[[Tensor, int], Case]]] = {
@@ -289,6 +350,7 @@ class Pictures:
     """CIFAR-10 at 16 x 16: the server's own, the client's, and batches of the client."""
 
     known: Tensor
+    labels: Tensor
     own: tuple[Tensor, Tensor]
     batch: tuple[Tensor, Tensor]
     spare: Mapping[str, Tensor] = field(default_factory=dict)
@@ -299,4 +361,9 @@ def pictures(inputs: Tensor, labels: Tensor, seed: int) -> Pictures:
     small = F.adaptive_avg_pool2d(inputs, SIDE)
     order = torch.randperm(len(small), generator=torch.Generator().manual_seed(1000 + seed))
     server, own, batch = order[:400], order[400:912], order[912 : 912 + BATCH]
-    return Pictures(known=small[server], own=(small[own], labels[own]), batch=(small[batch], labels[batch]))
+    return Pictures(
+        known=small[server],
+        labels=labels[server],
+        own=(small[own], labels[own]),
+        batch=(small[batch], labels[batch]),
+    )

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.guard import check_cost, kinds
+from benchmarks.guard.adaptive import STARTS, train_against
 from benchmarks.guard.architectures import ARCHITECTURES
 from benchmarks.guard.hidden import HIDDEN
 from glasshouse.guard.mitigate import mitigate
@@ -36,7 +37,8 @@ def main() -> None:
     parser.add_argument("part", choices=list(PARTS))
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, nargs=2, default=[0, 2])
-    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--minutes", type=int, default=30, help="adaptive: CPU minutes of training")
+    parser.add_argument("--starts", type=int, nargs="*", help="adaptive: only these of its starts")
     options = parser.parse_args()
     known = set()
     if options.out.exists():
@@ -96,7 +98,8 @@ def judge_case(
     null, null_clear = kinds.read(case, updates, strangers)
     twin_null, twin_null_clear = kinds.read(case, answers, strangers, singles=True)
     started = time.process_time()
-    judged = inspect_in_modes(case.model, own, honest=honest, earlier=case.earlier)
+    earlier = () if case.earlier is None else (case.earlier,)
+    judged = inspect_in_modes(case.model, own, honest=honest, earlier=earlier)
     seconds = time.process_time() - started
     memory = _memory(case, own, updates)
     outcome = preflight(updates[-1], case.model, *dealt.batch, kind="gradient", memory=memory)
@@ -167,71 +170,21 @@ def recall(options: argparse.Namespace, known: set[str]) -> Iterator[dict[str, A
 
 
 def adapt(options: argparse.Namespace, known: set[str]) -> Iterator[dict[str, Any]]:
-    """Crafted models trained against the guard: leak of their own read-outs, minus what the guard measures.
-
-    A smooth leak (dominance of the best example of a batch per read-out) is raised, while the same smooth
-    dominance of single rows, and of differences of each row with its most correlated other row, is lowered.
-    Started from windows of 2 to 21 rows (the search subtracts at most 9), with the second part at two
-    weights; a weight of 0 is the start itself.
-    """
+    """Crafted models as they start, and trained against the guard: :mod:`benchmarks.guard.adaptive`."""
     for seed in range(*options.seeds):
         dealt = kinds.pictures(*cifar("test"), 50 + seed)
         own = Own(inputs=dealt.own[0], targets=dealt.own[1])
-        honest: HonestRanges | None = None
-        for width in (2, 5, 9, 13, 21):
-            for weight in (0.0, 0.05, 0.5):
-                key = f"windows of {width} rows, weight {weight}, seed {seed}"
-                if key in known:
+        servers = Own(inputs=dealt.known, targets=dealt.labels)
+        for number, (name, make) in enumerate(STARTS.items()):
+            for minutes in dict.fromkeys((0, options.minutes)):
+                key = f"{name}, {minutes} minutes, seed {seed}"
+                if key in known or (options.starts and number not in options.starts):
                     continue
-                case = kinds.windows(dealt.known, seed, width=width)
-                honest = honest or HonestRanges.of(case.model, own)
-                if weight:
-                    case = _train_against(case, dealt.known, weight=weight, options=options)
-                yield {"name": key, **judge_case(case, dealt, own, honest, seed)}
-
-
-def _train_against(
-    case: kinds.Case, known: Tensor, *, weight: float, options: argparse.Namespace
-) -> kinds.Case:
-    model = copy.deepcopy(case.model)
-    read_outs = nn.Parameter(case.read_outs.clone())
-    optimizer = torch.optim.Adam(
-        [{"params": [*model.parameters()], "lr": 2e-5}, {"params": [read_outs], "lr": 1e-4}]
-    )
-    generator = torch.Generator().manual_seed(0)
-    for _ in range(options.steps):
-        rows = torch.randint(len(known), (kinds.BATCH,), generator=generator)
-        pulls = _wide_pulls(model, known[rows], generator)
-        scaled = pulls / pulls.detach().square().mean(0).sqrt().clamp_min(1e-8)
-        near = _most_correlated(scaled.detach())
-        slope = (scaled * scaled[:, near]).mean(0)
-        seen = _smooth(pulls @ read_outs.T)
-        caught = _smooth(torch.cat([scaled, scaled - slope * scaled[:, near]], dim=1))
-        optimizer.zero_grad()
-        torch.autograd.backward(weight * caught - seen)
-        optimizer.step()
-    return kinds.Case(model=model, read_outs=read_outs.detach())
-
-
-def _wide_pulls(model: kinds.Net, inputs: Tensor, generator: torch.Generator) -> Tensor:
-    """Pulls (B, ROWS) on the wide layer, differentiable in the model's parameters."""
-    shift = torch.zeros(len(inputs), kinds.ROWS, requires_grad=True)
-    inner = model.activation
-    model.activation = lambda wide: inner(wide + shift)
-    labels = torch.randint(kinds.CLASSES, (len(inputs),), generator=generator)
-    goal = F.cross_entropy(model(inputs), labels, reduction="sum")
-    model.activation = inner
-    return torch.autograd.grad(goal, shift, create_graph=True)[0]
-
-
-def _most_correlated(scaled: Tensor) -> Tensor:
-    return (scaled.T @ scaled).abs().fill_diagonal_(0).argmax(1)
-
-
-def _smooth(responses: Tensor) -> Tensor:
-    """Mean over read-outs of a smooth largest dominance."""
-    d = responses.square() / (responses.square().sum(0) + 1e-12)
-    return d.pow(4).sum(0).mean()
+                case = make(dealt.known, seed)
+                if minutes:
+                    state = options.out.with_name(f"{options.out.stem}-{number}-{seed}.safetensors")
+                    case = train_against(case, servers, seconds=60 * minutes, state=state)
+                yield {"name": key, **judge_case(case, dealt, own, HonestRanges.of(case.model, own), seed)}
 
 
 def zoo(options: argparse.Namespace, known: set[str]) -> Iterator[dict[str, Any]]:

@@ -90,13 +90,13 @@ def main() -> None:
         honest = HonestRanges.of(first, everybody[owners[0]])
         refused: list[str] = []
         for own in (everybody[owner] for owner in owners):
-            earlier: nn.Module | None = None
+            earlier: tuple[nn.Module, ...] = ()
             for model in models:
                 refused += inspect_in_modes(model, own, honest=honest, earlier=earlier).findings
-                earlier = model
+                earlier = (model,)
         own = everybody[owners[1]]
         alone = [inspect_in_modes(one, own, honest=honest).verdict for one in pair]
-        together = inspect_in_modes(pair[1], own, honest=honest, earlier=pair[0])
+        together = inspect_in_modes(pair[1], own, honest=honest, earlier=(pair[0],))
         line = {
             "rows": rows,
             "examples": examples,

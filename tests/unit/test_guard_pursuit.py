@@ -385,8 +385,49 @@ def test_two_rounds_on_the_same_batch_are_judged_as_one() -> None:
     own = Own(inputs=dealt.own[0], targets=dealt.own[1])
     honest = HonestRanges.of(case.model, own)
     assert not inspect_in_modes(case.earlier, own, honest=honest).findings
-    together = inspect_in_modes(case.model, own, honest=honest, earlier=case.earlier)
+    together = inspect_in_modes(case.model, own, honest=honest, earlier=(case.earlier,))
     assert any("a round ago" in finding for finding in together.findings)
+    # Three rounds apart, with honest models in between.
+    between = [initialise_again(case.model, seed=seed)[0] for seed in (40, 41)]
+    apart = inspect_in_modes(case.model, own, honest=honest, earlier=(*between, case.earlier))
+    assert any("3 rounds ago" in finding for finding in apart.findings)
+    forgotten = inspect_in_modes(case.model, own, honest=honest, earlier=between)
+    assert not any("ago" in finding for finding in forgotten.findings)
+
+
+def test_updates_three_rounds_apart_are_checked_together() -> None:
+    dealt = pictures(whole_digits())
+    case = kinds.rounds(dealt.known, 0)
+    past = [case.earlier, *(initialise_again(case.model, seed=seed)[0] for seed in (40, 41))]
+    updates = kinds.gradients([*past, case.model], dealt.batch)
+    read = kinds.read(case, [updates[0], updates[-1]], dealt.batch[0])[1].nonzero()[:, 0].tolist()
+    memory = Memory(others=(dealt.own[0][:128], dealt.own[1][:128]))
+    for model, update in zip(past, updates, strict=False):
+        memory = memory.after(model, update, most=3)
+    seen = preflight(updates[-1], case.model, *dealt.batch, kind="gradient", memory=memory)
+    assert len(read) > 10
+    assert set(read) <= set(seen.standing("input"))
+    memory = memory.after(case.model, updates[-1], most=3)
+    assert [model for model, _ in memory.rounds] == [case.model, *past[:0:-1]]
+    assert not memory.after(case.model, updates[-1], most=0).rounds
+
+
+@pytest.mark.parametrize(
+    ("make", "least"),
+    [
+        (lambda known: kinds.halves(known, 0), 0.2),
+        (lambda known: kinds.windows(known, 0, width=13, rows=512), 0.1),
+    ],
+)
+def test_read_outs_of_many_rows_are_found(make, least: float) -> None:
+    dealt = pictures(whole_digits())
+    case, own = make(dealt.known), Own(inputs=dealt.own[0][:192], targets=dealt.own[1][:192])
+    twin, _ = initialise_again(case.model, seed=50)
+    found, usual = (
+        max(one.given.excess for one in look(groups_of(pulls_of(model, own).sides), own))
+        for model in (case.model, twin)
+    )
+    assert found > usual + least
 
 
 def whole_digits() -> tuple[Tensor, Tensor]:

@@ -197,7 +197,7 @@ def with_behaviour(
     if is_known and reference is not None:
         earlier = copy.deepcopy(network)
         load(earlier, reference)
-    judged = inspect_in_modes(network, own, honest=honest, earlier=earlier)
+    judged = inspect_in_modes(network, own, honest=honest, earlier=() if earlier is None else (earlier,))
     inputs, labels = data[0][:TRIED], data[1][:TRIED]
     fits = {} if isinstance(network, TextModel) else {"": Fit.of(network, inputs, labels)}
     if fits and earlier is not None:

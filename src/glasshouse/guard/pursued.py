@@ -9,7 +9,7 @@ Shape letters: B examples behind the update, R rows of a group, n columns, C rea
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final, final
 
 import torch
@@ -17,14 +17,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glasshouse.guard.layers.standing import BESIDE, CLEAR, RECOGNISED, Leak
+from glasshouse.guard.pursuit.crowds import search_crowds
 from glasshouse.guard.pursuit.examples import Own
 from glasshouse.guard.pursuit.judge import dominance, rounding
-from glasshouse.guard.pursuit.limits import FEWEST, SEARCHED, VISIBLE
-from glasshouse.guard.pursuit.pulls import AGO, Group, Pulls, Side, groups_of, pulls_of
+from glasshouse.guard.pursuit.limits import FEWEST, JUDGED, REMEMBERED, SEARCHED, VISIBLE
+from glasshouse.guard.pursuit.pulls import Group, Pulls, Side, ago, groups_of, is_past, pulls_of
 from glasshouse.guard.pursuit.rows import Axes, as_rows
 from glasshouse.guard.pursuit.search import ReadOuts, search
 
 __all__ = ["Memory", "Pursued", "pursue"]
+
+Round = tuple[nn.Module, Mapping[str, Tensor]]
+"""A model, in its mode, and the update that was sent for it."""
 
 _TINY: Final = 1e-300
 STRANGE: Final = 1.6
@@ -50,11 +54,25 @@ class Memory:
         others: further own examples that are not behind the update, and their classes.
         model: the model of the last round, in its mode; None: this is the first.
         sent: the update that was sent then: a server may combine rows of both where examples repeat.
+        older: models and updates of the rounds before that, the newest first.
     """
 
     others: tuple[Tensor, Tensor] | None = None
     model: nn.Module | None = None
     sent: Mapping[str, Tensor] | None = None
+    older: tuple["Round", ...] = ()
+
+    @property
+    def rounds(self) -> tuple["Round", ...]:
+        """What is remembered of rounds, the newest first."""
+        last = () if self.model is None or self.sent is None else ((self.model, self.sent),)
+        return (*last, *self.older)
+
+    def after(self, model: nn.Module, sent: Mapping[str, Tensor], *, most: int = REMEMBERED) -> "Memory":
+        """The memory once ``sent`` was sent for ``model``: at most ``most`` rounds."""
+        if most < 1:
+            return Memory(others=self.others)
+        return Memory(others=self.others, model=model, sent=sent, older=self.rounds[: most - 1])
 
 
 @final
@@ -65,16 +83,16 @@ class Pursued:
     Attributes:
         pulls: of the B examples behind the update, and then of the others.
         count: B.
-        before: the same for the model of the last round; None: it is not known.
-        sent: the update of the last round, by name.
+        before: the same for the models of the last rounds that are remembered, the newest first.
+        sent: the updates of these rounds.
         inputs: the B examples, (B, n); None: they are no numbers that a row reads.
         tables: embeddings, by name: their rows belong to words, so that only their columns read a sentence.
     """
 
     pulls: Pulls
     count: int
-    before: Pulls | None = None
-    sent: Mapping[str, Tensor] = field(default_factory=dict)
+    before: tuple[Pulls, ...] = ()
+    sent: tuple[Mapping[str, Tensor], ...] = ()
     inputs: Tensor | None = None
     tables: frozenset[str] = frozenset()
 
@@ -88,11 +106,15 @@ class Pursued:
 
         The search is made anew for every update: where rows were dropped, others may take their place.
         """
-        past = {f"{name}{AGO}": t for name, t in self.sent.items()}
+        past = {
+            f"{name}{ago(rounds)}": t
+            for rounds, update in enumerate(self.sent, 1)
+            for name, t in update.items()
+        }
         sent = {name: t for name, t in {**update, **past}.items() if bool(t.any())}
         sides = list(self.pulls.sides)
-        if self.before is not None:
-            sides += [replace(side, name=f"{side.name}{AGO}") for side in self.before.sides]
+        for rounds, before in enumerate(self.before, 1):
+            sides += [replace(side, name=f"{side.name}{ago(rounds)}") for side in before.sides]
         leaks: dict[tuple[int, str, Axes], Leak] = {}
         sides = [side for side in sides if side.axes == (1,) or side.name not in self.tables]
         for group in groups_of(side for side in sides if side.name in sent):
@@ -160,13 +182,14 @@ class Pursued:
         everybody = torch.ones(self.count, dtype=torch.bool)
         others = pulls[self.count :]
         if len(others) >= FEWEST // 2:
-            yield search(others[:SEARCHED]), everybody
+            yield search(others[:SEARCHED]) + search_crowds(others), everybody
         elif self.count < FEWEST:
             yield search(pulls[:0]), everybody
         else:
             for turn in range(2):
                 other = torch.arange(self.count) % 2 == turn
-                yield search(pulls[: self.count][~other][:SEARCHED]), other
+                rest = pulls[: self.count][~other]
+                yield search(rest[:SEARCHED]) + search_crowds(rest[:JUDGED]), other
 
     def _leaks(
         self, group: Group, used: ReadOuts, place: int, example: int, missing: float
@@ -174,13 +197,13 @@ class Pursued:
         # Without the row from which the others are subtracted nothing is left of a read-out; where that one
         # was sent a round ago, the others are what can be dropped.
         rows, weights = used.rows[place], used.weights[place]
-        is_past = torch.cat([torch.full((len(s.numbers),), s.name.endswith(AGO)) for s in group.sides])
-        taken = rows[weights != 0] if is_past[rows[0]] else rows[:1]
+        was_sent = torch.cat([torch.full((len(s.numbers),), is_past(s.name)) for s in group.sides])
+        taken = rows[weights != 0] if was_sent[rows[0]] else rows[:1]
         first = 0
         for side in group.sides:
             own = taken[(taken >= first) & (taken < first + side.pulls.shape[1])] - first
             first += side.pulls.shape[1]
-            if len(own) and not side.name.endswith(AGO):  # what was sent cannot be changed
+            if len(own) and not is_past(side.name):  # what was sent cannot be changed
                 yield Leak(
                     example=example,
                     what="input",
@@ -202,16 +225,13 @@ def pursue(model: nn.Module, own: Own, memory: Memory | None = None) -> Pursued:
     memory, everybody = memory or Memory(), own
     if memory.others is not None and len(memory.others[1]):
         pairs = zip((own.inputs, own.targets), memory.others, strict=True)
-        inputs, targets = (torch.cat([mine, more[:SEARCHED]]) for mine, more in pairs)
+        inputs, targets = (torch.cat([mine, more[:JUDGED]]) for mine, more in pairs)
         everybody = Own(inputs=inputs, targets=targets)
-    is_second = memory.model is not None and memory.sent is not None
     return Pursued(
         pulls=pulls_of(model, everybody, balanced=False),
         count=len(own),
-        before=pulls_of(memory.model, everybody, balanced=False)
-        if is_second and memory.model is not None
-        else None,
-        sent=memory.sent or {},
+        before=tuple(pulls_of(past, everybody, balanced=False) for past, _ in memory.rounds),
+        sent=tuple(sent for _, sent in memory.rounds),
         inputs=own.inputs.flatten(1) if own.inputs.is_floating_point() else None,
         tables=frozenset(
             f"{name}.weight" for name, part in model.named_modules() if isinstance(part, nn.Embedding)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from glasshouse.errors import BadValue
+from glasshouse.guard.pursuit.crowds import search_crowds
 from glasshouse.guard.pursuit.examples import Own, train_loss
 from glasshouse.guard.pursuit.judge import judge
 from glasshouse.guard.pursuit.limits import (
@@ -182,23 +183,42 @@ def turns(own: Own) -> tuple[list[tuple[slice, slice]], int]:
     return pairs, min(_BATCH, judged)
 
 
-def look(groups: Sequence[Group], own: Own) -> list[Found]:
+Search = Callable[[Tensor], ReadOuts]
+
+
+def look(
+    groups: Sequence[Group], own: Own, *, searches: Sequence[Search] = (search, search_crowds)
+) -> list[Found]:
     """What fixed read-outs of each group get: searched on one half of ``own``, judged on the other.
 
-    Single rows are not searched for, so that they are judged on all examples.
+    Single rows are not searched for, so that they are judged on all examples. Read-outs of many rows are
+    searched on the other half, which is the larger one: as many weights are fitted.
+
+    Args:
+        groups: of tensors.
+        own: the examples behind their pulls.
+        searches: what looks for read-outs.
     """
     pairs, batch = turns(own)
     every = []
     for group in groups:
         single = ReadOuts.single(group.pulls.shape[1])
         sized = judge(group.sizes, single, batch=min(_BATCH, len(own)))
-        clear, visible, best = 0.0, 0.0, (0.0, 0)
-        for first, second in pairs:
-            both = single + search(group.pulls[first])
-            joint = judge(group.pulls[second], both, batch=batch)
-            clear += (joint.clear - joint.clear_alone) / len(pairs)
-            visible += (joint.visible - joint.visible_alone) / len(pairs)
-            best = max(best, (joint.hits, int((both.weights[joint.best] != 0).sum())))
+        best, added = (0.0, 0), [(0.0, 0.0)]
+        for find in searches:
+            clear, visible = 0.0, 0.0
+            for first, second in pairs:
+                here, there = (second, first) if find is search_crowds else (first, second)
+                more = find(group.pulls[here])
+                if not len(more.rows):
+                    continue
+                both = single + more
+                joint = judge(group.pulls[there], both, batch=min(batch, len(group.pulls[there])))
+                clear += (joint.clear - joint.clear_alone) / len(pairs)
+                visible += (joint.visible - joint.visible_alone) / len(pairs)
+                best = max(best, (joint.hits, int((both.weights[joint.best] != 0).sum())))
+            added.append((clear, visible))
+        clear, visible = (max(parts) for parts in zip(*added, strict=True))
         given = Given(
             rows=sized.clear,
             rows_visible=sized.visible,
@@ -296,7 +316,8 @@ def learn_rounds(model: nn.Module, own: Own, *, models: int = FRESH) -> Range:
             continue  # its training diverged
         before = pulls_of(one, mine)
         found = [
-            look(stacked(before, pulls_of(moved, mine)), mine) for moved in _moved(one, mine[: _BATCH // 2])
+            look(stacked(before, pulls_of(moved, mine)), mine, searches=(search,))
+            for moved in _moved(one, mine[: _BATCH // 2])
         ]
         worst.append(_most([each.given for groups in found for each in groups]))
     spread = worst if models == FRESH else ()

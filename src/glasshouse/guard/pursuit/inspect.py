@@ -32,6 +32,7 @@ from glasshouse.guard.pursuit.honest import (
 )
 from glasshouse.guard.pursuit.limits import COVERED, FEWEST, JUDGED, OTHERS, SEARCHED
 from glasshouse.guard.pursuit.pulls import Pulls, groups_of, pulls_of, stacked
+from glasshouse.guard.pursuit.search import search
 from glasshouse.wire import Inspection
 
 NAME: Final = "pursuit"
@@ -146,7 +147,7 @@ def inspect_in_modes(
     own: Own,
     *,
     honest: HonestRanges,
-    earlier: nn.Module | None = None,
+    earlier: Sequence[nn.Module] = (),
     modes: Sequence[str] = (),
 ) -> Judged:
     """The first mode that is refused, else the first that is not judged, else that of training.
@@ -155,7 +156,8 @@ def inspect_in_modes(
         model: as received; not modified.
         own: the client's own examples: the first are searched, the next judged.
         honest: of the same architecture.
-        earlier: the last accepted model: both rounds' updates are judged as one, as examples may repeat.
+        earlier: accepted models of the last rounds, the newest first: the updates of each and of this one are
+            judged as one, as examples may repeat.
         modes: in which clients use it; empty: all that differ.
     """
     judged = [_inspect(model, own, honest, earlier, mode) for mode in modes or modes_of(model, own)]
@@ -164,7 +166,7 @@ def inspect_in_modes(
 
 
 def _inspect(
-    model: nn.Module, own: Own, honest: HonestRanges, earlier: nn.Module | None, mode: str
+    model: nn.Module, own: Own, honest: HonestRanges, earlier: Sequence[nn.Module], mode: str
 ) -> Judged:
     if len(own) < FEWEST:
         return Judged(reason=f"{len(own)} examples are too few, {FEWEST} are needed")
@@ -182,15 +184,16 @@ def _inspect(
     few = pulls.seen < COVERED
     reason = f"{names} could not be looked at: {next(iter(pulls.unseen.values()))}" if few else ""
     values = _values(found, ranges, pulls)
-    if earlier is not None:
-        both = look(stacked(pulls_of(in_mode(earlier, mode), tried), pulls), tried)
+    for rounds, past in enumerate(earlier, 1):
+        before = pulls_of(in_mode(past, mode), tried)
+        both = look(stacked(before, pulls, rounds=rounds), tried, searches=(search,))
         pairs = NOTHING
         # Pairs of honest models take long to measure: only as many as are needed to tell.
         for models in (FEW, FRESH):
             if any(_exceeds(f, pairs) for f in both):
                 pairs = honest.rounds(mode, models)
         findings += [_sentence(f, pairs, tried) for f in both if _exceeds(f, pairs)]
-        values["rounds_excess"] = max((f.given.excess for f in both), default=0.0)
+        values["rounds_excess"] = max([values.get("rounds_excess", 0.0), *(f.given.excess for f in both)])
     if not findings and ranges.buffers:
         # Values that nobody can draw anew may be a design: then nothing is said, for better or worse.
         drawn = honest.known(mode, (DRAWN,))

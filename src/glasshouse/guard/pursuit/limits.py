@@ -19,10 +19,15 @@ MARGIN          the same for single rows, and for the  honest digits: at most .2
 CHANCE          false alarms, and crafted single rows  the limits that this replaces         zoo
 CHANCE_ROUNDS   false alarms, and two-round designs    honest digits, 600 to 963            rounds
 FEWER           false alarms, and fishing              the limits that this replaces         zoo
+REMEMBERED      cost and memory, and servers that      a choice                              -
+                wait for a batch to come again
 COVERED         "not judged", and models that hide in  a choice                              zoo
                 what nobody looks at
 SUPPORTS        wide windows, and 9 dimensions that    prototype: honest layers behind: .07  zoo
                 10 rows always cancel
+CROWDS,         cost, and wide windows                 windows of 13 and 21 rows: they are   adaptive
+CROWDED                                                .9 alike and more
+ALWAYS          cost, and read-outs that share rows    halves, other pictures                adaptive
 LIKELY, ROUNDS  cost                                   prototype: within .03                 cost
 ==============  =====================================  ====================================  ========
 """
@@ -57,6 +62,16 @@ COVERED: Final = 0.99
 """Share of the trainable numbers that must be looked at; below it a model is not judged."""
 SUPPORTS: Final = (1, 4, 9)
 """Numbers of rows of most alike support that are subtracted from a row."""
+CROWDS: Final = (16, 32)
+"""The same where more rows than ``SUPPORTS`` tries fire for nearly the same examples."""
+CROWDED: Final = 0.8
+"""How alike the examples are for which two rows fire, from which on they are in one crowd."""
+ALWAYS: Final = 0.95
+"""Share of the examples from which on a row counts as one that always fires."""
+COMPLETED: Final = 0.98
+"""How exactly a row fires for the examples for which another does not, so that both always fire together."""
+SHARED: Final = 64
+"""Rows that always fire and that read-outs share, at most."""
 LIKELY: Final = 2
 """Number of most correlated rows that are subtracted, at most."""
 ROUNDS: Final = 10
@@ -65,5 +80,8 @@ AT_A_TIME: Final = 1024
 """Rows that are searched together; wider groups are cut into blocks of rows that fire equally often."""
 DRAWS: Final = 8
 """Random divisions of the judged examples into batches."""
+REMEMBERED: Final = 3
+"""Rounds before this one that are judged together with it: each costs a pass and a search of two rounds'
+rows, and a client keeps as many models (and updates, before sending). A server may wait longer."""
 OTHERS: Final = 1000
 """Further examples that are tried where few make up a tensor's update."""

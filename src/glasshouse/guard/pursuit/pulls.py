@@ -34,8 +34,6 @@ from glasshouse.guard.pursuit.rows import FIRST, Axes, as_rows, divisions
 
 TOGETHER: Final = 64
 """Examples in one pass: statistics of batch normalisation are those of a batch."""
-AGO: Final = " a round ago"
-"""What is added to the name of a tensor of the last round."""
 _NUMBERS: Final = 2**24  # of per-example gradients in memory at a time
 _SKETCH: Final = 8  # numbers by which directions are compared
 _SAME: Final = 1e-3
@@ -201,9 +199,19 @@ def groups_of(sides: Iterable[Side]) -> list[Group]:
     return [group for group in groups if group.pulls.shape[1] > 1]
 
 
-def stacked(before: Pulls, now: Pulls) -> list[Group]:
+def ago(rounds: int) -> str:
+    """What is added to the name of a tensor that was sent ``rounds`` rounds before."""
+    return " a round ago" if rounds == 1 else f" {rounds} rounds ago"
+
+
+def is_past(name: str) -> bool:
+    """Whether a name is that of an earlier round's tensor."""
+    return name.endswith((" round ago", " rounds ago"))
+
+
+def stacked(before: Pulls, now: Pulls, *, rounds: int = 1) -> list[Group]:
     """Groups of two rounds on the same examples that read the same input in both: mostly the model's own."""
-    earlier = [replace(side, name=f"{side.name}{AGO}") for side in before.sides]
+    earlier = [replace(side, name=f"{side.name}{ago(rounds)}") for side in before.sides]
     groups = groups_of([*now.sides, *earlier])
     marked = {side.name for side in earlier}
     return [g for g in groups if marked & set(g.names) and set(g.names) - marked]

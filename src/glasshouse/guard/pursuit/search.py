@@ -1,4 +1,4 @@
-"""The search: combinations of few rows whose response to the examples is sparse.
+"""The search for read-outs of few rows: combinations whose response to the examples is sparse.
 
 A row's pulls minus a few other rows' cancel for most examples where the rows were made to differ for one. The
 fit is robust (least absolute values), so that the spike that is to remain does not pull it. Which rows are
@@ -9,6 +9,7 @@ Shape letters: N examples, R rows, r rows of a block, k subtracted rows, C read-
 """
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -18,7 +19,7 @@ from torch import Tensor
 from glasshouse.guard.pursuit.limits import AT_A_TIME, LIKELY, ROUNDS, SUPPORTS
 
 _DEAD: Final = 1e-9  # of the largest row
-_FIRES: Final = 1e-6  # of a row's root mean square
+FIRES: Final = 1e-6  # of a row's root mean square
 _ALWAYS: Final = 0.99  # share of nonzero pulls from which on zeros say nothing
 _RIDGE: Final = 1e-10
 
@@ -40,6 +41,11 @@ class ReadOuts:
     def single(cls, count: int) -> "ReadOuts":
         """Each of ``count`` rows by itself."""
         return cls(rows=torch.arange(count)[:, None], weights=torch.ones(count, 1, dtype=torch.double))
+
+    @classmethod
+    def none(cls) -> "ReadOuts":
+        """No read-outs."""
+        return cls(rows=torch.zeros(0, 2, dtype=torch.long), weights=torch.zeros(0, 2, dtype=torch.double))
 
     @property
     def alone(self) -> Tensor:
@@ -66,7 +72,7 @@ class ReadOuts:
 
 
 def search(pulls: Tensor) -> ReadOuts:
-    """The read-outs of 2 rows and more that are sparse on these examples.
+    """The read-outs of 2 to 10 rows that are sparse on these examples.
 
     Args:
         pulls: of N examples on the R rows of a group, (N, R).
@@ -74,17 +80,22 @@ def search(pulls: Tensor) -> ReadOuts:
     Returns:
         Combinations only (add :meth:`ReadOuts.single`); none if fewer than 2 rows are alive.
     """
+    return in_blocks(pulls, _in_block)
+
+
+def in_blocks(pulls: Tensor, find: Callable[[Tensor], ReadOuts]) -> ReadOuts:
+    """What ``find`` finds in blocks of the R rows of a group, each scaled to a root mean square of 1."""
     pulls = pulls.double()
     sizes = pulls.square().mean(0).sqrt()
     alive = (sizes > _DEAD * sizes.max().clamp_min(1e-300)).nonzero()[:, 0]
-    found = ReadOuts(rows=torch.zeros(0, 2, dtype=torch.long), weights=torch.zeros(0, 2, dtype=torch.double))
+    found = ReadOuts.none()
     if len(alive) < 2:
         return found
     # Rows that a server made to differ for few examples fire for about as many: they share a block.
-    fires = (pulls[:, alive].abs() > _FIRES * sizes[alive]).sum(0)
+    fires = (pulls[:, alive].abs() > FIRES * sizes[alive]).sum(0)
     for block in torch.split(alive[fires.argsort(stable=True)], AT_A_TIME):
         if len(block) > 1:
-            own = _in_block(pulls[:, block] / sizes[block])
+            own = find(pulls[:, block] / sizes[block])
             found = found + ReadOuts(rows=block[own.rows], weights=own.weights / sizes[block][own.rows])
     return found
 
@@ -92,7 +103,7 @@ def search(pulls: Tensor) -> ReadOuts:
 def _in_block(scaled: Tensor) -> ReadOuts:
     """The read-outs of a block of rows, each scaled to a root mean square of 1, (N, r)."""
     count = scaled.shape[1]
-    columns = scaled.T.contiguous()
+    columns, every = scaled.T.contiguous(), torch.arange(count)
     correlation = (columns @ scaled / len(scaled)).fill_diagonal_(0)
     # a. Most correlated rows, fitted, and the nearest with the sign of the correlation as it is.
     near = correlation.abs().topk(min(LIKELY, count - 1), dim=1).indices
@@ -100,36 +111,37 @@ def _in_block(scaled: Tensor) -> ReadOuts:
     # b. Matching pursuit, which takes a second and third row for what the first leaves.
     supports += _matching(columns, correlation, most=min(3, count - 1))
     # c. Rows that fire for the same examples, whatever the sign and size of their pulls.
-    alike = _likeness(columns).fill_diagonal_(-1)
+    alike = likeness(columns).fill_diagonal_(-1)
     order = alike.topk(min(max(SUPPORTS), count - 1), dim=1).indices
     supports += [order[:, :k] for k in sorted({min(k, order.shape[1]) for k in SUPPORTS})]
     # Supports of one width are fitted together: for small layers the number of operations is what it costs.
     of_width: dict[int, list[Tensor]] = defaultdict(list)
     for support in supports:
         of_width[support.shape[1]].append(support)
-    found = [_fit(columns, torch.cat(of_width[width])) for width in sorted(of_width)]
-    found.append(_fixed(near[:, :1], correlation.gather(1, near[:, :1]).sign(), count))
+    found = [fit(columns, torch.cat(of_width[width]), every) for width in sorted(of_width)]
+    found.append(_fixed(near[:, :1], correlation.gather(1, near[:, :1]).sign(), every))
     total = found[0]
     for more in found[1:]:
         total = total + more
     return total
 
 
-def _fixed(support: Tensor, weights: Tensor, rows: int) -> ReadOuts:
-    """Each of ``rows`` rows in turn minus ``weights`` times the rows of its support, (m r, k)."""
-    own = torch.arange(rows).repeat(len(support) // rows)[:, None]
+def _fixed(support: Tensor, weights: Tensor, rows: Tensor) -> ReadOuts:
+    """Each of ``rows`` in turn minus ``weights`` times the rows of its support, (m r, k)."""
+    own = rows.repeat(len(support) // len(rows))[:, None]
     ones = torch.ones(len(support), 1, dtype=torch.double)
     return ReadOuts(rows=torch.cat([own, support], 1), weights=torch.cat([ones, -weights.double()], 1))
 
 
-def _fit(columns: Tensor, support: Tensor) -> ReadOuts:
+def fit(columns: Tensor, support: Tensor, rows: Tensor) -> ReadOuts:
     """Weights that minimise the sum of absolute residuals, by reweighted least squares.
 
     Args:
         columns: rows of the block, (r, N).
-        support: of each row in turn, m times, (m r, k).
+        support: of each of ``rows`` in turn, m times, (m r, k).
+        rows: from which others are subtracted.
     """
-    aimed = columns.repeat(len(support) // len(columns), 1)
+    aimed = columns[rows].repeat(len(support) // len(rows), 1)
     others = columns[support]  # (m r, k, N)
     weights = torch.ones_like(aimed)
     eye = _RIDGE * columns.shape[1] * torch.eye(support.shape[1], dtype=columns.dtype)
@@ -142,7 +154,7 @@ def _fit(columns: Tensor, support: Tensor) -> ReadOuts:
         residual = aimed - (beta[:, None] @ others)[:, 0]
         weights = 1 / (residual.abs() + max(1e-6, 0.1 * 0.6**step))
         weights = weights / weights.mean(1, keepdim=True)
-    return _fixed(support, beta, len(columns))
+    return _fixed(support, beta, rows)
 
 
 def _matching(columns: Tensor, correlation: Tensor, *, most: int) -> list[Tensor]:
@@ -161,9 +173,9 @@ def _matching(columns: Tensor, correlation: Tensor, *, most: int) -> list[Tensor
     return supports
 
 
-def _likeness(columns: Tensor) -> Tensor:
+def likeness(columns: Tensor) -> Tensor:
     """How alike the supports of two rows are, (r, r): Jaccard, or a cosine where nothing is zero."""
-    fires = (columns.abs() > _FIRES).double()
+    fires = (columns.abs() > FIRES).double()
     if float(fires.mean()) > _ALWAYS:
         sizes = torch.nn.functional.normalize(columns.abs(), dim=1)
         return sizes @ sizes.T

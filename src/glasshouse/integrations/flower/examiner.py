@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import partial
@@ -24,11 +25,14 @@ from glasshouse.guard.pursuit.inspect import (
     in_mode,
     inspect_in_modes,
 )
-from glasshouse.guard.pursuit.limits import JUDGED, SEARCHED
+from glasshouse.guard.pursuit.limits import JUDGED, REMEMBERED, SEARCHED
 from glasshouse.store import read_json, write_json
 
 BATCH: Final = SEARCHED + JUDGED
 """Number of the client's own examples on which a received model is tried."""
+
+_RULES: Final = 2
+"""Raised whenever models are searched for more: ranges measured by former rules are measured anew."""
 
 Examples = tuple[Tensor, Tensor]
 """Examples as they enter the network, (B, ...), and their classes, (B,)."""
@@ -42,14 +46,16 @@ class Examiner:
     Attributes:
         folder: of the clients' reports; ranges of honest models are cached there.
         kept: a node's examples from an earlier round. They are never written to a file.
-        last: the last accepted model of a node.
+        remembered: how many accepted models of a node are kept.
+        last: these, the newest first.
         accepted: fit of the last accepted model to a node's examples.
     """
 
     folder: Path
+    remembered: int = REMEMBERED
     kept: dict[int, Examples] = field(default_factory=dict)
     accepted: dict[int, Fit] = field(default_factory=dict)
-    last: dict[int, nn.Module] = field(default_factory=dict)
+    last: dict[int, deque[nn.Module]] = field(default_factory=dict)
     _honest: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def examine_weights(
@@ -67,8 +73,8 @@ class Examiner:
         """What fixed read-outs get of ``examples`` in the received ``model``, beside honest models.
 
         Honest models are made for this from the architecture, once per network, mode and kind of data; the
-        random state of the client's training is not affected. The last accepted model of the node is judged
-        together with this one, as its examples repeat.
+        random state of the client's training is not affected. The accepted models of the node's last
+        rounds are judged together with this one, as its examples repeat.
 
         Args:
             node: id of the node.
@@ -77,17 +83,18 @@ class Examiner:
             is_mode_known: the client trains the model in its current mode; else every mode is tried.
         """
         own = Own(inputs=examples[0], targets=examples[1])
+        last = self.last.setdefault(node, deque(maxlen=self.remembered))
         modes = (TRAINING if model.training else EVALUATION,) if is_mode_known else ()
         try:
             with torch.random.fork_rng(devices=[]), torch.autocast("cpu", enabled=False), torch.enable_grad():
                 honest = HonestRanges(
                     measure=partial(self._range, model, own), measure_rounds=partial(self._rounds, model, own)
                 )
-                judged = inspect_in_modes(model, own, honest=honest, earlier=self.last.get(node), modes=modes)
+                judged = inspect_in_modes(model, own, honest=honest, earlier=tuple(last), modes=modes)
         except BadValue as error:
             return Judged(findings=(str(error),))
         if judged.verdict == "passed":
-            self.last[node] = copy.deepcopy(model)
+            last.appendleft(copy.deepcopy(model))
         return judged
 
     def fit_of(self, node: int, model: nn.Module, examples: Examples) -> str:
@@ -126,7 +133,7 @@ def _file_of(model: nn.Module, own: Own, mode: str, what: object) -> str:
     modes = [part.training for part in model.modules()]  # batch norm may be frozen
     measured = [field.name for field in fields(Given)]  # cached ranges of old versions lack some
     parts = [type(part).__name__ for part in model.modules()]
-    seen = [min(BATCH, len(own)), own.kind, layout, parts, mode, modes, what, measured]
+    seen = [_RULES, min(BATCH, len(own)), own.kind, layout, parts, mode, modes, what, measured]
     return f"{hashlib.sha256(repr(seen).encode()).hexdigest()[:12]}.honest.json"
 
 
@@ -135,6 +142,7 @@ def _ranges_of(stored: Mapping[str, Any]) -> Ranges:
         tensors={name: _range_of(one) for name, one in stored["tensors"].items()},
         used=stored["used"],
         kept=tuple(stored["kept"]),
+        buffers=tuple(stored["buffers"]),
     )
 
 

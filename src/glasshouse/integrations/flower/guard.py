@@ -18,6 +18,7 @@ from flwr.clientapp import ClientApp
 from torch import nn
 
 from glasshouse.errors import BadValue
+from glasshouse.guard.pursuit.limits import REMEMBERED
 from glasshouse.integrations.flower import secure_terms
 from glasshouse.integrations.flower.examiner import Examiner
 from glasshouse.integrations.flower.lookout import Lookout
@@ -45,6 +46,7 @@ def guard_mod(
     reports: str | Path = "guard",
     unchecked: bool = False,
     on_finding: OnFinding = "refuse",
+    remembered: int = REMEMBERED,
 ) -> Mod:
     """A client mod that refuses crafted models, and SecAgg+ terms that protect no client; it goes first.
 
@@ -62,8 +64,9 @@ def guard_mod(
         reports: folder of the clients' reports.
         unchecked: train and send even if no network was observed, or part of it could not be looked at.
         on_finding: ``report`` only writes findings to the node's report.
+        remembered: rounds before this one that are judged together with it, as examples repeat.
     """
-    settings = Settings(reports=reports, unchecked=unchecked, on_finding=on_finding)
+    settings = Settings(reports=reports, unchecked=unchecked, on_finding=on_finding, remembered=remembered)
     return _Guard(network=build_network(model), data=data, settings=settings)
 
 
@@ -90,7 +93,8 @@ class _Guard:
         if secure and (term := secure_terms.broken_term(message, context)):
             return report.refuse("these terms of secure aggregation may show a single update", [term])
         folder = report.settings.folder
-        examiner = self._examiners.setdefault(folder, Examiner(folder=folder))
+        remembered = report.settings.remembered
+        examiner = self._examiners.setdefault(folder, Examiner(folder=folder, remembered=remembered))
         findings, reason = self._findings(message, context, examiner)
         if findings and not report.settings.reports_only:
             return report.refuse(CRAFTED, findings)
@@ -180,6 +184,7 @@ class GuardedClientApp(ClientApp):
             changes at most half of the update; otherwise the update is not sent.
         unchecked: train and send although the model could not be examined; the report says so.
         on_finding: ``report`` only writes findings to the node's report.
+        remembered: as in :func:`guard_mod`.
     """
 
     def __init__(  # noqa: PLR0913  # a drop-in: its settings are its arguments
@@ -193,16 +198,23 @@ class GuardedClientApp(ClientApp):
         mitigated: bool = True,
         unchecked: bool = False,
         on_finding: OnFinding = "refuse",
+        remembered: int = REMEMBERED,
     ) -> None:
-        both: dict[str, Any] = {"data": data, "reports": reports, "unchecked": unchecked}
-        first = guard_mod(**both, on_finding=on_finding)
-        second = preflight_mod(**both, most=most, mitigated=mitigated, on_finding=on_finding)
+        both: dict[str, Any] = {
+            "data": data,
+            "reports": reports,
+            "unchecked": unchecked,
+            "on_finding": on_finding,
+            "remembered": remembered,
+        }
+        first = guard_mod(**both)
+        second = preflight_mod(**both, most=most, mitigated=mitigated)
         own = list(mods or ())
         masked = 1 + max((place for place, mod in enumerate(own) if mod in _MASKING), default=-1)
         super().__init__(client_fn, [first, *own[:masked], second, *own[masked:]])
 
 
-def guarded(
+def guarded(  # noqa: PLR0913  # as the class
     app: ClientApp,
     model: nn.Module | Architecture | None = None,
     *,
@@ -211,6 +223,7 @@ def guarded(
     most: int = 0,
     unchecked: bool = False,
     on_finding: OnFinding = "refuse",
+    remembered: int = REMEMBERED,
 ) -> ClientApp:
     """``app`` wrapped in :func:`guard_mod` and :func:`preflight_mod`, which the app cannot change.
 
@@ -225,12 +238,14 @@ def guarded(
         most: as in :func:`preflight_mod`.
         unchecked: as in :func:`guard_mod`.
         on_finding: as there.
+        remembered: as there.
     """
     both: dict[str, Any] = {
         "data": data,
         "reports": reports,
         "unchecked": unchecked,
         "on_finding": on_finding,
+        "remembered": remembered,
     }
     first, second = guard_mod(model, **both), preflight_mod(model, **both, most=most)
     return _AppInside(app, first, second)

@@ -14,7 +14,7 @@ from glasshouse.errors import BadValue
 from glasshouse.guard.mitigate import mitigate
 from glasshouse.guard.preflight import preflight
 from glasshouse.guard.pursued import Memory
-from glasshouse.guard.pursuit.limits import COVERED
+from glasshouse.guard.pursuit.limits import COVERED, REMEMBERED
 from glasshouse.guard.watch import Watched, watch
 from glasshouse.integrations.flower.examiner import Examples
 from glasshouse.integrations.flower.lookout import Lookout
@@ -29,7 +29,7 @@ Data = Callable[[Context], Examples]
 """Returns a node's own examples, as they enter the network, and their classes."""
 
 
-def preflight_mod(
+def preflight_mod(  # noqa: PLR0913  # its settings are its arguments
     model: nn.Module | Architecture | None = None,
     *,
     data: Data | None = None,
@@ -38,6 +38,7 @@ def preflight_mod(
     mitigated: bool = False,
     unchecked: bool = False,
     on_finding: OnFinding = "refuse",
+    remembered: int = REMEMBERED,
 ) -> Mod:
     """A client mod that refuses to send an update that exposes examples of the client.
 
@@ -52,9 +53,15 @@ def preflight_mod(
             hides all and changes at most half of the update (:func:`glasshouse.guard.mitigate.mitigate`).
         unchecked: as in :func:`guard_mod`.
         on_finding: as there.
+        remembered: as there.
     """
     settings = Settings(
-        reports=reports, most=most, mitigated=mitigated, unchecked=unchecked, on_finding=on_finding
+        reports=reports,
+        most=most,
+        mitigated=mitigated,
+        unchecked=unchecked,
+        on_finding=on_finding,
+        remembered=remembered,
     )
     return _Preflight(network=build_network(model), data=data, settings=settings)
 
@@ -135,8 +142,12 @@ class _Preflight:
     def _remember(
         self, reply: Message, network: nn.Module, update: Mapping[str, Tensor], report: Report
     ) -> Message:
-        """Keep what is sent: next round's update is judged together with it, as examples repeat."""
-        self._memory[report.context.node_id] = Memory(model=copy.deepcopy(network), sent=dict(update))
+        """Keep what is sent: later updates are judged together with it, as examples repeat."""
+        node = report.context.node_id
+        known = self._memory.get(node, Memory())
+        self._memory[node] = known.after(
+            copy.deepcopy(network), dict(update), most=report.settings.remembered
+        )
         return reply
 
     def _used(self, context: Context, lookout: Lookout) -> Examples:

@@ -7,6 +7,7 @@ from typing import Any, Final, Literal, final, get_args
 from flwr.app import Context, Error, Message
 
 from glasshouse.errors import BadValue
+from glasshouse.guard.pursuit.limits import REMEMBERED
 from glasshouse.integrations.flower.records import round_of
 from glasshouse.store import append_jsonl
 
@@ -29,6 +30,7 @@ class Settings:
         mitigated: if more are exposed, send it without the exposing rows, or with noise on them.
         unchecked: train and send although the model, or part of the update, could not be examined.
         on_finding: ``refuse``, or only ``report`` to the node.
+        remembered: rounds before this one that are judged together with it.
     """
 
     reports: str | Path
@@ -36,6 +38,7 @@ class Settings:
     mitigated: bool = False
     unchecked: bool = False
     on_finding: str = "refuse"
+    remembered: int = REMEMBERED
 
     def at(self, context: Context) -> "Settings":
         """The settings of one node.
