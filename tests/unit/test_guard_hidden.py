@@ -70,7 +70,10 @@ def test_rows_are_found_wherever_they_are(disguise: str, dealt: kinds.Pictures) 
     assert most_added(case.model, own) > most_added(twin, own) + 0.1
 
 
-@pytest.mark.parametrize("disguise", ["transposed convolution", "heads", "mirrored"])
+@pytest.mark.parametrize(
+    "disguise",
+    ["transposed convolution", "heads", "mirrored", "behind a frozen layer", "behind a buffer"],
+)
 def test_what_is_read_in_a_disguise_is_named_and_closed(disguise: str, dealt: kinds.Pictures) -> None:
     case = hidden.HIDDEN[disguise](dealt.known, 0)
     (update,) = kinds.gradients([case.model], dealt.batch)

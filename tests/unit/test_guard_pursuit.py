@@ -469,6 +469,22 @@ def test_few_examples_are_not_judged(digits: tuple[Tensor, Tensor]) -> None:
     judged = inspect_in_modes(classifier(), own, honest=HonestRanges.of(classifier(), own))
     assert judged.verdict == "not judged"
     assert "15 examples are too few, 16 are needed" in judged.summary
+    assert not judged.is_in_doubt  # Flower clients with few examples train
+
+
+def test_what_depends_on_the_batch_is_in_doubt(digits: tuple[Tensor, Tensor]) -> None:
+    class Ranked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(64, 10)
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            return self.layer(inputs.flatten(1)) * torch.softmax(inputs.flatten(1)[:, :10], dim=0)
+
+    own = own_of(digits, 192)
+    judged = inspect_in_modes(Ranked(), own, honest=HonestRanges.of(Ranked(), own))
+    assert judged.verdict == "not judged"
+    assert judged.is_in_doubt
 
 
 def test_the_command_ends_with_3_where_nothing_could_be_judged(tmp_path, capsys) -> None:

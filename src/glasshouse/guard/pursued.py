@@ -10,6 +10,7 @@ Shape letters: B examples behind the update, R rows of a group, n columns, C rea
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final, final
 
 import torch
@@ -31,6 +32,7 @@ Round = tuple[nn.Module, Mapping[str, Tensor]]
 """A model, in its mode, and the update that was sent for it."""
 
 _TINY: Final = 1e-300
+_LINEAR: Final = 1e-3  # of what a mixture gives
 STRANGE: Final = 1.6
 """Factor between what an example adds to a vector and the vector, beyond which others make it: those of an
 example with a dominance of 0.8 are within 1.5."""
@@ -99,7 +101,54 @@ class Pursued:
     def unseen(self, update: Mapping[str, Tensor]) -> tuple[str, ...]:
         """The tensors of ``update`` that could not be looked at: also where rows have inputs of their own."""
         without = [side.name for side in self.pulls.sides if side.directions is None]
-        return tuple(name for name in (*self.pulls.unseen, *without) if name in update)
+        behind = [name for side in self._hidden for name in side.mixed]
+        every = dict.fromkeys((*self.pulls.unseen, *without, *behind))
+        return tuple(name for name in every if name in update)
+
+    @cached_property
+    def _translated(self) -> dict[str, tuple[Side, Tensor]]:
+        """For units behind a fixed mixture the side whose rows it mixes, and the mixture, by name."""
+        found = {}
+        for side in self.pulls.sides:
+            for base in self.pulls.sides:
+                if base.name in side.mixed and base.reach is not None and side.name not in found:
+                    aims = side.pulls.double() * base.reach.double()[:, None]
+                    mixture = torch.linalg.lstsq(base.pulls.double(), aims, driver="gelsd").solution
+                    apart = (base.pulls.double() @ mixture - aims).norm()
+                    if apart <= _LINEAR * aims.norm():
+                        found[side.name] = base, mixture
+        return found
+
+    @cached_property
+    def _hidden(self) -> list[Side]:
+        """Units behind a mixture that isolate examples, and whose rows cannot be told from the update's."""
+        found = []
+        for side in self.pulls.sides:
+            if not side.mixed or side.name in self._translated:
+                continue
+            pulls = side.pulls.double() / side.pulls.double().abs().max().clamp_min(_TINY)
+            mine = pulls[: self.count]
+            for read_outs, judged in self._searched(pulls):
+                both = ReadOuts.single(pulls.shape[1]) + read_outs
+                d = dominance(both.of(mine).square(), rounding(both, mine.square().sum(0)))
+                if bool((d.amax(1)[judged] > VISIBLE).any()):
+                    found.append(side)
+                    break
+        return found
+
+    def _behind(self, sent: dict[str, Tensor]) -> Iterator[Side]:
+        """The units behind a mixture as rows of a tensor, which is put into ``sent``."""
+        for side in self.pulls.sides:
+            if side.name not in self._translated:
+                continue
+            base, mixture = self._translated[side.name]
+            if base.name in sent and base.reach is not None:
+                sent[side.name] = (
+                    mixture.T @ as_rows(sent[base.name].detach(), base.axes)[base.numbers].double()
+                )
+                yield replace(
+                    side, pulls=side.pulls * base.reach[:, None].to(side.pulls), directions=base.directions
+                )
 
     def find_in(self, update: Mapping[str, Tensor], *, missing: float = RECOGNISED) -> list[Leak]:
         """The examples that fixed read-outs expose in ``update``, one leak per example and tensor.
@@ -117,6 +166,7 @@ class Pursued:
             sides += [replace(side, name=f"{side.name}{ago(rounds)}") for side in before.sides]
         leaks: dict[tuple[int, str, Axes], Leak] = {}
         sides = [side for side in sides if side.axes == (1,) or side.name not in self.tables]
+        sides += self._behind(sent)
         for group in groups_of(side for side in sides if side.name in sent):
             for leak in self._in_group(_without_empty_rows(group, sent), sent, missing):
                 key = leak.example, leak.tensor, leak.axes
@@ -203,6 +253,9 @@ class Pursued:
         for side in group.sides:
             own = taken[(taken >= first) & (taken < first + side.pulls.shape[1])] - first
             first += side.pulls.shape[1]
+            if len(own) and side.mixed:  # all rows before the mixture make it up
+                base = self._translated[side.name][0]
+                side, own = base, torch.arange(len(base.numbers))
             if len(own) and not is_past(side.name):  # what was sent cannot be changed
                 yield Leak(
                     example=example,

@@ -5,8 +5,9 @@ graph of the loss shows where a unit that switches reads such a mixture; what is
 like the rows of a tensor.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, final
 
 import torch
 from torch import Tensor, nn
@@ -38,29 +39,47 @@ _MOST: Final = 4096  # units of a gate
 Node = Any  # torch's nodes have no common type
 
 
-def gates_of(model: nn.Module, parts: Sequence[tuple[int, Callable[[nn.Module], Tensor]]]) -> list[Tensor]:
-    """What each example passes back to the units of each gate behind a mixture, (N, R) per gate.
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Gate:
+    """Units behind a fixed mixture.
+
+    Attributes:
+        passed: what each example passes back to them, (N, R).
+        mixed: names of the trained tensors whose layers the mixture mixes.
+    """
+
+    passed: Tensor
+    mixed: tuple[str, ...]
+
+
+def gates_of(model: nn.Module, parts: Sequence[tuple[int, Callable[[nn.Module], Tensor]]]) -> list[Gate]:
+    """The gates behind a mixture.
 
     Args:
         model: in the mode in which it is trained; not modified.
         parts: numbers of examples, and what computes a goal for each of them.
     """
-    found: list[list[Tensor]] = []
+    found: list[list[Gate]] = []
     for count, goals in parts:
         with left_as_it_was(model), torch.enable_grad():
             goal = goals(model).sum()
             if goal.grad_fn is None:
                 return []
-            passed = _passed_back(goal, [p for p in model.parameters() if p.requires_grad])
-        found.append([each for t in passed if (each := _per_example(t, count)) is not None])
+            passed = _passed_back(goal, {n: p for n, p in model.named_parameters() if p.requires_grad})
+        each = ((_per_example(gate.passed, count), gate.mixed) for gate in passed)
+        found.append([Gate(passed=t, mixed=mixed) for t, mixed in each if t is not None])
         if not found[-1]:
             return []
-    if any([t.shape[1] for t in some] != [t.shape[1] for t in found[0]] for some in found):
+    if any([g.passed.shape[1] for g in some] != [g.passed.shape[1] for g in found[0]] for some in found):
         return []
-    return [torch.cat(some) for some in zip(*found, strict=True)]
+    return [
+        Gate(passed=torch.cat([g.passed for g in some]), mixed=some[0].mixed)
+        for some in zip(*found, strict=True)
+    ]
 
 
-def _passed_back(goal: Tensor, weights: list[nn.Parameter]) -> list[Tensor]:
+def _passed_back(goal: Tensor, weights: Mapping[str, nn.Parameter]) -> list[Gate]:
     caught: dict[int, Tensor] = {}
     handles = []
     wanted = [(gate, place) for gate in _nodes(goal.grad_fn) for place in _mixed_inputs(gate)]
@@ -73,10 +92,30 @@ def _passed_back(goal: Tensor, weights: list[nn.Parameter]) -> list[Tensor]:
 
         handles.append(gate.register_hook(hook))
     if wanted:
-        torch.autograd.grad(goal, weights, allow_unused=True)
+        torch.autograd.grad(goal, list(weights.values()), allow_unused=True)
     for handle in handles:
         handle.remove()
-    return [caught[key] for key in sorted(caught)]
+    names = {id(p): name for name, p in weights.items()}
+    return [
+        Gate(
+            passed=caught[key], mixed=_trained_before(wanted[key][0].next_functions[wanted[key][1]][0], names)
+        )
+        for key in sorted(caught)
+    ]
+
+
+def _trained_before(node: Node, names: Mapping[int, str]) -> tuple[str, ...]:
+    """Names of the parameters of layers before a node, back to the next gate."""
+    front, known, found = [node], set(), []
+    while front:
+        one = front.pop()
+        if one is None or one in known or _kind(one) in GATES - {"Mul"}:
+            continue
+        known.add(one)
+        if hasattr(one, "variable"):
+            found.append(names.get(id(one.variable), ""))
+        front += [source for source, _ in one.next_functions]
+    return tuple(name for name in names.values() if name in found)
 
 
 def _mixed_inputs(node: Node) -> Iterator[int]:

@@ -67,6 +67,11 @@ class Judged:
         return "refused" if self.findings else "not judged" if self.reason else "passed"
 
     @property
+    def is_in_doubt(self) -> bool:
+        """Whether it was looked at, on enough examples, and could not be judged."""
+        return bool(self.reason and self.coverage)
+
+    @property
     def summary(self) -> str:
         """One sentence."""
         if self.reason:

@@ -60,6 +60,7 @@ class Side:
         axes: of the tensor that count rows; none: it is a single row.
         reach: length of what each example's row reads, (N,); None: it is read at several positions.
         ratio: what the pulls were multiplied by, (N, 1), as the group reads the same in other coordinates.
+        mixed: names of the tensors whose rows a fixed mixture turns into these, which no tensor has.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Side:
     axes: Axes = FIRST
     reach: Tensor | None = None
     ratio: Tensor | None = None
+    mixed: tuple[str, ...] = ()
 
     @property
     def columns(self) -> int:
@@ -264,12 +266,13 @@ def _behind_mixtures(model: nn.Module, own: Own, *, balanced: bool) -> list[Side
     return [
         Side(
             name=f"units {number + 1} behind a fixed mixture",
-            pulls=pulls,
-            sizes=pulls.abs(),
+            pulls=gate.passed,
+            sizes=gate.passed.abs(),
             directions=None,
-            numbers=torch.arange(pulls.shape[1]),
+            numbers=torch.arange(gate.passed.shape[1]),
+            mixed=gate.mixed,
         )
-        for number, pulls in enumerate(gates_of(model, parts))
+        for number, gate in enumerate(gates_of(model, parts))
     ]
 
 

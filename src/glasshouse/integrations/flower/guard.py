@@ -124,7 +124,7 @@ class _Guard:
         judged = examiner.examine_behaviour(
             context.node_id, received, self.data(context), is_mode_known=False
         )
-        return list(judged.findings), judged.reason if judged.unseen else ""
+        return list(judged.findings), judged.reason if judged.is_in_doubt else ""
 
     def _watched(self, report: Report, examiner: Examiner, call_next: Next) -> Message:
         """Run the app under observation, and refuse what is found during training."""

@@ -177,7 +177,7 @@ class Lookout:
             self._give_up(f"{type(error).__name__}: {error}".splitlines()[0])
             return
         self._find(list(judged.findings))
-        if judged.unseen and judged.reason:  # what cannot be looked at is as good as not examined
+        if judged.is_in_doubt:  # what cannot be judged is as good as not examined
             self._give_up(judged.reason)
             return
         self.tried = f"{min(BATCH, len(examples[1]))} of your examples, {when} ({judged.summary})"
