@@ -27,7 +27,7 @@ from glasshouse.attacks.linear.robbing_the_fed import RobbingTheFed
 from glasshouse.data.sources import load
 from glasshouse.errors import BadValue
 from glasshouse.guard.mitigate import mitigate
-from glasshouse.guard.pursuit.honest import initialise_again
+from glasshouse.guard.pursuit.fresh import initialise_again
 from glasshouse.guard.watch import watch
 from glasshouse.models import build as models
 from glasshouse.rng import Rng

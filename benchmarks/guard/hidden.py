@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.guard import kinds
-from glasshouse.guard.pursuit.honest import initialise_again
+from glasshouse.guard.pursuit.fresh import initialise_again
 
 SIZE: Final = 3 * kinds.SIDE**2
 ROWS: Final = 128

@@ -25,7 +25,7 @@ from glasshouse.guard.mitigate import mitigate
 from glasshouse.guard.preflight import preflight
 from glasshouse.guard.pursued import Memory
 from glasshouse.guard.pursuit.examples import Own
-from glasshouse.guard.pursuit.honest import initialise_again
+from glasshouse.guard.pursuit.fresh import initialise_again
 from glasshouse.guard.pursuit.inspect import HonestRanges, inspect_in_modes
 
 DATA = Path("../shared/data")

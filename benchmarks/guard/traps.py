@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from benchmarks.guard.pursuit import STATES, states_of
 from glasshouse.attacks.linear.cah import trap_rows
 from glasshouse.guard.pursuit.examples import Own
-from glasshouse.guard.pursuit.honest import initialise_again
+from glasshouse.guard.pursuit.fresh import initialise_again
 from glasshouse.guard.pursuit.inspect import HonestRanges, inspect_in_modes
 from glasshouse.rng import Rng
 

@@ -11,9 +11,11 @@ from glasshouse.guard.mitigate import mitigate
 from glasshouse.guard.preflight import Memory, preflight
 from glasshouse.guard.pursuit.alone import depends_on_others
 from glasshouse.guard.pursuit.examples import Own
-from glasshouse.guard.pursuit.honest import initialise_again, look
+from glasshouse.guard.pursuit.found import look
+from glasshouse.guard.pursuit.fresh import initialise_again
+from glasshouse.guard.pursuit.groups import groups_of
 from glasshouse.guard.pursuit.inspect import HonestRanges, inspect_in_modes, modes_of
-from glasshouse.guard.pursuit.pulls import groups_of, pulls_of
+from glasshouse.guard.pursuit.pulls import pulls_of
 from glasshouse.guard.pursuit.rows import as_rows, divisions, without_rows
 
 

@@ -17,10 +17,12 @@ from glasshouse.guard.layers.trace import LayerTrace, trace
 from glasshouse.guard.mitigate import mitigate
 from glasshouse.guard.preflight import Memory, preflight
 from glasshouse.guard.pursuit.examples import Own, goals
-from glasshouse.guard.pursuit.honest import initialise_again, look
+from glasshouse.guard.pursuit.found import look
+from glasshouse.guard.pursuit.fresh import initialise_again
+from glasshouse.guard.pursuit.groups import groups_of
 from glasshouse.guard.pursuit.inspect import HonestRanges, inspect_in_modes, modes_of
 from glasshouse.guard.pursuit.judge import judge
-from glasshouse.guard.pursuit.pulls import groups_of, pulls_of
+from glasshouse.guard.pursuit.pulls import pulls_of
 from glasshouse.guard.pursuit.search import ReadOuts, search
 from glasshouse.interfaces import losses_of
 from glasshouse.store import write_tensors
@@ -416,6 +418,7 @@ def test_updates_three_rounds_apart_are_checked_together() -> None:
     ("make", "least"),
     [
         (lambda known: kinds.halves(known, 0), 0.2),
+        (lambda known: kinds.halves(known, 0, paired=True), 0.2),
         (lambda known: kinds.windows(known, 0, width=13, rows=512), 0.1),
     ],
 )
@@ -424,7 +427,7 @@ def test_read_outs_of_many_rows_are_found(make, least: float) -> None:
     case, own = make(dealt.known), Own(inputs=dealt.own[0][:192], targets=dealt.own[1][:192])
     twin, _ = initialise_again(case.model, seed=50)
     found, usual = (
-        max(one.given.excess for one in look(groups_of(pulls_of(model, own).sides), own))
+        max(one.given.excess_visible for one in look(groups_of(pulls_of(model, own).sides), own))
         for model in (case.model, twin)
     )
     assert found > usual + least

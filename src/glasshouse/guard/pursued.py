@@ -20,9 +20,10 @@ from torch.nn import functional as F
 from glasshouse.guard.layers.standing import BESIDE, CLEAR, RECOGNISED, Leak
 from glasshouse.guard.pursuit.crowds import search_crowds
 from glasshouse.guard.pursuit.examples import Own
+from glasshouse.guard.pursuit.groups import Group, ago, groups_of, is_past
 from glasshouse.guard.pursuit.judge import dominance, rounding
 from glasshouse.guard.pursuit.limits import FEWEST, JUDGED, REMEMBERED, SEARCHED, VISIBLE
-from glasshouse.guard.pursuit.pulls import Group, Pulls, Side, ago, groups_of, is_past, pulls_of
+from glasshouse.guard.pursuit.pulls import Pulls, Side, pulls_of
 from glasshouse.guard.pursuit.rows import Axes, as_rows
 from glasshouse.guard.pursuit.search import ReadOuts, search
 

@@ -13,8 +13,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from glasshouse.guard.pursuit.limits import ALWAYS, COMPLETED, CROWDED, CROWDS, SHARED, SUPPORTS
-from glasshouse.guard.pursuit.search import FIRES, ReadOuts, fit, in_blocks, likeness
+from glasshouse.guard.pursuit.limits import ALWAYS, AT_A_TIME, CROWD, CROWDED, SHARED, SUPPORTS
+from glasshouse.guard.pursuit.search import FIRES, NEVER_ZERO, ReadOuts, fit, in_blocks, likeness
 
 _BESIDE: Final = (1, 8)  # rows of the same hyperplane that are subtracted with those that always fire
 _SPAN: Final = 1e-6  # of the largest row that always fires, beyond what others span
@@ -29,46 +29,72 @@ def search_crowds(pulls: Tensor) -> ReadOuts:
     return in_blocks(pulls, _in_block)
 
 
+def search_completed(pulls: Tensor, passed: Tensor) -> ReadOuts:
+    """Read-outs of halves, less what later units pass back: rows that always fire may be made of many pairs.
+
+    Args:
+        pulls: of N examples on the R rows of a group, (N, R).
+        passed: what they pass back to K later units, in the measure of the group's inputs, (N, K): what rows
+            that fire for everybody would have. Read-outs count them as rows R, R + 1, ...
+    """
+    count = pulls.shape[1]
+    sizes = pulls.square().mean(0).sqrt()
+    alive = (sizes > 0).nonzero()[:, 0]
+    fires = (pulls.abs() > FIRES * sizes).sum(0)
+    found = ReadOuts.none()
+    for rows in torch.split(alive[fires[alive].argsort(stable=True)], AT_A_TIME):
+        both = torch.cat([rows, torch.arange(count, count + passed.shape[1])])
+        columns = torch.cat([pulls, passed], 1)[:, both].double()
+        scale = columns.square().mean(0).sqrt().clamp_min(1e-300)
+        own = _halves((columns / scale).T.contiguous(), len(rows))
+        found = found + ReadOuts(rows=both[own.rows], weights=own.weights / scale[own.rows])
+    return found
+
+
 def _in_block(scaled: Tensor) -> ReadOuts:
     columns = scaled.T.contiguous()
+    if float((columns.abs() > FIRES).double().mean()) > NEVER_ZERO:
+        return ReadOuts.none()  # where every row always fires, nothing tells which share a hyperplane
     return _windows(columns) + _halves(columns)
 
 
 def _windows(columns: Tensor) -> ReadOuts:
     """Rows minus many others that fire for nearly the same examples."""
-    found = ReadOuts.none()
-    near = likeness(columns).fill_diagonal_(-1).topk(min(max(CROWDS), len(columns) - 1), dim=1)
-    if near.indices.shape[1] <= max(SUPPORTS):
-        return found
+    size = min(CROWD, len(columns) - 1, columns.shape[1] // 4)
+    if size <= max(SUPPORTS):
+        return ReadOuts.none()
+    near = likeness(columns).fill_diagonal_(-1).topk(size, dim=1)
     crowded = (near.values[:, max(SUPPORTS)] >= CROWDED).nonzero()[:, 0]
-    for size in sorted({min(size, near.indices.shape[1]) for size in CROWDS}) if len(crowded) else ():
-        found = found + fit(columns, near.indices[crowded, :size], crowded)
-    return found
+    if not len(crowded):
+        return ReadOuts.none()
+    return fit(columns, near.indices[crowded], crowded)
 
 
-def _halves(columns: Tensor) -> ReadOuts:
-    """Rows, with those that fire for the other examples, minus rows that always fire."""
+def _halves(columns: Tensor, count: int | None = None) -> ReadOuts:
+    """Rows, with those that fire for the other examples, minus rows that always fire.
+
+    Args:
+        columns: rows of the block, (r, N).
+        count: only these are rows; all others, and no others, are what always fires. None: all are rows.
+    """
     fires = (columns.abs() > FIRES).double()
     is_always = fires.mean(1) >= ALWAYS
+    shared = is_always.nonzero()[:, 0] if count is None else torch.arange(count, len(columns))
+    if count is not None:
+        is_always[count:] = True
     opposite = _jaccard(fires, 1 - fires)
     beside = torch.maximum(_jaccard(fires, fires), opposite).fill_diagonal_(-1)
     beside[:, is_always] = opposite[:, is_always] = opposite[is_always] = -1
-    completed = opposite.amax(1)
-    halves = (completed >= CROWDED).nonzero()[:, 0]
+    halves = (opposite.amax(1) >= CROWDED).nonzero()[:, 0]
     found = ReadOuts.none()
-    for always in (is_always.nonzero()[:, 0], _pairs(completed)):
-        shared = _spanning(columns, always)
-        for size in _BESIDE if len(halves) and len(shared) else ():
-            near = beside[halves].topk(min(size, len(columns) - 1), dim=1).indices
-            support = torch.cat([near, shared.expand(len(halves), -1)], 1)
-            found = found + fit(columns, support, halves)
+    if not len(halves) or not len(shared):
+        return found
+    shared = _spanning(columns, shared)
+    for size in _BESIDE:
+        near = beside[halves].topk(min(size, len(columns) - 1), dim=1).indices
+        support = torch.cat([near, shared.expand(len(halves), -1)], 1)
+        found = found + fit(columns, support, halves)
     return found
-
-
-def _pairs(completed: Tensor) -> Tensor:
-    """Rows that another one completes best: two of them together fire for everybody, too."""
-    order = completed.argsort(descending=True, stable=True)[:SHARED]
-    return order[completed[order] >= COMPLETED]
 
 
 def _spanning(columns: Tensor, some: Tensor) -> Tensor:

@@ -1,14 +1,9 @@
-"""What the update of honest models of an architecture gives away: fresh ones, and briefly trained ones.
-
-Honest models are initialised by the architecture alone: nothing of a received model is in them. Modules that
-cannot initialise themselves again get ordinary values of their shape, and are named.
-"""
+"""What the update of honest models of an architecture gives away: fresh ones, and briefly trained ones."""
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final, final
 
 import numpy as np
@@ -17,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from glasshouse.errors import BadValue
-from glasshouse.guard.pursuit.crowds import search_crowds
 from glasshouse.guard.pursuit.examples import Own, train_loss
-from glasshouse.guard.pursuit.judge import judge
+from glasshouse.guard.pursuit.found import BATCH, PARTS, Found, Given, look, turns, used
+from glasshouse.guard.pursuit.fresh import RECIPES, draw_buffers, initialise_again, kept_buffers, train
+from glasshouse.guard.pursuit.groups import groups_of, stacked
 from glasshouse.guard.pursuit.limits import (
     CHANCE,
     CHANCE_ROUNDS,
@@ -30,8 +26,8 @@ from glasshouse.guard.pursuit.limits import (
     MARGIN_VISIBLE,
     SEARCHED,
 )
-from glasshouse.guard.pursuit.pulls import Group, groups_of, pulls_of, stacked
-from glasshouse.guard.pursuit.search import ReadOuts, search
+from glasshouse.guard.pursuit.pulls import pulls_of
+from glasshouse.guard.pursuit.search import search
 
 STEPS: Final = (0, 2, 8, 32)
 """Training steps after which honest models are measured."""
@@ -47,72 +43,6 @@ peaks in between, at another length for each architecture."""
 FEW: Final = 3
 """Honest models of which pairs are measured first: mostly two rounds give away less than those."""
 _WARM: Final = 8  # steps of training before, for every other pair
-_BATCH: Final = 64
-_BOUND: Final = 10.0  # of the buffers that are kept: statistics and constants of normalisation are below it
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """How an honest model is trained.
-
-    Attributes:
-        optimizer: of its parameters.
-        every: train only on every ``every``-th class; 1: on all.
-    """
-
-    optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer]
-    every: int = 1
-
-
-RECIPES: Final = (
-    Recipe(optimizer=torch.optim.Adam),
-    Recipe(optimizer=partial(torch.optim.SGD, lr=0.05, momentum=0.9)),
-    Recipe(optimizer=torch.optim.Adam, every=3),
-)
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Given:
-    """What fixed read-outs of one group get, as shares of a batch.
-
-    Attributes:
-        rows: isolated at 30 dB by single rows.
-        rows_visible: the same at 18 dB.
-        excess: what combinations of few rows add at 30 dB.
-        excess_visible: the same at 18 dB.
-        focus: mean over the group's rows of the largest dominance of one example: how rarely rows fire.
-    """
-
-    rows: float
-    rows_visible: float
-    excess: float
-    excess_visible: float
-    focus: float
-
-
-MEASURES: Final = ("rows", "rows_visible", "excess", "excess_visible")
-"""Measures of which each has a limit; ``focus`` decides which limits hold."""
-PARTS: Final = (*MEASURES, "focus")
-
-
-@final
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Found:
-    """What was found in one group.
-
-    Attributes:
-        names: of its tensors.
-        given: what it gives away.
-        rows: number of rows of the read-out that isolates an example in most batches.
-        hits: share of the batches in which that one does.
-    """
-
-    names: tuple[str, ...]
-    given: Given
-    rows: int
-    hits: float
 
 
 @final
@@ -171,74 +101,6 @@ class Ranges:
 _NOTHING: Final = Given(rows=0.0, rows_visible=0.0, excess=0.0, excess_visible=0.0, focus=0.0)
 
 
-def turns(own: Own) -> tuple[list[tuple[slice, slice]], int]:
-    """Which examples are searched and which judged, and the size of the batches they are judged in.
-
-    Few examples take both parts in turn: chance would otherwise decide what is found among so few.
-    """
-    judged = min(JUDGED, max(len(own) // 2, len(own) - SEARCHED))
-    searched = min(SEARCHED, len(own) - judged)
-    first, second = slice(0, searched), slice(searched, searched + judged)
-    pairs = [(first, second)] if judged == JUDGED else [(first, second), (second, first)]
-    return pairs, min(_BATCH, judged)
-
-
-Search = Callable[[Tensor], ReadOuts]
-
-
-def look(
-    groups: Sequence[Group], own: Own, *, searches: Sequence[Search] = (search, search_crowds)
-) -> list[Found]:
-    """What fixed read-outs of each group get: searched on one half of ``own``, judged on the other.
-
-    Single rows are not searched for, so that they are judged on all examples. Read-outs of many rows are
-    searched on the other half, which is the larger one: as many weights are fitted.
-
-    Args:
-        groups: of tensors.
-        own: the examples behind their pulls.
-        searches: what looks for read-outs.
-    """
-    pairs, batch = turns(own)
-    every = []
-    for group in groups:
-        single = ReadOuts.single(group.pulls.shape[1])
-        sized = judge(group.sizes, single, batch=min(_BATCH, len(own)))
-        best, added = (0.0, 0), [(0.0, 0.0)]
-        for find in searches:
-            clear, visible = 0.0, 0.0
-            for first, second in pairs:
-                here, there = (second, first) if find is search_crowds else (first, second)
-                more = find(group.pulls[here])
-                if not len(more.rows):
-                    continue
-                both = single + more
-                joint = judge(group.pulls[there], both, batch=min(batch, len(group.pulls[there])))
-                clear += (joint.clear - joint.clear_alone) / len(pairs)
-                visible += (joint.visible - joint.visible_alone) / len(pairs)
-                best = max(best, (joint.hits, int((both.weights[joint.best] != 0).sum())))
-            added.append((clear, visible))
-        clear, visible = (max(parts) for parts in zip(*added, strict=True))
-        given = Given(
-            rows=sized.clear,
-            rows_visible=sized.visible,
-            excess=clear,
-            excess_visible=visible,
-            focus=sized.focus,
-        )
-        every.append(Found(names=group.names, given=given, hits=best[0], rows=best[1]))
-    return every
-
-
-def used(lengths: Tensor) -> float:
-    """Effective share of the examples in a tensor's update, (Σ r)² / (N Σ r²); 0: nobody reaches it."""
-    lengths = lengths.double()
-    if not lengths.any():
-        return 0.0
-    lengths = lengths / lengths.max()
-    return float(lengths.sum().square() / (len(lengths) * lengths.square().sum()))
-
-
 def learn(model: nn.Module, own: Own, *, steps: Sequence[int] = STEPS) -> Ranges:
     """Measure the range of honest models of the architecture of ``model``, in its mode.
 
@@ -259,10 +121,10 @@ def learn(model: nn.Module, own: Own, *, steps: Sequence[int] = STEPS) -> Ranges
     for seed in range(FRESH):
         fresh, kept = initialise_again(model, seed=seed)
         if is_drawn:
-            _draw_buffers(fresh, seed)
+            draw_buffers(fresh, seed)
         recipe = RECIPES[seed] if seed < len(RECIPES) else None
         mine = _shuffled(tried, seed)
-        for number, one in enumerate(_train(fresh, own, recipe=recipe, steps=STEPS if is_drawn else steps)):
+        for number, one in enumerate(train(fresh, own, recipe=recipe, steps=STEPS if is_drawn else steps)):
             try:
                 pulls = pulls_of(one, mine)
             except BadValue:
@@ -287,7 +149,7 @@ def learn(model: nn.Module, own: Own, *, steps: Sequence[int] = STEPS) -> Ranges
         },
         used=least,
         kept=kept,
-        buffers=tuple(_kept_buffers(model)),
+        buffers=tuple(kept_buffers(model)),
     )
 
 
@@ -310,14 +172,14 @@ def learn_rounds(model: nn.Module, own: Own, *, models: int = FRESH) -> Range:
     for seed in range(models):
         fresh, _ = initialise_again(model, seed=seed)
         steps = (_WARM * (seed % 2),)
-        one = next(iter(_train(fresh, own, recipe=RECIPES[1], steps=steps)), None)
+        one = next(iter(train(fresh, own, recipe=RECIPES[1], steps=steps)), None)
         mine = _shuffled(tried, seed)
         if one is None:
             continue  # its training diverged
         before = pulls_of(one, mine)
         found = [
             look(stacked(before, pulls_of(moved, mine)), mine, searches=(search,))
-            for moved in _moved(one, mine[: _BATCH // 2])
+            for moved in _moved(one, mine[: BATCH // 2])
         ]
         worst.append(_most([each.given for groups in found for each in groups]))
     spread = worst if models == FRESH else ()
@@ -414,105 +276,10 @@ def _predict_most(shares: Sequence[float], chance: float) -> float:
     return float(values.mean() + reach * values.std(ddof=1))
 
 
-NOTHING: Final = _range_of([_NOTHING] * FRESH, _BATCH)
+NOTHING: Final = _range_of([_NOTHING] * FRESH, BATCH)
 """The range where no honest model gives anything away."""
 
 
 def least_used(ranges: Ranges, name: str) -> float:
     """Effective share of the examples in a tensor's update below which a model is refused."""
     return FEWER * ranges.used.get(name, 0.0)
-
-
-def initialise_again(model: nn.Module, *, seed: int) -> tuple[nn.Module, tuple[str, ...]]:
-    """A copy of ``model`` with values drawn anew, and the modules that had to be helped.
-
-    Modules with ``reset_parameters`` (torch's own) do it themselves, buffers included. Other parameters get
-    zeros (vectors), ones (vectors that are called a weight or a scale), or normal numbers of variance
-    1 / fan-in; other sent buffers are bounded.
-    """
-    fresh = copy.deepcopy(model)
-    helped = []
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.default_generator.manual_seed(seed)
-        _undo_parametrizations(fresh)
-        for name, part in fresh.named_modules():
-            reset = getattr(part, "reset_parameters", None)
-            if callable(reset):
-                reset()
-                continue
-            own = dict(part.named_parameters(recurse=False))
-            kept = list(_sent_buffers(part).values())
-            if own or kept:
-                helped.append(name or type(part).__name__)
-            for key, p in own.items():
-                p.copy_(_ordinary(key, p))
-            for t in kept:
-                t.nan_to_num_(0, _BOUND, -_BOUND).clamp_(-_BOUND, _BOUND)
-    return fresh, tuple(helped)
-
-
-def _sent_buffers(part: nn.Module) -> dict[str, Tensor]:
-    """Those of one module that a server sets."""
-    return {
-        key: t
-        for key, t in part.named_buffers(recurse=False)
-        if t.is_floating_point() and key not in part._non_persistent_buffers_set
-    }
-
-
-def _kept_buffers(model: nn.Module) -> dict[str, Tensor]:
-    """Sent buffers of modules that cannot initialise themselves, by name."""
-    return {
-        f"{name}.{key}".removeprefix("."): t
-        for name, part in model.named_modules()
-        if not callable(getattr(part, "reset_parameters", None))
-        for key, t in _sent_buffers(part).items()
-    }
-
-
-def _draw_buffers(model: nn.Module, seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    for name, t in _kept_buffers(model).items():
-        if t.ndim < 2:
-            t.copy_(_ordinary(name.rpartition(".")[2], t))
-        else:  # as large as it is, and without order
-            spread = t.std(unbiased=False).nan_to_num(0)
-            t.copy_(spread * torch.randn(t.shape, generator=generator).to(t))
-
-
-def _undo_parametrizations(model: nn.Module) -> None:
-    """Initialise what lies behind a parametrised weight: the layer's own initialisation, then set."""
-    for part in model.modules():
-        if not nn.utils.parametrize.is_parametrized(part):
-            continue
-        chains = part.get_submodule("parametrizations")
-        for name, chain in list(chains.named_children()):
-            for p in chain.parameters():
-                p.copy_(_ordinary(name if p.ndim > 1 else "scale", p))
-
-
-def _ordinary(name: str, p: Tensor) -> Tensor:
-    if p.ndim < 2:
-        scales = any(word in name for word in ("weight", "scale", "gamma", "std", "var"))
-        return torch.full_like(p, float(scales))
-    return torch.randn_like(p) / math.sqrt(max(1, p[0].numel()))
-
-
-def _train(model: nn.Module, own: Own, *, recipe: Recipe | None, steps: Sequence[int]) -> Iterator[nn.Module]:
-    """Yield ``model`` after each of ``steps``; stop if training diverges. Without a recipe: as it is."""
-    if recipe is None:
-        yield model
-        return
-    weights = [p for p in model.parameters() if p.requires_grad]
-    optimizer = recipe.optimizer(weights)
-    generator = torch.Generator().manual_seed(0)
-    known = own.classes(recipe.every)
-    for step in range(max(steps) + 1):
-        if not all(bool(p.isfinite().all()) for p in weights):
-            return
-        if step in steps:
-            yield model
-        rows = known[torch.randint(len(known), (_BATCH,), generator=generator)]
-        optimizer.zero_grad()
-        torch.autograd.backward(train_loss(model, own[rows]))
-        optimizer.step()

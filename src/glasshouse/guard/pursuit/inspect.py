@@ -12,26 +12,23 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from glasshouse.guard.pursuit.alone import depends_on_others, differs_in_evaluation
 from glasshouse.guard.pursuit.examples import Own, check_fit
+from glasshouse.guard.pursuit.found import MEASURES, Found, Given, look, used
+from glasshouse.guard.pursuit.groups import groups_of, stacked
 from glasshouse.guard.pursuit.honest import (
     DRAWN,
     FEW,
     FRESH,
     LONGER,
-    MEASURES,
     NOTHING,
     STEPS,
-    Found,
-    Given,
     Range,
     Ranges,
     learn,
     learn_rounds,
     least_used,
-    look,
-    used,
 )
 from glasshouse.guard.pursuit.limits import COVERED, FEWEST, JUDGED, OTHERS, SEARCHED
-from glasshouse.guard.pursuit.pulls import Pulls, groups_of, pulls_of, stacked
+from glasshouse.guard.pursuit.pulls import Pulls, pulls_of
 from glasshouse.guard.pursuit.search import search
 from glasshouse.wire import Inspection
 

@@ -25,7 +25,7 @@ COVERED         "not judged", and models that hide in  a choice                 
                 what nobody looks at
 SUPPORTS        wide windows, and 9 dimensions that    prototype: honest layers behind: .07  zoo
                 10 rows always cancel
-CROWDS,         cost, and wide windows                 windows of 13 and 21 rows: they are   adaptive
+CROWD,          cost, and wide windows                 windows of 13 and 21 rows: they are   adaptive
 CROWDED                                                .9 alike and more
 ALWAYS          cost, and read-outs that share rows    halves, other pictures                adaptive
 LIKELY, ROUNDS  cost                                   prototype: within .03                 cost
@@ -62,14 +62,12 @@ COVERED: Final = 0.99
 """Share of the trainable numbers that must be looked at; below it a model is not judged."""
 SUPPORTS: Final = (1, 4, 9)
 """Numbers of rows of most alike support that are subtracted from a row."""
-CROWDS: Final = (16, 32)
+CROWD: Final = 32
 """The same where more rows than ``SUPPORTS`` tries fire for nearly the same examples."""
 CROWDED: Final = 0.8
 """How alike the examples are for which two rows fire, from which on they are in one crowd."""
 ALWAYS: Final = 0.95
 """Share of the examples from which on a row counts as one that always fires."""
-COMPLETED: Final = 0.98
-"""How exactly a row fires for the examples for which another does not, so that both always fire together."""
 SHARED: Final = 64
 """Rows that always fire and that read-outs share, at most."""
 LIKELY: Final = 2

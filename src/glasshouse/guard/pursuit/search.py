@@ -20,7 +20,7 @@ from glasshouse.guard.pursuit.limits import AT_A_TIME, LIKELY, ROUNDS, SUPPORTS
 
 _DEAD: Final = 1e-9  # of the largest row
 FIRES: Final = 1e-6  # of a row's root mean square
-_ALWAYS: Final = 0.99  # share of nonzero pulls from which on zeros say nothing
+NEVER_ZERO: Final = 0.99  # share of nonzero pulls from which on zeros say nothing
 _RIDGE: Final = 1e-10
 
 
@@ -176,7 +176,7 @@ def _matching(columns: Tensor, correlation: Tensor, *, most: int) -> list[Tensor
 def likeness(columns: Tensor) -> Tensor:
     """How alike the supports of two rows are, (r, r): Jaccard, or a cosine where nothing is zero."""
     fires = (columns.abs() > FIRES).double()
-    if float(fires.mean()) > _ALWAYS:
+    if float(fires.mean()) > NEVER_ZERO:
         sizes = torch.nn.functional.normalize(columns.abs(), dim=1)
         return sizes @ sizes.T
     both, each = fires @ fires.T, fires.sum(1)

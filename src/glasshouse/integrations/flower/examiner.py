@@ -16,7 +16,8 @@ from glasshouse.errors import BadValue
 from glasshouse.guard.fit import Fit
 from glasshouse.guard.inspect import inspect
 from glasshouse.guard.pursuit.examples import Own
-from glasshouse.guard.pursuit.honest import Given, Range, Ranges, learn, learn_rounds
+from glasshouse.guard.pursuit.found import Given
+from glasshouse.guard.pursuit.honest import Range, Ranges, learn, learn_rounds
 from glasshouse.guard.pursuit.inspect import (
     EVALUATION,
     TRAINING,
