@@ -16,7 +16,7 @@ from torch import Tensor
 from glasshouse.guard.pursuit.limits import ALWAYS, AT_A_TIME, CROWD, CROWDED, SHARED, SUPPORTS
 from glasshouse.guard.pursuit.search import FIRES, NEVER_ZERO, ReadOuts, fit, in_blocks, likeness
 
-_BESIDE: Final = (1, 8)  # rows of the same hyperplane that are subtracted with those that always fire
+_BESIDE: Final = 2  # rows of the same hyperplane that are subtracted with those that always fire
 _SPAN: Final = 1e-6  # of the largest row that always fires, beyond what others span
 
 
@@ -86,21 +86,18 @@ def _halves(columns: Tensor, count: int | None = None) -> ReadOuts:
     beside = torch.maximum(_jaccard(fires, fires), opposite).fill_diagonal_(-1)
     beside[:, is_always] = opposite[:, is_always] = opposite[is_always] = -1
     halves = (opposite.amax(1) >= CROWDED).nonzero()[:, 0]
-    found = ReadOuts.none()
     if not len(halves) or not len(shared):
-        return found
+        return ReadOuts.none()
     shared = _spanning(columns, shared)
-    for size in _BESIDE:
-        near = beside[halves].topk(min(size, len(columns) - 1), dim=1).indices
-        support = torch.cat([near, shared.expand(len(halves), -1)], 1)
-        found = found + fit(columns, support, halves)
-    return found
+    near = beside[halves].topk(min(_BESIDE, len(columns) - 1), dim=1).indices
+    support = torch.cat([near, shared.expand(len(halves), -1)], 1)
+    return fit(columns, support, halves)
 
 
 def _spanning(columns: Tensor, some: Tensor) -> Tensor:
-    """Those of ``some`` rows that span the others, at most ``SHARED``."""
+    """Those of ``some`` rows that span the others: no more than can be fitted."""
     left, chosen = columns[some].clone(), []
-    for _ in range(min(SHARED, len(some))):
+    for _ in range(min(SHARED + 16, len(some))):
         sizes = left.square().sum(1)
         place = int(sizes.argmax())
         if float(sizes[place]) < _SPAN * columns.shape[1]:

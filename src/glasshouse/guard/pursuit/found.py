@@ -112,7 +112,10 @@ def look(
             clear, visible = 0.0, 0.0
             pulls = torch.cat([group.pulls, passed], 1)
             for first, second in pairs:
-                both = single + search_completed(group.pulls[second], passed[second])
+                more = search_completed(group.pulls[second], passed[second])
+                if not len(more.rows):
+                    continue
+                both = single + more
                 joint = judge(pulls[first], both, batch=min(batch, len(pulls[first])))
                 clear += (joint.clear - joint.clear_alone) / len(pairs)
                 visible += (joint.visible - joint.visible_alone) / len(pairs)
@@ -133,12 +136,14 @@ def look(
 def _passed_later(groups: Sequence[Group], group: Group) -> Tensor | None:
     """What examples pass back to the units of other layers, as if these read what ``group`` does, (N, K)."""
     own = group.sides[0].reach
-    others = [side for one in groups if one is not group for side in one.sides]
-    few = [side for side in others if side.reach is not None and side.pulls.shape[1] <= SHARED]
-    if own is None or not few:
-        return None
-    ratios = (own / side.reach.clamp_min(1e-30) for side in few if side.reach is not None)
-    return torch.cat([side.pulls * r[:, None].to(side.pulls) for side, r in zip(few, ratios, strict=True)], 1)
+    # A layer whose inputs are like the group's own in other coordinates may still be the one behind it.
+    others = [s for one in groups for s in one.sides if one is not group or s.ratio is not None]
+    columns = []
+    for side in others:
+        if own is not None and side.reach is not None and side.pulls.shape[1] <= SHARED:
+            pulls = side.pulls if side.ratio is None else side.pulls / side.ratio
+            columns.append(pulls * (own / side.reach.clamp_min(1e-30))[:, None].to(pulls))
+    return torch.cat(columns, 1) if columns else None
 
 
 def used(lengths: Tensor) -> float:
