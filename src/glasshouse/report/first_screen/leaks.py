@@ -163,9 +163,8 @@ def _quiet(story: Story, top: Reading | None) -> str:
     if top is None or story.kind not in ("not shown", "no power"):
         return text
     if story.kind == "not shown":
-        span = top.interval.strip("[]").replace(", ", " to ")
         text = (
-            f"{text} {top.attack}: {top.card.label} {top.value} ({span}) over {top.sample}; "
+            f"{text} {top.attack}: {top.card.label} {top.value} ({_span(top.interval)}) over {top.sample}; "
             f"{top.guesser} gets {top.baseline}."
         )
         if top.finding.gain < 0:
@@ -240,13 +239,25 @@ def _what(r: Reading, threat: Threat | None) -> str:
             "whoever knows the labels alone does as well, so no example is shown to have come out."
         )
     deed = r.card.sentence.replace("{}", r.value, 1)
-    return f"{who}{',' if ',' in who else ''} {deed}. {words.capital(r.guesser)} gets {r.baseline}."
+    text = f"{who}{',' if ',' in who else ''} {deed}. {words.capital(r.guesser)} gets {r.baseline}."
+    f = r.finding
+    if f.low <= f.baseline_value <= f.high and f.gain_low > 0:
+        # The bar alone reads as "perhaps no better than guessing".
+        text += f" Victim by victim the gain is {r.measured_gain} ({_span(r.gain_interval)}), which decides."
+    return text
+
+
+def _span(interval: str) -> str:
+    """An interval in words: "23 to 29"."""
+    return interval.strip("[]").replace(", ", " to ")
 
 
 def _whose(r: Reading) -> str:
     """Whose data came out: a count of victims, or that it was not judged one by one."""
     if not r.reached:
-        return f"Whose: {r.sample}, judged together and not one by one."
+        scored, n = r.finding.scored, r.finding.n
+        several = f" with {scored} examples" if scored is not None and scored != n else ""
+        return f"Whose: {r.sample}{several}, judged together and not one by one."
     if r.reached == len(r.victims) > 1:
         return f"Whose: shown for all {r.jury}, each judged alone."
     return f"Whose: shown for {r.reached} of {r.jury}, each judged alone."
