@@ -250,6 +250,17 @@ def test_hits_are_counted_where_examples_were():
     assert leak.title == "81\u00a0% of the pictures rebuilt from single updates"
 
 
+def test_a_range_that_reaches_below_guessing_is_not_left_alone():
+    """Five of five readers of "100 % (69 to 100); guessing 74 %" doubted that anything had come out."""
+    few = {"metric": "identification", "base": 0.74, "gain": 0.26, "half": 0.03}
+    wide = dataclasses.replace(finding(**few, scored=640, hits=640), n=10, low=0.69, high=1.0)
+    (leak,) = first(wide)
+    assert "Victim by victim the gain is +26\u00a0points (23 to 29), which decides." in leak.what
+    assert leak.whose == "Whose: 10 victims, 640 scores in all, judged together and not one by one."
+    (leak,) = first(dataclasses.replace(wide, low=0.8))
+    assert "Victim by victim" not in leak.what
+
+
 def test_no_setting_is_recommended_without_what_it_still_lets_out():
     """The labels come out under the noise that closes, or may close, the leak of examples."""
     labels = finding(MORE, metric="label_accuracy", base=0.1, gain=0.8)

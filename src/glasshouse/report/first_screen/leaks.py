@@ -256,8 +256,9 @@ def _whose(r: Reading) -> str:
     """Whose data came out: a count of victims, or that it was not judged one by one."""
     if not r.reached:
         scored, n = r.finding.scored, r.finding.n
-        several = f" with {scored} examples" if scored is not None and scored != n else ""
-        return f"Whose: {r.sample}{several}, judged together and not one by one."
+        # Of each round: a client that takes part twice is one victim, whose examples are scored twice.
+        several = f", {scored} scores in all," if scored is not None and scored != n else ","
+        return f"Whose: {r.sample}{several} judged together and not one by one."
     if r.reached == len(r.victims) > 1:
         return f"Whose: shown for all {r.jury}, each judged alone."
     return f"Whose: shown for {r.reached} of {r.jury}, each judged alone."
