@@ -27,7 +27,7 @@ from glasshouse.audit.scoring.gains import (
     with_chance,
 )
 from glasshouse.audit.scoring.judging.certificate import SEARCHED, certificate_of
-from glasshouse.audit.scoring.judging.verdict import Evidence, decide
+from glasshouse.audit.scoring.judging.verdict import Decision, Evidence, decide
 from glasshouse.audit.scoring.read import Run
 from glasshouse.audit.scoring.recognition import recognised_form
 from glasshouse.audit.scoring.score import ScoredMetric
@@ -109,11 +109,8 @@ def finding_of(cell: Cell, attack: Plugin, measured: Measurement, runs: Sequence
     scored = with_chance(measured.scored, metric, chance)
     stream = Rng.root(scenario.seed, salt="intervals").child(f"{attack.name}/{measured.name}")
     value, gain = value_of(scored, metric, rng=stream), gain_of(scored, metric, rng=stream)
-    null, other = (
-        null_of(scored, metric),
-        exchange(scored, metric, rng=stream, tables=measured.tables or measured.crossings),
-    )
-    p = p_of(scored, metric, rng=stream)
+    null, p = null_of(scored, metric), p_of(scored, metric, rng=stream)
+    other = exchange(scored, metric, rng=stream, tables=measured.tables or measured.crossings)
     # What is printed must hold for victims like none of these; the verdict bounds the share of such victims.
     printed, gained = value_with_unseen(value, scored, metric), gain_with_unseen(gain, scored, metric)
     ladder = _ladder(scored, metric, _rung("domain", scored, null, gained, p), stream)
@@ -132,10 +129,7 @@ def finding_of(cell: Cell, attack: Plugin, measured: Measurement, runs: Sequence
         power=measured.power, alike=measured.alike, groups=groups_of(measured.tables),
         claimed=bool(scored.claimed or scored.clients), mixed_up_p=mixed_up_p(measured.tables, stream),
     )  # fmt: skip
-    decision = decide(evidence)
-    if decision.verdict == "no leak found" and (form := recognised_form(runs, level=ONE_SIDE)):
-        # Asked last, since it compares every claim in several forms, and only silence depends on it.
-        decision = decide(replace(evidence, other_form=form))
+    decision = _decision(evidence, runs)
     finding = Finding(
         **place_of(cell),
         attack=attack.label or attack.name,
@@ -183,6 +177,14 @@ def finding_of(cell: Cell, attack: Plugin, measured: Measurement, runs: Sequence
         by_draw=tuple(_by_draw(scored, metric, runs)),
     )
     return _counted(replace(finding, missing=_absent(measured, finding, runs)), scored, metric)
+
+
+def _decision(evidence: Evidence, runs: Sequence[Run]) -> Decision:
+    """The verdict; silence asks last, since it compares every claim in several forms, whether it is one."""
+    decision = decide(evidence)
+    if decision.verdict != "no leak found" or not (form := recognised_form(runs, level=ONE_SIDE)):
+        return decision
+    return decide(replace(evidence, other_form=form))
 
 
 def _bound(
