@@ -214,9 +214,12 @@ def _vouching(scenario: Scenario) -> tuple[str, ...]:
 
 
 def _counted(finding: Finding, scored: ScoredMetric, metric: Metric) -> Finding:
-    """The finding with how many of its single scores are 1, for a metric that is 0 or 1 per example."""
+    """The finding with how many of its single scores are 1, for a metric that is 0 or 1 per example.
+
+    Examples that are scored in several rounds are not that many examples, and are not counted.
+    """
     values = [value for row in scored.values for value in row]
-    if scored.clients or not metric.counts or not set(values) <= {0.0, 1.0}:
+    if scored.clients or scored.repeated or not metric.counts or not set(values) <= {0.0, 1.0}:
         return finding
     return replace(finding, scored=len(values), hits=sum(value == 1.0 for value in values))
 

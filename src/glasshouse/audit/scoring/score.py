@@ -65,6 +65,7 @@ class ScoredMetric:
         clients: for pooled metrics, one per federation; values are then empty.
         claimed: victims with at least one claim.
         runs: federations in the sample.
+        repeated: the same examples of a victim are scored more than once, in several rounds of a federation.
     """
 
     values: tuple[Numbers, ...] = ()
@@ -79,6 +80,7 @@ class ScoredMetric:
     clients: tuple[ClientSample, ...] = ()
     claimed: frozenset[str] = frozenset()
     runs: frozenset[str] = frozenset()
+    repeated: bool = False
 
     def __post_init__(self) -> None:
         if not self.exchanged:
@@ -122,7 +124,8 @@ class ScoredMetric:
         names = {self.victims[i]: self.victims[min(rows)] for _, rows in units for i in rows}
         victims = tuple(names[victim] for victim in self.victims)
         claimed = frozenset(names.get(victim, victim) for victim in self.claimed)
-        return join_parts([replace(self, victims=victims, claimed=claimed, people={})])
+        joined = join_parts([replace(self, victims=victims, claimed=claimed, people={})])
+        return replace(joined, repeated=self.repeated)  # several pictures of a person are not one twice
 
     def against(self, rung: Rung) -> "ScoredMetric":
         """The same scores beside the null adversary of a further rung of the ladder."""
@@ -189,7 +192,14 @@ def join_parts(parts: Sequence[ScoredMetric]) -> ScoredMetric:
         clients=tuple(clients.values()),
         claimed=frozenset().union(*(part.claimed for part in parts)),
         runs=frozenset().union(*(part.runs for part in parts)),
+        repeated=any(part.repeated for part in parts) or any(map(_is_repeated, columns)),
     )
+
+
+def _is_repeated(column: Sequence[tuple[ScoredMetric, int]]) -> bool:
+    """Whether two claims are about the same private data in one federation."""
+    drawn = [part.drawn[i][0] for part, i in column if len(part.drawn[i])]
+    return len(set(drawn)) < len(drawn)
 
 
 def _join_names(names: Sequence[str]) -> str:
