@@ -141,8 +141,17 @@ def table_rows(seed: int) -> Tensor:
     return batch.inputs[torch.randint(len(batch), (3,), generator=draws(seed))]
 
 
-def row_context() -> ScoreContext:
-    return ScoreContext(inputs=TABLE)
+def row_context(generator: torch.Generator | None = None) -> ScoreContext:
+    batch = clinic("").splits["test"].batch()
+    others = torch.randint(len(batch), (9,), generator=generator or draws(10))
+    return ScoreContext(inputs=TABLE, distractors=batch.inputs[others])
+
+
+def guess_row(metric, generator):
+    """One row for another: as near to its person as to anybody else."""
+    batch = clinic("").splits["train"].batch()
+    claimed, truth = (batch.inputs[torch.randint(len(batch), (1,), generator=generator)] for _ in range(2))
+    return claimed, truth, row_context(generator)
 
 
 def labelled(seed: int) -> Tensor:
@@ -208,7 +217,9 @@ CASES = {
         right=lambda _: (sentences(3, draws(7)).unique()[-3:], sentences(3, draws(7))),
     ),
     ("rows", "inputs"): Case(
-        wrong=lambda: (table_rows(1), table_rows(2)), right=lambda _: (table_rows(2), table_rows(2))
+        wrong=lambda: (table_rows(1), table_rows(2)),
+        right=lambda _: (table_rows(2), table_rows(2)),
+        guess=guess_row,
     ),
     ("certified_rows", "inputs"): Case(
         wrong=lambda: (table_rows(1), table_rows(2)), right=lambda _: (table_rows(2), table_rows(2))

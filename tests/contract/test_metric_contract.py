@@ -11,7 +11,7 @@ from glasshouse.errors import NotInstalled
 from glasshouse.metrics.base import Metric, Wording
 from glasshouse.metrics.lpips import Lpips
 from glasshouse.metrics.reconstruction import Mse
-from glasshouse.metrics.tables import rows
+from glasshouse.metrics.tables import people, rows
 from glasshouse.registry import Card
 from glasshouse.testing.metric_contract import MetricContract
 
@@ -27,7 +27,8 @@ OF_ROWS = ("certified_rows", "leaves", "facts", "row_labels")
 
 def kind_of(metric) -> str:
     """The claim that it scores; of those that score pictures as well, ``rows`` for the ones on tables."""
-    return "rows" if (metric.claim, metric.__module__) == ("reconstruction", rows.__name__) else metric.claim
+    of_tables = metric.__module__ in (rows.__name__, people.__name__)
+    return "rows" if metric.claim == "reconstruction" and of_tables else metric.claim
 
 
 def case_of(metric):

@@ -133,8 +133,8 @@ class RowLabelsRight(Hits):
         return np.asarray((rows @ weights > 0) == (truth[:, -1].cpu().numpy() == 1), dtype=np.float64)
 
 
-def right_cells(name: str, claimed: Tensor, truth: Tensor, context: ScoreContext) -> NDArray[np.bool_]:
-    """Which cells of the private rows (B, F) the paired claims (R, F) have right, (B, C).
+def rows_of(name: str, claimed: Tensor, truth: Tensor, context: ScoreContext) -> Row:
+    """The table of which claimed and true rows are.
 
     Raises:
         BadValue: the context describes no table, or these are no rows of it.
@@ -149,6 +149,16 @@ def right_cells(name: str, claimed: Tensor, truth: Tensor, context: ScoreContext
         )
     for word, side in (("claimed", claimed), ("true", truth)):
         rows.check(side, subject=f"metric '{name}', {word} rows")
+    return rows
+
+
+def right_cells(name: str, claimed: Tensor, truth: Tensor, context: ScoreContext) -> NDArray[np.bool_]:
+    """Which cells of the private rows (B, F) the paired claims (R, F) have right, (B, C).
+
+    Raises:
+        BadValue: the context describes no table, or these are no rows of it.
+    """
+    rows = rows_of(name, claimed, truth, context)
     right = np.zeros((len(truth), len(rows.columns)), dtype=np.bool_)
     if len(claimed):
         pairing = assign(rows.distance(truth, claimed).cpu().numpy())
