@@ -216,7 +216,7 @@ def _without(inputs: Tensor, entries: slice) -> Floats:
 
 def _levels(values: Tensor) -> Tensor:
     """The values that occur, (L,); of many, some at even steps of their order. Missing is one of them."""
-    present = values[~values.isnan()].unique()
+    present = torch.from_numpy(np.unique(values[~values.isnan()].numpy()))
     if len(present) > VALUES:
         present = present[torch.linspace(0, len(present) - 1, VALUES).round().long()]
     return torch.cat([present, values[values.isnan()][:1]])
