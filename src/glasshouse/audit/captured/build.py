@@ -8,6 +8,7 @@ import torch
 
 from glasshouse.audit.simulation.build import Built, built_on, defense_of
 from glasshouse.audit.simulation.deal import load_data, spare_of, wants_of
+from glasshouse.audit.simulation.known import known_words
 from glasshouse.data.splits import Roles, deal
 from glasshouse.errors import BadFile, BadValue
 from glasshouse.federation.setting import Setting
@@ -47,14 +48,13 @@ def build_captured(scenario: Scenario, transcript: Transcript, *, seed: int) -> 
         else Roles(duplicates={})
     )
     truth = truth_of(Path(scenario.captured), architecture)
-    twins: tuple[str, ...] = ()
-    if architecture.inputs.recurs:
-        twins = _twins(roles, truth.private)
-    else:
+    # Equal rows of a table are two people: leaving one of them out would bend what guessing reaches.
+    known = known_words(truth.private, roles, architecture.inputs)
+    if not architecture.inputs.recurs:
         _check_overlap(roles, truth.private)
     built = built_on(scenario, _setting(scenario, transcript, truth), roles, source, rng=rng)
     images = f"{len(truth.private)} {architecture.inputs.nouns} of test clients; {built.facts.data}"
-    facts = replace(built.facts, data=images, notes=(*built.facts.notes, *twins))
+    facts = replace(built.facts, data=images, notes=(*built.facts.notes, *known))
     return replace(built, marked={**truth.marked, **built.marked}, facts=facts)
 
 
@@ -113,19 +113,3 @@ def _check_overlap(roles: Roles, private: Batch) -> None:
                 got=f"{shared} of {len(batch)}",
                 fix=f"take it from another split or source: data.{role}_split",
             )
-
-
-def _twins(roles: Roles, private: Batch) -> tuple[str, ...]:
-    """How many people of test clients have the same row as somebody of a role, in a sentence for each role.
-
-    Equal rows of a table are two people, and leaving one of them out would bend what guessing reaches.
-    """
-    told = []
-    own = [row.tobytes() for row in private.inputs.numpy()]
-    for role, batch in roles.parts().items():
-        theirs = {row.tobytes() for row in batch.inputs.numpy()}
-        known = sum(row in theirs for row in own)
-        told += (
-            [f"{known} of {len(own)} rows of test clients also occur in the {role} data."] if known else []
-        )
-    return tuple(told)

@@ -19,6 +19,7 @@ from glasshouse.audit.simulation.deal import (
     require_part,
     task_for,
 )
+from glasshouse.audit.simulation.known import known_words
 from glasshouse.audit.simulation.pretraining import measure_accuracy, start_of, train_publicly
 from glasshouse.audit.simulation.property import holders, with_members
 from glasshouse.audit.simulation.record import Facts
@@ -106,6 +107,7 @@ def build(scenario: Scenario, *, seed: int, device: str = "cpu") -> Built:
     setting, challenge, members = with_members(setting, scenario.data.members, rng=rng.child("members"))
     built = built_on(scenario, setting, roles, source, rng=rng)
     gallery = {} if dealt.classes is None else gallery_tensors(scenario, dealt.classes)
+    known = known_words(require_part(roles.private, "private"), roles, architecture.inputs)
     return replace(
         built,
         challenge=challenge,
@@ -115,7 +117,7 @@ def build(scenario: Scenario, *, seed: int, device: str = "cpu") -> Built:
         facts=replace(
             built.facts,
             guarantee=(proved := guarantee_of(setting, built.threat.role)),
-            notes=(*built.facts.notes, *_remarks(setting, proved)),
+            notes=(*built.facts.notes, *known, *_remarks(setting, proved)),
             pretrained=measure_accuracy(start, built.heldout, device=device),
         ),
     )
