@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from glasshouse.gate.apart.spool import Spool
-from glasshouse.gate.bench import Bench
+from glasshouse.gate.apart.bench import Bench
 from glasshouse.gate.judge import judge
 from glasshouse.gate.ledger import Ledger
 from glasshouse.gate.mechanism import privatize

@@ -372,7 +372,7 @@ PAGES: dict[str, tuple[Piece, ...]] = {
     ),
     "pli": PLI,
     "tables": (
-        about(500, "audit", "reproduce/census.toml"),
+        about(675, "audit", "reproduce/census.toml"),
         about(45, "trees", "rows", *CENSUS),
         about(20, "slabs", "--guard", *CENSUS),
     ),

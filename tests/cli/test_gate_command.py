@@ -10,7 +10,7 @@ import pytest
 
 import glasshouse
 from glasshouse.cli.main import main
-from glasshouse.gate.bench import Payload
+from glasshouse.gate.apart.bench import Payload
 from glasshouse.gate.desk import Desk
 from glasshouse.gate.log import Log
 from glasshouse.gate.message import Origin, Outgoing

@@ -123,7 +123,7 @@ EDITS: Final = {
     ),
     "exchange judged by Student's t": Edit(
         file="audit/scoring/exchange.py",
-        old="elif (tested := _compare_pairs(scored, metric, stream)) is not None:",
+        old="elif not metric.counts and (tested := _compare_pairs(scored, metric, stream)) is not None:",
         new="elif (tested := None) is not None:",
         test="tests/property/test_false_leaks.py::test_a_long_tail_makes_no_leak[MSE, one failure in five-8]",
     ),
@@ -213,8 +213,8 @@ EDITS: Final = {
     ),
     "the headline's p without its factor": Edit(
         file="results/judgement.py",
-        old="return min(1.0, count * min(tails, default=1.0))",
-        new="return min(1.0, min(tails, default=1.0))",
+        old="return min(1.0, count * min((_at_least",
+        new="return min(1.0, min((_at_least",
         test=f"{EDGES}::test_somebody_out_pays_for_how_many_were_asked",
     ),
     "near-duplicates count as many victims": Edit(

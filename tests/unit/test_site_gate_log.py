@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from glasshouse.errors import BadFile, DiskFull
+from glasshouse.gate.apart.bench import Payload
 from glasshouse.gate.arrivals import Arrival
-from glasshouse.gate.bench import Payload
 from glasshouse.gate.desk import Desk
 from glasshouse.gate.egress import FAULTS, check_egress
 from glasshouse.gate.log import Log, create_key, public_path, read_public_key, verify

@@ -6,8 +6,8 @@ from typing import Any, TypeVar, final
 
 import numpy as np
 
+from glasshouse.gate.apart.bench import Bench, Judged, Payload, failed
 from glasshouse.gate.arrivals import Arrival, refuse_arrival
-from glasshouse.gate.bench import Bench, Judged, Payload, failed
 from glasshouse.gate.ledger import Ledger
 from glasshouse.gate.log import Log
 from glasshouse.gate.message import Arrays, Decision, Outgoing, Reason

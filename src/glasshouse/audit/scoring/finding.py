@@ -27,9 +27,9 @@ from glasshouse.audit.scoring.gains import (
     with_chance,
 )
 from glasshouse.audit.scoring.judging.certificate import SEARCHED, certificate_of
+from glasshouse.audit.scoring.judging.recognition import recognised_form
 from glasshouse.audit.scoring.judging.verdict import Decision, Evidence, decide
 from glasshouse.audit.scoring.read import Run
-from glasshouse.audit.scoring.recognition import recognised_form
 from glasshouse.audit.scoring.score import ScoredMetric
 from glasshouse.audit.scoring.table import Crossing, Table
 from glasshouse.audit.scoring.words import chosen_words, given_words, place_of

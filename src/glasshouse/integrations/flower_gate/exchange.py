@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, final
 
+from glasshouse.gate.apart.bench import Payload
 from glasshouse.gate.apart.spool import Spool
-from glasshouse.gate.bench import Payload
 from glasshouse.gate.message import Arrays, Origin, Outgoing, Reason
 from glasshouse.gate.rules import shorten
 from glasshouse.gate.shelf import Shelf

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Final, Literal
 
+from glasshouse.gate.apart.bench import Bench, Judged, Payload
 from glasshouse.gate.apart.calls import NotOpened, Opener
 from glasshouse.gate.apart.limits import Limits
 from glasshouse.gate.apart.spool import Spool
-from glasshouse.gate.bench import Bench, Judged, Payload
 from glasshouse.gate.message import Decision, Outgoing, Reason
 from glasshouse.gate.shelf import Forms, Shelf, lay
 from glasshouse.integrations.flower_gate import names

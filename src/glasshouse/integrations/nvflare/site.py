@@ -12,8 +12,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from glasshouse.gate.apart.bench import Payload
 from glasshouse.gate.arrivals import Arrival
-from glasshouse.gate.bench import Payload
 from glasshouse.gate.desk import Desk
 from glasshouse.gate.log import Log
 from glasshouse.gate.message import Origin, Outgoing, Reason, digest_of
