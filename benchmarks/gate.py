@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from glasshouse.gate.apart.spool import Spool
 from glasshouse.gate.apart.bench import Bench
+from glasshouse.gate.apart.spool import Spool
 from glasshouse.gate.judge import judge
 from glasshouse.gate.ledger import Ledger
 from glasshouse.gate.mechanism import privatize
