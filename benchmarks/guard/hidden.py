@@ -92,6 +92,63 @@ class Axes(Disguise):
         return update["matrix"].flatten(0, 2).T
 
 
+class Flat(Disguise):
+    """One vector that holds the rows, which the forward pass views as a matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flat = nn.Parameter(torch.randn(ROWS * SIZE) / SIZE**0.5)
+        self.offset = nn.Parameter(torch.zeros(ROWS))
+
+    def forward(self, flat: Tensor) -> Tensor:
+        return F.linear(flat, self.flat.view(ROWS, SIZE), self.offset)
+
+    def place(self, rows: Tensor, offsets: Tensor) -> None:
+        self.flat.copy_(rows.flatten())
+        self.offset.copy_(offsets)
+
+    def undo(self, update: Tensors) -> Tensor:
+        return update["flat"].view(ROWS, SIZE)
+
+
+class FlatWhole(Disguise):
+    """One vector that holds the offsets and then the rows, as flattened models have them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flat = nn.Parameter(torch.randn(ROWS * (SIZE + 1)) / SIZE**0.5)
+
+    def forward(self, flat: Tensor) -> Tensor:
+        rows = self.flat[ROWS:].view(ROWS, SIZE)
+        return (flat[:, None] * rows).sum(2) + self.flat[:ROWS]
+
+    def place(self, rows: Tensor, offsets: Tensor) -> None:
+        self.flat.copy_(torch.cat([offsets, rows.flatten()]))
+
+    def undo(self, update: Tensors) -> Tensor:
+        return update["flat"][ROWS:].view(ROWS, SIZE)
+
+
+class Shuffled(Disguise):
+    """One vector whose numbers change places before they are used as rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flat = nn.Parameter(torch.randn(ROWS * SIZE) / SIZE**0.5)
+        self.offset = nn.Parameter(torch.zeros(ROWS))
+
+    def forward(self, flat: Tensor) -> Tensor:
+        rows = self.flat[_order().to(flat.device)].view(ROWS, SIZE)
+        return (flat[:, None] * rows).sum(2) + self.offset
+
+    def place(self, rows: Tensor, offsets: Tensor) -> None:
+        self.flat[_order()] = rows.flatten()
+        self.offset.copy_(offsets)
+
+    def undo(self, update: Tensors) -> Tensor:
+        return update["flat"][_order()].view(ROWS, SIZE)
+
+
 class Heads(Disguise):
     """A parameter (heads, n, rows of a head), as attention has them."""
 
@@ -324,6 +381,10 @@ def _mixture() -> Tensor:
     return torch.linalg.qr(torch.randn(ROWS, ROWS, generator=torch.Generator().manual_seed(9)))[0]
 
 
+def _order() -> Tensor:
+    return torch.randperm(ROWS * SIZE, generator=torch.Generator().manual_seed(7))
+
+
 class Net(nn.Module):
     """A disguise, and a small tail."""
 
@@ -386,6 +447,9 @@ HIDDEN: Final[Mapping[str, Callable[[Tensor, int], Case]]] = {
     "a vector for each row": _case(Vectors),
     "four axes": _case(Axes),
     "heads": _case(Heads),
+    "a flat vector": _case(Flat),
+    "a flat vector of all": _case(FlatWhole),
+    "a shuffled vector": _case(Shuffled),
     "transposed convolution": _case(Transposed),
     "convolution in groups": _case(Grouped),
     "mirrored": _case(Mirrored),

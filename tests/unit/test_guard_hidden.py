@@ -1,5 +1,7 @@
 """Where a server may hide its rows: tensors, axes, coordinates, mixtures, buffers, batches and modes."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from benchmarks.guard import hidden, kinds
@@ -10,13 +12,14 @@ from torch.nn import functional as F
 from glasshouse.guard.mitigate import mitigate
 from glasshouse.guard.preflight import Memory, preflight
 from glasshouse.guard.pursuit.alone import depends_on_others
-from glasshouse.guard.pursuit.examples import Own
+from glasshouse.guard.pursuit.examples import Own, goals
 from glasshouse.guard.pursuit.found import look
 from glasshouse.guard.pursuit.fresh import initialise_again
 from glasshouse.guard.pursuit.groups import groups_of
 from glasshouse.guard.pursuit.inspect import HonestRanges, inspect_in_modes, modes_of
 from glasshouse.guard.pursuit.pulls import pulls_of
-from glasshouse.guard.pursuit.rows import as_rows, divisions, without_rows
+from glasshouse.guard.pursuit.rows import Piece, as_rows, divisions, without_rows
+from glasshouse.guard.pursuit.views import Uses, uses_of
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +61,8 @@ def most_added(model: nn.Module, own: Own) -> float:
         "a vector for each row",
         "four axes",
         "heads",
+        "a flat vector",
+        "a flat vector of all",
         "transposed convolution",
         "mirrored",
         "shifted",
@@ -74,7 +79,14 @@ def test_rows_are_found_wherever_they_are(disguise: str, dealt: kinds.Pictures) 
 
 @pytest.mark.parametrize(
     "disguise",
-    ["transposed convolution", "heads", "mirrored", "behind a frozen layer", "behind a buffer"],
+    [
+        "transposed convolution",
+        "a flat vector of all",
+        "heads",
+        "mirrored",
+        "behind a frozen layer",
+        "behind a buffer",
+    ],
 )
 def test_what_is_read_in_a_disguise_is_named_and_closed(disguise: str, dealt: kinds.Pictures) -> None:
     case = hidden.HIDDEN[disguise](dealt.known, 0)
@@ -220,3 +232,99 @@ def test_a_row_that_an_example_does_not_reach_hides_no_other_row(dealt: kinds.Pi
     torch.testing.assert_close(group.pulls.abs(), plain.pulls.abs(), rtol=1e-3, atol=1e-5)
     assert group.sides[0].directions is not None
     assert group.sides[0].directions.any(1).all()
+
+
+Use = Callable[[Tensor, Tensor], Tensor]
+
+
+class Takes(nn.Module):
+    """A vector that is used as someone says, and added to ten logits."""
+
+    def __init__(self, use: Use, size: int = 768) -> None:
+        super().__init__()
+        self.vector, self.use = nn.Parameter(torch.rand(size)), use
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        flat = inputs.flatten(1)
+        return flat[:, :10] + self.use(self.vector, flat).sum(1, keepdim=True)
+
+
+def use_of(model: nn.Module, name: str) -> Uses:
+    generator = torch.Generator().manual_seed(0)
+    few = Own(inputs=torch.rand(2, 3, 16, 16, generator=generator), targets=torch.tensor([0, 1]))
+    return uses_of(lambda: goals(model, few), model, [name], (few.inputs, few.targets))[name]
+
+
+AS_IT_IS: dict[str, Use] = {
+    "a scale": lambda v, x: x * v,
+    "its exponential": lambda v, x: x * v.exp(),
+    "of length 1": lambda v, x: x * (v / v.norm()),
+    "the length of rows": lambda v, x: x @ (v[:, None] * torch.ones(768, 3)),
+    "a column": lambda v, x: x @ v[:, None],
+    "for every example": lambda v, x: x + v.expand(len(x), -1),
+    "beside zeros": lambda v, x: F.linear(x, torch.eye(768), v + torch.zeros(768)),
+    "a bias of a state without an example": lambda v, x: (
+        torch.addmm(v, torch.zeros(len(x), 5), torch.ones(5, 768)).tanh() * x
+    ),
+}
+IN_PIECES: dict[str, tuple[Use, tuple[tuple[int, tuple[int, ...]], ...]]] = {
+    "a positional picture": (
+        lambda v, x: (x.view(-1, 3, 16, 16) + v.view(3, 16, 16)).flatten(1),
+        ((0, (3, 16, 16)),),
+    ),
+    "a matrix of its exponentials": (lambda v, x: x[:, :24] @ v.exp().view(24, 32), ((0, (24, 32)),)),
+    "a matrix the other way round": (lambda v, x: x[:, :32] @ v.view(24, 32).T, ((0, (24, 32)),)),
+    "halves": (lambda v, x: sum(x[:, :384] * part for part in v.chunk(2)), ((0, (384,)), (384, (384,)))),
+    "a part as a matrix": (lambda v, x: x[:, :8] @ v[16:80].reshape(8, 8), ((16, (8, 8)),)),
+}
+UNCLEAR: dict[str, Use] = {
+    "turned round": lambda v, x: x[:, :24] @ v.flip(0).view(24, 32),
+    "chosen": lambda v, x: x[:, :24] @ v[torch.randperm(768)].view(24, 32),
+    "transformed": lambda v, x: x[:, :5] @ torch.fft.rfft(v).real[:160].view(5, 32),
+    "continued": lambda v, x: x[:, :25] @ F.pad(v, (1, 31)).view(25, 32),
+    "mixed": lambda v, x: x[:, :24] @ (torch.eye(768) @ v).view(24, 32),
+    "all but one": lambda v, x: x[:, :13] @ v[torch.randperm(768)[:767]].view(13, 59),
+    "one of two copies": lambda v, x: x[:, :24] @ (v * torch.ones(2, 768))[1].view(24, 32),
+    "normalised": lambda v, x: x[:, :24] @ F.layer_norm(v, (768,)).view(24, 32),
+    "every other": lambda v, x: x[:, :384] * v[::2],
+    "of a repeated bias": lambda v, x: (
+        x[:, :24] @ (torch.addmm(v, torch.zeros(2, 1), torch.zeros(1, 768)).flip(1)[0].view(24, 32))
+    ),
+}
+
+
+@pytest.mark.parametrize("use", AS_IT_IS)
+def test_a_vector_that_is_used_as_it_is_has_no_pieces(use: str) -> None:
+    assert use_of(Takes(AS_IT_IS[use]), "vector") == Uses()
+
+
+@pytest.mark.parametrize("use", IN_PIECES)
+def test_the_pieces_are_those_that_the_forward_pass_takes(use: str) -> None:
+    takes, pieces = IN_PIECES[use]
+    assert use_of(Takes(takes), "vector") == Uses(pieces=pieces)
+
+
+@pytest.mark.parametrize("use", UNCLEAR)
+def test_a_vector_whose_numbers_change_places_is_not_looked_at(use: str) -> None:
+    model = Takes(UNCLEAR[use])
+    assert use_of(model, "vector") == Uses(unclear="its numbers change places before they are used")
+    generator = torch.Generator().manual_seed(0)
+    own = Own(inputs=torch.rand(20, 3, 16, 16, generator=generator), targets=torch.arange(20) % 10)
+    seen = pulls_of(model, own)
+    assert set(seen.unseen) == {"vector"}
+    assert seen.seen == 0
+
+
+def test_a_shuffled_vector_is_not_judged(dealt: kinds.Pictures) -> None:
+    case = hidden.HIDDEN["a shuffled vector"](dealt.known, 0)
+    seen = pulls_of(case.model, own_of(dealt, 32))
+    assert set(seen.unseen) == {"wide.flat"}
+    assert seen.seen < 0.05
+
+
+def test_rows_of_a_piece_are_those_of_the_vector() -> None:
+    vector, piece = torch.arange(20.0), Piece(start=3, shape=(3, 4), axes=(1,))
+    assert as_rows(vector, piece).tolist() == [[3 + k, 7 + k, 11 + k] for k in range(4)]
+    left = without_rows(vector, piece, [1])
+    assert (left != vector).nonzero()[:, 0].tolist() == [4, 8, 12]
+    assert vector[4] == 4

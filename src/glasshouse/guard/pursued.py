@@ -24,7 +24,7 @@ from glasshouse.guard.pursuit.groups import Group, ago, groups_of, is_past
 from glasshouse.guard.pursuit.judge import dominance, rounding
 from glasshouse.guard.pursuit.limits import FEWEST, JUDGED, REMEMBERED, SEARCHED, VISIBLE
 from glasshouse.guard.pursuit.pulls import Pulls, Side, pulls_of
-from glasshouse.guard.pursuit.rows import Axes, as_rows
+from glasshouse.guard.pursuit.rows import Rows, as_rows
 from glasshouse.guard.pursuit.search import ReadOuts, search
 
 __all__ = ["Memory", "Pursued", "pursue"]
@@ -165,7 +165,7 @@ class Pursued:
         sides = list(self.pulls.sides)
         for rounds, before in enumerate(self.before, 1):
             sides += [replace(side, name=f"{side.name}{ago(rounds)}") for side in before.sides]
-        leaks: dict[tuple[int, str, Axes], Leak] = {}
+        leaks: dict[tuple[int, str, Rows], Leak] = {}
         sides = [side for side in sides if side.axes == (1,) or side.name not in self.tables]
         sides += self._behind(sent)
         for group in groups_of(side for side in sides if side.name in sent):

@@ -30,6 +30,7 @@ from glasshouse.guard.layers.combinations import (
     single,
 )
 from glasshouse.guard.layers.contributions import OWN, Contributions, Goals, Sizes, What, largest
+from glasshouse.guard.pursuit.rows import FIRST, Rows
 
 CLEAR: Final = 0.5
 """Share of an example's contrast that may be missing; 18 dB of PSNR for an image of ordinary contrast."""
@@ -69,7 +70,7 @@ class Leak:
         rows: all rows of the weight that expose it, alone, in sums or in pairs; of each fixed combination
             the one without which nothing is left of it.
         tensor: name of the tensor; empty: the layer's weight.
-        axes: of the tensor that count its rows.
+        axes: of the tensor, or of a piece of it, that count its rows.
     """
 
     example: int
@@ -79,7 +80,7 @@ class Leak:
     missing: float
     rows: tuple[int, ...]
     tensor: str = ""
-    axes: tuple[int, ...] = (0,)
+    axes: Rows = FIRST
 
 
 @final

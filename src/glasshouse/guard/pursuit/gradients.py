@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _NormBase
 
 from glasshouse.guard.pursuit.examples import Own, goals
-from glasshouse.guard.pursuit.rows import Axes, as_rows
+from glasshouse.guard.pursuit.rows import Rows, as_rows
 
 TOGETHER: Final = 64
 """Examples in one pass: statistics of batch normalisation are those of a batch."""
@@ -82,7 +82,7 @@ def with_batch_statistics(model: nn.Module, own: Own) -> nn.Module:
     return work.eval()
 
 
-def project(gradients: Tensor, ways: Sequence[Axes]) -> tuple[Tensor, ...]:
+def project(gradients: Tensor, ways: Sequence[Rows]) -> tuple[Tensor, ...]:
     """Lengths (b,), and for each way to count rows pulls (b, R), sizes (b, R), directions (b, n)."""
     parts: list[Tensor] = [torch.linalg.vector_norm(gradients.flatten(1), dim=1)]
     for axes in ways:

@@ -33,7 +33,8 @@ from glasshouse.guard.pursuit.gradients import (
     project,
     with_batch_statistics,
 )
-from glasshouse.guard.pursuit.rows import FIRST, Axes, divisions
+from glasshouse.guard.pursuit.rows import FIRST, Piece, Rows, divisions
+from glasshouse.guard.pursuit.views import uses_of
 
 _NUMBERS: Final = 2**24  # of per-example gradients in memory at a time
 _SKETCH: Final = 8  # numbers by which directions are compared
@@ -54,7 +55,7 @@ class Side:
         directions: unit vectors along which the examples pull, (N, n): what each reads, up to sign; None:
             rows read inputs of their own (groups of a convolution).
         numbers: of the rows in the tensor, (R,): rows that nobody reaches may be left out.
-        axes: of the tensor that count rows; none: it is a single row.
+        axes: of the tensor, or of a piece of it, that count rows; none: it is a single row.
         reach: length of what each example's row reads, (N,); None: it is read at several positions.
         ratio: what the pulls were multiplied by, (N, 1), as the group reads the same in other coordinates.
         mixed: names of the tensors whose rows a fixed mixture turns into these, which no tensor has.
@@ -65,7 +66,7 @@ class Side:
     sizes: Tensor
     directions: Tensor | None
     numbers: Tensor
-    axes: Axes = FIRST
+    axes: Rows = FIRST
     reach: Tensor | None = None
     ratio: Tensor | None = None
     mixed: tuple[str, ...] = ()
@@ -247,20 +248,28 @@ def _differentiate(
     """Add what examples add to the tensors ``names``; returns why some could not be looked at."""
     model = with_batch_statistics(goal.model, own)
     work = Goal(model, goal.balanced)
+    few = own[:2]
+    uses = uses_of(lambda: goals(model, few, balanced=goal.balanced), model, names, (few.inputs, few.targets))
+    unclear = {name: one.unclear for name, one in uses.items() if one.unclear}
+    names = [name for name in names if name not in unclear]
     parts: dict[str, list[tuple[Tensor, ...]]] = {name: [] for name in names}
     trained = {name: p for name, p in model.named_parameters() if name in parts}
     numbers = sum(p.numel() for p in trained.values())
     counts = Counter(p.numel() for p in trained.values())
-    ways = {
-        name: divisions(p.shape, whole=counts[p.numel()] > 1 and p.numel() <= _WHOLE)
+    ways: dict[str, list[Rows]] = {
+        name: [*divisions(p.shape, whole=counts[p.numel()] > 1 and p.numel() <= _WHOLE)]
         for name, p in trained.items()
     }
+    for name in ways.keys() & uses.keys():
+        for start, shape in uses[name].pieces:
+            of_piece = divisions(shape, whole=False)
+            ways[name] += [Piece(start=start, shape=shape, axes=axes) for axes in of_piece]
     try:
         for some in own.parts(max(1, min(TOGETHER, _NUMBERS // max(1, numbers)))):
             for name, gradients in each_gradient(work, some, names).items():
                 parts[name].append(project(gradients, ways[name]))
     except ODD as error:
-        return dict.fromkeys(names, f"{type(error).__name__}: {error}".splitlines()[0])
+        return unclear | dict.fromkeys(names, f"{type(error).__name__}: {error}".splitlines()[0])
     for name, chunks in parts.items():
         lengths[name] = torch.cat([chunk[0] for chunk in chunks])
         for number, axes in enumerate(ways[name]):
@@ -277,7 +286,7 @@ def _differentiate(
                     axes=axes,
                 )
             )
-    return {}
+    return unclear
 
 
 def _check_finite(lengths: Mapping[str, Tensor]) -> None:

@@ -1,33 +1,64 @@
 """Which axes of a tensor count rows: a server may take any of them.
 
 A tensor with no axis of rows is a single row: a scale, a bias, or a layer of one unit. Rows that are tensors
-of their own are combined like those of one matrix.
+of their own are combined like those of one matrix. A flat tensor may hold several: each is a piece of it.
 """
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import combinations
-from typing import Final
+from typing import Final, final
 
 import torch
 from torch import Tensor
 
 Axes = tuple[int, ...]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """Rows of a piece of a tensor, as the forward pass takes it.
+
+    Attributes:
+        start: its first number.
+        shape: of the piece.
+        axes: of the piece that count rows.
+    """
+
+    start: int
+    shape: tuple[int, ...]
+    axes: Axes
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """The piece, in the tensor's memory where that is contiguous."""
+        return tensor.reshape(-1)[self.start : self.start + math.prod(self.shape)].reshape(self.shape)
+
+
+Rows = Axes | Piece
+"""Where the rows of a tensor are."""
 FIRST: Final[Axes] = (0,)
 """Rows of a linear layer or a convolution."""
 _LEAST: Final = 16  # numbers of a row below which further divisions are left out
 _MOST: Final = 2048  # rows of a further division
 
 
-def as_rows(tensor: Tensor, axes: Axes) -> Tensor:
+def as_rows(tensor: Tensor, axes: Rows) -> Tensor:
     """The rows of a tensor, (rows, n)."""
+    if isinstance(axes, Piece):
+        return as_rows(axes.of(tensor), axes.axes)
     rest = [axis for axis in range(tensor.ndim) if axis not in axes]
     count = math.prod(tensor.shape[axis] for axis in axes)
     return tensor.permute(*axes, *rest).reshape(count, -1)
 
 
-def without_rows(tensor: Tensor, axes: Axes, rows: Sequence[int]) -> Tensor:
+def without_rows(tensor: Tensor, axes: Rows, rows: Sequence[int]) -> Tensor:
     """A copy in which some rows are zero."""
+    if isinstance(axes, Piece):
+        left = tensor.clone(memory_format=torch.contiguous_format)
+        axes.of(left).copy_(without_rows(axes.of(tensor), axes.axes, rows))
+        return left
     count = math.prod(tensor.shape[axis] for axis in axes)
     dropped = torch.zeros(count, dtype=torch.bool, device=tensor.device)
     dropped[list(rows)] = True
