@@ -9,6 +9,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from glasshouse.guard.layers.views import Uses, uses_of
 from glasshouse.guard.mitigate import mitigate
 from glasshouse.guard.preflight import Memory, preflight
 from glasshouse.guard.pursuit.alone import depends_on_others
@@ -19,7 +20,6 @@ from glasshouse.guard.pursuit.groups import groups_of
 from glasshouse.guard.pursuit.inspect import HonestRanges, inspect_in_modes, modes_of
 from glasshouse.guard.pursuit.pulls import pulls_of
 from glasshouse.guard.pursuit.rows import Piece, as_rows, divisions, without_rows
-from glasshouse.guard.pursuit.views import Uses, uses_of
 
 
 @pytest.fixture(scope="module")

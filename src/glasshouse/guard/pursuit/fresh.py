@@ -18,6 +18,7 @@ from glasshouse.guard.pursuit.examples import Own, train_loss
 BATCH: Final = 64
 """Examples of a step."""
 _BOUND: Final = 10.0  # of the buffers that are kept: statistics and constants of normalisation are below it
+_FLAT: Final = 2**13  # numbers that no bias, scale or positional vector has
 
 
 @final
@@ -46,7 +47,8 @@ def initialise_again(model: nn.Module, *, seed: int) -> tuple[nn.Module, tuple[s
 
     Modules with ``reset_parameters`` (torch's own) do it themselves, buffers included. Other parameters get
     zeros (vectors), ones (vectors that are called a weight or a scale), or normal numbers of variance
-    1 / fan-in; other sent buffers are bounded.
+    1 / fan-in; other sent buffers are bounded. Vectors of more numbers than biases have hold
+    matrices, and get what a square one of as many numbers would.
     """
     fresh = copy.deepcopy(model)
     helped = []
@@ -111,6 +113,8 @@ def _undo_parametrizations(model: nn.Module) -> None:
 
 
 def _ordinary(name: str, p: Tensor) -> Tensor:
+    if p.ndim < 2 and p.numel() > _FLAT:
+        return torch.randn_like(p) / p.numel() ** 0.25
     if p.ndim < 2:
         scales = any(word in name for word in ("weight", "scale", "gamma", "std", "var"))
         return torch.full_like(p, float(scales))

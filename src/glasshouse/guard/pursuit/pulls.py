@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from glasshouse.errors import BadValue
 from glasshouse.guard.layers.trace import LayerTrace, trace
+from glasshouse.guard.layers.views import uses_of
 from glasshouse.guard.pursuit.examples import Own, goals
 from glasshouse.guard.pursuit.gates import gates_of
 from glasshouse.guard.pursuit.gradients import (
@@ -34,7 +35,6 @@ from glasshouse.guard.pursuit.gradients import (
     with_batch_statistics,
 )
 from glasshouse.guard.pursuit.rows import FIRST, Piece, Rows, divisions
-from glasshouse.guard.pursuit.views import uses_of
 
 _NUMBERS: Final = 2**24  # of per-example gradients in memory at a time
 _SKETCH: Final = 8  # numbers by which directions are compared
