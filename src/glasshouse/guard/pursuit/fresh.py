@@ -114,7 +114,7 @@ def _undo_parametrizations(model: nn.Module) -> None:
 
 def _ordinary(name: str, p: Tensor) -> Tensor:
     if p.ndim < 2 and p.numel() > _FLAT:
-        return torch.randn_like(p) / p.numel() ** 0.25
+        return torch.randn_like(p) / math.sqrt(math.sqrt(p.numel()))
     if p.ndim < 2:
         scales = any(word in name for word in ("weight", "scale", "gamma", "std", "var"))
         return torch.full_like(p, float(scales))
