@@ -123,6 +123,7 @@ def judge_case(
         "verdict": judged.verdict,
         "findings": judged.findings,
         "excess": judged.values.get("excess"),
+        "crowds": judged.values.get("crowds"),
         "rounds_excess": judged.values.get("rounds_excess"),
         "read": len(both),
         "named_of_read": len(named & set(both)),
@@ -210,7 +211,7 @@ def zoo(options: argparse.Namespace, known: set[str]) -> Iterator[dict[str, Any]
 def _verdict(model: nn.Module, own: Own, honest: HonestRanges) -> dict[str, Any]:
     started = time.process_time()
     judged = inspect_in_modes(model, own, honest=honest)
-    measures = ("rows", "rows_visible", "excess", "excess_visible")
+    measures = ("rows", "rows_visible", "excess", "excess_visible", "crowds", "crowds_visible")
     return {
         "verdict": judged.verdict,
         "findings": judged.findings,

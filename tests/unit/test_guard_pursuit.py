@@ -427,7 +427,7 @@ def test_read_outs_of_many_rows_are_found(make, least: float) -> None:
     case, own = make(dealt.known), Own(inputs=dealt.own[0][:192], targets=dealt.own[1][:192])
     twin, _ = initialise_again(case.model, seed=50)
     found, usual = (
-        max(one.given.excess_visible for one in look(groups_of(pulls_of(model, own).sides), own))
+        max(one.given.crowds_visible for one in look(groups_of(pulls_of(model, own).sides), own))
         for model in (case.model, twin)
     )
     assert found > usual + least

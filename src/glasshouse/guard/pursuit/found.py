@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, final
+from functools import partial
+from typing import Any, Final, NamedTuple, final
 
 import torch
 from torch import Tensor
@@ -28,6 +29,8 @@ class Given:
         rows_visible: the same at 18 dB.
         excess: what combinations of few rows add at 30 dB.
         excess_visible: the same at 18 dB.
+        crowds: what combinations of many rows add at 30 dB; honest ones add more by them than by few rows.
+        crowds_visible: the same at 18 dB.
         focus: mean over the group's rows of the largest dominance of one example: how rarely rows fire.
     """
 
@@ -35,10 +38,12 @@ class Given:
     rows_visible: float
     excess: float
     excess_visible: float
+    crowds: float
+    crowds_visible: float
     focus: float
 
 
-MEASURES: Final = ("rows", "rows_visible", "excess", "excess_visible")
+MEASURES: Final = ("rows", "rows_visible", "excess", "excess_visible", "crowds", "crowds_visible")
 """Measures of which each has a limit; ``focus`` decides which limits hold."""
 PARTS: Final = (*MEASURES, "focus")
 
@@ -90,47 +95,71 @@ def look(
         searches: what looks for read-outs.
     """
     pairs, batch = turns(own)
+    swapped = [(second, first) for first, second in pairs]
     every = []
     for group in groups:
         single = ReadOuts.single(group.pulls.shape[1])
         sized = judge(group.sizes, single, batch=min(BATCH, len(own)))
-        best, added = (0.0, 0), [(0.0, 0.0)]
+        few, many = [_NOTHING], [_NOTHING]
         for find in searches:
-            clear, visible = 0.0, 0.0
-            for first, second in pairs:
-                here, there = (second, first) if find is search_crowds else (first, second)
-                more = find(group.pulls[here])
-                if not len(more.rows):
-                    continue
-                both = single + more
-                joint = judge(group.pulls[there], both, batch=min(batch, len(group.pulls[there])))
-                clear += (joint.clear - joint.clear_alone) / len(pairs)
-                visible += (joint.visible - joint.visible_alone) / len(pairs)
-                best = max(best, (joint.hits, int((both.weights[joint.best] != 0).sum())))
-            added.append((clear, visible))
+            crowded = find is search_crowds
+            part = partial(_of_half, find, group.pulls)
+            added = _judged(group.pulls, single, swapped if crowded else pairs, batch, part)
+            (many if crowded else few).append(added)
         if search_crowds in searches and (passed := _passed_later(groups, group)) is not None:
-            clear, visible = 0.0, 0.0
             pulls = torch.cat([group.pulls, passed], 1)
-            for first, second in pairs:
-                more = search_completed(group.pulls[second], passed[second])
-                if not len(more.rows):
-                    continue
-                both = single + more
-                joint = judge(pulls[first], both, batch=min(batch, len(pulls[first])))
-                clear += (joint.clear - joint.clear_alone) / len(pairs)
-                visible += (joint.visible - joint.visible_alone) / len(pairs)
-                best = max(best, (joint.hits, int((both.weights[joint.best] != 0).sum())))
-            added.append((clear, visible))
-        clear, visible = (max(parts) for parts in zip(*added, strict=True))
+            part = partial(_of_half, search_completed, group.pulls, passed)
+            many.append(_judged(pulls, single, swapped, batch, part))
         given = Given(
             rows=sized.clear,
             rows_visible=sized.visible,
-            excess=clear,
-            excess_visible=visible,
+            excess=max(one.clear for one in few),
+            excess_visible=max(one.visible for one in few),
+            crowds=max(one.clear for one in many),
+            crowds_visible=max(one.visible for one in many),
             focus=sized.focus,
         )
-        every.append(Found(names=group.names, given=given, hits=best[0], rows=best[1]))
+        best = max([*few, *many], key=lambda one: (one.hits, one.rows))
+        every.append(Found(names=group.names, given=given, hits=best.hits, rows=best.rows))
     return every
+
+
+class _Added(NamedTuple):
+    """What some read-outs add to single rows, and the one that isolates an example in most batches."""
+
+    clear: float
+    visible: float
+    hits: float
+    rows: int
+
+
+_NOTHING: Final = _Added(clear=0.0, visible=0.0, hits=0.0, rows=0)
+
+
+def _of_half(find: Callable[..., ReadOuts], *pulls_and_half: Any) -> ReadOuts:
+    *every, half = pulls_and_half
+    return find(*(pulls[half] for pulls in every))
+
+
+def _judged(
+    pulls: Tensor,
+    single: ReadOuts,
+    pairs: Sequence[tuple[slice, slice]],
+    batch: int,
+    find: Callable[[slice], ReadOuts],
+) -> _Added:
+    """What the read-outs that ``find`` finds on one part of the examples add on the other, over all pairs."""
+    clear, visible, best = 0.0, 0.0, (0.0, 0)
+    for here, there in pairs:
+        more = find(here)
+        if not len(more.rows):
+            continue
+        both = single + more
+        joint = judge(pulls[there], both, batch=min(batch, len(pulls[there])))
+        clear += (joint.clear - joint.clear_alone) / len(pairs)
+        visible += (joint.visible - joint.visible_alone) / len(pairs)
+        best = max(best, (joint.hits, int((both.weights[joint.best] != 0).sum())))
+    return _Added(clear, visible, *best)
 
 
 def _passed_later(groups: Sequence[Group], group: Group) -> Tensor | None:

@@ -98,7 +98,7 @@ class Ranges:
         )
 
 
-_NOTHING: Final = Given(rows=0.0, rows_visible=0.0, excess=0.0, excess_visible=0.0, focus=0.0)
+_NOTHING: Final = Given(**dict.fromkeys(PARTS, 0.0))
 
 
 def learn(model: nn.Module, own: Own, *, steps: Sequence[int] = STEPS) -> Ranges:
@@ -249,8 +249,8 @@ def _range_of(
     most = {m: max(getattr(one, m) for one in every) for m in PARTS}
     margins = {
         **dict.fromkeys(("rows", "rows_visible"), MARGIN * whole),
-        "excess": MARGIN * many,
-        "excess_visible": MARGIN_VISIBLE * many,
+        **dict.fromkeys(("excess", "crowds"), MARGIN * many),
+        **dict.fromkeys(("excess_visible", "crowds_visible"), MARGIN_VISIBLE * many),
         "focus": MARGIN,
     }
     focused = {m: most[m] + margins[m] for m in PARTS}
