@@ -48,7 +48,7 @@ class Attribute(Hits):
         explanation="Share of the private rows whose value in one sensitive column was claimed right: higher "
         "is worse. Guessing has all other columns of the row, and a model of public rows.",
         severity="images",
-        order=60,
+        order=63,
         chance="what a model of public rows predicts from the other columns: see the null baseline",
     )
     null_name: ClassVar[str] = "a model of public rows that has the other columns"
