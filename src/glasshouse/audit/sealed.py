@@ -172,7 +172,8 @@ def _run(
                     answer, tensors = serve(pickle.loads(question))  # noqa: S301 - sent by our own process
                 except Exception as error:
                     # Its words are all that is left of it: the other side cannot tell it from a kill.
-                    _send(pipe, [{_RAISED: f"{type(error).__name__}: {error}"[:_WORDS]}, *notes.drain()], {})
+                    words = " ".join(f"{type(error).__name__}: {error}".split())[:_WORDS]
+                    _send(pipe, [{_RAISED: words}, *notes.drain()], {})
                     raise
                 _send(pipe, [answer, *notes.drain()], tensors)
         status = 0

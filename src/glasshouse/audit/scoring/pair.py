@@ -224,10 +224,12 @@ def _beside(claim: Claim, metric: Metric, ground: GroundTruth, other: Target, *,
     return _sides(claim, metric, other, ground, count=max(1, most * len(other.batch) // size))
 
 
-def cross_claims(claims: Iterable[Claim], metric: Metric, ground: GroundTruth) -> list[list[Sides]]:
+def cross_claims(
+    claims: Iterable[Claim], metric: Metric, ground: GroundTruth, *, most: int
+) -> list[list[Sides]]:
     """Every claim about examples beside the truth of every victim of these claims, in one order.
 
-    Empty: the metric scores no such claim, or one lacks the part that it reads.
+    Empty: the metric scores no such claim or more than ``most``, or one lacks the part that it reads.
     """
     if metric.of_recovered:
         return []
@@ -237,6 +239,8 @@ def cross_claims(claims: Iterable[Claim], metric: Metric, ground: GroundTruth) -
         if can_score(type(claim), metric) and claim.paired == "examples"
         for number in claim.about.rounds
     ]
+    if len(own) > most:
+        return []
     rows = [
         [_beside(claim, metric, ground, other, size=len(target.batch)) for _, other in own]
         for claim, target in own

@@ -122,9 +122,9 @@ def crossings(metric: Metric, runs: Sequence[Run]) -> Iterator[Crossing | None]:
     hardly ever are taken for another.
     """
     for run in runs:
-        fits = metric.against != "inputs" and len(run.claims) <= MOST_CROSSED
-        sides = cross_claims(run.claims, metric, run.ground) if fits else []
-        if not 1 < len(sides) <= MOST_CROSSED:
+        fits = metric.against != "inputs"
+        sides = cross_claims(run.claims, metric, run.ground, most=MOST_CROSSED) if fits else []
+        if len(sides) < 2:
             yield None
             continue
         scored = [measure(metric, row, run.ground.context) for row in sides]
@@ -132,9 +132,10 @@ def crossings(metric: Metric, runs: Sequence[Run]) -> Iterator[Crossing | None]:
         if any(len(row) < len(sides) for row in numbers):
             yield None
             continue
-        truths = [side.truth.numpy().tobytes() for side in sides[0]]
+        groups: dict[bytes, int] = {}
+        truths = (side.truth.numpy().tobytes() for side in sides[0])
+        alike = np.array([groups.setdefault(truth, len(groups)) for truth in truths], dtype=np.int64)
         sign = 1.0 if metric.higher_leaks else -1.0
-        alike = np.unique(truths, return_inverse=True)[1].astype(np.int64)
         yield Crossing(matches=sign * np.array(numbers, dtype=np.float64), alike=alike)
 
 
