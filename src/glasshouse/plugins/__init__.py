@@ -23,6 +23,7 @@ from glasshouse.attacks.parts.readout.summed import sum_of_round
 from glasshouse.attacks.parts.replica import replica
 from glasshouse.attacks.sequences import OccurredTokens, Sequences
 from glasshouse.data.base import DataSource, assemble
+from glasshouse.data.survey import Survey, counted_by
 from glasshouse.errors import BadFile, BadValue, Inapplicable
 from glasshouse.examples import Batch
 from glasshouse.executors.base import Answer, Piece, Workers, run_piece
@@ -85,6 +86,7 @@ __all__ = [
     "Sequences",
     "Share",
     "SplitModel",
+    "Survey",
     "Task",
     "Update",
     "View",
@@ -96,6 +98,7 @@ __all__ = [
     "check_shape",
     "check_width",
     "claim_images",
+    "counted_by",
     "first_linear",
     "flat_size",
     "guesses",

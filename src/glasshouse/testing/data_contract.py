@@ -10,6 +10,7 @@ import torch
 from glasshouse import registry
 from glasshouse.data.base import DataSource
 from glasshouse.data.sources import load
+from glasshouse.data.survey import survey, survey_of
 from glasshouse.errors import GlasshouseError
 from glasshouse.modalities.sentence import vocabulary_of
 from glasshouse.testing.fixtures import to_provide
@@ -54,6 +55,15 @@ class DataContract(_SourceContract):
     def test_reading_twice_gives_the_same_data(self, source: DataSource, name: str, where: str) -> None:
         """Reading a source twice gives the same checksum."""
         assert load(f"{name}:{where}" if where else name).checksum == source.checksum
+
+    def test_what_is_counted_is_what_is_read(self, source: DataSource, name: str, where: str) -> None:
+        """A source that counts itself (``counted_by``) tells the images, classes and shape that it reads."""
+        if (counted := survey(f"{name}:{where}" if where else name)) is None:
+            return
+        read = survey_of(source)
+        assert (counted.shape, counted.classes) == (read.shape, read.classes)
+        found = {split: {k: n for k, n in numbers.items() if n} for split, numbers in counted.counts.items()}
+        assert found == read.counts
 
     def test_images_can_be_resized(self, source: DataSource, name: str, where: str) -> None:
         """``resize`` gives square images of that side; labels and split sizes are unchanged."""

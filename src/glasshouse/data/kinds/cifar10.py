@@ -18,15 +18,27 @@ from glasshouse.data.base import DataSource, assemble
 from glasshouse.data.kinds.by_name import read
 from glasshouse.data.kinds.pictures import BROKEN
 from glasshouse.data.paths import bad_data, require_existing, require_inside
+from glasshouse.data.survey import Survey, counted_by, known_survey
 from glasshouse.outside import limits
 from glasshouse.outside.files import check_size, reason
 from glasshouse.registry import Card
 
 NAMES: Final = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _PIXELS: Final = 3 * 32 * 32
+_IMAGES: Final = 10_000
+"""In each of the official batches."""
 _bad: Final = partial(bad_data, fix="unpack cifar-10-python.tar.gz and name the folder cifar-10-batches-py")
 
 
+def _count(where: str) -> Survey | None:
+    """None of a copy that is not whole: its labels would have to be read from the batches."""
+    root = require_existing(where, name=f"cifar10:{where}", folder=True)
+    batches = [*root.glob("data_batch_[1-5]"), *root.glob("test_batch")]
+    whole = len(batches) == 6 and all(path.stat().st_size > _IMAGES * _PIXELS for path in batches)
+    return known_survey("cifar10") if whole else None
+
+
+@counted_by(_count)
 @Card(
     summary="CIFAR-10 by name: in GLASSHOUSE_DATA, else fetched; or cifar10:PATH, cifar-10-batches-py",
     source="Krizhevsky 2009, Learning multiple layers of features from tiny images",

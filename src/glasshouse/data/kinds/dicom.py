@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from glasshouse.data.base import DataSource
-from glasshouse.data.kinds.folder import read_tree
+from glasshouse.data.kinds.folder import count_tree, read_tree
+from glasshouse.data.survey import Survey, counted_by
 from glasshouse.errors import BadFile, not_installed
 from glasshouse.outside import limits
 from glasshouse.outside.files import read_limited
@@ -57,6 +58,11 @@ _GREY: Final = frozenset({"MONOCHROME1", "MONOCHROME2"})
 _COLOUR: Final = frozenset({"RGB", "YBR_FULL", "YBR_FULL_422"})
 
 
+def _count(where: str) -> Survey:
+    return count_tree("dicom", where, suffixes=SUFFIXES, shape=shape_of)
+
+
+@counted_by(_count)
 @Card(
     summary="dicom:PATH, one folder of .dcm pictures per class, maybe below train/, val/, test/",
     source="DICOM PS3.3, https://www.dicomstandard.org",

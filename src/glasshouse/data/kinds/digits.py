@@ -7,9 +7,15 @@ import numpy as np
 from glasshouse.data.base import DataSource, assemble_built_in
 from glasshouse.data.kinds.shipped import shipped_file
 from glasshouse.data.paths import refuse_path
+from glasshouse.data.survey import Survey, counted_by, survey_of
 from glasshouse.registry import Card
 
 
+def _count(where: str) -> Survey:
+    return survey_of(digits(where))  # they are few, and read once
+
+
+@counted_by(_count)
 @Card(
     summary="1,797 handwritten digits, 8x8, 10 classes; no download; train 1,347, test 450",
     source="Alpaydin & Kaynak 1998, UCI repository; shipped with scikit-learn",

@@ -1,6 +1,6 @@
 """Images in folders: one folder per class."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from PIL import Image
 from glasshouse.data.base import DataSource, assemble, check_count
 from glasshouse.data.kinds.pictures import BROKEN, SUFFIXES, decode, stack_cached
 from glasshouse.data.paths import class_folders, files_of, require_existing, require_inside, split_folders
+from glasshouse.data.survey import Survey, counted_by, shape_of
 from glasshouse.errors import BadFile
 from glasshouse.outside import limits
 from glasshouse.outside.files import reason
@@ -21,6 +22,11 @@ Reader = Callable[[Path, str], NDArray[Any]]
 """(file, name of the source) → one image, (H, W) or (H, W, 3)."""
 
 
+def _count(where: str) -> Survey:
+    return count_tree("folder", where, suffixes=SUFFIXES, shape=_shape)
+
+
+@counted_by(_count)
 @Card(summary="folder:PATH, one folder of pictures per class, below train/, val/, test/ where there are")
 def folder(where: str, *, resize: int | None = None) -> DataSource:
     """Read the images below ``where``; classes are numbered in the order of their names.
@@ -82,6 +88,27 @@ def read_tree(
         public=False,
         resize=resize,
     )
+
+
+def count_tree(
+    kind: str, where: str, *, suffixes: frozenset[str], shape: Callable[[Path], tuple[int, int, int]]
+) -> Survey:
+    """What :func:`read_tree` would read; ``shape`` tells (C, H, W) of the first file, by its header."""
+    root = require_existing(where, name=f"{kind}:{where}", folder=True)
+    folders = {split: class_folders(place) for split, place in split_folders(root).items()}
+    classes = sorted({path.name for paths in folders.values() for path in paths})
+    counts: dict[str, Mapping[int, int]] = {}
+    every: list[Path] = []
+    for split, paths in folders.items():
+        pictures = {classes.index(path.name): files_of(path, suffixes) for path in paths}
+        counts[split] = {label: len(files) for label, files in pictures.items()}
+        every += [file for files in pictures.values() for file in files[:1]]
+    return Survey(counts=counts, shape=shape(every[0]), classes=len(classes))
+
+
+def _shape(path: Path) -> tuple[int, int, int]:
+    with Image.open(path) as image:
+        return shape_of(image)
 
 
 def _files(root: Path, suffixes: frozenset[str], *, name: str) -> list[Path]:

@@ -4,6 +4,7 @@ import gzip
 import io
 import struct
 import zlib
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from glasshouse.data.base import DataSource, assemble
 from glasshouse.data.paths import bad_data, require_existing, require_inside
+from glasshouse.data.survey import Survey, count_classes, counted_by
 from glasshouse.outside import limits
 from glasshouse.outside.files import check_unpacked
 from glasshouse.registry import Card
@@ -23,6 +25,23 @@ _PIECE: Final = 2**20
 _bad: Final = partial(bad_data, fix="get the files again; docs/data.md says where")
 
 
+def _count(where: str) -> Survey:
+    """Labels are read, of the images the header."""
+    pairs = find_pairs(require_existing(where, name=f"idx:{where}", folder=True))
+    whole = {split: (images, labels) for split, (images, labels) in pairs.items() if images and labels}
+    if not whole:
+        raise LookupError("no such files")
+    counts = {split: Counter(_bytes(labels)[8:]) for split, (_, labels) in whole.items()}
+    *_, (height, width) = [struct.unpack(">2I", _bytes(images, 16)[8:]) for images, _ in whole.values()]
+    return Survey(counts=counts, shape=(1, height, width), classes=count_classes(counts))
+
+
+def _bytes(path: Path, size: int = -1) -> bytes:
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        return file.read(size)
+
+
+@counted_by(_count)
 @Card(
     summary="idx:PATH, a folder with MNIST's files: train-*, t10k-*, as they come or unpacked",
     source="LeCun et al. 1998, the MNIST database",

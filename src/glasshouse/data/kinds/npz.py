@@ -1,10 +1,15 @@
 """Images in one ``.npz`` file, in the layout of MedMNIST."""
 
+import zipfile
+from collections import Counter
 from functools import partial
 from typing import Final
 
+import numpy as np
+
 from glasshouse.data.base import DataSource, assemble, with_groups
 from glasshouse.data.paths import SPLITS, bad_data, require_existing
+from glasshouse.data.survey import Survey, count_classes, counted_by
 from glasshouse.outside.arrays import read_arrays
 from glasshouse.registry import Card
 
@@ -12,6 +17,30 @@ _FIX: Final = "docs/data.md shows how to write such a file"
 _bad: Final = partial(bad_data, fix=_FIX)
 
 
+def _count(where: str) -> Survey | None:
+    """Labels are read, of the images the header of their array; None where the targets are no classes."""
+    path = require_existing(where, name=f"npz:{where}")
+    if not zipfile.is_zipfile(path):
+        raise zipfile.BadZipFile(str(path))
+    with np.load(path, allow_pickle=False) as archive:
+        class_names = len(archive["class_names"]) if "class_names" in archive.files else 0
+        labels = {split: archive[f"{split}_labels"] for split in SPLITS if f"{split}_labels" in archive.files}
+    if any(one.dtype.kind not in "iu" or one.size != len(one) for one in labels.values()):
+        return None
+    counts = {split: Counter(one.reshape(-1).tolist()) for split, one in labels.items()}
+    with zipfile.ZipFile(path) as archive, archive.open("train_images.npy") as file:
+        old = np.lib.format.read_magic(file) == (1, 0)
+        read = np.lib.format.read_array_header_1_0 if old else np.lib.format.read_array_header_2_0
+        shape = read(file)[0]
+    if not counts or len(shape) not in (3, 4):
+        return None
+    depth = shape[3] if len(shape) == 4 else 1
+    return Survey(
+        counts=counts, shape=(depth, shape[1], shape[2]), classes=class_names or count_classes(counts)
+    )
+
+
+@counted_by(_count)
 @Card(
     summary="npz:PATH, a numpy archive: train_images, train_labels, optional val_*, test_*, *_groups, "
     "class_names",

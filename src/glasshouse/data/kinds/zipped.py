@@ -14,6 +14,7 @@ from PIL import Image
 from glasshouse.data.base import DataSource, assemble, check_count
 from glasshouse.data.kinds.pictures import BROKEN, SUFFIXES, decode, stack_cached
 from glasshouse.data.paths import SPLITS, bad_data, require_existing
+from glasshouse.data.survey import Survey, counted_by, shape_of
 from glasshouse.errors import BadFile
 from glasshouse.outside import limits
 from glasshouse.outside.files import check_unpacked, printable, reason
@@ -28,6 +29,21 @@ Listing = Mapping[str, Mapping[str, Sequence[str]]]
 """Split → class → names of images in the archive, in order."""
 
 
+def _count(where: str) -> Survey:
+    name = f"zip:{where}"
+    path = require_existing(where, name=name)
+    result = listing(path, name=name)
+    classes = classes_of(result)
+    counts = {
+        split: {classes.index(label): len(pictures) for label, pictures in parts.items()}
+        for split, parts in result.items()
+    }
+    first = next(pictures[0] for parts in result.values() for pictures in parts.values())
+    with opened(path, first) as image:
+        return Survey(counts=counts, shape=shape_of(image), classes=len(classes))
+
+
+@counted_by(_count)
 @Card(summary="zip:PATH, a zip of pictures, one folder per class, below train/, val/, test/ where there are")
 def zipped(where: str, *, resize: int | None = None) -> DataSource:
     """Read the images in the archive ``where``; equivalent to ``folder:`` on the unpacked archive.
