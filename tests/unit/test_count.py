@@ -74,7 +74,7 @@ def test_no_finer_than_an_order_of_magnitude(seconds, words):
 
 
 def test_remaining_time_corrects_itself():
-    run = Remaining(jobs=1, expected={"attacks": 4, "scores": 2})
+    run = Remaining(jobs=1, expected={"attacks": 4, "scores": 2}, clock=lambda: 0.0)
     run.finish("attacks", 10)
     assert run.seconds == pytest.approx(30 + UNSEEN * 40)
     run.finish("attacks", 2)  # faster than the first
@@ -84,6 +84,27 @@ def test_remaining_time_corrects_itself():
     assert run.seconds == pytest.approx(1)
     run.finish("scores", 1)
     assert run.seconds == 0
+
+
+def test_remaining_time_is_that_of_a_clock_on_the_wall():
+    """Half of the machine is busy with something else: two processes advance as one would."""
+    now = [0.0]
+    run = Remaining(jobs=2, expected={"attacks": 4}, clock=lambda: now[0])
+    now[0] = 20
+    run.finish("attacks", 20)
+    assert run.seconds == pytest.approx(60)
+    now[0] = 40  # the others are gone, and both cores are ours
+    for _ in range(2):
+        run.finish("attacks", 30)
+    assert run.seconds == pytest.approx(80 / 3 / 2)
+
+
+def test_attacks_of_which_none_has_finished_are_taken_for_the_mean_of_the_others():
+    run = Remaining(jobs=1, expected={"attacks: dlg": 2, "attacks: spear": 2}, clock=lambda: 0.0)
+    run.finish("attacks: dlg", 100)
+    assert run.seconds == pytest.approx(100 + 200)
+    run.finish("attacks: spear", 1)
+    assert run.seconds == pytest.approx(100 + 1)
 
 
 def test_the_federations_of_planted_leaks_and_their_attacks_are_counted():

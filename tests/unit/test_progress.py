@@ -5,7 +5,7 @@ import pytest
 from rich.console import Console
 
 from glasshouse.cli.parts.progress import bars, lines
-from glasshouse.progress import Counters, listen, stage, track
+from glasshouse.progress import Counters, forecast, listen, stage, track
 
 
 class Heard:
@@ -92,6 +92,18 @@ def test_without_a_terminal_a_line_says_how_far_everything_is():
     assert len(words) < 3 * 0.15 / 0.05 * 3
 
 
+def test_the_time_that_is_left_runs_down():
+    said = io.StringIO()
+    with lines(said, every=0.1):
+        for step in track(range(4), "attacks"):
+            if step == 0:
+                forecast(0.25)
+            time.sleep(0.15)
+    words = said.getvalue().splitlines()
+    assert words[0] == "0 min: attacks 0 of 4; less than 10 s left"
+    assert words[-1].endswith("longer than was foreseen")
+
+
 def test_a_short_run_without_a_terminal_says_nothing(capsys):
     with bars(Console(file=io.StringIO())):
         list(track(range(3), "attacks"))
@@ -105,6 +117,8 @@ def test_a_terminal_shows_bars_that_grow_and_go():
         counters.expect("attacks", 2)
         counters.expect("attacks", 5)
         counters.advance("attacks")
+        forecast(100)
         time.sleep(0.3)
         counters.close()
     assert "1/7" in screen.getvalue()
+    assert "about 2 min left" in screen.getvalue()

@@ -214,7 +214,7 @@ class Stages:
                 table[name] = table.get(name, 0.0) + answer.cpu_seconds
             self.unseen += answer.unseen
             self._bars.advance(piece.label)
-            self._remaining.finish(piece.label, answer.cpu_seconds, steps=_steps_of(piece))
+            self._remaining.finish(_kind_of(piece), answer.cpu_seconds, steps=_steps_of(piece))
             if (seconds := self._remaining.seconds) is not None:
                 forecast(seconds)
             yield piece, answer
@@ -225,11 +225,23 @@ class Stages:
 
 def _expected_steps(plans: Sequence[Plan], federations: int, controls: int) -> dict[str, float]:
     """Steps of every kind in the whole run, before anything has run: attacks are counted in calls."""
-    calls = 0
+    calls = dict[str, float]()
     for scenario in (planned.cell.scenario for planned in plans):
-        calls += sum(calls_of(scenario, attack) for attack in scenario.attacks)
-    steps = {FEDERATIONS: federations, CONTROLS: controls, ATTACKS: calls, SEARCHES: calls}
-    return {**steps, JUDGED: controls, SCORES: len(plans)}
+        for attack in scenario.attacks:
+            kind = _attack_kind(attack.name)
+            calls[kind] = calls.get(kind, 0) + calls_of(scenario, attack)
+    steps = {FEDERATIONS: federations, CONTROLS: controls, SEARCHES: sum(calls.values())}
+    return {**steps, **calls, JUDGED: controls, SCORES: len(plans)}
+
+
+def _attack_kind(name: str) -> str:
+    """Attacks differ a thousandfold in time: each is a kind of work of its own."""
+    return f"{ATTACKS}: {name}"
+
+
+def _kind_of(piece: Piece) -> str:
+    """The kind of work that a piece is, for the time that is left."""
+    return _attack_kind(piece.task[0].attack) if piece.label == ATTACKS else piece.label
 
 
 def _steps_of(piece: Piece) -> float:

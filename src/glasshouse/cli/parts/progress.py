@@ -12,11 +12,13 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     Task,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
 )
+from rich.text import Text
 
 from glasshouse.outside.text import visible
 from glasshouse.progress import listen
@@ -44,16 +46,39 @@ class _Bar:
 class _Bars:
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
-        self.left = ""
+        self._end: float | None = None
 
     def begin(self, label: str, total: int | None) -> _Bar:
-        return _Bar(self._progress, self._progress.add_task(label, total=total, left=""))
+        return _Bar(self._progress, self._progress.add_task(label, total=total))
 
     def forecast(self, seconds: float) -> None:
-        """Write the remaining time behind the first bar, and keep it for lines."""
-        self.left = f"{remaining_words(seconds)} left"
-        for position, task in enumerate(self._progress.tasks):
-            self._progress.update(task.id, left="" if position else self.left)
+        """Keep when the run is going to end, as far as it is known now."""
+        self._end = time.monotonic() + seconds
+
+    def is_first(self, task: Task) -> bool:
+        """Whether a bar stands above all others."""
+        return task.id == self._progress.tasks[0].id
+
+    @property
+    def left(self) -> str:
+        """The remaining time in words; empty as long as nothing is known."""
+        if self._end is None:
+            return ""
+        seconds = self._end - time.monotonic()
+        return f"{remaining_words(seconds)} left" if seconds > 0 else "longer than was foreseen"
+
+
+@final
+class _Left(ProgressColumn):
+    """The remaining time of the run, behind the first bar."""
+
+    def __init__(self, shown: _Bars) -> None:
+        super().__init__()
+        self._shown = shown
+
+    def render(self, task: Task) -> Text:
+        """Nothing for the other bars."""
+        return Text(self._shown.left if self._shown.is_first(task) else "")
 
 
 def remaining_words(seconds: float) -> str:
@@ -85,9 +110,11 @@ def bars(console: Console, *, every: float = EVERY) -> Iterator[None]:
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TextColumn("{task.fields[left]}"),
     )
-    with Progress(*columns, console=console, transient=True) as progress, listen(_Bars(progress)):
+    progress = Progress(*columns, console=console, transient=True)
+    shown = _Bars(progress)
+    progress.columns = (*columns, _Left(shown))
+    with progress, listen(shown):
         yield
 
 
