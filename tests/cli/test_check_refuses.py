@@ -147,6 +147,8 @@ CASES: list[Case] = [
      "policy.max_gain={identification=0.8}"), "policy.max_gain.identification", "a limit below 0.8"),
     ("a limit beyond the metric's range", ("policy.max_gain={psnr=100}",), "policy.max_gain.psnr",
      "no attack can gain more"),
+    ("a limit below what a guess gains", ("policy.max_gain={psnr=-1}",), "policy.max_gain.psnr", "0 or more"),
+    ("a margin that no number of victims meets", ("audit.margin=1e-300",), "audit.margin", "0.001"),
     ("accuracy without utility", ("policy.min_accuracy=0.5",), "policy.min_accuracy", "utility = true"),
     ("too few distractors", ('audit.metrics=["identification"]', "data.heldout=20"), "audit.distractors",
      "at most data.heldout"),

@@ -49,3 +49,20 @@ def test_remarks_stand_in_json_as_well(tmp_path, capsys):
     assert ended.value.code == 0
     (remark,) = json.loads(capsys.readouterr().out)["remarks"]
     assert "claims labels" in remark
+
+
+@pytest.mark.parametrize(
+    ("audit", "words"),
+    [
+        ({"margin": 0.05}, "needs 72 independent victims of whom none comes out, and 20 are attacked"),
+        ({"margin": 0.05, "victims": 20, "seeds": [0, 1, 2, 3]}, ""),
+        ({"margin": 0.2, "victims": 20}, ""),
+        ({}, ""),  # the report says how many the default needs
+    ],
+    ids=["too few", "four seeds", "enough", "default"],
+)
+def test_a_margin_that_the_victims_are_too_few_for_is_remarked_on(audit, words):
+    audit = {"metrics": ["label_accuracy"], **audit}
+    checked = gh.check({**TABLE, "audit": audit})
+    assert len(checked.remarks) == bool(words)
+    assert words in "".join(checked.remarks)

@@ -42,6 +42,23 @@ def test_three_states_of_a_gain_of_at_most_a_tenth(settings, state):
 
 
 @pytest.mark.parametrize(
+    ("limit", "null", "best", "state"),
+    [
+        (0.79, 0.2, 1.0, "holds"),
+        (0.8, 0.2, 1.0, "undecided"),  # the null is at 0.2, so that more cannot be gained
+        (99.0, 12.0, 100.0, "undecided"),
+        (0.06, 0.05, 0.0, "undecided"),  # an error of 0.05 falls by no more than that
+        (99.0, 12.0, None, "holds"),
+    ],
+)
+def test_a_limit_that_nothing_could_break_never_holds(limit, null, best, state):
+    finding = dataclasses.replace(specimen.finding(gain=0.01, half=0.005), baseline_value=null)
+    result, reason = state_of_gain(finding, limit, best=best)
+    assert result == state
+    assert ("no attack could break it" in reason) == (state == "undecided")
+
+
+@pytest.mark.parametrize(
     ("low", "high", "state"),
     [(0.5, 0.6, "holds"), (0.49, 0.6, "undecided"), (0.4, 0.5, "undecided"), (0.3, 0.49, "broken")],
 )

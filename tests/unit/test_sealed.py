@@ -165,4 +165,15 @@ def test_code_of_others_does_not_run_where_nothing_can_be_sealed(tmp_path, monke
 def test_what_is_foreign():
     assert is_foreign(Path())
     assert not is_foreign(Inapplicable("a", needs="b", got="c", fix="d"))
+
+
+@pytest.mark.parametrize("name", ["Inapplicable", "Whatever"])
+def test_a_class_that_says_it_is_ours_is_foreign_unless_it_is_found_there(name):
+    """It would run unsealed where no process can be sealed, and its word would be printed as ours."""
+    kind = type(name, (), {"__module__": "glasshouse.errors", "__qualname__": name})
+    assert is_foreign(kind)
+    assert is_foreign(kind())
+
+
+def test_what_a_sealed_process_needs_is_there():
     assert all(place.exists() for place in needed_places())

@@ -7,7 +7,7 @@ import torch
 
 from glasshouse.attacks.base import About, Claim, Labels, Reconstruction
 from glasshouse.audit.attacking.claims import Outcome, Unit
-from glasshouse.audit.scoring.cell import score_attack
+from glasshouse.audit.scoring.cell import AttackScores, score_attack
 from glasshouse.audit.scoring.nulls import NullBook
 from glasshouse.audit.scoring.read import Run
 from glasshouse.audit.scoring.tasks import CellTask, control_key, power_key
@@ -51,6 +51,8 @@ class Bench:
         guarantee: of the defences.
         margin: of the scenario.
         modality: of the examples; None: pictures.
+        attack: whose claims they are said to be.
+        grants: of the scenario.
     """
 
     private: Batch
@@ -67,15 +69,24 @@ class Bench:
     examples: int = 1
     modality: Modality | None = None
     options: dict = field(default_factory=dict)
+    attack: str = "linear_input"
+    grants: dict = field(default_factory=dict)
 
     def findings(self) -> dict[str, Finding]:
         """The findings by metric."""
+        scores = self.scores()
+        assert scores.refusals == (), scores.refusals
+        return {finding.metric: finding for finding in scores.findings}
+
+    def scores(self) -> AttackScores:
+        """The findings and refusals."""
         size, classes = self.examples, int(self.private.labels.max()) + 1
         n = len(self.private) // size
         scenario = from_dict(
             {
                 "name": "bench",
-                "attacks": [{"name": "linear_input"}],
+                "attacks": [{"name": self.attack}],
+                "grants": self.grants,
                 "audit": {
                     "metrics": list(self.metrics),
                     "margin": self.margin,
@@ -129,9 +140,7 @@ class Bench:
             if self.power is None
             else {power_key(attack, kind): self.power for kind in ("reconstruction", "labels")},
         )
-        scores = score_attack(task, attack, [run])
-        assert scores.refusals == (), scores.refusals
-        return {finding.metric: finding for finding in scores.findings}
+        return score_attack(task, attack, [run])
 
     def finding(self, metric: str = "") -> Finding:
         """The finding by one metric, or by the first."""

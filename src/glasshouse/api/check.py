@@ -11,7 +11,13 @@ from torch import nn
 from glasshouse.api.arrays import Arrays, named_arrays
 from glasshouse.api.scenario import Asked, ask, in_memory, unasked
 from glasshouse.audit.count import STARTING, Speed, Work, count, magnitude, measure_speed
-from glasshouse.audit.preflight.inspect import check_suite, foreseen_refusals, problems, unscored_claims
+from glasshouse.audit.preflight.inspect import (
+    check_suite,
+    foreseen_refusals,
+    problems,
+    silences_out_of_reach,
+    unscored_claims,
+)
 from glasshouse.audit.preflight.network import large_deltas, own_networks
 from glasshouse.scenario.axes import cells
 from glasshouse.scenario.suite import Suite
@@ -105,7 +111,11 @@ def check(
         return Checked(
             suite=suite,
             networks=own_networks(looks.values()),
-            remarks=(*large_deltas(looks.values()), *unscored_claims(looks.values())),
+            remarks=(
+                *large_deltas(looks.values()),
+                *unscored_claims(looks.values()),
+                *silences_out_of_reach(looks.values()),
+            ),
             refusals=tuple(foreseen_refusals(looks.values())),
             work=count(suite, looks),
             speed=measure_speed(),

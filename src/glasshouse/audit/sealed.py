@@ -45,12 +45,17 @@ _WORDS: Final = 500
 def is_foreign(plugin: object) -> bool:
     """Whether a plug-in, or its class, is of another package, so that nobody here has read its code.
 
+    A class says itself where it is from: it is ours only if it is found there.
+
     Examples:
         >>> is_foreign(Path())
         True
     """
     kind = plugin if isinstance(plugin, type) else type(plugin)
-    return kind.__module__.partition(".")[0] != _PACKAGE
+    found: Any = sys.modules.get(kind.__module__)
+    for name in kind.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return kind.__module__.partition(".")[0] != _PACKAGE or found is not kind
 
 
 @final

@@ -255,7 +255,7 @@ class Audit(Table):
             ``seed + 1``, ...; a verdict about a scenario needs at least 4.
         seeds: repeat the federation with each of these, with ``victims`` each; empty: ``blocks`` times.
         contrast: attack (label or name) whose paired difference to every other attack is reported.
-        margin: share of victims that may come out before a setting counts as leaking, in (0, 0.5].
+        margin: share of victims that may come out before a setting counts as leaking, in [0.001, 0.5].
         planted: canaries whose updates are sent undefended, to see whether the attacks find them: the power
             behind a silence; 0: none.
         epsilon: the claimed ε, and how it is tested.
@@ -276,7 +276,7 @@ class Audit(Table):
     blocks: Count = 1
     seeds: tuple[Natural, ...] = ()
     contrast: str = ""
-    margin: Annotated[float, Field(gt=0, le=0.5)] = 0.1
+    margin: Annotated[float, Field(ge=0.001, le=0.5)] = 0.1
     planted: Natural = 8
     epsilon: Epsilon = Epsilon()
     auditor: str = ""

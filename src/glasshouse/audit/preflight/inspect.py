@@ -28,6 +28,7 @@ from glasshouse.audit.scoring.pair import can_score
 from glasshouse.cache import once
 from glasshouse.errors import BadFile, BadScenario, Inapplicable, Problem
 from glasshouse.metrics.base import Metric, ScoreContext, Wording
+from glasshouse.metrics.statistics.share_out import MARGIN, victims_needed
 from glasshouse.scenario.axes import cells
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.suite import Suite
@@ -138,6 +139,28 @@ def unscored_claims(looks: Iterable[Outlook]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def silences_out_of_reach(looks: Iterable[Outlook]) -> tuple[str, ...]:
+    """The scenarios that set a margin for which they attack too few victims, each in a sentence."""
+    found = []
+    for scenario in (outlook.scenario for outlook in looks):
+        margin, victims = scenario.audit.margin, _victims(scenario)
+        if margin != MARGIN and victims is not None and (needed := victims_needed(margin)) > victims:
+            found.append(
+                f"audit.margin = {margin:g} of scenario '{scenario.name}' needs {needed:,} independent "
+                f'victims of whom none comes out, and {victims:,} are attacked: "no leak found" will '
+                "not be said; raise audit.victims or the margin, or add to audit.seeds"
+            )
+    return tuple(dict.fromkeys(found))
+
+
+def _victims(scenario: Scenario) -> int | None:
+    """How many updates are attacked one by one; None: they are not."""
+    if scenario.federation.secure_sum or scenario.data.domains.targets:
+        return None
+    updates = len(scenario.audit.rounds) * scenario.federation.cohort_size
+    return sum(min(draw.victims, updates) for draw in scenario.draws)
+
+
 def _metrics(scenario: Scenario) -> list[Metric]:
     return [registry.create(registry.load("metrics", m.name), m.arguments) for m in scenario.audit.metrics]
 
@@ -148,11 +171,10 @@ def _kind(name: str) -> type[Claim]:
 
 def _single_victim(scenario: Scenario) -> Iterator[Problem]:
     """Report a single victim without a bounded metric, which alone has an interval for it."""
-    audit, federation = scenario.audit, scenario.federation
-    updates = sum(min(draw.victims, len(audit.rounds) * federation.cohort_size) for draw in scenario.draws)
-    if updates > 1 or federation.secure_sum or scenario.data.domains.targets:
+    if _victims(scenario) != 1:
         return
-    wordings = [registry.require_declaration("metrics", m.name, "wording", Wording) for m in audit.metrics]
+    metrics = scenario.audit.metrics
+    wordings = [registry.require_declaration("metrics", m.name, "wording", Wording) for m in metrics]
     ranges = [wording.range for wording in wordings]
     if ranges and not any(math.isfinite(low) and math.isfinite(high) for low, high in ranges):
         yield Problem(
@@ -190,6 +212,13 @@ def _limits(scenario: Scenario, classes: int | None) -> Iterator[Problem]:
         chance = metric.chance(context)
         start = (low if metric.higher_leaks else high) if chance is None else chance
         reach = (high - start) if metric.higher_leaks else (start - low)
+        if limit < 0:
+            yield Problem(
+                path=f"policy.max_gain.{name}",
+                needs="a limit of 0 or more: guessing gains 0",
+                got=f"{limit:g}",
+                hint="raise the limit",
+            )
         if math.isfinite(reach) and limit >= reach:
             guess = "" if chance is None else f", since guessing reaches {chance:.3g}"
             yield Problem(

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import final
+from typing import Final, final
 
 from glasshouse.audit import guarded
 from glasshouse.audit.attacking.needs import declared, federation_of
@@ -19,14 +19,18 @@ from glasshouse.audit.scoring.score import ScoredMetric, score_metric
 from glasshouse.audit.scoring.table import crossings, share_alike, tables
 from glasshouse.audit.scoring.tasks import CellResult, CellTask, control_key, power_key
 from glasshouse.audit.scoring.victims import can_judge_victims, ranked_by, victims_of
-from glasshouse.audit.scoring.words import place_of
+from glasshouse.audit.scoring.words import given_words, place_of
 from glasshouse.audit.simulation.record import GroupRecord, read_record
+from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Metric
 from glasshouse.registry import create, load
 from glasshouse.results.records import TAMPERED, Control, Finding, Refused, Utility, Victim
 from glasshouse.scenario.axes import Cell
 from glasshouse.scenario.table import Plugin
 from glasshouse.wire import Refusal
+
+GIVEN: Final = {"labels": ("labels", "counts")}
+"""What a grant gives away, as the part of a claim that a metric reads."""
 
 
 @final
@@ -139,6 +143,7 @@ def _measure(
 ) -> tuple[Finding, ScoredMetric, str] | None:
     """The finding by one metric, its scores, and a note on victims that could not be judged."""
     name, metric = judged.name, judged.metric
+    _refuse_given(name, metric, given_words(task.cell.scenario, attack))
     scored = score_metric(name, metric, runs)
     if scored is None:
         return None
@@ -164,6 +169,18 @@ def _measure(
         crossings=() if compared else tuple(crossings(metric, runs)),
     )
     return finding_of(task.cell, attack, measured, runs), scored, note
+
+
+def _refuse_given(name: str, metric: Metric, given: Sequence[str]) -> None:
+    """Refuse to score what the attack was given: it says nothing of what came out of the updates."""
+    for grant in given:
+        if metric.reads in GIVEN.get(grant, ()):
+            raise Undefined(
+                f"metric '{name}'",
+                needs="claims about what the adversary was not given",
+                got=f"grants.{grant}, which this attack uses",
+                fix=f"leave the metric out, or set grants.{grant} = false",
+            )
 
 
 def _kinds_beside(runs: Mapping[int, Sequence[Run]]) -> dict[int, bool]:

@@ -32,7 +32,12 @@ def policy_limits(cells: Sequence[Cell], result: Result) -> tuple[Limit, ...]:
 
 
 def state_of_gain(
-    finding: Finding, limit: float, victims: Sequence[Victim] | None = None, *, refused: bool = False
+    finding: Finding,
+    limit: float,
+    victims: Sequence[Victim] | None = None,
+    *,
+    refused: bool = False,
+    best: float | None = None,
 ) -> tuple[State, str]:
     """The state of a limit on the gain under a finding, with a reason if undecided.
 
@@ -41,6 +46,7 @@ def state_of_gain(
         limit: the largest tolerated gain.
         victims: verdicts on single victims of the same claims, where another metric judged them.
         refused: the attack could not run on some of the victims, who count as misses.
+        best: the metric's value where everything comes out; None: it has no such end.
     """
     single = victims or finding.victims
     control = finding.control
@@ -52,9 +58,8 @@ def state_of_gain(
         if finding.exchange is not None and finding.exchange.gain_low <= 0:
             return "undecided", "that it gains less about victims whose update it did not see is not shown"
         return "broken", ""
-    if finding.chance is not None and finding.higher_leaks and limit >= 1 - finding.chance:
-        reach = f"{100 * (1 - finding.chance):.0f} points"
-        return "undecided", f"no attack could break it: the metric gains at most {reach} over chance"
+    if reason := _unbreakable(finding, limit, best):
+        return "undecided", reason
     # Without a bound on the share of victims that come out, the mean must hold for unseen ones, too.
     end = finding.gain_high if finding.share is None else finding.gain_end
     if end > limit:
@@ -70,6 +75,17 @@ def state_of_gain(
     if count := sum(victim.leaks for victim in single):
         return "undecided", f"the mean is within the limit, but {count} of {len(single)} came out"
     return "holds", ""
+
+
+def _unbreakable(finding: Finding, limit: float, best: float | None) -> str:
+    """Why no attack could exceed the limit, so that it means nothing; empty: one could."""
+    if finding.chance is not None and finding.higher_leaks and limit >= 1 - finding.chance:
+        reach = f"{100 * (1 - finding.chance):.0f} points"
+        return f"no attack could break it: the metric gains at most {reach} over chance"
+    if best is not None and limit >= abs(best - finding.baseline_value):
+        most = abs(best - finding.baseline_value)
+        return f"no attack could break it: over guessing the metric gains at most {most:.3g}"
+    return ""
 
 
 def _unearned(finding: Finding) -> str:
@@ -117,7 +133,8 @@ def _gain_rows(cell: Cell, result: Result) -> Iterator[Limit]:
             for f in findings:
                 victims = f.victims or judged.get(f.claim_key, ())
                 refused = _refused(cell, attack, result)
-                state, reason = state_of_gain(f, limit, victims, refused=refused)
+                best = card.high if card.higher_leaks else card.low
+                state, reason = state_of_gain(f, limit, victims, refused=refused, best=best)
                 whole = f.share is None or f.gain_high <= f.gain_end
                 end = f.gain_high if whole else f.gain_end
                 bounds = f"[{_number(f.gain_low, card)}, {_number(end, card)}]"
