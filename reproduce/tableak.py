@@ -208,7 +208,6 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--members", type=int, default=3, help="of both searches; 0: neither")
     parser.add_argument("--steps", type=int, default=600, help="of each member")
-    parser.add_argument("--without-pool", action="store_true", help="leave our pooled rows out")
     parser.add_argument("--searches", nargs="+", choices=SEARCHES, default=list(SEARCHES))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -230,7 +229,9 @@ def main() -> None:
         lines = []
         for seed in range(arguments.seeds):
             kept = out / f"{size}-{arguments.members}x{arguments.steps}-{seed}.json"
-            line = json.loads(kept.read_text()) if kept.exists() else {"scores": {}, "seconds": {}, "proved": 0}
+            line = {"scores": {}, "seconds": {}, "proved": 0}
+            if kept.exists():
+                line = json.loads(kept.read_text())
             for search in arguments.searches:
                 if SEARCHES[search] in line["scores"] or (search != "span" and not arguments.members):
                     continue

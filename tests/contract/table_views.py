@@ -62,8 +62,18 @@ def of_trees(count: int = 60) -> View:
     return _view("boosted_trees", {"capacity": 2**17}, update, "xgb_bagging", "document")
 
 
+def of_private_trees(count: int = 60) -> View:
+    """Two differentially private trees on ``count`` rows, with a row in question."""
+    played = toy(
+        model="boosted_trees", table=SOURCE.inputs, arguments={"capacity": 2**17}, protocol="dp_bagging",
+        clients=1, examples=count, sends="document", options={"trees": 2, "noise_multiplier": 0.5},
+    )  # fmt: skip
+    grants = Grants(auxiliary=ROWS.pick(torch.arange(200, 500)), challenge=ROWS.pick(torch.arange(1)))
+    return cut(played.transcript, threat=Threat(), grants=grants, own={}, memory={}, rounds=(0,), client=0)
+
+
 def of_members() -> View:
-    """The same, with a row in question: the client's first one."""
+    """Trees that a client boosted, with a row in question: the client's first one."""
     view = of_trees()
     return replace(view, grants=replace(view.grants, challenge=ROWS.pick(torch.arange(1))))
 

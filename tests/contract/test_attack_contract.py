@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from table_views import of_gradient, of_members, of_statistics, of_trees
+from table_views import of_gradient, of_members, of_private_trees, of_statistics, of_trees
 
 from glasshouse import registry
 from glasshouse.attacks.base import Attack
@@ -125,6 +125,9 @@ CASES: Mapping[str, Case] = {
     "double_span": Case(view=of_gradient),
     "tableak": Case(settings={"members": 2, "iterations": 3}, view=of_gradient),
     "leaf_algebra": Case(view=of_trees),
+    "rounded_leaves": Case(settings={"digits": 17}, view=of_trees),
+    "noisy_leaves": Case(view=of_private_trees),
+    "noisy_membership": Case(view=of_private_trees),
     "cut_values": Case(view=of_trees),
     "cell_membership": Case(view=of_members),
     "joint_cells": Case(view=of_trees),

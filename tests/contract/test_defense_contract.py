@@ -7,6 +7,8 @@ from torch.nn import functional as F
 
 from glasshouse import registry
 from glasshouse.federation.client import LocalTraining
+from glasshouse.federation.protocols.documents.dp_bagging import document_of
+from glasshouse.formats.carried import NAME, tensor_of
 from glasshouse.interfaces import Defense, Trainer
 from glasshouse.testing.contracts import DefenseContract
 from glasshouse.wire import Batch, Update
@@ -28,10 +30,12 @@ SETTINGS = {
     "temperature": {"value": 3.0},
     "label_only": {},
     "subsample": {"share": 0.5},
+    "strip_trees": {"digits": 2},
     "gaussian_mechanism": {"epsilon": 8.0, "delta": 1e-5, "clip": 1.0},
     "dp_sgd": {"noise_multiplier": 1.0, "clip": 1.0},
 }
 ON_LOGITS = {"round_logits", "top_k", "temperature", "label_only"}
+ON_DOCUMENTS = {"strip_trees"}
 
 
 def test_every_registered_defence_is_here():
@@ -64,6 +68,9 @@ class TestDefenses(DefenseContract):
 
     @pytest.fixture
     def update(self, name: str, model: nn.Module, batch: Batch) -> Update:
+        if name in ON_DOCUMENTS:
+            document = tensor_of(document_of([], 2, 0.5), 2**12)
+            return Update(round=0, client=1, kind="document", tensors={NAME: document}, examples=4)
         model.eval()
         logits = model(batch.inputs)
         if name in ON_LOGITS:

@@ -43,6 +43,7 @@ TOYS = {
     **DOCUMENTS,
     "vertical": {**DOCUMENTS["statistics"], "options": {"known": 8}},
     **dict.fromkeys(("xgb_bagging", "xgb_cyclic"), TREES),
+    "dp_bagging": {**DOCUMENTS["xgb_histogram"], "options": {"trees": 1, "noise_multiplier": 1.0}},
     "transfer": {"model": "maui_cnn", "arguments": {"width": 4, "hidden": 32}, "trained": "head."},
     **dict.fromkeys(("dsfl", "fedgems", "fedmd"), LOGITS),
 }

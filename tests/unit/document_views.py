@@ -10,6 +10,7 @@ from glasshouse.attacks.base import Claim, tensors_of
 from glasshouse.errors import NothingClaimed
 from glasshouse.examples import Batch
 from glasshouse.federation.setting import Setting
+from glasshouse.interfaces import Defense
 from glasshouse.metrics.base import ScoreContext
 from glasshouse.models.build import build, state
 from glasshouse.rng import Rng
@@ -28,6 +29,7 @@ MODELS = {
     "vertical": "no_model",
     "xgb_histogram": "boosted_trees",
     "xgb_bagging": "boosted_trees",
+    "dp_bagging": "boosted_trees",
 }
 
 
@@ -48,6 +50,7 @@ class Played:
     def __init__(
         self, source: Any, batch: Batch, protocol: str, *, clients: int = 1, rounds: int = 1,
         options: Mapping[str, Any] | None = None, auxiliary: Batch | None = None,
+        defenses: Sequence[Defense] = (),
     ) -> None:  # fmt: skip
         architecture = Architecture(
             name=MODELS[protocol], inputs=source.inputs, task=source.task, arguments={"capacity": 2**21}
@@ -64,6 +67,7 @@ class Played:
             shards=tuple(torch.arange(size * clients).split(size)),
             start=state(build(architecture, rng=Rng.root(0))),
             build=build,
+            defenses=tuple(defenses),
         )
         log = Log(terms=self.terms, keep=Keep())
         recorder = Told(log)

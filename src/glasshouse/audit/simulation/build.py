@@ -28,7 +28,14 @@ from glasshouse.data.partition import partition
 from glasshouse.data.private_domain import ClassRoles
 from glasshouse.data.splits import Roles
 from glasshouse.data.targets import class_codes
-from glasshouse.federation.defenses.guarantee import Exposure, Guarantee, Private, guarantee, remark_on_delta
+from glasshouse.federation.defenses.guarantee import (
+    Exposure,
+    Guarantee,
+    Private,
+    PrivateRounds,
+    guarantee,
+    remark_on_delta,
+)
 from glasshouse.federation.rounds import ParameterRounds
 from glasshouse.federation.setting import FederationProtocol, Setting
 from glasshouse.interfaces import Behaviour, Defense, draws_at_random, traits_of
@@ -212,6 +219,8 @@ def guarantee_of(setting: Setting, role: str = "server") -> Guarantee | None:
     """
     terms, rounds = setting.terms, setting.rounds
     protocol: FederationProtocol = create(load("protocols", terms.protocol), terms.options)
+    if isinstance(protocol, PrivateRounds):
+        return protocol.proves(rounds)
     passes = protocol.passes(rounds)
     clients = [(terms.of_client(client), len(shard)) for client, shard in enumerate(setting.shards)]
     proofs: list[Guarantee] = []

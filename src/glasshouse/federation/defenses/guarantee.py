@@ -92,6 +92,14 @@ class Private(Protocol):
         """Its guarantee over ``exposure``."""
 
 
+@runtime_checkable
+class PrivateRounds(Protocol):
+    """A protocol whose clients send nothing but what is differentially private."""
+
+    def proves(self, rounds: int) -> Guarantee:
+        """The guarantee of everything that one client sends in so many rounds."""
+
+
 def client_level(
     defense: str, *, noise_multiplier: float, clip: float, delta: float, exposure: Exposure
 ) -> Guarantee:

@@ -46,8 +46,11 @@ def send(
     recorder: Recorder,
     *,
     rows: Tensor | None = None,
+    rng: Rng | None = None,
 ) -> bytes:
     """Record what a client sends about ``rows`` of the private pool (None: all of its own).
+
+    ``rng``: of the client's defences; only protocols that refuse all of them leave it out.
 
     Returns:
         What the server gets.
@@ -57,12 +60,18 @@ def send(
     trained = Trained(tensors=tensors, kind="document", steps=1, order=(torch.arange(len(index)),))
     recorder.private(number, client, index=index, trained=trained, behaviour="honest")
     update = Update(round=number, client=client, kind="document", tensors=tensors, examples=len(index))
+    for position, defense in enumerate(setting.defenses):
+        assert rng is not None
+        assert defense.place == "update"  # check
+        update = defense.update(update, rng=rng.child(f"defense/{position}"))
     recorder.update(update)
     return bytes_of(update.tensors[NAME])
 
 
-def check(setting: Setting, tamper: Tamper | None, *, model: str) -> None:
+def check(setting: Setting, tamper: Tamper | None, *, model: str, defended: bool = False) -> None:
     """Refuse what documents do not have.
+
+    ``defended``: clients may rewrite what they send; each defence refuses what it cannot rewrite.
 
     Raises:
         BadValue: another model than ``model``, or settings of federations that exchange numbers.
@@ -74,7 +83,7 @@ def check(setting: Setting, tamper: Tamper | None, *, model: str) -> None:
         "a cohort below all clients": terms.cohort < terms.clients,
         "dropout of clients": setting.dropout > 0,
         "a malicious server": tamper is not None,
-        "defences on numbers": bool(setting.defenses),
+        "defences on numbers": any(not defended or d.place != "update" for d in setting.defenses),
         "misbehaving clients": bool(setting.behaviours),
     }
     if wrong := [word for word, bad in conflicts.items() if bad]:

@@ -70,7 +70,7 @@ class Boosting:
         Raises:
             BadValue: another model than boosted trees, or settings that these protocols do not have.
         """
-        check(setting, tamper, model="boosted_trees")
+        check(setting, tamper, model="boosted_trees", defended=True)
         how = as_agreed(self, setting.terms.options)
         if how.units != "encoded":
             raise BadValue(
@@ -137,9 +137,10 @@ class XgbBagging(Boosting):
         broadcast(setting, number, common, recorder)
         added: list[bytes] = []
         for client in range(setting.terms.clients):
-            grown = self.boost(setting, client, common, rng=rng.child(f"client/{client}"))
+            stream = rng.child(f"client/{client}")
+            grown = self.boost(setting, client, common, rng=stream)
             new = bytes(grown[grown.num_boosted_rounds() - self.trees :].save_raw("json"))
-            added.append(send(setting, number, client, new, recorder))
+            added.append(send(setting, number, client, new, recorder, rng=stream))
         for document in added:
             common = append_trees(common, document)
         return common
@@ -163,5 +164,6 @@ class XgbCyclic(Boosting):
         """One round: the next client's turn."""
         broadcast(setting, number, common, recorder)
         client = number % setting.terms.clients
-        grown = self.boost(setting, client, common, rng=rng.child(f"client/{client}"))
-        return send(setting, number, client, bytes(grown.save_raw("json")), recorder)
+        stream = rng.child(f"client/{client}")
+        grown = self.boost(setting, client, common, rng=stream)
+        return send(setting, number, client, bytes(grown.save_raw("json")), recorder, rng=stream)

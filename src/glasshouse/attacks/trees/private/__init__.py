@@ -1,0 +1,1 @@
+"""Attacks on differentially private trees, told the noise."""
