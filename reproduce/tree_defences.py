@@ -32,6 +32,7 @@ from glasshouse.formats.carried import NAME, tensor_of
 from glasshouse.metrics.base import ScoreContext
 from glasshouse.metrics.membership import auc
 from glasshouse.metrics.tables.proofs import LeavesExact
+from glasshouse.modalities.row import Row
 from glasshouse.privacy.gaussian import gaussian_mu, gaussian_share
 from glasshouse.rng import Rng
 from glasshouse.scenario.axes import cells
@@ -70,8 +71,8 @@ def area(document, held) -> float:
 
 def placed(table, own, public, boxes, counts) -> tuple[float, float]:
     """Share of the rows that are counted in their box with their label, and the same of public rows."""
-    level = np.zeros(counts.shape, dtype=np.int64)
-    claim = leaves_of(About(rounds=(0,), client=0), *boxes, counts, level, within=table.range)
+    level, (lower, upper) = np.zeros(counts.shape, dtype=np.int64), boxes
+    claim = leaves_of(About(rounds=(0,), client=0), lower, upper, counts, level, within=table.range)
     truth = torch.cat([own.inputs.double(), own.labels.double()[:, None]], 1)
     metric, context = LeavesExact(), ScoreContext(inputs=table)
     return (
@@ -180,6 +181,7 @@ def private(data, seeds):
 def bounds(data, seeds):
     """Two worlds that differ by one row, all others known: AUC and the value of a cell, beside the bound."""
     source = load(data)
+    assert isinstance(source.inputs, Row)
     column, place = next((c, p) for c, p in source.inputs.places() if c.name == SECRETS[data])
     for epsilon in EPSILONS:
         how = DpBagging(trees=20, max_depth=4, epsilon=epsilon)
