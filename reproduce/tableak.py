@@ -182,21 +182,24 @@ def one_gradient(peer, data, size, seed, *, members, steps, wanted):
 def show(size, lines):
     """Means with intervals over gradients."""
     print(f"batch {size}, {len(lines)} gradients, {sum(line['proved'] for line in lines)} rows proved")
-    null = [line["scores"]["random public rows"][0] for line in lines]
-    for name in lines[0]["scores"]:
-        cells, whole = zip(*(line["scores"][name] for line in lines), strict=True)
+    null = "random public rows"
+    for name in dict.fromkeys(name for line in lines for name in line["scores"]):
+        some = [line for line in lines if name in line["scores"]]
+        cells, whole = zip(*(line["scores"][name] for line in some), strict=True)
         got = mean_interval(cells, rng=Rng.root(0))
-        gain = mean_interval(np.subtract(cells, null), rng=Rng.root(0))
+        gain = mean_interval([a - line["scores"][null][0] for a, line in zip(cells, some, strict=True)],
+                             rng=Rng.root(0))  # fmt: skip
         print(
-            f"  {name}: cells {got.value:.3f} [{got.low:.3f}, {got.high:.3f}], above guessing",
+            f"  {name} ({len(some)}): cells {got.value:.3f} [{got.low:.3f}, {got.high:.3f}], above guessing",
             f"{gain.value:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}], rows whole {np.mean(whole):.3f},",
-            f"{np.mean([line['seconds'].get(name, 0) for line in lines]):.1f} s", flush=True,
+            f"{np.mean([line['seconds'].get(name, 0) for line in some]):.1f} s", flush=True,
         )  # fmt: skip
-    if not {"theirs, pooled", "ours, best member"} <= lines[0]["scores"].keys():
-        return
-    apart = [line["scores"]["ours, best member"][0] - line["scores"]["theirs, pooled"][0] for line in lines]
-    got = mean_interval(apart, rng=Rng.root(0))
-    print(f"  ours, best member, less theirs: {got.value:+.3f} [{got.low:+.3f}, {got.high:+.3f}]", flush=True)
+    ours, theirs = "ours, best member", "theirs, pooled"
+    both = [line["scores"] for line in lines if {ours, theirs} <= line["scores"].keys()]
+    if len(both) > 1:
+        got = mean_interval([scores[ours][0] - scores[theirs][0] for scores in both], rng=Rng.root(0))
+        print(f"  ours, best member, less theirs ({len(both)}): {got.value:+.3f}",
+              f"[{got.low:+.3f}, {got.high:+.3f}]", flush=True)  # fmt: skip
 
 
 def main() -> None:
