@@ -22,13 +22,16 @@ from sklearn.ensemble import (
 
 from glasshouse.attacks.base import tensors_of
 from glasshouse.attacks.rows.double_span import DoubleSpan
-from glasshouse.attacks.statistics.kaplan_meier import count_chains
+from glasshouse.attacks.statistics.kaplan_meier import count_chains, other_site
 from glasshouse.attacks.trees.algebra import Configuration, count_rows, sums_of
 from glasshouse.attacks.trees.cell_membership import log_odds
 from glasshouse.attacks.trees.cells import count_cells
 from glasshouse.attacks.trees.joint_cells import background_of
 from glasshouse.attacks.trees.programs import Effort
 from glasshouse.data.sources import load
+from glasshouse.examples import join
+from glasshouse.federation.protocols.documents.base import Present
+from glasshouse.federation.protocols.documents.survival import SurvivalProtocol
 from glasshouse.formats.base import read_document
 from glasshouse.formats.records import LEAF, Survival
 from glasshouse.formats.sklearn_trees import document_of
@@ -269,22 +272,69 @@ def view_of(source, batch: Batch, seed: int) -> View:
 
 
 def curves(_, seeds):
-    """Data sets that fit a published curve, by patients and digits: median of 20, as a power of ten."""
+    """Patients read from raw times, daily tables and sums of two sites, and data sets that curves allow."""
+    source = load("cohort")
+    people, place = source.splits["train"].batch(), [c.name for c in source.inputs.columns].index("time")
+    for n in (50, 100, 200):
+        exact = Counter()
+        for seed in range(seeds):
+            order = torch.from_numpy(np.random.default_rng(seed).permutation(len(people)))
+            own, other = people.pick(order[:n]), people.pick(order[n : 2 * n])
+            true = {side: table_of(source.inputs.decode(batch.inputs)[:, place].numpy(), batch.labels.numpy())
+                    for side, batch in (("own", own), ("other", other))}  # fmt: skip
+            for shape in ("raw", "table"):
+                exact[shape] += same_patients(sent(source, own, shape), true["own"])
+            both = sent(source, join([own, other]), "table")
+            exact["two sites"] += same_patients(other_site(both, true["own"]), true["other"])
+        print(n, "patients, exact of", seeds, dict(exact), flush=True)
     for n in (20, 50, 100, 200):
         for digits in (None, 4, 3, 2):
-            sizes = []
+            sizes, whole = [], 0
+            started = time.process_time()
             for seed in range(seeds):
                 draws = np.random.default_rng(seed)
                 lives, leaves = np.ceil(365 * draws.weibull(1.2, n)), np.ceil(365 * draws.uniform(0.3, 2, n))
-                times, events = np.minimum(lives, leaves), lives <= leaves
-                each, now, curve, left = np.unique(times), 1.0, [], n
-                for t in each:
-                    now *= 1 - events[times == t].sum() / left
-                    left -= (times == t).sum()
-                    curve.append(now if digits is None else round(now, digits))
-                stated = Survival(times=each, patients=n, curve=np.array(curve), digits=digits)
-                sizes.append(float(len(str(count_chains(stated).count)) - 1))
-            print(n, "patients", digits or "full", "digits: 10 to the", np.median(sizes), flush=True)
+                stated = curve_of(np.minimum(lives, leaves), lives <= leaves, digits)
+                found = count_chains(stated)
+                sizes.append(np.log10(found.count))
+                whole += found.exact
+            print(
+                n, "patients", digits or "full", f"digits: 10 to the {np.mean(sizes):.1f}",
+                f"[{min(sizes):.1f}, {max(sizes):.1f}], exact {whole}/{seeds},",
+                f"{(time.process_time() - started) / seeds:.2f} s", flush=True,
+            )  # fmt: skip
+
+
+def sent(source, batch: Batch, shape: str) -> Survival:
+    """What the server reads of a site with these rows."""
+    site = Present(client=0, index=torch.arange(len(batch)), batch=batch)
+    document = SurvivalProtocol(shape=shape).report(source.inputs, site, 0, rng=Rng.root(0))
+    return read_document(document)[1]
+
+
+def table_of(times, died) -> Survival:
+    """Deaths and losses at each time."""
+    each, at = np.unique(times, return_inverse=True)
+    events = np.bincount(at, died, minlength=len(each)).astype(np.int64)
+    return Survival(times=each, patients=len(times), events=events, censored=np.bincount(at) - events)
+
+
+def same_patients(read: Survival, true: Survival) -> bool:
+    """Whether everybody's time and outcome are the same."""
+    return read.patients == true.patients and all(
+        np.array_equal(getattr(read, name), getattr(true, name)) for name in ("times", "events", "censored")
+    )
+
+
+def curve_of(times, died, digits) -> Survival:
+    """The curve that is printed."""
+    table = table_of(times, died)
+    there = len(times) - np.concatenate([[0], np.cumsum(table.events + table.censored)[:-1]])
+    curve = np.cumprod(1 - table.events / there)
+    return Survival(
+        times=table.times, patients=len(times), digits=digits,
+        curve=curve if digits is None else np.round(curve, digits),
+    )  # fmt: skip
 
 
 PARTS = {

@@ -56,7 +56,7 @@ def bench(private: torch.Tensor, *, each: int = 1, heldout: int = 200, **changes
     )
     context = changes.pop("context", ScoreContext(classes=4))
     of_book = {
-        "modality": Image(size=tuple(private.shape[1:])),
+        "modality": changes.pop("modality", None) or Image(size=tuple(private.shape[1:])),
         "auxiliary": batch(60, 1),
         "rng": Rng.root(0),
     }

@@ -32,7 +32,7 @@ def test_rows_within_the_tolerances_are_counted_for_every_role_but_their_own():
     roles = Roles(private=PRIVATE, auxiliary=PUBLIC, heldout=people([40, 0]), duplicates={})
     auxiliary, heldout = known_words(PRIVATE, roles, TABLE)
     assert auxiliary.startswith("1 of 4 private rows also occur among the 4 of the auxiliary data, within")
-    assert auxiliary.endswith("knows them without any update.")
+    assert auxiliary.endswith("knows them without any update, and no rate counts them.")
     assert heldout.startswith("2 of 4 private rows also occur among the 1 of the heldout data")
 
 

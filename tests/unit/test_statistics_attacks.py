@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
+from glasshouse.attacks.statistics import kaplan_meier
 from glasshouse.attacks.statistics.differencing import difference, positives_of_auc, two_values
 from glasshouse.attacks.statistics.kaplan_meier import count_chains, other_site
 from glasshouse.errors import Inapplicable
@@ -114,6 +115,34 @@ def test_chains_are_counted_as_by_hand(curve):
             count_chains(stated)
 
 
+@pytest.mark.parametrize("curve", [[0.75, 0.38], [0.7, 0.3], [0.8, 0.5], [0.5, 0.0], [0.67, 0.33]])
+@pytest.mark.parametrize("digits", [1, 2])
+def test_chains_of_rounded_curves_are_those_whose_own_curve_rounds_to_it(curve, digits):
+    """Each value of a chain's own curve is held against the printed one, not each ratio of two."""
+    stated = Survival(times=np.array([1.0, 2.0]), patients=6, curve=np.round(curve, digits), digits=digits)
+    wanted = brute(stated, 0.5 * 10.0**-digits + 1e-9)
+    if wanted:
+        found = count_chains(stated)
+        assert (found.count, found.exact) == (wanted, True)
+    else:
+        with pytest.raises(Inapplicable):
+            count_chains(stated)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_of_too_many_chains_the_count_is_an_upper_end_and_ranges_hold_all(seed, monkeypatch):
+    stated = curve_of(*cohort(50, seed), 3)
+    exact = count_chains(stated)
+    monkeypatch.setattr(kaplan_meier, "MOVES", 50)
+    rough = count_chains(stated)
+    assert exact.exact
+    assert not rough.exact
+    assert rough.count >= exact.count
+    for name in ("at_risk", "deaths"):
+        for outer, inner in zip(getattr(rough, name), getattr(exact, name), strict=True):
+            assert outer[0] <= inner[0] <= inner[1] <= outer[1]
+
+
 @pytest.mark.parametrize("digits", [None, 4, 3, 2])
 def test_the_truth_is_among_the_data_sets(digits):
     for seed in range(5):
@@ -130,7 +159,8 @@ def test_the_truth_is_among_the_data_sets(digits):
 
 
 def test_a_full_curve_is_nearly_the_patients():
-    """A handful of data sets at full precision; at two digits more than a million."""
-    counts = {d: [count_chains(curve_of(*cohort(50, s), d)).count for s in range(5)] for d in (None, 2)}
+    """A handful of data sets at full precision, and at three digits; at two more than a thousand."""
+    counts = {d: [count_chains(curve_of(*cohort(50, s), d)).count for s in range(5)] for d in (None, 3, 2)}
     assert max(counts[None]) <= 60
-    assert min(counts[2]) > 1e6
+    assert max(counts[3]) <= 100
+    assert min(counts[2]) > 1000

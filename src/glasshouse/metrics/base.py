@@ -205,6 +205,7 @@ class Metric(ABC):
             (features of the inputs).
         of_recovered: the part that it reads counts only for examples that the claim also rebuilt.
         counts: numbers are 0 or 1 per unit, so that the mean is a share and its interval is exact.
+        of_claims: units are claimed examples, not private ones.
         null_name: its own :meth:`null` in words.
     """
 
@@ -216,6 +217,7 @@ class Metric(ABC):
     against: ClassVar[Reads] = "inputs"
     of_recovered: ClassVar[bool] = False
     counts: ClassVar[bool] = False
+    of_claims: ClassVar[bool] = False
     null_name: ClassVar[str] = "the metric's own null adversary"
 
     def __init_subclass__(cls) -> None:

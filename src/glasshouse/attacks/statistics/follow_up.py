@@ -6,7 +6,8 @@ death for certain.
 
 Source: Kaplan & Meier 1958; see :mod:`.kaplan_meier`.
 
-Breaks when: a curve is rounded so far that data sets differ everywhere; only times of death remain.
+Breaks when: a curve is rounded so far that data sets differ everywhere; only times of death remain. From some
+millions of states on ranges are those of a coarser count: they hold the patients, and may be too wide.
 """
 
 from collections.abc import Iterator

@@ -1,21 +1,21 @@
 """Kaplan–Meier curves read back: the data sets of whole patients that a published curve allows, counted.
 
 At an event time S_i / S_{i−1} = 1 − d_i / n_i with d_i deaths among n_i at risk, and n_{i+1} ≤ n_i − d_i:
-what is missing was censored in between. A dynamic program over the number at risk counts the chains that
-fit within the rounding; one chain: the curve is the patients.
+what is missing was censored in between. A dynamic program over the number at risk and the curve that a chain
+itself gives counts those that fit within the rounding; one chain: the curve is the patients.
 
 Source: the equations are the estimator's (Kaplan & Meier 1958); reading curves back is known from
 meta-analysis (Guyot et al. 2012, BMC Med. Res. Methodol. 12:9), which gives one plausible data set; the
 count of all of them is ours.
 
-Shape letters: T event times.
+Shape letters: T event times, W pairs of numbers at an event time.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from glasshouse.errors import Inapplicable
 from glasshouse.formats.records import Survival
@@ -24,8 +24,17 @@ SUBJECT: Final = "reading of a survival curve"
 FULL: Final = 1e-9
 """Error of a curve that was not rounded: that of float64 products."""
 
-Chain = tuple[int, int]
-"""Patients at risk and deaths at one event time."""
+GRAIN: Final = 1e-12
+"""Curves nearer than this are the same curve."""
+FINEST: Final = 1000
+"""Points of the grid per error of a rounded curve, where its chains are too many to be told apart."""
+COARSEST: Final = 8
+MOVES: Final = 4_000_000
+"""Steps from one state to the next that are listed, beyond which the grid is used."""
+BITS: Final = 53
+"""Of a float64: counts above are exact to 1e-15 of them."""
+
+Ints = NDArray[np.int64]
 
 
 @final
@@ -36,12 +45,14 @@ class Chains:
     Attributes:
         times: event times, (T,).
         count: number of data sets, as (deaths, censored) before, between and after event times.
+        exact: no fewer fit; False: it is an upper end.
         at_risk: smallest and largest number at risk at each event time that occurs in any of them.
         deaths: smallest and largest number of deaths at each event time.
     """
 
     times: tuple[float, ...]
     count: int
+    exact: bool
     at_risk: tuple[tuple[int, int], ...]
     deaths: tuple[tuple[int, int], ...]
 
@@ -99,9 +110,10 @@ def _not_in_total() -> Inapplicable:
 def count_chains(curve: Survival) -> Chains:
     """Every chain of numbers at risk and deaths that gives the curve, counted by dynamic program.
 
-    Exact integers: the count may have hundreds of digits. The state is the number still there after an event
-    and, for a rounded curve, nothing else: each ratio is only known within the errors of both its ends, so
-    that the count is an upper end where the curve was rounded.
+    The state is the number still there after an event and the curve so far as the chain itself gives it, so
+    that each value of a chain's own curve is held against the printed one. Values that cannot be told apart
+    at 1e-12 are one state. Where there are too many, values are moved to a grid that is finer than the
+    rounding, what that may change is allowed for, and the count is an upper end.
 
     Raises:
         Inapplicable: a table, which is read and not solved; or no chain fits.
@@ -115,64 +127,123 @@ def count_chains(curve: Survival) -> Chains:
         raise Inapplicable(SUBJECT, needs="a curve", got="a table, which states its patients", fix="read it")
     error = FULL if curve.digits is None else 0.5 * 10.0**-curve.digits + FULL
     steps = _steps(curve, error)
-    forward: list[dict[int, int]] = [{curve.patients: 1}]
-    for ways in (s for _, s in steps):
-        forward.append(_after(forward[-1], ways))
-    if not forward[-1]:
+    walk = _walk(curve.patients, steps, error, grain=GRAIN)
+    exact = walk is not None
+    if walk is None:
+        most = max(len(step.ways) for step in steps)
+        finer = min(max(MOVES // most, COARSEST), FINEST)
+        walk = _walk(curve.patients, steps, error, grain=error / finer)
+    if walk is None or not walk.total:
         raise Inapplicable(
             SUBJECT,
             needs=f"a curve of {curve.patients} patients",
             got="one that no whole numbers give",
             fix="check the number of patients, and the digits of the curve",
         )
-    # Backwards: how many ends are possible from each number still there, so that ranges come from whole
-    # chains.
-    last = forward[-1]
-    count = sum(ways * (left + 1) for left, ways in last.items())  # censored at the end, or followed up
-    alive: set[int] = set(last)
-    at_risk, deaths = [], []
-    for (_, ways), before in zip(reversed(steps), reversed(forward[:-1]), strict=True):
-        most = max(before)
-        used = [(n, d) for n, d in ways if n <= most and n - d in alive]
-        at_risk.append((min(n for n, _ in used), max(n for n, _ in used)))
-        deaths.append((min(d for _, d in used), max(d for _, d in used)))
-        least = min(n for n, _ in used)
-        alive = {left for left in before if left >= least}
+    used = [step.ways[kept] for step, kept in zip(steps, walk.used, strict=True)]
     return Chains(
-        times=tuple(time for time, _ in steps),
-        count=count,
-        at_risk=tuple(reversed(at_risk)),
-        deaths=tuple(reversed(deaths)),
+        times=tuple(step.time for step in steps),
+        count=walk.total,
+        exact=exact,
+        at_risk=tuple((int(ways[:, 0].min()), int(ways[:, 0].max())) for ways in used),
+        deaths=tuple((int(ways[:, 1].min()), int(ways[:, 1].max())) for ways in used),
     )
 
 
-def _steps(curve: Survival, error: float) -> list[tuple[float, list[Chain]]]:
-    """Event times with the pairs (n, d) whose ratio 1 − d / n is within the curve's error."""
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Step:
+    """An event time, the curve there, and the pairs (n, d) that its printed neighbours allow, (W, 2)."""
+
+    time: float
+    value: float
+    ways: Ints
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Walk:
+    """All chains: how many, and which pairs occur in whole chains at each event time, positions of ways."""
+
+    total: int
+    used: tuple[Ints, ...]
+
+
+def _walk(patients: int, steps: list[Step], error: float, *, grain: float) -> Walk | None:
+    """Chains forwards, then the pairs of whole ones backwards; None: too many states for this grain.
+
+    ``ways[n, k]`` are chains with n still there and a curve of ``values[k]``, on a power of 2 (``scale``).
+    """
+    exact, scale, room = grain == GRAIN, 0, MOVES
+    values, ways = np.ones(1), np.zeros((patients + 1, 1))
+    ways[patients, 0] = 1.0
+    moves: list[tuple[Ints, Ints, Ints]] = []
+    before: list[NDArray[np.bool_]] = []
+    for number, step in enumerate(steps):
+        n, d = step.ways.T
+        # Those censored since the last event are the difference to n: that many or more were there.
+        at_least = np.cumsum(ways[::-1], axis=0)[::-1]
+        if exact and len(values) * len(n) > MOVES:
+            return None
+        after = values[:, None] * (1 - d / n)
+        # What moving values to the grid has added up to so far, on top of the rounding.
+        slack = error if exact else error + 0.5 * grain * (number + 1)
+        at, way = np.nonzero((np.abs(after - step.value) <= slack) & (at_least[n].T > 0))
+        keys, to = np.unique(np.round(after[at, way] / grain).astype(np.int64), return_inverse=True)
+        size, room = len(keys), room - len(at)
+        if exact and (room < 0 or size * (patients + 1) > MOVES):
+            return None
+        if not size:
+            return Walk(total=0, used=())
+        there = ways > 0
+        # On the way back the grid's values are not told apart: there are too many.
+        before.append(there if exact else there.any(1, keepdims=True))
+        listed, nothing = np.unique(way), np.zeros(len(n), dtype=np.int64)
+        moves.append((way, at, to) if exact else (listed, nothing[listed], nothing[listed]))
+        moved = np.bincount((n - d)[way] * size + to, at_least[n[way], at], (patients + 1) * size)
+        values, ways = keys * grain, moved.reshape(patients + 1, size)
+        shift = int(np.frexp(ways.max())[1])
+        scale, ways = scale + shift, np.ldexp(ways, -shift)
+    ends = float(ways.sum(1) @ np.arange(1.0, patients + 2))  # censored at the end, or followed up
+    whole = round(np.ldexp(ends, min(scale, BITS))) << max(0, scale - BITS)
+    last = ways > 0 if exact else (ways > 0).any(1, keepdims=True)
+    return Walk(total=whole, used=_used(steps, moves, before, last))
+
+
+def _used(
+    steps: list[Step],
+    moves: list[tuple[Ints, Ints, Ints]],
+    before: list[NDArray[np.bool_]],
+    alive: NDArray[np.bool_],
+) -> tuple[Ints, ...]:
+    """Positions of the pairs that occur in whole chains at each event time, from the last one backwards."""
+    used = []
+    for step, (way, at, to), there in zip(reversed(steps), reversed(moves), reversed(before), strict=True):
+        n, d = step.ways.T
+        reached = np.cumsum(there[::-1], axis=0)[::-1] > 0
+        whole = alive[(n - d)[way], to] & reached[n[way], at]
+        used.append(np.unique(way[whole]))
+        least = np.full(there.shape[1], len(there))
+        np.minimum.at(least, at[whole], n[way[whole]])
+        alive = there & (np.arange(len(there))[:, None] >= least)
+    return tuple(reversed(used))
+
+
+def _steps(curve: Survival, error: float) -> list[Step]:
+    """Event times with the pairs (n, d) whose ratio 1 − d / n is within the errors of both its ends."""
     assert curve.curve is not None
-    steps, before = [], 1.0
+    steps: list[Step] = []
+    before = 1.0
     for time, now in zip(curve.times.tolist(), curve.curve.tolist(), strict=True):
         if before - now <= 2 * FULL:
             continue  # no death: only somebody censored
         lowest = max(0.0, now - error) / min(1.0, before + (error if before < 1 else 0))
         highest = min(1.0, (now + error) / max(before - (error if before < 1 else 0), 1e-300))
-        ways = []
+        ways: list[tuple[int, int]] = []
         for n in range(1, curve.patients + 1):
             first = max(1, int(np.ceil(n * (1 - highest) - 1e-7)))
             last = min(n, int(np.floor(n * (1 - lowest) + 1e-7)))
             ways += [(n, d) for d in range(first, last + 1)]
-        steps.append((time, ways))
+        steps.append(Step(time=time, value=now, ways=np.array(ways, dtype=np.int64).reshape(-1, 2)))
         before = now
     return steps
-
-
-def _after(before: Mapping[int, int], ways: list[Chain]) -> dict[int, int]:
-    """Chains by the number left after an event; those censored since the last one are the difference to n."""
-    highest = max(before, default=0)
-    at_least = [0] * (highest + 2)  # chains in which so many or more were left before
-    for n in range(highest, -1, -1):
-        at_least[n] = at_least[n + 1] + before.get(n, 0)
-    after: dict[int, int] = {}
-    for n, d in ways:
-        if n <= highest and at_least[n]:
-            after[n - d] = after.get(n - d, 0) + at_least[n]
-    return after

@@ -14,11 +14,14 @@ from typing import Final, TypeVar, cast, final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from glasshouse.attacks.base import Claim
 from glasshouse.audit.scoring.measure import AT_ONCE, batched, compare
 from glasshouse.audit.scoring.pair import Pair
 from glasshouse.audit.scoring.truth import DRAWS, EXAMPLES
+from glasshouse.audit.simulation.known import which_known
 from glasshouse.cache import digest, once
 from glasshouse.errors import Undefined
 from glasshouse.examples import join
@@ -127,6 +130,16 @@ class NullBook:
             return Guessed(quoted=Blind(name=SILENT, scores=scores))
         quoted = self.quote(name, metric, pair, len(scores))
         return Guessed(quoted=quoted, rungs=self.rungs(name, metric, pair, len(scores)))
+
+    def strangers(self, examples: Tensor) -> NDArray[np.int64] | None:
+        """Positions of the examples whose like is not in the auxiliary data, (U,); None: all of them.
+
+        Only of data in which equal examples may be several people: pictures are dealt without copies.
+        """
+        if self.auxiliary is None or not self.modality.recurs or not len(self.auxiliary):
+            return None
+        known = which_known(examples, self.auxiliary.inputs, self.modality).numpy()
+        return np.flatnonzero(~known) if known.any() else None
 
     def quote(self, name: str, metric: Metric, pair: Pair, units: int) -> Blind:
         """The quoted null's scores on one victim, ``units`` of them.

@@ -7,6 +7,7 @@ from typing import Any, Final, final
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from glasshouse.audit.attacking.claims import Outcome
 from glasshouse.audit.scoring.measure import measure
@@ -14,13 +15,15 @@ from glasshouse.audit.scoring.nulls import SILENT, Guessed, NullBook
 from glasshouse.audit.scoring.pair import Pair, claimed_kinds, longest_prefix, pair_claims, pair_silences
 from glasshouse.audit.scoring.read import Run
 from glasshouse.audit.scoring.truth import GroundTruth
-from glasshouse.errors import NothingClaimed
+from glasshouse.errors import NothingClaimed, Undefined
 from glasshouse.metrics.base import Metric
 from glasshouse.metrics.statistics.units import Numbers
 from glasshouse.modalities.base import RUNGS, Rung
 from glasshouse.results.vocabulary import STRONGEST
 
 COIN: Final = "coin that knows the prior and how many were called"
+_ABOUT_EXAMPLES: Final = frozenset({"reconstruction", "certified_rows"})
+"""Kinds of claims that say what private examples are."""
 
 
 @final
@@ -126,6 +129,21 @@ class ScoredMetric:
         claimed = frozenset(names.get(victim, victim) for victim in self.claimed)
         joined = join_parts([replace(self, victims=victims, claimed=claimed, people={})])
         return replace(joined, repeated=self.repeated)  # several pictures of a person are not one twice
+
+    def pick(self, units: NDArray[np.int64]) -> "ScoredMetric":
+        """Some units of each victim."""
+
+        def some(numbers: tuple[Numbers, ...]) -> tuple[Numbers, ...]:
+            return tuple(one[units] for one in numbers)
+
+        return replace(
+            self,
+            values=some(self.values),
+            nulls=some(self.nulls),
+            exchanged=tuple(None if one is None else one[:, units] for one in self.exchanged),
+            drawn=tuple(one[units] for one in self.drawn),
+            rungs={rung: (name, some(nulls)) for rung, (name, nulls) in self.rungs.items()},
+        )
 
     def against(self, rung: Rung) -> "ScoredMetric":
         """The same scores beside the null adversary of a further rung of the ladder."""
@@ -235,9 +253,18 @@ def score_metric(name: str, metric: Metric, runs: Sequence[Run]) -> ScoredMetric
         Undefined: the data do not determine the metric or its null.
     """
     parts: list[ScoredMetric] = []
+    paired = 0
     for run in runs:
         pairs = pair_claims(run.claims, metric, run.ground)
         parts += score_pairs(name, metric, pairs, run.ground, run.book)
+        paired += len(pairs)
+    if paired and not parts:
+        raise Undefined(
+            f"metric '{name}'",
+            needs="private examples that are not among the auxiliary data",
+            got="none: whoever has the auxiliary data knows all of them without any update",
+            fix="take auxiliary data of other people",
+        )
     if not parts:
         return None
     kinds = claimed_kinds(outcome for run in runs for outcome in run.outcomes)
@@ -278,7 +305,7 @@ def score_pairs(
     own = iter(measure(metric, [p.own for p in of_victims if p.own is not None], ground.context))
     others = iter(measure(metric, [side for pair in of_victims for side in pair.others], ground.context))
     values = [book.silent(name, metric, p) if p.own is None else next(own) for p in of_victims]
-    levels = [[next(others) for _ in pair.others] for pair in of_victims]
+    levels = [[(next(others), side.truth) for side in pair.others] for pair in of_victims]
 
     # ... then what those who guess get on the same victims.
     parts: list[ScoredMetric] = []
@@ -287,12 +314,37 @@ def score_pairs(
         if isinstance(value, NothingClaimed):
             nothing = value
             continue
-        known = [level for level in turned if not isinstance(level, NothingClaimed)]
+        truth = None if one.examples is None else one.examples.inputs
+        strangers = _strangers(metric, value, truth, book)
+        if strangers is not None and not len(strangers):
+            continue
+        known = [_of_strangers(metric, level, other, book)
+                 for level, other in turned if not isinstance(level, NothingClaimed)]  # fmt: skip
         guessed = book.guess(name, metric, one, value)
-        parts.append(_scored(one, value, known, guessed))
+        scored = _scored(one, value, [level for level in known if len(level)], guessed)
+        parts.append(scored if strangers is None else scored.pick(strangers))
     if nothing is not None and not parts and not of_clients:
         raise nothing
     return [*of_clients, *parts]
+
+
+def _strangers(
+    metric: Metric, value: Numbers, truth: Tensor | None, book: NullBook
+) -> NDArray[np.int64] | None:
+    """Positions of the scores that count, of examples that nobody has without the update; None: all.
+
+    Examples that the adversary has anyway took part in the pairing of claims; their scores are left out.
+    """
+    about_examples = metric.claim in _ABOUT_EXAMPLES and metric.against == "inputs" and not metric.of_claims
+    if not about_examples or truth is None or len(value) != len(truth):
+        return None
+    return book.strangers(truth)
+
+
+def _of_strangers(metric: Metric, value: Numbers, truth: Tensor, book: NullBook) -> Numbers:
+    """The scores that count."""
+    strangers = _strangers(metric, value, truth, book)
+    return value if strangers is None else value[strangers]
 
 
 def _scored(pair: Pair, value: Numbers, levels: Sequence[Numbers], guessed: Guessed) -> ScoredMetric:

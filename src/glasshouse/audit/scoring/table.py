@@ -50,7 +50,7 @@ class Table:
     Attributes:
         names: of the victims, (n,).
         identities: of the private data behind each victim's claim, (n,).
-        places: position of each victim among the examples of its update, (n,).
+        places: position of each victim among the examples of its update that are judged, (n,).
         matches: (k, n), claim against private example.
         heldout: (k, M), claim against held-out example.
         claim_of: (n,), the claim about each.
@@ -152,14 +152,16 @@ def tables(metric: Metric, runs: Sequence[Run], *, singles: bool = True) -> Iter
 
 
 def _table(metric: Metric, run: Run, *, singles: bool) -> Table | None:
-    claims = list(claims_about_examples(run))
+    told = [(one, _strangers(run, one)) for one in claims_about_examples(run)]
+    claims, kept = [one for one, own in told if len(own)], [own for _, own in told if len(own)]
     heldout = run.ground.heldout
     if not claims or heldout is None or not len(heldout):
         return None
     if not singles:
         heldout = heldout.pick(torch.arange(0))
     sign = 1.0 if metric.higher_leaks else -1.0
-    batches = [run.ground.target(number, about.client).batch for about, number, _ in claims]
+    everybody = [run.ground.target(number, about.client).batch for about, number, _ in claims]
+    batches = [batch.pick(own) for batch, own in zip(everybody, kept, strict=True)]
     examples = torch.cat([batch.inputs for batch in batches])
     everyone = torch.cat([examples, heldout.inputs])
     # Each claim against all examples at once: the private ones first.
@@ -174,7 +176,7 @@ def _table(metric: Metric, run: Run, *, singles: bool) -> Table | None:
     shift_p = _shift_p(run, examples, heldout.inputs[:SHIFT_HELDOUT]) if singles else 1.0
     alike = group_alike(modality.distance(examples, examples).numpy(), near=modality.near)
     return Table(
-        names=tuple(_name(*claims[c][:2], int(i)) for c, i in zip(owners, places, strict=True)),
+        names=tuple(_name(*claims[c][:2], int(kept[c][i])) for c, i in zip(owners, places, strict=True)),
         identities=tuple(run.ground.truth.identity(claims[c][1], claims[c][0].client) for c in owners),
         places=places,
         matches=scores[:, :n],
@@ -187,6 +189,14 @@ def _table(metric: Metric, run: Run, *, singles: bool) -> Table | None:
         baseline=_baseline(metric, run, labels, everyone) if known and singles else None,
         shift_p=shift_p,
     )
+
+
+def _strangers(run: Run, claim: tuple[About, int, Tensor]) -> Tensor:
+    """Positions of the examples that nobody has without the update: the others are not judged."""
+    about, number, _ = claim
+    batch = run.ground.target(number, about.client).batch
+    found = run.book.strangers(batch.inputs)
+    return torch.arange(len(batch)) if found is None else torch.from_numpy(found)
 
 
 def _shared(

@@ -2,7 +2,8 @@
 
 No role is dealt a copy of another's example. Rows of a table may be alike within the tolerances of its schema
 without being copies, and the clients of a capture may have copies of anything: whoever is alike to a public
-row is known without any update.
+row is known without any update. A sentence says how many are, and no rate counts those whose like is in the
+auxiliary data (decision 0356).
 """
 
 from typing import Final
@@ -33,10 +34,10 @@ def known_words(private: Batch, roles: Roles, inputs: Modality) -> tuple[str, ..
     for role, batch in roles.parts().items():
         if role == "private":
             continue
-        near = len(private) * len(batch) <= PAIRS
-        known = int((_alike if near else _copied)(private.inputs, batch.inputs, inputs).sum())
-        how = "within the tolerances of the schema" if near else "exactly"
+        known = int(which_known(private.inputs, batch.inputs, inputs).sum())
+        how = "within the tolerances of the schema" if _is_near(private, batch) else "exactly"
         so = _SO if known and role in HELD else ""
+        so += _OUT if known and role == "auxiliary" else ""
         told.append(
             f"{known:,} of {len(private):,} private {inputs.nouns} also occur among the {len(batch):,} of "
             f"the {role} data, {how}{so}."
@@ -45,6 +46,16 @@ def known_words(private: Batch, roles: Roles, inputs: Modality) -> tuple[str, ..
 
 
 _SO: Final = ": whoever has these knows them without any update"
+_OUT: Final = ", and no rate counts them"
+
+
+def which_known(private: Tensor, others: Tensor, inputs: Modality) -> Tensor:
+    """Which private examples are among others, (N,): within the tolerances, exactly where there are many."""
+    return (_alike if _is_near(private, others) else _copied)(private, others, inputs)
+
+
+def _is_near(private: Batch | Tensor, others: Batch | Tensor) -> bool:
+    return len(private) * len(others) <= PAIRS
 
 
 def _alike(private: Tensor, others: Tensor, inputs: Modality) -> Tensor:

@@ -60,6 +60,7 @@ class CertificatesRight(Hits):
         order=900,
     )
     claim: ClassVar[str] = "certified_rows"
+    of_claims: ClassVar[bool] = True
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Floats:
         return _are_private("certificates_right", claimed, truth, context)
@@ -83,6 +84,7 @@ class PeopleRead(Hits):
         order=2,
     )
     claim: ClassVar[str] = "certified_rows"
+    of_claims: ClassVar[bool] = True
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Floats:
         return _are_private("people_read", claimed, truth, context)
