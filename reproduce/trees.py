@@ -5,6 +5,7 @@ The table is Adult, from GLASSHOUSE_DATA (in the pages), or the made-up clinic.
 """
 
 import argparse
+import math
 import time
 import warnings
 from collections import Counter
@@ -296,7 +297,7 @@ def curves(_, seeds):
                 lives, leaves = np.ceil(365 * draws.weibull(1.2, n)), np.ceil(365 * draws.uniform(0.3, 2, n))
                 stated = curve_of(np.minimum(lives, leaves), lives <= leaves, digits)
                 found = count_chains(stated)
-                sizes.append(np.log10(found.count))
+                sizes.append(math.log10(found.count))
                 whole += found.exact
             print(
                 n, "patients", digits or "full", f"digits: 10 to the {np.mean(sizes):.1f}",
