@@ -379,7 +379,7 @@ PAGES: dict[str, tuple[Piece, ...]] = {
     "trees": (
         about(30, "trees", "counts", *CENSUS),
         about(110, "trees", "cells", *CENSUS),
-        about(20, "trees", "curves"),
+        about(140, "trees", "curves"),
         about(15, "trees", "people"),
         about(25, "trees", "people", *CENSUS),
         about(30, "audit", "clinic-trees"),

@@ -40,6 +40,7 @@ from glasshouse.interfaces import mean_loss
 from glasshouse.metrics.membership import auc
 from glasshouse.metrics.statistics.shares import share_interval
 from glasshouse.modalities.array import Array
+from glasshouse.modalities.row import Row
 from glasshouse.models.build import build, state
 from glasshouse.rng import Rng
 from glasshouse.transcript.threat import Threat
@@ -275,13 +276,15 @@ def view_of(source, batch: Batch, seed: int) -> View:
 def curves(_, seeds):
     """Patients read from raw times, daily tables and sums of two sites, and data sets that curves allow."""
     source = load("cohort")
-    people, place = source.splits["train"].batch(), [c.name for c in source.inputs.columns].index("time")
+    people, rows = source.splits["train"].batch(), source.inputs
+    assert isinstance(rows, Row)  # of the cohort
+    place = [c.name for c in rows.columns].index("time")
     for n in (50, 100, 200):
         exact = Counter()
         for seed in range(seeds):
             order = torch.from_numpy(np.random.default_rng(seed).permutation(len(people)))
             own, other = people.pick(order[:n]), people.pick(order[n : 2 * n])
-            true = {side: table_of(source.inputs.decode(batch.inputs)[:, place].numpy(), batch.labels.numpy())
+            true = {side: table_of(rows.decode(batch.inputs)[:, place].numpy(), batch.labels.numpy())
                     for side, batch in (("own", own), ("other", other))}  # fmt: skip
             for shape in ("raw", "table"):
                 exact[shape] += same_patients(sent(source, own, shape), true["own"])
@@ -310,7 +313,9 @@ def sent(source, batch: Batch, shape: str) -> Survival:
     """What the server reads of a site with these rows."""
     site = Present(client=0, index=torch.arange(len(batch)), batch=batch)
     document = SurvivalProtocol(shape=shape).report(source.inputs, site, 0, rng=Rng.root(0))
-    return read_document(document)[1]
+    read = read_document(document)[1]
+    assert isinstance(read, Survival)
+    return read
 
 
 def table_of(times, died) -> Survival:

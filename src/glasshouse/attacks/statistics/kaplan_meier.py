@@ -31,10 +31,12 @@ FINEST: Final = 1000
 COARSEST: Final = 8
 MOVES: Final = 4_000_000
 """Steps from one state to the next that are listed, beyond which the grid is used."""
+LEAST: Final = 1e-300
 BITS: Final = 53
 """Of a float64: counts above are exact to 1e-15 of them."""
 
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 
 @final
@@ -178,7 +180,7 @@ def _walk(patients: int, steps: list[Step], error: float, *, grain: float) -> Wa
     values, ways = np.ones(1), np.zeros((patients + 1, 1))
     ways[patients, 0] = 1.0
     moves: list[tuple[Ints, Ints, Ints]] = []
-    before: list[NDArray[np.bool_]] = []
+    before: list[Bools] = []
     for number, step in enumerate(steps):
         n, d = step.ways.T
         # Those censored since the last event are the difference to n: that many or more were there.
@@ -197,24 +199,30 @@ def _walk(patients: int, steps: list[Step], error: float, *, grain: float) -> Wa
             return Walk(total=0, used=())
         there = ways > 0
         # On the way back the grid's values are not told apart: there are too many.
-        before.append(there if exact else there.any(1, keepdims=True))
+        before.append(_by_state(there, exact=exact))
         listed, nothing = np.unique(way), np.zeros(len(n), dtype=np.int64)
         moves.append((way, at, to) if exact else (listed, nothing[listed], nothing[listed]))
         moved = np.bincount((n - d)[way] * size + to, at_least[n[way], at], (patients + 1) * size)
-        values, ways = keys * grain, moved.reshape(patients + 1, size)
-        shift = int(np.frexp(ways.max())[1])
-        scale, ways = scale + shift, np.ldexp(ways, -shift)
+        values = keys.astype(np.float64) * grain
+        shift = int(np.frexp(moved.max())[1])
+        # A chain is never lost beside many others, however small its share.
+        moved = np.where(moved > 0, np.maximum(np.ldexp(moved, -shift), LEAST), 0.0)
+        scale, ways = scale + shift, np.asarray(moved.reshape(patients + 1, size), dtype=np.float64)
     ends = float(ways.sum(1) @ np.arange(1.0, patients + 2))  # censored at the end, or followed up
     whole = round(np.ldexp(ends, min(scale, BITS))) << max(0, scale - BITS)
-    last = ways > 0 if exact else (ways > 0).any(1, keepdims=True)
-    return Walk(total=whole, used=_used(steps, moves, before, last))
+    return Walk(total=whole, used=_used(steps, moves, before, _by_state(ways > 0, exact=exact)))
+
+
+def _by_state(there: Bools, *, exact: bool) -> Bools:
+    """Which states occur (N, K); of a grid's only the numbers still there, (N, 1)."""
+    return there if exact else np.asarray(there.any(1, keepdims=True), dtype=np.bool_)
 
 
 def _used(
     steps: list[Step],
     moves: list[tuple[Ints, Ints, Ints]],
-    before: list[NDArray[np.bool_]],
-    alive: NDArray[np.bool_],
+    before: list[Bools],
+    alive: Bools,
 ) -> tuple[Ints, ...]:
     """Positions of the pairs that occur in whole chains at each event time, from the last one backwards."""
     used = []
