@@ -41,7 +41,7 @@ from glasshouse.wire import Batch, Update
 
 warnings.filterwarnings("ignore")
 DELTA, EPSILONS = 1e-5, (1.0, 8.0)
-WORLDS = 200
+WORLDS = 100
 """Runs with and without a row, each."""
 SECRETS = {"adult": "sex", "clinic": "smokes"}
 """A binary column of each table, whose value is guessed between two worlds."""
