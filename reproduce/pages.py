@@ -376,6 +376,12 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         about(45, "trees", "rows", *CENSUS),
         about(20, "slabs", "--guard", *CENSUS),
     ),
+    "tree-defences": (
+        about(45, "tree_defences", "rounded", *CENSUS),
+        about(45, "tree_defences", "private", *CENSUS, "--seeds", "3"),
+        about(100, "tree_defences", "bounds", *CENSUS, "--seeds", "3"),
+        about(50, "tree_defences", "sgd", *CENSUS, "--seeds", "3"),
+    ),
     "trees": (
         about(30, "trees", "counts", *CENSUS),
         about(110, "trees", "cells", *CENSUS),

@@ -230,7 +230,7 @@ def sgd(data, seeds):
                     "name": "dp-sgd",
                     "seed": seed,
                     "data": {"source": data, "examples": 100, "auxiliary": 100, "heldout": 50},
-                    "model": {"name": "mlp", "arguments": {"hidden": "64"}},
+                    "model": {"name": "mlp", "hidden": "64"},
                     "federation": {
                         "protocol": "fedsgd", "clients": 4, "batch_size": 100, "rounds": 4,
                     },

@@ -15,6 +15,7 @@ from glasshouse.attacks.trees.private.noise import noise_of
 from glasshouse.attacks.trees.private.noisy_leaves import NoisyLeaves
 from glasshouse.attacks.trees.private.noisy_membership import exactly, likelihood_ratio
 from glasshouse.attacks.trees.rounded_leaves import RoundedLeaves
+from glasshouse.audit.simulation.epsilon import measure_epsilon
 from glasshouse.data.tables.clinic import clinic
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.examples import Batch
@@ -31,6 +32,8 @@ from glasshouse.metrics.membership import auc
 from glasshouse.metrics.tables.proofs import LeavesExact
 from glasshouse.privacy.gaussian import gaussian_mu
 from glasshouse.rng import Rng
+from glasshouse.scenario.axes import cells
+from glasshouse.scenario.load import from_dict
 
 CLINIC = clinic("")
 ROOT = Rng.root(0)
@@ -251,3 +254,22 @@ def test_a_random_tree_is_full_and_cuts_inside_its_boxes():
         assert len(leaves) == 16
         kept = {(tree["split_indices"][n], tree["split_conditions"][n]) for n in range(15)}
         assert len(kept) > 5
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 8.0])
+def test_canaries_show_no_more_of_dp_sgd_on_a_table_than_it_claims(epsilon):
+    scenario = from_dict(
+        {
+            "name": "table",
+            "data": {"source": "clinic", "examples": 60, "auxiliary": 20, "heldout": 20},
+            "model": {"name": "mlp", "hidden": "16"},
+            "federation": {"protocol": "fedsgd", "clients": 2, "batch_size": 60},
+            "defenses": [{"name": "dp_sgd", "clip": 1.0, "epsilon": epsilon}],
+            "attacks": [{"name": "label_inference"}],
+            "audit": {"epsilon": {"claimed": epsilon, "canaries": 300, "unit": "example"}},
+        }
+    )
+    shown = measure_epsilon(cells(scenario)[0])
+    assert shown.proved == pytest.approx(epsilon, rel=1e-3)
+    assert max(shown.low, shown.gaussian) <= epsilon
+    assert epsilon == 1.0 or shown.gaussian > 0.5  # the canaries do see something
