@@ -378,9 +378,9 @@ PAGES: dict[str, tuple[Piece, ...]] = {
     ),
     "tree-defences": (
         about(45, "tree_defences", "rounded", *CENSUS),
-        about(45, "tree_defences", "private", *CENSUS, "--seeds", "3"),
-        about(100, "tree_defences", "bounds", *CENSUS, "--seeds", "3"),
-        about(50, "tree_defences", "sgd", *CENSUS, "--seeds", "3"),
+        about(20, "tree_defences", "private", *CENSUS, "--seeds", "1"),
+        about(35, "tree_defences", "bounds", "--seeds", "1"),
+        about(15, "tree_defences", "sgd", *CENSUS, "--seeds", "1"),
     ),
     "trees": (
         about(30, "trees", "counts", *CENSUS),

@@ -178,12 +178,12 @@ def private(data, seeds):
         )  # fmt: skip
 
 
-def bounds(data, seeds):
+def bounds(data, seeds, epsilons=EPSILONS):
     """Two worlds that differ by one row, all others known: AUC and the value of a cell, beside the bound."""
     source = load(data)
     assert isinstance(source.inputs, Row)
     column, place = next((c, p) for c, p in source.inputs.places() if c.name == SECRETS[data])
-    for epsilon in EPSILONS:
+    for epsilon in epsilons:
         how = DpBagging(trees=20, max_depth=4, epsilon=epsilon)
         noise = noise_of(how)
         mu = gaussian_mu(how.proves(1).epsilon, delta=DELTA)
