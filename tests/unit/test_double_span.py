@@ -1,9 +1,11 @@
 """Double span: rows of a made-up clinic from a gradient, and silence where there is nothing to say."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from glasshouse.attacks.rows.double_span import DoubleSpan
+from glasshouse.attacks.rows.double_span import DoubleSpan, is_alone
 from glasshouse.data.tables.clinic import clinic
 from glasshouse.interfaces import mean_loss
 from glasshouse.models.build import build, state
@@ -51,7 +53,7 @@ def right(view: View, batch: Batch) -> tuple[int, int]:
     return len(claimed), int((apart.min(1).values == 0).sum())
 
 
-@pytest.mark.parametrize("count", [1, 4, 8])
+@pytest.mark.parametrize("count", [1, 4, 8, 16])
 def test_small_batches_are_written_down(count):
     rows = 0
     for seed in range(5):
@@ -59,7 +61,7 @@ def test_small_batches_are_written_down(count):
         claimed, hits = right(view_of(batch, seed=seed), batch)
         assert claimed == hits  # a certificate is never wrong
         rows += hits
-    assert rows >= 0.9 * 5 * count
+    assert rows >= 0.95 * 5 * count
 
 
 def test_a_row_that_occurs_twice_is_claimed_twice_and_not_certified():
@@ -84,6 +86,7 @@ def test_larger_batches_are_never_claimed_wrong():
 
 def test_two_rows_that_only_their_sum_describes_are_not_made_up():
     """Same categories, other numbers: the gradient may hold no more than the sum; a mean is never claimed."""
+    others = 0
     for seed in range(10):
         pair = sampled(3, seed)
         twin = SOURCE.inputs.decode(pair.inputs[:1])
@@ -93,3 +96,20 @@ def test_two_rows_that_only_their_sum_describes_are_not_made_up():
         batch = Batch(inputs=inputs, labels=torch.cat([pair.labels, pair.labels[:1]]))
         claimed, hits = right(view_of(batch, seed=seed), batch)
         assert claimed == hits
+        others += min(hits, 2)
+    assert others >= 18  # the two rows beside the pair are proved although it is not
+
+
+def test_three_rows_that_may_look_like_one_are_not_one():
+    """Two of one label and one of the other count as one row of probability 1/2, and only they do."""
+    assert is_alone(0.4, 0, (0.39, 0.41), 3)
+    assert not is_alone(0.499, 0, (0.49, 0.51), 3)
+    assert is_alone(0.499, 0, (0.49, 0.51), 2)
+
+
+def test_a_gradient_of_zeros_says_nothing():
+    view = view_of(sampled(4, 0))
+    update = view.rounds[0].updates[0]
+    silent = replace(update, tensors={n: torch.zeros_like(t) for n, t in update.tensors.items()})
+    view = replace(view, rounds=(replace(view.rounds[0], updates={0: silent}),))
+    assert not len(DoubleSpan().run(view, rng=Rng.root(0))[1].inputs)

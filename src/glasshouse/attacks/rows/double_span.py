@@ -1,37 +1,40 @@
 """Double span: rows of a table, exactly and certified, from the gradient of a first linear layer.
 
 The layer's gradient is G = Σ δ_i x_iᵀ. Every row x_i lies in the row space of G, and a row with categories
-is nearly determined by that: each category has exactly one 1 (:mod:`.onehot`). Every backward signal δ_i
-lies in the column space of G, and the server can compute the signal of a candidate itself: this is the
-certificate. Last, non-negative least squares on the whole gradient give labels and multiplicities, whole
-numbers if all is right. Rows whose signals have one direction leave only their sum, so that a batch is
-certified whole or not at all.
+is nearly determined by that: each category has exactly one 1 (:mod:`.affine`). Every backward signal δ_i
+lies in the column space of G, and the server can compute the signal of a candidate itself: so the directions
+D of all signals are found (:mod:`.directions`). They give the rows, D⁺ G, up to float32, and with the bias
+how many rows each holds. The read-outs certify themselves: a category that is not a 1 among 0s shows the
+error of all entries, and whatever is not a valid row with its own signal, once, is not certified.
 
-Source: the span of rows is used for tokens by Petrov et al. 2024, DAGER, arXiv:2405.15586, and low rank by
-Dimitrov et al. 2024, SPEAR, arXiv:2403.03945; the search by categories and the certificate of a table are
-our own.
+Rows whose signals have one direction leave only their sum: the others are certified nevertheless, where the
+numbers of rows add up or no other numbers of rows of either label have the same signal (:func:`is_alone`).
 
-Breaks when: the batch is larger than the layer, or than the number of independent entries of a one-hot row;
+Source: the span of rows is used for tokens by Petrov et al. 2024, DAGER, arXiv:2405.15586, rows from
+directions by Dimitrov et al. 2024, SPEAR, arXiv:2403.03945; the search by categories and the certificate of a
+table are our own.
+
+Breaks when: the batch is larger than the layer, or than the number of independent entries of its rows;
 noise on the update lies above the smallest singular value. Then nothing is claimed.
 
-Shape letters: B rows behind the update, R candidates, F entries of a row, O units of the layer.
+Shape letters: B rows behind the update, M directions, F entries of a row, O units of the layer, K classes.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import ClassVar, Final, final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 from torch import Tensor
 
 from glasshouse.attacks.base import Claim, Needs, Reconstruction
 from glasshouse.attacks.inversion.linear_input import find_first_linear, first_linear
 from glasshouse.attacks.parts.local_steps import LINEAR, update_needs
 from glasshouse.attacks.parts.replica import Replica, replica
-from glasshouse.attacks.rows.onehot import SPAN, basis_of, rows_in
+from glasshouse.attacks.rows.affine import nearest_entries
+from glasshouse.attacks.rows.directions import Signals, directions_in
 from glasshouse.attacks.tabular import Certainty, CertifiedRows
 from glasshouse.errors import Inapplicable
 from glasshouse.interfaces import task_of
@@ -45,16 +48,18 @@ from glasshouse.wire import Architecture
 
 Floats = NDArray[np.float64]
 SUBJECT: Final = "attack 'double_span'"
-INSIDE: Final = 1e-3
-"""Share of a backward signal outside the column space up to which a candidate stays; float32 leaves 1e-6."""
-WHOLE: Final = 0.15
-"""Distance of a multiplicity from a whole number, of at least 1, up to which a row is certified."""
-NULL: Final = 1e-9
-"""Share of the largest eigenvalue of the atoms' Gram matrix below which they depend on one another."""
-FREE: Final = 1e-2
-"""Share of a null vector on a candidate from which its multiplicity is not determined."""
-CANDIDATES: Final = 2000
-"""Candidates beyond which the search has found a continuum, not rows."""
+SPAN: Final = 3e-6
+"""Singular values above this share of the largest one are signal, in a gradient of float32."""
+SURE: Final = 1e-4
+"""Distance from a valid row up to which a read-out is certified; float32 leaves 1e-6."""
+NEAR: Final = 0.02
+"""Distance of its categories from a 1 among 0s up to which a read-out is claimed at all."""
+WHOLE: Final = 0.01
+"""Distance of a multiplicity from a whole number up to which it is one."""
+SPREAD: Final = 0.2
+"""Share by which rows of one direction may differ in their probability beyond the corners of all numbers."""
+REFINED: Final = 3
+"""Times that directions are computed anew at the rows that were read."""
 
 
 @final
@@ -112,40 +117,40 @@ class DoubleSpan:
                 got=repr(client.terms.architecture.task),
                 fix="use linear_input or spear, which read rows under any loss",
             )
-        weight = raw_gradient(client, first_linear(client, subject=SUBJECT))
-        found = read_rows(client, weight, table, affine=self.affine)
+        found = read_rows(client, table, affine=self.affine)
         inputs = torch.from_numpy(np.repeat(found.rows, found.counts, 0)).float()
-        labels = torch.from_numpy(np.repeat(found.labels, found.counts))
         inputs = table.project(inputs) if len(inputs) else inputs
-        # Twice a row may also be two rows with this mean: it is claimed, and not certified.
-        once = torch.from_numpy(np.repeat(found.counts, found.counts) == 1)
-        levels = torch.where(once, float(Certainty.PROVED), float(Certainty.GUESSED))
+        labels = torch.from_numpy(np.repeat(found.labels, found.counts))
+        proved = torch.from_numpy(np.repeat(found.proved, found.counts))
+        levels = torch.where(proved, float(Certainty.PROVED), float(Certainty.GUESSED))
         return (
             Reconstruction(about=client.about, inputs=inputs, labels=labels, confidence=levels),
-            CertifiedRows(about=client.about, inputs=inputs[once], certainty=levels[once]),
+            CertifiedRows(about=client.about, inputs=inputs[proved], certainty=levels[proved]),
         )
 
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Found:
-    """Certified rows.
+    """What a gradient says of its rows, one entry per direction.
 
     Attributes:
-        rows: (R, F).
-        labels: (R,) int64.
-        counts: how often each occurs, (R,) int64.
+        rows: a row, or the mean of those of one direction, (M, F).
+        labels: (M,) int64.
+        counts: rows of this direction, (M,) int64.
+        proved: it is one row and no other, (M,).
     """
 
     rows: Floats
     labels: NDArray[np.int64]
     counts: NDArray[np.int64]
+    proved: NDArray[np.bool_]
 
     @classmethod
     def nothing(cls, width: int) -> "Found":
-        """No row."""
+        """No direction."""
         none = np.zeros(0, dtype=np.int64)
-        return cls(rows=np.zeros((0, width)), labels=none, counts=none)
+        return cls(rows=np.zeros((0, width)), labels=none, counts=none, proved=none.astype(np.bool_))
 
 
 def raw_gradient(client: Replica, name: str) -> Floats:
@@ -156,79 +161,119 @@ def raw_gradient(client: Replica, name: str) -> Floats:
     return np.asarray((weight * scale + bias[:, None] * shift).numpy())
 
 
-def read_rows(client: Replica, weight: Floats, table: Row, *, affine: float) -> Found:
-    """Candidates by the row space, those whose signal is in the column space, and their multiplicities."""
-    basis = basis_of(weight, client.images)
-    spanned = rows_in(basis, table, tolerance=affine)
-    if not spanned.finished or not 0 < len(spanned.rows) <= CANDIDATES:
-        return Found.nothing(table.shape[0])
-    rows = torch.from_numpy(spanned.rows).float().to(client.scale.device)
-    classes = client.classes
-    signals = [signals_of(client, rows, label) for label in range(classes)]
-    left, values, _ = np.linalg.svd(weight, full_matrices=False)
-    span = left[:, values > SPAN * values[0]]
+def read_rows(client: Replica, table: Row, *, affine: float) -> Found:
+    """The directions of a gradient, the rows behind each, and which of these are proved."""
     first = first_linear(client, subject=SUBJECT)
-    outside = np.stack([_outside(s[f"{first}.bias"], span) for s in signals])
-    kept = np.flatnonzero(outside.min(0) < INSIDE)
-    if not len(kept):
+    weight = raw_gradient(client, first)
+    bias = client.gradient()[f"{first}.bias"].double().cpu().numpy()
+    values = np.linalg.svd(weight, compute_uv=False)
+    rank = min(client.images, int((values > SPAN * values[0]).sum()))
+    signals = signals_of(client, first)
+    directions = directions_in(weight, rank, table, signals, tolerance=affine)
+    if not directions.shape[1]:
         return Found.nothing(table.shape[0])
-    atoms = [np.concatenate([_flat(s, i) for s in signals]) for i in kept.tolist()]
-    target = _flat({name: t[None].double() for name, t in client.gradient().items()}, 0)[0]
-    weights, _ = nnls(np.concatenate(atoms).T, target * client.images)
-    times = weights.reshape(len(kept), classes)
-    # Gradients of a row under all labels, weighted by its probabilities p, add up to 0: p itself is free.
-    with torch.no_grad():
-        p = client.model(rows[kept]).cpu().double().softmax(1).numpy()
-    times = times - p * (times / p).min(1, keepdims=True)
-    counts = np.round(times)
-    sure = (counts >= 1) & (np.abs(times - counts) <= WHOLE) & determined_by(atoms, classes)[:, None]
-    at, labels = np.nonzero(sure)
-    # Rows whose signals have one direction are one row of the sum: only all n rows together are a proof.
-    if abs(float(times.sum()) - client.images) > WHOLE:
-        return Found.nothing(table.shape[0])
-    return Found(
-        rows=spanned.rows[kept[at]], labels=labels.astype(np.int64), counts=counts[sure].astype(np.int64)
-    )
+    labels, sizes = np.zeros(0, dtype=np.int64), np.zeros(0)
+    for _ in range(REFINED):
+        # Of numbers that were guessed, a unit may be on the wrong side: at the row itself none is.
+        rows, totals = read_out(directions, weight, bias)
+        each = signals(rows)  # (K, M, O)
+        labels = (totals * np.einsum("kmo,om->km", each, directions)).argmax(0)
+        own = each[labels, np.arange(len(rows))]
+        sizes = np.maximum(np.linalg.norm(own, axis=1), 1e-300)
+        directions = own.T / sizes
+    rows, totals = read_out(directions, weight, bias)
+    times = client.images * totals / sizes
+    counts = np.round(times).astype(np.int64)
+    whole = (counts >= 1) & (np.abs(times - counts) <= WHOLE)
+    names, entries = distances(rows, table)
+    good = whole & (names <= NEAR)
+    sure = good & (entries <= limit_of(table)) & (counts == 1)
+    if not (len(rows) == client.images or counts[good].sum() == client.images):
+        sure &= _alone(client, rows, labels, sure, table)
+    return Found(rows=rows[good], labels=labels[good], counts=counts[good], proved=sure[good])
 
 
-def determined_by(atoms: Sequence[Floats], classes: int) -> NDArray[np.bool_]:
-    """Which candidates' multiplicities the gradient determines, (R,), from their gradients (K, P) each.
-
-    Rows that differ in numbers alone may have backward signals of one direction; then the gradient holds only
-    their sum, and any valid rows with this sum fit. Such candidates stand in a null vector of all atoms. The
-    last label is left out: its atom is a combination of the others.
-    """
-    free = np.concatenate([atom[: classes - 1] for atom in atoms])
-    free = free / np.maximum(np.linalg.norm(free, axis=1, keepdims=True), 1e-300)
-    values, vectors = np.linalg.eigh(free @ free.T)
-    null = vectors[:, values < NULL * values[-1]]
-    weight = np.linalg.norm(null, axis=1).reshape(len(atoms), classes - 1).max(1)
-    return np.asarray(weight < FREE)
+def read_out(directions: Floats, weight: Floats, bias: Floats) -> tuple[Floats, Floats]:
+    """The weighted mean of the rows behind each direction (M, F), and the sum of their weights, (M,)."""
+    inverse = np.linalg.pinv(directions)
+    totals = inverse @ bias
+    safe = np.where(np.abs(totals) > 1e-300, totals, 1e-300)
+    return (inverse @ weight) / safe[:, None], totals
 
 
-def signals_of(client: Replica, rows: Tensor, label: int) -> dict[str, Tensor]:
-    """The gradient of each row's own loss under a label, by parameter name, (R, ...)."""
-    model = client.model
+def distances(rows: Floats, table: Row) -> tuple[Floats, Floats]:
+    """How far categories are from a 1 among 0s, and all entries from a valid row, at most, each (M,)."""
+    names, every = np.zeros(len(rows)), np.zeros(len(rows))
+    for column, place in table.places():
+        part = rows[:, place]
+        apart = np.abs(part - nearest_entries(part, column)).max(1)
+        every = np.maximum(every, apart)
+        if not column.numeric:
+            names = np.maximum(names, apart)
+    return names, every
+
+
+def limit_of(table: Row) -> float:
+    """The distance from a valid row up to which a number is right within its tolerance."""
+    own = (c.tolerance / (c.high - c.low) for c in table.columns if c.numeric and c.tolerance > 0)
+    return min((SURE, *(share / 2 for share in own)))
+
+
+def signals_of(client: Replica, first: str) -> Signals:
+    """The backward signals of rows at a layer, under every label."""
+    model, key = client.model, f"{first}.bias"
     parameters = {name: p.detach() for name, p in model.named_parameters()}
-    task, target = task_of(model), torch.full((1,), label, device=rows.device)
+    task, device = task_of(model), client.scale.device
 
-    def loss(values: dict[str, Tensor], row: Tensor) -> Tensor:
-        outputs = torch.func.functional_call(model, values, (row[None],))
+    def loss(bias: Tensor, row: Tensor, target: Tensor) -> Tensor:
+        outputs = torch.func.functional_call(model, {**parameters, key: bias}, (row[None],))
         return task.loss(outputs, target, row[None])
 
-    each: dict[str, Tensor] = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(parameters, rows)
-    return each
+    each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, None))
+
+    def signals(points: Floats) -> Floats:
+        rows = torch.from_numpy(points).float().to(device)
+        labels = torch.arange(client.classes, device=device)[:, None]
+        return np.stack([each(parameters[key], rows, label).double().cpu().numpy() for label in labels])
+
+    return signals
 
 
-def _outside(signals: Tensor, span: Floats) -> Floats:
-    """Share of each signal (R, O) that lies outside a span (O, r); 1 for a signal of zeros."""
-    vectors = signals.cpu().double().numpy()
-    size = np.linalg.norm(vectors, axis=1)
-    rest = np.linalg.norm(vectors - vectors @ span @ span.T, axis=1)
-    return np.where(size > 0, rest / np.maximum(size, 1e-300), 1.0)
+def _alone(
+    client: Replica, rows: Floats, labels: NDArray[np.int64], sure: NDArray[np.bool_], table: Row
+) -> NDArray[np.bool_]:
+    """Which read-outs cannot be several rows, where the numbers of rows do not add up, (M,)."""
+    alone = np.zeros(len(rows), dtype=np.bool_)
+    if client.classes != 2:
+        return alone
+    entries = [place.start for column, place in table.places() if column.numeric]
+    corners = np.array(list(product((0.0, 1.0), repeat=min(len(entries), 10))))
+    for m in np.flatnonzero(sure):
+        others = np.repeat(rows[m][None], len(corners) + 1, 0)
+        others[1:, entries[:10]] = corners
+        with torch.no_grad():
+            inputs = torch.from_numpy(others).float().to(client.scale.device)
+            p = client.model(inputs).double().softmax(1)[:, 1].cpu().numpy()
+        between = float(p.min()) * (1 - SPREAD), float(p.max()) * (1 + SPREAD)
+        alone[m] = is_alone(float(p[0]), int(labels[m]), between, client.images - len(rows) + 1)
+    return alone
 
 
-def _flat(tensors: dict[str, Tensor], index: int) -> Floats:
-    """All tensors of one row as one vector, in order of their names, (1, P)."""
-    parts = [tensors[name][index].cpu().double().reshape(-1) for name in sorted(tensors)]
-    return np.asarray(torch.cat(parts).numpy()[None])
+def is_alone(p: float, label: int, between: tuple[float, float], most: int) -> bool:
+    """Whether no 2 to ``most`` rows of one direction have the signal of one row of probability p and a label.
+
+    A row of label y counts p - y in its direction; the others' probabilities are only known to be ``between``
+    two numbers.
+
+    Examples:
+        >>> is_alone(0.4, 0, (0.38, 0.42), 2)  # two rows count some 0.8, -0.2 or -1.2
+        True
+        >>> is_alone(0.49, 0, (0.45, 0.52), 3)  # two of label 0 and one of label 1 may count 0.49
+        False
+    """
+    low, high = between
+    return not any(
+        rows * low - ones <= p - label <= rows * high - ones
+        for rows in range(2, most + 1)
+        for ones in range(rows + 1)
+    )
