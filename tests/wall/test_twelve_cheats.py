@@ -35,12 +35,15 @@ def test_honest_attacks_get_the_same_beside_cheats_as_alone(cheated, tmp_path):
     """Neither edits in place, nor seeds, nor a patched scorer of an attack before reach the next one."""
     result, _ = cheated
     alone = run_audit(tmp_path / "alone", [RAW["attacks"][0], RAW["attacks"][-1]])
-    for metric in ("psnr", "identification", "label_accuracy"):
-        for attack, beside in (
-            ("linear_input", "linear_input"),
-            ("linear_input", "honest, after the cheats"),
-            ("inverting_gradients", "inverting_gradients"),
-        ):
+    scored = {"linear_input": ("psnr", "identification", "label_accuracy")}
+    # It uses the labels that are granted here, so that they are not scored.
+    scored["inverting_gradients"] = ("psnr", "identification")
+    for attack, beside in (
+        ("linear_input", "linear_input"),
+        ("linear_input", "honest, after the cheats"),
+        ("inverting_gradients", "inverting_gradients"),
+    ):
+        for metric in scored[attack]:
             assert finding(result, beside, metric).value == finding(alone, attack, metric).value
 
 
