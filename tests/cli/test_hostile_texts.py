@@ -1,6 +1,7 @@
 """Names that steer, break or deceive: every sink shows them, and no command ends in an unforeseen error."""
 
 import csv
+import itertools
 import json
 import os
 import re
@@ -19,7 +20,7 @@ from glasshouse.cli import main
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 
 import report_specimen as specimen
-from tests.cli.hostile_texts import ACTS, TEXTS, hostile_results, write
+from tests.cli.hostile_texts import ACTS, TEXTS, hostile_results, poisoned, write
 
 from glasshouse.outside.text import markdown, visible
 from glasshouse.results.files import write_result
@@ -84,6 +85,24 @@ def test_drawings_are_xml_and_tables_open_as_text(runs, tmp_path, capsys):
             for row in csv.reader(path.read_text().splitlines()):
                 texts = [cell for cell in row if not re.fullmatch(r"-?[\d.]+(e-?\d+)?", cell)]
                 assert not [cell for cell in texts if cell.lstrip().startswith(("=", "+", "-", "@"))]
+
+
+def test_no_name_begins_a_line_of_its_own(tmp_path, capsys):
+    """A title such as "x", newline, "every limit holds" would forge a line of the report."""
+    honest = specimen.specimen(tmp_path / "honest")
+    write_result(honest, tmp_path / "honest" / "result.json")
+    raw = json.loads((tmp_path / "honest" / "result.json").read_text())
+    shutil.copytree(tmp_path / "honest", tmp_path / "forged")
+    run = write(poisoned(raw, (f"name{i}\nFORGED" for i in itertools.count())), tmp_path / "forged")
+    commands = [
+        ("report", run), ("report", run, "--full"), ("report", run, "--markdown"), ("export", run, "--annex"),
+        ("compare", run, tmp_path / "honest", "--out", tmp_path),
+    ]  # fmt: skip
+    shown = [ran(capsys, *command)[1] for command in commands]
+    shown += [path.read_text() for path in run.glob("annex.md")]
+    assert "FORGED" in shown[1]
+    assert not [row for text in shown for row in text.splitlines() if row.lstrip().startswith("FORGED")]
+    assert not any(ACTS.search(path.read_text()) for path in run.glob("annex.*"))
 
 
 def test_markdown_has_no_heading_link_or_html_of_others():

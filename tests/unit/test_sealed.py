@@ -1,5 +1,6 @@
 """A sealed process: what it can reach, what it can leave behind, and what its answers can carry."""
 
+import ctypes
 import os
 import socket
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 from glasshouse.audit import sealed as sealing
-from glasshouse.audit.namespace import needed_places
+from glasshouse.audit.namespace import _KEYCTL, needed_places
 from glasshouse.audit.sealed import is_foreign, sealed
 from glasshouse.cache import load_or_make
 from glasshouse.errors import BadFile, Inapplicable, WorkerKilled
@@ -90,6 +91,26 @@ def test_it_reaches_no_network_no_process_and_no_device(run, tmp_path):
         "urandom",
         "zero",
     ]
+
+
+def test_it_leaves_no_key_in_the_keyring_of_the_session(run, tmp_path):
+    """A keyring is inherited, no namespace is around it, and it outlives the process."""
+    number, ring, kind = _KEYCTL.get(os.uname().machine), -3, b"user"
+    library = ctypes.CDLL(None, use_errno=True)
+    if number is None or library.syscall(number, 1, None) < 0:
+        pytest.skip("no keyrings here")
+
+    def look() -> int:
+        return library.syscall(number, 10, ring, kind, b"truth", 0)
+
+    def serve(_):
+        add = number - 2  # add_key(2), of which the number is two less on all of these machines
+        return [library.syscall(add, kind, b"truth", b"x", 1, ring), look()], {}
+
+    with opened(serve, tmp_path) as process:
+        added, found = process.ask(0)[0]
+    assert added == found > 0
+    assert look() < 0
 
 
 def test_answers_are_json_and_tensors(run, tmp_path):

@@ -12,6 +12,7 @@ from glasshouse.audit.scoring.score import ClientSample, ScoredMetric, join_part
 from glasshouse.metrics.clients import Auc
 from glasshouse.metrics.reconstruction import Identification
 from glasshouse.metrics.statistics import permutation
+from glasshouse.report.words import condition
 from glasshouse.rng import Rng
 
 NOMINAL = 0.025
@@ -47,6 +48,12 @@ def test_the_luck_of_whole_runs_is_no_leak(runs, monkeypatch):
 def test_auc_over_several_lucky_runs_keeps_its_level(runs, luck, monkeypatch):
     monkeypatch.setattr(permutation, "EXCHANGES", 999)
     assert leaks_of_luck(runs, luck, 1200) <= NOMINAL
+
+
+@pytest.mark.parametrize("runs", range(1, 8))
+def test_a_rate_over_fewer_runs_than_signs_can_judge_is_about_these_runs(runs):
+    said = condition((), {}, runs, of_clients=True)
+    assert ("these" in said) == (2.0**-runs >= NOMINAL)
 
 
 @pytest.mark.parametrize("runs", [1, 2, 6])

@@ -16,6 +16,7 @@ LIARS = {
     "more_effort": "MoreEffortInItsControl",
     "nothing_about_anybody": "NothingAboutAnybody",
     "remembers_the_truth": "RemembersTheTruth",
+    "reads_earlier_runs": "ReadsEarlierRuns",
 }
 
 
@@ -81,3 +82,14 @@ def test_what_a_loss_was_asked_about_makes_no_later_run_better(liars):
     values = [finding.value for one in (first, second) for finding in one.findings]
     assert max(values) < 25
     assert all(row["same"] for row in replay(liars / "second", "remembers_the_truth"))
+
+
+def test_a_replay_hides_other_runs_of_the_same_data(liars):
+    """They are of the same private data, and lie beside the run by default."""
+    place = liars / "runs"
+    reader = [{"name": "reads_earlier_runs", "place": str(place)}]
+    defended = {"defenses": [{"name": "gaussian_noise", "std": 10.0}], "policy": {}}
+    for name in ("first", "second"):
+        result = run(place / name, reader, clients=4, **defended)
+    assert max(finding.value for finding in result.findings) > 60
+    assert not any(row["same"] for row in replay(place / "second", "reads_earlier_runs"))

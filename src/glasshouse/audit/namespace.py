@@ -5,8 +5,8 @@ that confines itself must do so before it imports what may start threads, or rig
 
 What a confined process is left with: the files of the system, read-only and without the folders that are
 hidden; an empty folder for temporary files and an empty home folder, which vanish with it; null, zero and
-random devices, and those of an accelerator; no other process, no network, no shared memory and no capability
-to change any of it.
+random devices, and those of an accelerator; no other process, no network, no shared memory, no key of the
+session and no capability to change any of it.
 """
 
 import ctypes
@@ -28,6 +28,9 @@ _SET_ATTRIBUTES, _BELOW, _READ_ONLY = (
     1,
 )  # mount_setattr(2), the same number on all machines but alpha
 _HERE: Final = -100
+_KEYCTL: Final = {"x86_64": 250, "aarch64": 219, "riscv64": 219, "ppc64le": 271, "s390x": 280}
+"""keyctl(2) by machine; elsewhere a confined process keeps its session's keys."""
+_JOIN_SESSION: Final = 1
 _DIE_WITH_PARENT, _NO_NEW_RIGHTS, _KILL = 1, 38, 9  # prctl(2)
 _CAPABILITIES_3: Final = 0x20080522
 _DEVICES: Final = ("null", "zero", "full", "random", "urandom")
@@ -75,6 +78,7 @@ def confine(
     for folder in (*map(Path, _fresh_folders()), *write):
         if folder.is_dir():
             _set_attributes(folder.resolve(), clear=_READ_ONLY)
+    _leave_keys()
     _drop_rights()
 
 
@@ -129,6 +133,13 @@ def _set_attributes(folder: Path, *, set_: int = 0, clear: int = 0, below: bool 
     flags = _BELOW if below else 0
     size = ctypes.sizeof(attributes)
     _call("syscall", _SET_ATTRIBUTES, _HERE, os.fsencode(folder), flags, ctypes.byref(attributes), size)
+
+
+def _leave_keys() -> None:
+    """Join an empty keyring: no namespace is around that of the session, which outlives this process."""
+    number = _KEYCTL.get(os.uname().machine)
+    if number is not None and ctypes.CDLL(None).syscall(number, _JOIN_SESSION, None) < 0:
+        return  # forbidden or not there, for whatever runs in this process, too
 
 
 def _drop_rights() -> None:

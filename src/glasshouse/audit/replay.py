@@ -91,7 +91,7 @@ def replay(
                 got="none",
                 fix=f"name an attack of that run: {nearest_names(attack, tuple(specs))}",
             )
-        isolation = _run_apart(tasks, [run, Path(other)] if swap else [run], place)
+        isolation = _run_apart(tasks, [run, Path(other)] if swap else [run], place, beside=runs_beside(run))
         rows = []
         for group, every in by_group.items():
             outcomes = [read_outcome(Path(task.out)) for task in every]
@@ -119,8 +119,17 @@ def _compare(run: Path, task: AttackTask) -> dict[str, Any]:
     return {"cell": copy.name, "unit": task.unit.name, "same": same}
 
 
-def _run_apart(tasks: Sequence[AttackTask], hide: Sequence[Path], place: Path) -> str:
+def runs_beside(run: Path) -> list[Path]:
+    """Other runs in the same folder: of the same private data they tell as much."""
+    return [place for place in sorted(run.parent.iterdir()) if place != run and (place / "cells").is_dir()]
+
+
+def _run_apart(
+    tasks: Sequence[AttackTask], hide: Sequence[Path], place: Path, *, beside: Sequence[Path] = ()
+) -> str:
     """Run ``tasks`` in sealed processes that see nothing of ``hide``; return the means, in words.
+
+    What lies ``beside`` is hidden, too, where a process can be sealed.
 
     Raises:
         BadFile: the attack's input is invalid.
@@ -135,7 +144,7 @@ def _run_apart(tasks: Sequence[AttackTask], hide: Sequence[Path], place: Path) -
     orders = {
         "seal": True,
         "stage": str(place / "stage"),
-        "hide": [*map(str, hide), *(cache if foreign else [])],
+        "hide": [*map(str, [*hide, *beside]), *(cache if foreign else [])],
         "show": [] if foreign else cache,
         "write": [str(place)],
         "working_folder": str(place / "empty"),

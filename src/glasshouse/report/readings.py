@@ -326,7 +326,7 @@ def _finding(f: Finding, attack: str, card: MetricCard, victims: tuple[Victim, .
         defended=defended,
         by_draw=tuple(numbers.value(one.value, card, "", own) for one in f.by_draw),
         where=words.where(f.defenses, f.axes),
-        condition=words.condition(f.defenses, f.axes, f.draws),
+        condition=words.condition(f.defenses, f.axes, f.draws, of_clients=f.unit == "clients"),
         axes=words.setting(f.axes),
         protection=words.protection(f.defenses, f.axes),
         described=words.under(f.defenses),

@@ -114,8 +114,8 @@ def heading(text: str, kind: str) -> Text:
 
 
 def line(text: str, style: str = "") -> Text:
-    """A line of literal text: no markup is interpreted, and control characters are shown."""
-    return Text(visible(text, several_lines=True), style=style)
+    """A line of literal text: no markup is interpreted; what would act, or begin another line, is shown."""
+    return Text(visible(text), style=style)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> RenderableType:

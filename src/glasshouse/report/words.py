@@ -9,6 +9,7 @@ from typing import Any
 from glasshouse.results.vocabulary import GRANTS, NULLS, STRONGEST, WITHOUT_UPLOADS
 
 FEW_RUNS = 4  # fewer federations than this say little beyond themselves
+FEW_RUNS_OF_CLIENTS = 6  # as few may all be lucky: the signs of their gains cannot reach 0.025
 
 
 def plain(name: str) -> str:
@@ -90,17 +91,19 @@ def where(defenses: Sequence[str], axes: Mapping[str, Any]) -> str:
     return f"{text} ({axes_text})" if axes_text else text
 
 
-def condition(defenses: Sequence[str], axes: Mapping[str, Any], draws: int) -> str:
+def condition(
+    defenses: Sequence[str], axes: Mapping[str, Any], draws: int, *, of_clients: bool = False
+) -> str:
     """A cell in a sentence, with the draws of first weights if a finding is about these alone.
 
-    From four draws on it is about the scenario.
+    From four draws on it is about the scenario; a rate over clients from six on.
 
     Examples:
         >>> condition((), {}, 1), condition((), {}, 4)
         ('without a defence, for these weights', 'without a defence')
     """
     text = where(defenses, axes)
-    if not 0 < draws < FEW_RUNS:
+    if not 0 < draws < (FEW_RUNS_OF_CLIENTS if of_clients else FEW_RUNS):
         return text
     weights = "these weights" if draws == 1 else f"these {count(draws, 'draws')} of weights"
     return f"{text}, for {weights}"

@@ -1,5 +1,6 @@
 """Attacks that would have been believed: each works in its control alone, or declares what it does not do."""
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -10,8 +11,10 @@ from glasshouse.attacks.base import Needs, Reconstruction
 from glasshouse.attacks.inversion.inverting_gradients import InvertingGradients
 from glasshouse.attacks.inversion.linear_input import LinearInput
 from glasshouse.attacks.objective import SearchedLoss
+from glasshouse.errors import GlasshouseError
 from glasshouse.federation.defenses.guarantee import Guarantee
 from glasshouse.registry import Card
+from glasshouse.truth.record import read_truth
 from glasshouse.wire import Mechanism
 
 EASY_CLIENTS = 6
@@ -154,3 +157,22 @@ LIARS = {
     "remembers_the_truth": "RemembersTheTruth",
 }
 __all__ = ["LIARS", "Reconstruction"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadsEarlierRuns:
+    """Claims what an earlier run of the same scenario kept as its truth, below a folder that it knows."""
+
+    card: ClassVar[Card] = replace(LinearInput.card, summary="reads earlier runs")
+    needs: ClassVar[Needs] = LinearInput.needs
+    budget: ClassVar[None] = None
+    place: str = ""
+
+    def run(self, view, *, rng):
+        claims = LinearInput().run(view, rng=rng)
+        for part in sorted(Path(self.place).glob("*/cells/*/truth")) if self.place else []:
+            with suppress(GlasshouseError, KeyError, StopIteration):
+                update = next(iter(view.rounds[-1].updates.values()))
+                own = read_truth(part).batch(update.round, update.client)[0].inputs
+                return tuple(replace(claim, inputs=own) for claim in claims)
+        return grey(claims)

@@ -27,8 +27,8 @@ from glasshouse.audit.scoring.gains import (
     with_chance,
 )
 from glasshouse.audit.scoring.judging.certificate import SEARCHED, certificate_of
-from glasshouse.audit.scoring.judging.recognition import recognised_form
-from glasshouse.audit.scoring.judging.verdict import Decision, Evidence, decide
+from glasshouse.audit.scoring.judging.recognition import holds_copy, recognised_form
+from glasshouse.audit.scoring.judging.verdict import BEYOND_SMALL, NOT_PLANTED, Decision, Evidence, decide
 from glasshouse.audit.scoring.read import Run
 from glasshouse.audit.scoring.score import ScoredMetric
 from glasshouse.audit.scoring.table import Crossing, Table
@@ -180,11 +180,15 @@ def finding_of(cell: Cell, attack: Plugin, measured: Measurement, runs: Sequence
 
 
 def _decision(evidence: Evidence, runs: Sequence[Run]) -> Decision:
-    """The verdict; silence asks last, since it compares every claim in several forms, whether it is one."""
+    """The verdict; where a silence or a limit would pass, last whether claims hold what no score sees.
+
+    That is asked last, since it compares every claim with every example, in several forms.
+    """
     decision = decide(evidence)
-    if decision.verdict != "no leak found" or not (form := recognised_form(runs, level=ONE_SIDE)):
+    if not set(decision.lacks) <= {BEYOND_SMALL, NOT_PLANTED}:
         return decision
-    return decide(replace(evidence, other_form=form))
+    form, copy = recognised_form(runs, level=ONE_SIDE), holds_copy(runs, level=ONE_SIDE)
+    return decide(replace(evidence, other_form=form, holds_copy=copy)) if form or copy else decision
 
 
 def _bound(

@@ -346,6 +346,6 @@ def _sample(f: Finding) -> str:
         parts.append("It is not shown to gain more about its victims than about others.")
     if f.claimed is not None and f.claimed < f.n:
         parts.append(f"It claimed something about {f.claimed} of {f.n} {f.unit}; the others count as misses.")
-    if f.unit == "clients" and f.runs is not None and f.runs < words.FEW_RUNS:
+    if f.unit == "clients" and f.runs is not None and f.runs < words.FEW_RUNS_OF_CLIENTS:
         parts.append(f"The clients come from only {words.count(f.runs, 'runs')} of the federation.")
     return " ".join(parts)

@@ -1,6 +1,7 @@
-"""Do claims hold their own victims in a form that the metric does not see, such as a mirror image?
+"""Do claims hold what no score sees: a mirror image of their own victim, or one example under all names?
 
-Asked only where "no leak found" would be said: nothing is scored, but such silence is none.
+Asked only where nothing else keeps "no leak found" from being said, or a limit from holding: nothing is
+scored, but such silence is none.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,12 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.audit.scoring.read import Run
-from glasshouse.audit.scoring.table import claims_about_examples
+from glasshouse.audit.scoring.table import SHIFT_HELDOUT, claims_about_examples
 from glasshouse.metrics.statistics.recognised import recognised_p
+from glasshouse.metrics.statistics.strangers import copied_p
 from glasshouse.metrics.statistics.units import Numbers
 from glasshouse.modalities.base import Modality
 
-__all__ = ["recognised_form"]
+__all__ = ["holds_copy", "recognised_form"]
 
 
 def recognised_form(runs: Sequence[Run], *, level: float) -> str:
@@ -36,6 +38,38 @@ def recognised_form(runs: Sequence[Run], *, level: float) -> str:
     p_values = {form: recognised_p(*map(np.array, zip(*rows, strict=True))) for form, rows in trials.items()}
     form = min(p_values, key=lambda name: p_values[name], default="")
     return form if form and p_values[form] * len(p_values) <= level else ""
+
+
+def holds_copy(runs: Sequence[Run], *, level: float) -> bool:
+    """Whether some claim is a copy of a private example, whoever it was claimed of.
+
+    Args:
+        runs: of one attack; the level is shared by them.
+        level: of the test.
+    """
+    return any(_copied_p(run) * len(runs) <= level for run in runs)
+
+
+def _copied_p(run: Run) -> float:
+    claims, heldout = list(claims_about_examples(run)), run.ground.heldout
+    if not claims or heldout is None or not len(heldout):
+        return 1.0
+    batches = [run.ground.target(number, about.client).batch for about, number, _ in claims]
+    known = heldout.labels.ndim == 1 and all(batch.labels.ndim == 1 for batch in batches)
+    parts = [*batches, heldout]
+    everyone = torch.cat([part.inputs for part in parts])
+    labels = torch.cat([part.labels for part in parts]) if known else torch.zeros(len(everyone))
+    modality, candidates = run.book.modality, torch.cat([inputs for _, _, inputs in claims]).unique(dim=0)
+    distances = modality.distance(candidates, everyone).sqrt().cpu().numpy()
+    some = heldout.inputs[:SHIFT_HELDOUT]
+    again = modality.distance(some, some).fill_diagonal_(torch.inf).min(1).values <= modality.near
+    return copied_p(
+        distances,
+        np.arange(len(everyone)) < len(everyone) - len(heldout),
+        labels.cpu().numpy(),
+        lambda one: (modality.distance(everyone[one][None], everyone)[0] <= modality.near).cpu().numpy(),
+        recurring=float(again.double().mean()),
+    )
 
 
 def _trials(run: Run) -> Iterator[tuple[str, bool, float]]:

@@ -57,6 +57,7 @@ class Evidence:
         claimed: something was claimed of at least one victim.
         mixed_up_p: p-value of claims knowing nobody, not even other victims than their own.
         other_form: in which claims know their own victims though the metric sees none; empty: none is known.
+        holds_copy: some claim is a copy of a private example, whoever it was claimed of.
     """
 
     metric: Metric
@@ -75,6 +76,7 @@ class Evidence:
     claimed: bool = True
     mixed_up_p: float = 1.0
     other_form: str = ""
+    holds_copy: bool = False
 
 
 @final
@@ -161,11 +163,7 @@ def _missing(evidence: Evidence) -> Iterator[tuple[str, str]]:
     if evidence.share is not None and evidence.share.out:
         out = f"{evidence.share.out} of {evidence.share.n}"
         yield f"the mean shows no leak, but {out} victims came out", "a look at the single victims"
-    if evidence.mixed_up_p <= ONE_SIDE:
-        yield "its claims fit other victims than their own", "an attack that does not mix up its victims"
-    if evidence.other_form:
-        reason = f"its claims know their own victims in another form: {evidence.other_form}"
-        yield reason, "a look at what it claims, or a metric that sees this form"
+    yield from _unscored(evidence)
     gains = [evidence.gain] if evidence.exchange is None else [evidence.gain, evidence.exchange]
     if min(gain.high for gain in gains) > small_gain(evidence.metric, evidence.null):
         yield BEYOND_SMALL, "more victims or seeds"
@@ -189,6 +187,18 @@ def _missing(evidence: Evidence) -> Iterator[tuple[str, str]]:
     if evidence.share is None:
         why = evidence.why_no_share or "no single examples"
         yield f"{UNBOUNDED} ({why})", "a metric that compares single examples"
+
+
+def _unscored(evidence: Evidence) -> Iterator[tuple[str, str]]:
+    """What claims hold although no score of theirs says so."""
+    if evidence.mixed_up_p <= ONE_SIDE:
+        yield "its claims fit other victims than their own", "an attack that does not mix up its victims"
+    if evidence.other_form:
+        reason = f"its claims know their own victims in another form: {evidence.other_form}"
+        yield reason, "a look at what it claims, or a metric that sees this form"
+    if evidence.holds_copy:
+        reason = "its claims hold a private example, though not each under its own name"
+        yield reason, "a look at what it claims"
 
 
 def _with_canaries(evidence: Evidence) -> Certificate:
