@@ -17,6 +17,7 @@ from glasshouse.metrics.reconstruction import Ssim
 from glasshouse.results.records import Finding
 from glasshouse.scenario.load import from_dict
 from glasshouse.scenario.suite import Member, Suite
+from glasshouse.wire import Batch
 
 EPSILONS = (0.1, 0.5, 1.0)
 Random = np.random.Generator
@@ -66,6 +67,38 @@ def lie(seed: int, claims: Callable[[torch.Tensor], torch.Tensor]) -> Finding:
     one = bench(20, random, metrics=("ssim",), guarantee=guarantee(0.5))
     one.claims = claims(one.private.inputs)
     return one.finding()
+
+
+def class_known(seed: int, metric: str) -> Finding:
+    """The means of the private classes, known from elsewhere: they are not those of the auxiliary data."""
+    random, public, private = np.random.default_rng(seed), *ramps_of(10)
+    n, labels = 100, torch.arange(400) % 10
+    one = bench(n, random, metrics=(metric,), guarantee=guarantee(EPSILONS[seed % 3]))
+
+    def of(count: int, shapes: torch.Tensor) -> Batch:
+        noise = torch.from_numpy(0.15 * random.normal(size=(count, *SHAPE))).float()
+        return batch((shapes[labels[:count]] + noise).clamp(0, 1), labels[:count])
+
+    one.private, one.heldout, one.auxiliary = of(n, private), of(400, public), of(120, public)
+    one.claims = private[labels[:n]]
+    return one.finding()
+
+
+def ramps_of(classes: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Shapes of public classes, and of private ones that are a mixture of these and others."""
+    random = np.random.default_rng(7)
+    public, other = (torch.from_numpy(random.random((classes, *SHAPE))).float() for _ in range(2))
+    return public, 0.5 * public + 0.5 * other
+
+
+@pytest.mark.parametrize("metric", ["psnr", "ssim", "identification"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_who_knows_the_private_classes_contradicts_nothing_and_knows_no_example(metric, seed):
+    """No null adversary knows as much, and claims fit the victims of other labels worse."""
+    finding = class_known(seed, metric)
+    assert finding.exchange.gain_low > 0
+    assert finding.verdict == "label leak"
+    assert not finding.bound.contradicted
 
 
 def audits(count: int) -> Iterator[Finding]:

@@ -152,8 +152,12 @@ def _measure(
     alike = share_alike(runs) if single else 0.0
     # Every claim against every example: for the exchange, and to judge single victims by.
     compared = tuple(tables(metric, runs, singles=single)) if compares else ()
-    ranked = compared or tables(ranked_by(metric), runs)
-    victims = victims_of(name, scored, runs, ranked) if single else ()
+    ranked = (
+        ()
+        if compared or not can_judge_victims(metric)
+        else tuple(tables(ranked_by(metric), runs, singles=single))
+    )
+    victims = victims_of(name, scored, runs, compared or ranked) if single else ()
     note = victims if isinstance(victims, str) else ""
     why = note or ("no single examples" if judged.primary else "single victims are judged by another metric")
     scored = scored.by_people()
@@ -166,6 +170,7 @@ def _measure(
         power=task.powers.get(power_key(attack, judged.claim)),
         alike=alike,
         tables=compared,
+        ranked=ranked,
         crossings=() if compared else tuple(crossings(metric, runs)),
     )
     return finding_of(task.cell, attack, measured, runs), scored, note

@@ -79,6 +79,7 @@ class Measurement:
         alone: no attack of another kind makes such claims in this cell.
         singles: verdicts on single victims by the metric that judges them, if this one does not.
         tables: every claim against every victim, by run, where the metric compares examples.
+        ranked: the same by the metric that ranks examples, where a yes-or-no metric cannot.
         crossings: the same of claims about something else, such as labels, where there are few.
     """
 
@@ -95,6 +96,7 @@ class Measurement:
     alone: bool = False
     singles: tuple[Victim, ...] = ()
     tables: tuple[Table | None, ...] = ()
+    ranked: tuple[Table | None, ...] = ()
     crossings: tuple[Crossing | None, ...] = ()
 
 
@@ -115,9 +117,8 @@ def finding_of(cell: Cell, attack: Plugin, measured: Measurement, runs: Sequence
     printed, gained = value_with_unseen(value, scored, metric), gain_with_unseen(gain, scored, metric)
     ladder = _ladder(scored, metric, _rung("domain", scored, null, gained, p), stream)
     bounds = Rng.root(scenario.seed, salt="bounds").child(f"{attack.name}/{measured.name}")
-    guess = other is not None and (
-        not other.gain.above_zero or within_labels(measured.tables, stream) is False
-    )
+    by_label = within_labels(measured.tables or measured.ranked, stream) is False
+    guess = other is not None and (not other.gain.above_zero or by_label)
     bound = _bound(value, measured, runs, chance=chance, guess=guess, rng=bounds)
     bound = bound and replace(bound, word_of=_vouching(scenario))
     searches = _searches(measured, runs)
@@ -128,6 +129,7 @@ def finding_of(cell: Cell, attack: Plugin, measured: Measurement, runs: Sequence
         certificate=certificate_of(searches), share=share, why_no_share=measured.why_no_victims,
         power=measured.power, alike=measured.alike, groups=groups_of(measured.tables),
         claimed=bool(scored.claimed or scored.clients), mixed_up_p=mixed_up_p(measured.tables, stream),
+        by_label=by_label,
     )  # fmt: skip
     decision = _decision(evidence, runs)
     finding = Finding(

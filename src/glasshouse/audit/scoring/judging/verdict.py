@@ -58,6 +58,7 @@ class Evidence:
         mixed_up_p: p-value of claims knowing nobody, not even other victims than their own.
         other_form: in which claims know their own victims though the metric sees none; empty: none is known.
         holds_copy: some claim is a copy of a private example, whoever it was claimed of.
+        by_label: claims are not shown to fit their own victims better than others of the same label.
     """
 
     metric: Metric
@@ -77,6 +78,7 @@ class Evidence:
     mixed_up_p: float = 1.0
     other_form: str = ""
     holds_copy: bool = False
+    by_label: bool = False
 
 
 @final
@@ -126,7 +128,7 @@ def _decided(evidence: Evidence) -> Decision:
         )
     beyond_null = evidence.gain.above_zero
     if beyond_null and (evidence.exchange is None or evidence.exchange.above_zero):
-        return _leak(evidence.ladder, evidence.share)
+        return _leak(evidence)
     # Where enough victims can be told apart, the exchange over them has said that the claims know none.
     few = evidence.groups is None or evidence.groups < TOLD_APART
     if beyond_null and evidence.alike >= ALIKE and few:
@@ -141,17 +143,24 @@ def _decided(evidence: Evidence) -> Decision:
     return Decision(verdict="not shown", reason=missing[0], remedy=missing[1])
 
 
-def _leak(ladder: Sequence[Rung], share: Share | None) -> Decision:
-    """``leaks``, or ``label leak`` where a null adversary who knows the victim's label does as well.
+def _leak(evidence: Evidence) -> Decision:
+    """``leaks``, or ``label leak`` where whoever knows the victim's label does as well.
 
-    Single victims are named within their label, so that one of them beats that null, too.
+    That is a null adversary, or the claims themselves on other victims of the label. Single victims are named
+    within their label, so that one of them beats both.
     """
-    above = [rung for rung in ladder if rung.knows == "label" and not rung.beaten]
-    if not above or (share is not None and share.out):
+    above = [rung for rung in evidence.ladder if rung.knows == "label" and not rung.beaten]
+    if evidence.share is not None and evidence.share.out:
+        return Decision(verdict="leaks")
+    if above:
+        why = f"{above[0].name} does as well"
+    elif evidence.ladder and evidence.by_label:
+        why = "its claims are not shown to fit their own victims better than others of the same label"
+    else:
         return Decision(verdict="leaks")
     return Decision(
         verdict="label leak",
-        reason=f"{above[0].name} does as well: the label came out, and no example is shown to",
+        reason=f"{why}: the label came out, and no example is shown to",
         remedy="more victims, or an attack that rebuilds more than the class",
     )
 
