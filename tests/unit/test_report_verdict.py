@@ -182,7 +182,7 @@ def test_silent_victims_are_misses():
     assert "claimed something" not in said(dataclasses.replace(result, claimed=20))
 
 
-@pytest.mark.parametrize(("runs", "words"), [(1, "only 1 run"), (3, "only 3 runs"), (4, "")])
+@pytest.mark.parametrize(("runs", "words"), [(1, "only 1 run"), (5, "only 5 runs"), (6, "")])
 def test_few_federations_are_said_where_clients_are_units(runs, words):
     result = dataclasses.replace(specimen.finding(metric="f1", runs=runs), unit="clients")
     text = said(result)
