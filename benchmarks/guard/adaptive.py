@@ -1,9 +1,10 @@
 """Crafted models trained against the guard, and crafted models with all that is known of its rules.
 
 An adversary who has read the source raises the share of a batch that its own read-outs isolate, and keeps
-below the guard's limits what the guard finds. The guard's search is run again and again on the server's own
-pictures while it trains; what it finds is held fixed in between and lowered, so that the model is trained
-against the search itself. Every minute the whole guard judges the model; the best that passes is kept.
+below the guard's limits what the guard finds: by single rows, by few rows and by many. The guard's searches
+are run again and again on the server's own pictures while it trains; what they find is held fixed in between
+and lowered, each down to its limit. Every minute the whole guard judges the model; the best that passes is
+kept.
 """
 
 import copy
@@ -20,16 +21,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.guard import kinds
-from glasshouse.guard.pursuit.crowds import search_crowds
+from glasshouse.guard.pursuit.crowds import search_completed, search_crowds
 from glasshouse.guard.pursuit.examples import Own
+from glasshouse.guard.pursuit.found import Given
 from glasshouse.guard.pursuit.inspect import HonestRanges, inspect_in_modes
 from glasshouse.guard.pursuit.limits import CLEAR, ROUNDING
-from glasshouse.guard.pursuit.search import search
+from glasshouse.guard.pursuit.search import ReadOuts, search
 
 CHECKED: Final = 60.0
 """CPU seconds between two verdicts of the whole guard on the way."""
 REFRESHED: Final = 12
 """Steps between two searches."""
+SHOWN: Final = ("rows", "excess", "crowds")
+"""Measures at 30 dB that are reported on the way, each with its limit."""
 _LIMIT: Final = 0.8  # of the guard's limits, which the adversary keeps to
 
 
@@ -120,12 +124,12 @@ def train_against(case: kinds.Case, known: Own, *, seconds: float, state: Path) 
     if state.exists():
         adversary.load(state)
     honest = HonestRanges.of(case.model, known)
-    limits = honest.known("train").of(("wide.weight",)).focused
+    limits = honest.known("train").of(("wide.weight",)).limits
     checked = time.process_time()
     _check(adversary, known, honest)
     generator = torch.Generator().manual_seed(round(adversary.spent))
     while adversary.spent < seconds:
-        _descend(adversary, known, generator, most=(_LIMIT * limits.rows, _LIMIT * limits.excess))
+        _descend(adversary, known, generator, limits)
         adversary.spent += time.process_time() - checked
         checked = time.process_time()
         _check(adversary, known, honest)
@@ -135,7 +139,8 @@ def train_against(case: kinds.Case, known: Own, *, seconds: float, state: Path) 
 
 def _check(adversary: Adversary, known: Own, honest: HonestRanges) -> None:
     """Keep the model if it passes and reads more than all before; be more or less careful accordingly."""
-    passes = inspect_in_modes(adversary.case.model, known, honest=honest).verdict == "passed"
+    judged = inspect_in_modes(adversary.case.model, known, honest=honest)
+    passes, values = judged.verdict == "passed", judged.values
     reads = 0.0
     for part in range(4):
         some = known[part * kinds.BATCH : (part + 1) * kinds.BATCH]
@@ -144,62 +149,89 @@ def _check(adversary: Adversary, known: Own, honest: HonestRanges) -> None:
     adversary.weight *= 1 / 1.3 if passes else 1.6
     if passes and reads > adversary.best:
         adversary.best, adversary.kept = reads, adversary.tensors()
-    line = f"  {adversary.spent:.0f} s: reads {reads:.3f}, {'passes' if passes else 'refused'}"
+    shown = ", ".join(f"{m} {values[m]:.3f} of {values[f'{m}_limit']:.3f}" for m in SHOWN)
+    line = f"  {adversary.spent:.0f} s: reads {reads:.3f}, {'passes' if passes else 'refused'} ({shown})"
     print(f"{line}, best {adversary.best:.3f}, weight {adversary.weight:.2g}", flush=True)
 
 
-def _descend(
-    adversary: Adversary, known: Own, generator: torch.Generator, *, most: tuple[float, float]
-) -> None:
+def _descend(adversary: Adversary, known: Own, generator: torch.Generator, limits: Given) -> None:
     """A minute of training."""
     model, read_outs = adversary.case.model, nn.Parameter(adversary.case.read_outs.clone())
     offsets = [p for name, p in model.named_parameters() if name.endswith("bias")]
     others = [p for name, p in model.named_parameters() if not name.endswith("bias")]
     groups = [(others, 1e-7), (offsets, 2e-6), ([read_outs], 1e-5)]
     optimizer = torch.optim.Adam([{"params": params, "lr": rate} for params, rate in groups])
-    started, step, found = time.process_time(), 0, torch.zeros(0, 0)
+    started, step = time.process_time(), 0
+    found: dict[str, Tensor] = {}
     single = torch.eye(model.count)
     while time.process_time() - started < CHECKED:
         order = torch.randperm(len(known), generator=generator)[: 3 * kinds.BATCH]
         if step % REFRESHED == 0:
-            found = _as_matrix(pulls_on_wide(model, known[order[kinds.BATCH :]]).detach(), model.count)
-        pulls = pulls_on_wide(model, known[order[: kinds.BATCH]])
-        leak = _isolated(pulls, read_outs).mean()
-        alone = _isolated(pulls, single)
-        both = torch.maximum(_isolated(pulls, found), alone)
-        beyond = F.relu(alone.mean() - most[0]) + F.relu((both - alone).mean() - most[1])
+            wide, behind = pulls_on(model, known[order[kinds.BATCH :]])
+            found = _found(wide.detach(), behind.detach())
+        wide, behind = pulls_on(model, known[order[: kinds.BATCH]])
+        leak = _odds(wide, read_outs)
+        alone = _odds(wide, single)
+        beyond = _beyond(alone, torch.full_like(alone, -torch.inf), limits.rows)
+        both = torch.cat([wide, behind], 1)
+        for measure, matrix in found.items():
+            beyond = beyond + _beyond(_odds(both, matrix), alone, getattr(limits, measure))
         optimizer.zero_grad()
-        torch.autograd.backward(adversary.weight * beyond - leak)
+        torch.autograd.backward(adversary.weight * beyond - _surely(leak).mean())
         optimizer.step()
         step += 1
     adversary.case = kinds.Case(model=model, read_outs=read_outs.detach())
 
 
-def _as_matrix(pulls: Tensor, rows: int) -> Tensor:
-    """What the guard's search finds, as weights of all rows, (C, R)."""
-    found = search(pulls) + search_crowds(pulls)
+def _beyond(odds: Tensor, alone: Tensor, limit: float) -> Tensor:
+    """What read-outs isolate beyond others, to be lowered; 0 where that keeps to the guard's limit."""
+    added = float((torch.maximum(odds, alone) > 0).double().mean() - (alone > 0).double().mean())
+    return (_surely(torch.maximum(odds, alone)) - _surely(alone)).mean() * (added > _LIMIT * limit)
+
+
+def _found(wide: Tensor, behind: Tensor) -> dict[str, Tensor]:
+    """What the guard's searches find, as weights of all rows and of what units behind pass back."""
+    width = wide.shape[1] + behind.shape[1]
+    of = {"excess": search(wide), "crowds": search_crowds(wide) + search_completed(wide, behind)}
+    return {measure: _as_matrix(found, width) for measure, found in of.items() if len(found.rows)}
+
+
+def _as_matrix(found: ReadOuts, rows: int) -> Tensor:
+    """Read-outs as weights of all rows, (C, R)."""
     matrix = torch.zeros(len(found.rows), rows, dtype=torch.double)
     matrix.scatter_add_(1, found.rows, found.weights)
     return F.normalize(matrix, dim=1).float()
 
 
-def pulls_on_wide(model: kinds.Net, some: Own) -> Tensor:
-    """Pulls (B, R) on the wide layer, differentiable in the model's parameters."""
-    shift = torch.zeros(len(some), model.count, requires_grad=True)
-    inner = model.activation
-    model.activation = lambda wide: inner(wide + shift)
+def pulls_on(model: kinds.Net, some: Own) -> tuple[Tensor, Tensor]:
+    """Pulls on the wide layer (B, R), and on the one behind (B, K), as if that read the same.
+
+    Both are differentiable in the model's parameters.
+    """
+    shifts = tuple(
+        torch.zeros(len(some), n, requires_grad=True) for n in (model.count, len(model.middle.bias))
+    )
+    inner, number = model.activation, iter(shifts)
+    model.activation = lambda wide: inner(wide + next(number))
+    handle = model.middle.register_forward_hook(lambda *seen: seen[2] + next(number))
     goal = F.cross_entropy(model(some.inputs), some.targets, reduction="sum")
     model.activation = inner
-    return torch.autograd.grad(goal, shift, create_graph=True)[0]
+    handle.remove()
+    wide, behind = torch.autograd.grad(goal, shifts, create_graph=True)
+    reach = torch.linalg.vector_norm(some.inputs.flatten(1), dim=1, keepdim=True)
+    return wide * reach, behind * reach
 
 
-def _isolated(pulls: Tensor, read_outs: Tensor) -> Tensor:
-    """How surely each example (B,) dominates one of the read-outs (C, R) at 30 dB, in (0, 1)."""
+def _odds(pulls: Tensor, read_outs: Tensor) -> Tensor:
+    """Log odds of each example (B,) in the read-out (C, R) that it dominates most, less those of 30 dB."""
     pulls = pulls / pulls.detach().square().mean().sqrt().clamp_min(1e-12)
     energy = (pulls @ read_outs.T).square()
     noise = ROUNDING**2 * (read_outs.square() @ pulls.square().sum(0))
     rest = energy.sum(0) - energy + noise + 1e-12
-    odds = (energy + 1e-12).log() - rest.log()
     wanted = torch.tensor(CLEAR / (1 - CLEAR)).log()
-    # Flat enough that read-outs far from isolating anybody still learn.
-    return torch.sigmoid((odds.amax(1) - wanted) / 3)
+    return ((energy + 1e-12).log() - rest.log()).amax(1) - wanted
+
+
+def _surely(odds: Tensor) -> Tensor:
+    """In (0, 1), and flat enough that read-outs far from isolating anybody still learn."""
+    return torch.sigmoid(odds / 3)

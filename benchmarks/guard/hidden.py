@@ -129,24 +129,67 @@ class FlatWhole(Disguise):
         return update["flat"][ROWS:].view(ROWS, SIZE)
 
 
-class Shuffled(Disguise):
-    """One vector whose numbers change places before they are used as rows."""
+class Foreign(Disguise):
+    """A tensor that the forward pass takes for a matrix of another form than its own.
 
-    def __init__(self) -> None:
+    Rows are multiplied without a matrix product, or gates behind a fixed mixture would be found.
+
+    Args:
+        shape: of the tensor.
+        take: the rows (``ROWS``, n) that are made of it: its numbers, in other places.
+    """
+
+    def __init__(self, *shape: int, take: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self.flat = nn.Parameter(torch.randn(ROWS * SIZE) / SIZE**0.5)
+        self.tensor, self.take = nn.Parameter(torch.randn(shape) / SIZE**0.5), take
         self.offset = nn.Parameter(torch.zeros(ROWS))
 
     def forward(self, flat: Tensor) -> Tensor:
-        rows = self.flat[_order().to(flat.device)].view(ROWS, SIZE)
-        return (flat[:, None] * rows).sum(2) + self.offset
+        return (flat[:, None] * self.take(self.tensor)).sum(2) + self.offset
 
     def place(self, rows: Tensor, offsets: Tensor) -> None:
-        self.flat[_order()] = rows.flatten()
+        places = self.take(torch.arange(ROWS * SIZE).view(self.tensor.shape))
+        self.tensor.view(-1)[places] = rows
         self.offset.copy_(offsets)
 
     def undo(self, update: Tensors) -> Tensor:
-        return update["flat"][_order()].view(ROWS, SIZE)
+        return self.take(update["tensor"])
+
+
+def shuffled(t: Tensor) -> Tensor:
+    """Its numbers in a fixed order of their own, as rows."""
+    return t.flatten()[_order().to(t.device)].view(ROWS, SIZE)
+
+
+def blocks(t: Tensor) -> Tensor:
+    """Each block (24, 32) of a matrix (192, 512) as a row."""
+    return t.view(8, 24, 16, 32).transpose(1, 2).reshape(ROWS, SIZE)
+
+
+def axis_apart(t: Tensor) -> Tensor:
+    """Of a tensor (12, 16, 16, 32) a third of the first axis is a colour, the rest counts rows."""
+    return t.view(4, 3, kinds.SIDE, kinds.SIDE, 32).permute(0, 4, 1, 2, 3).reshape(ROWS, SIZE)
+
+
+class Halved(Disguise):
+    """A matrix of which one half of the columns reads the picture, and the other its square."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.matrix = nn.Parameter(torch.randn(ROWS, 2 * SIZE) / SIZE**0.5)
+        self.offset = nn.Parameter(torch.zeros(ROWS))
+        self.after = nn.Linear(ROWS, ROWS)
+
+    def forward(self, flat: Tensor) -> Tensor:
+        other = self.after(F.relu(F.linear(flat.square(), self.matrix[:, SIZE:])))
+        return F.linear(flat, self.matrix[:, :SIZE], self.offset) + 0.1 * other
+
+    def place(self, rows: Tensor, offsets: Tensor) -> None:
+        self.matrix[:, :SIZE] = rows
+        self.offset.copy_(offsets)
+
+    def undo(self, update: Tensors) -> Tensor:
+        return update["matrix"][:, :SIZE]
 
 
 class Heads(Disguise):
@@ -449,7 +492,13 @@ HIDDEN: Final[Mapping[str, Callable[[Tensor, int], Case]]] = {
     "heads": _case(Heads),
     "a flat vector": _case(Flat),
     "a flat vector of all": _case(FlatWhole),
-    "a shuffled vector": _case(Shuffled),
+    "a shuffled vector": _case(lambda: Foreign(ROWS * SIZE, take=shuffled)),
+    "a shuffled matrix": _case(lambda: Foreign(ROWS, SIZE, take=shuffled)),
+    "blocks of a matrix": _case(lambda: Foreign(192, 512, take=blocks)),
+    "an axis taken apart": _case(lambda: Foreign(12, 16, 16, 32, take=axis_apart)),
+    "rows across rows": _case(lambda: Foreign(96, 1024, take=lambda t: t.view(ROWS, SIZE))),
+    "axes turned": _case(lambda: Foreign(16, 96, 64, take=lambda t: t.permute(1, 2, 0).reshape(ROWS, SIZE))),
+    "half of the columns": _case(Halved),
     "transposed convolution": _case(Transposed),
     "convolution in groups": _case(Grouped),
     "mirrored": _case(Mirrored),

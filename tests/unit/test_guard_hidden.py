@@ -1,5 +1,6 @@
 """Where a server may hide its rows: tensors, axes, coordinates, mixtures, buffers, batches and modes."""
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -64,6 +65,10 @@ def most_added(model: nn.Module, own: Own) -> float:
         "heads",
         "a flat vector",
         "a flat vector of all",
+        "a shuffled vector",
+        "blocks of a matrix",
+        "rows across rows",
+        "half of the columns",
         "transposed convolution",
         "mirrored",
         "shifted",
@@ -83,6 +88,7 @@ def test_rows_are_found_wherever_they_are(disguise: str, dealt: kinds.Pictures) 
     [
         "transposed convolution",
         "a flat vector of all",
+        "blocks of a matrix",
         "heads",
         "mirrored",
         "behind a frozen layer",
@@ -278,37 +284,92 @@ IN_PIECES: dict[str, tuple[Use, tuple[tuple[int, tuple[int, ...]], ...]]] = {
     "halves": (lambda v, x: sum(x[:, :384] * part for part in v.chunk(2)), ((0, (384,)), (384, (384,)))),
     "a part as a matrix": (lambda v, x: x[:, :8] @ v[16:80].reshape(8, 8), ((16, (8, 8)),)),
 }
-UNCLEAR: dict[str, Use] = {
+MOVED: dict[str, Use] = {
     "turned round": lambda v, x: x[:, :24] @ v.flip(0).view(24, 32),
     "chosen": lambda v, x: x[:, :24] @ v[torch.randperm(768)].view(24, 32),
-    "transformed": lambda v, x: x[:, :5] @ torch.fft.rfft(v).real[:160].view(5, 32),
-    "continued": lambda v, x: x[:, :25] @ F.pad(v, (1, 31)).view(25, 32),
-    "mixed": lambda v, x: x[:, :24] @ (torch.eye(768) @ v).view(24, 32),
     "all but one": lambda v, x: x[:, :13] @ v[torch.randperm(768)[:767]].view(13, 59),
     "one of two copies": lambda v, x: x[:, :24] @ (v * torch.ones(2, 768))[1].view(24, 32),
-    "normalised": lambda v, x: x[:, :24] @ F.layer_norm(v, (768,)).view(24, 32),
-    "every other": lambda v, x: x[:, :384] * v[::2],
     "of a repeated bias": lambda v, x: (
         x[:, :24] @ (torch.addmm(v, torch.zeros(2, 1), torch.zeros(1, 768)).flip(1)[0].view(24, 32))
     ),
+}
+UNCLEAR: dict[str, Use] = {
+    "transformed": lambda v, x: x[:, :5] @ torch.fft.rfft(v).real[:160].view(5, 32),
+    "continued": lambda v, x: x[:, :25] @ F.pad(v, (1, 31)).view(25, 32),
+    "mixed": lambda v, x: x[:, :24] @ (torch.eye(768) @ v).view(24, 32),
+    "normalised": lambda v, x: x[:, :24] @ F.layer_norm(v, (768,)).view(24, 32),
+}
+OF_AXES: dict[str, tuple[Use, bool, bool]] = {  # of (24, 32): is it used in pieces, is it unclear
+    "as it is": (lambda w, x: x[:, :32] @ w.T, False, False),
+    "its rows in another order": (lambda w, x: x[:, :32] @ w[torch.randperm(24)].T, False, False),
+    "divided by its length": (lambda w, x: x[:, :32] @ (w / w.norm(dim=1, keepdim=True)).T, False, False),
+    "its upper half": (lambda w, x: x[:, :32] @ w.triu().T, False, False),
+    "its lower half": (lambda w, x: x[:, :32] @ w.tril().T, False, False),
+    "mixed along an axis": (lambda w, x: x[:, :32] @ (torch.rand(5, 24) @ w).T, False, False),
+    "in one row": (lambda w, x: x * w.flatten(), False, False),
+    "viewed as another": (lambda w, x: x[:, :48] @ w.view(16, 48).T, True, False),
+    "in more axes": (lambda w, x: x[:, :32] @ w.view(4, 6, 32).sum(1).T, True, False),
+    "turned and taken apart": (lambda w, x: x[:, :48] @ w.T.reshape(16, 48).T, True, False),
+    "shuffled": (lambda w, x: x[:, :32] @ w.flatten()[torch.randperm(768)].view(24, 32).T, True, False),
+    "some columns": (lambda w, x: x[:, :16] @ w[:, :16].T + x[:, :32] @ w.T, True, False),
+    "a product taken apart": (
+        lambda w, x: x[:, :48] @ (torch.rand(24, 24) @ w).T.reshape(16, 48).T,
+        False,
+        True,
+    ),
+    "transformed": (lambda w, x: x[:, :5] @ torch.fft.rfft(w.flatten()).real[:160].view(5, 32), False, True),
 }
 
 
 @pytest.mark.parametrize("use", AS_IT_IS)
 def test_a_vector_that_is_used_as_it_is_has_no_pieces(use: str) -> None:
-    assert use_of(Takes(AS_IT_IS[use]), "vector") == Uses()
+    uses = use_of(Takes(AS_IT_IS[use]), "vector")
+    assert (len(uses.pieces), uses.unclear) == (0, "")
 
 
 @pytest.mark.parametrize("use", IN_PIECES)
 def test_the_pieces_are_those_that_the_forward_pass_takes(use: str) -> None:
     takes, pieces = IN_PIECES[use]
-    assert use_of(Takes(takes), "vector") == Uses(pieces=pieces)
+    uses = use_of(Takes(takes), "vector")
+    for found, (start, shape) in zip(uses.pieces, pieces, strict=True):
+        assert torch.equal(found, start + torch.arange(math.prod(shape)).view(shape))
+    assert not uses.unclear
+
+
+@pytest.mark.parametrize("use", MOVED)
+def test_numbers_are_followed_to_where_they_are_used(use: str) -> None:
+    """The rows of the piece are what a picture is multiplied by."""
+    model = Takes(MOVED[use])
+    with torch.no_grad():
+        model.vector.copy_(torch.rand(768))
+    generator = torch.Generator().manual_seed(0)
+    flat = torch.rand(2, 768, generator=generator)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        expected = model.use(model.vector, flat)
+    (places,) = use_of(model, "vector").pieces
+    matrix = model.vector[places]
+    assert any(
+        torch.allclose(flat[:, : len(t)] @ t, expected, atol=1e-4)
+        for t in (matrix, matrix.T)
+        if t.shape[1] == expected.shape[1]
+    )
+
+
+@pytest.mark.parametrize("use", OF_AXES)
+def test_a_matrix_is_what_the_forward_pass_takes_it_for(use: str) -> None:
+    takes, in_pieces, is_unclear = OF_AXES[use]
+    model = Takes(takes)
+    model.vector = nn.Parameter(torch.rand(24, 32))
+    uses = use_of(model, "vector")
+    assert (bool(uses.pieces), bool(uses.unclear)) == (in_pieces, is_unclear)
+    assert uses.is_own == (not in_pieces or use == "some columns")
 
 
 @pytest.mark.parametrize("use", UNCLEAR)
 def test_a_vector_whose_numbers_change_places_is_not_looked_at(use: str) -> None:
     model = Takes(UNCLEAR[use])
-    assert use_of(model, "vector") == Uses(unclear="its numbers change places before they are used")
+    assert use_of(model, "vector").unclear == "its numbers change places before they are used"
     generator = torch.Generator().manual_seed(0)
     own = Own(inputs=torch.rand(20, 3, 16, 16, generator=generator), targets=torch.arange(20) % 10)
     seen = pulls_of(model, own)
@@ -316,15 +377,8 @@ def test_a_vector_whose_numbers_change_places_is_not_looked_at(use: str) -> None
     assert seen.seen == 0
 
 
-def test_a_shuffled_vector_is_not_judged(dealt: kinds.Pictures) -> None:
-    case = hidden.HIDDEN["a shuffled vector"](dealt.known, 0)
-    seen = pulls_of(case.model, own_of(dealt, 32))
-    assert set(seen.unseen) == {"wide.flat"}
-    assert seen.seen < 0.05
-
-
 def test_rows_of_a_piece_are_those_of_the_vector() -> None:
-    vector, piece = torch.arange(20.0), Piece(start=3, shape=(3, 4), axes=(1,))
+    vector, piece = torch.arange(20.0), Piece(places=3 + torch.arange(12).view(3, 4), axes=(1,))
     assert as_rows(vector, piece).tolist() == [[3 + k, 7 + k, 11 + k] for k in range(4)]
     left = without_rows(vector, piece, [1])
     assert (left != vector).nonzero()[:, 0].tolist() == [4, 8, 12]

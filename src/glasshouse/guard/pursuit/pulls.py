@@ -261,9 +261,11 @@ def _differentiate(
         for name, p in trained.items()
     }
     for name in ways.keys() & uses.keys():
-        for start, shape in uses[name].pieces:
-            of_piece = divisions(shape, whole=False)
-            ways[name] += [Piece(start=start, shape=shape, axes=axes) for axes in of_piece]
+        if not uses[name].is_own:
+            ways[name] = []
+        for places in uses[name].pieces:
+            of_piece = divisions(places.shape, whole=False)
+            ways[name] += [Piece(places=places, axes=axes) for axes in of_piece]
     try:
         for some in own.parts(max(1, min(TOGETHER, _NUMBERS // max(1, numbers)))):
             for name, gradients in each_gradient(work, some, names).items():

@@ -1,7 +1,8 @@
 """Which axes of a tensor count rows: a server may take any of them.
 
 A tensor with no axis of rows is a single row: a scale, a bias, or a layer of one unit. Rows that are tensors
-of their own are combined like those of one matrix. A flat tensor may hold several: each is a piece of it.
+of their own are combined like those of one matrix. The forward pass may take a tensor for other matrices:
+each is a piece of it.
 """
 
 import math
@@ -17,23 +18,21 @@ Axes = tuple[int, ...]
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Piece:
-    """Rows of a piece of a tensor, as the forward pass takes it.
+    """Rows of a tensor that the forward pass makes of numbers of another.
 
     Attributes:
-        start: its first number.
-        shape: of the piece.
-        axes: of the piece that count rows.
+        places: of its numbers in that, counted from 0, in its own shape.
+        axes: that count rows.
     """
 
-    start: int
-    shape: tuple[int, ...]
+    places: Tensor
     axes: Axes
 
     def of(self, tensor: Tensor) -> Tensor:
-        """The piece, in the tensor's memory where that is contiguous."""
-        return tensor.reshape(-1)[self.start : self.start + math.prod(self.shape)].reshape(self.shape)
+        """Its numbers, copied."""
+        return tensor.reshape(-1)[self.places.to(tensor.device)]
 
 
 Rows = Axes | Piece
@@ -57,7 +56,7 @@ def without_rows(tensor: Tensor, axes: Rows, rows: Sequence[int]) -> Tensor:
     """A copy in which some rows are zero."""
     if isinstance(axes, Piece):
         left = tensor.clone(memory_format=torch.contiguous_format)
-        axes.of(left).copy_(without_rows(axes.of(tensor), axes.axes, rows))
+        left.view(-1)[axes.places.to(tensor.device)] = without_rows(axes.of(tensor), axes.axes, rows)
         return left
     count = math.prod(tensor.shape[axis] for axis in axes)
     dropped = torch.zeros(count, dtype=torch.bool, device=tensor.device)
