@@ -9,6 +9,7 @@ from tests.verdicts.audits import NULLS, normal, null_audit
 from tests.verdicts.bench import SHAPE, batch, bench, textured
 
 from glasshouse.audit.scoring.judging.policy import state_of_gain
+from glasshouse.audit.scoring.judging.verdict import SMALL
 
 COPY = "hold a private example"
 KINDS: dict[str, Callable] = {
@@ -43,16 +44,18 @@ def test_no_limit_holds_where_a_copy_was_claimed_of_all():
     assert state_of_gain(one.finding(), 30.0)[0] == "holds"
 
 
-def test_no_limit_holds_where_a_tenth_is_known_in_another_form():
-    """Its gain reaches beyond what is negligible, so that nothing else asked about forms."""
+def test_no_limit_holds_where_a_fifth_is_known_in_another_form():
+    """The gain's interval reaches beyond what is negligible, so that nothing else asked about forms."""
     random = np.random.default_rng(6)
-    one = bench(40, random)
+    one = bench(40, random, metrics=("identification",))
     mean = one.auxiliary.inputs.mean(0)
-    one.claims = (one.private.inputs + 2.2 * (mean - one.private.inputs)).clamp(0, 1)
-    one.claims[8:] = (mean + 0.4 * (textured(32, random) - mean)).clamp(0, 1)
+    one.claims = textured(40, random)
+    one.claims[:8] = (mean - 1.2 * (one.private.inputs[:8] - mean)).clamp(0, 1)
     finding = one.finding()
     assert finding.share.out == 0
-    assert state_of_gain(finding, 30.0)[0] == "undecided"
+    assert finding.gain_high_seen > SMALL["share"]
+    state, reason = state_of_gain(finding, 0.5)
+    assert (state, "in another form" in reason) == ("undecided", True)
 
 
 @pytest.mark.slow
