@@ -388,6 +388,7 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         about(140, "trees", "curves"),
         about(15, "trees", "people"),
         about(25, "trees", "people", *CENSUS),
+        about(30, "authors"),
         about(30, "audit", "clinic-trees"),
     ),
     "documents": (
