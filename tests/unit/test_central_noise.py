@@ -1,5 +1,6 @@
 """Noise that the server adds: what it does, against whom it proves something, what it does not cover."""
 
+import itertools
 import math
 
 import dp_accounting
@@ -10,9 +11,10 @@ from dp_accounting.rdp import RdpAccountant
 
 from glasshouse.audit.simulation.build import guarantee_of
 from glasshouse.errors import Inapplicable
-from glasshouse.federation.defenses.accounting import spent_epsilon, tree_epsilon
+from glasshouse.federation.defenses.accounting import spent_epsilon
 from glasshouse.federation.defenses.gaussian_mechanism import GaussianMechanism
-from glasshouse.federation.protocols.dp_fedavg import DpFedAvg, NoisySum
+from glasshouse.federation.protocols.private.dp_fedavg import DpFedAvg, NoisySum
+from glasshouse.federation.protocols.private.dp_ftrl import DpFtrl, NoisyTree, contributions
 from glasshouse.rng import Rng
 from glasshouse.settings import Training
 from glasshouse.tensors import norm
@@ -136,13 +138,63 @@ def test_tiny_noise_is_infinite_or_large_and_no_error(noise):
         assert spent > 1e4
 
 
-def test_a_tree_costs_what_dp_accounting_says():
-    """DP-FTRL, one participation: of T steps a client is in log2(T) + 1 nodes."""
+def nodes_of(rounds):
+    """The nodes whose noise some model holds, as sets of rounds: t in binary, for every t."""
+    found = set()
+    for end in range(1, rounds + 1):
+        while end:
+            size = end & -end
+            found.add(frozenset(range(end - size, end)))
+            end -= size
+    return found
+
+
+@pytest.mark.parametrize("apart", [1, 2, 3, 5, 9])
+@pytest.mark.parametrize("rounds", [1, 2, 5, 8, 9])
+def test_no_pattern_of_contributions_costs_more_than_is_counted(rounds, apart):
+    """Every pattern that ``apart`` allows, one by one; the bound is reached at both ends."""
+    nodes = nodes_of(rounds)
+    worst = 0
+    for chosen in itertools.product((0, 1), repeat=rounds):
+        times = [t for t, taken in enumerate(chosen) if taken]
+        if all(b - a >= apart for a, b in itertools.pairwise(times)):
+            worst = max(worst, sum(len(node & set(times)) ** 2 for node in nodes))
+    assert worst <= contributions(rounds, apart)
+    if apart == 1 or apart >= rounds:
+        assert worst == contributions(rounds, apart)
+
+
+def test_a_tree_costs_no_more_than_dp_accounting_says():
+    """One contribution is in log2(T) + 1 nodes; the Rényi bound of the same event is above the exact ε."""
     event = dp_accounting.SingleEpochTreeAggregationDpEvent(4.0, 1024)
-    exact = RdpAccountant(
-        neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_SPECIAL
-    ).compose(event).get_epsilon(1e-5)  # fmt: skip
-    assert tree_epsilon(4.0, delta=1e-5, steps=1024) == pytest.approx(exact, rel=1e-6)
-    assert tree_epsilon(4.0, delta=1e-5, steps=1024) == pytest.approx(
-        spent_epsilon(4.0, delta=1e-5, rate=1.0, steps=11, neighbours="update", accountant="rdp"), rel=1e-6
-    )
+    relation = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
+    bound = RdpAccountant(neighboring_relation=relation).compose(event).get_epsilon(1e-5)
+    proved = DpFtrl(noise_multiplier=4.0, apart=1024).against_clients(1024).epsilon
+    assert proved == pytest.approx(dp_accounting.get_epsilon_gaussian(4.0 / math.sqrt(11), 1e-5))
+    assert 0.8 * bound < proved <= bound
+
+
+def test_the_noise_of_the_model_grows_with_the_nodes_of_the_round_and_not_with_the_rounds():
+    rule, noise = NoisyTree(how=DpFtrl(clip=2.0, noise_multiplier=0.5)), 0.0
+    still = {"w": torch.zeros(20_000, dtype=torch.float64)}
+    zeros = Aggregate(round=0, kind="delta", tensors=still, weight=2.0, selected=(0, 1), examples=4)
+    for number in range(1, 12):
+        noise = noise + rule.release(zeros, rng=Rng.root(number)).tensors["w"]
+        assert float(noise.std()) == pytest.approx(math.sqrt(number.bit_count()), rel=0.03)
+
+
+def test_what_a_client_sends_too_soon_is_left_out():
+    rule = NoisyTree(how=DpFtrl(apart=3))
+    sizes = []
+    for _ in range(5):
+        sizes.append(round(float(norm(rule.admit(update(0, 7.0)).tensors)), 3))
+        summed(rule, [update(1, 1.0)])
+    assert sizes == [1.0, 0.0, 0.0, 1.0, 0.0]
+
+
+def test_a_federation_with_the_noise_of_a_tree_protects_against_other_clients():
+    setting = federation(protocol="dp_ftrl", options={"noise_multiplier": 2.0, "apart": 3}).setting
+    assert guarantee_of(setting) is None
+    proved = guarantee_of(setting, "client")
+    assert (proved.defense, proved.neighbours) == ("dp_ftrl", "update")
+    assert proved.epsilon == pytest.approx(dp_accounting.get_epsilon_gaussian(2.0 / math.sqrt(2), 1e-5))

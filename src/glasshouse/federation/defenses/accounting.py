@@ -82,27 +82,6 @@ def spent_epsilon(
         return math.inf
 
 
-def tree_epsilon(noise_multiplier: float, *, delta: float, steps: int, trees: int = 1) -> float:
-    """ε of DP-FTRL's tree of noise, where each client takes part once in every tree.
-
-    Source: Kairouz et al. 2021, arXiv:2103.00039, appendix D, by Rényi accounting. Noise that is correlated
-    by other matrices (banded factorisations) is not accounted for: dp-accounting has no event for it.
-
-    Args:
-        noise_multiplier: standard deviation of the noise of one node ÷ sensitivity.
-        delta: in (0, 1).
-        steps: of one tree, >= 1.
-        trees: how often a new tree begins, with clients that may take part again.
-
-    Examples:
-        >>> tree_epsilon(4.0, delta=1e-5, steps=16) < tree_epsilon(4.0, delta=1e-5, steps=1024)
-        True
-    """
-    event = dp_accounting.SingleEpochTreeAggregationDpEvent(noise_multiplier, steps)
-    ledger = RdpAccountant(neighboring_relation=_RELATIONS["update"])
-    return float(ledger.compose(dp_accounting.SelfComposedDpEvent(event, trees)).get_epsilon(delta))
-
-
 @functools.cache
 def needed_noise(epsilon: float, *, delta: float, rate: float, steps: int, neighbours: Neighbours) -> float:
     """The smallest noise multiplier (to 0.1 %) with ε <= ``epsilon``; arguments as above."""

@@ -89,6 +89,7 @@ class FedGems(Scheme):
         right = logits.argmax(1) == y
         for row, logit in zip(rows[right].tolist(), logits.detach()[right], strict=True):
             self._pool[row] = logit
+        # Right ones teach by label, once-right ones by what they said then, the others by the ensemble.
         pooled = torch.tensor([row in self._pool for row in rows.tolist()]) & ~right
         losses, sizes = [logits.new_zeros(())], [0]
         for group, weight in ((right, 1.0), (pooled, hard), (~right & ~pooled, 0.0)):
@@ -102,6 +103,7 @@ class FedGems(Scheme):
                 value = value + (1 - weight) * kl(logits[group], teacher)
             losses.append(value)
             sizes.append(int(group.sum()))
+        # The authors' code adds up means of the groups; the paper weighs them by size.
         shares = [1.0 if self.variant == "authors" else size / len(rows) for size in sizes]
         return torch.stack([share * value for share, value in zip(shares, losses, strict=True)]).sum()
 

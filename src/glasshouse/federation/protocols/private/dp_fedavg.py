@@ -14,8 +14,8 @@ from typing import Annotated, ClassVar, Final, final
 import torch
 from torch import Tensor
 
-from glasshouse.errors import Inapplicable
 from glasshouse.federation.defenses.guarantee import Exposure, Guarantee, client_level
+from glasshouse.federation.protocols.private.clip import clip_update
 from glasshouse.federation.rounds import ParameterRounds
 from glasshouse.federation.server_rules import ServerRule
 from glasshouse.interfaces import Traits
@@ -23,7 +23,6 @@ from glasshouse.limits import Fix, Probability
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.settings import NotNegative, Positive, Share
-from glasshouse.tensors import norm, scale_tensors
 from glasshouse.wire import Aggregate, Update
 
 NAME: Final = "dp_fedavg"
@@ -94,23 +93,10 @@ class NoisySum:
         self.clip = self.how.clip
 
     def admit(self, update: Update) -> Update:
-        """The update, clipped.
-
-        Raises:
-            Inapplicable: it carries running statistics, which no clip bounds.
-        """
-        if update.buffers:
-            raise Inapplicable(
-                f"protocol '{NAME}'",
-                needs="updates of parameters alone: clipping and noise cover nothing else",
-                got=f"running statistics: {', '.join(list(update.buffers)[:3])}",
-                fix="use group norm, personal batch norms, or federation.training.mode = evaluation",
-            )
-        size = norm(update.tensors)
-        self._within += size <= self.clip
-        if size <= self.clip:
-            return update
-        return replace(update, tensors=scale_tensors(update.tensors, self.clip / size))
+        """The update, clipped; raises what :func:`clip_update` raises."""
+        clipped, within = clip_update(update, self.clip, protocol=NAME)
+        self._within += within
+        return clipped
 
     def release(self, total: Aggregate, *, rng: Rng) -> Aggregate:
         """The sum with noise, whose weight is the size of the cohort; moves the clip for the next round."""
