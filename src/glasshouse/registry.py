@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path, PureWindowsPath
-from typing import Any, TypeVar, final
+from typing import Any, Final, TypeVar, final
 
 from glasshouse.errors import BadFile, BadValue, BrokenPlugin, GlasshouseError, NotInstalled, UnknownName
 
@@ -377,6 +377,10 @@ def table_of(parameter: inspect.Parameter) -> type | None:
     return kind if isinstance(kind, type) and is_dataclass(kind) else None
 
 
+READABLE: Final = 100
+"""Names that a hint lists, at most."""
+
+
 def nearest_names(name: str, valid: Mapping[str, object] | tuple[str, ...]) -> str:
     """A hint with the closest valid names.
 
@@ -387,4 +391,7 @@ def nearest_names(name: str, valid: Mapping[str, object] | tuple[str, ...]) -> s
     close = difflib.get_close_matches(name.replace("-", "_"), list(dict.fromkeys(valid)), n=3, cutoff=0.5)
     if close:
         return f"did you mean {', '.join(close)}?"
-    return f"known: {', '.join(sorted(valid)) or 'none'}"
+    known = sorted(dict.fromkeys(valid))
+    if len(known) > READABLE:
+        return "glasshouse list shows what there is"
+    return f"known: {', '.join(known) or 'none'}"

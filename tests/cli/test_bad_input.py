@@ -264,7 +264,15 @@ def test_the_error_is_json_where_that_is_asked_for(tmp_path, capsys):
 
 
 def test_an_unknown_option_is_bad_usage(capsys):
-    assert outcome(["check", "quickstart", "--prob"], capsys)[0] == 2
+    code, output = outcome(["check", "quickstart", "--prob"], capsys)
+    assert code == 2
+    assert "No such option" in output
+
+
+def test_a_name_that_is_like_none_of_hundreds_is_answered_in_one_line(capsys):
+    code, output = outcome(["show", "qqqqqq"], capsys)
+    assert code == 2
+    assert len(output) < 300
 
 
 def test_an_attack_that_the_threat_does_not_allow_is_a_refusal(tmp_path, capsys):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from glasshouse import __version__
 from glasshouse.cli.parts.failure import FAILED, failure_message
@@ -38,8 +39,6 @@ COMMANDS = {
     "register": "glasshouse.cli.evidence:register",
 }
 
-ClickException: Any = next(kind for kind in typer.BadParameter.mro() if kind.__name__ == "ClickException")
-"""Raised on bad usage: click's own class, or since typer 0.21 its private copy."""
 DEBUG = "--debug"
 
 
@@ -53,27 +52,19 @@ def main(arguments: list[str] | None = None) -> None:
     """
     logging.basicConfig(format="%(name)s: %(message)s", level=logging.WARNING)
     with one_interrupt():
-        code = _run(list(sys.argv[1:] if arguments is None else arguments))
-    sys.exit(code if isinstance(code, int) else 0)
+        sys.exit(_run(list(sys.argv[1:] if arguments is None else arguments)))
 
 
-def _run(command_line: list[str]) -> object:
-    """Run the command line; return its exit code, or None."""
+def _run(command_line: list[str]) -> int:
+    """Run the command line; return its exit code. Bad usage ends the process: typer says what was wrong."""
     debug = DEBUG in command_line
     command_line = [argument for argument in command_line if argument != DEBUG]
     try:
-        code: object = application(command_line)(args=command_line, standalone_mode=False)
-        if code == INTERRUPTED:  # typer has swallowed the exception
-            raise KeyboardInterrupt
-        return code
-    except typer.Exit as stop:
-        return stop.exit_code
-    except ClickException as error:
-        error.show()
-        return error.exit_code
-    except (KeyboardInterrupt, typer.Abort):
-        say(MESSAGE, error=True)
-        return INTERRUPTED
+        application(command_line)(args=command_line)
+    except SystemExit as end:  # every command ends so
+        if end.code == INTERRUPTED:
+            say(MESSAGE, error=True)
+        raise
     except GlasshouseError as error:
         parts = {"subject": error.subject, "needs": error.needs, "got": error.got, "fix": error.fix}
         if "--json" in command_line:
@@ -85,13 +76,22 @@ def _run(command_line: list[str]) -> object:
         if debug:
             raise
         say(failure_message(error), error=True)
-        return FAILED
+    return FAILED
+
+
+class _Commands(TyperGroup):
+    """The exit code of a command is what it returns."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command, and end with its code."""
+        return ctx.exit(super().invoke(ctx) or 0)
 
 
 def application(command_line: list[str]) -> typer.Typer:
     """The command-line application; only the requested command is imported."""
     app = typer.Typer(
         name="glasshouse",
+        cls=_Commands,
         help="Measure what a federated-learning set-up leaks about its clients.",
         no_args_is_help=True,
         add_completion=False,
