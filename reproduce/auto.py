@@ -1,6 +1,6 @@
 """``attacks = "auto"`` beside the attacks that people chose: every cell of some scenarios, by every metric.
 
-``python -m reproduce.auto compare OUT [--budget "2 min"] [--set path=value] NAME ...``: each scenario (a
+``python -m reproduce.auto compare OUT NAME ... [--budget "2 min"] [--set path=value]``: each scenario (a
 preset or a ``.toml`` file) is audited with its own attacks and with those of ``auto``, in ``OUT/NAME/hand``
 and ``OUT/NAME/auto``; what is there is not run again. ``table OUT`` prints a row per cell and metric, and how
 many cells ``auto`` is at least as strong in. ``strength OUT`` prints what share of what guessing leaves every
